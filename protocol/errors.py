@@ -1,0 +1,97 @@
+"""All errors of callboard, by whose fault they are.
+
+    CallboardError
+    |- UsageError        the caller of callboard: bad input, settings, an unknown name. Nothing was changed.
+    |  '- ProtocolError  an event that is illegal in the state it came in
+    |- ProviderError     the model API; `kind` says what happened, `retryable` whether trying again can help
+    |- ToolError         a tool; raised by tools themselves to tell the model what went wrong
+    '- RuntimeFailure    callboard itself: a deadline passed, an actor was lost, a queue was full
+
+`retryable` is a fact of the class or the kind, never of the wording of a message.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class CallboardError(Exception):
+    """Base of all errors that callboard raises on purpose."""
+
+    retryable: bool = False
+
+
+class UsageError(CallboardError):
+    """The caller's fault. The message says what was wrong and what to do; nothing was changed."""
+
+
+class ProtocolError(UsageError):
+    """An event that is illegal in this state. The state is as it was before."""
+
+    def __init__(self, state: str, event: str, reason: str = "") -> None:
+        self.state = state
+        self.event = event
+        super().__init__(f"{event} is illegal in state {state}" + (f": {reason}" if reason else ""))
+
+
+class ErrorKind(StrEnum):
+    """What went wrong with a provider."""
+
+    AUTHENTICATION = "authentication"
+    PERMISSION = "permission"
+    BILLING = "billing"
+    """No credits or an exhausted quota: waiting does not help."""
+    NOT_FOUND = "not_found"
+    INVALID_REQUEST = "invalid_request"
+    CONTEXT_LENGTH = "context_length"
+    REQUEST_TOO_LARGE = "request_too_large"
+    TOOLS_UNSUPPORTED = "tools_unsupported"
+    """The model or its route takes no tools (404 "No endpoints found that support tool use" and its kin)."""
+    CONTENT_FILTER = "content_filter"
+    RATE_LIMITED = "rate_limited"
+    OVERLOADED = "overloaded"
+    SERVER = "server"
+    TIMEOUT = "timeout"
+    """No byte for the idle time, or the whole stream took too long."""
+    CONNECTION = "connection"
+    TRUNCATED = "truncated"
+    """The stream ended without its terminal event."""
+    MALFORMED = "malformed"
+    """Not the bytes that the API promises: HTML, half JSON, an endless line."""
+    MALFORMED_TOOL_CALL = "malformed_tool_call"
+    CANCELLED = "cancelled"
+    OTHER = "other"
+
+
+RETRYABLE_KINDS = frozenset(
+    {
+        ErrorKind.RATE_LIMITED,
+        ErrorKind.OVERLOADED,
+        ErrorKind.SERVER,
+        ErrorKind.TIMEOUT,
+        ErrorKind.CONNECTION,
+        ErrorKind.TRUNCATED,
+        ErrorKind.MALFORMED_TOOL_CALL,
+    }
+)
+
+
+class ProviderError(CallboardError):
+    """The model API refused, failed or broke off."""
+
+    def __init__(
+        self, kind: ErrorKind, message: str, *, status: int = 0, retry_after_seconds: float | None = None
+    ) -> None:
+        self.kind = kind
+        self.status = status
+        self.retry_after_seconds = retry_after_seconds
+        self.retryable = kind in RETRYABLE_KINDS
+        super().__init__(message)
+
+
+class ToolError(CallboardError):
+    """Raise it in a tool to tell the model what went wrong; its text is shown to the model as it is."""
+
+
+class RuntimeFailure(CallboardError):
+    """callboard could not finish: the request's deadline, limits, a lost actor, a full queue."""

@@ -1,0 +1,39 @@
+"""Every number that bounds something, with its unit and its reason."""
+
+from __future__ import annotations
+
+from typing import Final
+
+#: A tool call, unless its tool says otherwise (design: 30 s a call).
+DEFAULT_TOOL_TIMEOUT_SECONDS: Final = 30.0
+#: The longest deadline a tool may ask for: ten minutes is the longest anyone waits for an answer that cannot stream.
+MAX_TOOL_TIMEOUT_SECONDS: Final = 600.0
+#: Between the polite end (cancel, SIGTERM) and SIGKILL: enough for a `finally` that closes a file, no more.
+TOOL_GRACE_SECONDS: Final = 0.25
+#: The session's own backstop behind the dispatcher's deadline: grace, the kill (3-9 ms measured) and two busy loops.
+CALL_BACKSTOP_SECONDS: Final = 2.0
+
+#: One whole request: as long as the longest tool, thrice.
+DEFAULT_REQUEST_TIMEOUT_SECONDS: Final = 1_800.0
+#: Model calls in one request. Runs that need more are nearly always loops.
+DEFAULT_MAX_STEPS: Final = 32
+#: Calls the model may ask for in one turn; beyond it the turn is malformed: 10,000 calls are an attack or a bug.
+MAX_CALLS_PER_STEP: Final = 128
+#: The same call with the same arguments in a row: told at this count, stopped at the next.
+REPEATED_CALL_LIMIT: Final = 3
+#: Incomplete turns (cut arguments, malformed calls) asked again before the request fails.
+MAX_STEP_RETRIES: Final = 2
+
+#: No byte from the model for this long is an error, not a wait: reasoning models send keep-alives well within a minute.
+STREAM_IDLE_TIMEOUT_SECONDS: Final = 90.0
+#: One model call from first to last byte.
+STREAM_TOTAL_TIMEOUT_SECONDS: Final = 600.0
+
+#: One result handed to a model; about 250,000 tokens, more than any context takes.
+MAX_RESULT_BYTES: Final = 1_000_000
+#: One provider response line or JSON document: 64 MiB holds the largest image answers seen.
+MAX_RESPONSE_BYTES: Final = 64 * 1024 * 1024
+#: Arguments of one call, as JSON text.
+MAX_ARGUMENT_BYTES: Final = 4 * 1024 * 1024
+#: What is kept of a provider's bad answer in an error.
+ERROR_SNIPPET_CHARS: Final = 300

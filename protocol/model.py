@@ -1,0 +1,133 @@
+"""What a model is asked and what it answered, in no provider's words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from callboard.protocol.content import AssistantMessage, AssistantPart, Message, Text, Thinking, ToolCall
+from callboard.protocol.ids import ToolName
+from callboard.protocol.tools import ToolDefinition
+
+if TYPE_CHECKING:
+    from callboard.protocol.stream import Error
+
+
+class FinishReason(StrEnum):
+    """Why a turn ended. The provider's own word is kept beside it as `raw_finish_reason`."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    TOOL_CALLS = "tool_calls"
+    CONTENT_FILTER = "content_filter"
+    REFUSAL = "refusal"
+    PAUSE = "pause_turn"
+    """The provider wants the turn sent back as it is, and goes on (Anthropic server tools)."""
+    ERROR = "error"
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens of one model call, or of several added up."""
+
+    input_tokens: int = 0
+    """Includes cached tokens, whatever the provider counts."""
+    output_tokens: int = 0
+    """Includes reasoning tokens, whatever the provider counts."""
+    cached_tokens: int = 0
+    """Input tokens read from the provider's cache."""
+    cache_write_tokens: int = 0
+    reasoning_tokens: int = 0
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            self.input_tokens + other.input_tokens,
+            self.output_tokens + other.output_tokens,
+            self.cached_tokens + other.cached_tokens,
+            self.cache_write_tokens + other.cache_write_tokens,
+            self.reasoning_tokens + other.reasoning_tokens,
+        )
+
+    @property
+    def total_tokens(self) -> int:
+        return self.input_tokens + self.output_tokens
+
+
+class ToolChoiceMode(StrEnum):
+    AUTO = "auto"
+    NONE = "none"
+    REQUIRED = "required"
+    NAMED = "named"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolChoice:
+    mode: ToolChoiceMode = ToolChoiceMode.AUTO
+    name: ToolName | None = None
+    """The tool that must be called, with `NAMED`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """Knobs of generation; None leaves the provider's default."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    max_output_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    seed: int | None = None
+    reasoning_effort: str | None = None
+    """"none", "minimal", "low", "medium" or "high"; each adapter maps it to its API's budget or level."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRequest:
+    """One model call. An adapter's `encode` turns it into bytes; it repairs nothing silently."""
+
+    model: str
+    """The provider's name of the model, without the `provider/` prefix."""
+    messages: tuple[Message, ...]
+    tools: tuple[ToolDefinition, ...] = ()
+    tool_choice: ToolChoice = ToolChoice()
+    parallel_tool_calls: bool | None = None
+    response_schema: Mapping[str, Any] | None = None
+    """JSON Schema that the answer must follow (structured output)."""
+    sampling: Sampling = Sampling()
+    stream: bool = True
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Further fields for the provider, merged into the body last, as they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelResponse:
+    """One finished turn: the collected stream."""
+
+    parts: tuple[AssistantPart, ...] = ()
+    finish_reason: FinishReason = FinishReason.STOP
+    raw_finish_reason: str = ""
+    usage: Usage = Usage()
+    raw_usage: Mapping[str, Any] = field(default_factory=dict)
+    error: Error | None = None
+    model: str = ""
+
+    @property
+    def text(self) -> str:
+        """All text parts, joined without separator."""
+        return "".join(part.text for part in self.parts if isinstance(part, Text))
+
+    @property
+    def thinking(self) -> str:
+        """All thinking parts, joined without separator."""
+        return "".join(part.text for part in self.parts if isinstance(part, Thinking))
+
+    @property
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        return tuple(part for part in self.parts if isinstance(part, ToolCall))
+
+    @property
+    def message(self) -> AssistantMessage:
+        """The turn as it stands in the history."""
+        return AssistantMessage(self.parts)

@@ -1,0 +1,116 @@
+"""What a tool is to a model (its definition) and to the runtime (its contract), and how its failure reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from callboard.protocol.ids import ToolName
+from callboard.protocol.limits import DEFAULT_TOOL_TIMEOUT_SECONDS
+
+
+@dataclass(frozen=True, slots=True)
+class ToolDefinition:
+    """What the model is told of a tool."""
+
+    name: ToolName
+    description: str
+    parameters: Mapping[str, Any] = field(default_factory=lambda: {"type": "object", "properties": {}})
+    """JSON Schema of an object."""
+    strict: bool = False
+
+
+class Isolation(StrEnum):
+    """Where a call runs, and so what a deadline can do to it."""
+
+    PROCESS = "process"
+    """In a warm child process: killed at its deadline, with all its children."""
+    TASK = "task"
+    """As an asyncio task on a loop kept for tools: cancelled; a loop that will not end is abandoned and replaced."""
+    THREAD = "thread"
+    """On a thread, for code that needs the host's objects: it cannot be killed, only abandoned and counted."""
+
+
+class Latency(StrEnum):
+    """Pools are apart, so that a long tool never holds up a short one."""
+
+    SHORT = "short"
+    LONG = "long"
+
+
+class Risk(StrEnum):
+    """What a tool can do to the world; the policy decides by it who must approve."""
+
+    READ = "read"
+    WRITE = "write"
+    EXECUTE = "execute"
+    NETWORK = "network"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolContract:
+    """What the runtime promises and demands of a tool."""
+
+    risk: Risk = Risk.READ
+    timeout_seconds: float = DEFAULT_TOOL_TIMEOUT_SECONDS
+    isolation: Isolation = Isolation.PROCESS
+    concurrency: int = 4
+    """Calls of this tool that run at the same time; more wait in its bounded queue."""
+    latency: Latency = Latency.SHORT
+    idempotent: bool = False
+    """May a call be run again when nobody knows whether it ran?"""
+    needs_approval: bool = False
+
+
+class FailureCode(StrEnum):
+    """Why a call has no result. An enum, because the model and people's code act on it."""
+
+    UNKNOWN_TOOL = "unknown_tool"
+    INVALID_ARGUMENTS = "invalid_arguments"
+    INCOMPLETE_CALL = "incomplete_call"
+    """The model's arguments were cut off or are not a JSON object: the call was not run (I12)."""
+    TOOL_ERROR = "tool_error"
+    """The tool raised an exception."""
+    CRASHED = "crashed"
+    """The tool took its worker down: sys.exit, os._exit, a signal, out of memory."""
+    INVALID_RESULT = "invalid_result"
+    """The result cannot be sent: not serialisable, or not of the declared type."""
+    RESULT_TOO_LARGE = "result_too_large"
+    TIMED_OUT = "timed_out"
+    CANCELLED = "cancelled"
+    DENIED = "denied"
+    WITHDRAWN = "withdrawn"
+    OVERLOADED = "overloaded"
+    OUTCOME_UNKNOWN = "outcome_unknown"
+    """It was started, and then whoever ran it was lost: nobody knows whether it had its effect."""
+    REPEATED = "repeated"
+    """The same call with the same arguments too many times in a row."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolFailure:
+    """One failed call, as the model reads it."""
+
+    tool: ToolName
+    code: FailureCode
+    message: str
+    field: str = ""
+    """The argument that was wrong, as a path ("days", "filter.0.name")."""
+    expected: str = ""
+    received: str = ""
+    retry_hint: str = ""
+
+    def to_wire(self) -> dict[str, Any]:
+        """The JSON object in the tool message."""
+        return {
+            "ok": False,
+            "tool": self.tool,
+            "code": self.code.value,
+            "field": self.field or None,
+            "expected": self.expected or None,
+            "received": self.received or None,
+            "message": self.message,
+            "retry_hint": self.retry_hint or None,
+        }
