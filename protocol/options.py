@@ -1,0 +1,59 @@
+"""What a request is given when it starts: the tools it may use and the limits it lives within."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from callboard.protocol.limits import (
+    DEFAULT_MAX_STEPS,
+    DEFAULT_REQUEST_TIMEOUT_SECONDS,
+    MAX_STEP_RETRIES,
+    REPEATED_CALL_LIMIT,
+)
+from callboard.protocol.model import Sampling, ToolChoice
+from callboard.protocol.policy import Decision
+from callboard.protocol.tools import ToolContract, ToolDefinition
+
+
+@dataclass(frozen=True, slots=True)
+class ToolOffer:
+    """A tool as one request sees it: fixed when the request starts."""
+
+    definition: ToolDefinition
+    contract: ToolContract = ToolContract()
+    decision: Decision = Decision.ALLOW
+
+
+class ToolFallback(StrEnum):
+    """What to do when the model, or its route, takes no tools."""
+
+    RETRY_WITHOUT_TOOLS = "retry_without_tools"
+    """Once, with a visible note."""
+    FAIL = "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class RequestOptions:
+    """How one request is run. Budgets stop a run before they are passed, not after (I6)."""
+
+    model: str
+    """"provider/model"."""
+    system_prompt: str = ""
+    timeout_seconds: float = DEFAULT_REQUEST_TIMEOUT_SECONDS
+    max_steps: int = DEFAULT_MAX_STEPS
+    token_budget: int | None = None
+    """Input and output tokens of all steps together; None is no limit."""
+    cost_budget: float | None = None
+    """US dollars of all steps together; None is no limit."""
+    input_price: float | None = None
+    """US dollars a token, where the catalog knows it: what a step will cost is estimated by these."""
+    output_price: float | None = None
+    context_tokens: int | None = None
+    """The history is cut, by whole atoms, to fit this many tokens; None is no limit."""
+    sampling: Sampling = Sampling()
+    tool_choice: ToolChoice = ToolChoice()
+    parallel_tool_calls: bool | None = None
+    tool_fallback: ToolFallback = ToolFallback.RETRY_WITHOUT_TOOLS
+    repeated_call_limit: int = REPEATED_CALL_LIMIT
+    max_step_retries: int = MAX_STEP_RETRIES
