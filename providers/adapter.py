@@ -1,0 +1,67 @@
+"""The seam between callboard and a wire API: pure translation, no socket, no clock.
+
+An adapter is two functions: `encode` turns a ModelRequest into the bytes of one HTTP request, `decoder` makes an object
+that turns the bytes of the answer into StreamEvents. Whoever moves the bytes (transport.py, a test, a simulation) is no
+concern of theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from callboard.protocol.model import ModelRequest
+from callboard.protocol.stream import StreamEvent
+
+
+@dataclass(frozen=True, slots=True)
+class WireRequest:
+    """One HTTP request, ready to be sent."""
+
+    method: str
+    url: str
+    headers: Mapping[str, str] = field(repr=False)
+    """Holds the credential: kept out of `repr`, so that no log shows it."""
+    body: bytes = field(repr=False)
+
+
+class Decoder(Protocol):
+    """The bytes of one answer to events. Exactly one Done or Error in its life, as the last event; never raises."""
+
+    def feed(self, data: bytes, /) -> list[StreamEvent]:
+        """The events completed by `data`, whichever way the bytes were cut."""
+
+    def finish(self) -> list[StreamEvent]:
+        """The body ended. Closes the stream with Done or Error where that has not happened yet."""
+
+
+class Adapter(Protocol):
+    """One wire API at one address with one credential."""
+
+    @property
+    def name(self) -> str:
+        """The provider's name, as in `provider/model`."""
+
+    def encode(self, request: ModelRequest, /) -> WireRequest:
+        """The request in the API's words. UsageError for what the API cannot be asked; nothing is repaired silently."""
+
+    def decoder(self, status: int = 200, headers: Mapping[str, str] | None = None, streaming: bool = True) -> Decoder:
+        """A decoder for the answer with this HTTP `status` and these `headers` (names in any case)."""
+
+
+class Provider(Protocol):
+    """A model to talk to: `transport.HttpProvider` around any adapter, or `offline` or `scripted`, which need no network."""
+
+    @property
+    def name(self) -> str:
+        """The provider's name, as in `provider/model`."""
+
+    def stream(self, request: ModelRequest, /) -> AsyncIterator[list[StreamEvent]]:
+        """One list of events per socket read. The last event of the last list is the only Done or Error.
+
+        Raises UsageError where the request cannot be encoded, nothing else but cancellation.
+        """
+
+    async def aclose(self) -> None:
+        """Close what is open. May be called more than once."""

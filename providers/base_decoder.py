@@ -1,0 +1,219 @@
+"""What every decoder does alike: find out what kind of body it gets, read JSON, end exactly once, never raise.
+
+An adapter's decoder says what one JSON document means (`on_json` for a streamed one, `on_body` for a whole answer) and
+what the end of the body means (`on_end`). It may index into documents freely: JSON of an unexpected shape ends in one
+place, here, as an Error(MALFORMED) with a snippet.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+import orjson
+from callboard.protocol.errors import ErrorKind
+from callboard.protocol.limits import MAX_RESPONSE_BYTES
+from callboard.protocol.stream import Done, Error, StreamEvent
+from callboard.providers.errors import error_from_body, error_from_payload, make_error, snippet
+from callboard.providers.json_text import SHAPE_ERRORS, loads
+from callboard.providers.sse import SseDecoder
+
+#: Of an error body no more is read: messages are short, and a proxy's HTML page is not worth keeping.
+MAX_ERROR_BODY_BYTES: Final = 64 * 1024
+#: Before the kind of the body is known, only white space and a BOM can have come: more than this is a stream.
+_SNIFF_BYTES: Final = 1024
+_BLANK: Final = b" \t\r\n\xef\xbb\xbf"
+#: No event stream starts with these, so a body that does is a whole document, whatever its content type says
+#: (wire.md quirks 26, 51; Gemini without alt=sse).
+_DOCUMENT_STARTS: Final = (b"{", b"[", b"<", b'"')
+#: Shorter "keys" are placeholders ("EMPTY", "ollama"), which would blot out words.
+_SHORTEST_SECRET: Final = 8
+_STREAM_STARTS: Final = (b":", b"data", b"event", b"id", b"retry")
+
+
+class BaseDecoder(ABC):
+    """See the module. `family` is the first column of the error table, `secret` is blotted out of every error."""
+
+    def __init__(
+        self,
+        family: str,
+        status: int = 200,
+        headers: Mapping[str, str] | None = None,
+        streaming: bool = True,
+        secret: str | None = None,
+    ) -> None:
+        self.family = family
+        self.status = status
+        self.headers = {name.lower(): value for name, value in (headers or {}).items()}
+        self.ended = False
+        """Done or Error was emitted: everything after it is ignored."""
+        self._secret = secret
+        self._sse = SseDecoder()
+        self._body = bytearray()
+        self._last_data = b""
+        self._head = b""
+        self._take: Callable[[bytes, list[StreamEvent]], None] = self._take_body
+        if status < 400 and streaming:
+            self._take = self._take_first
+
+    # What an adapter's decoder says.
+
+    @abstractmethod
+    def on_json(self, event: str, document: dict[str, Any], out: list[StreamEvent]) -> None:
+        """One event of the stream: its SSE type ("" where there is none) and its JSON object."""
+
+    @abstractmethod
+    def on_body(self, document: Any, out: list[StreamEvent]) -> None:
+        """A whole answer: must `end` or `fail`."""
+
+    @abstractmethod
+    def on_end(self, out: list[StreamEvent], marked: bool) -> None:
+        """The stream ended, by `data: [DONE]` (`marked`) or by the end of the body: must `end` or `fail`."""
+
+    # What it is given for that.
+
+    def end(self, out: list[StreamEvent], done: Done) -> None:
+        """Close the stream in good order."""
+        if not self.ended:
+            self.ended = True
+            out.append(done)
+
+    def fail(self, out: list[StreamEvent], error: Error) -> None:
+        """Close the stream with an error."""
+        if not self.ended:
+            self.ended = True
+            out.append(self._scrubbed(error))
+
+    def fail_payload(self, out: list[StreamEvent], payload: Any) -> None:
+        """Close the stream with the error that the provider put into it (quirks 24-26)."""
+        self.fail(out, error_from_payload(self.family, payload, self.status, self.headers))
+
+    def fail_truncated(self, out: list[StreamEvent]) -> None:
+        """Close a stream whose body ended before its turn (quirk 23)."""
+        self.fail(
+            out, make_error(ErrorKind.TRUNCATED, "The stream ended before the turn did.", raw=snippet(self._last_data))
+        )
+
+    def fail_malformed(self, out: list[StreamEvent], why: str, data: bytes = b"") -> None:
+        """Close a stream of bytes that are not what the API promises."""
+        message = f"The server did not answer as its API promises: {why}"
+        self.fail(out, make_error(ErrorKind.MALFORMED, message, raw=snippet(data)))
+
+    # The Decoder protocol.
+
+    def feed(self, data: bytes, /) -> list[StreamEvent]:
+        out: list[StreamEvent] = []
+        if self.ended or not data:
+            return out
+        try:
+            self._take(data, out)
+        except SHAPE_ERRORS as error:
+            self.fail_malformed(out, _reason(error), self._last_data or data)
+        return out
+
+    def finish(self) -> list[StreamEvent]:
+        out: list[StreamEvent] = []
+        if self.ended:
+            return out
+        try:
+            self._finish(out)
+        except SHAPE_ERRORS as error:
+            self.fail_malformed(out, _reason(error), self._last_data or bytes(self._body))
+        if not self.ended:
+            self.fail_truncated(out)
+        return out
+
+    # How.
+
+    def _finish(self, out: list[StreamEvent]) -> None:
+        if self.status >= 400:
+            self.fail(out, error_from_body(self.family, self.status, self.headers, bytes(self._body)))
+        elif self._take == self._take_body:
+            self._read_body(bytes(self._body), out)
+        else:
+            self._take_last(out)
+            if self._head and not self._last_data and not self._head.startswith(_STREAM_STARTS):
+                self.fail_malformed(out, "the body is neither JSON nor an event stream.", self._head)
+            elif not self.ended:
+                self.on_end(out, False)
+
+    def _take_last(self, out: list[StreamEvent]) -> None:
+        """An event without its blank line: whole, it counts (quirk 31); cut off, the stream was."""
+        for event, data in self._sse.finish():
+            try:
+                self._take_event(event, data, out)
+            except ValueError:
+                self.fail_truncated(out)
+
+    def _read_body(self, body: bytes, out: list[StreamEvent]) -> None:
+        if not body.strip(_BLANK):
+            self.fail(out, make_error(ErrorKind.TRUNCATED, "The server closed the connection without an answer."))
+            return
+        try:
+            document = loads(body)
+        except ValueError:
+            kind = self.headers.get("content-type", "no content type")
+            self.fail_malformed(out, f"the body is not JSON ({kind}).", body)
+            return
+        if isinstance(document, dict) and document.get("error"):
+            self.fail_payload(out, document)
+        else:
+            self._last_data = body
+            self.on_body(document, out)
+
+    def _take_first(self, data: bytes, out: list[StreamEvent]) -> None:
+        """Until the first byte that tells a stream from a document."""
+        self._body += data
+        head = bytes(self._body[:_SNIFF_BYTES]).lstrip(_BLANK)
+        if not head and len(self._body) < _SNIFF_BYTES:
+            return
+        data = bytes(self._body)
+        self._head = head
+        self._body.clear()
+        self._take = self._take_body if head.startswith(_DOCUMENT_STARTS) else self._take_stream
+        self._take(data, out)
+
+    def _take_body(self, data: bytes, out: list[StreamEvent]) -> None:
+        if self.status >= 400:
+            self._body += data[: MAX_ERROR_BODY_BYTES - len(self._body)]
+            return
+        self._body += data
+        if len(self._body) > MAX_RESPONSE_BYTES:
+            head = bytes(self._body[:_SNIFF_BYTES])
+            self._body.clear()
+            self.fail_malformed(out, f"the body is longer than {MAX_RESPONSE_BYTES} bytes.", head)
+
+    def _take_stream(self, data: bytes, out: list[StreamEvent]) -> None:
+        for event, payload in self._sse.feed(data):
+            self._take_event(event, payload, out)
+            if self.ended:
+                return
+
+    def _take_event(self, event: str, data: bytes, out: list[StreamEvent]) -> None:
+        self._last_data = data
+        try:
+            document = orjson.loads(data)
+        except orjson.JSONDecodeError:
+            text = data.strip()
+            if not text:
+                return
+            if text == b"[DONE]":
+                self.on_end(out, True)
+                return
+            document = loads(data)
+        if document.__class__ is dict:
+            self.on_json(event, document, out)
+        elif document is not None:
+            self.fail_malformed(out, "a streamed event is not a JSON object.", data)
+
+    def _scrubbed(self, error: Error) -> Error:
+        secret = self._secret
+        if not secret or len(secret) < _SHORTEST_SECRET or (secret not in error.message and secret not in error.raw):
+            return error
+        return replace(error, message=error.message.replace(secret, "***"), raw=error.raw.replace(secret, "***"))
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"[:200]

@@ -1,0 +1,255 @@
+"""OpenAI Chat Completions, and every server that speaks it: the answer side.
+
+Written for what servers really send (wire.md section 2), which is more than the API's description says: empty and
+missing choices, usage anywhere, finish reasons doubled, missing or beside content, reasoning under four names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from callboard.protocol.content import Replay
+from callboard.protocol.errors import ErrorKind
+from callboard.protocol.model import FinishReason, Usage
+from callboard.protocol.stream import Done, StreamEvent, TextDelta, ThinkingDelta
+from callboard.providers.base_decoder import BaseDecoder
+from callboard.providers.chat_dialect import ChatDialect
+from callboard.providers.errors import make_error
+from callboard.providers.reasoning_details import ReasoningDetails
+from callboard.providers.think_tags import ThinkTags
+from callboard.providers.tool_tracker import ToolCallTracker
+
+FINISH_REASONS: Final[Mapping[str, FinishReason]] = {
+    "stop": FinishReason.STOP,
+    "eos": FinishReason.STOP,  # Together
+    "end_turn": FinishReason.STOP,
+    "stop_sequence": FinishReason.STOP,
+    # "Decide on presence of calls, not on the reason" (wire.md 1.1): these without a call are a plain stop.
+    "tool_calls": FinishReason.STOP,
+    "function_call": FinishReason.STOP,
+    "length": FinishReason.LENGTH,
+    "max_tokens": FinishReason.LENGTH,
+    "model_length": FinishReason.LENGTH,  # Mistral
+    "content_filter": FinishReason.CONTENT_FILTER,
+    "refusal": FinishReason.REFUSAL,
+    "error": FinishReason.ERROR,
+}
+#: After these the last call is cut off. Any other reason with calls means: run them.
+_CUT: Final = frozenset({FinishReason.LENGTH, FinishReason.CONTENT_FILTER})
+_REASONING_FIELDS: Final = ("reasoning_content", "reasoning")
+
+
+class ChatDecoder(BaseDecoder):
+    """One answer of a Chat Completions server."""
+
+    def __init__(
+        self,
+        dialect: ChatDialect,
+        status: int = 200,
+        headers: Mapping[str, str] | None = None,
+        streaming: bool = True,
+        secret: str | None = None,
+    ) -> None:
+        super().__init__(dialect.family, status, headers, streaming, secret)
+        self._dialect = dialect
+        self._tools = ToolCallTracker()
+        self._details = ReasoningDetails(dialect.name)
+        self._think_tags = ThinkTags() if dialect.think_tags else None
+        # Given back to the server that wants it (ChatDialect.reasoning_replay_field).
+        self._thinking_replay = Replay(dialect.name, {}) if dialect.reasoning_replay_field else None
+        self._finish_reason = ""
+        self._refused = False
+        self._wrote = False
+        self._model = ""
+        self._usage: Mapping[str, Any] = {}
+
+    def on_json(self, event: str, document: dict[str, Any], out: list[StreamEvent]) -> None:
+        if event == "error" or document.get("error"):
+            self.fail_payload(out, document)
+            return
+        self._note(document)
+        for choice in document.get("choices") or ():
+            index = choice.get("index") or 0
+            if index == 0 or self._dialect.merge_choices:
+                self._choice(index, choice, out)
+
+    def on_body(self, document: Any, out: list[StreamEvent]) -> None:
+        self._note(document)
+        choices = document.get("choices")
+        if not choices:
+            self.fail_malformed(out, "the answer has no choices.", self._last_data)
+            return
+        for choice in choices if self._dialect.merge_choices else choices[:1]:
+            self._message(choice.get("index") or 0, choice.get("message") or {}, out)
+            self._finish_reason = choice.get("finish_reason") or self._finish_reason
+        self._end_turn(out)
+
+    def on_end(self, out: list[StreamEvent], marked: bool) -> None:
+        known = marked or bool(self._finish_reason)
+        if known or (self._dialect.finish_optional and (self._wrote or self._tools.count)):
+            self._end_turn(out)
+        else:
+            self.fail_truncated(out)
+
+    def _note(self, document: Mapping[str, Any]) -> None:
+        """What may stand on any chunk: the answer's id and model, and usage, of which the last is the total (18)."""
+        if not self._model and document.get("model"):
+            self._model = str(document["model"])
+        if not self._tools.seed and document.get("id"):
+            self._tools.seed = str(document["id"])
+        usage = document.get("usage") or (document.get("x_groq") or {}).get("usage")
+        if usage:
+            self._usage = usage
+
+    def _choice(self, index: int, choice: Mapping[str, Any], out: list[StreamEvent]) -> None:
+        """One choice of one chunk: first its delta, then its finish reason, since both may stand in one (22)."""
+        delta = choice.get("delta")
+        if delta:
+            self._delta(index, delta, out)
+        elif delta is None and "message" in choice:
+            # A server that ignores `stream` and wraps its whole answer in one event. (With a delta beside it, the
+            # message is Perplexity's running total and says everything twice: 54.)
+            self._message(index, choice["message"], out)
+        reason = choice.get("finish_reason")
+        if reason:
+            self._finish_reason = str(reason)
+
+    def _delta(self, index: int, delta: Mapping[str, Any], out: list[StreamEvent]) -> None:
+        content = delta.get("content")
+        if content.__class__ is str and len(delta) == 1:
+            # Nearly every chunk of an answer: one piece of text and nothing else.
+            if content:
+                self._text(content, index, out)
+            return
+        self._reasoning(index, delta, out)
+        if content:
+            self._content(content, index, out)
+        if delta.get("refusal"):
+            self._refused = True
+            self._text(delta["refusal"], index, out)
+        calls = delta.get("tool_calls")
+        if calls:
+            self._close_reasoning(out)
+            for call in calls:
+                self._call_delta(index, call, out)
+        if legacy := delta.get("function_call"):
+            self._tools.delta(out, index="function_call", name=legacy.get("name"), arguments=legacy.get("arguments"))
+
+    def _call_delta(self, choice: int, call: Mapping[str, Any], out: list[StreamEvent]) -> None:
+        function = call.get("function") or call.get("custom") or {}
+        index = call.get("index")
+        self._tools.delta(
+            out,
+            # Copilot's choices count their calls from 0 each.
+            index=(choice, index) if choice and index is not None else index,
+            id=call.get("id"),
+            name=function.get("name"),
+            arguments=function.get("arguments", function.get("input")),
+            replay=self._extra(call),
+        )
+
+    def _message(self, index: int, message: Mapping[str, Any], out: list[StreamEvent]) -> None:
+        """A whole message."""
+        self._reasoning(index, message, out)
+        if message.get("content"):
+            self._content(message["content"], index, out)
+        if message.get("refusal"):
+            self._refused = True
+            self._text(message["refusal"], index, out)
+        self._close_reasoning(out)
+        if (replay := self._extra(message)) is not None:
+            out.append(TextDelta("", index, replay))
+        calls = list(message.get("tool_calls") or ())
+        if legacy := message.get("function_call"):
+            calls.append({"function": legacy})
+        for call in calls:
+            function = call.get("function") or call.get("custom") or {}
+            arguments = function.get("arguments", function.get("input"))
+            name, replay = function.get("name"), self._extra(call)
+            # Completed by the end of the turn, which knows whether it was cut.
+            self._tools.whole(out, id=call.get("id"), name=name, arguments=arguments, replay=replay, complete=False)
+
+    def _extra(self, holder: Mapping[str, Any]) -> Replay | None:
+        """Google's thought signatures, which must come back on the part they came on (50)."""
+        extra = holder.get("extra_content")
+        return Replay(self._dialect.name, {"extra_content": extra}) if extra else None
+
+    def _reasoning(self, index: int, delta: Mapping[str, Any], out: list[StreamEvent]) -> None:
+        """Reasoning under whichever name, once: OpenRouter and Groq send the same text twice (47)."""
+        text = next((delta[name] for name in _REASONING_FIELDS if delta.get(name)), "")
+        details = delta.get("reasoning_details")
+        if details:
+            seen = self._details.add(details)
+            text = text or seen
+        if text.__class__ is str and text:
+            self._wrote = True
+            out.append(ThinkingDelta(text, index, self._thinking_replay))
+
+    def _close_reasoning(self, out: list[StreamEvent]) -> None:
+        """Reasoning is over for now: what must be given back unmodified goes onto its part."""
+        replay = self._details.take()
+        if replay is not None:
+            out.append(ThinkingDelta("", 0, replay))
+
+    def _content(self, content: Any, index: int, out: list[StreamEvent]) -> None:
+        """Text, or Mistral's list of typed parts (46)."""
+        if content.__class__ is str:
+            self._text(content, index, out)
+            return
+        for part in content:
+            if part.get("type") == "text":
+                self._text(part["text"], index, out)
+            elif part.get("type") == "thinking":
+                inner = part.get("thinking") or ()
+                text = inner if isinstance(inner, str) else "".join(piece.get("text", "") for piece in inner)
+                if text:
+                    out.append(ThinkingDelta(text, index, self._thinking_replay))
+
+    def _text(self, text: str, index: int, out: list[StreamEvent]) -> None:
+        if text.__class__ is not str:
+            raise TypeError(f"text is a {type(text).__name__}")
+        self._wrote = True
+        if self._details.pending:
+            self._close_reasoning(out)
+        if self._think_tags is None:
+            out.append(TextDelta(text, index))
+        else:
+            self._think_tags.feed(text, index, out)
+
+    def _end_turn(self, out: list[StreamEvent]) -> None:
+        if self._think_tags is not None:
+            self._think_tags.finish(out)
+        self._close_reasoning(out)
+        reason = FINISH_REASONS.get(self._finish_reason.lower(), FinishReason.OTHER)
+        if not self._finish_reason:
+            reason = FinishReason.STOP
+        if reason is FinishReason.ERROR:
+            self.fail(out, make_error(ErrorKind.SERVER, "The provider broke off the turn with finish reason 'error'."))
+            return
+        self._tools.complete_all(out, cut=reason in _CUT)
+        if self._tools.count and reason not in _CUT:
+            reason = FinishReason.TOOL_CALLS
+        elif self._refused and reason is FinishReason.STOP:
+            reason = FinishReason.REFUSAL
+        self.end(out, Done(reason, self._finish_reason, normal_usage(self._usage), self._usage, self._model))
+
+
+def normal_usage(raw: Mapping[str, Any]) -> Usage:
+    """Chat Completions usage: prompt tokens include cached ones, completion tokens include reasoning already."""
+    prompt = raw.get("prompt_tokens_details") or {}
+    completion = raw.get("completion_tokens_details") or {}
+    return Usage(
+        input_tokens=_count(raw.get("prompt_tokens")),
+        output_tokens=_count(raw.get("completion_tokens")),
+        # DeepSeek and Moonshot put it on the top level.
+        cached_tokens=_count(
+            prompt.get("cached_tokens") or raw.get("prompt_cache_hit_tokens") or raw.get("cached_tokens")
+        ),
+        cache_write_tokens=_count(prompt.get("cache_write_tokens")),
+        reasoning_tokens=_count(completion.get("reasoning_tokens")),
+    )
+
+
+def _count(value: Any) -> int:
+    return int(value) if isinstance(value, int | float) else 0

@@ -1,0 +1,213 @@
+"""ONE tracker that turns the fragments of tool calls, as any API sends them, into ToolCallStart, Delta and Complete.
+
+The rules, each bought with somebody's bug (numbers are the quirks of wire.md section 2):
+
+    an id we know          goes to its call, whatever index stands beside it                       5, 7
+    an id we do not know   opens a call; a call at that index which has no id yet takes it         5, 55
+    "" or null as an id    is no id                                                                3
+    no id, but an index    goes to the call at that index, else opens one (indexes are keys)       1, 2, 6, 12
+    neither                a name opens a call, anything else goes on with the last one            4
+    a name or id again     changes nothing: the first wins, they are never concatenated            7
+    arguments before name  wait; the call starts when its name is known                            55
+    an object as arguments is encoded once                                                         10
+    an id that another call of this answer has is minted anew                                      48
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from hashlib import blake2s
+from typing import Any
+
+from callboard.protocol.content import Replay
+from callboard.protocol.ids import CallId, ToolName
+from callboard.protocol.limits import MAX_ARGUMENT_BYTES, MAX_CALLS_PER_STEP
+from callboard.protocol.stream import StreamEvent, ToolCallComplete, ToolCallDelta, ToolCallStart
+from callboard.providers.json_text import dumps_text
+
+
+class TooManyCallsError(ValueError):
+    """A turn with more calls, or a call with longer arguments, than any model sends on purpose."""
+
+
+@dataclass(slots=True)
+class _Call:
+    ordinal: int
+    sent_id: str
+    """The provider's id, "" while unknown."""
+    name: str = ""
+    replay: Replay | None = None
+    call_id: CallId = CallId("")
+    """What we call it; set when it starts."""
+    early: list[str] = field(default_factory=list)
+    """Argument text that came before the name."""
+    size: int = 0
+    completed: bool = False
+
+
+class ToolCallTracker:
+    """The calls of one answer. Appends what it finds out to the caller's list of events.
+
+    `seed` (the provider's id of the answer, where there is one) goes into invented ids, so that they differ from turn
+    to turn and are the same however the bytes were cut.
+    """
+
+    __slots__ = ("_by_id", "_by_index", "_calls", "_last", "_taken", "seed")
+
+    def __init__(self, seed: str = "") -> None:
+        self.seed = seed
+        self._calls: list[_Call] = []
+        self._by_id: dict[str, _Call] = {}
+        self._by_index: dict[Hashable, _Call] = {}
+        self._taken: set[str] = set()
+        self._last: _Call | None = None
+
+    @property
+    def count(self) -> int:
+        """Calls seen so far, started or not."""
+        return len(self._calls)
+
+    def delta(
+        self,
+        out: list[StreamEvent],
+        *,
+        index: Hashable = None,
+        id: str | None = None,
+        name: str | None = None,
+        arguments: Any = None,
+        replay: Replay | None = None,
+    ) -> None:
+        """A fragment of a call. Raises TooManyCallsError past the limits of protocol.limits."""
+        call = self._find(index, id or "", name or "")
+        if call.completed:
+            return
+        self._last = call
+        if replay is not None:
+            call.replay = replay
+        if name and not call.name:
+            call.name = str(name)
+        text = arguments if arguments.__class__ is str else _as_text(arguments)
+        if call.call_id:
+            if text:
+                self._grow(call, text)
+                out.append(ToolCallDelta(call.call_id, text))
+        else:
+            self._begin(call, text, out)
+
+    def whole(
+        self,
+        out: list[StreamEvent],
+        *,
+        id: str | None = None,
+        name: str | None = None,
+        arguments: Any = None,
+        replay: Replay | None = None,
+        complete: bool = True,
+    ) -> None:
+        """A call that came in one piece: always one of its own, even beside an identical one (quirk 42)."""
+        call = self._open(id or "")
+        self._last = call
+        call.replay, call.name = replay, str(name or "")
+        self._begin(call, arguments if isinstance(arguments, str) else _as_text(arguments), out)
+        if complete:
+            self._complete(call, out)
+
+    def complete(self, out: list[StreamEvent], *, index: Hashable = None, id: str | None = None) -> None:
+        """The API said that this call is finished (a block's stop event). An unknown call is no error."""
+        call = self._by_id.get(id) if id else None
+        call = call or self._by_index.get(index)
+        if call is not None:
+            self._complete(call, out)
+
+    def complete_all(self, out: list[StreamEvent], *, cut: bool = False) -> None:
+        """The turn is over. With `cut` (length limit, filter) the call that was written last stays incomplete."""
+        for call in self._calls:
+            if not (cut and call is self._last):
+                self._complete(call, out)
+
+    def restart(self) -> None:
+        """The provider began the turn again: forget every call (quirk 37). Pair it with a Restarted event."""
+        self._calls.clear()
+        self._by_id.clear()
+        self._by_index.clear()
+        self._taken.clear()
+        self._last = None
+
+    def _find(self, index: Hashable, id: str, name: str) -> _Call:
+        if id:
+            return self._by_id.get(id) or self._adopt(index, id)
+        if index is not None:
+            call = self._by_index.get(index)
+            if call is None or (name and call.name and name != call.name):
+                call = self._by_index[index] = self._open("")
+            return call
+        last = self._last
+        if last is None or (name and last.name):
+            return self._open("")
+        return last
+
+    def _adopt(self, index: Hashable, id: str) -> _Call:
+        """The call of an id that is new: one at this index still without an id, else a new one."""
+        call = self._by_index.get(index) if index is not None else None
+        if call is None or call.sent_id:
+            call = self._open(id)
+        else:
+            call.sent_id = id
+        self._by_id[id] = call
+        if index is not None:
+            self._by_index[index] = call
+        return call
+
+    def _open(self, id: str) -> _Call:
+        if len(self._calls) >= MAX_CALLS_PER_STEP:
+            raise TooManyCallsError(f"more than {MAX_CALLS_PER_STEP} tool calls in one turn")
+        call = _Call(len(self._calls), str(id))
+        self._calls.append(call)
+        return call
+
+    def _begin(self, call: _Call, text: str, out: list[StreamEvent]) -> None:
+        """Start a call whose name is known; until then keep what has come."""
+        self._grow(call, text)
+        if text:
+            call.early.append(text)
+        if call.name:
+            self._start(call, out)
+
+    def _start(self, call: _Call, out: list[StreamEvent]) -> None:
+        call.call_id = self._unique_id(call)
+        out.append(ToolCallStart(call.call_id, ToolName(call.name), call.replay))
+        if call.early:
+            out.append(ToolCallDelta(call.call_id, "".join(call.early)))
+            call.early.clear()
+
+    def _complete(self, call: _Call, out: list[StreamEvent]) -> None:
+        if call.completed:
+            return
+        if not call.call_id:
+            # A call that never got a name is shown all the same: the model is told that there is no such tool.
+            self._start(call, out)
+        call.completed = True
+        out.append(ToolCallComplete(call.call_id))
+
+    def _unique_id(self, call: _Call) -> CallId:
+        chosen = call.sent_id
+        salt = 0
+        while not chosen or chosen in self._taken:
+            digest = blake2s(f"{self.seed}/{call.ordinal}/{salt}".encode("utf-8", "replace"), digest_size=12)
+            chosen = f"call_{digest.hexdigest()}"
+            salt += 1
+        self._taken.add(chosen)
+        return CallId(chosen)
+
+    @staticmethod
+    def _grow(call: _Call, text: str) -> None:
+        call.size += len(text)
+        if call.size > MAX_ARGUMENT_BYTES:
+            raise TooManyCallsError(f"the arguments of a tool call are longer than {MAX_ARGUMENT_BYTES} bytes")
+
+
+def _as_text(arguments: Any) -> str:
+    if arguments is None:
+        return ""
+    return arguments if isinstance(arguments, str) else dumps_text(arguments)
