@@ -24,6 +24,8 @@ class WireRequest:
     headers: Mapping[str, str] = field(repr=False)
     """Holds the credential: kept out of `repr`, so that no log shows it."""
     body: bytes = field(repr=False)
+    notes: tuple[str, ...] = ()
+    """What the API could not be told, and what was done about it: for the log. Nothing is dropped without a note."""
 
 
 class Decoder(Protocol):
@@ -51,7 +53,7 @@ class Adapter(Protocol):
 
 
 class Provider(Protocol):
-    """A model to talk to: `transport.HttpProvider` around any adapter, or `offline` or `scripted`, which need no network."""
+    """A model to talk to: `transport.HttpProvider` around an adapter; `offline` and `scripted` need no network."""
 
     @property
     def name(self) -> str:
