@@ -1,0 +1,90 @@
+"""Budgets are checked before a step, never after (I6): pure decisions on what was spent and what the step will need."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from callboard.protocol.commands import Outcome
+from callboard.protocol.model import ModelResponse, Usage
+from callboard.protocol.options import RequestOptions
+
+#: A step which may answer less than this is not worth its input.
+MIN_OUTPUT_TOKENS: Final = 16
+
+
+@dataclass(slots=True)
+class Spending:
+    """What the request has used so far."""
+
+    usage: Usage = Usage()
+    cost: float = 0.0
+    last_output_tokens: int = 0
+    last_cost: float = 0.0
+
+    def add(self, response: ModelResponse, cost: float, estimated: Usage) -> None:
+        """Count one model call; a provider that reports no usage is charged what was estimated."""
+        usage = response.usage if response.usage.total_tokens else estimated
+        self.usage = self.usage + usage
+        self.cost += cost
+        self.last_output_tokens = usage.output_tokens
+        self.last_cost = cost
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """The step may be asked, with at most this many output tokens (None: no limit of ours)."""
+
+    max_output_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """The step must not be asked."""
+
+    outcome: Outcome
+    reason: str
+
+
+def allow_step(options: RequestOptions, spent: Spending, input_tokens: int) -> Allowance | Stop:
+    """Whether one more model call of this input fits the token and cost budgets, and how long its answer may be."""
+    limits = [options.sampling.max_output_tokens]
+    needed_output = max(MIN_OUTPUT_TOKENS, spent.last_output_tokens)
+    if options.token_budget is not None:
+        left = options.token_budget - spent.usage.total_tokens - input_tokens
+        if left < needed_output:
+            return Stop(
+                Outcome.TOKEN_LIMIT,
+                f"The next step needs about {input_tokens} input and {needed_output} output tokens; of the budget of "
+                f"{options.token_budget}, {spent.usage.total_tokens} are used.",
+            )
+        limits.append(left)
+    if options.cost_budget is not None:
+        affordable = _affordable_output(options, spent, input_tokens, needed_output)
+        if isinstance(affordable, Stop):
+            return affordable
+        limits.append(affordable)
+    given = [limit for limit in limits if limit is not None]
+    return Allowance(min(given) if given else None)
+
+
+def _affordable_output(
+    options: RequestOptions, spent: Spending, input_tokens: int, needed_output: int
+) -> int | Stop | None:
+    """Output tokens that the cost budget still pays for; None where their price is not known."""
+    assert options.cost_budget is not None
+    left = options.cost_budget - spent.cost
+    input_price, output_price = options.input_price, options.output_price
+    if input_price is None or output_price is None:
+        estimate = spent.last_cost
+    else:
+        estimate = input_tokens * input_price + needed_output * output_price
+    if left <= 0 or estimate > left:
+        return Stop(
+            Outcome.COST_LIMIT,
+            f"The next step costs about ${estimate:.4f}; of the budget of ${options.cost_budget:.4f}, "
+            f"${spent.cost:.4f} are spent.",
+        )
+    if input_price is None or not output_price:
+        return None
+    return int((left - input_tokens * input_price) / output_price)

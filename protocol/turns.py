@@ -1,0 +1,133 @@
+"""One turn of the model, judged and made fit for the history. Pure functions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+from typing import Final
+
+import orjson
+from callboard.protocol.content import AssistantMessage, AssistantPart, Text, ToolCall
+from callboard.protocol.ids import CallId
+from callboard.protocol.limits import MAX_CALLS_PER_STEP
+from callboard.protocol.model import FinishReason, ModelResponse
+
+
+class Verdict(Enum):
+    ANSWER = auto()
+    RUN_CALLS = auto()
+    GO_ON = auto()
+    """The provider paused: the turn is sent back as it is."""
+    ASK_AGAIN = auto()
+    """The turn is unusable or cut: ask the step again, as often as that is allowed."""
+    FAIL = auto()
+
+
+#: An answer that ended so is not all that the model had to say.
+_SHORT_ANSWERS: Final = {
+    FinishReason.LENGTH: "The answer was cut off at the limit of output tokens.",
+    FinishReason.REFUSAL: "The model refused.",
+}
+#: A turn that was stopped by its provider asks for nothing: its calls are not run.
+_STOPPED: Final = frozenset({FinishReason.CONTENT_FILTER, FinishReason.REFUSAL})
+#: A turn that ended so may have been cut in the middle of a call.
+_CUT: Final = frozenset({FinishReason.LENGTH, FinishReason.ERROR})
+
+
+@dataclass(frozen=True, slots=True)
+class AskedCall:
+    """A call as it stands in the history, and what the model really wrote."""
+
+    call: ToolCall
+    arguments: bytes | None
+    """Canonical JSON of the arguments; None when they are incomplete, and then the call is never run (I12)."""
+    received: str
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A turn as it stands in the history: legal for every provider once its calls have results."""
+
+    message: AssistantMessage
+    calls: tuple[AskedCall, ...]
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether any of its calls must not be run."""
+        return any(asked.arguments is None for asked in self.calls)
+
+
+def judge(response: ModelResponse, turn: Turn, may_retry: bool) -> tuple[Verdict, str]:
+    """What to do about a turn, and why where it is not simply done."""
+    reason = response.finish_reason
+    if len(turn.calls) > MAX_CALLS_PER_STEP:
+        told = f"The model asked for {len(turn.calls)} calls in one turn; the limit is {MAX_CALLS_PER_STEP}."
+        return (Verdict.ASK_AGAIN if may_retry else Verdict.FAIL), told
+    if turn.calls:
+        if reason in _CUT and turn.incomplete and may_retry:
+            return Verdict.ASK_AGAIN, f"The model's turn was cut off in the middle of a call ({reason})."
+        return Verdict.RUN_CALLS, ""
+    if reason is FinishReason.PAUSE and turn.message.parts:
+        return Verdict.GO_ON, ""
+    return _judge_answer(response, may_retry)
+
+
+def _judge_answer(response: ModelResponse, may_retry: bool) -> tuple[Verdict, str]:
+    reason = response.finish_reason
+    if reason is FinishReason.CONTENT_FILTER:
+        return Verdict.FAIL, "The provider's content filter stopped the answer."
+    if reason is FinishReason.ERROR or (not response.text and reason is not FinishReason.REFUSAL):
+        told = f"The model answered nothing ({response.raw_finish_reason or reason})."
+        return (Verdict.ASK_AGAIN if may_retry else Verdict.FAIL), told
+    if not response.text:
+        return Verdict.FAIL, _SHORT_ANSWERS[FinishReason.REFUSAL]
+    return Verdict.ANSWER, _SHORT_ANSWERS.get(reason, "")
+
+
+def tidy(response: ModelResponse) -> Turn:
+    """The turn as the history takes it.
+
+    Ids are made unique within the turn; arguments that are no JSON object become "{}"; empty texts and the calls of a
+    turn that its provider stopped are left out.
+    """
+    parts: list[AssistantPart] = []
+    calls: list[AskedCall] = []
+    taken: set[CallId] = set()
+    for part in response.parts:
+        if isinstance(part, ToolCall):
+            if response.finish_reason not in _STOPPED:
+                asked = _tidy_call(part, taken, len(calls))
+                taken.add(asked.call.call_id)
+                calls.append(asked)
+                parts.append(asked.call)
+        elif not (isinstance(part, Text) and not part.text and part.replay is None):
+            parts.append(part)
+    return Turn(AssistantMessage(tuple(parts)), tuple(calls))
+
+
+def _tidy_call(call: ToolCall, taken: set[CallId], index: int) -> AskedCall:
+    arguments = canonical_arguments(call.arguments) if call.complete else None
+    call_id = call.call_id
+    suffix = index + 1
+    while not call_id or call_id in taken:
+        # Letters, digits and _ only: what Anthropic takes as an id.
+        call_id = CallId(f"{call.call_id or 'call'}_{suffix}")
+        suffix += 1
+    clean = call
+    if call_id != call.call_id or arguments is None:
+        clean = replace(
+            call,
+            call_id=call_id,
+            complete=arguments is not None,
+            arguments=call.arguments if arguments is not None else "{}",
+        )
+    return AskedCall(clean, arguments, call.arguments)
+
+
+def canonical_arguments(text: str) -> bytes | None:
+    """The same bytes for the same arguments, however they were written; None for anything but a JSON object."""
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return None
+    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS) if isinstance(value, dict) else None
