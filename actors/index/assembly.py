@@ -1,0 +1,176 @@
+"""From hits to what the model reads: exact bytes, stitched, spread over files, within the budget."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+
+import orjson
+import quicktok  # type: ignore[import-untyped]
+from callboard.actors.index.code_index import CodeIndex, Hit
+from callboard.actors.index.records import digest
+from callboard.protocol.context import AssembledContext, ContextItem, render_fence, top_k_for_budget
+from callboard.protocol.errors import UsageError
+
+TokenCounter = Callable[[str], int]
+
+#: The encoding of current OpenAI models; others differ by under 1% on code (retrieval.md section 5).
+ENCODING = "o200k_base"
+#: Spans of one file this close to each other become one: what lies between is shorter than another fence.
+STITCH_GAP_BYTES = 200
+#: At most this share of the results from one file before the others have had their turn.
+MAX_PER_FILE = 3
+#: A span that does not fit is cut at a line end, unless less than this would be left of it.
+MIN_CUT_BYTES = 200
+#: Hits asked for beyond top_k: some are dropped or stitched.
+SPARE = 2
+
+
+@lru_cache(maxsize=1)
+def _encoding() -> quicktok.Tokenizer:
+    return quicktok.get_encoding(ENCODING)
+
+
+def count_tokens(text: str) -> int:
+    """Exact count in o200k."""
+    return int(_encoding().count(text))
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """A span with its bytes as they are on disk now."""
+
+    hit: Hit
+    content: bytes
+
+
+def assemble(
+    index: CodeIndex,
+    query: str,
+    token_budget: int,
+    *,
+    top_k: int | None = None,
+    count: TokenCounter = count_tokens,
+) -> AssembledContext:
+    """The context for a question: the JSON of the result counts at most `token_budget` tokens.
+
+    Spans are read again and compared with their hash; a file that has changed is indexed again and its new span
+    taken, or the hit is dropped: what is shown is always what stands there.
+
+    Raises:
+        UsageError: the budget is too small to say anything, or the query is empty.
+    """
+    if not query.strip():
+        raise UsageError("the query is empty; say what to look for")
+    k = top_k if top_k is not None else top_k_for_budget(token_budget)
+    context = AssembledContext(query, k, ())
+    if _tokens(context, count) > token_budget:
+        raise UsageError(f"a budget of {token_budget} tokens cannot hold even an empty result for this query")
+    pieces = _stitched(_spread(_verified(index, query, k * SPARE)))
+    for piece in pieces:
+        if len(context.context) == k:
+            break
+        context = _with_piece(context, piece, token_budget, count)
+    return context
+
+
+def _verified(index: CodeIndex, query: str, k: int) -> list[_Piece]:
+    """Hits whose bytes are what was indexed. Changed files are indexed again once and the question asked again."""
+    pieces, changed = _read_hits(index.search(query, k))
+    if changed:
+        index.refresh(paths=changed, wait_seconds=0.5)
+        pieces, _ = _read_hits(index.search(query, k))
+    return pieces
+
+
+def _read_hits(hits: Sequence[Hit]) -> tuple[list[_Piece], list[str]]:
+    contents: dict[str, bytes] = {}
+    pieces, changed = [], dict[str, None]()
+    for hit in hits:
+        if hit.path not in contents:
+            contents[hit.path] = _read(hit.path)
+        content = contents[hit.path][hit.start_byte : hit.end_byte]
+        if digest(content) == hit.digest:
+            pieces.append(_Piece(hit, contents[hit.path]))
+        else:
+            changed[hit.path] = None
+    return pieces, list(changed)
+
+
+def _read(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError:
+        return b""
+
+
+def _spread(pieces: Sequence[_Piece]) -> list[_Piece]:
+    """No span inside another, no text twice, and no file with more than MAX_PER_FILE before the others' turn."""
+    kept: list[_Piece] = []
+    later: list[_Piece] = []
+    texts: set[bytes] = set()
+    per_file: dict[str, int] = {}
+    for piece in pieces:
+        hit = piece.hit
+        if hit.digest in texts or any(_contains(other.hit, hit) for other in kept):
+            continue
+        texts.add(hit.digest)
+        per_file[hit.path] = per_file.get(hit.path, 0) + 1
+        (kept if per_file[hit.path] <= MAX_PER_FILE else later).append(piece)
+    return kept + later
+
+
+def _contains(outer: Hit, inner: Hit) -> bool:
+    return outer.path == inner.path and outer.start_byte <= inner.start_byte and inner.end_byte <= outer.end_byte
+
+
+def _stitched(pieces: Sequence[_Piece]) -> list[_Piece]:
+    """Join spans of one file that touch or nearly touch, at the place of the better one."""
+    result: list[_Piece] = []
+    for piece in pieces:
+        hit = piece.hit
+        near = next((n for n, other in enumerate(result) if _is_near(other.hit, hit)), None)
+        if near is None:
+            result.append(piece)
+            continue
+        best = result[near].hit
+        start, end = min(best.start_byte, hit.start_byte), max(best.end_byte, hit.end_byte)
+        first, last = min(best.start_line, hit.start_line), max(best.end_line, hit.end_line)
+        joined = replace(best, start_byte=start, end_byte=end, start_line=first, end_line=last)
+        result[near] = _Piece(joined, piece.content)
+    return result
+
+
+def _is_near(left: Hit, right: Hit) -> bool:
+    if left.path != right.path:
+        return False
+    gap = max(left.start_byte, right.start_byte) - min(left.end_byte, right.end_byte)
+    return gap <= STITCH_GAP_BYTES
+
+
+def _with_piece(context: AssembledContext, piece: _Piece, budget: int, count: TokenCounter) -> AssembledContext:
+    """The context with one more item, cut at a line end if need be; unchanged if it cannot fit."""
+    hit, end = piece.hit, piece.hit.end_byte
+    while True:
+        longer = replace(context, context=(*context.context, _item(piece, end)))
+        over = _tokens(longer, count) - budget
+        if over <= 0:
+            return longer
+        # Four bytes a token is the rule of thumb; one step more than needed is no harm, one too few repeats the loop.
+        end = piece.content.rfind(b"\n", hit.start_byte, max(hit.start_byte, end - 4 * over))
+        if end - hit.start_byte < MIN_CUT_BYTES:
+            return context
+
+
+def _item(piece: _Piece, end: int) -> ContextItem:
+    hit = piece.hit
+    content = piece.content[hit.start_byte : end]
+    last_line = hit.start_line + content.rstrip(b"\n").count(b"\n")
+    snippet = render_fence(hit.path, hit.start_byte, end, content.decode("utf-8", "replace"))
+    return ContextItem(hit.path, f"{hit.start_line}-{last_line}", hit.name, hit.canonical_path, snippet)
+
+
+def _tokens(context: AssembledContext, count: TokenCounter) -> int:
+    return count(orjson.dumps(context.as_json()).decode())

@@ -1,0 +1,251 @@
+"""The code index of a workspace: open, refresh, search."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from callboard.actors.index import ranking
+from callboard.actors.index.layout import IndexBusyError, Layout
+from callboard.actors.index.lexical import LexicalIndex
+from callboard.actors.index.ranking import Candidate
+from callboard.actors.index.refresh import Request, refresh, roots_of
+from callboard.actors.index.store import ChunkRow, SqliteStore, SymbolRow
+from callboard.actors.index.tokens import query_words, terms_of
+from callboard.actors.index.updater import ProgressCallback, RefreshSummary
+
+#: Where an index lives unless told otherwise, under the first workspace folder.
+DEFAULT_STORE = Path(".callboard") / "index"
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """One place in the code. `path` is absolute; bytes are exact, end exclusive; lines count from 1, inclusive."""
+
+    path: str
+    start_byte: int
+    end_byte: int
+    start_line: int
+    end_line: int
+    score: float
+    name: str
+    canonical_path: str
+    kind: str = ""
+    digest: bytes = b""
+    """Hash of the span's bytes when it was indexed (records.digest)."""
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeRow:
+    """`source` (canonical path, in `path`) calls, imports, implements or contains `target` (a name as written)."""
+
+    kind: str
+    source: str
+    target: str
+    path: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class FileMetadata:
+    path: str
+    language: str
+    size_bytes: int
+    mtime_ns: int
+    digest: bytes
+    symbols: int
+
+
+class CodeIndex:
+    """Safe to share between threads. Queries see what was committed last and never wait for indexing."""
+
+    def __init__(self, roots: tuple[str, ...], layout: Layout, note: str) -> None:
+        self._roots = roots
+        self._layout = layout
+        self._note = note
+        self._store = SqliteStore(layout.truth)
+        self._lexical = LexicalIndex(layout.lexical)
+        self._data_version = self._store.data_version()
+        self._lock = threading.RLock()
+
+    @classmethod
+    def open(cls, workspace: str | Path | Sequence[str | Path], store_dir: str | Path | None = None) -> Self:
+        """Open or make the index of one folder, or of several repositories together. Nothing is indexed yet: `refresh`.
+
+        Raises:
+            UsageError: no such folder, or the store's folder cannot be used.
+        """
+        roots = roots_of(workspace)
+        folder = Path(store_dir).expanduser().resolve() if store_dir is not None else Path(roots[0]) / DEFAULT_STORE
+        layout = Layout(folder)
+        return cls(roots, layout, layout.prepare())
+
+    @property
+    def roots(self) -> tuple[str, ...]:
+        return self._roots
+
+    def refresh(
+        self,
+        progress: ProgressCallback | None = None,
+        paths: Sequence[str] | None = None,
+        wait_seconds: float = 5.0,
+    ) -> RefreshSummary:
+        """Index what is new, changed or gone; only `paths` (absolute) if given. Blocks its thread, not queries.
+
+        When another process writes the index for longer than `wait_seconds`, the summary says so in `note` and
+        searching goes on with what is there.
+
+        Raises:
+            UsageError: the index cannot be written (disk full, no permission).
+        """
+        request = Request(
+            self._roots, str(self._layout.folder), tuple(paths) if paths is not None else None, wait_seconds
+        )
+        store = SqliteStore(self._layout.truth)
+        try:
+            summary = refresh(request, store, self._lexical, progress)
+        except IndexBusyError as busy:
+            return RefreshSummary(
+                files=store.count("files"),
+                symbols=store.count("symbols"),
+                chunks=store.count("chunks"),
+                note=f"{busy}; answers come from what is there",
+            )
+        finally:
+            store.close()
+        note = "; ".join(filter(None, (self._note, summary.note)))
+        self._note = ""
+        self._lexical.reload()
+        return replace(summary, note=note)
+
+    def search(self, query: str, k: int = 10) -> list[Hit]:
+        """The best places for a plain question or a name, best first, at most `k`, at most one per span."""
+        with self._lock:
+            self._see_new_commits()
+            ranked = self._ranked(query, k)
+        return [_hit(candidate.row, score) for score, candidate in ranked[:k]]
+
+    def _see_new_commits(self) -> None:
+        version = self._store.data_version()
+        if version != self._data_version:
+            self._data_version = version
+            self._lexical.reload()
+
+    def _ranked(self, query: str, k: int) -> list[tuple[float, Candidate]]:
+        words = query_words(query)
+        stems = self._lexical.stems(words)
+        weights = dict.fromkeys(stems, 1.0)
+        found = self._lexical.search(weights, max(ranking.CANDIDATES, 2 * k))
+        rows = self._store.chunks([each.chunk for each in found])
+        candidates = [
+            Candidate(rows[each.chunk], each.score, self._name_match(weights, rows[each.chunk]))
+            for each in found
+            if each.chunk in rows
+        ]
+        return ranking.order(candidates, asks_for_tests=bool({"test", "tests", "testing"} & set(words)))
+
+    def _name_match(self, weights: dict[str, float], row: ChunkRow) -> float:
+        return ranking.coverage(weights, frozenset(self._lexical.stems([terms_of(row.name)])))
+
+    # lookups for tools
+
+    def symbols(
+        self, name: str = "", canonical_path: str = "", path: str = "", kind: str = "", limit: int = 100
+    ) -> list[SymbolRow]:
+        """Symbols by any of: name, canonical path (a trailing part is enough; `.` and `::` are one), file, kind."""
+        conditions, parameters = ["s.kind != 'file'"], list[object]()
+        if canonical_path:
+            wanted = canonical_path.replace("::", ".")
+            conditions.append("s.name = ?")
+            parameters.append(wanted.rsplit(".", 1)[-1])
+            conditions.append("('.' || replace(s.canonical_path, '::', '.')) LIKE ? ESCAPE '\\'")
+            parameters.append("%." + _like(wanted))
+        for column, value in (("s.name", name), ("f.path", path), ("s.kind", kind)):
+            if value:
+                conditions.append(f"{column} = ?")
+                parameters.append(value)
+        with self._lock:
+            return self._store.symbols(" AND ".join(conditions), parameters, limit)
+
+    def edges(self, symbol: SymbolRow, kind: str = "", incoming: bool = False, limit: int = 100) -> list[EdgeRow]:
+        """What a symbol calls, imports, implements or contains; with `incoming`, who does so to its name."""
+        side = "e.target = ?" if incoming else "e.source = ?"
+        parameters: list[object] = [symbol.name if incoming else symbol.id]
+        if kind:
+            side += " AND e.kind = ?"
+            parameters.append(kind)
+        sql = (
+            "SELECT e.kind, s.canonical_path, e.target, f.path, s.start_line FROM edges e JOIN symbols s ON s.id ="
+            f" e.source JOIN files f ON f.id = e.file WHERE {side}"
+            " ORDER BY f.path, s.start_byte, e.kind, e.target LIMIT ?"
+        )
+        with self._lock:
+            stored = self._store.rows(sql, (*parameters, limit)) if kind != "contains" else []
+            contained = self._contained(symbol, incoming, limit) if kind in ("", "contains") else []
+        return [*contained, *(EdgeRow(*row) for row in stored)][:limit]  # type: ignore[arg-type]
+
+    def _contained(self, symbol: SymbolRow, incoming: bool, limit: int) -> list[EdgeRow]:
+        if incoming:
+            outer = self._store.symbols("s.id = ?", (symbol.parent,), 1)
+            return [EdgeRow("contains", o.canonical_path, symbol.name, o.path, o.start_line) for o in outer]
+        inner = self._store.symbols("s.parent = ?", (symbol.id,), limit)
+        return [EdgeRow("contains", symbol.canonical_path, i.name, i.path, i.start_line) for i in inner]
+
+    def overview(self) -> dict[str, object]:
+        """The workspace in numbers: files and symbols by language, the largest folders."""
+        with self._lock:
+            languages = self._store.rows(
+                "SELECT language, count(*), sum(size) FROM files GROUP BY language ORDER BY sum(size) DESC"
+            )
+            kinds = self._store.rows("SELECT kind, count(*) FROM symbols GROUP BY kind ORDER BY count(*) DESC")
+            files = self._store.rows("SELECT path, root FROM files")
+        folders: dict[str, int] = {}
+        for path, root in files:
+            folder = str(path)[len(str(root)) + 1 :].rpartition("/")[0].split("/", 2)
+            label = "/".join(folder[:2]) or "."
+            folders[label] = folders.get(label, 0) + 1
+        largest = sorted(folders.items(), key=lambda pair: (-pair[1], pair[0]))[:30]
+        return {
+            "roots": list(self._roots),
+            "languages": [{"language": n, "files": c, "bytes": b} for n, c, b in languages],
+            "symbols": {str(kind): count for kind, count in kinds},
+            "folders": [{"folder": folder, "files": count} for folder, count in largest],
+        }
+
+    def file_metadata(self, path: str | Path) -> FileMetadata | None:
+        """What the index knows about a file (absolute, or relative to a root); None if it is not indexed."""
+        wanted = [str(path)] if Path(path).is_absolute() else [str(Path(root) / path) for root in self._roots]
+        sql = (
+            "SELECT f.path, f.language, f.size, f.mtime_ns, f.digest,"
+            " (SELECT count(*) - 1 FROM symbols s WHERE s.file = f.id) FROM files f WHERE f.path = ?"
+        )
+        with self._lock:
+            rows = [row for each in wanted for row in self._store.rows(sql, (each,))]
+        return FileMetadata(*rows[0]) if rows else None  # type: ignore[arg-type]
+
+    def close(self) -> None:
+        with self._lock:
+            self._store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _hit(row: ChunkRow, score: float) -> Hit:
+    return Hit(
+        row.path, row.start_byte, row.end_byte, row.start_line, row.end_line, score, row.name, row.canonical_path,
+        row.kind, row.digest,
+    )  # fmt: skip
+
+
+def _like(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")

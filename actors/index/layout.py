@@ -1,0 +1,152 @@
+"""The folder of an index: who may write it, which version it is, and that it is ours.
+
+index.json      format version; its absence beside other files means the folder is somebody else's
+truth.sqlite    files, symbols, chunks, edges
+lexical/        tantivy, rebuilt from the sources whenever it does not match the truth
+vectors.sqlite  embeddings by content hash; only a cache
+writer.lock     held by the one process that writes
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from callboard.protocol.errors import UsageError
+
+#: Raised by one whenever a stored form or the way of cutting and naming changes; an older index is rebuilt.
+FORMAT_VERSION = 1
+MARKER = "index.json"
+OUR_NAMES = frozenset(
+    {MARKER, "truth.sqlite", "truth.sqlite-wal", "truth.sqlite-shm", "lexical", "writer.lock",
+     "vectors.sqlite", "vectors.sqlite-wal", "vectors.sqlite-shm"}
+)  # fmt: skip
+#: How often a waiting writer looks at the lock.
+LOCK_POLL_SECONDS = 0.05
+
+
+class IndexBusyError(UsageError):
+    """Another process writes this index. Searching it goes on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    folder: Path
+
+    @property
+    def truth(self) -> Path:
+        return self.folder / "truth.sqlite"
+
+    @property
+    def lexical(self) -> Path:
+        return self.folder / "lexical"
+
+    @property
+    def vectors(self) -> Path:
+        return self.folder / "vectors.sqlite"
+
+    @property
+    def lock(self) -> Path:
+        return self.folder / "writer.lock"
+
+    def prepare(self) -> str:
+        """Make or check the folder. Returns why an index that was there has to be rebuilt; usually nothing.
+
+        Raises:
+            UsageError: the folder cannot be made, or holds something that is not an index of ours.
+        """
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            names = {entry.name for entry in self.folder.iterdir()}
+            if names and MARKER not in names and not names <= OUR_NAMES:
+                raise UsageError(
+                    f"{self.folder} is not empty and not a callboard index; name another folder for the index"
+                )
+            reason = self._reason_to_rebuild(names)
+            if reason:
+                with self.write_lock(wait_seconds=10):
+                    self.clear()
+            return reason
+        except OSError as error:
+            raise UsageError(
+                f"cannot use {self.folder} for the index: {error.strerror or error}; name another folder for it"
+            ) from error
+
+    def _reason_to_rebuild(self, names: set[str]) -> str:
+        if not names:
+            self._write_marker()
+            return ""
+        try:
+            marker = json.loads((self.folder / MARKER).read_bytes())
+            version = marker["callboard_index"]
+        except FileNotFoundError:
+            return "the index was not finished being made" if self.truth.exists() else self._write_marker()
+        except (OSError, ValueError, KeyError, TypeError):
+            return "the index's marker file is broken"
+        if version != FORMAT_VERSION:
+            return f"the index has version {version}, this callboard writes version {FORMAT_VERSION}"
+        return ""
+
+    def _write_marker(self) -> str:
+        temporary = self.folder / f"{MARKER}.{os.getpid()}"
+        temporary.write_text(json.dumps({"callboard_index": FORMAT_VERSION}))
+        temporary.replace(self.folder / MARKER)
+        parent_ignore = self.folder.parent / ".gitignore"
+        if self.folder.parent.name == ".callboard" and not parent_ignore.exists():
+            parent_ignore.write_text("*\n")
+        return ""
+
+    def clear(self) -> None:
+        """Delete what is ours and start anew; only under the write lock."""
+        for name in OUR_NAMES - {"writer.lock", MARKER}:
+            path = self.folder / name
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+        self._write_marker()
+
+    @contextmanager
+    def write_lock(
+        self,
+        wait_seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> Iterator[None]:
+        """Hold the right to write; the kernel gives it back when the process dies, however it dies.
+
+        Raises:
+            IndexBusyError: another process held it for `wait_seconds`.
+        """
+        with self.lock.open("a+") as stream:
+            deadline = clock() + wait_seconds
+            while not _try_lock(stream.fileno()):
+                if clock() >= deadline:
+                    stream.seek(0)
+                    owner = stream.read(20).strip() or "unknown"
+                    raise IndexBusyError(
+                        f"process {owner} is writing the index in {self.folder}; try again when it is done"
+                    )
+                pause(LOCK_POLL_SECONDS)
+            stream.truncate(0)
+            stream.write(str(os.getpid()))
+            stream.flush()
+            try:
+                yield
+            finally:
+                fcntl.flock(stream.fileno(), fcntl.LOCK_UN)
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

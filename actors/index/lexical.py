@@ -1,0 +1,135 @@
+"""BM25 over the words of chunks, in tantivy. Holds no text and no truth: chunk ids and the words that find them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple, Self
+
+import tantivy
+from callboard.protocol.errors import UsageError
+
+ANALYZER = "code"
+#: tantivy's floor for one indexing thread; a small change needs no more.
+SMALL_HEAP_BYTES = 15_000_000
+#: For a first index: fewer, larger segments.
+LARGE_HEAP_BYTES = 60_000_000
+#: Above this many segments a writer waits for merging before it closes, so that queries stay fast.
+MAX_SEGMENTS = 12
+
+
+def _analyzer() -> tantivy.TextAnalyzer:
+    builder = tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.whitespace())
+    return builder.filter(tantivy.Filter.stemmer("english")).build()
+
+
+def _schema() -> tantivy.Schema:
+    builder = tantivy.SchemaBuilder()
+    builder.add_unsigned_field("file", indexed=True)
+    builder.add_unsigned_field("chunk", fast=True)
+    builder.add_text_field("body", tokenizer_name=ANALYZER, index_option="freq")
+    return builder.build()
+
+
+class Scored(NamedTuple):
+    chunk: int
+    score: float
+
+
+class LexicalIndex:
+    """Reading side; `writer()` gives the writing side."""
+
+    def __init__(self, folder: Path) -> None:
+        self._schema = _schema()
+        self._analyzer = _analyzer()
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._index = tantivy.Index(self._schema, str(folder))
+            self._index.register_tokenizer(ANALYZER, _analyzer())
+            self._index.config_reader("manual")
+            self._index.reload()
+        except (OSError, ValueError) as error:
+            raise UsageError(f"the lexical index {folder} cannot be used: {error}") from error
+
+    def reload(self) -> None:
+        """See what has been committed since."""
+        self._index.reload()
+
+    @property
+    def document_count(self) -> int:
+        return int(self._index.searcher().num_docs)
+
+    @property
+    def segment_count(self) -> int:
+        return int(self._index.searcher().num_segments)
+
+    def stems(self, words: Sequence[str]) -> list[str]:
+        """The stem of each word, as the index holds it."""
+        return list(self._analyzer.analyze(" ".join(words)))
+
+    def search(self, weighted_stems: dict[str, float], limit: int) -> list[Scored]:
+        """The best chunks by BM25, best first; ties by chunk id so that an answer does not depend on segments."""
+        if not weighted_stems:
+            return []
+        terms = [
+            (tantivy.Occur.Should, self._term(stem, weight)) for stem, weight in weighted_stems.items() if weight > 0
+        ]
+        searcher = self._index.searcher()
+        found = searcher.search(tantivy.Query.boolean_query(terms), limit, count=False).hits
+        ids = searcher.fast_field_values("chunk", [address for _, address in found])
+        pairs = zip(found, ids, strict=True)
+        scored = [Scored(int(chunk), float(score)) for (score, _), chunk in pairs if chunk is not None]
+        return sorted(scored, key=lambda each: (-each.score, each.chunk))
+
+    def document_frequency(self, stem: str) -> int:
+        return int(self._index.searcher().doc_freq("body", stem))
+
+    def _term(self, stem: str, weight: float) -> tantivy.Query:
+        query = tantivy.Query.term_query(self._schema, "body", stem, "freq")
+        return query if weight == 1 else tantivy.Query.boost_query(query, weight)
+
+    def writer(self, heap_bytes: int) -> LexicalWriter:
+        """Only under the write lock of the layout."""
+        try:
+            return LexicalWriter(self, self._index.writer(heap_bytes, 1))
+        except (OSError, ValueError) as error:
+            raise UsageError(f"the lexical index cannot be written: {error}") from error
+
+
+class LexicalWriter:
+    def __init__(self, index: LexicalIndex, writer: tantivy.IndexWriter) -> None:
+        self._index = index
+        self._writer = writer
+
+    def delete_file(self, file: int) -> None:
+        self._writer.delete_documents_by_term("file", file)
+
+    def clear(self) -> None:
+        self._writer.delete_all_documents()
+
+    def add_file(self, file: int, chunks: Iterable[tuple[int, str]]) -> None:
+        """`chunks` are pairs of chunk id and words."""
+        for chunk, terms in chunks:
+            document = tantivy.Document()
+            document.add_unsigned("file", file)
+            document.add_unsigned("chunk", chunk)
+            document.add_text("body", terms)
+            self._writer.add_document(document)
+
+    def commit(self) -> None:
+        try:
+            self._writer.commit()
+        except (OSError, ValueError) as error:
+            raise UsageError(f"cannot write the lexical index: {error}; free some space and index again") from error
+        self._index.reload()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None and self._index.segment_count > MAX_SEGMENTS:
+            self._writer.wait_merging_threads()
+            self._index.reload()

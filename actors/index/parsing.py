@@ -1,0 +1,87 @@
+"""One file: read, judged, parsed, cut. Pure but for the read; runs in the caller or in a worker process."""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from callboard.actors.index import languages
+from callboard.actors.index.chunks import chunks
+from callboard.actors.index.languages import Language
+from callboard.actors.index.records import FileStat, ParsedFile, Skipped, Unchanged, digest
+from callboard.actors.index.symbols import Lines, outline
+from callboard.actors.index.walk import MAX_FILE_BYTES
+
+#: git's own test for binary files looks at as much.
+BINARY_SNIFF_BYTES = 8_000
+#: Mean line length above which a file is minified or data; hand-written code stays below 80.
+MAX_MEAN_LINE_BYTES = 250
+#: Shorter files are indexed whatever their lines look like.
+MIN_MINIFIED_BYTES = 4_000
+#: Text without a grammar is indexed up to here: beyond it is a log, a dump or a corpus.
+MAX_TEXT_BYTES = 400_000
+
+
+def parse_file(
+    file: FileStat, known_digest: bytes = b"", now_ns: Callable[[], int] = time.time_ns
+) -> ParsedFile | Unchanged | Skipped:
+    """Read and parse a file. Never raises for what the file holds or for its going away."""
+    read_at_ns = now_ns()
+    try:
+        content, status = _read(file.path)
+    except OSError as error:
+        return Skipped(file, "no_permission" if isinstance(error, PermissionError) else "vanished")
+    language = languages.language_of(file.path, content)
+    reason = _unwanted_content(content, language)
+    if reason:
+        return Skipped(file, reason)
+    seen = FileStat(file.path, file.root, len(content), status.st_mtime_ns)
+    if known_digest and digest(content) == known_digest:
+        return Unchanged(seen, read_at_ns)
+    return parse_content(seen, content, language, read_at_ns)
+
+
+def parse_content(file: FileStat, content: bytes, language: Language, read_at_ns: int) -> ParsedFile:
+    relative = os.path.relpath(file.path, file.root)
+    lines = Lines(content)
+    package = os.path.basename(file.root) if os.path.exists(f"{file.root}/__init__.py") else ""
+    parsed = outline(content, language, languages.module_path(relative, language, package), lines)
+    cut = chunks(content, parsed.symbols, relative, lines)
+    return ParsedFile(file, language.name, digest(content), parsed.symbols, cut, parsed.edges, read_at_ns)
+
+
+def _read(path: str) -> tuple[bytes, os.stat_result]:
+    """The content, never more than MAX_FILE_BYTES + 1 of it: the file may have grown since it was seen.
+
+    O_NOFOLLOW and O_NONBLOCK: it may also have become a link out of the workspace, or a pipe.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as stream:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise FileNotFoundError(path)
+        return stream.read(MAX_FILE_BYTES + 1), status
+
+
+def _unwanted_content(content: bytes, language: Language) -> str:
+    if len(content) > MAX_FILE_BYTES or (not language.query and len(content) > MAX_TEXT_BYTES):
+        return "too_long"
+    if b"\0" in content[:BINARY_SNIFF_BYTES]:
+        return "binary"
+    mean_line = len(content) / (content.count(b"\n") + 1)
+    if len(content) > MIN_MINIFIED_BYTES and mean_line > MAX_MEAN_LINE_BYTES:
+        return "minified"
+    return ""
+
+
+def read_span(path: str, start_byte: int, end_byte: int) -> bytes:
+    """The bytes of a span as they are now; empty if the file is gone."""
+    try:
+        with Path(path).open("rb") as stream:
+            stream.seek(start_byte)
+            return stream.read(end_byte - start_byte)
+    except OSError:
+        return b""

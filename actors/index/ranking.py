@@ -1,0 +1,91 @@
+"""From lexical hits to an order: names, callers and the kind of file weigh in; pure functions over rows.
+
+Weights are small on purpose: docstring benchmarks reward names, plain questions do not (retrieval.md, tuning runs).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from callboard.actors.index import languages
+from callboard.actors.index.store import ChunkRow
+from callboard.actors.index.tokens import word_set
+
+#: Lexical hits that are looked at more closely.
+CANDIDATES = 200
+#: Share of a full name match, in units of the best lexical score (retrieval.md: .1 helps both kinds of question).
+NAME_BOOST = 0.1
+#: Share of callers' names that match.
+CALLER_BOOST = 0.05
+#: What a file of its kind is worth beside an implementation. Tests repeat every word of what they test.
+TEST_PRIOR = 0.6
+PROSE_PRIOR = 0.6
+GENERATED_PRIOR = 0.5
+#: A file's own text between symbols: imports and constants.
+MODULE_PRIOR = 0.9
+
+_TEST_FOLDERS = word_set("test tests testing __tests__ spec specs testdata fixtures __mocks__ mocks e2e")
+_TEST_NAME = re.compile(r"^(test_.*|.*_test|.*[._-](test|spec|tests)|conftest|.*Tests?|.*Spec)$")
+_SIDE_FOLDERS = word_set("examples example samples sample demo demos benchmarks benchmark bench docs doc")
+_VENDORED_FOLDERS = word_set("vendor vendored _vendor third_party thirdparty dist build generated gen")
+_GENERATED_NAME = re.compile(r"(_pb2|_pb2_grpc|\.pb|\.generated|\.gen|_generated|\.designer)$", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    row: ChunkRow
+    lexical: float
+    name_match: float = 0.0
+    caller_match: float = 0.0
+
+
+def prior(path: str, language_name: str, kind: str, asks_for_tests: bool = False) -> float:
+    """What a chunk is worth by where it stands. `path` is relative to its root: folders above it say nothing."""
+    pure = PurePosixPath(path)
+    folders = {part.lower() for part in pure.parts[:-1]}
+    value = 1.0
+    if not asks_for_tests and (folders & _TEST_FOLDERS or _TEST_NAME.match(pure.stem)):
+        value *= TEST_PRIOR
+    elif folders & _SIDE_FOLDERS:
+        value *= PROSE_PRIOR
+    if folders & _VENDORED_FOLDERS or _GENERATED_NAME.search(pure.stem):
+        value *= GENERATED_PRIOR
+    language = languages.by_name(language_name)
+    if language.prose or not language.query:
+        value *= PROSE_PRIOR
+    elif kind == "file":
+        value *= MODULE_PRIOR
+    return value
+
+
+def coverage(wanted: Mapping[str, float], present: frozenset[str]) -> float:
+    """Share of the question's weight that a set of stems covers, 0 to 1."""
+    total = sum(wanted.values())
+    return sum(weight for stem, weight in wanted.items() if stem in present) / total if total else 0.0
+
+
+def order(candidates: Sequence[Candidate], asks_for_tests: bool) -> list[tuple[float, Candidate]]:
+    """Best first, with scores between 0 and about 1."""
+    best = max((candidate.lexical for candidate in candidates), default=1.0) or 1.0
+    scored = []
+    for candidate in candidates:
+        row = candidate.row
+        relative = row.path[len(row.root) + 1 :]
+        score = candidate.lexical / best + NAME_BOOST * candidate.name_match + CALLER_BOOST * candidate.caller_match
+        scored.append((score * prior(relative, row.language, row.kind, asks_for_tests), candidate))
+    scored.sort(key=lambda pair: (-pair[0], pair[1].row.path, pair[1].row.start_byte))
+    return scored
+
+
+def fuse(lexical: Sequence[float], dense: Sequence[float], dense_weight: float) -> list[float]:
+    """Weighted sum of two score lists, each stretched to 0..1 first."""
+    pairs = zip(_stretched(lexical), _stretched(dense), strict=True)
+    return [(1 - dense_weight) * left + dense_weight * right for left, right in pairs]
+
+
+def _stretched(scores: Sequence[float]) -> list[float]:
+    low, high = min(scores), max(scores)
+    return [(score - low) / (high - low) if high > low else 1.0 for score in scores]

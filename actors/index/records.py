@@ -1,0 +1,94 @@
+"""Values that travel between parser, store and ranking. Spans are bytes, end exclusive; lines count from 1."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import NamedTuple
+
+DIGEST_BYTES = 16
+
+
+def digest(content: bytes) -> bytes:
+    """The tracking hash of a file or a span."""
+    return hashlib.blake2b(content, digest_size=DIGEST_BYTES).digest()
+
+
+class Symbol(NamedTuple):
+    """A definition. Symbol 0 of a file is the file itself (kind `file`)."""
+
+    parent: int
+    """Position of the enclosing symbol in the file's list; -1 for the file."""
+    kind: str
+    name: str
+    canonical_path: str
+    ordinal: int
+    """Tells apart symbols of one canonical path in one file: overloads, `cfg` variants, redefinitions."""
+    start_byte: int
+    end_byte: int
+    start_line: int
+    end_line: int
+    digest: bytes
+
+
+class Chunk(NamedTuple):
+    """What is searched: a symbol, a piece of a long one, or text between symbols."""
+
+    symbol: int
+    start_byte: int
+    end_byte: int
+    start_line: int
+    end_line: int
+    digest: bytes
+    terms: str
+    """Lower-case words for the lexical index, separated by spaces; not kept in the store."""
+
+
+class Edge(NamedTuple):
+    """`source` (a position in the file's symbols) calls, imports or implements something called `target`."""
+
+    source: int
+    kind: str
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class FileStat:
+    """What the quick pass compares before it reads anything."""
+
+    path: str
+    """Absolute."""
+    root: str
+    size_bytes: int
+    mtime_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedFile:
+    stat: FileStat
+    language: str
+    digest: bytes
+    symbols: tuple[Symbol, ...]
+    chunks: tuple[Chunk, ...]
+    edges: tuple[Edge, ...]
+    read_at_ns: int
+    """When it was read: a file changed in the same clock tick must be hashed again next time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A file that is not indexed, and why (a word such as `binary` or `too_long`)."""
+
+    stat: FileStat
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unchanged:
+    """Its times changed, its content did not."""
+
+    stat: FileStat
+    read_at_ns: int
+
+
+Outcome = ParsedFile | Unchanged | Skipped

@@ -1,0 +1,266 @@
+"""The truth about an index: files, symbols, chunks and edges in SQLite.
+
+Rows are never changed, only deleted and inserted again under new ids that are not reused: an id that the lexical index
+still holds for a moment after a change finds nothing here, never something else.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from callboard.actors.index.records import FileStat, ParsedFile
+from callboard.protocol.errors import UsageError
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS files (
+  id INTEGER PRIMARY KEY AUTOINCREMENT, path TEXT NOT NULL UNIQUE, root TEXT NOT NULL, language TEXT NOT NULL,
+  size INTEGER NOT NULL, mtime_ns INTEGER NOT NULL, read_at_ns INTEGER NOT NULL, digest BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS skipped (path TEXT PRIMARY KEY, size INTEGER NOT NULL, mtime_ns INTEGER NOT NULL,
+  reason TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS symbols (
+  id INTEGER PRIMARY KEY AUTOINCREMENT, file INTEGER NOT NULL, parent INTEGER, kind TEXT NOT NULL, name TEXT NOT NULL,
+  canonical_path TEXT NOT NULL, ordinal INTEGER NOT NULL, start_byte INTEGER NOT NULL, end_byte INTEGER NOT NULL,
+  start_line INTEGER NOT NULL, end_line INTEGER NOT NULL, digest BLOB NOT NULL);
+CREATE INDEX IF NOT EXISTS symbols_file ON symbols(file);
+CREATE INDEX IF NOT EXISTS symbols_name ON symbols(name);
+CREATE INDEX IF NOT EXISTS symbols_canonical ON symbols(canonical_path);
+CREATE TABLE IF NOT EXISTS chunks (
+  id INTEGER PRIMARY KEY AUTOINCREMENT, file INTEGER NOT NULL, symbol INTEGER NOT NULL, start_byte INTEGER NOT NULL,
+  end_byte INTEGER NOT NULL, start_line INTEGER NOT NULL, end_line INTEGER NOT NULL, digest BLOB NOT NULL);
+CREATE INDEX IF NOT EXISTS chunks_file ON chunks(file);
+CREATE TABLE IF NOT EXISTS edges (
+  file INTEGER NOT NULL, source INTEGER NOT NULL, kind TEXT NOT NULL, target TEXT NOT NULL);
+CREATE INDEX IF NOT EXISTS edges_file ON edges(file);
+CREATE INDEX IF NOT EXISTS edges_source ON edges(source);
+CREATE INDEX IF NOT EXISTS edges_target ON edges(target);
+CREATE TABLE IF NOT EXISTS lexical_todo (file INTEGER PRIMARY KEY);
+"""
+#: How long a reader or writer waits for SQLite's own short locks.
+BUSY_SECONDS = 10.0
+#: SQLite's limit for bound parameters is far higher; this keeps statements short.
+BATCH = 500
+
+
+class KnownFile(NamedTuple):
+    id: int
+    size_bytes: int
+    mtime_ns: int
+    read_at_ns: int
+    digest: bytes
+
+
+class ChunkRow(NamedTuple):
+    """A chunk with what it belongs to."""
+
+    id: int
+    path: str
+    root: str
+    language: str
+    start_byte: int
+    end_byte: int
+    start_line: int
+    end_line: int
+    digest: bytes
+    kind: str
+    name: str
+    canonical_path: str
+    symbol: int
+
+
+@dataclass(frozen=True, slots=True)
+class SymbolRow:
+    """A symbol as the tools see it. Paths are absolute, bytes end exclusive, lines from 1 inclusive."""
+
+    id: int
+    path: str
+    kind: str
+    name: str
+    canonical_path: str
+    ordinal: int
+    start_byte: int
+    end_byte: int
+    start_line: int
+    end_line: int
+    digest: bytes
+    parent: int | None
+
+
+class Store(Protocol):
+    """What the index asks of its truth; SQLite in a folder today, a shared database may stand here later."""
+
+    def known_files(self, paths: Sequence[str] | None = None) -> dict[str, KnownFile]: ...
+    def replace(self, gone: Iterable[int], parsed: Iterable[ParsedFile]) -> dict[str, tuple[int, list[int]]]: ...
+    def chunks(self, ids: Sequence[int]) -> dict[int, ChunkRow]: ...
+    def close(self) -> None: ...
+
+
+class SqliteStore:
+    """One connection; used by one thread at a time (code_index.py holds a lock around it)."""
+
+    def __init__(self, path: Path, read_only: bool = False) -> None:
+        self._path = path
+        try:
+            self._db = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.execute("PRAGMA synchronous=NORMAL")
+            self._db.execute("PRAGMA cache_size=-32000")
+            self._db.executescript(SCHEMA)
+        except sqlite3.Error as error:
+            raise _unusable(path, error) from error
+
+    def close(self) -> None:
+        self._db.close()
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """All or nothing; a full disk or a kill leaves what was there before."""
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+            except BaseException:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
+            self._db.execute("COMMIT")
+        except sqlite3.Error as error:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+            raise _unusable(self._path, error) from error
+
+    def data_version(self) -> int:
+        """Changes when another connection has committed."""
+        return int(self._db.execute("PRAGMA data_version").fetchone()[0])
+
+    # files
+
+    def known_files(self, paths: Sequence[str] | None = None) -> dict[str, KnownFile]:
+        sql = "SELECT path, id, size, mtime_ns, read_at_ns, digest FROM files"
+        if paths is None:
+            rows = self._db.execute(sql).fetchall()
+        else:
+            rows = self._by_batches(sql + " WHERE path IN ({})", paths)
+        return {row[0]: KnownFile(*row[1:]) for row in rows}
+
+    def known_skipped(self) -> dict[str, tuple[int, int, str]]:
+        return {row[0]: tuple(row[1:]) for row in self._db.execute("SELECT path, size, mtime_ns, reason FROM skipped")}
+
+    def remember_skipped(self, skipped: Iterable[tuple[FileStat, str]]) -> None:
+        """Files judged by their content need not be read again until they change."""
+        rows = [(stat.path, stat.size_bytes, stat.mtime_ns, reason) for stat, reason in skipped]
+        self._db.executemany("INSERT OR REPLACE INTO skipped VALUES (?,?,?,?)", rows)
+
+    def forget_skipped(self, paths: Iterable[str]) -> None:
+        self._db.executemany("DELETE FROM skipped WHERE path = ?", [(path,) for path in paths])
+
+    def touch(self, stat: FileStat, read_at_ns: int) -> None:
+        """The content is the same, only its times changed."""
+        self._db.execute(
+            "UPDATE files SET mtime_ns = ?, read_at_ns = ? WHERE path = ?", (stat.mtime_ns, read_at_ns, stat.path)
+        )
+
+    def replace(self, gone: Iterable[int], parsed: Iterable[ParsedFile]) -> dict[str, tuple[int, list[int]]]:
+        """Delete files by id and insert parsed ones, inside the caller's transaction; what is inserted or deleted is
+        noted as still to be done in the lexical index. Returns path -> (file id, chunk ids in order)."""
+        for file in gone:
+            self._delete(file)
+        return {file.stat.path: self._insert(file) for file in parsed}
+
+    def _delete(self, file: int) -> None:
+        self._db.execute("INSERT OR IGNORE INTO lexical_todo VALUES (?)", (file,))
+        for table in ("edges", "chunks", "symbols"):
+            self._db.execute(f"DELETE FROM {table} WHERE file = ?", (file,))
+        self._db.execute("DELETE FROM files WHERE id = ?", (file,))
+
+    def _insert(self, file: ParsedFile) -> tuple[int, list[int]]:
+        stat = file.stat
+        file_id = self._db.execute(
+            "INSERT INTO files (path, root, language, size, mtime_ns, read_at_ns, digest) VALUES (?,?,?,?,?,?,?)",
+            (stat.path, stat.root, file.language, stat.size_bytes, stat.mtime_ns, file.read_at_ns, file.digest),
+        ).lastrowid
+        assert file_id is not None
+        self._db.execute("INSERT INTO lexical_todo VALUES (?)", (file_id,))
+        first_symbol = self._next_id("symbols")
+        self._db.executemany(
+            "INSERT INTO symbols VALUES (?,?,?,?,?,?,?,?,?,?,?,?)",
+            [
+                (first_symbol + n, file_id, first_symbol + s.parent if s.parent >= 0 else None, *s[1:])
+                for n, s in enumerate(file.symbols)
+            ],
+        )
+        first_chunk = self._next_id("chunks")
+        self._db.executemany(
+            "INSERT INTO chunks VALUES (?,?,?,?,?,?,?,?)",
+            [(first_chunk + n, file_id, first_symbol + c.symbol, *c[1:6]) for n, c in enumerate(file.chunks)],
+        )
+        self._db.executemany(
+            "INSERT INTO edges VALUES (?,?,?,?)",
+            [(file_id, first_symbol + edge.source, edge.kind, edge.target) for edge in file.edges],
+        )
+        return file_id, list(range(first_chunk, first_chunk + len(file.chunks)))
+
+    def _next_id(self, table: str) -> int:
+        row = self._db.execute("SELECT seq FROM sqlite_sequence WHERE name = ?", (table,)).fetchone()
+        return int(row[0]) + 1 if row else 1
+
+    # the lexical index's debt
+
+    def lexical_todo(self) -> list[int]:
+        return [row[0] for row in self._db.execute("SELECT file FROM lexical_todo")]
+
+    def lexical_done(self) -> None:
+        self._db.execute("DELETE FROM lexical_todo")
+
+    def forget_files(self, files: Iterable[int]) -> None:
+        """Drop files so that the next refresh reads them again."""
+        for file in files:
+            self._delete(file)
+
+    def clear(self) -> None:
+        for table in ("edges", "chunks", "symbols", "files", "skipped", "lexical_todo"):
+            self._db.execute(f"DELETE FROM {table}")
+
+    # reading
+
+    def count(self, table: str) -> int:
+        return int(self._db.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
+
+    def chunks(self, ids: Sequence[int]) -> dict[int, ChunkRow]:
+        rows = self._by_batches(
+            "SELECT c.id, f.path, f.root, f.language, c.start_byte, c.end_byte, c.start_line, c.end_line, c.digest,"
+            " s.kind, s.name, s.canonical_path, s.id FROM chunks c JOIN files f ON f.id = c.file"
+            " JOIN symbols s ON s.id = c.symbol WHERE c.id IN ({})",
+            ids,
+        )
+        return {row[0]: ChunkRow(*row) for row in rows}
+
+    def rows(self, sql: str, parameters: Sequence[object] = ()) -> list[tuple[object, ...]]:
+        return self._db.execute(sql, parameters).fetchall()
+
+    def symbols(self, where: str, parameters: Sequence[object], limit: int) -> list[SymbolRow]:
+        rows = self._db.execute(
+            "SELECT s.id, f.path, s.kind, s.name, s.canonical_path, s.ordinal, s.start_byte, s.end_byte, s.start_line,"
+            f" s.end_line, s.digest, s.parent FROM symbols s JOIN files f ON f.id = s.file WHERE {where}"
+            " ORDER BY f.path, s.start_byte, s.ordinal LIMIT ?",
+            (*parameters, limit),
+        )
+        return [SymbolRow(*row) for row in rows]
+
+    def _by_batches(self, sql: str, values: Sequence[object]) -> list[tuple]:  # type: ignore[type-arg]
+        rows = []
+        for first in range(0, len(values), BATCH):
+            batch = values[first : first + BATCH]
+            rows += self._db.execute(sql.format(",".join("?" * len(batch))), batch).fetchall()
+        return rows
+
+
+def _unusable(path: Path, error: sqlite3.Error) -> UsageError:
+    text = str(error)
+    if "full" in text or "disk I/O" in text:
+        return UsageError(f"cannot write the index {path}: {text}; free some space, nothing half-written was kept")
+    return UsageError(f"the index {path} cannot be used: {text}; delete its folder and index again")

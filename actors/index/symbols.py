@@ -1,0 +1,162 @@
+"""From bytes to symbols and edges: query captures, sorted, scopes built with a stack (retrieval.md section 1)."""
+
+from __future__ import annotations
+
+import bisect
+from collections import Counter
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import tree_sitter
+from callboard.actors.index import grammars
+from callboard.actors.index.languages import Language
+from callboard.actors.index.records import Edge, Symbol, digest
+from callboard.actors.index.tokens import word_set
+
+#: Symbols that hold others: their own text is their header, their members are searched on their own.
+CONTAINERS = frozenset({"file", "module", "class", "interface", "struct", "enum", "trait", "impl"})
+LEAVES = frozenset({"function", "method", "property", "type", "constant", "macro"})
+KINDS = CONTAINERS | LEAVES
+
+#: Parents that belong to the definition: decorators, `export`, `template<...>`, `type (...)`.
+WRAPPERS = word_set(
+    """decorated_definition export_statement ambient_declaration template_declaration lexical_declaration
+    variable_declaration expression_statement type_declaration"""
+)
+#: Calls that say nothing about what calls what.
+MAX_TARGET_CHARS = 120
+
+
+class _Found(NamedTuple):
+    start: int
+    end: int
+    kind: str
+    name: str
+    receiver: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """Symbols of one file in order of position (0 is the file) and what they refer to."""
+
+    symbols: tuple[Symbol, ...]
+    edges: tuple[Edge, ...]
+
+
+class Lines:
+    """Byte offset to line number, counted from 1."""
+
+    def __init__(self, content: bytes) -> None:
+        self.starts = [0]
+        position = content.find(b"\n")
+        while position >= 0:
+            self.starts.append(position + 1)
+            position = content.find(b"\n", position + 1)
+
+    def of(self, offset: int) -> int:
+        return bisect.bisect_right(self.starts, offset)
+
+    def of_span(self, start: int, end: int) -> tuple[int, int]:
+        return self.of(start), self.of(max(start, end - 1))
+
+
+def outline(content: bytes, language: Language, module: str, lines: Lines) -> Outline:
+    """Symbols and edges of a file; broken syntax gives what the parser could make of it."""
+    found: list[_Found] = []
+    references: list[tuple[str, int, str]] = []
+    if language.query:
+        found, references = _query(content, language)
+    symbols = _scopes(content, found, language, module, lines)
+    return Outline(tuple(symbols), tuple(_edges(symbols, references)))
+
+
+def _query(content: bytes, language: Language) -> tuple[list[_Found], list[tuple[str, int, str]]]:
+    grammar = grammars.load(language)
+    tree = grammar.parser.parse(content)
+    cursor = tree_sitter.QueryCursor(grammar.query)
+    found: dict[tuple[int, int, str], _Found] = {}
+    references: list[tuple[str, int, str]] = []
+    attached: dict[int, tree_sitter.Node] = {}
+    definitions: list[tuple[str, tree_sitter.Node, str, str]] = []
+    for _, captures in cursor.matches(tree.root_node):
+        for capture, nodes in captures.items():
+            node = nodes[0]
+            if capture in KINDS:
+                name = _text(content, captures["name"][0]) if "name" in captures else capture
+                receiver = _text(content, captures["receiver"][0]) if "receiver" in captures else ""
+                definitions.append((capture, node, name, receiver))
+            elif capture == "attach":
+                attached[node.end_point.row - (node.end_point.column == 0)] = node
+            elif capture in _REFERENCES:
+                references.extend((_REFERENCES[capture], each.start_byte, _text(content, each)) for each in nodes)
+    for kind, node, name, receiver in definitions:
+        start, end = _span(content, node, attached)
+        found.setdefault((start, end, name), _Found(start, end, kind, name, receiver))
+    return list(found.values()), references
+
+
+_REFERENCES = {"call": "calls", "super": "implements", "import": "imports"}
+
+
+def _text(content: bytes, node: tree_sitter.Node) -> str:
+    return " ".join(content[node.start_byte : node.end_byte].decode("utf-8", "replace").split())
+
+
+def _span(content: bytes, node: tree_sitter.Node, attached: dict[int, tree_sitter.Node]) -> tuple[int, int]:
+    """The definition with its wrapper and the comments and attributes directly above it."""
+    parent = node.parent
+    while parent is not None and parent.type in WRAPPERS and _is_sole(node, parent):
+        node, parent = parent, parent.parent
+    start, row = node.start_byte, node.start_point.row
+    while (above := attached.get(row - 1)) is not None and above.start_byte < start and _starts_line(content, above):
+        start, row = above.start_byte, above.start_point.row
+    return start, node.end_byte
+
+
+def _is_sole(node: tree_sitter.Node, parent: tree_sitter.Node) -> bool:
+    """Whether the wrapper holds this definition only: `const a = f, b = g` holds two."""
+    return parent.end_byte - node.end_byte <= 2
+
+
+def _starts_line(content: bytes, node: tree_sitter.Node) -> bool:
+    line_start = content.rfind(b"\n", 0, node.start_byte) + 1
+    return not content[line_start : node.start_byte].strip()
+
+
+def _scopes(content: bytes, found: list[_Found], language: Language, module: str, lines: Lines) -> list[Symbol]:
+    """Canonical paths: walk the spans in order, outer before inner, with a stack of what is open."""
+    name = module.rsplit(language.separator, 1)[-1]
+    symbols = [
+        Symbol(-1, "file", name, module, 0, 0, len(content), 1, lines.of(max(0, len(content) - 1)), digest(content))
+    ]
+    seen: Counter[str] = Counter({module: 1})
+    open_symbols = [0]
+    for each in sorted(found, key=lambda one: (one.start, -one.end)):
+        while symbols[open_symbols[-1]].end_byte < each.end:
+            open_symbols.pop()
+        parent = open_symbols[-1]
+        scope = symbols[parent]
+        path = language.separator.join(part for part in (scope.canonical_path, each.receiver, each.name) if part)
+        kind = "method" if each.kind == "function" and scope.kind in CONTAINERS - {"file", "module"} else each.kind
+        first, last = lines.of_span(each.start, each.end)
+        symbols.append(
+            Symbol(
+                parent, kind, each.name, path, seen[path], each.start, each.end, first, last,
+                digest(content[each.start : each.end]),
+            )
+        )  # fmt: skip
+        seen[path] += 1
+        open_symbols.append(len(symbols) - 1)
+    return symbols
+
+
+def _edges(symbols: list[Symbol], references: list[tuple[str, int, str]]) -> list[Edge]:
+    """Each reference belongs to the innermost symbol around it; repeated ones count once."""
+    starts = [symbol.start_byte for symbol in symbols]
+    edges: dict[Edge, None] = {}
+    for kind, offset, target in references:
+        position = bisect.bisect_right(starts, offset) - 1
+        while position > 0 and symbols[position].end_byte <= offset:
+            position = symbols[position].parent
+        edges[Edge(position, kind, target.strip("\"'<>")[:MAX_TARGET_CHARS])] = None
+    return list(edges)

@@ -1,0 +1,180 @@
+"""Which files belong to a workspace: everything git would track, without following symlinks."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pathspec
+from callboard.actors.index.records import FileStat
+from callboard.actors.index.tokens import word_set
+
+#: Never source: version control, caches, environments, and our own store.
+SKIPPED_FOLDERS = word_set(
+    """.git .hg .svn .jj .callboard __pycache__ node_modules bower_components .venv .tox .nox .mypy_cache .ruff_cache
+    .pytest_cache .hypothesis .cache .idea .gradle .terraform .next .nuxt .eggs"""
+)
+#: Written by tools: nothing a person asks about, and large.
+SKIPPED_NAMES = word_set(
+    """package-lock.json yarn.lock pnpm-lock.yaml npm-shrinkwrap.json cargo.lock poetry.lock pdm.lock uv.lock
+    composer.lock gemfile.lock go.sum flake.lock pipfile.lock"""
+)
+SKIPPED_SUFFIXES = tuple(
+    word_set(
+        """.min.js .min.css .min.mjs .map .svg .po .pot .mo .pyc .so .o .a .class .jar .png .jpg .jpeg .gif .ico .webp
+    .pdf .zip .gz .xz .bz2 .zst .7z .tar .whl .woff .woff2 .ttf .otf .eot .mp3 .mp4 .wav .ogg .webm .bin .dat .db .sqlite
+    .sqlite3 .parquet .npy .npz .onnx .pt .safetensors .exe .dll .dylib .wasm .snap .lock .pyd .ipynb"""
+    )
+)
+#: A longer file is data or generated (the longest hand-written sources, such as sqlite3.c unamalgamated, stay below).
+MAX_FILE_BYTES = 1_500_000
+
+
+@dataclass(frozen=True, slots=True)
+class IgnoreRules:
+    """One .gitignore and the folder it speaks for."""
+
+    folder: str
+    spec: pathspec.GitIgnoreSpec
+
+    def verdict(self, path: str, is_folder: bool) -> bool | None:
+        """True: ignored, False: kept by a `!` rule, None: not mentioned."""
+        relative = os.path.relpath(path, self.folder) if not path.startswith(self.folder) else path[len(self.folder) :]
+        relative = relative.lstrip("/")
+        return self.spec.check_file(relative + "/" if is_folder else relative).include
+
+
+@dataclass(slots=True)
+class Walk:
+    """The files of one root; `skipped` counts by reason what was left out while iterating."""
+
+    root: str
+    store_dir: str
+    skipped: Counter[str] = field(default_factory=Counter)
+
+    def __iter__(self) -> Iterator[FileStat]:
+        rules = _rules_above(self.root)
+        if _is_ignored(self.root, True, rules):
+            # The user pointed at a folder that git ignores (an installed package, say): only its own rules count.
+            rules = ()
+        pending = [(self.root, rules)]
+        while pending:
+            folder, rules = pending.pop()
+            for entry, entry_rules in self._kept_entries(folder, rules):
+                if entry.is_dir(follow_symlinks=False):
+                    pending.append((entry.path, entry_rules))
+                elif found := self._file(entry):
+                    yield found
+
+    def _kept_entries(
+        self, folder: str, rules: tuple[IgnoreRules, ...]
+    ) -> Iterator[tuple[os.DirEntry[str], tuple[IgnoreRules, ...]]]:
+        try:
+            with os.scandir(folder) as scan:
+                entries = sorted(scan, key=lambda entry: entry.name)
+        except OSError as error:
+            self.skipped[_reason(error)] += 1
+            return
+        names = {entry.name for entry in entries}
+        if "pyvenv.cfg" in names and folder != self.root:
+            return
+        if ".gitignore" in names:
+            rules = (*rules, *_read_rules(os.path.join(folder, ".gitignore"), folder))
+        for entry in entries:
+            if entry.is_symlink():
+                # Links out of the workspace must not be followed, links inside it lead to files seen anyway.
+                self.skipped["symlink"] += 1
+            elif not self._is_left_out(entry, rules):
+                yield entry, rules
+
+    def _is_left_out(self, entry: os.DirEntry[str], rules: tuple[IgnoreRules, ...]) -> bool:
+        is_folder = entry.is_dir(follow_symlinks=False)
+        if is_folder and (entry.name in SKIPPED_FOLDERS or entry.path == self.store_dir):
+            return True
+        ignored = _is_ignored(entry.path, is_folder, rules)
+        if ignored and not is_folder:
+            self.skipped["ignored"] += 1
+        return ignored
+
+    def _file(self, entry: os.DirEntry[str]) -> FileStat | None:
+        try:
+            status = entry.stat(follow_symlinks=False)
+        except OSError as error:
+            self.skipped[_reason(error)] += 1
+            return None
+        reason = unwanted(entry.name, status)
+        if reason:
+            self.skipped[reason] += 1
+            return None
+        return FileStat(entry.path, self.root, status.st_size, status.st_mtime_ns)
+
+
+def unwanted(name: str, status: os.stat_result) -> str:
+    """Why a file is not read at all; empty if it is."""
+    if not stat.S_ISREG(status.st_mode):
+        return "not_a_file"
+    lower = name.lower()
+    if lower in SKIPPED_NAMES or lower.endswith(SKIPPED_SUFFIXES):
+        return "not_source"
+    if status.st_size > MAX_FILE_BYTES:
+        return "too_long"
+    return "" if status.st_size else "empty"
+
+
+def _reason(error: OSError) -> str:
+    return "no_permission" if isinstance(error, PermissionError) else "vanished"
+
+
+def _is_ignored(path: str, is_folder: bool, rules: tuple[IgnoreRules, ...]) -> bool:
+    """The deepest file that mentions the path decides, as in git."""
+    for rule in reversed(rules):
+        verdict = rule.verdict(path, is_folder)
+        if verdict is not None:
+            return verdict
+    return False
+
+
+def _read_rules(path: str, folder: str) -> tuple[IgnoreRules, ...]:
+    try:
+        lines = Path(path).read_text(encoding="utf-8", errors="replace").splitlines()
+        return (IgnoreRules(folder, pathspec.GitIgnoreSpec.from_lines(lines)),)
+    except (OSError, ValueError):
+        # An unreadable or malformed .gitignore ignores nothing; git only warns too.
+        return ()
+
+
+def _rules_above(root: str) -> tuple[IgnoreRules, ...]:
+    """What the enclosing repository says: .git/info/exclude and the .gitignore files between its top and the root."""
+    folders = [root, *map(str, Path(root).parents)]
+    top = next((position for position, folder in enumerate(folders) if os.path.lexists(f"{folder}/.git")), None)
+    if top is None:
+        return ()
+    rules = _read_rules(f"{folders[top]}/.git/info/exclude", folders[top])
+    for folder in reversed(folders[1 : top + 1]):
+        rules += _read_rules(f"{folder}/.gitignore", folder)
+    return rules
+
+
+def allowed(path: str, root: str, store_dir: str) -> bool:
+    """Whether a single file (from a watcher) would be found by a walk of the root."""
+    folder = os.path.dirname(path)
+    rules = _rules_above(root)
+    if _is_ignored(root, True, rules):
+        rules = ()
+    relative = os.path.relpath(folder, root)
+    steps = [] if relative == "." else relative.split(os.sep)
+    current = root
+    for step in (*steps, None):
+        rules += _read_rules(f"{current}/.gitignore", current)
+        target = path if step is None else os.path.join(current, step)
+        is_folder = step is not None
+        if os.path.islink(target) or _is_ignored(target, is_folder, rules):
+            return False
+        if is_folder and (step in SKIPPED_FOLDERS or target == store_dir or os.path.lexists(f"{target}/pyvenv.cfg")):
+            return False
+        current = target
+    return True

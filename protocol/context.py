@@ -1,0 +1,155 @@
+"""Code shown to a model: the context answer, and the fence that says exactly where each piece of code stands.
+
+    <code="/abs/path/mod.py" #132:486>
+    def retry(): ...
+    </code>
+
+`#START:END` are byte offsets, end exclusive. A path may hold anything: `&`, `"` and line breaks are written as in XML.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+#: One result for so many tokens of budget, within the bounds below.
+TOKENS_PER_RESULT = 200
+MIN_TOP_K = 5
+MAX_TOP_K = 20
+
+_ESCAPES = {"&": "&amp;", '"': "&quot;", "\n": "&#10;", "\r": "&#13;"}
+_UNESCAPED = {escaped: plain for plain, escaped in _ESCAPES.items()}
+_ESCAPED = re.compile("|".join(_UNESCAPED))
+_PLAIN = re.compile('[&"\n\r]')
+
+#: What looks like the beginning of a fence. HTML's own `<code>` does not.
+_OPENING = re.compile(r"<code\s*=[^\n>]*>?")
+#: A well-formed one; the path is all between the quotes.
+_HEADER = re.compile(r'<code="(?P<path>[^"\n]+)" #(?P<start>\d{1,15}):(?P<end>\d{1,15})>(?:\r?\n|$)')
+_CLOSING = re.compile(r"(?:^|\r?\n)[ \t]*</code>")
+
+
+@dataclass(frozen=True, slots=True)
+class CodeFence:
+    """A piece of code with its place. `position` is where the fence begins in the text it was parsed from."""
+
+    path: str
+    start_byte: int
+    end_byte: int
+    code: str
+    position: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MalformedFence:
+    """Something that begins like a fence and is not one. `reason` says what is wrong, for the one who wrote it."""
+
+    text: str
+    reason: str
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class ContextItem:
+    """One place in the code, as the model sees it."""
+
+    file: str
+    """Absolute."""
+    lines: str
+    """First and last line, `12-48`, counted from 1, inclusive."""
+    name: str
+    canonical_path: str
+    snippet: str
+    """The code in its fence."""
+
+    def as_json(self) -> dict[str, str]:
+        return {
+            "file": self.file,
+            "lines": self.lines,
+            "name": self.name,
+            "canonical_path": self.canonical_path,
+            "snippet": self.snippet,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class AssembledContext:
+    """The answer of `request_code_context` (design.md section 5)."""
+
+    query: str
+    top_k: int
+    context: tuple[ContextItem, ...]
+
+    def as_json(self) -> dict[str, object]:
+        """What the model is given."""
+        items = [item.as_json() for item in self.context]
+        return {"ok": True, "query": self.query, "top_k": self.top_k, "context": items}
+
+
+def top_k_for_budget(token_budget: int) -> int:
+    """How many results a budget is worth: a fifth of a thousand tokens each, at least 5, at most 20."""
+    return max(MIN_TOP_K, min(MAX_TOP_K, token_budget // TOKENS_PER_RESULT))
+
+
+def render_fence(path: str, start_byte: int, end_byte: int, code: str) -> str:
+    """The fence around a piece of code."""
+    escaped = _PLAIN.sub(lambda match: _ESCAPES[match.group()], path)
+    return f'<code="{escaped}" #{start_byte}:{end_byte}>\n{code}\n</code>'
+
+
+def parse_fences(text: str) -> list[CodeFence | MalformedFence]:
+    """All fences of a text, in order. Code that holds `</code>` itself is read whole if its length fits the span."""
+    return list(_parse(text))
+
+
+def _parse(text: str) -> Iterator[CodeFence | MalformedFence]:
+    position = 0
+    while opening := _OPENING.search(text, position):
+        start = opening.start()
+        header = _HEADER.match(text, start)
+        reason = _header_fault(opening.group()) if header is None else _span_fault(header)
+        if header is None or reason:
+            yield MalformedFence(opening.group(), reason, start)
+            position = opening.end()
+            continue
+        body = _body(text, header)
+        if body is None:
+            yield MalformedFence(
+                opening.group(), "the fence is never closed: </code> is missing on a line of its own", start
+            )
+            position = opening.end()
+            continue
+        code, position = body
+        path = _ESCAPED.sub(lambda match: _UNESCAPED[match.group()], header["path"])
+        yield CodeFence(path, int(header["start"]), int(header["end"]), code, start)
+
+
+def _header_fault(opening: str) -> str:
+    if not opening.endswith(">"):
+        return "the opening line does not end with >"
+    if not re.match(r'<code="[^"\n]+"', opening):
+        return "the path must stand in double quotes directly after <code="
+    if not re.search(r'" #\d{1,15}:\d{1,15}>$', opening):
+        return "the span must be written #START:END after the path, two byte offsets"
+    return "the code must begin on the line after the opening"
+
+
+def _span_fault(header: re.Match[str]) -> str:
+    if int(header["end"]) < int(header["start"]):
+        return f"the span {header['start']}:{header['end']} ends before it starts"
+    return ""
+
+
+def _body(text: str, header: re.Match[str]) -> tuple[str, int] | None:
+    """The code and where the text goes on. The span's own length is tried first, then the first closing line."""
+    first = header.end()
+    length = int(header["end"]) - int(header["start"])
+    exact = text[first : first + length].encode("utf-8", "surrogatepass")[:length].decode("utf-8", "ignore")
+    if text.startswith("\n</code>", first + len(exact)) and len(exact.encode("utf-8", "surrogatepass")) == length:
+        return exact, first + len(exact) + len("\n</code>")
+    closing = _CLOSING.search(text, first)
+    # An empty body: the closing line follows the opening at once.
+    if closing is None:
+        return None
+    return text[first : closing.start()], closing.end()
