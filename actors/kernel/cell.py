@@ -1,0 +1,380 @@
+"""The place where an actor lives: it keeps the address, the mailbox and the account while incarnations come and go.
+
+    STARTING -> RUNNING -> STOPPING -> (WAITING -> STARTING ...) -> DEAD
+
+WAITING is the time between two incarnations of a supervised actor; messages wait in the mailbox meanwhile.
+All of an incarnation's life happens on its executor. Only a kill comes from elsewhere, and only to `ThreadCell`s
+(thread_cell.py) can it come in the middle of a handler.
+"""
+
+import logging
+from collections.abc import Callable
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final
+
+from pykka.messages import ProxyCall, ProxyGetAttr, ProxySetAttr
+
+from .actor import Actor
+from .dead_letters import DeadLetterReason
+from .errors import ActorDeadError, NotSpawned
+from .mailbox import NOTHING, Mailbox, Put
+from .monitors import Down, ExitReason, Monitor
+from .ref import Ref
+from .reply import Ask, ReplyTo
+from .restart import Restart, wants_restart
+from .scheduler import TURN_SECONDS, Executor
+
+if TYPE_CHECKING:
+    from .system import ActorSystem
+
+__all__ = ["Cell", "ChildExited", "ChildStarted", "State"]
+
+logger = logging.getLogger("callboard.kernel")
+
+
+class State(Enum):
+    """Where in its life an actor is."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    WAITING = "waiting"
+    DEAD = "dead"
+
+
+class Signal(Enum):
+    """The kernel's own control messages."""
+
+    STOP = "stop"
+    HALT = "halt"
+    """Stop, but keep the cell: its supervisor will start the next incarnation."""
+    FINISH = "finish"
+    """End the stop that the actor had put off."""
+
+
+class ChildStarted:
+    """To a supervisor: the child's on_start has returned."""
+
+    __slots__ = ("cell",)
+
+    def __init__(self, cell: "Cell") -> None:
+        self.cell = cell
+
+
+class ChildExited:
+    """To a supervisor: the child's incarnation has ended."""
+
+    __slots__ = ("cell", "error", "reason")
+
+    def __init__(self, cell: "Cell", reason: ExitReason, error: BaseException | None) -> None:
+        self.cell = cell
+        self.reason = reason
+        self.error = error
+
+
+_PROXY: Final = (ProxyCall, ProxyGetAttr, ProxySetAttr)
+#: Items that are not simply handed to on_receive.
+_SPECIAL: Final = frozenset({Ask, Signal, *_PROXY})
+
+
+class Cell:
+    """One actor's place in the system. Calling it is one turn: the scheduler does, whenever there is work."""
+
+    __slots__ = (
+        "_epoch",
+        "_factory",
+        "_keep",
+        "_monitors",
+        "_restart",
+        "_stop_replies",
+        "actor",
+        "children",
+        "current",
+        "executor",
+        "handled",
+        "mailbox",
+        "name",
+        "parent",
+        "ref",
+        "restarts",
+        "since_seconds",
+        "state",
+        "system",
+    )
+
+    def __init__(
+        self,
+        system: "ActorSystem",
+        factory: Callable[[], Actor],
+        name: str,
+        mailbox: Mailbox,
+        executor: Executor,
+        parent: "Cell | None" = None,
+        restart: Restart = Restart.TEMPORARY,
+    ) -> None:
+        self.system = system
+        self.name = name
+        self.mailbox = mailbox
+        self.executor = executor
+        self.parent = parent
+        self.ref = Ref(self)
+        self.actor: Actor | None = None
+        self.state = State.WAITING
+        self.children: dict[str, Cell] | None = None
+        self.current: Any = NOTHING
+        self.since_seconds = 0.0
+        self.handled = 0
+        self.restarts = -1
+        self._factory = factory
+        self._restart = restart
+        self._keep = False
+        self._epoch = 0  # incarnations ended; tells a late handler that its time is over
+        self._monitors: set[Monitor] | None = None
+        self._stop_replies: list[ReplyTo] | None = None
+
+    # -- turns ------------------------------------------------------------------------------------------------
+
+    def __call__(self) -> None:
+        """One turn."""
+        if self.state is State.STARTING and not self._begin():
+            return
+        if self.actor is not None:
+            self._turn(self.actor)
+
+    def _turn(self, actor: Actor) -> None:
+        system, epoch = self.system, self._epoch
+        take, receive, now = self.mailbox.take, actor.on_receive, system.now
+        left = system.turn_messages
+        started = at = now()
+        while True:
+            if not left or at - started > TURN_SECONDS:
+                self.executor.call_soon(self)
+                return
+            item = take()
+            if item is NOTHING:
+                return
+            self.current = item
+            self.since_seconds = at
+            try:
+                if type(item) not in _SPECIAL:
+                    receive(item)
+                elif type(item) is Signal:
+                    if self._obey(item, actor, epoch):
+                        return
+                    continue
+                else:
+                    answer(actor, item)
+            except BaseException as error:  # noqa: BLE001 - contained here, and told to whom it concerns
+                self._crashed(item, error)
+                return
+            self.current = NOTHING
+            self.handled += 1
+            left -= 1
+            at = now()
+
+    def _begin(self) -> bool:
+        """Make and start the next incarnation; False when that failed, or was given up before it was done."""
+        epoch = self._epoch
+        try:
+            actor = self._factory()
+            if not isinstance(actor, Actor):
+                raise NotSpawned(f"the factory of {self.name} returned {actor!r}, which is no kernel Actor")
+            actor._kernel_enter(self)
+            if not self._advance(epoch, actor, State.STARTING):
+                return False
+            self.since_seconds = self.system.now()
+            actor.on_start()
+        except BaseException as error:
+            logger.warning("%s could not start: %r", self.name, error, exc_info=error)
+            self._end(epoch, ExitReason.CRASHED, error)
+            return False
+        if not self._advance(epoch, actor, State.RUNNING):
+            return False
+        if self.parent is not None and self._restart is not Restart.TEMPORARY:
+            self.parent.ref.tell_control(ChildStarted(self))
+        return True
+
+    def _advance(self, epoch: int, actor: Actor, state: State) -> bool:
+        with self.system.lock:
+            if epoch != self._epoch:
+                return False
+            self.actor, self.state = actor, state
+            return True
+
+    def _obey(self, signal: Signal, actor: Actor, epoch: int) -> bool:
+        """Carry out a signal; True when the incarnation has ended with it."""
+        self.current = NOTHING
+        if signal is not Signal.FINISH:
+            self._keep = signal is Signal.HALT
+            if self.state is State.STOPPING:
+                return False
+            self.state = State.STOPPING
+            if not actor.on_stopping():
+                return False
+        elif self.state is not State.STOPPING:
+            return False
+        actor.on_stop()
+        self._end(epoch, ExitReason.NORMAL, None)
+        return True
+
+    def _crashed(self, item: Any, error: BaseException) -> None:
+        """An exception escaped a handler: the end of this incarnation, and of nothing else."""
+        logger.warning("%s crashed on a %s: %r", self.name, type_name(item), error, exc_info=error)
+        self.bury(item, DeadLetterReason.CRASHED, error)
+        self._end(self._epoch, ExitReason.CRASHED, error)
+
+    # -- ends -------------------------------------------------------------------------------------------------
+
+    def _end(self, epoch: int, reason: ExitReason, error: BaseException | None) -> bool:
+        """End the incarnation of that epoch, once, and tell everybody who has to know."""
+        with self.system.lock:
+            if epoch != self._epoch or self.state in (State.WAITING, State.DEAD):
+                return False
+            self._epoch += 1
+            actor, self.actor = self.actor, None
+            self.current = NOTHING
+            monitors, self._monitors = self._monitors, None
+            replies, self._stop_replies = self._stop_replies, None
+            kept = self._keep or (self.parent is not None and wants_restart(self._restart, reason))
+            self._keep = False
+            self.state = State.WAITING
+        self.mailbox.hold(drop=Signal)
+        if actor is not None:
+            actor._kernel_leave()
+        self._end_children()
+        if not kept:
+            self.close()
+        down = Down(self.ref, reason, error)
+        for monitor in monitors or ():
+            monitor.fire(down)
+        for reply in replies or ():
+            reply.answer(True)
+        if self.parent is not None:
+            self.parent.ref.tell_control(ChildExited(self, reason, error))
+        return True
+
+    def _end_children(self) -> None:
+        """A supervisor has gone: nobody is left to look after its children. Those who will be restarted keep cells."""
+        for child in reversed(tuple((self.children or {}).values())):
+            child.kill()
+
+    def close(self) -> None:
+        """Die for good: whatever waits becomes a dead letter, and each asker is told at once."""
+        with self.system.lock:
+            if self.state is State.DEAD:
+                return
+            self.state = State.DEAD
+            replies, self._stop_replies = self._stop_replies, None
+        for item in self.mailbox.close():
+            self.bury(item, DeadLetterReason.STOPPED)
+        for child in tuple((self.children or {}).values()):
+            child.close()
+        self.system.forget(self)
+        for reply in replies or ():
+            reply.answer(True)
+
+    def kill(self) -> None:
+        """End the incarnation without asking it; on the loop thread, where none of our handlers can be running."""
+        if self.state is State.WAITING:
+            if self._restart is Restart.TEMPORARY:
+                self.close()
+            return
+        self._end(self._epoch, ExitReason.KILLED, None)
+
+    def lost(self, item: Any) -> None:
+        """Something was sent after the end."""
+        self.system.count_late()
+        self.bury(item, DeadLetterReason.NOT_ALIVE)
+
+    def bury(self, item: Any, reason: DeadLetterReason, error: BaseException | None = None) -> None:
+        """Make a dead letter of something that will not be handled; its asker gets `error` or ActorDeadError."""
+        if type(item) is Signal:
+            return
+        message = item.message if type(item) is Ask else item
+        self.system.dead_letters.add(message, reason, self.name, "" if error is None else repr(error))
+        if type(item) is Ask:
+            item.reply.fail(error or ActorDeadError(f"{self.name} ended before it answered ({reason.value})"))
+
+    # -- what others ask of it --------------------------------------------------------------------------------
+
+    def start(self) -> bool:
+        """Begin the next incarnation, soon; False when the cell is dead."""
+        with self.system.lock:
+            if self.state is not State.WAITING:
+                return self.state is not State.DEAD
+            self.state = State.STARTING
+            self.restarts += 1
+        self.executor.call_soon(self)
+        return True
+
+    def ask_to_stop(self, *, keep: bool = False, reply: ReplyTo | None = None) -> None:
+        """Let it stop in its own time. `keep` keeps the cell for the next incarnation."""
+        with self.system.lock:
+            waiting = self.state is State.WAITING
+            dead = self.state is State.DEAD
+            if reply is not None and not dead:
+                self._stop_replies = [*(self._stop_replies or ()), reply]
+        if dead:
+            if reply is not None:
+                reply.answer(False)
+        elif waiting:
+            if not keep:
+                self.close()
+        else:
+            self._signal(Signal.HALT if keep else Signal.STOP)
+
+    def finish_stopping(self) -> None:
+        """The actor had put off its stop and is ready now."""
+        self._signal(Signal.FINISH)
+
+    def _signal(self, signal: Signal) -> None:
+        if self.mailbox.put_control(signal, counted=False) is Put.WAKE:
+            self.executor.call_soon(self)
+
+    def watch(self, notify: Callable[[Down], object], held_by: set[Monitor] | None = None) -> Monitor:
+        """Set a monitor; it fires at once when the actor is dead."""
+        monitor = Monitor(self, notify, held_by)
+        with self.system.lock:
+            alive = self.state is not State.DEAD
+            if alive:
+                if self._monitors is None:
+                    self._monitors = set()
+                self._monitors.add(monitor)
+        if not alive:
+            monitor.fire(Down(self.ref, ExitReason.NOT_ALIVE))
+        return monitor
+
+    def forget(self, monitor: Monitor) -> None:
+        """Take a monitor off."""
+        with self.system.lock:
+            if self._monitors is not None:
+                self._monitors.discard(monitor)
+
+    # -- introspection ----------------------------------------------------------------------------------------
+
+    def busy_with(self) -> tuple[str, str, float] | None:
+        """Name, message type and since when, while a handler runs."""
+        item = self.current
+        return None if item is NOTHING else (self.name, type_name(item), self.since_seconds)
+
+    def describe(self) -> str:
+        """For traces: what the next turn will do."""
+        if self.state is State.STARTING:
+            return f"{self.name} start"
+        item = self.mailbox.peek()
+        return f"{self.name} {'-' if item is NOTHING else type_name(item)}"
+
+
+def answer(actor: Actor, item: Any) -> None:
+    """Handle an ask or one of Pykka's proxy messages."""
+    message = item.message if type(item) is Ask else item
+    value = actor._handle_receive(message) if isinstance(message, _PROXY) else actor.on_receive(message)
+    if type(item) is Ask:
+        item.reply.answer(value)
+
+
+def type_name(item: Any) -> str:
+    """The type of a message, for people."""
+    if type(item) is Signal:
+        return item.name.lower()
+    return type(item.message if type(item) is Ask else item).__name__

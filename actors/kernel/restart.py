@@ -1,0 +1,111 @@
+"""Whether, when and how often to start again: pure decisions, no clock and no randomness of their own."""
+
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Final
+
+from .monitors import ExitReason
+
+__all__ = ["Backoff", "Budget", "Escalate", "History", "Restart", "RestartAfter", "decide", "wants_restart"]
+
+
+class Restart(Enum):
+    """Which ends of a child call for a new incarnation (OTP's three kinds)."""
+
+    PERMANENT = "permanent"
+    """Every end."""
+    TRANSIENT = "transient"
+    """Every end but a normal one."""
+    TEMPORARY = "temporary"
+    """None."""
+
+
+def wants_restart(restart: Restart, reason: ExitReason) -> bool:
+    """Whether a child of this kind is started again after it ended so."""
+    if restart is Restart.TRANSIENT:
+        return reason is not ExitReason.NORMAL
+    return restart is Restart.PERMANENT
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """How long to wait before a restart: at once the first time, then `initial_seconds`, doubled each time."""
+
+    initial_seconds: float = 0.05
+    maximum_seconds: float = 5.0
+    jitter: float = 0.2
+    """Part of the delay that is random, 0 to 1, so that children that failed together do not come back together."""
+    reset_after_seconds: float = 30.0
+    """Healthy for that long, the count begins anew."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.initial_seconds <= self.maximum_seconds:
+            raise ValueError(f"need 0 <= initial_seconds <= maximum_seconds, got {self}")
+        if not 0 <= self.jitter <= 1:
+            raise ValueError(f"jitter is a part of the delay, 0 to 1, got {self.jitter}")
+        if self.reset_after_seconds < 0:
+            raise ValueError(f"reset_after_seconds is {self.reset_after_seconds}: it cannot be negative")
+
+    def delay_seconds(self, failures: int, chance: float) -> float:
+        """Delay after that many failures in a row; `chance` in [0, 1) is where in the jittered part it falls."""
+        if failures <= 1:
+            return 0.0
+        # Beyond 2**60 the maximum has long been reached, and a float would overflow.
+        full = min(self.maximum_seconds, self.initial_seconds * 2.0 ** min(failures - 2, 60))
+        return full * (1 - self.jitter * chance)
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """More than `intensity` failures within `period_seconds` are too many."""
+
+    intensity: int = 3
+    period_seconds: float = 5.0
+
+    def __post_init__(self) -> None:
+        if self.intensity < 0 or self.period_seconds <= 0:
+            raise ValueError(f"need intensity >= 0 and period_seconds > 0, got {self}")
+
+
+#: OTP's defaults are 1 failure in 5 s; ours leave room for a second cause and still end a crash loop in under a second.
+DEFAULT_BUDGET: Final = Budget()
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What a decision needs to know of the past. A new one for each failure; this is a value."""
+
+    failures: tuple[float, ...] = ()
+    """Times of the failures that still count towards the budget."""
+    streak: int = 0
+    """Failures in a row without a healthy time between them."""
+    last_failure_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RestartAfter:
+    """Start again after a delay."""
+
+    delay_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Escalate:
+    """Too many failures: the supervisor gives up."""
+
+    failures: int
+    budget: Budget
+
+
+def decide(
+    history: History, budget: Budget, backoff: Backoff, now_seconds: float, chance: float
+) -> tuple[History, RestartAfter | Escalate]:
+    """What to do about a failure at `now_seconds`, and what to remember of it."""
+    recent = (*(at for at in history.failures if now_seconds - at < budget.period_seconds), now_seconds)
+    last = history.last_failure_seconds
+    healthy = last is None or now_seconds - last >= backoff.reset_after_seconds
+    streak = 1 if healthy else history.streak + 1
+    remembered = replace(history, failures=recent, streak=streak, last_failure_seconds=now_seconds)
+    if len(recent) > budget.intensity:
+        return remembered, Escalate(len(recent), budget)
+    return remembered, RestartAfter(backoff.delay_seconds(streak, chance))

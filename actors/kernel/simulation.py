@@ -1,0 +1,272 @@
+"""The same actors in virtual time, one thing at a time, in an order chosen by a seed or by the caller (Hypothesis).
+
+Time advances to the next timer only when nothing is ready. `runs_on="thread"` actors get real threads, but these hand
+each other a baton, so that still only one runs, and a blocking ask costs virtual time only.
+"""
+
+import heapq
+import random
+import threading
+from collections.abc import Callable
+from itertools import count
+from typing import Final
+
+from .errors import AskOnLoopError, DeadlockError, KernelError
+from .reply import Reply
+from .scheduler import OwnThread, Run, Timer
+
+__all__ = ["Chooser", "SimulatedScheduler"]
+
+#: Given n >= 2 options, the index of the one to take.
+Chooser = Callable[[int], int]
+
+#: Real seconds a simulated thread may take for one turn: only a handler that hangs for real exceeds it.
+BATON_SECONDS: Final = 60.0
+
+
+class SimulatedScheduler:
+    """A deterministic Scheduler. The same seed and the same calls give the same trace, byte for byte."""
+
+    turn_messages = 1
+
+    def __init__(self, seed: int | Chooser = 0) -> None:
+        self._choose: Chooser = seed if callable(seed) else random.Random(seed).randrange
+        self._now = 0.0
+        self._ready: list[Run] = []
+        self._timers: list[tuple[float, int, SimulatedTimer]] = []
+        self._serial = count(1)
+        self._driver = threading.get_ident()
+        self._running = False
+        self._threads: list[BatonThread] = []
+        #: What ran, one line each: virtual time and who did what.
+        self.trace: list[str] = []
+
+    # -- the Scheduler Protocol -------------------------------------------------------------------------------
+
+    def now(self) -> float:
+        """Virtual seconds since the beginning."""
+        return self._now
+
+    def call_soon(self, run: Run) -> None:
+        """Make it one of the things that may run next."""
+        self._ready.append(run)
+
+    def call_at(self, when_seconds: float, run: Run) -> Timer:
+        """Run when virtual time has reached `when_seconds`."""
+        timer = SimulatedTimer(run)
+        heapq.heappush(self._timers, (max(when_seconds, self._now), next(self._serial), timer))
+        return timer
+
+    def is_current(self) -> bool:
+        """Whether the caller is a loop actor (and not the test, nor an actor's thread)."""
+        return self._running and threading.get_ident() == self._driver
+
+    def own_thread(self, name: str) -> OwnThread:
+        """A simulated thread."""
+        thread = BatonThread(name, self)
+        self._threads.append(thread)
+        return thread
+
+    def block_until(self, gate: Reply, timeout_seconds: float | None) -> bool:
+        """On an actor's thread: let the others go on until answered. In a test: run the simulation until answered."""
+        if self.is_current():
+            raise AskOnLoopError("a blocking wait in an actor that runs on the loop; use `await ref.ask_async(...)`")
+        until = float("inf") if timeout_seconds is None else self._now + timeout_seconds
+        thread = BATON.thread
+        if thread is not None:
+            return thread.wait(gate, until)
+        while not gate.done:
+            if not self._step(until):
+                self._now = max(self._now, until if until < float("inf") else self._now)
+                if not gate.done and timeout_seconds is None:
+                    raise DeadlockError("nothing is left to run, and the answer waited for never came")
+                return gate.done
+        return True
+
+    # -- running ----------------------------------------------------------------------------------------------
+
+    def run_until_idle(self, until_seconds: float | None = None) -> None:
+        """Run until nothing is ready and no timer is left, or virtual time would pass `until_seconds`."""
+        limit = float("inf") if until_seconds is None else until_seconds
+        while self._step(limit):
+            pass
+        if until_seconds is not None:
+            self._now = max(self._now, until_seconds)
+
+    def close(self) -> None:
+        """End the simulated threads, those that wait for an answer too."""
+        for thread in self._threads:
+            thread.end()
+
+    def _step(self, until_seconds: float) -> bool:
+        """Run one thing; False when there is none until then."""
+        due = self._due()
+        if not self._ready and not due:
+            if not self._timers or self._timers[0][0] > until_seconds:
+                return False
+            self._now = self._timers[0][0]
+            due = self._due()
+        options = len(self._ready) + len(due)
+        chosen = self._choose(options) if options > 1 else 0
+        if chosen < len(self._ready):
+            run = self._ready.pop(chosen)
+        else:
+            entry = due[chosen - len(self._ready)]
+            self._timers.remove(entry)
+            heapq.heapify(self._timers)
+            run = entry[2].run
+        self.trace.append(f"{self._now:.6f} {label(run)}")
+        self._running = True
+        try:
+            run()
+        finally:
+            self._running = False
+        return True
+
+    def _due(self) -> list[tuple[float, int, "SimulatedTimer"]]:
+        while self._timers and self._timers[0][2].cancelled:
+            heapq.heappop(self._timers)
+        if not self._timers or self._timers[0][0] > self._now:
+            return []
+        return sorted(entry for entry in self._timers if entry[0] <= self._now and not entry[2].cancelled)
+
+
+def label(run: Run) -> str:
+    """One thing that ran, for the trace: never an id or an address, which differ from run to run."""
+    describe = getattr(run, "describe", None)
+    if describe is not None:
+        return str(describe())
+    return str(getattr(run, "__qualname__", type(run).__name__))
+
+
+class SimulatedTimer:
+    """A timer in virtual time."""
+
+    __slots__ = ("cancelled", "run")
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        """Do not run it."""
+        self.cancelled = True
+
+
+class _Baton(threading.local):
+    thread: "BatonThread | None" = None
+
+
+BATON = _Baton()
+
+
+class SimulationEnded(KernelError):
+    """Raised in a simulated thread that still waits when its simulation is closed."""
+
+
+class BatonThread:
+    """A thread that runs only while the simulation waits for it."""
+
+    def __init__(self, name: str, scheduler: SimulatedScheduler) -> None:
+        self._name = name
+        self._scheduler = scheduler
+        self._todo: list[Run] = []
+        self._mine = threading.Semaphore(0)
+        self._theirs = threading.Semaphore(0)
+        self._posted = False
+        self._blocked = False
+        self._ended = False
+        self._thread: threading.Thread | None = None
+
+    # -- on the simulation's side
+
+    def call_soon(self, run: Run) -> None:
+        """Run on this thread when it is chosen."""
+        self._todo.append(run)
+        self._post()
+
+    def close(self) -> None:
+        """Nothing more will be given to it."""
+        if not self._blocked:
+            self.end()
+
+    def end(self) -> None:
+        """End the real thread."""
+        self._ended = True
+        if self._thread is not None and self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._mine.release()
+
+    def describe(self) -> str:
+        """For the trace."""
+        if self._blocked:
+            return f"{self._name} resumed"
+        return label(self._todo[0]) if self._todo else f"{self._name} -"
+
+    def __call__(self) -> None:
+        """Hand over the baton, and wait until it comes back."""
+        self._posted = False
+        if self._ended or not (self._todo or self._blocked):
+            return
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._main, name=self._name, daemon=True)
+            self._thread.start()
+        self._mine.release()
+        if not self._theirs.acquire(timeout=BATON_SECONDS):
+            raise DeadlockError(f"{self._name} has not come back for {BATON_SECONDS} real seconds")
+        if self._todo and not self._blocked:
+            self._post()
+
+    def _post(self) -> None:
+        if not self._posted and not self._blocked:
+            self._posted = True
+            self._scheduler.call_soon(self)
+
+    # -- on the thread itself
+
+    def wait(self, gate: Reply, until_seconds: float) -> bool:
+        """Give the baton away until the answer is there or virtual time is over."""
+        resumed = Resume(self)
+        gate.on_done(resumed)
+        timer = None
+        if until_seconds < float("inf"):
+            timer = self._scheduler.call_at(until_seconds, resumed)
+        if not gate.done:
+            self._blocked = True
+            self._theirs.release()
+            self._mine.acquire()
+            self._blocked = False
+        resumed.over = True
+        if timer is not None:
+            timer.cancel()
+        if self._ended:
+            raise SimulationEnded(f"{self._name} waited for an answer when its simulation was closed")
+        return gate.done
+
+    def _main(self) -> None:
+        BATON.thread = self
+        while True:
+            self._mine.acquire()
+            if self._ended:
+                return
+            run = self._todo.pop(0)
+            run()
+            self._theirs.release()
+
+
+class Resume:
+    """Wakes a waiting thread, once."""
+
+    __slots__ = ("_thread", "over")
+
+    def __init__(self, thread: BatonThread) -> None:
+        self._thread = thread
+        self.over = False
+
+    def __call__(self) -> None:
+        if not self.over:
+            self.over = True
+            self._thread._scheduler.call_soon(self._thread)
+
+    def describe(self) -> str:
+        """For the trace."""
+        return f"{self._thread._name} resumes"
