@@ -99,7 +99,7 @@ KINDS: Final[Mapping[tuple[str, int, str], ErrorKind]] = {
 }
 
 #: The only place that looks at an error's text: these servers say "no tools here" by no code of their own (wire.md
-#: 1.5). Vendor wording may change; then the answer is NOT_FOUND or INVALID_REQUEST, which fails instead of falling back.
+#: 1.5). Vendor wording may change; then the answer is NOT_FOUND or INVALID_REQUEST: a failure, no fallback.
 TOOLS_UNSUPPORTED_TEXTS: Final = (
     ("openrouter", 404, "No endpoints found that support tool use"),
     ("openrouter", 404, "No endpoints found that support the provided 'tool_choice' value"),

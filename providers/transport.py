@@ -1,0 +1,259 @@
+"""The only file that opens a connection: httpx's transport API, carried by aiohttp.
+
+stock httpcore's pool is quadratic in open streams (design.md section 4: 10.7 ms CPU a session at 1,000 of them against
+1.3 ms), so `httpx-aiohttp` stands below. The transport is driven directly: httpx.AsyncClient would add cookies, auth
+flows and redirects, none of which a model API needs, to every call (benchmarks/transport.py has the figures).
+
+Environment variables (HTTP_PROXY, SSL_CERT_FILE, .netrc) are NOT looked at: a proxy sees every prompt, so it is used
+only where someone named it, by `proxy=`; settings may read the variable and pass it on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from functools import cache
+from typing import Final, TypeVar
+from urllib.parse import urlsplit
+
+import aiohttp
+import httpx
+from callboard.protocol.errors import ErrorKind, UsageError
+from callboard.protocol.limits import STREAM_IDLE_TIMEOUT_SECONDS, STREAM_TOTAL_TIMEOUT_SECONDS
+from callboard.protocol.model import ModelRequest
+from callboard.protocol.stream import Done, Error, StreamEvent
+from callboard.providers.adapter import Adapter, Decoder, WireRequest
+from callboard.providers.errors import make_error, snippet
+from httpx_aiohttp import AiohttpTransport
+
+_T = TypeVar("_T")
+
+#: TCP and TLS handshakes take well under a second each; more is an address where nobody is.
+CONNECT_TIMEOUT_SECONDS: Final = 10.0
+#: A finished stream is read to its very end, so that the connection can be used again; a server that keeps it open
+#: longer than this loses it.
+_DRAIN_SECONDS: Final = 0.25
+_KEEPALIVE_SECONDS: Final = 30.0
+
+HeaderListener = Callable[[int, Mapping[str, str]], None]
+"""Is told the status and the headers (lower case names) of each answer: the rate limiter listens."""
+
+#: All that can come out of httpx, of aiohttp where httpx-aiohttp does not translate it, and of the socket below.
+_TRANSPORT_ERRORS: Final = (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, aiohttp.ClientError, OSError)
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """How long a model call may take, in seconds."""
+
+    connect_seconds: float = CONNECT_TIMEOUT_SECONDS
+    idle_seconds: float = STREAM_IDLE_TIMEOUT_SECONDS
+    """Between two socket reads; a stalled stream is an error, not a wait."""
+    total_seconds: float = STREAM_TOTAL_TIMEOUT_SECONDS
+    """From the call to its last byte."""
+
+
+class HttpProvider:
+    """A model behind HTTP: `adapter` translates, this carries the bytes. One connection pool per event loop.
+
+    Close the iterator of `stream` (contextlib.aclosing) when leaving it early: that, like cancelling the task that
+    reads it, closes the connection at once.
+    """
+
+    def __init__(
+        self,
+        adapter: Adapter,
+        *,
+        timeouts: Timeouts = Timeouts(),
+        on_headers: HeaderListener | None = None,
+        proxy: str | None = None,
+        verify: ssl.SSLContext | None = None,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        self.adapter = adapter
+        self._timeouts = timeouts
+        self._on_headers = on_headers
+        self._proxy = proxy
+        self._verify = verify
+        self._given = transport
+        self._transports: dict[asyncio.AbstractEventLoop, httpx.AsyncBaseTransport] = {}
+
+    @property
+    def name(self) -> str:
+        return self.adapter.name
+
+    async def stream(self, request: ModelRequest, /) -> AsyncGenerator[list[StreamEvent], None]:
+        """See `Provider.stream`."""
+        wire = self.adapter.encode(request)
+        deadline = _Deadline(self._timeouts.total_seconds)
+        ended = False
+        try:
+            async with aclosing(self._exchange(wire, request.stream, deadline)) as batches:
+                async for events in batches:
+                    ended = isinstance(events[-1], Done | Error)
+                    yield events
+        except (_DeadlinePassed, *_TRANSPORT_ERRORS) as error:
+            # What goes wrong while a finished answer is put away concerns nobody.
+            if not ended:
+                yield [self._failure(error, urlsplit(wire.url).hostname or wire.url)]
+        finally:
+            deadline.cancel()
+
+    async def aclose(self) -> None:
+        """Close the connections of the running loop."""
+        transport = self._transports.pop(asyncio.get_running_loop(), None)
+        if transport is not None:
+            await transport.aclose()
+
+    async def _exchange(
+        self, wire: WireRequest, streaming: bool, deadline: _Deadline
+    ) -> AsyncGenerator[list[StreamEvent], None]:
+        response = await deadline.run(self._transport().handle_async_request(self._http_request(wire)))
+        try:
+            headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in response.headers.raw}
+            if self._on_headers is not None:
+                self._on_headers(response.status_code, headers)
+            if 300 <= response.status_code < 400:
+                yield [_redirected(wire.url, headers.get("location", ""))]
+                return
+            decoder = self.adapter.decoder(response.status_code, headers, streaming)
+            async with aclosing(_decoded(response, decoder, deadline)) as batches:
+                async for events in batches:
+                    yield events
+        finally:
+            await response.aclose()
+
+    def _http_request(self, wire: WireRequest) -> httpx.Request:
+        limits = self._timeouts
+        # `pool` is what aiohttp calls `connect`: name look-up, handshakes and all.
+        seconds = {"connect": limits.connect_seconds, "pool": limits.connect_seconds, "read": limits.idle_seconds}
+        # A compressed stream reaches us in lumps, when the compressor's window is full.
+        headers = {**wire.headers, "accept-encoding": "identity"}
+        try:
+            return httpx.Request(
+                wire.method, wire.url, headers=headers, content=wire.body, extensions={"timeout": seconds}
+            )
+        except (httpx.InvalidURL, UnicodeEncodeError) as error:
+            raise UsageError(f"The address or a header of {self.name} cannot be sent: {error}") from None
+
+    def _transport(self) -> httpx.AsyncBaseTransport:
+        if self._given is not None:
+            return self._given
+        loop = asyncio.get_running_loop()
+        transport = self._transports.get(loop)
+        if transport is None:
+            transport = self._transports[loop] = self._open_transport()
+        return transport
+
+    def _open_transport(self) -> httpx.AsyncBaseTransport:
+        context = self._verify or _default_tls()
+        # No limit of connections here: how many calls run at once is decided above, and a queue here would look like
+        # a stalled server.
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_SECONDS, ssl=context)
+        session = aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
+        proxy = httpx.Proxy(self._proxy) if self._proxy else None
+        return AiohttpTransport(verify=context, trust_env=False, proxy=proxy, client=session)
+
+    def _failure(self, error: Exception, host: str) -> Error:
+        if isinstance(error, _DeadlinePassed):
+            seconds = self._timeouts.total_seconds
+            return make_error(ErrorKind.TIMEOUT, f"{host} had not finished its answer after {seconds:g} s.")
+        # httpx-aiohttp calls a refused or reset connection a timeout; the cause knows better.
+        if isinstance(error.__cause__ or error, TimeoutError | httpx.ReadTimeout):
+            return make_error(ErrorKind.TIMEOUT, f"{host} sent nothing for {self._waited(error):g} s.")
+        return make_error(
+            ErrorKind.CONNECTION, f"No connection to {host}, or it broke: {_plain(error)}. Is the server running there?"
+        )
+
+    def _waited(self, error: Exception) -> float:
+        connecting = isinstance(error.__cause__, aiohttp.ConnectionTimeoutError)
+        return self._timeouts.connect_seconds if connecting else self._timeouts.idle_seconds
+
+
+async def _decoded(
+    response: httpx.Response, decoder: Decoder, deadline: _Deadline
+) -> AsyncGenerator[list[StreamEvent], None]:
+    """The response's bytes through the decoder, one list per socket read, until the stream has ended."""
+    plain = "content-encoding" not in response.headers
+    chunks = aiter(response.stream if plain else response.aiter_bytes())  # type: ignore[arg-type]
+    while (chunk := await deadline.run(anext(chunks, None))) is not None:
+        events = decoder.feed(chunk)
+        if events:
+            yield events
+            if isinstance(events[-1], Done):
+                await _drain(chunks)
+            if isinstance(events[-1], Done | Error):
+                return
+    events = decoder.finish()
+    if events:
+        yield events
+
+
+async def _drain(chunks: AsyncIterator[bytes]) -> None:
+    """Read a finished body to its end, or give its connection up."""
+    try:
+        async with asyncio.timeout(_DRAIN_SECONDS):
+            async for _ in chunks:
+                continue
+    except (TimeoutError, *_TRANSPORT_ERRORS):
+        return
+
+
+class _DeadlinePassed(Exception):
+    """The call has taken its total time."""
+
+
+class _Deadline:
+    """One timer for a whole call. asyncio.timeout around each read would cost more than the read, and around the whole
+    generator it would cancel the consumer at a moment when that is busy with something else."""
+
+    def __init__(self, seconds: float) -> None:
+        self._passed = False
+        self._waiting: asyncio.Task[object] | None = None
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._expire)
+
+    async def run(self, awaited: Awaitable[_T]) -> _T:
+        """The value of `awaited`, or _DeadlinePassed when the time is up first."""
+        if self._passed:
+            if isinstance(awaited, Coroutine):
+                awaited.close()
+            raise _DeadlinePassed
+        self._waiting = asyncio.current_task()
+        try:
+            return await awaited
+        except asyncio.CancelledError:
+            # Ours, unless somebody else wants the task cancelled too: then that is what happens.
+            if self._passed and self._waiting is not None and self._waiting.uncancel() == 0:
+                raise _DeadlinePassed from None
+            raise
+        finally:
+            self._waiting = None
+
+    def cancel(self) -> None:
+        self._timer.cancel()
+
+    def _expire(self) -> None:
+        self._passed = True
+        if self._waiting is not None:
+            self._waiting.cancel()
+
+
+def _redirected(url: str, location: str) -> Error:
+    message = (
+        f"{urlsplit(url).hostname} redirects to {snippet(location) or 'nowhere'}; set base_url to where the API is."
+    )
+    return make_error(ErrorKind.NOT_FOUND, message)
+
+
+def _plain(error: Exception) -> str:
+    """What happened, in the words of the deepest cause that has any; never the request."""
+    return snippet(str(error) or str(error.__cause__ or "") or type(error).__name__).rstrip(".")
+
+
+@cache
+def _default_tls() -> ssl.SSLContext:
+    """Reading the certificates takes about 10 ms: once a process."""
+    return httpx.create_ssl_context(trust_env=False)
