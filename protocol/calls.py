@@ -17,7 +17,7 @@ from callboard.protocol.commands import (
 from callboard.protocol.content import AssistantMessage, Message, SystemMessage, ToolCall, ToolMessage
 from callboard.protocol.events import CancelRequested, DeadlinePassed, ModelResponded, ToolsLost
 from callboard.protocol.ids import Tag
-from callboard.protocol.limits import CALL_BACKSTOP_SECONDS
+from callboard.protocol.limits import CALL_BACKSTOP_SECONDS, CLOCK_TOLERANCE_SECONDS
 from callboard.protocol.options import ToolOffer
 from callboard.protocol.states import CALL_TRANSITIONS, TERMINAL_CALL_STATES, CallState
 from callboard.protocol.tools import ToolFailure
@@ -34,6 +34,7 @@ class OpenCall:
         self.offer = offer
         self.state = CallState.REQUESTED
         self.deadline_at: float | None = None
+        """None before it is sent: waiting for a person has no deadline but the request's."""
         self.runs = 0
         self.result: ToolMessage | None = None
 
@@ -97,7 +98,7 @@ class Batch:
 
         One timer a step, not one a call: it fires at the earliest deadline, and is set anew for the next.
         """
-        deadlines = [call.deadline_at for call in self.calls.values() if self._runs(call) and call.deadline_at]
+        deadlines = [call.deadline_at for call in self.open_calls() if call.deadline_at is not None]
         if not deadlines:
             return []
         due = min(deadlines) + CALL_BACKSTOP_SECONDS
@@ -107,19 +108,14 @@ class Batch:
         return [SetTimer(self._tag, due)]
 
     def expire(self, at: float) -> list[Command]:
-        """The step's timer fired: end the calls that nobody ended at their deadline."""
-        # A loop may fire a timer a clock tick early; the timer is right, not the clock.
-        now = max(at, self._timer_at or 0.0)
+        """The step's timer fired: end the calls that nobody ended at their deadline. Fired early, it is set again."""
+        now = at + CLOCK_TOLERANCE_SECONDS
         self._timer_at = None
         commands: list[Command] = []
         for call in self.open_calls():
-            if call.deadline_at is not None and call.deadline_at + CALL_BACKSTOP_SECONDS <= now and self._runs(call):
-                self.fail(
-                    call,
-                    DeadlinePassed,
-                    CallState.TIMED_OUT,
-                    failures.timed_out(call.call.name, "the deadline passed."),
-                )
+            if call.deadline_at is not None and call.deadline_at + CALL_BACKSTOP_SECONDS <= now:
+                failure = failures.timed_out(call.call.name, "the deadline passed.")
+                self.fail(call, DeadlinePassed, CallState.TIMED_OUT, failure)
                 commands.append(CancelTool(call.tag, "timed out"))
         return commands + self.watch()
 
@@ -167,9 +163,6 @@ class Batch:
         """The finished step: the turn, its results in the turn's order, then the notes."""
         results = [call.result for call in self.calls.values() if call.result is not None]
         return (self._message, *results, *(SystemMessage(note) for note in self._notes))
-
-    def _runs(self, call: OpenCall) -> bool:
-        return call.state is CallState.SENT or call.state is CallState.RUNNING
 
     def _end(self, call: OpenCall, event: type[Any], state: CallState, result: ToolMessage) -> None:
         call.enter(event, state)

@@ -6,14 +6,32 @@ import json
 
 import orjson
 from callboard.protocol.content import ToolCall, ToolMessage
+from callboard.protocol.events import ApprovalDenied, ToolCallCancelled, ToolCallFailed, ToolCallTimedOut
 from callboard.protocol.ids import ToolName
 from callboard.protocol.limits import ERROR_SNIPPET_CHARS
+from callboard.protocol.states import CallState
 from callboard.protocol.tools import FailureCode, ToolFailure
+
+CallFailure = ApprovalDenied | ToolCallFailed | ToolCallTimedOut | ToolCallCancelled
+"""The events by which a call ends without a result of its tool."""
 
 
 def failed_result(call: ToolCall, failure: ToolFailure) -> ToolMessage:
     """The failure as the model reads it, in the place of the call's result."""
     return ToolMessage(call.call_id, call.name, _json(failure.to_wire()), is_error=True)
+
+
+def of_event(event: CallFailure, name: ToolName) -> tuple[CallState, ToolFailure]:
+    """How a call ends by this event, and what the model is told."""
+    match event:
+        case ApprovalDenied():
+            return CallState.DENIED, denied(name, event.reason or "it was not approved.")
+        case ToolCallFailed():
+            return CallState.FAILED, event.failure
+        case ToolCallTimedOut():
+            return CallState.TIMED_OUT, timed_out(name, "the deadline passed.")
+        case ToolCallCancelled():
+            return CallState.CANCELLED, cancelled(name, "it was stopped.")
 
 
 def _json(value: object) -> str:

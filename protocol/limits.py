@@ -12,6 +12,8 @@ MAX_TOOL_TIMEOUT_SECONDS: Final = 600.0
 TOOL_GRACE_SECONDS: Final = 0.25
 #: The session's own backstop behind the dispatcher's deadline: grace, the kill (3-9 ms measured) and two busy loops.
 CALL_BACKSTOP_SECONDS: Final = 2.0
+#: A timer that fires this much before its time is right, not early: the resolution of event loops and system clocks.
+CLOCK_TOLERANCE_SECONDS: Final = 0.001
 
 #: One whole request: as long as the longest tool, thrice.
 DEFAULT_REQUEST_TIMEOUT_SECONDS: Final = 1_800.0

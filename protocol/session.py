@@ -11,11 +11,11 @@ A session has no clock, no randomness and no memory outside itself: the same eve
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from typing import Any, Final
 
-from callboard.protocol import failures
-from callboard.protocol.budgets import Allowance, Spending, Stop, allow_step
+from callboard.protocol import events, failures
+from callboard.protocol.asking import Asking
+from callboard.protocol.budgets import Stop
 from callboard.protocol.calls import Batch, OpenCall
 from callboard.protocol.commands import (
     CallModel,
@@ -30,42 +30,25 @@ from callboard.protocol.commands import (
 )
 from callboard.protocol.content import AssistantMessage, Message, Text
 from callboard.protocol.errors import ErrorKind, ProtocolError
-from callboard.protocol.events import (
-    ApprovalDenied,
-    ApprovalGranted,
-    CancelRequested,
-    DeadlinePassed,
-    Event,
-    ModelFailed,
-    ModelLost,
-    ModelResponded,
-    ModelStreamed,
-    RequestStarted,
-    ToolCallCancelled,
-    ToolCallCompleted,
-    ToolCallFailed,
-    ToolCallStarted,
-    ToolCallTimedOut,
-    ToolsLost,
-)
+from callboard.protocol.events import Event
+from callboard.protocol.failures import CallFailure
 from callboard.protocol.history import history_faults
-from callboard.protocol.ids import MessageId, RequestId, Tag, ToolName
-from callboard.protocol.limits import STREAM_TOTAL_TIMEOUT_SECONDS
+from callboard.protocol.ids import MessageId, RequestId, Tag
+from callboard.protocol.limits import CLOCK_TOLERANCE_SECONDS, STREAM_TOTAL_TIMEOUT_SECONDS
 from callboard.protocol.loops import Repeats
-from callboard.protocol.model import ModelRequest, ModelResponse, Sampling, ToolChoice, ToolChoiceMode, Usage
+from callboard.protocol.model import ModelResponse, Usage
 from callboard.protocol.opening import open_calls
-from callboard.protocol.options import RequestOptions, ToolFallback, ToolOffer
+from callboard.protocol.options import RequestOptions, ToolFallback
 from callboard.protocol.states import CALL_TRANSITIONS, REQUEST_TRANSITIONS, CallState, RequestState
 from callboard.protocol.stream import Error, Restarted, TextDelta
-from callboard.protocol.tokens import TokenCounter, estimate_tokens, message_tokens, tools_tokens
-from callboard.protocol.tools import ToolFailure
-from callboard.protocol.transcript import Transcript
-from callboard.protocol.turns import Turn, Verdict, judge, tidy
+from callboard.protocol.tokens import TokenCounter, estimate_tokens
+from callboard.protocol.turns import Turn, Verdict, cut_notes, judge, tidy
 
 #: A model call that failed so can be asked again as it is; whoever made it has already retried all other kinds.
 ASK_AGAIN_KINDS: Final = frozenset({ErrorKind.TRUNCATED, ErrorKind.MALFORMED_TOOL_CALL})
 
 _NOBODY: Final = Tag(RequestId(""), MessageId(""))
+_NO_CALLS: Final = Batch(_NOBODY, AssistantMessage(()), 0.0, ())
 _Step = tuple[RequestState, list[Command]]
 """What a handler answers: the next state, and what to do."""
 
@@ -73,41 +56,17 @@ _Step = tuple[RequestState, list[Command]]
 class Session:
     """The protocol of one request. Give a `tag` to fix whose it is; otherwise RequestStarted does."""
 
-    __slots__ = (
-        "_batch",
-        "_deadline_at",
-        "_final",
-        "_offers",
-        "_options",
-        "_partial",
-        "_recorded",
-        "_repeats",
-        "_retries",
-        "_spent",
-        "_state",
-        "_step",
-        "_steps_taken",
-        "_tag",
-        "_text",
-        "_tokens",
-        "_transcript",
-        "count_tokens",
-    )
-
     def __init__(self, tag: Tag | None = None, *, count_tokens: TokenCounter = estimate_tokens) -> None:
         self.count_tokens = count_tokens
         self._tag = tag.request if tag is not None else _NOBODY
         self._state = RequestState.NEW
         self._step = self._tag
-        self._steps_taken = 0
         self._retries = 0
         self._deadline_at = 0.0
-        self._offers: Mapping[ToolName, ToolOffer] = {}
         self._options: RequestOptions
-        self._transcript: Transcript
+        self._asking: Asking
         self._repeats: Repeats
-        self._spent = Spending()
-        self._batch: Batch | None = None
+        self._batch = _NO_CALLS
         self._partial: list[str] = []
         self._text = ""
         self._recorded: list[RecordStep] = []
@@ -136,17 +95,17 @@ class Session:
 
     @property
     def usage(self) -> Usage:
-        return self._spent.usage
+        return self._asking.spent.usage if self._state is not RequestState.NEW else Usage()
 
     @property
     def cost(self) -> float:
         """US dollars so far."""
-        return self._spent.cost
+        return self._asking.spent.cost if self._state is not RequestState.NEW else 0.0
 
     @property
     def calls(self) -> dict[Tag, CallState]:
         """The calls of the current step, and where each stands."""
-        return {tag: call.state for tag, call in self._batch.calls.items()} if self._batch else {}
+        return {tag: call.state for tag, call in self._batch.calls.items()}
 
     @property
     def recorded(self) -> tuple[Message, ...]:
@@ -172,10 +131,10 @@ class Session:
         return tuple(commands)
 
     @classmethod
-    def replay(cls, events: Iterable[Event], *, count_tokens: TokenCounter = estimate_tokens) -> Session:
+    def replay(cls, journal: Iterable[Event], *, count_tokens: TokenCounter = estimate_tokens) -> Session:
         """The session that these events lead to: what a journal, or any prefix of one, rebuilds (I8)."""
         session = cls(count_tokens=count_tokens)
-        for event in events:
+        for event in journal:
             session.apply(event)
         return session
 
@@ -194,9 +153,9 @@ class Session:
     def loss_event(self, at: float) -> Event | None:
         """After a crash, nobody holds this session's open work any more: the event that says so, None without any."""
         if self._state is RequestState.CALLING_MODEL:
-            return ModelLost(self._step, at)
+            return events.ModelLost(self._step, at)
         if self._state is RequestState.RUNNING_TOOLS:
-            return ToolsLost(self._step, at)
+            return events.ToolsLost(self._step, at)
         return None
 
     # Whose event is it?
@@ -215,7 +174,6 @@ class Session:
 
     def _call_of(self, event: Event) -> OpenCall:
         """The open call that the event is about, in a state in which it may come."""
-        assert self._batch is not None
         call = self._batch.calls.get(event.tag)
         if call is None:
             self._check_request(event)
@@ -228,88 +186,54 @@ class Session:
 
     # The request.
 
-    def _request_started(self, event: RequestStarted) -> _Step:
+    def _request_started(self, event: events.RequestStarted) -> _Step:
         if self._tag is not _NOBODY:
             self._check_request(event)
         faults = history_faults(event.history)
         if faults:
             raise self._refuse(event, f"the history is not legal: {'; '.join(faults[:3])}")
-        offers = {offer.definition.name: offer for offer in event.tools}
-        if len(offers) < len(event.tools):
+        if len({offer.definition.name for offer in event.tools}) < len(event.tools):
             raise self._refuse(event, "two of the tools offered share a name")
         options = event.options
         if not options.timeout_seconds > 0:
             raise self._refuse(event, f"timeout_seconds must be above 0, got {options.timeout_seconds}")
-        self._transcript = Transcript(
-            options.system_prompt,
-            event.history,
-            event.user,
-            limit_tokens=options.context_tokens,
-            tools_tokens=tools_tokens([offer.definition for offer in event.tools], self.count_tokens),
-            count=self.count_tokens,
-        )
+        self._asking = Asking(options, event.history, event.user, event.tools, self.count_tokens)
         self._tag = self._step = event.tag.request
         self._options = options
-        self._offers = offers
         self._repeats = Repeats(options.repeated_call_limit)
         self._deadline_at = event.at + options.timeout_seconds
         return self._next_step(event.at, [SetTimer(self._tag, self._deadline_at)])
 
-    def _cancel_requested(self, event: CancelRequested) -> _Step:
+    def _cancel_requested(self, event: events.CancelRequested) -> _Step:
         self._check_request(event)
         why = event.reason or "the request was cancelled."
-        return self._finish(self._let_go(CancelRequested, why), Outcome.CANCELLED, why)
+        return self._finish(self._let_go(events.CancelRequested, why), Outcome.CANCELLED, why)
 
-    def _deadline_passed(self, event: DeadlinePassed) -> _Step:
-        if event.tag == self._tag:
-            why = f"the request's deadline of {self._options.timeout_seconds:g} s passed."
-            return self._finish(self._let_go(DeadlinePassed, why), Outcome.TIMED_OUT, why)
-        self._check_step(event)
-        if self._batch is None:
-            raise self._refuse(event, "this step has no timer")
-        return self._after_calls(event.at, self._batch.expire(event.at))
+    def _deadline_passed(self, event: events.DeadlinePassed) -> _Step:
+        if event.tag != self._tag:
+            self._check_step(event)
+            if self._batch is _NO_CALLS:
+                raise self._refuse(event, "this step has no timer")
+            return self._after_calls(event.at, self._batch.expire(event.at))
+        if event.at < self._deadline_at - CLOCK_TOLERANCE_SECONDS:
+            return self._state, [SetTimer(self._tag, self._deadline_at)]
+        why = f"the request's deadline of {self._options.timeout_seconds:g} s passed."
+        return self._finish(self._let_go(events.DeadlinePassed, why), Outcome.TIMED_OUT, why)
 
     # The model.
 
     def _next_step(self, at: float, commands: list[Command], *, again: bool = False) -> _Step:
         """Ask the model, if the limits allow one more call; `again` when the last one came to nothing."""
-        options = self._options
-        if self._steps_taken >= options.max_steps and not again:
-            return self._finish(commands, Outcome.STEP_LIMIT, f"The limit of {options.max_steps} steps was reached.")
-        if not self._transcript.fit():
-            told = (
-                f"The message alone needs about {self._transcript.tokens} tokens, of {options.context_tokens} allowed."
-            )
-            return self._finish(commands, Outcome.TOKEN_LIMIT, told)
-        allowed = allow_step(options, self._spent, self._transcript.tokens)
-        if isinstance(allowed, Stop):
-            return self._finish(commands, allowed.outcome, allowed.reason)
-        self._steps_taken += 0 if again else 1
+        request = self._asking.next_request(again=again)
+        if isinstance(request, Stop):
+            return self._finish(commands, request.outcome, request.reason)
         self._step = self._tag.at_step(self._step.step + 1)
         self._partial = []
         deadline_at = min(at + STREAM_TOTAL_TIMEOUT_SECONDS, self._deadline_at)
-        commands.append(CallModel(self._step, self._model_request(allowed), deadline_at))
+        commands.append(CallModel(self._step, request, deadline_at))
         return RequestState.CALLING_MODEL, commands
 
-    def _model_request(self, allowed: Allowance) -> ModelRequest:
-        options = self._options
-        sampling: Sampling = options.sampling
-        if allowed.max_output_tokens != sampling.max_output_tokens:
-            sampling = replace(sampling, max_output_tokens=allowed.max_output_tokens)
-        choice = options.tool_choice
-        if not self._offers or (self._recorded and choice.mode in (ToolChoiceMode.REQUIRED, ToolChoiceMode.NAMED)):
-            # A forced call is forced once: forced at every step, the model could never answer.
-            choice = ToolChoice()
-        return ModelRequest(
-            options.model,
-            self._transcript.messages(),
-            tuple(offer.definition for offer in self._offers.values()),
-            choice,
-            options.parallel_tool_calls if self._offers else None,
-            sampling=sampling,
-        )
-
-    def _model_streamed(self, event: ModelStreamed) -> _Step:
+    def _model_streamed(self, event: events.ModelStreamed) -> _Step:
         self._check_step(event)
         for delta in event.events:
             if type(delta) is TextDelta:
@@ -318,11 +242,11 @@ class Session:
                 self._partial.clear()
         return RequestState.CALLING_MODEL, []
 
-    def _model_responded(self, event: ModelResponded) -> _Step:
+    def _model_responded(self, event: events.ModelResponded) -> _Step:
         self._check_step(event)
         response = event.response
         turn = tidy(response)
-        self._spent.add(response, event.cost, self._estimated_usage(turn))
+        self._asking.charge(response, event.cost, turn)
         if response.error is not None:
             return self._model_error(event.at, response.error)
         verdict, reason = judge(response, turn, self._retries < self._options.max_step_retries)
@@ -341,19 +265,18 @@ class Session:
             return self._next_step(event.at, [recorded])
         return self._finish([recorded], Outcome.ANSWERED, reason)
 
-    def _model_failed(self, event: ModelFailed) -> _Step:
+    def _model_failed(self, event: events.ModelFailed) -> _Step:
         self._check_step(event)
         return self._model_error(event.at, event.error)
 
-    def _model_lost(self, event: ModelLost) -> _Step:
+    def _model_lost(self, event: events.ModelLost) -> _Step:
         self._check_step(event)
         return self._ask_again_or_fail(event.at, "whoever held the model call was lost")
 
     def _model_error(self, at: float, error: Error) -> _Step:
         fallback = self._options.tool_fallback is ToolFallback.RETRY_WITHOUT_TOOLS
-        if error.kind is ErrorKind.TOOLS_UNSUPPORTED and self._offers and fallback:
-            self._transcript.tokens -= self._tools_tokens()
-            self._offers = {}
+        if error.kind is ErrorKind.TOOLS_UNSUPPORTED and self._asking.offers and fallback:
+            self._asking.give_up_tools()
             note = Note(self._step, f"{self._options.model} takes no tools; it is asked again without them.")
             return self._next_step(at, [note], again=True)
         if error.kind in ASK_AGAIN_KINDS:
@@ -370,76 +293,45 @@ class Session:
         told = f"Step asked again ({self._retries} of {self._options.max_step_retries}): {reason}"
         return self._next_step(at, [Note(self._step, told)], again=True)
 
-    def _estimated_usage(self, turn: Turn) -> Usage:
-        return Usage(self._transcript.tokens, message_tokens(turn.message, self.count_tokens))
-
-    def _tools_tokens(self) -> int:
-        return tools_tokens([offer.definition for offer in self._offers.values()], self.count_tokens)
-
     # The calls of a step.
 
-    def _run_calls(self, event: ModelResponded, response: ModelResponse, turn: Turn) -> _Step:
-        cut = f"Your turn was cut off ({response.finish_reason}): ask for fewer calls, or shorter ones."
-        notes = (cut,) if turn.incomplete and response.finish_reason != "tool_calls" else ()
+    def _run_calls(self, event: events.ModelResponded, response: ModelResponse, turn: Turn) -> _Step:
         limit = self._options.repeated_call_limit
-        self._batch = Batch(self._step, turn.message, self._deadline_at, notes)
-        commands, looped = open_calls(self._batch, turn, self._offers, self._repeats, limit, event.at)
+        self._batch = Batch(self._step, turn.message, self._deadline_at, cut_notes(response, turn))
+        commands, looped = open_calls(self._batch, turn, self._asking.offers, self._repeats, limit, event.at)
         if looped:
-            return self._finish(
-                [self._close_batch()],
-                Outcome.REPEATED_CALLS,
-                f"The model repeated a call more than {limit} times in a row.",
-            )
+            told = f"The model repeated a call more than {limit} times in a row."
+            return self._finish([self._close_batch()], Outcome.REPEATED_CALLS, told)
         return self._after_calls(event.at, commands)
 
-    def _approval_granted(self, event: ApprovalGranted) -> _Step:
-        call = self._call_of(event)
-        assert self._batch is not None
-        return RequestState.RUNNING_TOOLS, [self._batch.send(call, ApprovalGranted, event.at), *self._batch.watch()]
+    def _approval_granted(self, event: events.ApprovalGranted) -> _Step:
+        run = self._batch.send(self._call_of(event), events.ApprovalGranted, event.at)
+        return RequestState.RUNNING_TOOLS, [run, *self._batch.watch()]
 
-    def _approval_denied(self, event: ApprovalDenied) -> _Step:
+    def _tool_call_started(self, event: events.ToolCallStarted) -> _Step:
         call = self._call_of(event)
-        reason = event.reason or "it was not approved."
-        return self._failed(call, event, CallState.DENIED, failures.denied(call.call.name, reason))
-
-    def _tool_call_started(self, event: ToolCallStarted) -> _Step:
-        call = self._call_of(event)
-        call.enter(ToolCallStarted, CallState.RUNNING)
+        call.enter(events.ToolCallStarted, CallState.RUNNING)
         call.runs += 1
         return RequestState.RUNNING_TOOLS, []
 
-    def _tool_call_completed(self, event: ToolCallCompleted) -> _Step:
+    def _tool_call_completed(self, event: events.ToolCallCompleted) -> _Step:
         call = self._call_of(event)
-        assert self._batch is not None
-        self._batch.complete(call, ToolCallCompleted, event.content)
+        self._batch.complete(call, events.ToolCallCompleted, event.content)
         return self._after_calls(event.at, [])
 
-    def _tool_call_failed(self, event: ToolCallFailed) -> _Step:
-        return self._failed(self._call_of(event), event, CallState.FAILED, event.failure)
-
-    def _tool_call_timed_out(self, event: ToolCallTimedOut) -> _Step:
+    def _call_failed(self, event: CallFailure) -> _Step:
+        """Denied, failed, timed out or cancelled: each is the call's one result, and reads so to the model."""
         call = self._call_of(event)
-        failure = failures.timed_out(call.call.name, "the deadline passed.")
-        return self._failed(call, event, CallState.TIMED_OUT, failure)
-
-    def _tool_call_cancelled(self, event: ToolCallCancelled) -> _Step:
-        call = self._call_of(event)
-        failure = failures.cancelled(call.call.name, "it was stopped.")
-        return self._failed(call, event, CallState.CANCELLED, failure)
-
-    def _tools_lost(self, event: ToolsLost) -> _Step:
-        self._check_step(event)
-        assert self._batch is not None
-        return self._after_calls(event.at, self._batch.resend(event.at, self._options.max_step_retries + 1))
-
-    def _failed(self, call: OpenCall, event: Event, state: CallState, failure: ToolFailure) -> _Step:
-        assert self._batch is not None
+        state, failure = failures.of_event(event, call.call.name)
         self._batch.fail(call, type(event), state, failure)
         return self._after_calls(event.at, [])
 
+    def _tools_lost(self, event: events.ToolsLost) -> _Step:
+        self._check_step(event)
+        return self._after_calls(event.at, self._batch.resend(event.at, self._options.max_step_retries + 1))
+
     def _after_calls(self, at: float, commands: list[Command]) -> _Step:
         """Wait for the calls still open; with none, the step is finished and the next one begins (I4)."""
-        assert self._batch is not None
         if self._batch.open:
             return RequestState.RUNNING_TOOLS, commands
         commands += self._batch.clear()
@@ -447,22 +339,21 @@ class Session:
         return self._next_step(at, commands)
 
     def _close_batch(self) -> RecordStep:
-        assert self._batch is not None
         messages = self._batch.messages()
-        self._batch = None
+        self._batch = _NO_CALLS
         return self._record(messages)
 
     def _record(self, messages: tuple[Message, ...]) -> RecordStep:
-        self._transcript.add_step(messages)
+        self._asking.add_step(messages)
         record = RecordStep(self._step, messages)
         self._recorded.append(record)
         return record
 
     # The end.
 
-    def _let_go(self, event: type[CancelRequested] | type[DeadlinePassed], why: str) -> list[Command]:
+    def _let_go(self, event: type[events.CancelRequested] | type[events.DeadlinePassed], why: str) -> list[Command]:
         """Stop whatever is open; an open step is closed with a result for each of its calls (I2)."""
-        if self._batch is None:
+        if self._batch is _NO_CALLS:
             return [StopModel(self._step)]
         commands = self._batch.abandon(event, why)
         return [*commands, self._close_batch()]
@@ -475,25 +366,25 @@ class Session:
             self._text = partial
         self._partial = []
         steps = self._step.step
-        finish = Finish(self._tag, outcome, self._text, self._spent.usage, self._spent.cost, steps, reason)
+        finish = Finish(self._tag, outcome, self._text, self.usage, self.cost, steps, reason)
         self._final = (ClearTimer(self._tag), finish)
         return RequestState.FINISHED, [*commands, *self._final]
 
 
 _HANDLERS: Final[Mapping[type[Any], Callable[[Session, Any], _Step]]] = {
-    RequestStarted: Session._request_started,
-    ModelStreamed: Session._model_streamed,
-    ModelResponded: Session._model_responded,
-    ModelFailed: Session._model_failed,
-    ModelLost: Session._model_lost,
-    ApprovalGranted: Session._approval_granted,
-    ApprovalDenied: Session._approval_denied,
-    ToolCallStarted: Session._tool_call_started,
-    ToolCallCompleted: Session._tool_call_completed,
-    ToolCallFailed: Session._tool_call_failed,
-    ToolCallTimedOut: Session._tool_call_timed_out,
-    ToolCallCancelled: Session._tool_call_cancelled,
-    ToolsLost: Session._tools_lost,
-    CancelRequested: Session._cancel_requested,
-    DeadlinePassed: Session._deadline_passed,
+    events.RequestStarted: Session._request_started,
+    events.ModelStreamed: Session._model_streamed,
+    events.ModelResponded: Session._model_responded,
+    events.ModelFailed: Session._model_failed,
+    events.ModelLost: Session._model_lost,
+    events.ApprovalGranted: Session._approval_granted,
+    events.ApprovalDenied: Session._call_failed,
+    events.ToolCallStarted: Session._tool_call_started,
+    events.ToolCallCompleted: Session._tool_call_completed,
+    events.ToolCallFailed: Session._call_failed,
+    events.ToolCallTimedOut: Session._call_failed,
+    events.ToolCallCancelled: Session._call_failed,
+    events.ToolsLost: Session._tools_lost,
+    events.CancelRequested: Session._cancel_requested,
+    events.DeadlinePassed: Session._deadline_passed,
 }

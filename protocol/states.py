@@ -77,7 +77,8 @@ REQUEST_TRANSITIONS: Mapping[RequestState, Mapping[type[Any], tuple[RequestState
             ModelFailed: (_ASKING, _OVER),
             ModelLost: (_ASKING, _OVER),
             CancelRequested: (_OVER,),
-            DeadlinePassed: (_OVER,),
+            # The timer fired early: it is set again.
+            DeadlinePassed: (_OVER, _ASKING),
         },
         RequestState.RUNNING_TOOLS: {
             ApprovalGranted: (_TOOLS,),

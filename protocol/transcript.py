@@ -68,6 +68,10 @@ class Transcript:
         self._flat.extend(messages)
         self.tokens += piece.tokens
 
+    @property
+    def has_steps(self) -> bool:
+        return bool(self._steps)
+
     def messages(self) -> tuple[Message, ...]:
         """What the model is shown; only this tuple itself is built anew for each step."""
         return tuple(self._flat)

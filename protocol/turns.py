@@ -84,6 +84,13 @@ def _judge_answer(response: ModelResponse, may_retry: bool) -> tuple[Verdict, st
     return Verdict.ANSWER, _SHORT_ANSWERS.get(reason, "")
 
 
+def cut_notes(response: ModelResponse, turn: Turn) -> tuple[str, ...]:
+    """What to tell the model after the results of a turn that was cut off and kept all the same."""
+    if response.finish_reason not in _CUT or not turn.incomplete:
+        return ()
+    return (f"Your turn was cut off ({response.finish_reason}). Ask for fewer calls at a time, or shorter ones.",)
+
+
 def tidy(response: ModelResponse) -> Turn:
     """The turn as the history takes it.
 
