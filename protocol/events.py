@@ -91,6 +91,8 @@ class ToolCallCompleted:
     at: float
     content: str
     """The result as JSON text."""
+    output: str = ""
+    """What the tool printed, for people: the end of it. Not shown to the model. So in the three events below."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,7 @@ class ToolCallFailed:
     tag: Tag
     at: float
     failure: ToolFailure
+    output: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,12 +109,14 @@ class ToolCallTimedOut:
 
     tag: Tag
     at: float
+    output: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCallCancelled:
     tag: Tag
     at: float
+    output: str = ""
 
 
 @dataclass(frozen=True, slots=True)

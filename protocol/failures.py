@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import orjson
+
 from callboard.protocol.content import ToolCall, ToolMessage
 from callboard.protocol.events import ApprovalDenied, ToolCallCancelled, ToolCallFailed, ToolCallTimedOut
 from callboard.protocol.ids import ToolName

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import orjson
+
 from callboard.protocol.content import AssistantMessage, Message, ToolMessage
 
 Atom = tuple[Message, ...]

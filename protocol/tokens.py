@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import orjson
+
 from callboard.protocol.content import (
     AssistantMessage,
     Image,

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import orjson
+
 from callboard.protocol.content import Message, SystemMessage, ToolMessage, UserMessage
 from callboard.protocol.history import Atom, split_atoms
 from callboard.protocol.tokens import TokenCounter, messages_tokens

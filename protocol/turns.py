@@ -7,6 +7,7 @@ from enum import Enum, auto
 from typing import Final
 
 import orjson
+
 from callboard.protocol.content import AssistantMessage, AssistantPart, Text, ToolCall
 from callboard.protocol.ids import CallId
 from callboard.protocol.limits import MAX_CALLS_PER_STEP

@@ -1,0 +1,160 @@
+"""Events and messages to bytes and back, with a version: what the journal and the conversation store keep.
+
+Each value is JSON with its class's name under "$", so that parts which look alike stay apart. orjson writes; reading
+back goes through pydantic class by class, because a file may have been cut, edited or written by another version.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any, Final, get_args
+
+import orjson
+from pydantic import TypeAdapter, ValidationError
+
+from callboard.protocol.content import AssistantPart, Message, Replay, UserPart
+from callboard.protocol.errors import UsageError
+from callboard.protocol.events import Event
+from callboard.protocol.model import ModelResponse, Sampling, ToolChoice, Usage
+from callboard.protocol.options import RequestOptions, ToolOffer
+from callboard.protocol.stream import Error, StreamEvent
+from callboard.protocol.tools import ToolContract, ToolDefinition, ToolFailure
+
+#: Raised when a field changes its meaning. New fields with a default need no new version: old journals lack them.
+FORMAT_VERSION: Final = 1
+#: The place of the deepest value we write has some 60 characters; a file nested deeper is not ours.
+MAX_PLACE_CHARS: Final = 400
+_NAME: Final = "$"
+
+
+class CodecError(UsageError):
+    """These bytes are not what `encode_event` or `encode_messages` writes. The message says where they differ."""
+
+
+_PLAIN: Final = (
+    Error,
+    ModelResponse,
+    Replay,
+    RequestOptions,
+    Sampling,
+    ToolChoice,
+    ToolContract,
+    ToolDefinition,
+    ToolFailure,
+    ToolOffer,
+    Usage,
+)
+_CLASSES: Final[dict[str, type[Any]]] = {
+    cls.__name__: cls
+    for cls in (*_PLAIN, *(c for u in (Event, Message, AssistantPart, UserPart, StreamEvent) for c in get_args(u)))
+}
+#: What a provider or a tool's author put there is data of theirs: a "$" in it names no class of ours.
+_OPAQUE: Final = {
+    cls: frozenset(field.name for field in fields(cls) if "Mapping" in str(field.type)) for cls in _CLASSES.values()
+}
+
+
+def _adapter(cls: type[Any]) -> TypeAdapter[Any]:
+    adapter = TypeAdapter(cls)
+    # model.py knows Error for the type checker only: stream.py, where it lives, imports model.py.
+    adapter.rebuild(_types_namespace={"Error": Error})
+    return adapter
+
+
+_ADAPTERS: Final[dict[type[Any], TypeAdapter[Any]]] = {cls: _adapter(cls) for cls in _CLASSES.values()}
+
+
+def encode_event(event: Event) -> bytes:
+    """One event, as one line without a line feed."""
+    return _dump({"v": FORMAT_VERSION, "event": event})
+
+
+def decode_event(data: bytes) -> Event:
+    """Raises CodecError for anything `encode_event` did not write."""
+    event = _revive(_load(data, "event"), "event")
+    if type(event) not in get_args(Event):
+        raise CodecError(f"expected an event, found {type(event).__name__}")
+    return event  # type: ignore[no-any-return]
+
+
+def encode_messages(messages: Sequence[Message]) -> bytes:
+    """Messages of a conversation, as one line."""
+    return _dump({"v": FORMAT_VERSION, "messages": list(messages)})
+
+
+def decode_messages(data: bytes) -> tuple[Message, ...]:
+    """Raises CodecError for anything `encode_messages` did not write."""
+    messages = _revive(_load(data, "messages"), "messages")
+    if not isinstance(messages, list) or any(type(message) not in get_args(Message) for message in messages):
+        raise CodecError("expected a list of messages")
+    return tuple(messages)
+
+
+def _dump(value: object) -> bytes:
+    try:
+        return orjson.dumps(value, default=_name, option=orjson.OPT_PASSTHROUGH_DATACLASS)
+    except TypeError:
+        # A lone surrogate, which UTF-8 cannot hold, or an integer of more than 64 bits, which orjson will not write.
+        return json.dumps(_clean(value), separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _name(value: object) -> object:
+    if is_dataclass(value):
+        return {_NAME: type(value).__name__, **{field.name: getattr(value, field.name) for field in fields(value)}}
+    if isinstance(value, tuple):
+        return list(value)
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"{type(value).__name__} cannot be written")
+
+
+def _clean(value: object) -> object:
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, int | float) or value is None:
+        return value
+    if isinstance(value, Mapping):
+        return {str(_clean(key)): _clean(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_clean(item) for item in value]
+    return _clean(_name(value))
+
+
+def _load(data: bytes, key: str) -> Any:
+    try:
+        envelope = orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        raise CodecError(f"not JSON: {error}") from error
+    if not isinstance(envelope, dict) or key not in envelope:
+        raise CodecError(f"expected an object with {key!r} in it")
+    if envelope.get("v") != FORMAT_VERSION:
+        found = envelope.get("v")
+        raise CodecError(f"written in format {found!r}; this version reads {FORMAT_VERSION}: use the one that wrote it")
+    return envelope[key]
+
+
+def _revive(value: Any, where: str) -> Any:
+    """The objects in plain JSON, from the leaves up; each is validated when what it holds has been."""
+    if len(where) > MAX_PLACE_CHARS:
+        raise CodecError(f"{where[:40]}...: nested too deeply")
+    if isinstance(value, list):
+        return [_revive(item, f"{where}[{index}]") for index, item in enumerate(value)]
+    if not isinstance(value, dict):
+        return value
+    cls = _CLASSES.get(value.get(_NAME, ""))
+    if cls is None:
+        raise CodecError(f"{where}: unknown class {value.get(_NAME)!r}")
+    opaque = _OPAQUE[cls]
+    plain = {
+        name: item if name in opaque else _revive(item, f"{where}.{name}")
+        for name, item in value.items()
+        if name != _NAME
+    }
+    try:
+        return _ADAPTERS[cls].validate_python(plain)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise CodecError(f"{where}.{place}: {first['msg']}") from error

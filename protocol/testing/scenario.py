@@ -1,0 +1,138 @@
+"""A scenario: everything that will happen to one request, as plain data.
+
+The same scenario runs under the pure driver of this package (`drive`) and under real actors; nothing in it knows which.
+All times are virtual seconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from callboard.protocol.content import Message, UserMessage
+from callboard.protocol.ids import MessageId, RequestId, Tag, ToolName
+from callboard.protocol.model import FinishReason
+from callboard.protocol.options import RequestOptions, ToolOffer
+from callboard.protocol.policy import Decision
+from callboard.protocol.tools import Risk, ToolContract, ToolDefinition
+
+
+class ToolDoes(StrEnum):
+    """What becomes of one run of a tool."""
+
+    COMPLETE = "complete"
+    FAIL = "fail"
+    """It raises: an ordinary failure."""
+    CRASH = "crash"
+    """It takes its worker down."""
+    HANG = "hang"
+    """It never ends by itself; the dispatcher ends it at its deadline."""
+    VANISH = "vanish"
+    """It never ends, and whoever should have ended it says nothing either."""
+    STOPPED = "stopped"
+    """The dispatcher cancels it on its own account (the tool was withdrawn)."""
+
+
+class PersonDoes(StrEnum):
+    """How a question for approval is answered."""
+
+    GRANT = "grant"
+    DENY = "deny"
+    IGNORE = "ignore"
+
+
+class ModelDoes(StrEnum):
+    """What becomes of one model call."""
+
+    ANSWER = "answer"
+    STALL = "stall"
+    """It streams a little, then no byte more; the LLM manager gives up after its idle time."""
+    CUT = "cut"
+    """The stream ends without its terminal event."""
+    REFUSE_TOOLS = "refuse_tools"
+    """The route takes no tools."""
+    BREAK = "break"
+    """The provider fails for good."""
+    VANISH = "vanish"
+    """Nothing comes, and nobody says so."""
+    LOST = "lost"
+    """Whoever held the call dies."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedCall:
+    """One call the model will ask for, and its fate."""
+
+    tool: ToolName
+    arguments: str = "{}"
+    call_id: str = "c"
+    does: ToolDoes = ToolDoes.COMPLETE
+    seconds: float = 1.0
+    person: PersonDoes = PersonDoes.GRANT
+    person_seconds: float = 1.0
+    doubled: bool = False
+    """Each answer about this call comes twice."""
+    late: bool = False
+    """One more answer comes long after the call has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedTurn:
+    """What one model call will answer."""
+
+    text: str = ""
+    calls: tuple[PlannedCall, ...] = ()
+    finish_reason: FinishReason | None = None
+    """None: what fits, TOOL_CALLS or STOP."""
+    does: ModelDoes = ModelDoes.ANSWER
+    seconds: float = 1.0
+    output_tokens: int = 8
+    doubled: bool = False
+    late: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """One request and all that will be done to it. After the last planned turn the model answers "done"."""
+
+    turns: tuple[PlannedTurn, ...] = ()
+    history: tuple[Message, ...] = ()
+    user: UserMessage = UserMessage.of("go")
+    options: RequestOptions = RequestOptions("sim/model")
+    tools: tuple[ToolOffer, ...] = ()
+    cancel_at: float | None = None
+    restart_at: tuple[float, ...] = ()
+    """The process dies at these times and comes back from its journal."""
+    tools_lost_at: tuple[float, ...] = ()
+    """The dispatcher dies at these times."""
+    foreign_at: tuple[float, ...] = ()
+    """Events of another request arrive at these times."""
+    latency_seconds: float = 0.0
+    """A slow consumer: each message to the session waits up to this long, by the seed."""
+    request_id: RequestId = RequestId("r")
+
+    @property
+    def tag(self) -> Tag:
+        return Tag(self.request_id, MessageId("m"))
+
+    @property
+    def planned_calls(self) -> int:
+        return sum(len(turn.calls) for turn in self.turns)
+
+
+def offer(
+    name: str, decision: Decision = Decision.ALLOW, *, timeout_seconds: float = 5.0, idempotent: bool = False
+) -> ToolOffer:
+    """A tool on offer in a scenario."""
+    risk = Risk.WRITE if decision is Decision.ASK else Risk.READ
+    contract = ToolContract(risk=risk, timeout_seconds=timeout_seconds, idempotent=idempotent)
+    return ToolOffer(ToolDefinition(ToolName(name), f"The tool {name}."), contract, decision)
+
+
+#: What scenarios draw from: a plain tool, an idempotent one, one that a person must allow, one that is denied.
+STANDARD_TOOLS: tuple[ToolOffer, ...] = (
+    offer("look"),
+    offer("again", idempotent=True),
+    offer("write", Decision.ASK),
+    offer("never", Decision.DENY),
+)

@@ -1,0 +1,99 @@
+"""What happened in one run, as a list which any driver can write and any checker can read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from callboard.protocol.commands import CallModel, Command, RecordStep, RunTool
+from callboard.protocol.events import Event, ModelResponded, RequestStarted
+from callboard.protocol.ids import Tag
+from callboard.protocol.testing.scenario import Scenario
+
+
+class Verb(StrEnum):
+    APPLIED = "applied"
+    """The session took this event."""
+    REFUSED = "refused"
+    """The session refused it: a dead letter, with the reason in `note`."""
+    GAVE = "gave"
+    """The session gave this command, in answer to the last applied event (or when it was resumed)."""
+    RESUMED = "resumed"
+    """The process died, and the session was rebuilt from its journal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    at: float
+    verb: Verb
+    value: Event | Command | None
+    note: str = ""
+    """A refusal's reason; of an applied event, the row of the table that it hit."""
+
+
+@dataclass(slots=True)
+class Trace:
+    """One request's run. `sent` and `queued` are counted by the driver's mailbox, for I9."""
+
+    scenario: Scenario
+    seed: int = 0
+    entries: list[Entry] = field(default_factory=list)
+    sent: int = 0
+    queued: int = 0
+    ended_at: float = 0.0
+
+    def add(self, at: float, verb: Verb, value: Event | Command | None, note: str = "") -> None:
+        self.entries.append(Entry(at, verb, value, note))
+
+    @property
+    def applied(self) -> list[Event]:
+        """The journal: the events in the order in which the session took them."""
+        return [entry.value for entry in self.entries if entry.verb is Verb.APPLIED]  # type: ignore[misc]
+
+    @property
+    def steps(self) -> int:
+        """How long the story is: events that came to the session."""
+        return sum(entry.verb in (Verb.APPLIED, Verb.REFUSED) for entry in self.entries)
+
+    def to_bytes(self) -> bytes:
+        """The whole trace; the same for the same scenario and seed."""
+        return "\n".join(repr(entry) for entry in self.entries).encode("utf-8", "backslashreplace")
+
+    def story(self) -> str:
+        """The trace as a person reads it: one short line for each event and command."""
+        lines = [f"seed {self.seed}, {self.steps} steps"]
+        for entry in self.entries:
+            sign = {Verb.APPLIED: "->", Verb.REFUSED: "!!", Verb.GAVE: "   <-", Verb.RESUMED: "**"}[entry.verb]
+            told = describe(entry.value) if entry.value is not None else "restarted from the journal"
+            lines.append(f"{entry.at:9.3f} {sign} {told}" + (f"   [{entry.note}]" if entry.note else ""))
+        return "\n".join(lines)
+
+
+def describe(value: Any) -> str:
+    """An event or command in a few words."""
+    name = type(value).__name__
+    place = _place(value.tag)
+    match value:
+        case RequestStarted():
+            detail = f" {len(value.history)} messages, tools {[str(offer.definition.name) for offer in value.tools]}"
+        case ModelResponded():
+            asked = [f"{call.name}#{call.call_id}{call.arguments}" for call in value.response.tool_calls]
+            detail = f" {value.response.finish_reason} {value.response.text!r} {asked}"
+        case CallModel():
+            detail = f" with {len(value.request.messages)} messages until {value.deadline_at:g}"
+        case RunTool():
+            detail = f" {value.name}{value.arguments} until {value.deadline_at:g}"
+        case RecordStep():
+            detail = f" {[type(message).__name__ for message in value.messages]}"
+        case _:
+            names = ("at", "reason", "outcome", "text", "content", "failure", "error")
+            given = ((field_name, getattr(value, field_name, "")) for field_name in names)
+            shown = [f"{field_name}={item!s:.60}" for field_name, item in given if item != ""]
+            detail = " " + " ".join(shown) if shown else ""
+    return f"{name}{place}{detail}"
+
+
+def _place(tag: Tag) -> str:
+    step = f" {tag.request_id}/{tag.step}" if tag.step else f" {tag.request_id}"
+    return f"{step}/{tag.call_id}" if tag.call_id else step
