@@ -28,6 +28,14 @@ class WireRequest:
     """What the API could not be told, and what was done about it: for the log. Nothing is dropped without a note."""
 
 
+@dataclass(frozen=True, slots=True)
+class HttpAnswer:
+    """A whole HTTP answer, for what is no model call: log-ins, lists of models."""
+
+    status: int
+    body: bytes
+
+
 class Decoder(Protocol):
     """The bytes of one answer to events. Exactly one Done or Error in its life, as the last event; never raises."""
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 import orjson
+
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.limits import MAX_RESPONSE_BYTES
 from callboard.protocol.stream import Done, Error, StreamEvent

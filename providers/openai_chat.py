@@ -24,8 +24,8 @@ from callboard.providers.adapter import WireRequest
 from callboard.providers.chat_decoder import ChatDecoder
 from callboard.providers.chat_dialect import OPENAI, ChatDialect
 from callboard.providers.history import check_request, replay_data, rewrite_call_ids, sent_arguments
-from callboard.providers.json_text import dumps
 from callboard.providers.strict_schema import is_strict
+from callboard.providers.turns import called_name, check_tool_names, post
 
 _MODES: Final = {ToolChoiceMode.AUTO: "auto", ToolChoiceMode.NONE: "none", ToolChoiceMode.REQUIRED: "required"}
 
@@ -57,8 +57,9 @@ class OpenAIChat:
 
     def encode(self, request: ModelRequest, /) -> WireRequest:
         check_request(request)
+        check_tool_names(request.tools)
         body = {**self.body(request), **request.options}
-        return WireRequest("POST", f"{self._url}/chat/completions", self.headers(request), dumps(body))
+        return post(f"{self._url}/chat/completions", self.headers(request), body, ())
 
     def decoder(
         self, status: int = 200, headers: Mapping[str, str] | None = None, streaming: bool = True
@@ -132,7 +133,7 @@ class OpenAIChat:
         return part.replay is not None and part.replay.origin == self.name
 
     def _call(self, call: ToolCall) -> dict[str, Any]:
-        function = {"name": call.name, "arguments": sent_arguments(call)}
+        function = {"name": called_name(call), "arguments": sent_arguments(call)}
         return {"id": call.call_id, "type": "function", "function": function} | replay_data(call.replay, self.name)
 
 

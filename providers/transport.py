@@ -21,13 +21,14 @@ from urllib.parse import urlsplit
 
 import aiohttp
 import httpx
-from callboard.protocol.errors import ErrorKind, UsageError
+from httpx_aiohttp import AiohttpTransport
+
+from callboard.protocol.errors import ErrorKind, ProviderError, UsageError
 from callboard.protocol.limits import STREAM_IDLE_TIMEOUT_SECONDS, STREAM_TOTAL_TIMEOUT_SECONDS
 from callboard.protocol.model import ModelRequest
 from callboard.protocol.stream import Done, Error, StreamEvent
-from callboard.providers.adapter import Adapter, Decoder, WireRequest
+from callboard.providers.adapter import Adapter, Decoder, HttpAnswer, WireRequest
 from callboard.providers.errors import make_error, snippet
-from httpx_aiohttp import AiohttpTransport
 
 _T = TypeVar("_T")
 
@@ -85,13 +86,17 @@ class HttpProvider:
     def name(self) -> str:
         return self.adapter.name
 
-    async def stream(self, request: ModelRequest, /) -> AsyncGenerator[list[StreamEvent], None]:
+    def stream(self, request: ModelRequest, /) -> AsyncGenerator[list[StreamEvent], None]:
         """See `Provider.stream`."""
-        wire = self.adapter.encode(request)
+        return self.stream_with(self.adapter, request)
+
+    async def stream_with(self, adapter: Adapter, request: ModelRequest) -> AsyncGenerator[list[StreamEvent], None]:
+        """`stream` through another adapter, over the same connections (Copilot has one for each token and route)."""
+        wire = adapter.encode(request)
         deadline = _Deadline(self._timeouts.total_seconds)
         ended = False
         try:
-            async with aclosing(self._exchange(wire, request.stream, deadline)) as batches:
+            async with aclosing(self._exchange(adapter, wire, request.stream, deadline)) as batches:
                 async for events in batches:
                     ended = isinstance(events[-1], Done | Error)
                     yield events
@@ -102,6 +107,21 @@ class HttpProvider:
         finally:
             deadline.cancel()
 
+    async def fetch(self, wire: WireRequest) -> HttpAnswer:
+        """A whole answer, for what is no model call (log-ins, lists of models). ProviderError where none comes."""
+        deadline = _Deadline(self._timeouts.total_seconds)
+        try:
+            response = await deadline.run(self._transport().handle_async_request(self._http_request(wire)))
+            try:
+                return HttpAnswer(response.status_code, await deadline.run(response.aread()))
+            finally:
+                await response.aclose()
+        except (_DeadlinePassed, *_TRANSPORT_ERRORS) as error:
+            failure = self._failure(error, urlsplit(wire.url).hostname or wire.url)
+            raise ProviderError(failure.kind, failure.message) from None
+        finally:
+            deadline.cancel()
+
     async def aclose(self) -> None:
         """Close the connections of the running loop."""
         transport = self._transports.pop(asyncio.get_running_loop(), None)
@@ -109,7 +129,7 @@ class HttpProvider:
             await transport.aclose()
 
     async def _exchange(
-        self, wire: WireRequest, streaming: bool, deadline: _Deadline
+        self, adapter: Adapter, wire: WireRequest, streaming: bool, deadline: _Deadline
     ) -> AsyncGenerator[list[StreamEvent], None]:
         response = await deadline.run(self._transport().handle_async_request(self._http_request(wire)))
         try:
@@ -119,7 +139,7 @@ class HttpProvider:
             if 300 <= response.status_code < 400:
                 yield [_redirected(wire.url, headers.get("location", ""))]
                 return
-            decoder = self.adapter.decoder(response.status_code, headers, streaming)
+            decoder = adapter.decoder(response.status_code, headers, streaming)
             async with aclosing(_decoded(response, decoder, deadline)) as batches:
                 async for events in batches:
                     yield events

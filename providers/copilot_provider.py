@@ -1,0 +1,60 @@
+"""Copilot as a Provider: each call with a valid token, on the route of its model, and once more after a 401."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind, ProviderError
+from callboard.protocol.model import ModelRequest
+from callboard.protocol.stream import Error, StreamEvent
+from callboard.providers.copilot import Copilot, route_of
+from callboard.providers.copilot_login import CopilotToken
+from callboard.providers.copilot_tokens import CopilotTokens
+from callboard.providers.transport import HttpProvider
+
+
+class CopilotProvider:
+    """`carry` are the keyword arguments of HttpProvider: timeouts, proxy and so on."""
+
+    def __init__(self, tokens: CopilotTokens, **carry: Any) -> None:
+        self._tokens = tokens
+        self._http = HttpProvider(Copilot(), **carry)
+
+    @property
+    def name(self) -> str:
+        return "copilot"
+
+    async def stream(self, request: ModelRequest, /) -> AsyncGenerator[list[StreamEvent], None]:
+        """See `Provider.stream`."""
+        try:
+            token = await self._tokens.current()
+            async with aclosing(self._call(request, token)) as batches:
+                async for events in batches:
+                    if not _refused(events):
+                        yield events
+                        continue
+                    token = await self._tokens.renewed(token)
+                    break
+                else:
+                    return
+            async with aclosing(self._call(request, token)) as batches:
+                async for events in batches:
+                    yield events
+        except ProviderError as error:
+            retryable = error.kind in RETRYABLE_KINDS
+            yield [Error(error.kind, str(error), retryable, error.retry_after_seconds, status=error.status)]
+
+    async def aclose(self) -> None:
+        await self._http.aclose()
+
+    def _call(self, request: ModelRequest, token: CopilotToken) -> AsyncGenerator[list[StreamEvent], None]:
+        adapter = Copilot(base_url=token.base_url, api_key=token.token, route=route_of(request.model))
+        return self._http.stream_with(adapter, request)
+
+
+def _refused(events: list[StreamEvent]) -> bool:
+    """A 401 is the whole answer: nothing was emitted before it."""
+    first = events[0]
+    return isinstance(first, Error) and first.kind is ErrorKind.AUTHENTICATION

@@ -1,0 +1,97 @@
+"""OpenRouter: Chat Completions in front of many providers, with a say in which of them answers (wire.md 1.5)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from callboard.protocol.content import AssistantMessage
+from callboard.protocol.model import ModelRequest, Sampling
+from callboard.providers.chat_dialect import ChatDialect
+from callboard.providers.history import replay_data
+from callboard.providers.openai_chat import OpenAIChat
+
+DIALECT: Final = ChatDialect(
+    name="openrouter", family="openrouter", base_url="https://openrouter.ai/api/v1", stream_usage=False
+)
+
+
+class SendPreferences(StrEnum):
+    """When the provider preferences go along."""
+
+    WITH_TOOLS = "with_tools"
+    ALWAYS = "always"
+    NEVER = "never"
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderPreferences:
+    """Which of OpenRouter's providers may answer, in its own words; None and () leave its default."""
+
+    order: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+    allow_fallbacks: bool | None = None
+    require_parameters: bool | None = True
+    """Only providers that understand every field of the request: without it, one that drops `tools` may answer."""
+    max_price: Mapping[str, float] | None = None
+    """US dollars a million tokens, by "prompt" and "completion"."""
+    sort: str | None = None
+    data_collection: str | None = None
+    send: SendPreferences = SendPreferences.WITH_TOOLS
+
+    def to_wire(self) -> dict[str, Any]:
+        """The `provider` object."""
+        fields = {
+            "order": list(self.order) or None,
+            "only": list(self.only) or None,
+            "ignore": list(self.ignore) or None,
+            "allow_fallbacks": self.allow_fallbacks,
+            "require_parameters": self.require_parameters,
+            "max_price": self.max_price,
+            "sort": self.sort,
+            "data_collection": self.data_collection,
+        }
+        return {name: value for name, value in fields.items() if value is not None}
+
+
+class OpenRouter(OpenAIChat):
+    """The adapter. `referer` and `title` are how OpenRouter shows the calling application."""
+
+    def __init__(
+        self,
+        *,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        preferences: ProviderPreferences | None = None,
+        referer: str = "",
+        title: str = "",
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        named = {name: value for name, value in (("http-referer", referer), ("x-title", title)) if value}
+        super().__init__(base_url=base_url, api_key=api_key, dialect=DIALECT, headers={**named, **(headers or {})})
+        self._preferences = preferences or ProviderPreferences()
+
+    def body(self, request: ModelRequest) -> dict[str, Any]:
+        body = super().body(request) | {"usage": {"include": True}}
+        send = self._preferences.send
+        if send is SendPreferences.ALWAYS or (send is SendPreferences.WITH_TOOLS and request.tools):
+            body["provider"] = self._preferences.to_wire()
+        return body
+
+    def sampling(self, sampling: Sampling) -> dict[str, Any]:
+        knobs = super().sampling(sampling)
+        effort = knobs.pop("reasoning_effort", None)
+        return knobs | ({"reasoning": {"effort": effort}} if effort else {})
+
+    def assistant(self, message: AssistantMessage) -> dict[str, Any]:
+        """Reasoning goes back unmodified: it holds the signatures of the provider behind."""
+        body = super().assistant(message)
+        details = [
+            detail
+            for part in message.parts
+            for detail in replay_data(part.replay, self.name).get("reasoning_details", ())
+        ]
+        return body | ({"reasoning_details": details} if details else {})
