@@ -9,6 +9,7 @@ scheduler.stop(timeout_seconds=5)
 """
 
 from .actor import Actor
+from .child_spec import ChildSpec, Strategy
 from .dead_letters import DeadLetter, DeadLetterReason, DeadLetters
 from .errors import (
     ActorCrashed,
@@ -30,7 +31,7 @@ from .ref import Ref
 from .restart import Backoff, Restart
 from .scheduler import LoopScheduler, Scheduler, Timer
 from .simulation import SimulatedScheduler
-from .supervisor import ChildSpec, Strategy, Supervisor, children_of, start_child, stop_child
+from .supervisor import Supervisor, children_of, start_child, stop_child
 from .system import ActorSystem
 from .watchdog import Held, Watchdog
 

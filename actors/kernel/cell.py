@@ -64,10 +64,11 @@ class ChildStarted:
 class ChildExited:
     """To a supervisor: the child's incarnation has ended."""
 
-    __slots__ = ("cell", "error", "reason")
+    __slots__ = ("cell", "error", "incarnation", "reason")
 
-    def __init__(self, cell: "Cell", reason: ExitReason, error: BaseException | None) -> None:
+    def __init__(self, cell: "Cell", incarnation: int, reason: ExitReason, error: BaseException | None) -> None:
         self.cell = cell
+        self.incarnation = incarnation
         self.reason = reason
         self.error = error
 
@@ -147,9 +148,6 @@ class Cell:
         left = system.turn_messages
         started = at = now()
         while True:
-            if not left or at - started > TURN_SECONDS:
-                self.executor.call_soon(self)
-                return
             item = take()
             if item is NOTHING:
                 return
@@ -171,6 +169,10 @@ class Cell:
             self.handled += 1
             left -= 1
             at = now()
+            if not left or at - started > TURN_SECONDS:
+                if not self.mailbox.sleep():
+                    self.executor.call_soon(self)
+                return
 
     def _begin(self) -> bool:
         """Make and start the next incarnation; False when that failed, or was given up before it was done."""
@@ -235,6 +237,7 @@ class Cell:
             self.current = NOTHING
             monitors, self._monitors = self._monitors, None
             replies, self._stop_replies = self._stop_replies, None
+            incarnation = self.restarts
             kept = self._keep or (self.parent is not None and wants_restart(self._restart, reason))
             self._keep = False
             self.state = State.WAITING
@@ -250,7 +253,7 @@ class Cell:
         for reply in replies or ():
             reply.answer(True)
         if self.parent is not None:
-            self.parent.ref.tell_control(ChildExited(self, reason, error))
+            self.parent.ref.tell_control(ChildExited(self, incarnation, reason, error))
         return True
 
     def _end_children(self) -> None:

@@ -100,7 +100,6 @@ class Mailbox:
                 return CLOSED
             incoming = self._incoming
             if len(incoming) + len(self._outgoing) >= self.capacity:
-                self.refused += 1
                 return FULL
             incoming.append(item)
             self.accepted += 1
@@ -132,7 +131,6 @@ class Mailbox:
         if outcome is not FULL:
             return outcome
         with self._lock:
-            self.refused -= 1  # not refused yet: the producer waits
             if self._closed:
                 return CLOSED
             if self._gates is None:
@@ -144,11 +142,15 @@ class Mailbox:
         return FULL
 
     def give_up(self, gate: Gate) -> None:
-        """A blocked producer's deadline is over: it is refused after all."""
+        """A blocked producer's deadline is over."""
         with self._lock:
-            self.refused += 1
             if self._gates and gate in self._gates:
                 self._gates.remove(gate)
+
+    def count_refused(self) -> None:
+        """A producer was turned away."""
+        with self._lock:
+            self.refused += 1
 
     def take(self) -> Any:
         """Next item for the consumer, control lane first; NOTHING when empty, then the next put returns WAKE."""
@@ -169,6 +171,12 @@ class Mailbox:
         if gates:
             _open(gates)
         return item
+
+    def sleep(self) -> bool:
+        """The consumer's turn is over: True when nothing waits, then the next put returns WAKE."""
+        with self._lock:
+            self._awake = bool(self._control or self._outgoing or self._incoming)
+            return not self._awake
 
     def peek(self) -> Any:
         """The item `take` would return; NOTHING when empty. For traces of the simulation only."""

@@ -4,6 +4,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import pykka
+from pykka.messages import ProxyGetAttr
 
 from .errors import AskTimeout, MailboxFull
 from .mailbox import Overflow, Put
@@ -116,6 +117,12 @@ class Ref(pykka.ActorRef[Any]):
         """Whether messages are taken: also while a supervisor is about to restart it."""
         return self._cell.mailbox.is_open
 
+    def proxy(self) -> pykka.ActorProxy[Any]:
+        """A Pykka proxy. It looks at the actor's attributes, so that it waits until the actor has started."""
+        if self._cell.actor is None:
+            self.ask(ProxyGetAttr(attr_path=("actor_urn",)))
+        return super().proxy()
+
     @property
     def name(self) -> str:
         """Its name in the system."""
@@ -177,4 +184,5 @@ class Ref(pykka.ActorRef[Any]):
 
     def _refuse(self) -> NoReturn:
         mailbox = self._cell.mailbox
+        mailbox.count_refused()
         raise MailboxFull(f"{self._cell.name} is overloaded: {len(mailbox)} messages wait, it takes {mailbox.capacity}")

@@ -6,7 +6,7 @@ told that the actor is dead.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from threading import Lock
 from typing import Any, Protocol
 
@@ -89,8 +89,10 @@ class Reply(pykka.Future[Any]):
             callback()
 
     def on_done(self, callback: Callable[[], object]) -> None:
-        """Call once answered. Only for schedulers that run everything one at a time."""
+        """Call when answered, at once if it is. A callback may come twice when the answer arrives this very moment."""
         self._callbacks = [*(self._callbacks or ()), callback]
+        if self.done:
+            callback()
 
     def wait(self, timeout_seconds: float | None) -> bool:
         """Block this thread, really; False when the time is over first."""
@@ -114,6 +116,14 @@ class Reply(pykka.Future[Any]):
             if not waited:
                 raise AskTimeout(f"no answer within {timeout} seconds")
         return self.result()
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        """Wait without blocking the loop; Pykka's own futures block it."""
+        loop = asyncio.get_running_loop()
+        bridge = AsyncReply(loop)
+        self.on_done(lambda: bridge.answer(None))
+        yield from bridge.future.__await__()
+        return self.get()
 
     def set(self, value: Any | None = None) -> None:
         """Pykka's name for `answer`."""

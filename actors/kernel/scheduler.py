@@ -173,6 +173,8 @@ class LoopScheduler:
         if self.is_current():
             raise AskOnLoopError("LoopScheduler.stop() waits for the loop thread; call it from another thread")
         self._watchdog.stop()
+        if self._thread.ident is None:  # never started
+            self.loop.close()
         if self._stopping or not self._thread.is_alive():
             return not self._thread.is_alive()
         self._stopping = True

@@ -76,7 +76,7 @@ class SimulatedScheduler:
         if thread is not None:
             return thread.wait(gate, until)
         while not gate.done:
-            if not self._step(until):
+            if not self.step(until):
                 self._now = max(self._now, until if until < float("inf") else self._now)
                 if not gate.done and timeout_seconds is None:
                     raise DeadlockError("nothing is left to run, and the answer waited for never came")
@@ -88,7 +88,7 @@ class SimulatedScheduler:
     def run_until_idle(self, until_seconds: float | None = None) -> None:
         """Run until nothing is ready and no timer is left, or virtual time would pass `until_seconds`."""
         limit = float("inf") if until_seconds is None else until_seconds
-        while self._step(limit):
+        while self.step(limit):
             pass
         if until_seconds is not None:
             self._now = max(self._now, until_seconds)
@@ -98,7 +98,7 @@ class SimulatedScheduler:
         for thread in self._threads:
             thread.end()
 
-    def _step(self, until_seconds: float) -> bool:
+    def step(self, until_seconds: float = float("inf")) -> bool:
         """Run one thing; False when there is none until then."""
         due = self._due()
         if not self._ready and not due:

@@ -9,64 +9,20 @@ import logging
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
-from typing import Any, Final
+from typing import Any
 
 from .actor import Actor
 from .cell import Cell, ChildExited, ChildStarted, State
+from .child_spec import ChildSpec, Strategy
 from .errors import ActorDeadError, IntensityExceeded
-from .mailbox import CAPACITY, Overflow
 from .ref import ASK_TIMEOUT_SECONDS, Ref
 from .reply import Ask
-from .restart import DEFAULT_BUDGET, Backoff, Budget, Escalate, History, Restart, decide, wants_restart
+from .restart import DEFAULT_BUDGET, Budget, Escalate, History, Restart, decide
 from .scheduler import Timer
-from .system import RunsOn
 
-__all__ = ["SHUTDOWN_SECONDS", "ChildSpec", "Strategy", "Supervisor", "children_of", "start_child", "stop_child"]
+__all__ = ["Supervisor", "children_of", "start_child", "stop_child"]
 
 logger = logging.getLogger("callboard.kernel")
-
-#: How long a child may take to stop before it is killed (OTP's default).
-SHUTDOWN_SECONDS: Final = 5.0
-
-
-class Strategy(Enum):
-    """Which siblings share a child's fate."""
-
-    ONE_FOR_ONE = "one_for_one"
-    """None."""
-    REST_FOR_ONE = "rest_for_one"
-    """Those listed after it, which are built on it."""
-    ONE_FOR_ALL = "one_for_all"
-    """All."""
-
-
-@dataclass(frozen=True, slots=True)
-class ChildSpec:
-    """How to start a child, and what its end means."""
-
-    id: str
-    """Unique among its siblings; the actor's name is `supervisor/id`."""
-    start: Callable[[], Actor]
-    """Makes a new actor for each incarnation. Runs where the actor runs."""
-    restart: Restart = Restart.PERMANENT
-    shutdown_seconds: float = SHUTDOWN_SECONDS
-    """How long it may take to stop; then it is killed."""
-    intensity: int | None = None
-    """Failures in `period_seconds` this child alone may have; None leaves it to the supervisor's budget."""
-    period_seconds: float = DEFAULT_BUDGET.period_seconds
-    backoff: Backoff = Backoff()
-    capacity: int = CAPACITY
-    overflow: Overflow = Overflow.REFUSE
-    runs_on: RunsOn = "loop"
-
-    def __post_init__(self) -> None:
-        if not self.id or "/" in self.id:
-            raise ValueError(f"a child's id is one part of a path, without '/', got {self.id!r}")
-        if self.shutdown_seconds < 0:
-            raise ValueError(f"{self.id}: shutdown_seconds is {self.shutdown_seconds}: it cannot be negative")
-        if self.intensity is not None:
-            Budget(self.intensity, self.period_seconds)  # raises what is wrong with them
 
 
 def start_child(supervisor: Ref, spec: ChildSpec) -> Ref:
@@ -113,14 +69,14 @@ class _Overdue:
     """A child has not stopped within its deadline."""
 
     child: "_Child"
-    restarts: int
 
 
 @dataclass(frozen=True, slots=True)
 class _StartNow:
     """A backoff is over: start this child, or (None) go on with the list."""
 
-    child: "_Child | None"
+    by: "Supervisor"
+    child: "_Child | None" = None
 
 
 class _CloseIfRefused:
@@ -142,17 +98,25 @@ class _CloseIfRefused:
 class _Child:
     """What a supervisor knows of a child."""
 
-    __slots__ = ("cell", "dynamic", "history", "leaving", "overdue", "spec", "timer", "up")
+    __slots__ = ("backoff", "cell", "dynamic", "history", "leaving", "overdue", "running", "spec")
 
     def __init__(self, spec: ChildSpec, cell: Cell, *, dynamic: bool) -> None:
         self.spec = spec
         self.cell = cell
         self.dynamic = dynamic
         self.history = History()
-        self.up = False  # between our start() and its ChildExited
-        self.leaving = False  # stopped for good as soon as it has stopped
-        self.timer: Timer | None = None  # of its backoff
-        self.overdue: Timer | None = None  # of its shutdown
+        #: The incarnation we have started and not yet heard the end of.
+        self.running: int | None = None
+        #: To be removed when it has stopped.
+        self.leaving = False
+        self.backoff: Timer | None = None
+        #: Its deadline, while it is stopping because we told it to.
+        self.overdue: Timer | None = None
+
+    @property
+    def keeps_its_place(self) -> bool:
+        """Whether its address outlives a stop that we order."""
+        return not (self.leaving or self.dynamic or self.spec.restart is Restart.TEMPORARY)
 
 
 class Supervisor(Actor):
@@ -190,8 +154,8 @@ class Supervisor(Actor):
         cell = self._kernel_here()
         wanted = {f"{self.name}/{spec.id}" for spec in self._specs}
         for name, left in tuple((cell.children or {}).items()):
-            if name not in wanted:  # started later in an earlier life: nobody remembers how to start it
-                left.close()
+            if name not in wanted and left.restarts >= 0:
+                left.close()  # added in an earlier life: nobody remembers how to start it again
         for spec in self._specs:
             kept = (cell.children or {}).get(f"{self.name}/{spec.id}")
             self._children[spec.id] = _Child(spec, kept or _make_cell(cell, spec), dynamic=False)
@@ -212,10 +176,11 @@ class Supervisor(Actor):
             case _StopChild():
                 self._stop_for_good(message.child_id)
             case _Overdue():
-                if message.child.up and message.child.cell.restarts == message.restarts:
+                if self._children.get(message.child.spec.id) is message.child and message.child.overdue is not None:
                     message.child.cell.kill()
             case _StartNow():
-                self._start_now(message.child)
+                if message.by is self:
+                    self._start_now(message.child)
             case _WhichChildren():
                 return {child_id: child.cell.ref for child_id, child in self._children.items()}
             case _:
@@ -227,14 +192,13 @@ class Supervisor(Actor):
         self._ending = True
         self._to_start.clear()
         self._starting = None
-        for child in self._children.values():
-            if child.timer is not None:
-                child.timer.cancel()
-                child.timer = None
         for child in reversed(tuple(self._children.values())):
-            if child.up and child.dynamic:
+            if child.backoff is not None:
+                child.backoff.cancel()
+                child.backoff = None
+            if child.running is not None and child.dynamic:
                 self._stop_one(child)
-        self._to_stop = [child for child in self._children.values() if child.up and not child.dynamic]
+        self._to_stop = [child for child in self._listed() if child.running is not None]
         self._stop_next()
         return not self._anyone_up()
 
@@ -262,48 +226,44 @@ class Supervisor(Actor):
         if child is None:
             return
         child.leaving = True
-        if child.up:
+        if child.running is not None:
             self._stop_one(child)
         else:
             self._remove(child)
+            self._go_on()
 
     # -- ends -------------------------------------------------------------------------------------------------
 
     def _exited(self, message: ChildExited) -> None:
         child = self._children.get(message.cell.name.rpartition("/")[2])
-        if child is None or child.cell is not message.cell:
-            return
-        stopped_by_us = child.overdue is not None
-        child.up = False
-        if child.overdue is not None:
-            child.overdue.cancel()
-            child.overdue = None
-        if child is self._starting:
-            self._starting = None
+        if child is None or child.cell is not message.cell or child.running != message.incarnation:
+            return  # of a child or an incarnation that we have given up
+        child.running = None
+        deadline, child.overdue = child.overdue, None
+        if deadline is not None:
+            deadline.cancel()
         if child.leaving or child.cell.state is State.DEAD:
             self._remove(child)
-        elif not stopped_by_us and not self._ending:
+        elif deadline is None and not self._ending:
             self._failed(child, message)
         self._go_on()
 
     def _failed(self, child: _Child, message: ChildExited) -> None:
-        if not wants_restart(child.spec.restart, message.reason):
-            self._remove(child)
-            return
+        own = child.spec.intensity
+        budget = self._budget if own is None else Budget(own, child.spec.period_seconds)
         now, chance = self.now(), self._chance()
-        own = Budget(child.spec.intensity, child.spec.period_seconds) if child.spec.intensity is not None else None
-        self._history, verdict = decide(self._history, self._budget, child.spec.backoff, now, chance)
-        child.history, own_verdict = decide(child.history, own or self._budget, child.spec.backoff, now, chance)
-        if own is not None and isinstance(own_verdict, Escalate):
-            verdict = own_verdict
-        if isinstance(verdict, Escalate) or isinstance(own_verdict, Escalate):
-            self._give_up(child, verdict if isinstance(verdict, Escalate) else own_verdict, message)
+        child.history, verdict = decide(child.history, budget, child.spec.backoff, now, chance)
+        delay_seconds = 0.0 if isinstance(verdict, Escalate) else verdict.delay_seconds
+        if own is None:
+            self._history, verdict = decide(self._history, budget, child.spec.backoff, now, chance)
+        if isinstance(verdict, Escalate):
+            self._give_up(child, verdict, message)
         elif self._strategy is Strategy.ONE_FOR_ONE or child.dynamic:
-            self._restart_later(child, own_verdict.delay_seconds)
+            self._restart_later(child, delay_seconds)
         else:
-            self._restart_group(child, own_verdict.delay_seconds)
+            self._restart_group(child, delay_seconds)
 
-    def _give_up(self, child: _Child, verdict: Any, message: ChildExited) -> None:
+    def _give_up(self, child: _Child, verdict: Escalate, message: ChildExited) -> None:
         budget = verdict.budget
         self._failure = IntensityExceeded(
             f"{self.name}: {verdict.failures} failures within {budget.period_seconds} s, allowed are "
@@ -314,23 +274,26 @@ class Supervisor(Actor):
             raise self._failure
 
     def _restart_later(self, child: _Child, delay_seconds: float) -> None:
-        if delay_seconds <= 0:
-            self._launch(child)
+        if delay_seconds > 0:
+            child.backoff = self.tell_after(delay_seconds, _StartNow(self, child))
         else:
-            child.timer = self.tell_after(delay_seconds, _StartNow(child))
+            self._launch(child)
 
     def _restart_group(self, child: _Child, delay_seconds: float) -> None:
-        listed = [each for each in self._children.values() if not each.dynamic]
+        """Stop all who share the child's fate, then start them again, with whoever was still to be started."""
+        listed = self._listed()
         first = listed.index(child) if self._strategy is Strategy.REST_FOR_ONE else 0
-        group = listed[first:]
-        waiting = {id(each) for each in (*group, *self._to_start)}
+        down = {each.spec.id for each in (*self._to_start, *self._to_stop)}
         if self._starting is not None:
-            waiting.add(id(self._starting))
-        self._to_stop = [each for each in listed if each.up and (each in group or each in self._to_stop)]
-        self._to_start = [each for each in listed if id(each) in waiting]
+            down.add(self._starting.spec.id)
+        group = [each for at, each in enumerate(listed) if at >= first or each.spec.id in down]
+        self._to_stop = [each for each in group if each.running is not None]
+        self._to_start = [each for each in group if each.spec.restart is not Restart.TEMPORARY]
         self._starting = None
         self._delay_seconds = max(self._delay_seconds, delay_seconds)
-        # One that is being stopped already is waited for; otherwise begin with the last.
+
+    def _listed(self) -> list[_Child]:
+        return [child for child in self._children.values() if not child.dynamic]
 
     # -- the two work lists -----------------------------------------------------------------------------------
 
@@ -348,25 +311,22 @@ class Supervisor(Actor):
     def _stop_next(self) -> None:
         while self._to_stop:
             child = self._to_stop[-1]
-            if child.up and child.overdue is None:
+            if child.running is not None:
                 self._stop_one(child)
-            if child.up:
                 return
             self._to_stop.pop()
-        if self._to_start and not self._ending:
+        if self._to_start:
             self._start_after_delay()
 
     def _start_after_delay(self) -> None:
         delay_seconds, self._delay_seconds = self._delay_seconds, 0.0
         if delay_seconds > 0:
-            self.tell_after(delay_seconds, _StartNow(None))
+            self.tell_after(delay_seconds, _StartNow(self))
         else:
             self._start_next()
 
     def _start_next(self) -> None:
-        if self._ending or self._to_stop:
-            return
-        while self._to_start and self._starting is None:
+        while self._to_start and self._starting is None and not (self._ending or self._to_stop):
             child = self._to_start.pop(0)
             if child.spec.restart is not Restart.TEMPORARY:  # a temporary child does not report its start
                 self._starting = child
@@ -375,29 +335,33 @@ class Supervisor(Actor):
     def _start_now(self, child: _Child | None) -> None:
         if child is None:
             self._start_next()
-        elif child.timer is not None:
-            child.timer = None
+        elif child.backoff is not None:
+            child.backoff = None
             self._launch(child)
 
     def _launch(self, child: _Child) -> None:
-        child.up = child.cell.start()
-        if not child.up:  # somebody stopped it for good while it waited for its restart
+        if child.cell.start():
+            child.running = child.cell.restarts
+        else:  # somebody stopped it for good while it waited for its restart
             self._remove(child)
 
     def _stop_one(self, child: _Child) -> None:
-        child.overdue = self.tell_after(child.spec.shutdown_seconds, _Overdue(child, child.cell.restarts))
-        child.cell.ask_to_stop(keep=not (child.leaving or child.dynamic or self._ending))
+        if child.overdue is None:
+            child.overdue = self.tell_after(child.spec.shutdown_seconds, _Overdue(child))
+            child.cell.ask_to_stop(keep=child.keeps_its_place)
 
     def _remove(self, child: _Child) -> None:
-        if child.timer is not None:
-            child.timer.cancel()
+        if child.backoff is not None:
+            child.backoff.cancel()
         if child is self._starting:
             self._starting = None
+        if child in self._to_start:
+            self._to_start.remove(child)
         self._children.pop(child.spec.id, None)
         child.cell.close()
 
     def _anyone_up(self) -> bool:
-        return any(child.up for child in self._children.values())
+        return any(child.running is not None for child in self._children.values())
 
 
 def _make_cell(supervisor: Cell, spec: ChildSpec) -> Cell:

@@ -61,7 +61,8 @@ class ThreadCell(Cell):
             if not self._done(epoch, item, handled=True):
                 return
             left -= 1
-        self.executor.call_soon(self)
+        if not self.mailbox.sleep():
+            self.executor.call_soon(self)
 
     def _next(self, epoch: int) -> Any:
         with self.system.lock:  # a kill may come from the loop at any time

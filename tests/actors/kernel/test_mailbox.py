@@ -1,0 +1,120 @@
+"""The mailbox against two plain lists."""
+
+from typing import Any
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from callboard.actors.kernel.mailbox import NOTHING, Mailbox, Put
+
+CAPACITY = 4
+
+
+class Signal:
+    pass
+
+
+class MailboxMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.mailbox = Mailbox(CAPACITY)
+        self.user: list[Any] = []
+        self.control: list[Any] = []
+        self.awake = True
+        self.closed = False
+        self.sent = 0
+
+    @rule(item=st.integers())
+    def put(self, item: int) -> None:
+        outcome = self.mailbox.put(item)
+        if self.closed:
+            assert outcome is Put.CLOSED
+        elif len(self.user) >= CAPACITY:
+            assert outcome is Put.FULL
+        else:
+            assert outcome is (Put.QUEUED if self.awake else Put.WAKE)
+            self.user.append(item)
+            self.awake = True
+            self.sent += 1
+
+    @rule(item=st.integers())
+    def put_control(self, item: int) -> None:
+        outcome = self.mailbox.put_control(item)
+        if self.closed:
+            assert outcome is Put.CLOSED
+        else:
+            assert outcome is (Put.QUEUED if self.awake else Put.WAKE)
+            self.control.append(item)
+            self.awake = True
+            self.sent += 1
+
+    @precondition(lambda self: self.awake and not self.closed)
+    @rule()
+    def take(self) -> None:
+        lane = self.control or self.user
+        expected = lane.pop(0) if lane else NOTHING
+        assert self.mailbox.peek() is expected or self.mailbox.peek() == expected
+        assert self.mailbox.take() == expected
+        self.awake = expected is not NOTHING
+
+    @precondition(lambda self: self.awake and not self.closed)
+    @rule()
+    def sleep(self) -> None:
+        empty = not (self.user or self.control)
+        assert self.mailbox.sleep() is empty
+        self.awake = not empty
+
+    @rule()
+    def hold(self) -> None:
+        self.mailbox.put_control(Signal(), counted=False)
+        self.mailbox.hold(drop=Signal)
+        self.awake = True
+
+    @rule()
+    def close(self) -> None:
+        assert self.mailbox.close() == self.control + self.user
+        self.user, self.control, self.closed = [], [], True
+
+    @invariant()
+    def same(self) -> None:
+        assert len(self.mailbox) == len(self.user) + len(self.control)
+        assert self.mailbox.accepted == self.sent
+        assert self.mailbox.is_open is not self.closed
+
+
+TestMailbox = MailboxMachine.TestCase
+
+
+class Door:
+    opened = 0
+
+    def open(self) -> None:
+        self.opened += 1
+
+
+def test_a_waiting_producer_is_let_in_when_the_lane_is_refilled_or_closed() -> None:
+    mailbox, door, late = Mailbox(1), Door(), Door()
+    mailbox.put("first")
+    assert mailbox.put_or_wait("second", door) is Put.FULL
+    mailbox.take()
+    assert door.opened == 1
+    assert mailbox.put_or_wait("second", door) is Put.QUEUED
+    assert mailbox.put_or_wait("third", late) is Put.FULL
+    mailbox.close()
+    assert late.opened == 1
+    assert mailbox.put_or_wait("third", late) is Put.CLOSED
+
+
+def test_a_producer_that_has_given_up_is_not_let_in() -> None:
+    mailbox, door = Mailbox(1), Door()
+    mailbox.put("first")
+    mailbox.put_or_wait("second", door)
+    mailbox.give_up(door)
+    mailbox.take()
+    assert door.opened == 0
+
+
+def test_no_room_at_all_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least one message"):
+        Mailbox(0)

@@ -1,0 +1,147 @@
+"""The loop thread: it survives what is thrown at it, wakes once a burst, and its watchdog sees who holds it."""
+
+import asyncio
+import signal
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from callboard.actors.kernel import Actor, ActorSystem, Held, LoopScheduler, Watchdog
+
+Until = Callable[[Callable[[], bool]], None]
+
+
+def test_a_task_that_raises_system_exit_does_not_end_the_loop(scheduler: LoopScheduler, until: Until) -> None:
+    async def leave() -> None:
+        raise SystemExit(1)
+
+    task = asyncio.run_coroutine_threadsafe(leave(), scheduler.loop)
+    until(task.done)
+    done = threading.Event()
+    scheduler.call_soon(done.set)
+    assert done.wait(5)
+    assert scheduler.escaped == 1
+
+
+def test_a_callback_that_raises_does_not_stop_the_next_one(scheduler: LoopScheduler) -> None:
+    done = threading.Event()
+
+    def fail() -> None:
+        raise KeyboardInterrupt
+
+    scheduler.call_soon(fail)
+    scheduler.call_at(scheduler.now(), fail)
+    scheduler.call_soon(lambda: scheduler.call_at(scheduler.now() + 0.005, done.set))
+    assert done.wait(5)
+    assert scheduler.escaped == 2
+
+
+def test_a_burst_of_posts_wakes_the_loop_once(scheduler: LoopScheduler, monkeypatch: Any) -> None:
+    gate, done, entered = threading.Event(), threading.Event(), threading.Event()
+    wakes = 0
+    wake = scheduler.loop.call_soon_threadsafe
+
+    def counted(*arguments: Any) -> Any:
+        nonlocal wakes
+        wakes += 1
+        return wake(*arguments)
+
+    def block() -> None:
+        entered.set()
+        gate.wait(5)
+
+    scheduler.loop.call_soon_threadsafe(block)
+    assert entered.wait(5)
+    monkeypatch.setattr(scheduler, "loop", CountingLoop(scheduler.loop, counted))
+    for _ in range(1_000):
+        scheduler.call_soon(int)
+    scheduler.call_soon(done.set)
+    gate.set()
+    assert done.wait(5)
+    monkeypatch.undo()
+    assert wakes == 1
+
+
+class CountingLoop:
+    def __init__(self, loop: asyncio.AbstractEventLoop, call_soon_threadsafe: Callable[..., Any]) -> None:
+        self.call_soon = loop.call_soon
+        self.call_soon_threadsafe = call_soon_threadsafe
+
+
+def test_timers_are_never_early_and_may_be_cancelled_from_elsewhere(scheduler: LoopScheduler) -> None:
+    seen: list[float] = []
+    done = threading.Event()
+    begun = scheduler.now()
+
+    def note(due_seconds: float) -> None:
+        seen.append(scheduler.now() - due_seconds)
+
+    delays = [0.0004, 0.0015, 0.0031]
+    for delay in delays:
+        scheduler.call_at(begun + delay, partial(note, begun + delay))
+    cancelled = scheduler.call_at(begun + 0.002, lambda: seen.append(-1.0))
+    cancelled.cancel()
+    scheduler.call_at(begun + 0.01, done.set)
+    assert done.wait(5)
+    assert len(seen) == len(delays)
+    assert min(seen) >= 0
+
+
+def test_the_host_keeps_its_loop_and_its_signal_handlers() -> None:
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGCHLD), signal.set_wakeup_fd(-1)
+
+    async def host() -> bool:
+        mine = asyncio.get_running_loop()
+        scheduler = LoopScheduler("guest").start()
+        same = asyncio.get_running_loop() is mine and scheduler.loop is not mine
+        return same and await asyncio.to_thread(scheduler.stop, 5)
+
+    assert asyncio.run(host())
+    assert before == (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGCHLD), signal.set_wakeup_fd(-1))
+
+
+def test_stopping_ends_tasks_that_are_left() -> None:
+    scheduler = LoopScheduler("test").start()
+    ended = threading.Event()
+
+    entered = threading.Event()
+
+    async def wait() -> None:
+        entered.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.set()
+
+    asyncio.run_coroutine_threadsafe(wait(), scheduler.loop)
+    assert entered.wait(5)
+    assert scheduler.stop(5)
+    assert scheduler.stop(5)
+    assert ended.is_set()
+    scheduler.call_soon(ended.clear)  # ignored
+    assert ended.is_set()
+
+
+def test_a_scheduler_that_was_never_started_can_be_stopped() -> None:
+    assert LoopScheduler("test").stop(1)
+
+
+def test_the_watchdog_names_who_holds_the_loop(until: Until) -> None:
+    held: list[Held] = []
+    watchdog = Watchdog(limit_seconds=0.02, report=held.append)
+    scheduler = LoopScheduler("test", watchdog=watchdog).start()
+    system = ActorSystem(scheduler)
+
+    class Hog(Actor):
+        def on_receive(self, message: Any) -> None:
+            message.wait(5)
+
+    gate = threading.Event()
+    system.spawn(Hog, "hog").tell(gate)
+    until(lambda: bool(held))
+    gate.set()
+    system.shutdown(5)
+    assert scheduler.stop(5)
+    assert (held[0].actor, held[0].message_type, watchdog.count) == ("hog", "Event", 1)
+    assert held[0].seconds >= 0.02

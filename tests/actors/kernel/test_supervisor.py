@@ -1,0 +1,428 @@
+"""Supervision, in virtual time: a small model of OTP's rules for the strategies, and examples for the rest."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from callboard.actors.kernel import (
+    Actor,
+    ActorDeadError,
+    ActorSystem,
+    Backoff,
+    ChildSpec,
+    Down,
+    ExitReason,
+    IntensityExceeded,
+    NameTaken,
+    Ref,
+    Restart,
+    SimulatedScheduler,
+    Strategy,
+    Supervisor,
+    children_of,
+    start_child,
+    stop_child,
+)
+
+AT_ONCE = Backoff(initial_seconds=0, maximum_seconds=0)
+Log = list[tuple[str, str]]
+
+
+class Logged(Actor):
+    """Writes down when it starts and stops; does what it is told."""
+
+    def __init__(self, log: Log, label: str) -> None:
+        self.log, self.label = log, label
+
+    def on_start(self) -> None:
+        self.log.append(("start", self.label))
+
+    def on_receive(self, message: Any) -> Any:
+        if message == "crash":
+            self.log.append(("crash", self.label))
+            raise ValueError("told to")
+        if message == "leave":
+            self.stop()
+        return message
+
+    def on_stop(self) -> None:
+        self.log.append(("stop", self.label))
+
+
+class Stubborn(Logged):
+    """Never agrees to stop."""
+
+    def on_stopping(self) -> bool:
+        return False
+
+
+@dataclass
+class World:
+    """A supervised family in virtual time."""
+
+    simulation: SimulatedScheduler
+    system: ActorSystem
+    log: Log
+    root: Ref
+
+    @classmethod
+    def of(cls, specs: Callable[[Log], list[ChildSpec]], *, seed: int = 0, **supervisor: Any) -> "World":
+        simulation = SimulatedScheduler(seed)
+        system, log = ActorSystem(simulation), Log()
+        root = system.spawn(lambda: Supervisor(specs(log), **supervisor), "root")
+        simulation.run_until_idle()
+        return cls(simulation, system, log, root)
+
+    def run(self) -> Log:
+        """Until idle; what happened since the last time."""
+        self.simulation.run_until_idle()
+        happened = self.log[:]
+        self.log.clear()
+        return happened
+
+    def child(self, child_id: str) -> Ref:
+        return self.system.ref(f"root/{child_id}")
+
+
+def spec(log: Log, child_id: str, kind: type[Logged] = Logged, **options: Any) -> ChildSpec:
+    options.setdefault("backoff", AT_ONCE)
+    return ChildSpec(child_id, lambda: kind(log, child_id), **options)
+
+
+# -- the strategies, against a model ---------------------------------------------------------------------------------
+
+
+class Model:
+    """What OTP says must happen, in a page."""
+
+    def __init__(self, kinds: list[Restart], strategy: Strategy, intensity: int) -> None:
+        self.kinds = {str(at): kind for at, kind in enumerate(kinds)}
+        self.strategy, self.intensity = strategy, intensity
+        self.up = list(self.kinds)
+        self.failures = 0
+        self.dead = False
+
+    def end(self, child_id: str, how: str) -> Log:
+        """The log after this child has crashed, or left by itself."""
+        if self.dead or child_id not in self.up:
+            return []
+        log = [("crash" if how == "crash" else "stop", child_id)]
+        kind = self.kinds[child_id]
+        if kind is Restart.TEMPORARY or (kind is Restart.TRANSIENT and how == "leave"):
+            self.up.remove(child_id)
+            return log
+        self.failures += 1
+        others = [each for each in self.up if each != child_id]
+        if self.failures > self.intensity:
+            self.dead, self.up = True, []
+            return log + [("stop", each) for each in reversed(others)]
+        at = self.up.index(child_id)
+        group = {
+            Strategy.ONE_FOR_ONE: [child_id],
+            Strategy.REST_FOR_ONE: self.up[at:],
+            Strategy.ONE_FOR_ALL: self.up[:],
+        }[self.strategy]
+        again = [each for each in group if self.kinds[each] is not Restart.TEMPORARY]
+        self.up = [each for each in self.up if each not in group or each in again]
+        stops = [("stop", each) for each in reversed(group) if each != child_id]
+        return log + stops + [("start", each) for each in again]
+
+
+@given(
+    kinds=st.lists(st.sampled_from(Restart), min_size=1, max_size=5),
+    strategy=st.sampled_from(Strategy),
+    intensity=st.integers(0, 6),
+    ends=st.lists(st.tuples(st.integers(0, 4), st.sampled_from(["crash", "leave"])), max_size=12),
+    seed=st.integers(0, 1000),
+)
+def test_strategies_do_what_the_model_says(
+    kinds: list[Restart], strategy: Strategy, intensity: int, ends: list[tuple[int, str]], seed: int
+) -> None:
+    world = World.of(
+        lambda log: [spec(log, str(at), restart=kind) for at, kind in enumerate(kinds)],
+        seed=seed,
+        strategy=strategy,
+        intensity=intensity,
+    )
+    assert world.run() == [("start", str(at)) for at in range(len(kinds))]
+    refs = [world.child(str(at)) for at in range(len(kinds))]
+    model = Model(kinds, strategy, intensity)
+    for at, how in ends:
+        refs[at % len(kinds)].tell(how)
+        assert world.run() == model.end(str(at % len(kinds)), how)
+    assert {str(at) for at, ref in enumerate(refs) if ref.is_alive()} == set(model.up)
+    assert world.root.is_alive() is not model.dead
+    assert world.system.statistics().unaccounted == 0
+
+
+@given(
+    strategy=st.sampled_from(Strategy),
+    doomed=st.lists(st.integers(0, 3), max_size=6),
+    slow=st.sets(st.integers(0, 3)),
+    runs_on=st.sampled_from(["loop", "thread"]),
+    choices=st.data(),
+)
+def test_whoever_fails_whenever_all_are_up_again_in_the_end(
+    strategy: Strategy, doomed: list[int], slow: set[int], runs_on: Any, choices: st.DataObject
+) -> None:
+    simulation = SimulatedScheduler(lambda options: choices.draw(st.integers(0, options - 1)))
+    system, log = ActorSystem(simulation), Log()
+    specs = [
+        spec(log, str(at), Stubborn if at in slow else Logged, shutdown_seconds=1.0, runs_on=runs_on) for at in range(4)
+    ]
+    system.spawn(lambda: Supervisor(specs, strategy, intensity=100), "root")
+    while simulation.step() and len(log) < 2:
+        pass
+    for at in doomed:  # in the middle of starts, stops and kills
+        system.ref(f"root/{at}").tell("crash")
+        simulation.step()
+    simulation.run_until_idle()
+    replies = [system.ref(f"root/{at}").ask(at, block=False) for at in range(4)]
+    simulation.run_until_idle()
+    assert [reply.get(timeout=0) for reply in replies] == [0, 1, 2, 3]
+    assert system.statistics().unaccounted == 0
+    simulation.close()
+
+
+# -- examples ----------------------------------------------------------------------------------------------------------
+
+
+def three(log: Log) -> list[ChildSpec]:
+    return [spec(log, child_id) for child_id in "abc"]
+
+
+def test_a_ref_survives_the_restart_and_what_was_sent_meanwhile_is_handled() -> None:
+    world = World.of(lambda log: [spec(log, "a", backoff=Backoff(1, 1, 0), capacity=3)], intensity=5)
+    child = world.child("a")
+    child.tell("crash")
+    child.tell("crash")
+    world.simulation.run_until_idle(until_seconds=0.5)
+    assert world.system.tree()[0].children[0].state == "waiting"
+    reply = child.ask("meanwhile", block=False)
+    assert child.is_alive()
+    world.simulation.run_until_idle()
+    assert reply.get(timeout=0) == "meanwhile"
+    assert world.simulation.now() == 1.0
+    assert world.system.tree()[0].children[0].restarts == 2
+
+
+def test_children_stop_in_reverse_order() -> None:
+    world = World.of(three)
+    world.run()
+    assert world.system.shutdown(5)
+    assert world.run() == [("stop", "c"), ("stop", "b"), ("stop", "a")]
+    assert world.system.statistics().actors == 0
+
+
+def test_a_child_that_does_not_stop_is_killed_at_its_own_deadline() -> None:
+    world = World.of(lambda log: [spec(log, "a"), spec(log, "b", Stubborn, shutdown_seconds=2.0), spec(log, "c")])
+    downs: list[tuple[float, Down]] = []
+    stubborn = world.child("b")
+    world.system.watch(stubborn, lambda down: downs.append((world.simulation.now(), down)))
+    world.run()
+    assert world.system.shutdown(10)
+    assert world.run() == [("stop", "c"), ("stop", "a")]
+    assert downs == [(2.0, Down(stubborn, ExitReason.KILLED))]
+
+
+def test_children_started_later_stop_first_and_at_the_same_time() -> None:
+    world = World.of(three)
+    for at in range(10):
+        start_child(
+            world.root, spec(world.log, f"s{at}", Stubborn, shutdown_seconds=2.0, restart=Restart.TEMPORARY)
+        ).tell("hello")
+    world.run()
+    assert world.system.shutdown(10)
+    assert world.simulation.now() == 2.0
+    assert world.run() == [("stop", "c"), ("stop", "b"), ("stop", "a")]
+
+
+def test_too_many_failures_in_the_period_are_told_to_the_next_supervisor_which_starts_all_anew() -> None:
+    log = Log()
+    simulation = SimulatedScheduler(3)
+    system = ActorSystem(simulation)
+    inner = ChildSpec("inner", lambda: Supervisor(three(log), intensity=1, period_seconds=5), backoff=AT_ONCE)
+    root = system.spawn(lambda: Supervisor([inner], intensity=1), "root")
+    downs: list[Down] = []
+    simulation.run_until_idle()
+    child = system.ref("root/inner/b")
+    system.watch(system.ref("root/inner"), downs.append)
+    child.tell("crash")
+    simulation.run_until_idle()
+    log.clear()
+    child.tell("crash")
+    simulation.run_until_idle()
+    assert log == [("crash", "b"), ("stop", "c"), ("stop", "a"), ("start", "a"), ("start", "b"), ("start", "c")]
+    assert isinstance(downs[0].error, IntensityExceeded)
+    assert "2 failures within 5 s, allowed are 1; the last was b" in str(downs[0].error)
+    reply = child.ask("same ref", block=False)
+    simulation.run_until_idle()
+    assert reply.get(timeout=0) == "same ref"
+    assert root.is_alive()
+
+
+def test_failures_far_apart_do_not_add_up() -> None:
+    world = World.of(three, intensity=1, period_seconds=5)
+    for at in range(5):
+        world.simulation.run_until_idle(until_seconds=at * 5.0)
+        world.child("a").tell("crash")
+    world.simulation.run_until_idle()
+    assert world.root.is_alive()
+
+
+def test_a_child_with_a_budget_of_its_own_is_judged_by_it() -> None:
+    world = World.of(lambda log: [spec(log, "a", intensity=4), spec(log, "b")], intensity=1)
+    for _ in range(4):
+        world.child("a").tell("crash")
+        world.simulation.run_until_idle()
+    world.child("b").tell("crash")
+    world.simulation.run_until_idle()
+    assert world.root.is_alive()
+    world.child("a").tell("crash")
+    world.simulation.run_until_idle()
+    assert not world.root.is_alive()
+
+
+def test_a_start_that_fails_counts_as_a_crash_and_holds_up_those_after_it() -> None:
+    log, attempts = Log(), list[int]()
+
+    class Later(Logged):
+        def on_start(self) -> None:
+            attempts.append(1)
+            if len(attempts) < 3:
+                raise OSError("not yet")
+            super().on_start()
+
+    world = World.of(
+        lambda _: [spec(log, "a"), spec(log, "b", Later, backoff=Backoff(1, 8, 0)), spec(log, "c")], intensity=5
+    )
+    assert log == [("start", "a"), ("start", "b"), ("start", "c")]
+    assert world.simulation.now() == 1.0  # at once, then after one second
+
+
+def test_a_group_is_restarted_after_the_backoff_of_who_failed() -> None:
+    world = World.of(
+        lambda log: [spec(log, child_id, backoff=Backoff(1, 8, 0)) for child_id in "abc"],
+        strategy=Strategy.ONE_FOR_ALL,
+        intensity=5,
+    )
+    world.run()
+    for begun, ended in ((0.0, 0.0), (0.0, 1.0), (1.0, 3.0)):
+        assert world.simulation.now() == begun
+        world.child("b").tell("crash")
+        happened = world.run()
+        assert happened == [
+            ("crash", "b"),
+            *[("stop", each) for each in "ca"],
+            *[("start", each) for each in "abc"],
+        ]
+        assert world.simulation.now() == ended
+
+
+def test_children_come_and_go_while_the_supervisor_runs() -> None:
+    world = World.of(lambda _: [])
+    ref = start_child(world.root, spec(world.log, "a", restart=Restart.TEMPORARY))
+    ref.tell("sent before it runs")
+    with pytest.raises(NameTaken):
+        start_child(world.root, spec(world.log, "a"))
+    assert dict(children_of(world.root, 1)) == {"a": ref}
+    ref.tell("crash")
+    assert world.run() == [("start", "a"), ("crash", "a")]
+    assert not ref.is_alive()
+    kept = start_child(world.root, spec(world.log, "a"))
+    kept.tell("crash")
+    assert world.run() == [("start", "a"), ("crash", "a"), ("start", "a")]
+    stop_child(world.root, "a")
+    stop_child(world.root, "nobody")
+    assert world.run() == [("stop", "a")]
+    assert not kept.is_alive()
+    assert dict(children_of(world.root, 1)) == {}
+
+
+def test_a_child_that_waits_for_its_restart_can_be_stopped() -> None:
+    world = World.of(lambda log: [spec(log, "a", backoff=Backoff(5, 5, 0)), spec(log, "b")], intensity=9)
+    child = world.child("a")
+    child.tell("crash")
+    world.run()
+    child.tell("crash")
+    world.simulation.run_until_idle(until_seconds=1.0)
+    waiting = child.ask("waits", block=False)
+    stop_child(world.root, "a")
+    world.simulation.run_until_idle()
+    with pytest.raises(ActorDeadError):
+        waiting.get(timeout=0)
+    assert list(children_of(world.root, 1)) == ["b"]
+    assert world.simulation.now() < 5.0
+
+
+def test_a_child_for_a_dead_or_dying_supervisor_is_not_left_waiting() -> None:
+    world = World.of(lambda _: [])
+    world.root.stop()
+    dying = start_child(world.root, spec(world.log, "a"))
+    reply = dying.ask("hello", block=False)
+    world.simulation.run_until_idle()
+    with pytest.raises(ActorDeadError):
+        reply.get(timeout=0)
+    with pytest.raises(ActorDeadError, match="supervisor is dead"):
+        start_child(world.root, spec(world.log, "b"))
+    assert world.system.statistics().actors == 0
+
+
+def test_a_supervisor_that_crashes_leaves_no_child_behind() -> None:
+    class Careless(Supervisor):
+        def on_receive(self, message: Any) -> Any:
+            if message == "crash":
+                raise ValueError("told to")
+            return super().on_receive(message)
+
+    log = Log()
+    simulation = SimulatedScheduler(1)
+    system = ActorSystem(simulation)
+    root = system.spawn(lambda: Careless(three(log)), "root")
+    start_child(root, spec(log, "later", restart=Restart.TEMPORARY))
+    simulation.run_until_idle()
+    assert system.statistics().actors == 5
+    root.tell("crash")
+    simulation.run_until_idle()
+    assert system.statistics().actors == 0
+    assert system.statistics().unaccounted == 0
+
+
+def test_a_thread_that_does_not_come_back_is_replaced(system: ActorSystem) -> None:
+    from threading import Event  # noqa: PLC0415
+
+    gate = Event()
+    log = Log()
+
+    class Hanging(Logged):
+        def on_receive(self, message: Any) -> Any:
+            return gate.wait(10) if message == "hang" else message
+
+    root = system.spawn(
+        lambda: Supervisor([spec(log, "a", Hanging, runs_on="thread", shutdown_seconds=0.01), spec(log, "b")]), "root"
+    )
+    child = children_of(root, 5)["a"]
+    hung = child.ask("hang", block=False)
+    child._cell.ask_to_stop(keep=True)
+    assert hung is not None
+    stop_child(root, "a")
+    with pytest.raises(ActorDeadError):
+        hung.get(timeout=5)
+    gate.set()
+
+
+def test_bad_specs_are_refused() -> None:
+    for options, message in (
+        ({"id": "a/b"}, "without '/'"),
+        ({"id": ""}, "without '/'"),
+        ({"id": "a", "shutdown_seconds": -1}, "cannot be negative"),
+        ({"id": "a", "intensity": -1}, "intensity >= 0"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            ChildSpec(start=Actor, **options)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="different ids"):
+        Supervisor([ChildSpec("a", Actor), ChildSpec("a", Actor)])
