@@ -1,4 +1,4 @@
-"""The embedded default: no model, no key, no network. It looks the question up in the code index and says what is there.
+"""The embedded default: no model, no key, no network. It looks a question up in the code index and says what is there.
 
 A pure function of the conversation. The user's message it answers by asking for code context, the context by a text
 that lists it; it goes through the same session, dispatcher and index as any model.

@@ -16,9 +16,7 @@ from callboard.providers.copilot_provider import CopilotProvider
 from callboard.providers.copilot_tokens import CopilotTokens
 from callboard.providers.gemini import Gemini
 from callboard.providers.offline import Offline
-from callboard.providers.gemini import Gemini
 from callboard.providers.openai_chat import OpenAIChat
-from callboard.providers.openai_responses import OpenAIResponses
 from callboard.providers.openai_responses import OpenAIResponses
 from callboard.providers.openrouter import OpenRouter
 from callboard.providers.scripted import Scripted
