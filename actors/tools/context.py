@@ -1,0 +1,28 @@
+"""What the runtime tells a tool about the call it is in."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from callboard.protocol.ids import Tag
+
+
+@dataclass(frozen=True, slots=True)
+class ToolContext:
+    """Annotate one parameter of a tool with this type to get it; the model neither sees nor fills that parameter."""
+
+    tag: Tag
+    effect_id: str
+    """The same each time this very call is run again: hand it on as an idempotency key."""
+    deadline_at: float
+    """When the call is ended: seconds of the monotonic clock, which all processes of a machine share."""
+    user_text: str = ""
+    """The last message of the user."""
+    workspace: Path | None = None
+
+    @property
+    def remaining_seconds(self) -> float:
+        """From now to the deadline; 0 when it has passed."""
+        return max(0.0, self.deadline_at - time.monotonic())

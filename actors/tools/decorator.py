@@ -1,0 +1,183 @@
+"""`@tool`: a function, what the model is told of it, and what the runtime promises for it."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from typing import Any, Final, Generic, overload
+
+from typing_extensions import ParamSpec, TypeVar
+
+from callboard.actors.tools.invoke import Invoker
+from callboard.actors.tools.schema import Signature, describe, read_signature
+from callboard.actors.tools.shipping import pack
+from callboard.protocol.errors import UsageError
+from callboard.protocol.ids import ToolName
+from callboard.protocol.limits import DEFAULT_TOOL_TIMEOUT_SECONDS, MAX_TOOL_TIMEOUT_SECONDS
+from callboard.protocol.tools import Isolation, Latency, Risk, ToolContract, ToolDefinition
+
+P = ParamSpec("P", default=...)
+R = TypeVar("R", default=Any)
+Choice = TypeVar("Choice", bound=StrEnum)
+
+#: The names that every provider takes (OpenAI's rule, the narrowest).
+NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+
+
+@dataclass(frozen=True, eq=False)
+class Tool(Generic[P, R]):
+    """A function that a model may call. Called directly, it is that function."""
+
+    function: Callable[P, R]
+    definition: ToolDefinition
+    contract: ToolContract
+    signature: Signature
+
+    @property
+    def name(self) -> ToolName:
+        """As the model knows it."""
+        return self.definition.name
+
+    @cached_property
+    def packed(self) -> bytes:
+        """The tool as a child process gets it. Raises UsageError when it cannot be shipped."""
+        return pack(self.name, self.function, self.signature)
+
+    @cached_property
+    def invoker(self) -> Invoker:
+        """The tool ready to be called, in this process. Making it builds validators, 1 ms: ask for it off the loop."""
+        return Invoker(self.name, self.function, self.signature)
+
+    def check(self) -> None:
+        """Raise UsageError if the tool cannot run where its contract says; ask when it is registered.
+
+        Not asked at the decorator already: a function may use names that its module defines further down.
+        """
+        if self.contract.isolation is Isolation.PROCESS:
+            self.packed  # noqa: B018 - making it is the check
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the plain function, here and now."""
+        return self.function(*args, **kwargs)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what is derived from it."""
+        return {name: value for name, value in self.__dict__.items() if name not in ("packed", "invoker")}
+
+
+@overload
+def tool(function: Callable[P, R], /) -> Tool[P, R]: ...
+
+
+@overload
+def tool(
+    *,
+    name: str = "",
+    description: str = "",
+    risk: Risk | str = Risk.READ,
+    timeout: float = DEFAULT_TOOL_TIMEOUT_SECONDS,
+    isolation: Isolation | str | None = None,
+    concurrency: int = 4,
+    latency: Latency | str = Latency.SHORT,
+    idempotent: bool = False,
+    needs_approval: bool = False,
+) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
+
+
+def tool(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str = "",
+    description: str = "",
+    risk: Risk | str = Risk.READ,
+    timeout: float = DEFAULT_TOOL_TIMEOUT_SECONDS,
+    isolation: Isolation | str | None = None,
+    concurrency: int = 4,
+    latency: Latency | str = Latency.SHORT,
+    idempotent: bool = False,
+    needs_approval: bool = False,
+) -> Any:
+    """Make a function a tool, as `@tool` or `@tool(timeout=10)`.
+
+    `timeout` is in seconds. `isolation` is `process` for a `def` and `task` for an `async def` unless it is given.
+    The model's description and the arguments' JSON Schema come from docstring and signature. Raises UsageError for
+    anything that could not work, naming the parameter and the remedy.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Tool:
+        known_as = _name_of(function, name)
+        contract = ToolContract(
+            risk=_choice(known_as, "risk", Risk, risk),
+            timeout_seconds=_deadline(known_as, timeout),
+            isolation=_isolation(known_as, function, isolation),
+            concurrency=_concurrency(known_as, concurrency),
+            latency=_choice(known_as, "latency", Latency, latency),
+            idempotent=idempotent,
+            needs_approval=needs_approval,
+        )
+        signature = read_signature(function, known_as, local_names)
+        definition = ToolDefinition(ToolName(known_as), description or describe(function), signature.json_schema())
+        return Tool(function, definition, contract, signature)
+
+    frame = inspect.currentframe()
+    local_names: Mapping[str, Any] = frame.f_back.f_locals if frame and frame.f_back else {}
+    return decorate if function is None else decorate(function)
+
+
+def _name_of(function: Callable[..., Any], name: str) -> str:
+    if not callable(function):
+        raise UsageError(f"@tool needs a function, not {type(function).__name__}; options are given by name")
+    known_as = name or getattr(function, "__name__", "")
+    if not NAME.fullmatch(known_as):
+        raise UsageError(
+            f"tool name {known_as!r} is not 1 to 64 letters, digits, _ or -; give one with @tool(name=...)"
+        )
+    return known_as
+
+
+def _choice(tool_name: str, option: str, choices: type[Choice], value: str) -> Choice:
+    try:
+        return choices(value)
+    except ValueError:
+        raise UsageError(f"tool {tool_name}: {option}={value!r} is none of {', '.join(choices)}") from None
+
+
+def _deadline(tool_name: str, seconds: float) -> float:
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not math.isfinite(seconds):
+        raise UsageError(f"tool {tool_name}: timeout={seconds!r} is not a number of seconds")
+    if not 0 < seconds <= MAX_TOOL_TIMEOUT_SECONDS:
+        raise UsageError(
+            f"tool {tool_name}: timeout={seconds!r} is out of range; "
+            f"give more than 0 and at most {MAX_TOOL_TIMEOUT_SECONDS:g} seconds"
+        )
+    return float(seconds)
+
+
+def _concurrency(tool_name: str, calls: int) -> int:
+    if isinstance(calls, bool) or not isinstance(calls, int) or calls < 1:
+        raise UsageError(f"tool {tool_name}: concurrency={calls!r} is not a whole number of 1 or more")
+    return calls
+
+
+def _isolation(tool_name: str, function: Callable[..., Any], wanted: Isolation | str | None) -> Isolation:
+    is_async = inspect.iscoroutinefunction(function)
+    if wanted is None:
+        return Isolation.TASK if is_async else Isolation.PROCESS
+    isolation = _choice(tool_name, "isolation", Isolation, wanted)
+    if is_async and isolation is not Isolation.TASK:
+        raise UsageError(
+            f"tool {tool_name}: isolation={isolation.value!r} runs a plain `def`, but this is an `async def`; "
+            "make it a `def`, or leave isolation out"
+        )
+    if not is_async and isolation is Isolation.TASK:
+        raise UsageError(
+            f"tool {tool_name}: isolation='task' runs an `async def`, and a `def` would block the loop of all others; "
+            "make it an `async def`, or use 'process' or 'thread'"
+        )
+    return isolation

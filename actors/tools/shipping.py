@@ -1,0 +1,129 @@
+"""How a tool gets into a child process: by name where the child can import it, else by value.
+
+By name is preferred, since a module that is imported keeps its own state and its own imports. By value serves
+functions of `__main__`, of a notebook, of a test module, and closures.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pickle
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import cloudpickle  # type: ignore[import-untyped]
+
+from callboard.actors.tools.schema import Signature
+from callboard.protocol.errors import UsageError
+
+#: cloudpickle's list of by-value modules belongs to the whole process.
+_by_value_lock = threading.Lock()
+
+
+class Shipped(NamedTuple):
+    """What arrives in the child."""
+
+    name: str
+    function: Callable[..., Any]
+    signature: Signature
+
+
+class ByName(NamedTuple):
+    """Where the child finds the tool."""
+
+    module: str
+    qualname: str
+
+
+def pack(name: str, function: Callable[..., Any], signature: Signature) -> bytes:
+    """The tool as bytes. Raises UsageError, naming what holds it back, when it cannot be shipped."""
+    module = sys.modules.get(function.__module__ or "")
+    importable = module is not None and _child_can_import(module)
+    if module is not None and importable and _is_found(module, function):
+        return pickle.dumps(ByName(module.__name__, function.__qualname__))
+    with _by_value(None if importable else module):
+        try:
+            return bytes(cloudpickle.dumps(Shipped(name, function, signature)))
+        except Exception as error:  # pickling runs __reduce__ of anybody's classes
+            raise UsageError(
+                f"tool {name} cannot be shipped to a child process: {_culprit(function, error)}; "
+                "create it inside the function or at module level, or use isolation='thread'"
+            ) from error
+
+
+def unpack(packed: bytes) -> Shipped:
+    """The tool again, in the child. Raises whatever the import of its module raises."""
+    found = pickle.loads(packed)
+    if isinstance(found, Shipped):
+        return found
+    tool = _lookup(importlib.import_module(found.module), found.qualname)
+    return Shipped(tool.name, tool.function, tool.signature)
+
+
+def _lookup(module: ModuleType, qualname: str) -> Any:
+    found: Any = module
+    for part in qualname.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def _is_found(module: ModuleType, function: Callable[..., Any]) -> bool:
+    """Does the name lead to the tool made of this very function?"""
+    try:
+        return getattr(_lookup(module, function.__qualname__), "function", None) is function
+    except AttributeError:
+        return False
+
+
+def _child_can_import(module: ModuleType) -> bool:
+    """Would another process with our sys.path get the same module by this name?"""
+    origin = getattr(module.__spec__, "origin", None)
+    path = None
+    parts = module.__name__.split(".")
+    for depth in range(1, len(parts) + 1):
+        spec = _find_spec(".".join(parts[:depth]), path)
+        if spec is None:
+            return False
+        path = spec.submodule_search_locations
+    return spec is not None and spec.origin == origin
+
+
+def _find_spec(name: str, path: Any) -> Any:
+    # importlib.util.find_spec would answer from sys.modules, where the module is however it came there.
+    specs = (finder.find_spec(name, path) for finder in sys.meta_path)
+    return next((spec for spec in specs if spec is not None), None)
+
+
+@contextmanager
+def _by_value(module: ModuleType | None) -> Iterator[None]:
+    """Within: what this module defines is pickled by value. `__main__` always is."""
+    if module is None or module.__name__ == "__main__":
+        yield
+        return
+    with _by_value_lock:
+        registered = module.__name__ in cloudpickle.list_registry_pickle_by_value()
+        if not registered:
+            cloudpickle.register_pickle_by_value(module)
+        try:
+            yield
+        finally:
+            if not registered:
+                cloudpickle.unregister_pickle_by_value(module)
+
+
+def _culprit(function: Callable[..., Any], error: Exception) -> str:
+    """The variable of the function that does not pickle, or the whole error if none alone is to blame."""
+    code = function.__code__
+    captured = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
+    values = {name: cell.cell_contents for name, cell in captured.items()}
+    values |= {name: function.__globals__[name] for name in code.co_names if name in function.__globals__}
+    for name, value in values.items():
+        try:
+            cloudpickle.dumps(value)
+        except Exception as reason:  # noqa: BLE001 - as above
+            return f"its variable {name!r} ({type(value).__name__}) cannot be pickled ({reason})"
+    return str(error)

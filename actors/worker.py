@@ -1,0 +1,210 @@
+"""ToolPool: runs the calls of one kind (isolation and latency), each to exactly one outcome.
+
+    StartCall --> waiting --> running --> ended            (result, failure, crash)
+                     |           '--> ending --> ended     (deadline or StopCall: asked, after a grace period killed)
+                     '--> ended                            (deadline or StopCall)
+
+It decides when; how is the business of its workers (worker_process, worker_task, worker_thread).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from callboard.actors.kernel import Actor, LoopScheduler, Ref
+from callboard.actors.tools.context import ToolContext
+from callboard.actors.tools.decorator import Tool
+from callboard.actors.tools.invoke import Result
+from callboard.actors.worker_call import Call, Ended, Ending, Workers
+from callboard.actors.worker_process import ProcessOptions, ProcessWorkers
+from callboard.actors.worker_task import TaskWorkers
+from callboard.actors.worker_thread import ThreadWorkers
+from callboard.protocol.commands import RunTool
+from callboard.protocol.errors import UsageError
+from callboard.protocol.events import (
+    ToolCallCancelled,
+    ToolCallCompleted,
+    ToolCallFailed,
+    ToolCallStarted,
+    ToolCallTimedOut,
+)
+from callboard.protocol.ids import Tag, ToolName
+from callboard.protocol.limits import TOOL_GRACE_SECONDS
+from callboard.protocol.tools import FailureCode, Isolation, ToolFailure
+
+logger = logging.getLogger("callboard.tools")
+
+#: Calls that wait for a worker; more are refused as overloaded. The dispatcher's own queues come before this one.
+MAX_WAITING_CALLS: Final = 1_024
+
+
+@dataclass(frozen=True, slots=True)
+class StartCall:
+    """Run it; ToolCallStarted and then one terminal event go to `reply_to`."""
+
+    run: RunTool
+    tool: Tool
+    context: ToolContext
+    reply_to: Ref
+
+
+@dataclass(frozen=True, slots=True)
+class StopCall:
+    """Nobody wants the result any more: end the call. Its terminal event is ToolCallCancelled."""
+
+    tag: Tag
+
+
+@dataclass(frozen=True, slots=True)
+class CountAbandoned:
+    """An ask: calls per tool name that ended at their deadline and still hold a thread, as a Counter."""
+
+
+@dataclass(frozen=True, slots=True)
+class _DeadlinePassed:
+    call: Call
+
+
+@dataclass(frozen=True, slots=True)
+class _GraceOver:
+    call: Call
+
+
+MakeWorkers = Callable[[asyncio.AbstractEventLoop, Ended], Workers]
+
+
+def make_workers(isolation: Isolation, options: ProcessOptions) -> MakeWorkers:
+    """Those who run calls of this isolation."""
+    table: Mapping[Isolation, MakeWorkers] = {
+        Isolation.PROCESS: lambda loop, ended: ProcessWorkers(loop, ended, options),
+        Isolation.TASK: TaskWorkers,
+        Isolation.THREAD: ThreadWorkers,
+    }
+    return table[isolation]
+
+
+class ToolPool(Actor):
+    """See the module. One per isolation and latency, on the loop thread of a LoopScheduler."""
+
+    def __init__(self, isolation: Isolation, options: ProcessOptions | None = None) -> None:
+        self._make_workers = make_workers(isolation, options or ProcessOptions())
+        self._workers: Workers | None = None
+        self._waiting: deque[Call] = deque()
+        self._calls: dict[Tag, Call] = {}
+        """All that have not ended, those waiting included."""
+
+    def on_start(self) -> None:
+        scheduler = self.system.scheduler
+        if not isinstance(scheduler, LoopScheduler):
+            raise UsageError("a ToolPool starts real processes and tasks; it needs a LoopScheduler")
+        workers = self._workers = self._make_workers(scheduler.loop, self._ended)
+        # However this incarnation ends, its processes end with it: `on_stop` is not called for a crash or a kill.
+        self.system.watch(self.ref, lambda _down: workers.close(lambda: None))
+
+    def on_receive(self, message: Any) -> Any:
+        return _HANDLERS[type(message)](self, message)
+
+    def on_stopping(self) -> bool:
+        """Put off until everything that ran is gone."""
+        for call in list(self._calls.values()):
+            call.ending = Ending.CANCELLED
+            self._tell_outcome(call, "", "")
+        self._waiting.clear()
+        workers, self._workers = self._workers, None
+        if workers is None:
+            return True
+        workers.close(self.stopped)
+        return False
+
+    # -- the way of one call --------------------------------------------------------------------------------------
+
+    def _start_call(self, message: StartCall) -> None:
+        run = message.run
+        if run.tag in self._calls:
+            logger.warning("call is already running, sent twice: %s", run.tag)
+            return
+        call = Call(run, message.tool, message.context, message.reply_to)
+        if len(self._waiting) >= MAX_WAITING_CALLS:
+            failure = ToolFailure(run.name, FailureCode.OVERLOADED, f"{MAX_WAITING_CALLS} calls wait for a worker")
+            self._tell_outcome(call, failure, "")
+            return
+        self._calls[run.tag] = call
+        call.timer = self.tell_at(run.deadline_at, _DeadlinePassed(call))
+        self._waiting.append(call)
+        self._start_next()
+
+    def _start_next(self) -> None:
+        while self._waiting and self._workers is not None and self._workers.has_room():
+            call = self._waiting.popleft()
+            try:
+                self._workers.start(call)
+            except UsageError as error:
+                self._tell_outcome(call, ToolFailure(call.run.name, FailureCode.CRASHED, str(error)), "")
+            else:
+                call.reply_to.tell_control(ToolCallStarted(call.run.tag, self.now()))
+
+    def _stop_call(self, message: StopCall) -> None:
+        if (call := self._calls.get(message.tag)) is not None:
+            self._end(call, Ending.CANCELLED)
+
+    def _deadline_passed(self, message: _DeadlinePassed) -> None:
+        self._end(message.call, Ending.TIMED_OUT)
+
+    def _end(self, call: Call, why: Ending) -> None:
+        if call.ending is not None or self._calls.get(call.run.tag) is not call:
+            return
+        call.ending = why
+        if call in self._waiting:
+            self._waiting.remove(call)
+            self._tell_outcome(call, "", "")
+        elif self._workers is not None:
+            if call.timer is not None:
+                call.timer.cancel()
+            call.timer = self.tell_after(TOOL_GRACE_SECONDS, _GraceOver(call))
+            self._workers.interrupt(call)
+
+    def _grace_over(self, message: _GraceOver) -> None:
+        if self._calls.get(message.call.run.tag) is message.call and self._workers is not None:
+            self._workers.kill(message.call)
+
+    def _ended(self, call: Call, result: Result, output: str) -> None:
+        if self._calls.get(call.run.tag) is call:
+            self._tell_outcome(call, result, output)
+        self._start_next()
+
+    def _count_abandoned(self, _message: CountAbandoned) -> Counter[ToolName]:
+        return Counter() if self._workers is None else self._workers.abandoned
+
+    def _tell_outcome(self, call: Call, result: Result, output: str) -> None:
+        if call.timer is not None:
+            call.timer.cancel()
+        self._calls.pop(call.run.tag, None)
+        # On the control lane, as the start: an outcome is never refused, and there are no more of them than calls.
+        call.reply_to.tell_control(_outcome(call, result, output, self.now()))
+
+
+def _outcome(
+    call: Call, result: Result, output: str, now: float
+) -> ToolCallCompleted | ToolCallFailed | ToolCallTimedOut | ToolCallCancelled:
+    tag = call.run.tag
+    if call.ending is Ending.TIMED_OUT:
+        return ToolCallTimedOut(tag, now, output)
+    if call.ending is Ending.CANCELLED:
+        return ToolCallCancelled(tag, now, output)
+    if isinstance(result, ToolFailure):
+        return ToolCallFailed(tag, now, result, output)
+    return ToolCallCompleted(tag, now, result, output)
+
+
+_HANDLERS: Final[Mapping[type, Callable[[ToolPool, Any], Any]]] = {
+    StartCall: ToolPool._start_call,
+    StopCall: ToolPool._stop_call,
+    _DeadlinePassed: ToolPool._deadline_passed,
+    _GraceOver: ToolPool._grace_over,
+    CountAbandoned: ToolPool._count_abandoned,
+}

@@ -1,0 +1,136 @@
+"""What goes between the runtime and its children. No I/O.
+
+Calls go to a child as pickles, since they carry functions and the child trusts us. Nothing that comes back is ever
+unpickled: a reply is a number, a kind and JSON text, whatever the tool did to its process.
+"""
+
+from __future__ import annotations
+
+import pickle
+import struct
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+import orjson
+
+from callboard.actors.tools.context import ToolContext
+from callboard.actors.tools.invoke import Result
+from callboard.protocol.ids import ToolName
+from callboard.protocol.limits import MAX_RESULT_BYTES
+from callboard.protocol.tools import FailureCode, ToolFailure
+
+#: Length of what follows.
+LENGTH: Final = struct.Struct("!I")
+#: Call number, is it a failure, must the child be replaced.
+REPLY: Final = struct.Struct("!I??")
+#: A reply cannot be longer: the result's limit and room for a failure's texts.
+MAX_REPLY_BYTES: Final = MAX_RESULT_BYTES + 65_536
+
+
+class Order(NamedTuple):
+    """One call, as a child gets it."""
+
+    number: int
+    name: ToolName
+    tool: int
+    """The tool's number with this child."""
+    packed: bytes | None
+    """The tool itself, the first time."""
+    arguments: str
+    context: ToolContext
+
+
+class Reply(NamedTuple):
+    """What a child says of one call."""
+
+    number: int
+    result: Result
+    spent: bool
+    """The child is not fit for another call: processes are left over, memory ran out, a module did not load."""
+
+
+class BrokenFrame(Exception):
+    """What came from a child is no reply: its tool wrote to our socket."""
+
+
+def encode_order(order: Order) -> bytes:
+    """One frame."""
+    body = pickle.dumps(order, protocol=pickle.HIGHEST_PROTOCOL)
+    return LENGTH.pack(len(body)) + body
+
+
+def decode_order(body: bytes) -> Order:
+    """The frame's body, without its length."""
+    order: Order = pickle.loads(body)
+    return order
+
+
+def encode_reply(reply: Reply) -> bytes:
+    """One frame."""
+    result = reply.result
+    failed = isinstance(result, ToolFailure)
+    body = result.encode() if isinstance(result, str) else orjson.dumps(result)
+    return LENGTH.pack(REPLY.size + len(body)) + REPLY.pack(reply.number, failed, reply.spent) + body
+
+
+class ReplyDecoder:
+    """Bytes in any portions to replies."""
+
+    __slots__ = ("_buffer",)
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[Reply]:
+        """The replies that are complete now. Raises BrokenFrame."""
+        buffer = self._buffer
+        buffer += data
+        replies = []
+        while len(buffer) >= LENGTH.size:
+            (length,) = LENGTH.unpack_from(buffer)
+            if not REPLY.size <= length <= MAX_REPLY_BYTES:
+                raise BrokenFrame(f"a frame of {length:,} bytes")
+            end = LENGTH.size + length
+            if len(buffer) < end:
+                break
+            replies.append(_decode_reply(bytes(buffer[LENGTH.size : end])))
+            del buffer[:end]
+        return replies
+
+
+def _decode_reply(body: bytes) -> Reply:
+    try:
+        number, failed, spent = REPLY.unpack_from(body)
+        text = body[REPLY.size :]
+        if not failed:
+            return Reply(number, text.decode(), spent)
+        fields = orjson.loads(text)
+        tool, code = ToolName(fields.pop("tool")), FailureCode(fields.pop("code"))
+        return Reply(number, ToolFailure(tool, code, **fields), spent)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise BrokenFrame(f"a frame that is no reply: {error}") from error
+
+
+class Ask(IntEnum):
+    """What the runtime wants of the fork server."""
+
+    SPAWN = 1
+    TERMINATE = 2
+    KILL = 3
+
+
+class Told(IntEnum):
+    """What the fork server tells the runtime."""
+
+    SPAWNED = 1
+    """`value` is the process id."""
+    EXITED = 2
+    """`value` is the wait status. The child and all it had started are gone."""
+    NOT_SPAWNED = 3
+    """`value` is the errno of fork."""
+
+
+#: Ask, child number.
+REQUEST: Final = struct.Struct("!BI")
+#: Told, child number, value.
+REPORT: Final = struct.Struct("!BIi")

@@ -1,0 +1,146 @@
+"""The runtime's end of the fork server: starts it, asks it, hears from it, sees it end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from callboard.actors.worker_frames import REPORT, REQUEST, Ask, Told
+from callboard.actors.worker_linux import IS_LINUX
+from callboard.protocol.errors import RuntimeFailure, UsageError
+
+logger = logging.getLogger("callboard.tools")
+
+#: All that children get of our environment: where things are and which language and time zone. Keys stay with us.
+ENVIRONMENT: Final = frozenset(
+    "PATH HOME USER LOGNAME SHELL LANG LANGUAGE TZ TMPDIR VIRTUAL_ENV SSL_CERT_FILE SSL_CERT_DIR".split()  # noqa: SIM905
+)
+#: Reports read in one go.
+BATCH: Final = 256
+#: A fork server that has been told to end and has not after this is killed; it kills everything within 2 s.
+CLOSE_SECONDS: Final = 3.0
+
+#: `sys.path` is set before the first import of ours, so that an editable or `.pth` install works as it does here.
+_CODE: Final = (
+    "import sys; sys.path[:] = {path!r}; from callboard.actors.worker_forkserver import main; main({fd}, {memory})"
+)
+
+
+def child_environment(extra: Mapping[str, str]) -> dict[str, str]:
+    """The allowed part of our environment, and `extra`."""
+    allowed = {name: value for name, value in os.environ.items() if name in ENVIRONMENT or name.startswith("LC_")}
+    return {**allowed, **extra}
+
+
+class ForkServerProcess:
+    """Lives from its making until `lost` is called, once, when the process is gone and reaped."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        memory_bytes: int,
+        environment: Mapping[str, str],
+        told: Callable[[Told, int, int], None],
+        lost: Callable[[], None],
+    ) -> None:
+        if not IS_LINUX:
+            raise UsageError(
+                f"process isolation needs Linux, this is {sys.platform}: give the tool isolation='thread', "
+                "or make it an `async def`"
+            )
+        if not sys.executable:
+            raise RuntimeFailure("process isolation needs sys.executable, which is empty in this embedded interpreter")
+        self._loop = loop
+        self._told = told
+        self._lost = lost
+        self._closing = False
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._control.setblocking(False)
+        with theirs:
+            code = _CODE.format(path=sys.path, fd=theirs.fileno(), memory=memory_bytes)
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", code],
+                pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                env=child_environment(environment),
+                start_new_session=True,
+            )
+        self._pidfd = os.pidfd_open(self._process.pid)
+        loop.add_reader(self._control.fileno(), self._readable)
+        loop.add_reader(self._pidfd, self._gone)
+
+    def spawn(self, number: int, descriptors: tuple[int, int]) -> None:
+        """Fork a child with this call socket and this output pipe."""
+        self._send(Ask.SPAWN, number, descriptors)
+
+    def ask(self, ask: Ask, number: int) -> None:
+        """Terminate or kill a child; nothing happens when it has ended meanwhile."""
+        self._send(ask, number, ())
+
+    def close(self) -> None:
+        """Let it kill everything and end; `lost` tells when. Asking again does nothing."""
+        if self._closing:
+            return
+        self._closing = True
+        self._loop.remove_reader(self._control.fileno())
+        self._control.close()
+        self._loop.call_later(CLOSE_SECONDS, self.kill)
+
+    def kill(self) -> None:
+        """End it now; its children die with it. Only when it does not listen."""
+        self._process.kill()  # does nothing once it has been reaped
+
+    def _send(self, ask: Ask, number: int, descriptors: tuple[int, ...]) -> None:
+        if self._closing:
+            return
+        try:
+            socket.send_fds(self._control, [REQUEST.pack(ask, number)], descriptors)
+        except OSError as error:  # it is gone, which we are about to hear, or it has not listened for 200 messages
+            logger.warning("the fork server of the tool workers does not listen (%s); it is replaced", error)
+            self.kill()
+
+    def _readable(self) -> None:
+        for _ in range(BATCH):
+            try:
+                report = self._control.recv(REPORT.size)
+            except BlockingIOError:
+                return
+            except OSError:
+                report = b""
+            if len(report) != REPORT.size:
+                self._loop.remove_reader(self._control.fileno())  # it has ended; its pidfd tells the rest
+                return
+            told, number, value = REPORT.unpack(report)
+            self._told(Told(told), number, value)
+            if self._closing:
+                return
+
+    def _gone(self) -> None:
+        self._loop.remove_reader(self._pidfd)
+        os.close(self._pidfd)
+        status = self._process.wait()
+        assert self._process.stderr is not None
+        with self._process.stderr as stderr:
+            os.set_blocking(stderr.fileno(), False)
+            complaint = b""
+            with contextlib.suppress(BlockingIOError):
+                complaint = os.read(stderr.fileno(), 65_536)
+        if not self._closing:
+            self._closing = True
+            self._loop.remove_reader(self._control.fileno())
+            self._control.close()
+            logger.error(
+                "the fork server of the tool workers ended with status %s\n%s",
+                status,
+                complaint.decode(errors="replace"),
+            )
+        self._lost()

@@ -1,0 +1,36 @@
+"""The few things that only Linux can do for us, by its system calls: who dies with whom, and who inherits orphans."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from typing import Final
+
+IS_LINUX: Final = sys.platform == "linux"
+
+# linux/prctl.h
+_PR_SET_PDEATHSIG: Final = 1
+_PR_SET_CHILD_SUBREAPER: Final = 36
+
+
+def die_with_parent(signal_number: int) -> None:
+    """Have this process sent the signal when the thread that forked it ends. Raises OSError."""
+    _prctl(_PR_SET_PDEATHSIG, signal_number)
+
+
+def inherit_orphans() -> None:
+    """Make this process the new parent of descendants whose parent dies, in place of init. Raises OSError."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def children() -> frozenset[int]:
+    """Process ids of the direct children of this single-threaded process, zombies too."""
+    with open(f"/proc/self/task/{os.getpid()}/children") as listing:
+        return frozenset(map(int, listing.read().split()))
+
+
+def _prctl(option: int, value: int) -> None:
+    if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) != 0:
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error))

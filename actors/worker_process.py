@@ -1,0 +1,214 @@
+"""Process workers: warm children, one call at a time each, killed with all that they have started.
+
+A child is used again only after a call that left nothing behind; in every other case it is killed and replaced, and
+its call's outcome is told when it is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from callboard.actors.tools.invoke import Result
+from callboard.actors.worker_call import Call, Ended
+from callboard.actors.worker_frames import Ask, Reply, Told
+from callboard.actors.worker_handle import ChildHandle
+from callboard.actors.worker_launch import ForkServerProcess
+from callboard.protocol.ids import ToolName
+from callboard.protocol.limits import TOOL_MEMORY_BYTES
+from callboard.protocol.tools import FailureCode, ToolFailure
+
+#: Children per pool. They mostly wait for something; each costs 5-10 MB of its own.
+MAX_CHILDREN: Final = 32
+#: From SIGKILL to the fork server's word that child and orphans are gone; 3-9 ms were measured. Beyond it the fork
+#: server itself is taken for dead and replaced.
+KILL_SECONDS: Final = 1.0
+#: Different tools that one child may have loaded; then it is replaced, since nothing is ever unloaded.
+MAX_LOADED_TOOLS: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessOptions:
+    """How a pool's children are made."""
+
+    max_children: int = MAX_CHILDREN
+    warm: int = 1
+    """Children kept ready, from the start."""
+    memory_bytes: int = TOOL_MEMORY_BYTES
+    """Data (heap and private mappings) of each process, a child's children too, each by itself."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """What children get beyond the allow-list."""
+
+
+class ProcessWorkers:
+    """The children of one pool, and the fork server they come from."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, ended: Ended, options: ProcessOptions) -> None:
+        self._loop = loop
+        self._ended = ended
+        self._options = options
+        self._server: ForkServerProcess | None = None
+        self._children: dict[int, ChildHandle] = {}
+        """All, also those that are dying."""
+        self._idle: list[ChildHandle] = []
+        """The last used is used next: its caches are warm."""
+        self._running: dict[Call, ChildHandle] = {}
+        self._dying = 0
+        self._numbers = 0
+        self._forking = False
+        """Has the fork server shown that it can?"""
+        self._closed: Callable[[], None] | None = None
+        self._keep_warm()
+
+    @property
+    def abandoned(self) -> Counter[ToolName]:
+        """None, ever: processes are killed."""
+        return Counter()
+
+    def has_room(self) -> bool:
+        """A child is idle, or one more is allowed."""
+        return bool(self._idle) or self._alive < self._options.max_children
+
+    def start(self, call: Call) -> None:
+        """Run it in an idle child, else in a new one. Raises UsageError when its tool cannot be shipped."""
+        call.tool.check()
+        child = self._idle.pop() if self._idle else self._spawn()
+        self._running[call] = child
+        child.run(call)
+
+    def interrupt(self, call: Call) -> None:
+        """SIGTERM: the tool sees an exception and may close its files. Its successor is started at once."""
+        if (child := self._running.get(call)) is not None:
+            self._mark_dying(child)
+            self._ask(Ask.TERMINATE, child)
+
+    def kill(self, call: Call) -> None:
+        """SIGKILL, to its process group and then to everything that had left the group."""
+        if (child := self._running.get(call)) is not None:
+            self._kill(child)
+
+    def close(self, closed: Callable[[], None]) -> None:
+        """End the fork server, which kills everything first."""
+        if self._closed is not None:
+            return
+        self._closed = closed
+        if self._server is None:
+            closed()
+        else:
+            self._server.close()
+
+    # -- children -------------------------------------------------------------------------------------------------
+
+    @property
+    def _alive(self) -> int:
+        return len(self._children) - self._dying
+
+    def _keep_warm(self) -> None:
+        wanted = min(self._options.warm - len(self._idle), self._options.max_children - self._alive)
+        for _ in range(wanted if self._closed is None else 0):
+            self._idle.insert(0, self._spawn())
+
+    def _spawn(self) -> ChildHandle:
+        if self._server is None:
+            options = self._options
+            self._server = ForkServerProcess(
+                self._loop, options.memory_bytes, options.environment, self._told, self._server_lost
+            )
+        self._numbers += 1
+        child = ChildHandle(self._loop, self._numbers, self._replied, self._kill)
+        self._children[child.number] = child
+        # It may be used at once: what is sent to it waits in its socket until it has been forked.
+        child.hand_over(self._server.spawn)
+        return child
+
+    def _mark_dying(self, child: ChildHandle) -> None:
+        if child.dying:
+            return
+        child.dying = True
+        self._dying += 1
+        if child in self._idle:
+            self._idle.remove(child)
+        self._keep_warm()
+
+    def _kill(self, child: ChildHandle) -> None:
+        self._mark_dying(child)
+        self._ask(Ask.KILL, child)
+        self._loop.call_later(KILL_SECONDS, self._check_gone, child.number)
+
+    def _check_gone(self, number: int) -> None:
+        if number in self._children and self._server is not None:
+            self._server.kill()
+
+    def _ask(self, ask: Ask, child: ChildHandle) -> None:
+        if self._server is not None:
+            self._server.ask(ask, child.number)
+
+    # -- what they say --------------------------------------------------------------------------------------------
+
+    def _replied(self, child: ChildHandle, reply: Reply) -> None:
+        call = child.call
+        if call is None or reply.number != child.orders or child.verdict is not None:
+            self._kill(child)  # its tool wrote to our socket
+        elif child.dying or reply.spent or child.loaded >= MAX_LOADED_TOOLS:
+            child.verdict = reply.result
+            self._kill(child)
+        else:
+            output = child.take_output()
+            child.call = None
+            del self._running[call]
+            self._idle.append(child)
+            self._ended(call, reply.result, output)
+
+    def _told(self, told: Told, number: int, value: int) -> None:
+        child = self._children.get(number)
+        self._forking = told is not Told.NOT_SPAWNED
+        if child is None or told is Told.SPAWNED:
+            return
+        if told is Told.EXITED:
+            self._child_gone(child, FailureCode.CRASHED, f"the tool's process {how_it_ended(value)}")
+        else:
+            reason = f"no process could be started for the tool: {os.strerror(value)}"
+            self._child_gone(child, FailureCode.OVERLOADED, reason)
+        if self._forking:
+            self._keep_warm()
+
+    def _child_gone(self, child: ChildHandle, code: FailureCode, reason: str) -> None:
+        del self._children[child.number]
+        if child.dying:
+            self._dying -= 1
+        elif child in self._idle:
+            self._idle.remove(child)
+        call = child.call
+        output = child.take_output() if call is not None else ""
+        child.close()
+        if call is not None:
+            del self._running[call]
+            result: Result = ToolFailure(call.tool.name, code, reason) if child.verdict is None else child.verdict
+            self._ended(call, result, output)
+
+    def _server_lost(self) -> None:
+        self._server = None
+        for child in list(self._children.values()):
+            self._child_gone(child, FailureCode.CRASHED, "the process that looks after the tools' processes was lost")
+        if self._closed is not None:
+            self._closed()
+        elif self._forking:  # one that never came to fork would end again: the next call tries, and is told
+            self._forking = False
+            self._keep_warm()
+
+
+def how_it_ended(status: int) -> str:
+    """A wait status in words: "was killed by SIGSEGV", "exited with status 1"."""
+    if not os.WIFSIGNALED(status):
+        return f"exited with status {os.waitstatus_to_exitcode(status)} (os._exit?)"
+    number = os.WTERMSIG(status)
+    try:
+        name = signal.Signals(number).name
+    except ValueError:
+        name = f"signal {number}"
+    return f"was killed by {name}"
