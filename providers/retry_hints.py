@@ -56,10 +56,9 @@ def wait_seconds(text: str, now: datetime) -> float | None:
 def retry_after_seconds(headers: Mapping[str, str], body: Any = None, now: datetime | None = None) -> float | None:
     """The wait which the answer asks for, None where it does not say. Header names are in lower case.
 
-    `now` is the clock that dates are compared with; the answer's own `date` header serves where none is given, so that
-    neither a clock of ours nor its error comes in.
+    `now` is what dates are compared with; None: the time at which the answer was given.
     """
-    now = now or _moment(headers.get("date", "")) or datetime.now(UTC)
+    now = now or answered_at(headers)
     from_body = _retry_info(body)
     if from_body is not None:
         return from_body
@@ -71,6 +70,12 @@ def retry_after_seconds(headers: Mapping[str, str], body: Any = None, now: datet
         if seconds is not None:
             return seconds
     return _reset_of_exhausted(headers, now)
+
+
+def answered_at(headers: Mapping[str, str]) -> datetime:
+    """When the answer was given, by the provider's own clock: the one its reset times are meant by. Ours, where it has
+    no date."""
+    return _moment(headers.get("date", "")) or datetime.now(UTC)
 
 
 def should_retry(headers: Mapping[str, str]) -> bool | None:
