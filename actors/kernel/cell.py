@@ -89,6 +89,7 @@ class Cell:
         "_restart",
         "_stop_replies",
         "actor",
+        "announces",
         "children",
         "current",
         "executor",
@@ -121,6 +122,8 @@ class Cell:
         self.ref = Ref(self)
         self.actor: Actor | None = None
         self.state = State.WAITING
+        #: Whether its supervisor waits for its start; children that come and go spare themselves that message.
+        self.announces = False
         self.children: dict[str, Cell] | None = None
         self.current: Any = NOTHING
         self.since_seconds = 0.0
@@ -192,7 +195,7 @@ class Cell:
             return False
         if not self._advance(epoch, actor, State.RUNNING):
             return False
-        if self.parent is not None and self._restart is not Restart.TEMPORARY:
+        if self.announces and self.parent is not None:
             self.parent.ref.tell_control(ChildStarted(self))
         return True
 
@@ -267,12 +270,15 @@ class Cell:
             if self.state is State.DEAD:
                 return
             self.state = State.DEAD
+            monitors, self._monitors = self._monitors, None  # set while there was no incarnation
             replies, self._stop_replies = self._stop_replies, None
         for item in self.mailbox.close():
             self.bury(item, DeadLetterReason.STOPPED)
         for child in tuple((self.children or {}).values()):
             child.close()
         self.system.forget(self)
+        for monitor in monitors or ():
+            monitor.fire(Down(self.ref, ExitReason.NOT_ALIVE))
         for reply in replies or ():
             reply.answer(True)
 

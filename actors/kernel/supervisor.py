@@ -328,8 +328,7 @@ class Supervisor(Actor):
     def _start_next(self) -> None:
         while self._to_start and self._starting is None and not (self._ending or self._to_stop):
             child = self._to_start.pop(0)
-            if child.spec.restart is not Restart.TEMPORARY:  # a temporary child does not report its start
-                self._starting = child
+            self._starting = child
             self._launch(child)
 
     def _start_now(self, child: _Child | None) -> None:
@@ -340,6 +339,7 @@ class Supervisor(Actor):
             self._launch(child)
 
     def _launch(self, child: _Child) -> None:
+        child.cell.announces = not child.dynamic
         if child.cell.start():
             child.running = child.cell.restarts
         else:  # somebody stopped it for good while it waited for its restart

@@ -83,8 +83,8 @@ class ThreadCell(Cell):
             if type(item) is Signal:
                 return False
             self.system.abandoned -= 1
-        self.bury(item, DeadLetterReason.KILLED)
-        return False
+            self.bury(item, DeadLetterReason.KILLED)
+            return False
 
     def kill(self) -> None:
         """End the incarnation; a handler that runs is abandoned with its thread."""

@@ -1,5 +1,6 @@
 """Supervision, in virtual time: a small model of OTP's rules for the strategies, and examples for the rest."""
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -392,26 +393,23 @@ def test_a_supervisor_that_crashes_leaves_no_child_behind() -> None:
     assert system.statistics().unaccounted == 0
 
 
-def test_a_thread_that_does_not_come_back_is_replaced(system: ActorSystem) -> None:
-    from threading import Event  # noqa: PLC0415
-
-    gate = Event()
-    log = Log()
+def test_a_thread_that_does_not_come_back_is_replaced(system: ActorSystem, until: Any) -> None:
+    gate, log = threading.Event(), Log()
 
     class Hanging(Logged):
         def on_receive(self, message: Any) -> Any:
-            return gate.wait(10) if message == "hang" else message
+            return gate.wait(10) if message == "hang" else super().on_receive(message)
 
-    root = system.spawn(
-        lambda: Supervisor([spec(log, "a", Hanging, runs_on="thread", shutdown_seconds=0.01), spec(log, "b")]), "root"
-    )
-    child = children_of(root, 5)["a"]
-    hung = child.ask("hang", block=False)
-    child._cell.ask_to_stop(keep=True)
-    assert hung is not None
-    stop_child(root, "a")
-    with pytest.raises(ActorDeadError):
+    specs = [spec(log, "a", Hanging, runs_on="thread", shutdown_seconds=0.01), spec(log, "b")]
+    children = children_of(system.spawn(lambda: Supervisor(specs, Strategy.ONE_FOR_ALL), "root"), 5)
+    hung = children["a"].ask("hang", block=False)
+    waiting = children["a"].ask("waits", block=False)
+    until(lambda: system.tree()[0].children[0].handling == "str")
+    children["b"].tell("crash")
+    with pytest.raises(ActorDeadError, match="killed"):
         hung.get(timeout=5)
+    assert waiting.get(timeout=5) == "waits"
+    assert system.abandoned == 1  # what the abandoned thread still holds
     gate.set()
 
 
@@ -423,6 +421,6 @@ def test_bad_specs_are_refused() -> None:
         ({"id": "a", "intensity": -1}, "intensity >= 0"),
     ):
         with pytest.raises(ValueError, match=message):
-            ChildSpec(start=Actor, **options)  # type: ignore[arg-type]
+            ChildSpec(start=Actor, **options)
     with pytest.raises(ValueError, match="different ids"):
         Supervisor([ChildSpec("a", Actor), ChildSpec("a", Actor)])
