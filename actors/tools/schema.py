@@ -99,7 +99,7 @@ def read_signature(function: Callable[..., Any], tool: str, local_names: Mapping
 def describe(function: Callable[..., Any]) -> str:
     """The docstring without its list of parameters."""
     parsed = docstring_parser.parse(inspect.getdoc(function) or "")
-    return parsed.description or ""
+    return (parsed.description or "").strip()
 
 
 def _hints(function: Callable[..., Any], tool: str, local_names: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -1,0 +1,195 @@
+"""`read_file` and `list_dir`: the files of one workspace, and no others."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+from pydantic import Field
+
+from callboard.actors.tools.decorator import Tool, tool
+from callboard.protocol.context import render_fence
+from callboard.protocol.errors import ToolError, UsageError
+
+#: One answer of read_file: about 25,000 tokens. Whoever needs more reads on by lines.
+MAX_READ_BYTES: Final = 100_000
+#: Larger files are data, not text that somebody reads; and one fits into a worker's memory limit many times.
+MAX_FILE_BYTES: Final = 64 * 1024 * 1024
+#: A NUL byte within this is what makes a file binary; git looks at as many.
+BINARY_PROBE_BYTES: Final = 8_000
+#: Names in one answer of list_dir.
+MAX_ENTRIES: Final = 1_000
+MAX_DEPTH: Final = 5
+#: Never listed: what is in it says nothing about the code.
+HIDDEN: Final = frozenset({".git"})
+
+
+def workspace_tools(workspace: Path | str) -> tuple[Tool, ...]:
+    """`read_file` and `list_dir` for this directory. Raises UsageError when it is none."""
+    try:
+        root = Path(workspace).resolve(strict=True)
+    except (OSError, RuntimeError, ValueError) as error:
+        raise UsageError(f"no such workspace: {workspace} ({error})") from error
+    if not root.is_dir():
+        raise UsageError(f"the workspace {root} is not a directory")
+
+    @tool(risk="read", timeout=10, concurrency=8, idempotent=True)
+    def read_file(
+        path: str, start_line: Annotated[int, Field(ge=1)] = 1, end_line: Annotated[int | None, Field(ge=1)] = None
+    ) -> str:
+        """Read a text file of the workspace, whole or some lines of it.
+
+        Args:
+            path: Relative to the workspace, or absolute within it.
+            start_line: The first line, counted from 1.
+            end_line: The last line, inclusive; the end of the file if left out.
+        """
+        return read_lines(inside(root, path), start_line, end_line)
+
+    @tool(risk="read", timeout=10, concurrency=8, idempotent=True)
+    def list_dir(path: str = ".", depth: Annotated[int, Field(ge=1, le=MAX_DEPTH)] = 1) -> dict[str, Any]:
+        """List a directory of the workspace. Names of directories end with "/", of symbolic links with "@".
+
+        Args:
+            path: Relative to the workspace, or absolute within it.
+            depth: How many levels of directories to show.
+        """
+        return listing(inside(root, path), depth)
+
+    return read_file, list_dir
+
+
+def inside(root: Path, path: str) -> Path:
+    """The real place that the path leads to. Raises ToolError when it is not below `root`, links resolved."""
+    try:
+        place = (root / path).resolve(strict=True)
+    except FileNotFoundError:
+        raise ToolError(f"there is no {path!r} in the workspace; list_dir shows what there is") from None
+    except (OSError, RuntimeError, ValueError) as error:
+        raise ToolError(f"{path!r} cannot be followed: {_reason(error)}") from None
+    if not place.is_relative_to(root):
+        raise ToolError(f"{path!r} is outside the workspace {root}; only files inside it can be read")
+    return place
+
+
+def read_lines(place: Path, start_line: int, end_line: int | None) -> str:
+    """Lines of a text file in their fence, followed by what was left out. Raises ToolError."""
+    if end_line is not None and end_line < start_line:
+        raise ToolError(f"end_line {end_line} is before start_line {start_line}")
+    data = _read(place)
+    if not data:
+        return f"{place} is empty."
+    last_line = data.count(b"\n") + (not data.endswith(b"\n"))
+    if start_line > last_line:
+        raise ToolError(f"{place} has {last_line:,} lines; there is no line {start_line:,}")
+    start = _line_start(data, start_line)
+    wanted = _line_start(data, end_line + 1) if end_line is not None and end_line < last_line else len(data)
+    end = _cut(data, start, wanted)
+    shown = data[start:end].removesuffix(b"\n")
+    fence = render_fence(str(place), start, start + len(shown), shown.decode())
+    if end == wanted:
+        return fence
+    next_line = start_line + data.count(b"\n", start, end)
+    if data[end - 1 : end] != b"\n":
+        return f"{fence}\nLine {next_line:,} is longer than {MAX_READ_BYTES:,} bytes and was cut."
+    return f"{fence}\nCut after {MAX_READ_BYTES:,} bytes, of {last_line:,} lines. Read on with start_line={next_line}."
+
+
+def listing(place: Path, depth: int) -> dict[str, Any]:
+    """The names below a directory, sorted, with a word on those left out. Raises ToolError."""
+    if not place.is_dir():
+        raise ToolError(f"{place} is not a directory; read_file reads a file")
+    names: list[str] = []
+    left_out = _list_into(names, place, "", depth)
+    found: dict[str, Any] = {"path": _printable(str(place)), "entries": names}
+    if left_out:
+        found["left_out"] = f"more than {MAX_ENTRIES:,} names; list a directory below this one"
+    return found
+
+
+def _list_into(names: list[str], directory: Path, prefix: str, depth: int) -> bool:
+    """Add the names below; True when there was no room for all of them."""
+    try:
+        with os.scandir(directory) as entries:
+            found = sorted((entry for entry in entries if entry.name not in HIDDEN), key=lambda entry: entry.name)
+    except OSError as error:
+        if not prefix:
+            raise ToolError(f"{directory} cannot be listed: {_reason(error)}") from None
+        names.append(f"{prefix}({_reason(error)})")
+        return False
+    for entry in found:
+        if len(names) >= MAX_ENTRIES:
+            return True
+        is_directory = entry.is_dir(follow_symlinks=False)
+        mark = "/" if is_directory else "@" if entry.is_symlink() else ""
+        name = f"{prefix}{_printable(entry.name)}{mark}"
+        names.append(name)
+        if is_directory and depth > 1 and _list_into(names, directory / entry.name, name, depth - 1):
+            return True
+    return False
+
+
+def _read(place: Path) -> bytes:
+    """A regular, not too large, UTF-8 file. Raises ToolError."""
+    try:
+        _check_kind(place, place.stat())
+        with open(place, "rb", opener=_open) as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise ToolError(f"{place} cannot be read: {_reason(error)}") from None
+    if b"\0" in data[:BINARY_PROBE_BYTES]:
+        raise ToolError(f"{place} is a binary file of {len(data):,} bytes; only text can be read")
+    try:
+        data.decode()
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ToolError(
+            f"{place} is not UTF-8 text: byte 0x{data[error.start]:02x} in line {line}; convert it first"
+        ) from None
+    return data
+
+
+def _open(place: str, flags: int) -> int:
+    """Not waiting for the other end of a pipe, nor following a link, that was put there since we looked."""
+    return os.open(place, flags | os.O_NONBLOCK | os.O_NOFOLLOW)
+
+
+def _check_kind(place: Path, status: os.stat_result) -> None:
+    if stat.S_ISDIR(status.st_mode):
+        raise ToolError(f"{place} is a directory; list_dir lists it")
+    if not stat.S_ISREG(status.st_mode):
+        raise ToolError(f"{place} is no regular file but a pipe, socket or device; it is not read")
+    if status.st_size > MAX_FILE_BYTES:
+        raise ToolError(f"{place} has {status.st_size:,} bytes; files of more than {MAX_FILE_BYTES:,} are not read")
+
+
+def _line_start(data: bytes, line: int) -> int:
+    """The byte offset at which line `line` begins; it must exist."""
+    offset = 0
+    for _ in range(line - 1):
+        offset = data.index(b"\n", offset) + 1
+    return offset
+
+
+def _cut(data: bytes, start: int, end: int) -> int:
+    """An end that keeps the answer within bounds: after a line, or within one that alone is too long."""
+    if end - start <= MAX_READ_BYTES:
+        return end
+    limit = start + MAX_READ_BYTES
+    newline = data.rfind(b"\n", start, limit)
+    if newline >= 0:
+        return newline + 1
+    while data[limit] & 0xC0 == 0x80:  # not in the middle of a character
+        limit -= 1
+    return limit
+
+
+def _reason(error: BaseException) -> str:
+    return getattr(error, "strerror", None) or str(error)
+
+
+def _printable(name: str) -> str:
+    """File names are bytes; what is no UTF-8 in them is shown as an escape."""
+    return os.fsencode(name).decode(errors="backslashreplace")
