@@ -23,7 +23,7 @@ from callboard.protocol.tools import ToolDefinition
 from callboard.providers.adapter import WireRequest
 from callboard.providers.anthropic_stream import ORIGIN, AnthropicDecoder
 from callboard.providers.history import ANTHROPIC_IDS, check_request, rewrite_call_ids
-from callboard.providers.schema import ANTHROPIC, ANTHROPIC_ANSWER, ANTHROPIC_STRICT, adapt_schema
+from callboard.providers.schema import ANTHROPIC, ANTHROPIC_ANSWER, ANTHROPIC_STRICT, adapt_schema, adapted_tools
 from callboard.providers.turns import (
     arguments_object,
     called_name,
@@ -218,13 +218,9 @@ class _Encoding:
             choice["name"] = request.tool_choice.name
         if request.parallel_tool_calls is not None and request.tool_choice.mode is not ToolChoiceMode.NONE:
             choice["disable_parallel_tool_use"] = not request.parallel_tool_calls
-        return {"tools": [self._tool(tool) for tool in request.tools], "tool_choice": choice}
-
-    def _tool(self, tool: ToolDefinition) -> dict[str, Any]:
-        adapted = adapt_schema(tool.parameters, ANTHROPIC_STRICT if tool.strict else ANTHROPIC)
-        self.notes += [f"tool {tool.name}: {loss}" for loss in adapted.losses]
-        wire = {"name": tool.name, "description": tool.description, "input_schema": adapted.schema}
-        return {**wire, "strict": True} if adapted.strict else wire
+        adapted, notes = adapted_tools(request.tools, ANTHROPIC, ANTHROPIC_STRICT)
+        self.notes += notes
+        return {"tools": [_tool(tool) for tool in adapted], "tool_choice": choice}
 
     def _sampling(self, sampling: Sampling) -> dict[str, Any]:
         if sampling.seed is not None:
@@ -272,6 +268,11 @@ class _Encoding:
         if len(self._messages) < 2 or self._messages[-1]["content"][0]["type"] != "tool_result":
             return False
         return self._messages[-2]["content"][0]["type"] not in ("thinking", "redacted_thinking")
+
+
+def _tool(tool: ToolDefinition) -> dict[str, Any]:
+    wire = {"name": tool.name, "description": tool.description, "input_schema": tool.parameters}
+    return {**wire, "strict": True} if tool.strict else wire
 
 
 def _text(text: str) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from callboard.providers.adapter import WireRequest
 from callboard.providers.gemini_stream import ORIGIN, GeminiDecoder
 from callboard.providers.history import check_request, results_after
 from callboard.providers.json_text import loads
-from callboard.providers.schema import GEMINI, GEMINI_ANSWER, adapt_schema
+from callboard.providers.schema import GEMINI, GEMINI_ANSWER, adapt_schema, adapted_tools
 from callboard.providers.turns import (
     arguments_object,
     called_name,
@@ -178,21 +178,15 @@ class _Encoding:
             calling["allowedFunctionNames"] = [request.tool_choice.name]
         if request.parallel_tool_calls is not None:
             self.notes.append("parallel_tool_calls: the API has no such flag; left out")
-        declarations = [self._declaration(tool) for tool in request.tools]
+        adapted, notes = adapted_tools(request.tools, GEMINI, GEMINI)
+        self.notes += notes + [
+            f"tool {tool.name}: strict: the API has no such flag; left out" for tool in request.tools if tool.strict
+        ]
+        declarations = [_declaration(tool) for tool in adapted]
         return {
             "tools": [{"functionDeclarations": declarations}],
             "toolConfig": {"functionCallingConfig": calling},
         }
-
-    def _declaration(self, tool: ToolDefinition) -> dict[str, Any]:
-        adapted = adapt_schema(tool.parameters, GEMINI)
-        self.notes += [f"tool {tool.name}: {loss}" for loss in adapted.losses]
-        if tool.strict:
-            self.notes.append(f"tool {tool.name}: strict: the API has no such flag; left out")
-        declaration: dict[str, Any] = {"name": tool.name, "description": tool.description}
-        if adapted.schema.get("properties"):
-            declaration["parametersJsonSchema"] = adapted.schema
-        return declaration
 
     def _sampling(self, sampling: Sampling) -> dict[str, Any]:
         knobs = {
@@ -215,6 +209,13 @@ class _Encoding:
         if effort == "none":
             self.notes.append("reasoning_effort: this model cannot be kept from thinking; sent as `minimal`")
         return {"includeThoughts": True, "thinkingLevel": THINKING_LEVELS[effort]}
+
+
+def _declaration(tool: ToolDefinition) -> dict[str, Any]:
+    declaration: dict[str, Any] = {"name": tool.name, "description": tool.description}
+    if tool.parameters.get("properties"):
+        declaration["parametersJsonSchema"] = tool.parameters
+    return declaration
 
 
 def _part(part: AssistantPart) -> dict[str, Any] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from callboard.protocol.content import (
@@ -24,6 +25,8 @@ from callboard.providers.adapter import WireRequest
 from callboard.providers.chat_decoder import ChatDecoder
 from callboard.providers.chat_dialect import OPENAI, ChatDialect
 from callboard.providers.history import check_request, replay_data, rewrite_call_ids, sent_arguments
+from callboard.providers.schema import OPENAI as OPENAI_SCHEMA
+from callboard.providers.schema import OPENAI_STRICT, adapted_tools
 from callboard.providers.strict_schema import is_strict
 from callboard.providers.turns import called_name, check_tool_names, post
 
@@ -58,8 +61,9 @@ class OpenAIChat:
     def encode(self, request: ModelRequest, /) -> WireRequest:
         check_request(request)
         check_tool_names(request.tools)
-        body = {**self.body(request), **request.options}
-        return post(f"{self._url}/chat/completions", self.headers(request), body, ())
+        tools, notes = adapted_tools(request.tools, OPENAI_SCHEMA, OPENAI_STRICT)
+        body = {**self.body(replace(request, tools=tools)), **request.options}
+        return post(f"{self._url}/chat/completions", self.headers(request), body, notes)
 
     def decoder(
         self, status: int = 200, headers: Mapping[str, str] | None = None, streaming: bool = True

@@ -33,7 +33,7 @@ from callboard.providers.history import (
     sent_arguments_object,
 )
 from callboard.providers.openai_responses_stream import ResponsesDecoder
-from callboard.providers.schema import OPENAI, OPENAI_STRICT, adapt_schema
+from callboard.providers.schema import OPENAI, OPENAI_STRICT, adapt_schema, adapted_tools
 from callboard.providers.turns import called_name, check_tool_names, checked_url, own_replay, post, split_system
 
 #: A call_id longer than 64 is refused, and an output is paired with its call by it alone: it must not repeat.
@@ -188,20 +188,16 @@ class _Encoding:
         request, choice = self.request, self.request.tool_choice
         if not request.tools:
             return {}
+        adapted, notes = adapted_tools(request.tools, OPENAI, OPENAI_STRICT)
+        self.notes += notes
         named = {"type": "function", "name": choice.name}
         tools: dict[str, Any] = {
-            "tools": [self._tool(tool) for tool in request.tools],
+            "tools": [_tool(tool) for tool in adapted],
             "tool_choice": named if choice.mode is ToolChoiceMode.NAMED else choice.mode.value,
         }
         if request.parallel_tool_calls is not None:
             tools["parallel_tool_calls"] = request.parallel_tool_calls
         return tools
-
-    def _tool(self, tool: ToolDefinition) -> dict[str, Any]:
-        adapted = adapt_schema(tool.parameters, OPENAI_STRICT if tool.strict else OPENAI)
-        self.notes += [f"tool {tool.name}: {loss}" for loss in adapted.losses]
-        wire = {"type": "function", "name": tool.name, "description": tool.description}
-        return {**wire, "parameters": adapted.schema, "strict": adapted.strict}
 
     def _sampling(self, sampling: Sampling) -> dict[str, Any]:
         if sampling.stop:
@@ -216,6 +212,11 @@ class _Encoding:
             "reasoning": {"effort": effort} if effort is not None else None,
         }
         return {name: value for name, value in knobs.items() if value is not None}
+
+
+def _tool(tool: ToolDefinition) -> dict[str, Any]:
+    wire = {"type": "function", "name": tool.name, "description": tool.description}
+    return {**wire, "parameters": tool.parameters, "strict": tool.strict}
 
 
 def _user_part(part: UserPart) -> dict[str, Any]:

@@ -8,13 +8,14 @@ so that the model can still follow them. Rewrites that keep the meaning (`const`
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import orjson
 
 from callboard.protocol.errors import UsageError
+from callboard.protocol.tools import ToolDefinition
 
 #: Deeper than any hand-written schema, shallow enough for every JSON parser on the way.
 MAX_SCHEMA_DEPTH: Final = 64
@@ -149,6 +150,25 @@ def adapt_schema(schema: Mapping[str, Any], dialect: Dialect) -> AdaptedSchema:
         relaxed = adapt_schema(schema, dialect.relaxed)
         return AdaptedSchema(relaxed.schema, (*walk.opened, *relaxed.losses), strict=False)
     return AdaptedSchema(adapted, (*walk.opened, *walk.losses), strict=dialect.closed)
+
+
+def adapted_tools(
+    tools: Sequence[ToolDefinition], lax: Dialect, strict: Dialect
+) -> tuple[tuple[ToolDefinition, ...], list[str]]:
+    """The same tools with schemas that the API takes, not strict where that is impossible; and what these cannot say.
+
+    Raises UsageError for a schema that no API takes.
+    """
+    adapted: list[ToolDefinition] = []
+    notes: list[str] = []
+    for tool in tools:
+        try:
+            result = adapt_schema(tool.parameters, strict if tool.strict else lax)
+        except UsageError as error:
+            raise UsageError(f"tool {tool.name!r}: {error}") from None
+        notes += [f"tool {tool.name}: {loss}" for loss in result.losses]
+        adapted.append(replace(tool, parameters=result.schema, strict=result.strict))
+    return tuple(adapted), notes
 
 
 def _rooted(schema: Mapping[str, Any], dialect: Dialect, losses: list[SchemaLoss]) -> Mapping[str, Any]:

@@ -1,0 +1,114 @@
+"""Any legal history becomes a request that the API accepts, whoever wrote it."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.histories import histories
+from support.validators import VALIDATORS
+
+from callboard.protocol.content import AssistantMessage, Message, ToolMessage, UserMessage
+from callboard.protocol.errors import UsageError
+from callboard.protocol.ids import ToolName
+from callboard.protocol.model import ModelRequest, Sampling, ToolChoice, ToolChoiceMode
+from callboard.protocol.tools import ToolDefinition
+from callboard.providers.adapter import Adapter
+from callboard.providers.anthropic import Anthropic
+from callboard.providers.gemini import Gemini
+from callboard.providers.openai_chat import OpenAIChat
+from callboard.providers.openai_responses import OpenAIResponses
+from callboard.providers.openrouter import OpenRouter
+
+#: adapter, model, validator
+ROUTES: dict[str, tuple[Adapter, str, str]] = {
+    "chat": (OpenAIChat(api_key="k"), "gpt-4o", "chat"),
+    "openrouter": (OpenRouter(api_key="k"), "anthropic/claude-sonnet-4.5", "chat"),
+    "responses": (OpenAIResponses(api_key="k"), "gpt-4o", "responses"),
+    "responses-reasoning": (OpenAIResponses(api_key="k"), "gpt-5", "responses"),
+    "anthropic": (Anthropic(api_key="k"), "claude-sonnet-4-5", "anthropic"),
+    "anthropic-adaptive": (Anthropic(api_key="k"), "claude-opus-4-6", "anthropic"),
+    "gemini": (Gemini(api_key="k"), "gemini-2.5-pro", "gemini"),
+    "vertex": (Gemini(api_key="k", project="p"), "gemini-3-pro", "gemini"),
+}
+TOOLS = (
+    ToolDefinition(ToolName("lookup"), "Looks up.", {"type": "object", "properties": {"city": {"type": "string"}}}, True),
+    ToolDefinition(ToolName("now"), "The time."),
+)
+EXAMPLES = int(os.environ.get("CALLBOARD_DEEP_EXAMPLES", "60"))
+
+requests = st.builds(
+    lambda messages, tools, choice, parallel, effort: (messages, tools, choice, parallel, effort),
+    histories(),
+    st.booleans(),
+    st.sampled_from([ToolChoiceMode.AUTO, ToolChoiceMode.NONE]),
+    st.sampled_from([None, True, False]),
+    st.sampled_from([None, "none", "minimal", "low", "medium", "high"]),
+)
+
+
+def violations(route: str, messages: tuple[Message, ...], **fields: object) -> list[str]:
+    adapter, model, validator = ROUTES[route]
+    request = ModelRequest(model, messages, **fields)  # type: ignore[arg-type]
+    return VALIDATORS[validator](json.loads(adapter.encode(request).body))
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_any_legal_history_is_accepted(route: str) -> None:
+    @settings(max_examples=EXAMPLES, deadline=None)
+    @given(requests)
+    def check(given_request: tuple[tuple[Message, ...], bool, ToolChoiceMode, bool | None, str | None]) -> None:
+        messages, tools, choice, parallel, effort = given_request
+        found = violations(
+            route,
+            messages,
+            tools=TOOLS if tools else (),
+            tool_choice=ToolChoice(choice),
+            parallel_tool_calls=parallel,
+            sampling=Sampling(reasoning_effort=effort, max_output_tokens=40_000),
+        )
+        assert found == []
+
+    check()
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_any_cut_of_a_history_is_refused_or_accepted_never_sent_broken(route: str) -> None:
+    @settings(max_examples=EXAMPLES // 2, deadline=None)
+    @given(histories(), st.integers(0, 12), st.integers(0, 12))
+    def check(messages: tuple[Message, ...], start: int, stop: int) -> None:
+        try:
+            found = violations(route, messages[start:stop])
+        except UsageError:
+            return
+        assert found == []
+
+    check()
+
+
+@pytest.mark.parametrize("route", ROUTES)
+@pytest.mark.parametrize("choice", [ToolChoice(ToolChoiceMode.REQUIRED), ToolChoice(ToolChoiceMode.NAMED, ToolName("now"))])
+def test_a_forced_tool_is_accepted(route: str, choice: ToolChoice) -> None:
+    assert violations(route, (UserMessage.of("Hi"),), tools=TOOLS, tool_choice=choice) == []
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(histories())
+def test_ids_stay_the_same_as_a_history_grows(messages: tuple[Message, ...]) -> None:
+    """Prompt caches hold only for an unchanged beginning."""
+    adapter, model, _ = ROUTES["anthropic"]
+    whole = json.loads(adapter.encode(ModelRequest(model, messages)).body)["messages"]
+    longer = (*messages, AssistantMessage(()), UserMessage.of("More"))
+    grown = json.loads(adapter.encode(ModelRequest(model, longer)).body)["messages"]
+    assert grown[: len(whole) - 1] == whole[:-1]
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_an_orphan_result_is_refused(route: str) -> None:
+    adapter, model, _ = ROUTES[route]
+    orphan = ToolMessage(TOOLS[0].name, TOOLS[0].name, "{}")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="did not ask"):
+        adapter.encode(ModelRequest(model, (UserMessage.of("Hi"), orphan)))

@@ -1,0 +1,131 @@
+"""A ModelResponse is a collected stream."""
+
+from __future__ import annotations
+
+import pytest
+
+from callboard.protocol.content import Replay, ServerTool, Text, Thinking, ToolCall
+from callboard.protocol.errors import ErrorKind
+from callboard.protocol.ids import CallId, ToolName
+from callboard.protocol.model import FinishReason, Usage
+from callboard.protocol.stream import (
+    Done,
+    Error,
+    Restarted,
+    ServerToolEvent,
+    StreamEvent,
+    TextDelta,
+    ThinkingDelta,
+    ToolCallComplete,
+    ToolCallDelta,
+    ToolCallStart,
+)
+from callboard.providers.json_text import canonical_arguments
+from callboard.providers.response_builder import ResponseBuilder, build_response
+
+A, B, F = CallId("a"), CallId("b"), ToolName("f")
+DONE = Done(FinishReason.STOP)
+
+
+def test_deltas_of_one_block_are_one_part_and_order_is_kept() -> None:
+    response = build_response(
+        [
+            TextDelta("He"),
+            TextDelta("y"),
+            ToolCallStart(A, F),
+            TextDelta("!"),
+            TextDelta("?", 1),
+            ToolCallComplete(A),
+            DONE,
+        ]
+    )
+    assert response.parts == (Text("Hey"), ToolCall(A, F, "{}"), Text("!"), Text("?"))
+
+
+def test_thinking_blocks_stay_apart_and_the_last_replay_wins() -> None:
+    signed = Replay("anthropic", {"signature": "s"})
+    response = build_response(
+        [ThinkingDelta("a", 0), ThinkingDelta("", 0, signed), ThinkingDelta("b", 1), ThinkingDelta("", 2, signed), DONE]
+    )
+    assert response.parts == (Thinking("a", signed), Thinking("b"), Thinking("", signed))
+
+
+def test_empty_deltas_make_no_part() -> None:
+    assert build_response([TextDelta(""), ThinkingDelta(""), DONE]).parts == ()
+
+
+def test_a_call_without_its_complete_is_not_run() -> None:
+    response = build_response([ToolCallStart(A, F), ToolCallDelta(A, "{}"), DONE])
+    assert response.tool_calls == (ToolCall(A, F, "{}", complete=False),)
+
+
+def test_ids_are_unique_in_a_response() -> None:
+    events: list[StreamEvent] = []
+    for text in ('{"n":1}', '{"n":2}', '{"n":3}'):
+        events += [ToolCallStart(A, F), ToolCallDelta(A, text), ToolCallComplete(A)]
+    response = build_response([*events, DONE])
+    assert [(call.call_id, call.arguments) for call in response.tool_calls] == [
+        ("a", '{"n":1}'),
+        ("a_2", '{"n":2}'),
+        ("a_3", '{"n":3}'),
+    ]
+
+
+def test_a_restart_voids_what_came_before() -> None:
+    response = build_response([TextDelta("x"), ToolCallStart(A, F), Restarted("again"), TextDelta("y"), DONE])
+    assert response.parts == (Text("y"),)
+
+
+def test_server_tools_stand_where_they_came() -> None:
+    replay = Replay("anthropic", {"type": "server_tool_use"})
+    response = build_response([TextDelta("a"), ServerToolEvent("web_search", replay), TextDelta("b"), DONE])
+    assert response.parts == (Text("a"), ServerTool("web_search", replay), Text("b"))
+
+
+def test_the_end_carries_reason_usage_and_model() -> None:
+    done = Done(FinishReason.LENGTH, "max_tokens", Usage(1, 2), {"x": 1}, "m-1")
+    response = build_response([TextDelta("a"), done, TextDelta("late")])
+    assert (response.text, response.finish_reason, response.raw_finish_reason) == (
+        "a",
+        FinishReason.LENGTH,
+        "max_tokens",
+    )
+    assert (response.usage, response.raw_usage, response.model) == (Usage(1, 2), {"x": 1}, "m-1")
+
+
+def test_an_error_keeps_what_came_before_it() -> None:
+    error = Error(ErrorKind.OVERLOADED, "busy", retryable=True)
+    response = build_response([TextDelta("a"), error, DONE])
+    assert (response.text, response.error, response.finish_reason) == ("a", error, FinishReason.ERROR)
+
+
+def test_a_stream_without_an_end_is_truncated() -> None:
+    builder = ResponseBuilder()
+    builder.feed([TextDelta("a")])
+    error = builder.response().error
+    assert error is not None
+    assert (error.kind, error.retryable) == (ErrorKind.TRUNCATED, True)
+    builder.feed([DONE])
+    assert builder.response().error is None
+
+
+@pytest.mark.parametrize(
+    ("raw", "canonical", "complete"),
+    [
+        ("", "{}", True),
+        (" \n", "{}", True),
+        ("null", "{}", True),
+        ('{"a": 1}', '{"a": 1}', True),
+        ('"{\\"a\\":1}"', '{"a":1}', True),
+        ('{"a": 1', '{"a": 1', False),
+        ("{}{}", "{}{}", False),
+        ("12", "12", False),
+        ("[]", "[]", False),
+        ('"text"', '"text"', False),
+        ("[" * 100_000, "[" * 100_000, False),
+        ('{"a":' * 50_000, '{"a":' * 50_000, False),
+        ('{"n": 123456789012345678901234567890}', '{"n": 123456789012345678901234567890}', True),
+    ],
+)
+def test_arguments_are_made_canonical(raw: str, canonical: str, complete: bool) -> None:
+    assert canonical_arguments(raw) == (canonical, complete)

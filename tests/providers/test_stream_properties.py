@@ -1,0 +1,97 @@
+"""Any legal stream, cut into any chunks, gives the same turn; cut off anywhere, it gives an error and no whole turn."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.streams import Stream, anthropic_streams, gemini_streams, responses_streams
+from support.wire import answer, events
+
+from callboard.protocol.content import Text, Thinking
+from callboard.protocol.errors import ErrorKind
+from callboard.protocol.stream import Done, Error
+from callboard.providers.adapter import Adapter
+from callboard.providers.anthropic import Anthropic
+from callboard.providers.gemini import Gemini
+from callboard.providers.openai_responses import OpenAIResponses
+
+ADAPTERS: dict[str, Adapter] = {"anthropic": Anthropic(), "responses": OpenAIResponses(), "gemini": Gemini()}
+STREAMS = {"anthropic": anthropic_streams(), "responses": responses_streams(), "gemini": gemini_streams()}
+EXAMPLES = int(os.environ.get("CALLBOARD_DEEP_EXAMPLES", "60"))
+chunk_sizes = st.lists(st.integers(1, 400), min_size=1, max_size=8)
+
+
+def canonical(arguments: str) -> object:
+    return json.loads(arguments)
+
+
+@pytest.mark.parametrize("api", STREAMS)
+def test_any_chunking_tells_the_same_turn(api: str) -> None:
+    @settings(max_examples=EXAMPLES, deadline=None)
+    @given(STREAMS[api], chunk_sizes)
+    def check(stream: Stream, sizes: list[int]) -> None:
+        whole = answer(ADAPTERS[api], stream.body)
+        assert answer(ADAPTERS[api], stream.body, sizes) == whole
+        assert answer(ADAPTERS[api], stream.body, [1]) == whole
+
+    check()
+
+
+@pytest.mark.parametrize("api", STREAMS)
+def test_the_turn_is_what_was_told(api: str) -> None:
+    @settings(max_examples=EXAMPLES, deadline=None)
+    @given(STREAMS[api])
+    def check(stream: Stream) -> None:
+        turn, told = answer(ADAPTERS[api], stream.body), stream.told
+        assert turn.error is None
+        assert turn.finish_reason is told.finish
+        assert turn.text == "".join(told.texts)
+        assert turn.thinking == "".join(told.thinking)
+        # Blocks stay apart: each is replayed by itself.
+        prose = [part for part in turn.parts if isinstance(part, Text | Thinking)]
+        assert [part.text for part in prose if isinstance(part, Thinking) and part.text] == list(told.thinking)
+        assert all(call.complete for call in turn.tool_calls)
+        assert [(c.call_id, c.name, canonical(c.arguments)) for c in turn.tool_calls] == [
+            (call_id, name, canonical(arguments)) for call_id, name, arguments in told.calls
+        ]
+
+    check()
+
+
+@pytest.mark.parametrize("api", STREAMS)
+def test_a_stream_cut_off_anywhere_is_an_error(api: str) -> None:
+    @settings(max_examples=EXAMPLES, deadline=None)
+    @given(STREAMS[api], st.data())
+    def check(stream: Stream, data: st.DataObject) -> None:
+        body = stream.body.rstrip().removesuffix(b"data: [DONE]").rstrip()
+        end = data.draw(st.integers(0, len(body) - 1))
+        last = events(ADAPTERS[api], body[:end])[-1]
+        if api == "gemini" and isinstance(last, Done):
+            # Nothing is missing but bytes behind the finish reason's own object.
+            assert b"finishReason" in body[:end]
+            return
+        assert isinstance(last, Error)
+        assert last.kind in (ErrorKind.TRUNCATED, ErrorKind.MALFORMED)
+
+    check()
+
+
+@pytest.mark.parametrize("api", STREAMS)
+def test_usage_is_normalised(api: str) -> None:
+    totals = {"anthropic": (15, 42, 5, 0), "responses": (20, 9, 4, 3), "gemini": (7, 5, 0, 2)}
+
+    @settings(max_examples=5, deadline=None)
+    @given(STREAMS[api])
+    def check(stream: Stream) -> None:
+        turn = answer(ADAPTERS[api], stream.body)
+        usage = turn.usage
+        found = (usage.input_tokens, usage.output_tokens, usage.cached_tokens, usage.reasoning_tokens)
+        assert found == totals[api]
+        assert turn.raw_usage
+        assert turn.model
+
+    check()

@@ -1,0 +1,149 @@
+"""The tool call tracker: whole and broken ways of sending calls, all to Start, Delta and Complete."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from callboard.protocol.content import Replay
+from callboard.protocol.limits import MAX_ARGUMENT_BYTES, MAX_CALLS_PER_STEP
+from callboard.protocol.model import FinishReason
+from callboard.protocol.stream import Done, StreamEvent, ToolCallComplete, ToolCallDelta, ToolCallStart
+from callboard.providers.response_builder import build_response
+from callboard.providers.tool_tracker import ToolCallTracker, TooManyCallsError
+
+
+def calls(*deltas: dict[str, Any], seed: str = "") -> list[tuple[str, str, str]]:
+    """(id, name, arguments) of the calls that these deltas make."""
+    tracker, out = ToolCallTracker(seed), list[StreamEvent]()
+    for delta in deltas:
+        tracker.delta(out, **delta)
+    tracker.complete_all(out)
+    response = build_response([*out, Done(FinishReason.TOOL_CALLS)])
+    assert all(call.complete for call in response.tool_calls)
+    return [(call.call_id, call.name, call.arguments) for call in response.tool_calls]
+
+
+def test_a_call_in_fragments() -> None:
+    assert calls(
+        {"index": 0, "id": "a", "name": "f", "arguments": ""}, {"index": 0, "arguments": '{"x"'}, {"index": 0, "arguments": ":1}"}
+    ) == [("a", "f", '{"x":1}')]  # fmt: skip
+
+
+def test_interleaved_calls_keep_apart() -> None:
+    assert calls(
+        {"index": 0, "id": "a", "name": "f"},
+        {"index": 1, "id": "b", "name": "g"},
+        {"index": 1, "arguments": '{"y":'},
+        {"index": 0, "arguments": '{"x":'},
+        {"index": 1, "arguments": "2}"},
+        {"index": 0, "arguments": "1}"},
+    ) == [("a", "f", '{"x":1}'), ("b", "g", '{"y":2}')]
+
+
+def test_arguments_wait_for_a_name() -> None:
+    tracker, out = ToolCallTracker(), list[StreamEvent]()
+    tracker.delta(out, index=0, arguments='{"x":')
+    assert out == []
+    tracker.delta(out, index=0, id="a", name="f", arguments="1}")
+    assert out == [ToolCallStart("a", "f"), ToolCallDelta("a", '{"x":1}')]  # type: ignore[arg-type]
+
+
+def test_a_call_without_a_name_is_shown_at_the_end() -> None:
+    [(call_id, name, arguments)] = calls({"index": 0, "arguments": "{}"})
+    assert call_id.startswith("call_")
+    assert (name, arguments) == ("", "{}")
+
+
+def test_invented_ids_differ_from_turn_to_turn_and_not_from_run_to_run() -> None:
+    first = calls({"index": 0, "name": "f"}, seed="chatcmpl-1")
+    assert calls({"index": 0, "name": "f"}, seed="chatcmpl-1") == first
+    assert calls({"index": 0, "name": "f"}, seed="chatcmpl-2") != first
+
+
+def test_whole_calls_are_calls_of_their_own() -> None:
+    tracker, out = ToolCallTracker(), list[StreamEvent]()
+    tracker.whole(out, id="a", name="f", arguments={})
+    tracker.whole(out, id="a", name="f", arguments={})
+    response = build_response([*out, Done(FinishReason.TOOL_CALLS)])
+    ids = [call.call_id for call in response.tool_calls]
+    assert ids[0] == "a"
+    assert len(set(ids)) == 2
+
+
+def test_a_cut_turn_completes_all_but_the_call_that_was_being_written() -> None:
+    tracker, out = ToolCallTracker(), list[StreamEvent]()
+    tracker.delta(out, index=0, id="a", name="f", arguments="{}")
+    tracker.delta(out, index=1, id="b", name="f", arguments="{}")
+    tracker.complete_all(out, cut=True)
+    assert [event.id for event in out if isinstance(event, ToolCallComplete)] == ["a"]
+
+
+def test_a_finished_call_takes_nothing_more() -> None:
+    tracker, out = ToolCallTracker(), list[StreamEvent]()
+    tracker.delta(out, index=0, id="a", name="f", arguments="{}")
+    tracker.complete(out, index=0)
+    before = list(out)
+    tracker.delta(out, index=0, arguments="junk")
+    tracker.complete(out, id="a")
+    tracker.complete(out, index=7)
+    assert out == before
+
+
+def test_replay_data_rides_on_the_start() -> None:
+    tracker, out, replay = ToolCallTracker(), list[StreamEvent](), Replay("here", {"signature": "s"})
+    tracker.delta(out, index=0, id="a", name="f", replay=replay)
+    assert out == [ToolCallStart("a", "f", replay)]  # type: ignore[arg-type]
+
+
+def test_restart_forgets_everything() -> None:
+    tracker, out = ToolCallTracker(), list[StreamEvent]()
+    tracker.delta(out, index=0, id="a", name="f")
+    tracker.restart()
+    tracker.complete_all(out)
+    assert tracker.count == 0
+    assert out == [ToolCallStart("a", "f")]  # type: ignore[arg-type]
+
+
+def test_more_calls_than_a_model_makes_on_purpose() -> None:
+    tracker, out = ToolCallTracker(), list[StreamEvent]()
+    with pytest.raises(TooManyCallsError, match=str(MAX_CALLS_PER_STEP)):
+        for index in range(10_000):
+            tracker.delta(out, index=index, id=f"c{index}", name="f")
+    assert len(out) == MAX_CALLS_PER_STEP
+
+
+def test_longer_arguments_than_a_model_writes_on_purpose() -> None:
+    tracker, out = ToolCallTracker(), list[StreamEvent]()
+    with pytest.raises(TooManyCallsError, match="longer"):
+        for _ in range(MAX_ARGUMENT_BYTES // 100_000 + 1):
+            tracker.delta(out, index=0, name="f", arguments="x" * 100_000)
+
+
+fragments = st.fixed_dictionaries(
+    {},
+    optional={
+        "index": st.sampled_from([None, 0, 1, 2, "a"]),
+        "id": st.sampled_from([None, "", "x", "y"]),
+        "name": st.sampled_from([None, "", "f", "g"]),
+        "arguments": st.sampled_from([None, "", "{}", '{"a"', {"a": 1}, [1], 5]),
+    },
+)
+
+
+@given(st.lists(fragments, max_size=12))
+def test_whatever_comes_each_call_starts_once_and_completes_once(deltas: list[dict[str, Any]]) -> None:
+    tracker, out = ToolCallTracker(), list[StreamEvent]()
+    for delta in deltas:
+        tracker.delta(out, **delta)
+    tracker.complete_all(out)
+    started = [event.id for event in out if isinstance(event, ToolCallStart)]
+    completed = [event.id for event in out if isinstance(event, ToolCallComplete)]
+    assert len(set(started)) == len(started) == tracker.count
+    assert sorted(completed) == sorted(started)
+    for event in out:
+        assert isinstance(event, ToolCallStart | ToolCallDelta | ToolCallComplete)
+        assert event.id in started
