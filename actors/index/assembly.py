@@ -9,6 +9,7 @@ from pathlib import Path
 
 import orjson
 import quicktok  # type: ignore[import-untyped]
+
 from callboard.actors.index.code_index import CodeIndex, Hit
 from callboard.actors.index.records import digest
 from callboard.protocol.context import AssembledContext, ContextItem, render_fence, top_k_for_budget

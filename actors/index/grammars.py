@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import semble_grammars  # type: ignore[import-untyped]
 import tree_sitter
+
 from callboard.actors.index.languages import Language
 from callboard.protocol.errors import UsageError
 

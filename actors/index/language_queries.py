@@ -326,7 +326,7 @@ OCAML = """
 
 PERL = """
 (function_definition name: (identifier) @name) @function
-(comment) @attach
+(comments) @attach
 """
 
 SOLIDITY = """

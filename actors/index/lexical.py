@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 import tantivy
+
 from callboard.protocol.errors import UsageError
 
 ANALYZER = "code"

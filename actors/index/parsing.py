@@ -49,7 +49,7 @@ def parse_content(file: FileStat, content: bytes, language: Language, read_at_ns
     lines = Lines(content)
     package = os.path.basename(file.root) if os.path.exists(f"{file.root}/__init__.py") else ""
     parsed = outline(content, language, languages.module_path(relative, language, package), lines)
-    cut = chunks(content, parsed.symbols, relative, lines)
+    cut = chunks(content, parsed, relative, lines)
     return ParsedFile(file, language.name, digest(content), parsed.symbols, cut, parsed.edges, read_at_ns)
 
 

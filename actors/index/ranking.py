@@ -1,4 +1,4 @@
-"""From lexical hits to an order: names, callers and the kind of file weigh in; pure functions over rows.
+"""From lexical hits to an order: the name and the kind of file weigh in; pure functions over rows.
 
 Weights are small on purpose: docstring benchmarks reward names, plain questions do not (retrieval.md, tuning runs).
 """
@@ -18,8 +18,6 @@ from callboard.actors.index.tokens import word_set
 CANDIDATES = 200
 #: Share of a full name match, in units of the best lexical score (retrieval.md: .1 helps both kinds of question).
 NAME_BOOST = 0.1
-#: Share of callers' names that match.
-CALLER_BOOST = 0.05
 #: What a file of its kind is worth beside an implementation. Tests repeat every word of what they test.
 TEST_PRIOR = 0.6
 PROSE_PRIOR = 0.6
@@ -39,7 +37,6 @@ class Candidate:
     row: ChunkRow
     lexical: float
     name_match: float = 0.0
-    caller_match: float = 0.0
 
 
 def prior(path: str, language_name: str, kind: str, asks_for_tests: bool = False) -> float:
@@ -74,7 +71,7 @@ def order(candidates: Sequence[Candidate], asks_for_tests: bool) -> list[tuple[f
     for candidate in candidates:
         row = candidate.row
         relative = row.path[len(row.root) + 1 :]
-        score = candidate.lexical / best + NAME_BOOST * candidate.name_match + CALLER_BOOST * candidate.caller_match
+        score = candidate.lexical / best + NAME_BOOST * candidate.name_match
         scored.append((score * prior(relative, row.language, row.kind, asks_for_tests), candidate))
     scored.sort(key=lambda pair: (-pair[0], pair[1].row.path, pair[1].row.start_byte))
     return scored

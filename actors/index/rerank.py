@@ -1,7 +1,7 @@
 """The dense rerank: the best lexical hits are embedded when first asked for, behind a deadline.
 
-When the deadline passes, the lexical order stands for what is not embedded yet, and embedding goes on in the background:
-the same question asked again finds its vectors.
+When the deadline passes, the lexical order stands for what is not embedded yet, and embedding goes on in the
+background: the same question asked again finds its vectors.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Text:
 
 
 class Reranker:
-    """One background thread, one embedder, one cache. Failures of the embedder are kept in `last_error`, never raised."""
+    """One background thread, one embedder, one cache. An embedder's failure is kept in `last_error`, never raised."""
 
     def __init__(
         self, embedder: EmbedderFactory, cache: VectorCache, deadline_seconds: float = DEADLINE_SECONDS

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import tree_sitter
+
 from callboard.actors.index import grammars
 from callboard.actors.index.languages import Language
 from callboard.actors.index.records import Edge, Symbol, digest
@@ -84,6 +85,9 @@ def _query(content: bytes, language: Language) -> tuple[list[_Found], list[tuple
             if capture in KINDS:
                 name = _text(content, captures["name"][0]) if "name" in captures else capture
                 receiver = _text(content, captures["receiver"][0]) if "receiver" in captures else ""
+                if not receiver:
+                    # C++ defines members outside their class: `void DFA::Reset()`.
+                    receiver, _, name = name.rpartition("::")
                 definitions.append((capture, node, name, receiver))
             elif capture == "attach":
                 attached[node.end_point.row - (node.end_point.column == 0)] = node

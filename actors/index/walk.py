@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pathspec
+
 from callboard.actors.index.records import FileStat
 from callboard.actors.index.tokens import word_set
 
@@ -23,13 +24,12 @@ SKIPPED_NAMES = word_set(
     """package-lock.json yarn.lock pnpm-lock.yaml npm-shrinkwrap.json cargo.lock poetry.lock pdm.lock uv.lock
     composer.lock gemfile.lock go.sum flake.lock pipfile.lock"""
 )
-SKIPPED_SUFFIXES = tuple(
-    word_set(
-        """.min.js .min.css .min.mjs .map .svg .po .pot .mo .pyc .so .o .a .class .jar .png .jpg .jpeg .gif .ico .webp
+_SUFFIXES = """
+    .min.js .min.css .min.mjs .map .svg .po .pot .mo .pyc .so .o .a .class .jar .png .jpg .jpeg .gif .ico .webp
     .pdf .zip .gz .xz .bz2 .zst .7z .tar .whl .woff .woff2 .ttf .otf .eot .mp3 .mp4 .wav .ogg .webm .bin .dat .db .sqlite
-    .sqlite3 .parquet .npy .npz .onnx .pt .safetensors .exe .dll .dylib .wasm .snap .lock .pyd .ipynb"""
-    )
-)
+    .sqlite3 .parquet .npy .npz .onnx .pt .safetensors .exe .dll .dylib .wasm .snap .lock .pyd .ipynb
+"""
+SKIPPED_SUFFIXES = tuple(word_set(_SUFFIXES))
 #: A longer file is data or generated (the longest hand-written sources, such as sqlite3.c unamalgamated, stay below).
 MAX_FILE_BYTES = 1_500_000
 
