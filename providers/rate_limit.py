@@ -83,6 +83,11 @@ class RateLimiter:
         self._requests = _Bucket(requests_per_minute, requests_per_minute or 0.0, now)
         self._tokens = _Bucket(tokens_per_minute, tokens_per_minute or 0.0, now)
 
+    @property
+    def counts_tokens(self) -> bool:
+        """Is there a limit of tokens? Otherwise nobody need guess how many a call takes."""
+        return self._tokens.per_minute is not None
+
     def acquire(self, tokens: float = 0.0) -> float:
         """Take one request of about so many tokens: 0.0 when it may go now, else the seconds to wait before asking
         again; then nothing was taken."""

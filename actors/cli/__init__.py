@@ -1,0 +1,1 @@
+"""The command line. It stands on `callboard.actors` and nothing else."""

@@ -1,0 +1,309 @@
+"""ToolDispatcher: takes the calls of all sessions and sees that each one gets its worker, its turn and one outcome.
+
+It owns the registry (what models are offered), the queue of each tool, the health of each tool and the approvals that
+wait. It runs nothing itself: pools do (worker.py). A call is in exactly one of two places, `queue` of its tool or
+`running`, and leaves by exactly one terminal event.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from callboard.actors.approvals import Approver, Verdict
+from callboard.actors.kernel import Actor, DeadLetterReason, Down, Ref, Timer
+from callboard.actors.tool_health import ToolHealth
+from callboard.actors.tools import Tool, ToolContext
+from callboard.actors.worker import StartCall, StopCall
+from callboard.protocol.commands import AskApproval, CancelTool, RunTool, WithdrawApproval
+from callboard.protocol.errors import UsageError
+from callboard.protocol.events import (
+    ApprovalDenied,
+    ApprovalGranted,
+    ToolCallCancelled,
+    ToolCallCompleted,
+    ToolCallFailed,
+    ToolCallStarted,
+    ToolCallTimedOut,
+)
+from callboard.protocol.ids import Tag, ToolName
+from callboard.protocol.options import ToolOffer
+from callboard.protocol.policy import Policy
+from callboard.protocol.tools import FailureCode, Isolation, Latency, ToolFailure
+
+logger = logging.getLogger("callboard.tools")
+
+#: Calls of one tool that may wait for their turn; more are refused as overloaded. Eight turns of the largest step.
+MAX_QUEUED_CALLS = 1_024
+
+Terminal = ToolCallCompleted | ToolCallFailed | ToolCallTimedOut | ToolCallCancelled
+PoolKey = tuple[Isolation, Latency]
+AnyTool = Tool[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class OfferTools:
+    """Asks which tools a request may use; answered with ToolsOffered."""
+
+    tag: Tag
+    reply_to: Ref
+
+
+@dataclass(frozen=True, slots=True)
+class ToolsOffered:
+    tag: Tag
+    offers: tuple[ToolOffer, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchCall:
+    """Run this call; its events go to `reply_to`."""
+
+    run: RunTool
+    user_text: str
+    reply_to: Ref
+
+
+@dataclass(frozen=True, slots=True)
+class SeekApproval:
+    """Ask whoever owns the runtime; ApprovalGranted or ApprovalDenied goes to `reply_to`."""
+
+    question: AskApproval
+    reply_to: Ref
+
+
+@dataclass(frozen=True, slots=True)
+class _QueuedTooLong:
+    tag: Tag
+
+
+@dataclass(slots=True)
+class _Entry:
+    """One registered tool and its calls."""
+
+    tool: AnyTool
+    health: ToolHealth = field(default_factory=ToolHealth)
+    running: int = 0
+    queue: deque[Tag] = field(default_factory=deque)
+
+
+@dataclass(slots=True)
+class _Call:
+    request: DispatchCall
+    entry: _Entry
+    pool: Ref | None = None
+    """The pool that runs it; None while it is queued."""
+    timer: Timer | None = None
+    """Ends a queued call at its deadline; a running one is ended by its pool."""
+
+
+class ToolDispatcher(Actor):
+    """See the module. `pools` maps (isolation, latency) to the pool's address."""
+
+    def __init__(
+        self,
+        tools: Iterable[AnyTool],
+        pools: Mapping[PoolKey, Ref],
+        approver: Approver,
+        policy: Policy,
+        observer: Ref,
+        workspace: Path | None = None,
+    ) -> None:
+        self._entries: dict[ToolName, _Entry] = {}
+        self._pools = pools
+        self._approver = approver
+        self._policy = policy
+        self._observer = observer
+        self._workspace = workspace
+        self._calls: dict[Tag, _Call] = {}
+        self._approvals: dict[Tag, Ref] = {}
+        for tool in tools:
+            self._register(tool)
+
+    def on_start(self) -> None:
+        for pool in self._pools.values():
+            self.monitor(pool)
+
+    def on_receive(self, message: Any) -> Any:
+        handler = _HANDLERS.get(type(message))
+        if handler is None:
+            raise UsageError(f"the dispatcher does not understand {type(message).__name__}")
+        return handler(self, message)
+
+    def _register(self, tool: AnyTool) -> None:
+        name = tool.definition.name
+        if name in self._entries:
+            raise UsageError(f"two tools are called {name!r}; rename one of them")
+        self._entries[name] = _Entry(tool)
+
+    def _offer(self, message: OfferTools) -> None:
+        now = self.now()
+        offers = tuple(
+            ToolOffer(entry.tool.definition, entry.tool.contract, self._policy.decide(entry.tool.contract))
+            for entry in self._entries.values()
+            if entry.health.is_offered(now)
+        )
+        message.reply_to.tell_control(ToolsOffered(message.tag, offers))
+
+    # -- the way of one call: dispatch -> (queue) -> start -> terminal
+
+    def _dispatch(self, message: DispatchCall) -> None:
+        run = message.run
+        entry = self._entries.get(run.name)
+        if entry is None:
+            self._refuse(message, FailureCode.UNKNOWN_TOOL, f"there is no tool {run.name!r}")
+        elif run.tag in self._calls:
+            logger.warning("call is already open, sent twice: %s", run.tag)
+        elif not entry.health.is_offered(self.now()):
+            self._refuse(message, FailureCode.WITHDRAWN, f"{run.name} failed too often and is withdrawn for now")
+        elif entry.running < entry.tool.contract.concurrency:
+            call = self._calls[run.tag] = _Call(message, entry)
+            self._start(call)
+        elif len(entry.queue) < MAX_QUEUED_CALLS:
+            timer = self.tell_at(run.deadline_at, _QueuedTooLong(run.tag))
+            self._calls[run.tag] = _Call(message, entry, timer=timer)
+            entry.queue.append(run.tag)
+        else:
+            self._refuse(message, FailureCode.OVERLOADED, f"{len(entry.queue)} calls of {run.name} are waiting already")
+
+    def _start(self, call: _Call) -> None:
+        run, tool = call.request.run, call.entry.tool
+        call.entry.running += 1
+        if call.timer is not None:
+            call.timer.cancel()
+            call.timer = None
+        call.pool = self._pools[tool.contract.isolation, tool.contract.latency]
+        context = ToolContext(run.tag, run.effect_id, run.deadline_at, call.request.user_text, self._workspace)
+        call.pool.tell_control(StartCall(run, tool, context, self.ref))
+
+    def _started(self, event: ToolCallStarted) -> None:
+        if call := self._calls.get(event.tag):
+            call.request.reply_to.tell_control(event)
+
+    def _ended(self, event: Terminal) -> None:
+        call = self._calls.pop(event.tag, None)
+        if call is None:
+            self._reject(event, "the call has ended before")
+            return
+        entry = call.entry
+        if call.pool is not None:
+            entry.running -= 1
+            self._judge(entry, event)
+        elif event.tag in entry.queue:
+            entry.queue.remove(event.tag)
+        if call.timer is not None:
+            call.timer.cancel()
+        call.request.reply_to.tell_control(event)
+        self._start_next(entry)
+
+    def _start_next(self, entry: _Entry) -> None:
+        while entry.queue and entry.running < entry.tool.contract.concurrency:
+            self._start(self._calls[entry.queue.popleft()])
+
+    def _queued_too_long(self, message: _QueuedTooLong) -> None:
+        call = self._calls.get(message.tag)
+        if call is not None and call.pool is None:
+            self._ended(ToolCallTimedOut(message.tag, self.now()))
+
+    def _cancel(self, command: CancelTool) -> None:
+        call = self._calls.get(command.tag)
+        if call is None:
+            return
+        if call.pool is None:
+            self._ended(ToolCallCancelled(command.tag, self.now()))
+        else:
+            call.pool.tell_control(StopCall(command.tag))
+
+    def _pool_down(self, down: Down) -> None:
+        """Its running calls are lost with it; whether they had their effect, nobody knows."""
+        self.monitor(down.ref)
+        lost = [tag for tag, call in self._calls.items() if call.pool is down.ref]
+        for tag in lost:
+            name = self._calls[tag].request.run.name
+            failure = ToolFailure(
+                name, FailureCode.OUTCOME_UNKNOWN, f"the pool that ran {name} was lost: {down.reason}"
+            )
+            self._ended(ToolCallFailed(tag, self.now(), failure))
+
+    def _refuse(self, message: DispatchCall, code: FailureCode, why: str) -> None:
+        failure = ToolFailure(message.run.name, code, why)
+        message.reply_to.tell_control(ToolCallFailed(message.run.tag, self.now(), failure))
+
+    def _reject(self, message: object, why: str) -> None:
+        self.system.dead_letters.add(message, DeadLetterReason.REJECTED, self.name, why)
+
+    # -- health
+
+    def _judge(self, entry: _Entry, event: Terminal) -> None:
+        now, name = self.now(), entry.tool.definition.name
+        if _is_breakdown(event):
+            if entry.health.record_failure(now):
+                logger.warning("tool %s is withdrawn until %.1f s", name, entry.health.withdrawn_until)
+                self._observer.tell(ToolWithdrawn(name, now))
+        elif not isinstance(event, ToolCallCancelled) and entry.health.record_success(now):
+            logger.info("tool %s is offered again", name)
+            self._observer.tell(ToolRestored(name, now))
+
+    # -- approvals
+
+    def _seek_approval(self, message: SeekApproval) -> None:
+        question = message.question
+        self._approvals[question.tag] = message.reply_to
+        self._approver.ask(question, self.ref.tell)
+
+    def _decided(self, verdict: Verdict) -> None:
+        asker = self._approvals.pop(verdict.tag, None)
+        if asker is None:
+            self._reject(verdict, "nobody waits for this approval any more")
+        elif verdict.granted:
+            asker.tell_control(ApprovalGranted(verdict.tag, self.now(), verdict.by))
+        else:
+            asker.tell_control(ApprovalDenied(verdict.tag, self.now(), verdict.by, verdict.reason))
+
+    def _withdraw_question(self, command: WithdrawApproval) -> None:
+        if self._approvals.pop(command.tag, None) is not None:
+            self._approver.withdraw(command.tag)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolWithdrawn:
+    """The tool is over its failure budget: no longer offered to models, until its probation."""
+
+    name: ToolName
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class ToolRestored:
+    """The tool's probe succeeded."""
+
+    name: ToolName
+    at: float
+
+
+def _is_breakdown(event: Terminal) -> bool:
+    """A crash or a hang: what costs a worker. A tool that raises, or dislikes its arguments, works as it should."""
+    if isinstance(event, ToolCallFailed):
+        return event.failure.code in (FailureCode.CRASHED, FailureCode.OUTCOME_UNKNOWN)
+    return isinstance(event, ToolCallTimedOut)
+
+
+_HANDLERS: Mapping[type, Callable[[ToolDispatcher, Any], None]] = {
+    OfferTools: ToolDispatcher._offer,
+    DispatchCall: ToolDispatcher._dispatch,
+    CancelTool: ToolDispatcher._cancel,
+    ToolCallStarted: ToolDispatcher._started,
+    ToolCallCompleted: ToolDispatcher._ended,
+    ToolCallFailed: ToolDispatcher._ended,
+    ToolCallTimedOut: ToolDispatcher._ended,
+    ToolCallCancelled: ToolDispatcher._ended,
+    _QueuedTooLong: ToolDispatcher._queued_too_long,
+    Down: ToolDispatcher._pool_down,
+    SeekApproval: ToolDispatcher._seek_approval,
+    Verdict: ToolDispatcher._decided,
+    WithdrawApproval: ToolDispatcher._withdraw_question,
+}

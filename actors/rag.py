@@ -1,0 +1,171 @@
+"""Rag: the code index of a workspace, as two actors on threads of their own.
+
+`Rag` answers questions from what is indexed now; `Indexer` brings the index up to date, in a child process where much
+has changed. So a question never waits for indexing, and a lost index process takes no question with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from callboard.actors.index import CodeIndex, Progress, RefreshSummary, assemble
+from callboard.actors.kernel import Actor, ActorSystem, AskTimeout, ChildSpec, MailboxFull
+from callboard.actors.tools import Tool, ToolContext, tool
+from callboard.protocol.context import AssembledContext
+from callboard.protocol.errors import ToolError, UsageError
+
+Answered = TypeVar("Answered")
+
+#: Tokens of context when a model asks for none in particular: a tenth of the smallest context window in use today.
+DEFAULT_TOKEN_BUDGET = 4_000
+#: A question waits this long for the index to be brought up to date; after that it is answered from what is there.
+REFRESH_PATIENCE_SECONDS = 5.0
+#: Files do not change faster than people and models ask: one pass over the tree serves a batch of calls.
+FRESH_SECONDS = 2.0
+#: One search with its snippets takes milliseconds; the first one loads tokenizer and index.
+SEARCH_TIMEOUT_SECONDS = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Workspace:
+    """Where the code is, and where its index is kept."""
+
+    folder: Path
+    index_dir: Path | None = None
+
+    def open(self) -> CodeIndex:
+        return CodeIndex.open(self.folder, self.index_dir)
+
+
+@dataclass(frozen=True, slots=True)
+class SearchCode:
+    """Answered with an AssembledContext, or with the UsageError that says why not."""
+
+    query: str
+    token_budget: int
+
+
+@dataclass(frozen=True, slots=True)
+class RefreshIndex:
+    """Answered with a RefreshSummary, or with the UsageError that says why not."""
+
+    progress: Callable[[Progress], None] | None = None
+    max_age_seconds: float = 0.0
+    """A refresh that ended so recently is answer enough."""
+
+
+class _IndexActor(Actor):
+    """Opens the index when first asked: a broken store is a clear answer, not an actor that cannot start."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self._workspace = workspace
+        self._opened: CodeIndex | None = None
+
+    def on_stop(self) -> None:
+        if self._opened is not None:
+            self._opened.close()
+
+    def _index(self) -> CodeIndex:
+        if self._opened is None:
+            self._opened = self._workspace.open()
+        return self._opened
+
+
+class Rag(_IndexActor):
+    """Answers questions about the code. See the module."""
+
+    def on_receive(self, message: Any) -> AssembledContext | UsageError:
+        if not isinstance(message, SearchCode):
+            raise UsageError(f"Rag does not understand {type(message).__name__}")
+        try:
+            return assemble(self._index(), message.query, message.token_budget)
+        except UsageError as error:
+            return error
+
+
+class Indexer(_IndexActor):
+    """Brings the index up to date. See the module."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        super().__init__(workspace)
+        self._latest: tuple[float, RefreshSummary] | None = None
+
+    def on_receive(self, message: Any) -> RefreshSummary | UsageError:
+        if not isinstance(message, RefreshIndex):
+            raise UsageError(f"the indexer does not understand {type(message).__name__}")
+        if self._latest is not None and self.now() - self._latest[0] < message.max_age_seconds:
+            return self._latest[1]
+        try:
+            summary = self._index().refresh(message.progress)
+        except UsageError as error:
+            return error
+        self._latest = self.now(), summary
+        return summary
+
+
+def code_actors(workspace: Workspace) -> tuple[ChildSpec, ...]:
+    """The two actors, for the tree. A refresh under way is given up at a stop: its child process dies with the pipe."""
+    return (
+        ChildSpec("rag", lambda: Rag(workspace), runs_on="thread"),
+        ChildSpec("indexer", lambda: Indexer(workspace), runs_on="thread", shutdown_seconds=1.0),
+    )
+
+
+class CodeSearch:
+    """What others call: the two actors as functions. Use it when the tree stands."""
+
+    def __init__(self, system: ActorSystem) -> None:
+        self._system = system
+
+    async def refresh(
+        self,
+        progress: Callable[[Progress], None] | None = None,
+        *,
+        timeout_seconds: float,
+        max_age_seconds: float = 0.0,
+    ) -> RefreshSummary:
+        """Index what is new, changed or gone. Raises UsageError, and AskTimeout when it takes longer."""
+        message = RefreshIndex(progress, max_age_seconds)
+        answer = await self._system.ref("root/indexer").ask_async(message, timeout_seconds)
+        return _as(RefreshSummary, answer)
+
+    async def search(self, query: str, token_budget: int) -> AssembledContext:
+        """The context for a question, from an index that is as fresh as can be had in a moment. Raises UsageError."""
+        with contextlib.suppress(AskTimeout, MailboxFull):
+            await self.refresh(timeout_seconds=REFRESH_PATIENCE_SECONDS, max_age_seconds=FRESH_SECONDS)
+        message = SearchCode(query, token_budget)
+        return _as(AssembledContext, await self._system.ref("root/rag").ask_async(message, SEARCH_TIMEOUT_SECONDS))
+
+
+def _as(kind: type[Answered], answer: object) -> Answered:
+    if isinstance(answer, UsageError):
+        raise answer
+    if not isinstance(answer, kind):
+        raise TypeError(f"expected {kind.__name__}, got {type(answer).__name__}")
+    return answer
+
+
+def context_tool(search: CodeSearch) -> Tool[..., Any]:
+    """`request_code_context`, as the model sees it (design.md §5)."""
+
+    @tool(risk="read", latency="short", idempotent=True, concurrency=8)
+    async def request_code_context(
+        context: ToolContext, token_budget: int = DEFAULT_TOKEN_BUDGET, hint: str = ""
+    ) -> dict[str, object]:
+        """Find the code in the workspace that a question is about, and get the exact snippets with their places.
+
+        Args:
+            token_budget: How many tokens the result may have, at most.
+            hint: What to look for, in plain words or names. Empty: the user's last message.
+        """
+        query = hint.strip() or context.user_text
+        try:
+            return (await search.search(query, token_budget)).as_json()
+        except UsageError as error:
+            raise ToolError(str(error)) from error
+
+    return request_code_context

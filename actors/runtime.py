@@ -1,0 +1,261 @@
+"""Runtime: callboard as one object, for async and for sync hosts.
+
+It has one loop thread of its own and touches nothing of the host's: not its event loop, its signal handlers, its
+threads or its Pykka actors. Requests come from any thread and any loop; they meet the actors only through refs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Callable, Iterable
+from functools import partial
+from types import TracebackType
+from typing import Any, Self
+
+from callboard.actors.approvals import ApprovalCallback, Approver, CallbackApprover, NobodyToAsk
+from callboard.actors.conversation import Conversation
+from callboard.actors.kernel import (
+    ActorInfo,
+    ActorSystem,
+    ChildSpec,
+    DeadLetter,
+    Down,
+    LoopScheduler,
+    Ref,
+    Restart,
+    Statistics,
+    start_child,
+)
+from callboard.actors.metrics import Metrics
+from callboard.actors.parts import Parts
+from callboard.actors.reply import Reply
+from callboard.actors.session import Question, RequestSession, Subscriber
+from callboard.actors.settings import Settings
+from callboard.actors.subscription import Answer, Stream
+from callboard.actors.telemetry import ReadMetrics
+from callboard.actors.tools import Tool
+from callboard.actors.topology import SESSION_CAPACITY, House, build, house_of
+from callboard.protocol.content import UserMessage
+from callboard.protocol.errors import RuntimeFailure, UsageError
+from callboard.protocol.events import CancelRequested
+from callboard.protocol.ids import MessageId, RequestId, Tag
+
+logger = logging.getLogger("callboard")
+
+#: The tree stands within milliseconds; this long means the machine is not answering.
+START_SECONDS = 30.0
+#: Everything must have stopped by then; what has not is killed.
+SHUTDOWN_SECONDS = 10.0
+#: Indexing a million lines takes about a minute; this bounds a broken disk.
+REFRESH_TIMEOUT_SECONDS = 3_600.0
+#: A snapshot is a copy of some counters; a wait this long means that something holds the loop.
+METRICS_TIMEOUT_SECONDS = 5.0
+
+
+class Runtime:
+    """Runs requests under supervision.
+
+        async with Runtime(Settings(model="openai/gpt-5"), tools=[lookup]) as runtime:
+            reply = await runtime.ask("What is the weather in Oslo?")
+
+    `tools` are functions decorated with `@tool`. `approve` decides on calls that the policy asks about (sync or async,
+    True to allow); without it they are denied. Raises UsageError for bad settings or tools, before anything is started.
+    """
+
+    def __init__(
+        self,
+        settings: Settings | None = None,
+        tools: Iterable[Tool[..., Any]] = (),
+        *,
+        approve: ApprovalCallback | None = None,
+    ) -> None:
+        self.settings = settings or Settings()
+        self._approve = approve
+        self._parts = Parts(self.settings, tools)
+        self._running: _Running | None = None
+
+    # -- life
+
+    def start(self) -> Self:
+        """Start the loop thread and the tree; blocks for the few milliseconds that takes."""
+        if self._running is not None:
+            raise UsageError("this runtime is running already")
+        approver: Approver = CallbackApprover(self._approve) if self._approve else NobodyToAsk()
+        self._running = _Running(self._parts, approver)
+        return self
+
+    def stop(self) -> None:
+        """Cancel what runs, stop the tree in reverse order of its start, and end the thread."""
+        running, self._running = self._running, None
+        if running is not None:
+            running.close()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    async def __aenter__(self) -> Self:
+        return await asyncio.to_thread(self.start)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await asyncio.shield(asyncio.to_thread(self.stop))
+
+    # -- requests
+
+    async def ask(self, text: str, *, conversation: Conversation | None = None) -> Reply:
+        """Ask, and wait for the answer. Cancelling the waiting task cancels the request.
+
+        Raises ModelCallFailed (a ProviderError) when the model could not be asked, RequestEnded when the request was
+        cancelled or ran out of time or budget (both have `.reply`), UsageError for an empty text.
+        """
+        answer = Answer(conversation or Conversation())
+        request_id = _new_request_id()
+        self._begin(text, request_id, answer, answer)
+        try:
+            return await asyncio.wrap_future(answer.future)
+        except asyncio.CancelledError:
+            self.cancel(request_id)
+            raise
+
+    def ask_sync(self, text: str, *, conversation: Conversation | None = None) -> Reply:
+        """`ask`, for code without an event loop. Ctrl-C while it waits cancels the request."""
+        answer = Answer(conversation or Conversation())
+        request_id = _new_request_id()
+        self._begin(text, request_id, answer, answer)
+        try:
+            return answer.future.result()
+        except KeyboardInterrupt:
+            self.cancel(request_id)
+            raise
+
+    def stream(self, text: str, *, conversation: Conversation | None = None) -> Stream:
+        """Ask, and see everything as it happens: `async for event in runtime.stream(text)`; the Reply comes last.
+
+        Call it where an event loop runs. Raises what `ask` raises, from the iteration.
+        """
+        stream = Stream(Answer(conversation or Conversation()), self.cancel, _new_request_id())
+        self._begin(text, stream.request_id, stream.answer, stream)
+        return stream
+
+    def cancel(self, request_id: RequestId, reason: str = "cancelled by the caller") -> bool:
+        """End a request: its model stream, its running tools, its waiting approvals. False if it is not running."""
+        return self._live().cancel(request_id, reason)
+
+    def _begin(self, text: str, request_id: RequestId, answer: Answer, subscriber: Subscriber) -> None:
+        if not text.strip():
+            raise UsageError("the question is empty; say what you want to know")
+        running = self._live()
+        if running.open_requests >= self.settings.max_concurrent_requests:
+            raise RuntimeFailure(f"overloaded: {running.open_requests} requests are running; try again later")
+        answer.conversation.take()
+        history = answer.conversation.messages
+        question = Question(_tag_of(request_id), history, UserMessage.of(text), self._parts.options)
+        running.begin(question, answer, subscriber)
+
+    async def refresh_index(
+        self, progress: Callable[[Any], None] | None = None, *, timeout_seconds: float = REFRESH_TIMEOUT_SECONDS
+    ) -> Any:
+        """Index what is new, changed or gone in the workspace; returns a RefreshSummary.
+
+        Questions are answered meanwhile, from what is there. `progress` is called with index.Progress on the indexing
+        thread. Raises UsageError without a workspace or when the index cannot be written.
+        """
+        self._live()
+        search = self._parts.code.search
+        if search is None:
+            raise UsageError("there is nothing to index: this runtime has no workspace (Settings(workspace=...))")
+        return await search.refresh(progress, timeout_seconds=timeout_seconds)
+
+    # -- looking in
+
+    def metrics(self) -> Metrics:
+        """What was counted since the start: calls, failures, tokens, latencies by tool and model."""
+        snapshot = self._live().house.staff.telemetry.ask(ReadMetrics(), METRICS_TIMEOUT_SECONDS)
+        if not isinstance(snapshot, Metrics):
+            raise RuntimeFailure("telemetry did not answer with metrics")
+        return snapshot
+
+    def tree(self) -> tuple[ActorInfo, ...]:
+        """Every actor: state, mailbox depth, restarts, the message it is at and for how long."""
+        return self._live().system.tree()
+
+    def statistics(self) -> Statistics:
+        """Message counts; at rest, sent = handled + dead-lettered + queued."""
+        return self._live().system.statistics()
+
+    def dead_letters(self) -> tuple[DeadLetter, ...]:
+        """The latest messages that nobody handled, with the reason."""
+        return self._live().system.dead_letters.list()
+
+    def _live(self) -> _Running:
+        if self._running is None:
+            raise UsageError("this runtime is not running; use it as `with Runtime(...) as runtime:`, or call start()")
+        return self._running
+
+
+class _Running:
+    """A started runtime: the thread, the tree and the requests that are open."""
+
+    def __init__(self, parts: Parts, approver: Approver) -> None:
+        self._parts = parts
+        self._approver = approver
+        self._scheduler = LoopScheduler("callboard").start()
+        self.system = ActorSystem(self._scheduler)
+        self._sessions: dict[RequestId, Ref] = {}
+        try:
+            build(self.system, parts.plan(self.system, self._scheduler, approver))
+            self.house: House = house_of(self.system, START_SECONDS)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def open_requests(self) -> int:
+        return len(self._sessions)
+
+    def begin(self, question: Question, answer: Answer, subscriber: Subscriber) -> None:
+        """Start the session; its answer settles exactly once, even if the session is lost."""
+        request_id = question.tag.request_id
+        start = partial(RequestSession, question, self.house.staff, subscriber, answer.record)
+        spec = ChildSpec(str(request_id), start, restart=Restart.TEMPORARY, capacity=SESSION_CAPACITY)
+        ref = start_child(self.house.sessions, spec)
+        self._sessions[request_id] = ref
+
+        def ended(down: Down) -> None:
+            self._sessions.pop(request_id, None)
+            answer.session_ended(down)
+
+        self.system.watch(ref, ended)
+
+    def cancel(self, request_id: RequestId, reason: str) -> bool:
+        ref = self._sessions.get(request_id)
+        if ref is None:
+            return False
+        ref.tell_control(CancelRequested(_tag_of(request_id), self._scheduler.now(), reason))
+        return True
+
+    def close(self) -> None:
+        for request_id in tuple(self._sessions):
+            self.cancel(request_id, "the runtime is stopping")
+        self._approver.close()
+        if not self.system.shutdown(SHUTDOWN_SECONDS):
+            logger.warning("some actors did not stop within %s s and were killed", SHUTDOWN_SECONDS)
+        self._parts.close(self._scheduler)
+        self._scheduler.stop(SHUTDOWN_SECONDS)
+
+
+def _new_request_id() -> RequestId:
+    return RequestId(uuid.uuid4().hex)
+
+
+def _tag_of(request_id: RequestId) -> Tag:
+    """The tag of a request as a whole; the message it answers has no other name yet."""
+    return Tag(request_id, MessageId(f"{request_id}/user"))

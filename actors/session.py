@@ -1,0 +1,189 @@
+"""RequestSession: one actor for one request. It carries events into the protocol session and commands out of it.
+
+No rule lives here: `protocol.session` decides, this file knows whom to tell. Whoever holds open work of the request
+(the LLM manager, the dispatcher) is monitored; when one goes down, the session is told that the work is lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from callboard.actors.dispatcher import DispatchCall, OfferTools, SeekApproval, ToolsOffered
+from callboard.actors.kernel import Actor, DeadLetterReason, Down, MailboxFull, Ref, Timer
+from callboard.actors.llm_manager import StartModel
+from callboard.protocol.commands import (
+    AskApproval,
+    CallModel,
+    CancelTool,
+    ClearTimer,
+    Command,
+    Finish,
+    Note,
+    RecordStep,
+    RunTool,
+    SetTimer,
+    StopModel,
+    WithdrawApproval,
+)
+from callboard.protocol.content import Message, UserMessage
+from callboard.protocol.errors import ProtocolError
+from callboard.protocol.events import (
+    DeadlinePassed,
+    Event,
+    ModelLost,
+    ModelStreamed,
+    RequestStarted,
+    ToolsLost,
+)
+from callboard.protocol.ids import Tag
+from callboard.protocol.options import RequestOptions
+from callboard.protocol.session import Session
+
+logger = logging.getLogger("callboard.session")
+
+Seen = Event | Command
+Subscriber = Callable[[Seen], None]
+"""Hears, on the loop thread, each event of the request as it is applied, each RunTool, AskApproval and Note, and
+Finish last. It must not block."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a request is about."""
+
+    tag: Tag
+    history: tuple[Message, ...]
+    user: UserMessage
+    options: RequestOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Staff:
+    """The actors a session works with."""
+
+    llm_manager: Ref
+    dispatcher: Ref
+    telemetry: Ref
+
+
+class RequestSession(Actor):
+    """See the module. `record` takes the messages of each finished step; `subscriber` hears what happens."""
+
+    def __init__(
+        self, question: Question, staff: Staff, subscriber: Subscriber, record: Callable[[tuple[Message, ...]], None]
+    ) -> None:
+        self._question = question
+        self._staff = staff
+        self._subscriber = subscriber
+        self._record_messages = record
+        self._session = Session()
+        self._unrecorded: tuple[Message, ...] = (question.user,)
+        self._timers: dict[Tag, Timer] = {}
+
+    def on_start(self) -> None:
+        self.monitor(self._staff.llm_manager)
+        self.monitor(self._staff.dispatcher)
+        self._staff.dispatcher.tell_control(OfferTools(self._question.tag, self.ref))
+
+    def on_receive(self, message: Any) -> None:
+        if type(message) is ToolsOffered:
+            question = self._question
+            message = RequestStarted(
+                question.tag, self.now(), question.history, question.user, question.options, message.offers
+            )
+        elif type(message) is Down:
+            self._holder_down(message)
+            return
+        self._apply(message)
+
+    def on_stop(self) -> None:
+        for timer in self._timers.values():
+            timer.cancel()
+
+    def _apply(self, event: Event) -> None:
+        try:
+            commands = self._session.apply(event)
+        except ProtocolError as error:
+            self.system.dead_letters.add(event, DeadLetterReason.REJECTED, self.name, str(error))
+            return
+        self._subscriber(event)
+        if type(event) is not ModelStreamed:
+            self._observe(event)
+        for command in commands:
+            _CARRIERS[type(command)](self, command)
+
+    def _observe(self, what: Seen) -> None:
+        with contextlib.suppress(MailboxFull):  # telemetry that cannot keep up must not steer; the kernel counts it
+            self._staff.telemetry.tell(what)
+
+    def _holder_down(self, down: Down) -> None:
+        """Its replacement has the same address: monitor that, and let the protocol decide what is done again."""
+        self.monitor(down.ref)
+        step = self._session.step
+        lost = ModelLost if down.ref is self._staff.llm_manager else ToolsLost
+        self._apply(lost(step, self.now()))
+
+    # -- one carrier a command
+
+    def _call_model(self, command: CallModel) -> None:
+        self._observe(command)
+        self._staff.llm_manager.tell_control(StartModel(command, self.ref))
+
+    def _stop_model(self, command: StopModel) -> None:
+        self._staff.llm_manager.tell_control(command)
+
+    def _run_tool(self, command: RunTool) -> None:
+        self._subscriber(command)
+        self._observe(command)
+        self._staff.dispatcher.tell_control(DispatchCall(command, self._question.user.text, self.ref))
+
+    def _cancel_tool(self, command: CancelTool) -> None:
+        self._staff.dispatcher.tell_control(command)
+
+    def _ask_approval(self, command: AskApproval) -> None:
+        self._subscriber(command)
+        self._staff.dispatcher.tell_control(SeekApproval(command, self.ref))
+
+    def _withdraw_approval(self, command: WithdrawApproval) -> None:
+        self._staff.dispatcher.tell_control(command)
+
+    def _set_timer(self, command: SetTimer) -> None:
+        if earlier := self._timers.get(command.tag):
+            earlier.cancel()
+        self._timers[command.tag] = self.tell_at(command.at, DeadlinePassed(command.tag, command.at))
+
+    def _clear_timer(self, command: ClearTimer) -> None:
+        if timer := self._timers.pop(command.tag, None):
+            timer.cancel()
+
+    def _note(self, command: Note) -> None:
+        self._subscriber(command)
+
+    def _record_step(self, command: RecordStep) -> None:
+        """The question enters the conversation with the first step that answers it, or not at all."""
+        question, self._unrecorded = self._unrecorded, ()
+        self._record_messages(question + command.messages)
+
+    def _finish(self, command: Finish) -> None:
+        self._observe(command)
+        self._subscriber(command)
+        self.stop()
+
+
+_CARRIERS: Mapping[type, Callable[[RequestSession, Any], None]] = {
+    CallModel: RequestSession._call_model,
+    StopModel: RequestSession._stop_model,
+    RunTool: RequestSession._run_tool,
+    CancelTool: RequestSession._cancel_tool,
+    AskApproval: RequestSession._ask_approval,
+    WithdrawApproval: RequestSession._withdraw_approval,
+    SetTimer: RequestSession._set_timer,
+    ClearTimer: RequestSession._clear_timer,
+    Note: RequestSession._note,
+    RecordStep: RequestSession._record_step,
+    Finish: RequestSession._finish,
+}

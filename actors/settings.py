@@ -1,0 +1,140 @@
+"""The only reader of environment variables and files: everything a runtime is told from outside.
+
+Read when a `Settings` is made, never at import. A key that is not given is looked up in the provider's own variable.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
+
+from callboard.protocol.errors import UsageError
+from callboard.protocol.limits import (
+    DEFAULT_MAX_STEPS,
+    DEFAULT_REQUEST_TIMEOUT_SECONDS,
+    STREAM_IDLE_TIMEOUT_SECONDS,
+    STREAM_TOTAL_TIMEOUT_SECONDS,
+)
+from callboard.protocol.model import Sampling
+from callboard.protocol.options import ToolFallback
+from callboard.protocol.policy import Policy
+from callboard.providers.catalog import Catalog
+from callboard.providers.registry import key_variable
+
+#: The embedded default: no key, no network.
+OFFLINE_MODEL = "offline/code-context"
+
+
+class Settings(BaseModel):
+    """How a runtime is set up. Bad values are a `UsageError` that names the field.
+
+    Variables read where a field is not given: CALLBOARD_MODEL, CALLBOARD_BASE_URL, CALLBOARD_WORKSPACE, and the
+    provider's own key variable (OPENAI_API_KEY, ANTHROPIC_API_KEY, ...; CALLBOARD_API_KEY wins over that of `model`).
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+
+    model: str = Field(default_factory=lambda: os.environ.get("CALLBOARD_MODEL", OFFLINE_MODEL))
+    """"provider/model"; the default answers from the code index alone."""
+    fallback_models: tuple[str, ...] = ()
+    """Asked in turn when `model` fails with something that trying again did not cure."""
+    base_url: str | None = Field(default_factory=lambda: os.environ.get("CALLBOARD_BASE_URL") or None)
+    api_key: SecretStr | None = None
+    workspace: Path | None = Field(
+        default_factory=lambda: Path(where) if (where := os.environ.get("CALLBOARD_WORKSPACE")) else None
+    )
+    """The folder that the code tools see, and nothing outside it; None offers no code tools."""
+    index_dir: Path | None = None
+    """Where the code index is kept; None is `.callboard/index` in the workspace."""
+
+    system_prompt: str = ""
+    """"" is the default prompt, which names the workspace and the code fence."""
+    request_timeout_seconds: float = Field(default=DEFAULT_REQUEST_TIMEOUT_SECONDS, gt=0)
+    max_steps: int = Field(default=DEFAULT_MAX_STEPS, ge=1)
+    token_budget: int | None = Field(default=None, ge=1)
+    cost_budget: float | None = Field(default=None, gt=0)
+    """US dollars a request."""
+    context_tokens: int | None = Field(default=None, ge=1)
+    """None asks the catalog for the model's context window."""
+    sampling: Sampling = Sampling()
+    tool_fallback: ToolFallback = ToolFallback.RETRY_WITHOUT_TOOLS
+    policy: Policy = Field(default_factory=Policy)
+    catalog: Catalog = Field(default_factory=Catalog)
+    """Context windows and prices; give one with `overrides` for models it does not know."""
+    rate_limits: Mapping[str, tuple[float | None, float | None]] = Field(default_factory=dict)
+    """Requests and tokens a minute by provider name, shared by all requests; what providers report narrows them."""
+
+    stream_idle_timeout_seconds: float = Field(default=STREAM_IDLE_TIMEOUT_SECONDS, gt=0)
+    stream_total_timeout_seconds: float = Field(default=STREAM_TOTAL_TIMEOUT_SECONDS, gt=0)
+    max_attempts: int = Field(default=4, ge=1)
+    """Tries of one model call, the first one included."""
+    max_concurrent_requests: int = Field(default=10_000, ge=1)
+    """More are refused as overloaded."""
+    process_workers: int = Field(default=4, ge=1)
+    """Child processes at most for each tool class; they start when first needed."""
+    worker_memory_bytes: int = Field(default=2 * 1024**3, ge=64 * 1024**2)
+    script: Any = None
+    """What the provider `scripted` says (see providers.scripted.Script): the shipped fake model, for tests."""
+    log_content: bool = False
+    """May log records and spans carry what people and models wrote?"""
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise UsageError(_explain(error)) from None
+
+    @field_validator("model")
+    @classmethod
+    def _provider_and_model(cls, value: str) -> str:
+        provider, slash, model = value.partition("/")
+        if not (provider and slash and model):
+            raise ValueError('must be "provider/model", such as "openai/gpt-5" or "offline/code-context"')
+        return value
+
+    @field_validator("workspace")
+    @classmethod
+    def _a_folder(cls, value: Path | None) -> Path | None:
+        if value is None:
+            return None
+        folder = value.expanduser().resolve()
+        if not folder.is_dir():
+            raise ValueError(f"there is no folder {folder}; name one that exists")
+        return folder
+
+    @property
+    def working_directory(self) -> str:
+        """Where the process stands; the offline answer names files relative to it."""
+        return os.getcwd()
+
+    @property
+    def provider(self) -> str:
+        """The part of `model` before the slash."""
+        return self.model.partition("/")[0]
+
+    def key_for(self, provider: str) -> str | None:
+        """The key of a provider: given here or by CALLBOARD_API_KEY (both for `model` only), or by its own variable."""
+        if provider == self.provider:
+            if self.api_key is not None:
+                return self.api_key.get_secret_value()
+            if given := os.environ.get("CALLBOARD_API_KEY"):
+                return given
+        variable = key_variable(provider)
+        return (os.environ.get(variable) or None) if variable else None
+
+    def with_workspace(self, workspace: Path) -> Self:
+        """The same settings for another workspace."""
+        return type(self)(**{name: getattr(self, name) for name in self.model_fields_set} | {"workspace": workspace})
+
+
+def _explain(error: ValidationError) -> str:
+    """One line a field, without the values: one of them may be a key."""
+    lines = []
+    for item in error.errors(include_url=False, include_input=False):
+        field = ".".join(str(part) for part in item["loc"])
+        lines.append(f"setting {field!r}: {item['msg'].removeprefix('Value error, ')}")
+    return "; ".join(lines)

@@ -1,0 +1,145 @@
+"""How a request's events get from the loop thread to whoever asked: a future for an answer, a stream for all of it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterable, AsyncIterator, Callable
+from concurrent.futures import Future
+
+from callboard.actors.conversation import Conversation
+from callboard.actors.kernel import Down
+from callboard.actors.reply import Reply, failure_of, reply_of
+from callboard.actors.session import Seen
+from callboard.protocol.commands import AskApproval, Finish, Note, RunTool
+from callboard.protocol.content import Message
+from callboard.protocol.errors import RuntimeFailure
+from callboard.protocol.events import (
+    ModelFailed,
+    ModelStreamed,
+    ToolCallCancelled,
+    ToolCallCompleted,
+    ToolCallFailed,
+    ToolCallStarted,
+    ToolCallTimedOut,
+)
+from callboard.protocol.ids import RequestId
+from callboard.protocol.stream import Error, StreamEvent
+
+StreamItem = (
+    StreamEvent
+    | RunTool
+    | ToolCallStarted
+    | ToolCallCompleted
+    | ToolCallFailed
+    | ToolCallTimedOut
+    | ToolCallCancelled
+    | AskApproval
+    | Note
+    | Reply
+)
+"""What `Runtime.stream` gives: the model's events, what happens to its calls, notes, and the Reply last."""
+
+#: Events a slow consumer may leave unread: about a hundred full answers. The request goes on without it.
+MAX_UNREAD_EVENTS = 200_000
+
+_SHOWN = (
+    RunTool,
+    ToolCallStarted,
+    ToolCallCompleted,
+    ToolCallFailed,
+    ToolCallTimedOut,
+    ToolCallCancelled,
+    AskApproval,
+    Note,
+)
+
+
+class Answer:
+    """The end of one request, once, whatever becomes of its session. Called on the loop thread; awaited anywhere."""
+
+    def __init__(self, conversation: Conversation) -> None:
+        self.future: Future[Reply] = Future()
+        # Running from the start: a waiter that goes away must not settle it, only the request's end does.
+        self.future.set_running_or_notify_cancel()
+        self.conversation = conversation
+        self._messages: tuple[Message, ...] = ()
+        self._model_error: Error | None = None
+
+    def record(self, messages: tuple[Message, ...]) -> None:
+        """A finished step."""
+        self._messages += messages
+        self.conversation.record(messages)
+
+    def __call__(self, seen: Seen) -> None:
+        """The session's side."""
+        if isinstance(seen, ModelFailed):
+            self._model_error = seen.error
+        elif isinstance(seen, Finish):
+            self.conversation.release()
+            reply = reply_of(seen, self._messages)
+            failure = failure_of(reply, self._model_error)
+            if failure is None:
+                self.future.set_result(reply)
+            else:
+                self.future.set_exception(failure)
+
+    def session_ended(self, down: Down) -> None:
+        """The session is gone; normally it has finished before."""
+        if not self.future.done():
+            self.conversation.release()
+            self.future.set_exception(RuntimeFailure(f"the session of this request was lost: {down.error!r}"))
+
+
+class Stream(AsyncIterable[StreamItem]):
+    """One request's events, as they happen, and its Reply last. Iterate it once.
+
+    A request that ends without an answer raises what `Runtime.ask` would. Leaving early cancels the request.
+    """
+
+    def __init__(self, answer: Answer, cancel: Callable[[RequestId], object], request_id: RequestId) -> None:
+        self.request_id = request_id
+        self.answer = answer
+        self._cancel = cancel
+        self._loop = asyncio.get_running_loop()
+        self._lock = threading.Lock()
+        self._unread: list[StreamItem] = []
+        self._wake = asyncio.Event()
+        answer.future.add_done_callback(lambda _: self._notify())
+
+    def __call__(self, seen: Seen) -> None:
+        """The session's side, on the loop thread."""
+        with self._lock:
+            if isinstance(seen, ModelStreamed):
+                self._unread.extend(seen.events)
+            elif isinstance(seen, _SHOWN):
+                self._unread.append(seen)
+            unread = len(self._unread)
+        self.answer(seen)
+        if unread > MAX_UNREAD_EVENTS:
+            self._cancel(self.request_id)
+        elif unread:
+            self._notify()
+
+    def _notify(self) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._wake.set)
+        except RuntimeError:  # the consumer's loop is closed: nobody will read on
+            if not self.answer.future.done():
+                self._cancel(self.request_id)
+
+    async def __aiter__(self) -> AsyncIterator[StreamItem]:
+        try:
+            ended = False
+            while not ended:
+                await self._wake.wait()
+                self._wake.clear()
+                ended = self.answer.future.done()
+                with self._lock:
+                    items, self._unread = self._unread, []
+                for item in items:
+                    yield item
+            yield self.answer.future.result(timeout=0)
+        finally:
+            if not self.answer.future.done():
+                self._cancel(self.request_id)

@@ -1,0 +1,144 @@
+"""Telemetry: counts, times, logs and spans. It listens and never steers; when it fails, nothing else does.
+
+It hears the protocol's own events and commands, so what it says of a request is what happened to it. Content (what
+people, models and tools said) stays out unless asked for; keys never come near it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from callboard.actors.dispatcher import ToolRestored, ToolWithdrawn
+from callboard.actors.kernel import Actor
+from callboard.actors.metrics import Metrics
+from callboard.actors.spans import Spans
+from callboard.protocol.commands import CallModel, Finish, Outcome, RunTool
+from callboard.protocol.events import (
+    ModelFailed,
+    ModelLost,
+    ModelResponded,
+    RequestStarted,
+    ToolCallCancelled,
+    ToolCallCompleted,
+    ToolCallFailed,
+    ToolCallTimedOut,
+)
+from callboard.protocol.ids import RequestId, Tag
+from callboard.protocol.tools import FailureCode
+
+logger = logging.getLogger("callboard")
+
+Terminal = ToolCallCompleted | ToolCallFailed | ToolCallTimedOut | ToolCallCancelled
+
+
+class ReadMetrics:
+    """Ask for a snapshot of the metrics."""
+
+
+class Telemetry(Actor):
+    """See the module."""
+
+    def __init__(self, spans: Spans, log_content: bool = False) -> None:
+        self._spans = spans
+        self._log_content = log_content
+        self._metrics = Metrics()
+        self._open: dict[RequestId, dict[Tag, tuple[str, float]]] = {}
+        """What runs now, by request: its name and since when."""
+
+    def on_receive(self, message: Any) -> Any:
+        if type(message) is ReadMetrics:
+            return self._metrics.copy()
+        if listener := _LISTENERS.get(type(message)):
+            listener(self, message)
+        return None
+
+    def _begin(self, tag: Tag, name: str, at: float) -> None:
+        self._open.setdefault(tag.request_id, {})[tag] = (name, at)
+        self._spans.begin(tag, name, at)
+
+    def _end(self, tag: Tag, at: float, ending: str, *, ok: bool) -> None:
+        """`ending` is the last part of the counter: "ok", or what went wrong."""
+        opened = self._open.get(tag.request_id, {}).pop(tag, None)
+        if opened is None:
+            return
+        name, since = opened
+        self._metrics.observe(name, at - since)
+        self._metrics.counters[f"{name}.{ending}"] += 1
+        self._spans.end(tag, at, ending, ok=ok)
+        level = logging.INFO if ok else logging.WARNING
+        if logger.isEnabledFor(level):
+            logger.log(level, "%s %s after %.3f s", name, ending, at - since, extra=_correlation(tag))
+
+    def _request_started(self, event: RequestStarted) -> None:
+        self._begin(event.tag, "request", event.at)
+        if self._log_content:
+            logger.info("asked: %s", event.user.text, extra=_correlation(event.tag))
+
+    def _finished(self, command: Finish) -> None:
+        at = self.now()
+        for tag in list(self._open.get(command.tag.request_id, ())):
+            if tag != command.tag:
+                self._end(tag, at, "cancelled", ok=False)
+        self._end(command.tag.request, at, command.outcome.value, ok=command.outcome is Outcome.ANSWERED)
+        self._open.pop(command.tag.request_id, None)
+        self._metrics.counters["tokens.input"] += command.usage.input_tokens
+        self._metrics.counters["tokens.output"] += command.usage.output_tokens
+        self._metrics.cost += command.cost
+
+    def _model_called(self, command: CallModel) -> None:
+        self._begin(command.tag, f"model.{command.request.model}", self.now())
+
+    def _model_responded(self, event: ModelResponded) -> None:
+        self._end(event.tag, event.at, "ok", ok=True)
+
+    def _model_failed(self, event: ModelFailed) -> None:
+        self._end(event.tag, event.at, event.error.kind.value, ok=False)
+
+    def _model_lost(self, event: ModelLost) -> None:
+        self._end(event.tag, event.at, "lost", ok=False)
+
+    def _tool_run(self, command: RunTool) -> None:
+        self._begin(command.tag, f"tool.{command.name}", self.now())
+
+    def _tool_completed(self, event: ToolCallCompleted) -> None:
+        self._end(event.tag, event.at, "ok", ok=True)
+
+    def _tool_failed(self, event: ToolCallFailed) -> None:
+        self._end(event.tag, event.at, event.failure.code.value, ok=False)
+
+    def _tool_timed_out(self, event: ToolCallTimedOut) -> None:
+        self._end(event.tag, event.at, FailureCode.TIMED_OUT.value, ok=False)
+
+    def _tool_cancelled(self, event: ToolCallCancelled) -> None:
+        self._end(event.tag, event.at, FailureCode.CANCELLED.value, ok=False)
+
+    def _withdrawn(self, event: ToolWithdrawn) -> None:
+        self._metrics.counters["tools.withdrawn"] += 1
+        self._metrics.counters[f"tool.{event.name}.withdrawn"] += 1
+
+    def _restored(self, event: ToolRestored) -> None:
+        self._metrics.counters["tools.restored"] += 1
+        self._metrics.counters[f"tool.{event.name}.restored"] += 1
+
+
+def _correlation(tag: Tag) -> dict[str, Any]:
+    return {"request_id": tag.request_id, "parent_id": tag.parent_id, "step": tag.step, "call_id": tag.call_id}
+
+
+_LISTENERS: Mapping[type, Callable[[Telemetry, Any], None]] = {
+    RequestStarted: Telemetry._request_started,
+    CallModel: Telemetry._model_called,
+    ModelResponded: Telemetry._model_responded,
+    ModelFailed: Telemetry._model_failed,
+    ModelLost: Telemetry._model_lost,
+    RunTool: Telemetry._tool_run,
+    ToolCallCompleted: Telemetry._tool_completed,
+    ToolCallFailed: Telemetry._tool_failed,
+    ToolCallTimedOut: Telemetry._tool_timed_out,
+    ToolCallCancelled: Telemetry._tool_cancelled,
+    Finish: Telemetry._finished,
+    ToolWithdrawn: Telemetry._withdrawn,
+    ToolRestored: Telemetry._restored,
+}

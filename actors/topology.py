@@ -1,0 +1,110 @@
+"""The supervision tree: the only file that names every actor. docs/supervision.md gives the reason for each number.
+
+root (one_for_one)
+|- telemetry      permanent
+|- llm_manager    permanent
+|- rag, indexer   permanent   where there is a workspace; a thread each
+|- tools          permanent   one_for_one: a pool for each isolation and latency
+|- dispatcher     permanent
+'- sessions       permanent   one_for_one: a temporary child for each request
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from callboard.actors.approvals import Approver
+from callboard.actors.dispatcher import PoolKey, ToolDispatcher
+from callboard.actors.kernel import Actor, ActorSystem, ChildSpec, Ref, Supervisor, children_of
+from callboard.actors.llm_manager import LlmManager
+from callboard.actors.session import Staff
+from callboard.actors.telemetry import Telemetry
+from callboard.actors.tools import Tool
+from callboard.protocol.policy import Policy
+from callboard.protocol.tools import Isolation, Latency
+
+#: Messages that may wait for an actor which serves every request: ten for each of 10,000 requests.
+SHARED_CAPACITY = 100_000
+#: Messages that may wait for one session: more than a thousand socket reads behind means nobody drains the loop.
+SESSION_CAPACITY = 4_096
+#: Failures of the root's children together before the runtime gives up: three actors may each fail three times.
+ROOT_INTENSITY = 9
+ROOT_PERIOD_SECONDS = 10.0
+#: A pool ends its children within their grace; then it is killed.
+POOL_SHUTDOWN_SECONDS = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How each actor of the tree is made; a simulation plans other pools and another driver."""
+
+    telemetry: Callable[[], Telemetry]
+    llm_manager: Callable[[], LlmManager]
+    pool: Callable[[Isolation, Latency], Actor]
+    tools: Iterable[Tool[..., Any]]
+    approver: Approver
+    policy: Policy
+    workspace: Path | None = None
+    threads: tuple[ChildSpec, ...] = ()
+    """Further permanent children of the root, started before the tools."""
+
+
+@dataclass(frozen=True, slots=True)
+class House:
+    """The addresses of a built tree."""
+
+    root: Ref
+    sessions: Ref
+    dispatcher: Ref
+    staff: Staff
+
+
+def build(system: ActorSystem, plan: Plan) -> None:
+    """Start the tree. Returns at once; `house_of` waits until it stands."""
+    system.spawn(lambda: _root(system, plan), "root", capacity=SHARED_CAPACITY)
+
+
+def house_of(system: ActorSystem, timeout_seconds: float) -> House:
+    """The addresses, once the tree stands. A blocking ask. Raises AskTimeout."""
+    root = system.ref("root")
+    children = children_of(root, timeout_seconds)
+    staff = Staff(children["llm_manager"], children["dispatcher"], children["telemetry"])
+    return House(root, children["sessions"], children["dispatcher"], staff)
+
+
+def _root(system: ActorSystem, plan: Plan) -> Supervisor:
+    shared = [
+        ChildSpec("telemetry", plan.telemetry, capacity=SHARED_CAPACITY),
+        ChildSpec("llm_manager", plan.llm_manager, capacity=SHARED_CAPACITY),
+        *plan.threads,
+        ChildSpec("tools", lambda: _pools(plan)),
+        ChildSpec("dispatcher", lambda: _dispatcher(system, plan), capacity=SHARED_CAPACITY),
+        ChildSpec("sessions", Supervisor, capacity=SHARED_CAPACITY),
+    ]
+    return Supervisor(shared, intensity=ROOT_INTENSITY, period_seconds=ROOT_PERIOD_SECONDS)
+
+
+def _pools(plan: Plan) -> Supervisor:
+    def pool_spec(isolation: Isolation, latency: Latency) -> ChildSpec:
+        return ChildSpec(
+            pool_id(isolation, latency),
+            lambda: plan.pool(isolation, latency),
+            capacity=SHARED_CAPACITY,
+            shutdown_seconds=POOL_SHUTDOWN_SECONDS,
+        )
+
+    return Supervisor([pool_spec(*key) for key in product(Isolation, Latency)])
+
+
+def pool_id(isolation: Isolation, latency: Latency) -> str:
+    """The name of a pool among the tools' children."""
+    return f"{isolation.value}-{latency.value}"
+
+
+def _dispatcher(system: ActorSystem, plan: Plan) -> ToolDispatcher:
+    pools: dict[PoolKey, Ref] = {key: system.ref(f"root/tools/{pool_id(*key)}") for key in product(Isolation, Latency)}
+    return ToolDispatcher(plan.tools, pools, plan.approver, plan.policy, system.ref("root/telemetry"), plan.workspace)

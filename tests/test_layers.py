@@ -1,0 +1,77 @@
+"""Imports point down only, none inside functions: protocol <- providers <- actors, and the kernel knows nothing of LLMs."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+LAYERS = {"protocol": 0, "providers": 1, "actors": 2}
+SOURCES = sorted(path for layer in LAYERS for path in (ROOT / layer).rglob("*.py"))
+
+#: Optional extras may be imported where they are used: module -> the extra's top-level packages.
+OPTIONAL = {
+    "actors/spans.py": {"opentelemetry"},
+}
+#: Files that open connections or read the environment; nobody else does (design.md §1).
+ONLY_CONNECTS = {"providers/transport.py"}
+ONLY_READS_ENVIRONMENT = {"actors/settings.py"}
+
+
+def imported(tree: ast.AST) -> Iterator[tuple[ast.stmt, str]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node, alias.name
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            yield node, node.module or ""
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name)
+def test_imports_point_down(path: Path) -> None:
+    own = LAYERS[path.relative_to(ROOT).parts[0]]
+    for _, module in imported(ast.parse(path.read_text())):
+        if module.startswith("callboard."):
+            layer = module.split(".")[1]
+            assert LAYERS[layer] <= own, f"{name(path)} imports {module}, which stands above it"
+        assert module.split(".")[0] not in LAYERS, f"{name(path)} imports {module}: write callboard.{module}"
+
+
+@pytest.mark.parametrize("path", [p for p in SOURCES if "kernel" in p.parts], ids=name)
+def test_the_kernel_knows_only_itself(path: Path) -> None:
+    for _, module in imported(ast.parse(path.read_text())):
+        assert not module.startswith("callboard.") or module.startswith("callboard.actors.kernel"), module
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name)
+def test_no_imports_inside_functions(path: Path) -> None:
+    allowed = OPTIONAL.get(name(path), set())
+    for function in ast.walk(ast.parse(path.read_text())):
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+            for _, module in imported(function):
+                assert module.split(".")[0] in allowed, f"{name(path)} imports {module} inside {function.name}"
+
+
+@pytest.mark.parametrize("path", [p for p in SOURCES if p.is_relative_to(ROOT / "protocol")], ids=name)
+def test_the_protocol_has_no_clock_no_io_no_threads(path: Path) -> None:
+    forbidden = {"time", "threading", "asyncio", "socket", "random", "os", "pykka", "httpx", "subprocess"}
+    for _, module in imported(ast.parse(path.read_text())):
+        assert module.split(".")[0] not in forbidden, f"{name(path)} imports {module}"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name)
+def test_one_file_connects_and_one_reads_the_environment(path: Path) -> None:
+    text = path.read_text()
+    tree = ast.parse(text)
+    if name(path) not in ONLY_CONNECTS:
+        assert not {module.split(".")[0] for _, module in imported(tree)} & {"httpx", "aiohttp", "httpx_aiohttp"}
+    if name(path) not in ONLY_READS_ENVIRONMENT:
+        assert "os.environ" not in text
+        assert "getenv" not in text
