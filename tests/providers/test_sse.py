@@ -13,7 +13,8 @@ from callboard.providers.sse import SseDecoder, SseLimitError
 
 #: What matters to the decoder, so that random streams hit the corners.
 PIECES = [
-    b"data", b"event", b"id", b"retry", b":", b" ", b"\n", b"\r", b"\r\n", b"\n\n", b"x", b"data: a", b"data:b", b"event: e",
+    b"data", b"event", b"id", b"retry",
+    b":", b" ", b"\n", b"\r", b"\r\n", b"\n\n", b"x", b"data: a", b"data:b", b"event: e",
     b"\xef\xbb\xbf", "é".encode(), "\u2028".encode(), b"\x0b", b"\x0c", b"\x85", b": ping", b"\xff", b"\x00",
 ]  # fmt: skip
 streams = st.lists(st.sampled_from(PIECES), max_size=40).map(b"".join)
@@ -24,6 +25,11 @@ def decode(data: bytes, chunk_sizes: list[int] | None = None) -> list[tuple[str,
     decoder = SseDecoder()
     events = [event for chunk in cut(data, chunk_sizes or [65536]) for event in decoder.feed(chunk)]
     return [tuple(event) for event in events + decoder.finish()]
+
+
+def feed_all(decoder: SseDecoder, chunks: list[bytes]) -> None:
+    for chunk in chunks:
+        decoder.feed(chunk)
 
 
 def by_the_book(data: bytes) -> list[tuple[str, bytes]]:
@@ -78,15 +84,13 @@ def test_examples(data: bytes, events: list[tuple[str, bytes]]) -> None:
 def test_an_endless_line_is_an_error_long_before_the_memory_is_gone() -> None:
     decoder = SseDecoder(max_event_bytes=1000)
     with pytest.raises(SseLimitError, match="1000 bytes"):
-        for _ in range(100):
-            decoder.feed(b"x" * 100)
+        feed_all(decoder, [b"x" * 100] * 100)
 
 
 def test_an_event_of_endless_data_lines_is_an_error_too() -> None:
     decoder = SseDecoder(max_event_bytes=1000)
     with pytest.raises(SseLimitError):
-        for _ in range(1000):
-            decoder.feed(b"data: x\n")
+        feed_all(decoder, [b"data: x\n"] * 1000)
 
 
 def test_keep_alives_may_go_on_for_ever() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -16,11 +17,15 @@ from callboard.providers.response_builder import build_response
 from callboard.providers.tool_tracker import ToolCallTracker, TooManyCallsError
 
 
+def feed_all(tracker: ToolCallTracker, out: list[StreamEvent], deltas: Iterable[dict[str, Any]]) -> None:
+    for delta in deltas:
+        tracker.delta(out, **delta)
+
+
 def calls(*deltas: dict[str, Any], seed: str = "") -> list[tuple[str, str, str]]:
     """(id, name, arguments) of the calls that these deltas make."""
     tracker, out = ToolCallTracker(seed), list[StreamEvent]()
-    for delta in deltas:
-        tracker.delta(out, **delta)
+    feed_all(tracker, out, deltas)
     tracker.complete_all(out)
     response = build_response([*out, Done(FinishReason.TOOL_CALLS)])
     assert all(call.complete for call in response.tool_calls)
@@ -29,8 +34,10 @@ def calls(*deltas: dict[str, Any], seed: str = "") -> list[tuple[str, str, str]]
 
 def test_a_call_in_fragments() -> None:
     assert calls(
-        {"index": 0, "id": "a", "name": "f", "arguments": ""}, {"index": 0, "arguments": '{"x"'}, {"index": 0, "arguments": ":1}"}
-    ) == [("a", "f", '{"x":1}')]  # fmt: skip
+        {"index": 0, "id": "a", "name": "f", "arguments": ""},
+        {"index": 0, "arguments": '{"x"'},
+        {"index": 0, "arguments": ":1}"},
+    ) == [("a", "f", '{"x":1}')]
 
 
 def test_interleaved_calls_keep_apart() -> None:
@@ -111,16 +118,15 @@ def test_restart_forgets_everything() -> None:
 def test_more_calls_than_a_model_makes_on_purpose() -> None:
     tracker, out = ToolCallTracker(), list[StreamEvent]()
     with pytest.raises(TooManyCallsError, match=str(MAX_CALLS_PER_STEP)):
-        for index in range(10_000):
-            tracker.delta(out, index=index, id=f"c{index}", name="f")
+        feed_all(tracker, out, [{"index": n, "id": f"c{n}", "name": "f"} for n in range(10_000)])
     assert len(out) == MAX_CALLS_PER_STEP
 
 
 def test_longer_arguments_than_a_model_writes_on_purpose() -> None:
     tracker, out = ToolCallTracker(), list[StreamEvent]()
+    piece = {"index": 0, "name": "f", "arguments": "x" * 100_000}
     with pytest.raises(TooManyCallsError, match="longer"):
-        for _ in range(MAX_ARGUMENT_BYTES // 100_000 + 1):
-            tracker.delta(out, index=0, name="f", arguments="x" * 100_000)
+        feed_all(tracker, out, [piece] * (MAX_ARGUMENT_BYTES // 100_000 + 1))
 
 
 fragments = st.fixed_dictionaries(
