@@ -171,7 +171,6 @@ class BaseDecoder(ABC):
         if not head and len(self._body) < _SNIFF_BYTES:
             return
         data = bytes(self._body)
-        self._head = head
         self._body.clear()
         self._take = self._take_body if head.startswith(_DOCUMENT_STARTS) else self._take_stream
         self._take(data, out)
@@ -187,6 +186,9 @@ class BaseDecoder(ABC):
             self.fail_malformed(out, f"the body is longer than {MAX_RESPONSE_BYTES} bytes.", head)
 
     def _take_stream(self, data: bytes, out: list[StreamEvent]) -> None:
+        if not self._last_data and len(self._head) < _SNIFF_BYTES:
+            # Shown if this turns out to be no event stream at all.
+            self._head = (self._head + data[:_SNIFF_BYTES]).lstrip(_BLANK)
         for event, payload in self._sse.feed(data):
             self._take_event(event, payload, out)
             if self.ended:

@@ -24,7 +24,7 @@ sizes = st.lists(st.integers(1, 7), min_size=1, max_size=5)
 def decode(data: bytes, chunk_sizes: list[int] | None = None) -> list[tuple[str, bytes]]:
     decoder = SseDecoder()
     events = [event for chunk in cut(data, chunk_sizes or [65536]) for event in decoder.feed(chunk)]
-    return [tuple(event) for event in events + decoder.finish()]
+    return [(event.event, event.data) for event in events + decoder.finish()]
 
 
 def feed_all(decoder: SseDecoder, chunks: list[bytes]) -> None:
