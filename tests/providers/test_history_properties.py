@@ -35,7 +35,9 @@ ROUTES: dict[str, tuple[Adapter, str, str]] = {
     "vertex": (Gemini(api_key="k", project="p"), "gemini-3-pro", "gemini"),
 }
 TOOLS = (
-    ToolDefinition(ToolName("lookup"), "Looks up.", {"type": "object", "properties": {"city": {"type": "string"}}}, True),
+    ToolDefinition(
+        ToolName("lookup"), "Looks up.", {"type": "object", "properties": {"city": {"type": "string"}}}, True
+    ),
     ToolDefinition(ToolName("now"), "The time."),
 )
 EXAMPLES = int(os.environ.get("CALLBOARD_DEEP_EXAMPLES", "60"))
@@ -90,7 +92,9 @@ def test_any_cut_of_a_history_is_refused_or_accepted_never_sent_broken(route: st
 
 
 @pytest.mark.parametrize("route", ROUTES)
-@pytest.mark.parametrize("choice", [ToolChoice(ToolChoiceMode.REQUIRED), ToolChoice(ToolChoiceMode.NAMED, ToolName("now"))])
+@pytest.mark.parametrize(
+    "choice", [ToolChoice(ToolChoiceMode.REQUIRED), ToolChoice(ToolChoiceMode.NAMED, ToolName("now"))]
+)
 def test_a_forced_tool_is_accepted(route: str, choice: ToolChoice) -> None:
     assert violations(route, (UserMessage.of("Hi"),), tools=TOOLS, tool_choice=choice) == []
 

@@ -24,11 +24,15 @@ from callboard.protocol.ids import CallId, ToolName
 
 texts = st.one_of(st.sampled_from(["", " ", "\n", "Hello", "héllo \u2028 wörld 🎭"]), st.text(max_size=12))
 call_ids = st.one_of(
-    st.sampled_from(["", "call_1", "toolu_01", "functions.list_dir:0", "list_dir:0", "a b", "ü", "x" * 90, "a.b", "a_b"]),
+    st.sampled_from(
+        ["", "call_1", "toolu_01", "functions.list_dir:0", "list_dir:0", "a b", "ü", "x" * 90, "a.b", "a_b"]
+    ),
     st.text(max_size=8),
 )
 tool_names = st.sampled_from(["lookup", "list_dir", "functions.read", "no such tool!", "", "x" * 80])
-json_objects = st.dictionaries(st.text(max_size=4), st.one_of(st.integers(), st.text(max_size=4), st.none()), max_size=3)
+json_objects = st.dictionaries(
+    st.text(max_size=4), st.one_of(st.integers(), st.text(max_size=4), st.none()), max_size=3
+)
 json_texts = json_objects.map(json.dumps)
 REPLAYS = (
     None,
@@ -45,13 +49,14 @@ REPLAYS = (
 _text_replays = st.sampled_from([None, REPLAYS[3], REPLAYS[7], REPLAYS[8]])
 _thinking_replays = st.sampled_from([None, *REPLAYS[1:4], *REPLAYS[5:7], REPLAYS[8]])
 _call_replays = st.sampled_from([None, REPLAYS[3], REPLAYS[4], REPLAYS[8]])
+_SEARCH = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}}
 _server_blocks = st.sampled_from(
     [
-        ServerTool("server_tool_use", Replay("anthropic", {"type": "server_tool_use", "id": "srvtoolu_1", "name": "w", "input": {}})),
+        ServerTool("server_tool_use", Replay("anthropic", _SEARCH)),
         ServerTool("executableCode", Replay("gemini", {"executableCode": {"language": "PYTHON", "code": "1"}})),
         ServerTool("web_search_call", Replay("openai-responses", {"type": "web_search_call", "id": "ws_1"})),
     ]
-)  # fmt: skip
+)
 
 
 @st.composite
@@ -82,7 +87,13 @@ def turns(draw: st.DrawFn) -> list[Message]:
     return [AssistantMessage((*prose, *asked, *behind)), *results, *notes]
 
 
-images = st.sampled_from([Image("image/png", "aWcK"), Image(url="https://example.org/a.png"), Image("image/png", url="https://example.org/b")])
+images = st.sampled_from(
+    [
+        Image("image/png", "aWcK"),
+        Image(url="https://example.org/a.png"),
+        Image("image/png", url="https://example.org/b"),
+    ]
+)
 user_messages = st.lists(st.one_of(texts.map(Text), images), max_size=3).map(lambda parts: UserMessage(tuple(parts)))
 
 

@@ -32,7 +32,9 @@ class Stream:
 
 
 pieces = st.lists(st.text(min_size=1, max_size=6), min_size=1, max_size=4)
-objects = st.dictionaries(st.text(max_size=5), st.one_of(st.integers(-9, 9), st.text(max_size=6), st.booleans()), max_size=4)
+objects = st.dictionaries(
+    st.text(max_size=5), st.one_of(st.integers(-9, 9), st.text(max_size=6), st.booleans()), max_size=4
+)
 _calls = st.lists(st.tuples(st.sampled_from(["lookup", "now"]), objects), max_size=3)
 _prose = st.lists(st.tuples(st.sampled_from(["thinking", "text"]), pieces), max_size=4)
 
@@ -103,7 +105,13 @@ def responses_streams(draw: st.DrawFn) -> Stream:
 
 
 def _responses(draw: st.DrawFn, prose: list[tuple[str, list[str]]], calls: list[tuple[str, str, str]]) -> Iterator[Any]:
-    response: dict[str, Any] = {"id": "resp_1", "object": "response", "model": "gpt", "status": "in_progress", "output": []}
+    response: dict[str, Any] = {
+        "id": "resp_1",
+        "object": "response",
+        "model": "gpt",
+        "status": "in_progress",
+        "output": [],
+    }
     yield {"type": "response.created", "response": dict(response)}
     output: list[dict[str, Any]] = []
     for kind, texts in prose:
@@ -123,7 +131,9 @@ def _responses(draw: st.DrawFn, prose: list[tuple[str, list[str]]], calls: list[
     }
 
 
-def _responses_item(told: tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any]], output: list[Any]) -> Iterator[Any]:
+def _responses_item(
+    told: tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any]], output: list[Any]
+) -> Iterator[Any]:
     start, between, end = told
     index = {"output_index": len(output)}
     yield {"type": "response.output_item.added", **index, "item": start}
@@ -143,7 +153,11 @@ def _texts(draw: st.DrawFn, stem: str, texts: list[str], **place: int) -> list[d
 def _responses_message(draw: st.DrawFn, texts: list[str]) -> Any:
     start = {"type": "message", "id": "msg", "role": "assistant", "content": [], "status": "in_progress"}
     content = [{"type": "output_text", "text": "".join(texts), "annotations": []}]
-    return start, _texts(draw, "output_text", texts, content_index=0), {**start, "content": content, "status": "completed"}
+    return (
+        start,
+        _texts(draw, "output_text", texts, content_index=0),
+        {**start, "content": content, "status": "completed"},
+    )
 
 
 def _responses_reasoning(draw: st.DrawFn, texts: list[str]) -> Any:

@@ -1,4 +1,4 @@
-"""What each API accepts, checked on the bytes of a request. Written from wire.md alone, sharing nothing with the encoders.
+"""What each API accepts, checked on the body of a request. Written from wire.md alone, not from the encoders.
 
 Each validator returns the list of broken rules; an empty list is an accepted request.
 """
@@ -98,27 +98,14 @@ def _chat_messages(messages: Sequence[Body]) -> Iterator[str]:
     for message in messages:
         role = message.get("role")
         if role == "tool":
-            if message.get("tool_call_id") not in open_ids:
-                yield f"result of an unknown call {message.get('tool_call_id')!r}"
-            else:
-                open_ids.remove(message["tool_call_id"])
-            if not isinstance(message.get("content"), str | list):
-                yield "a result without content"
+            yield from _chat_result(message, open_ids)
             continue
         if open_ids:
             yield f"calls without result directly behind them: {open_ids}"
         open_ids = []
         if role == "assistant":
-            calls = message.get("tool_calls", [])
-            if "tool_calls" in message and not calls:
-                yield "tool_calls is empty"
-            if not calls and not isinstance(message.get("content"), str | list):
-                yield "an assistant message without content and calls"
-            for call in calls:
-                yield from _chat_call(call)
-                open_ids.append(call.get("id"))
-            if len(set(open_ids)) != len(open_ids):
-                yield f"ids repeat within a turn: {open_ids}"
+            yield from _chat_turn(message)
+            open_ids = [call.get("id") for call in message.get("tool_calls", [])]
         elif role in ("system", "developer", "user"):
             if not isinstance(message.get("content"), str | list):
                 yield f"a {role} message without content"
@@ -126,6 +113,28 @@ def _chat_messages(messages: Sequence[Body]) -> Iterator[str]:
             yield f"role {role!r}"
     if open_ids:
         yield f"calls without result: {open_ids}"
+
+
+def _chat_result(message: Body, open_ids: list[str]) -> Iterator[str]:
+    if message.get("tool_call_id") not in open_ids:
+        yield f"result of an unknown call {message.get('tool_call_id')!r}"
+    else:
+        open_ids.remove(message["tool_call_id"])
+    if not isinstance(message.get("content"), str | list):
+        yield "a result without content"
+
+
+def _chat_turn(message: Body) -> Iterator[str]:
+    calls = message.get("tool_calls", [])
+    if "tool_calls" in message and not calls:
+        yield "tool_calls is empty"
+    if not calls and not isinstance(message.get("content"), str | list):
+        yield "an assistant message without content and calls"
+    for call in calls:
+        yield from _chat_call(call)
+    ids = [call.get("id") for call in calls]
+    if len(set(ids)) != len(ids):
+        yield f"ids repeat within a turn: {ids}"
 
 
 def _chat_call(call: Body) -> Iterator[str]:
@@ -165,8 +174,7 @@ def _responses_input(body: Body) -> Iterator[str]:
             yield f"unknown item {kind!r}"
             continue
         yield from rule(item)
-        if item.get("id") and body.get("store") is False and kind != "reasoning":
-            yield f"an item with an id of the server's, which keeps none: {item}"
+        yield from _responses_remembered(items, position, body.get("store", True))
         if kind == "function_call":
             called.append(item["call_id"])
         elif kind == "function_call_output":
@@ -176,15 +184,26 @@ def _responses_input(body: Body) -> Iterator[str]:
         elif kind == "message" and item["role"] != "assistant" and set(called) != set(answered):
             yield "a message between calls and their outputs"
         follower = items[position + 1].get("type", "message") if position + 1 < len(items) else None
-        if kind == "reasoning" and not _follows_reasoning(items, position):
-            yield "reasoning without its required following item"
         if kind == "function_call_output" and follower == "function_call" and set(called) != set(answered):
             yield "calls and outputs are interleaved"
+    yield from _responses_pairs(called, answered)
+
+
+def _responses_pairs(called: list[str], answered: list[str]) -> Iterator[str]:
     for ids in (called, answered):
         if len(set(ids)) != len(ids):
             yield f"call ids repeat: {ids}"
     if set(called) - set(answered):
         yield f"calls without output: {set(called) - set(answered)}"
+
+
+def _responses_remembered(items: Sequence[Body], position: int, store: bool) -> Iterator[str]:
+    item = items[position]
+    if item.get("type") == "reasoning":
+        if not _follows_reasoning(items, position):
+            yield "reasoning without its required following item"
+    elif item.get("id") and not store:
+        yield f"an item with an id of the server's, which keeps none: {item}"
 
 
 def _follows_reasoning(items: Sequence[Body], position: int) -> bool:
@@ -261,7 +280,10 @@ def _responses_tools(body: Body) -> Iterator[str]:
     for refused in ("stop", "seed", "messages", "max_tokens", "response_format"):
         if refused in body:
             yield f"unknown parameter {refused!r}"
-    answer = body.get("text", {}).get("format")
+    yield from _responses_answer(body.get("text", {}).get("format"))
+
+
+def _responses_answer(answer: Body | None) -> Iterator[str]:
     if answer is not None:
         if answer.get("type") != "json_schema" or not NAME.fullmatch(str(answer.get("name"))):
             yield f"text.format {answer}"
