@@ -16,7 +16,8 @@ import asyncio
 import json
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -138,6 +139,13 @@ class ModelServer:
         """What the server has seen so far."""
         with urlopen(f"http://127.0.0.1:{self.port}/stats", timeout=_EXIT_SECONDS) as answer:
             return Stats(**json.load(answer))
+
+    def wait_until(self, condition: Callable[[Stats], bool]) -> Stats:
+        """The figures, as soon as they meet the condition; an AssertionError when they do not in five seconds."""
+        deadline = time.monotonic() + _EXIT_SECONDS
+        while not condition(stats := self.stats()):
+            assert time.monotonic() < deadline, stats
+        return stats
 
 
 def _pieces(text: str, size: int) -> list[str]:

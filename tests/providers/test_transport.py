@@ -1,0 +1,217 @@
+"""The transport against a real HTTP server in another process."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from support.model_server import Answer, ModelServer, chunk, cut, error, sse, stall, stream
+
+from callboard.protocol.content import AssistantMessage, ToolMessage, UserMessage
+from callboard.protocol.errors import ErrorKind, ProviderError, UsageError
+from callboard.protocol.model import FinishReason, ModelRequest, ModelResponse
+from callboard.protocol.stream import Error, TextDelta
+from callboard.providers.adapter import WireRequest
+from callboard.providers.openai_chat import OpenAIChat
+from callboard.providers.response_builder import ResponseBuilder
+from callboard.providers.transport import HttpProvider, Timeouts
+
+KEY = "sk-very-secret-1234567890"
+ASKED = ModelRequest("fake-1", (UserMessage.of("Hi"),))
+CALLS = [(f"call_{n}", "lookup", f'{{"city":"town number {n}"}}') for n in range(4)]
+#: Long enough for a busy machine, short enough to wait for.
+PATIENT = Timeouts(connect_seconds=5, idle_seconds=10, total_seconds=20)
+
+
+async def ask(server_url: str, request: ModelRequest = ASKED, timeouts: Timeouts = PATIENT) -> ModelResponse:
+    provider = HttpProvider(OpenAIChat(base_url=server_url, api_key=KEY), timeouts=timeouts)
+    try:
+        return await collect(provider, request)
+    finally:
+        await provider.aclose()
+
+
+async def collect(provider: HttpProvider, request: ModelRequest = ASKED) -> ModelResponse:
+    builder = ResponseBuilder()
+    async for events in provider.stream(request):
+        builder.feed(events)
+    return builder.response()
+
+
+@pytest.fixture
+def unused_url() -> str:
+    with ModelServer([]) as server:
+        url = server.base_url
+    return url
+
+
+def test_four_parallel_calls_in_fragments_then_the_answer() -> None:
+    async def talk(url: str) -> ModelResponse:
+        provider = HttpProvider(OpenAIChat(base_url=url, api_key=KEY), timeouts=PATIENT)
+        turn = await collect(provider)
+        assert [(call.call_id, call.name, call.arguments) for call in turn.tool_calls] == CALLS
+        results = tuple(ToolMessage(call.call_id, call.name, "rain") for call in turn.tool_calls)
+        answer = await collect(
+            provider, ModelRequest("fake-1", (*ASKED.messages, AssistantMessage(turn.parts), *results))
+        )
+        await provider.aclose()
+        return answer
+
+    with ModelServer([stream(calls=CALLS), stream(text="It rains everywhere.")], by_turn=True) as server:
+        answer = asyncio.run(talk(server.base_url))
+        assert (answer.text, answer.finish_reason, answer.usage.total_tokens) == (
+            "It rains everywhere.",
+            FinishReason.STOP,
+            18,
+        )
+        stats = server.stats()
+    assert [message.get("tool_call_id") for message in stats.bodies[1]["messages"][2:]] == [call[0] for call in CALLS]
+    assert stats.connections == 1, "the connection of a finished stream is used again"
+    assert stats.headers[0]["authorization"] == f"Bearer {KEY}"
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "words"),
+    [
+        (error(401, {"error": {"message": f"Incorrect API key provided: {KEY}"}}), ErrorKind.AUTHENTICATION, "***"),
+        (error(429, {"error": {"message": "slow"}}, {"retry-after": "7"}), ErrorKind.RATE_LIMITED, "slow"),
+        (error(200, "<html>Welcome to nginx</html>"), ErrorKind.MALFORMED, "not JSON"),
+        (error(502, "<html>Bad gateway</html>"), ErrorKind.SERVER, "HTTP 502"),
+        (error(302, "moved", {"location": "https://elsewhere.example/"}), ErrorKind.NOT_FOUND, "elsewhere.example"),
+        (Answer(), ErrorKind.TRUNCATED, "ended before"),
+        (cut("half"), ErrorKind.CONNECTION, "127.0.0.1"),
+        (stall("half"), ErrorKind.TIMEOUT, "127.0.0.1 sent nothing for 0.2 s"),
+    ],
+)  # fmt: skip
+def test_whatever_goes_wrong_is_one_error_event(answer: Answer, kind: ErrorKind, words: str) -> None:
+    with ModelServer([answer]) as server:
+        response = asyncio.run(ask(server.base_url, timeouts=Timeouts(5, 0.2, 10)))
+    found = response.error
+    assert found is not None
+    assert found.kind is kind
+    assert words in found.message
+    assert KEY not in repr(found)
+    if kind is ErrorKind.RATE_LIMITED:
+        assert found.retry_after == 7.0
+
+
+def test_a_stream_that_never_ends_is_ended_at_the_total_timeout() -> None:
+    drip = Answer(tuple(step for n in range(200) for step in (("send", sse(chunk({"content": "x"}))), ("pause", 0.05))))
+    with ModelServer([drip]) as server:
+        found = asyncio.run(ask(server.base_url, timeouts=Timeouts(5, 5, 0.3))).error
+        assert found is not None
+        assert (found.kind, "0.3 s" in found.message) == (ErrorKind.TIMEOUT, True)
+
+
+def test_nobody_listens_there(unused_url: str) -> None:
+    found = asyncio.run(ask(unused_url)).error
+    assert found is not None
+    assert (found.kind, found.retryable) == (ErrorKind.CONNECTION, True)
+    assert "127.0.0.1" in found.message
+
+
+def test_cancelling_the_reader_closes_the_connection_at_once() -> None:
+    async def cancel(server: ModelServer) -> None:
+        provider = HttpProvider(OpenAIChat(base_url=server.base_url, api_key=KEY), timeouts=PATIENT)
+        started = asyncio.Event()
+
+        async def read() -> None:
+            async for _ in provider.stream(ASKED):
+                started.set()
+
+        task = asyncio.create_task(read())
+        await started.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await asyncio.to_thread(server.wait_until, lambda stats: stats.abandoned == 1)
+        await provider.aclose()
+
+    with ModelServer([stall("half")]) as server:
+        asyncio.run(cancel(server))
+        assert server.stats().open_connections == 0
+
+
+def test_one_list_of_events_a_read_and_the_end_is_the_last_event() -> None:
+    async def batches(url: str) -> list[list[object]]:
+        provider = HttpProvider(OpenAIChat(base_url=url, api_key=KEY), timeouts=PATIENT)
+        found = [list[object](events) async for events in provider.stream(ASKED)]
+        await provider.aclose()
+        return found
+
+    with ModelServer([stream(text="abcdefgh", fragment=1)]) as server:
+        found = asyncio.run(batches(server.base_url))
+    assert all(found)
+    assert "".join(event.text for events in found for event in events if isinstance(event, TextDelta)) == "abcdefgh"
+
+
+def test_headers_are_told_to_whoever_listens() -> None:
+    heard: list[tuple[int, str]] = []
+
+    async def talk(url: str) -> None:
+        provider = HttpProvider(
+            OpenAIChat(base_url=url), on_headers=lambda status, headers: heard.append((status, headers["retry-after"]))
+        )
+        await collect(provider)
+        await provider.aclose()
+
+    with ModelServer([error(429, {}, {"Retry-After": "3"})]) as server:
+        asyncio.run(talk(server.base_url))
+    assert heard == [(429, "3")]
+
+
+def test_an_answer_that_is_not_streamed() -> None:
+    document = {"choices": [{"index": 0, "message": {"content": "whole"}, "finish_reason": "stop"}]}
+    with ModelServer([error(200, document)]) as server:
+        response = asyncio.run(ask(server.base_url, ModelRequest("m", ASKED.messages, stream=False)))
+    assert response.text == "whole"
+
+
+def test_a_request_that_cannot_be_asked_is_the_callers_fault() -> None:
+    with pytest.raises(UsageError, match="no messages"):
+        asyncio.run(ask("http://127.0.0.1:1", ModelRequest("m", ())))
+    with pytest.raises(UsageError, match="cannot be sent"):
+        asyncio.run(ask("http://127.0.0.1:port"))
+
+
+def test_one_provider_serves_several_loops_one_after_the_other() -> None:
+    with ModelServer([stream(text="a"), stream(text="b")]) as server:
+        provider = HttpProvider(OpenAIChat(base_url=server.base_url), timeouts=PATIENT)
+
+        async def once() -> str:
+            response = await collect(provider)
+            await provider.aclose()
+            await provider.aclose()
+            return response.text
+
+        assert [asyncio.run(once()), asyncio.run(once())] == ["a", "b"]
+
+
+def test_fetch_gets_a_whole_answer_or_says_why_not(unused_url: str) -> None:
+    async def fetch(url: str) -> tuple[int, bytes]:
+        provider = HttpProvider(OpenAIChat(base_url=url), timeouts=PATIENT)
+        try:
+            answer = await provider.fetch(WireRequest("POST", url, {}, b"{}"))
+            return answer.status, answer.body
+        finally:
+            await provider.aclose()
+
+    with ModelServer([error(404, "nothing here")]) as server:
+        assert asyncio.run(fetch(server.base_url)) == (404, b"nothing here")
+    with pytest.raises(ProviderError, match="No connection to"):
+        asyncio.run(fetch(unused_url))
+
+
+def test_the_deadline_does_not_swallow_a_cancellation_of_somebody_elses() -> None:
+    async def cancelled() -> None:
+        with ModelServer([stall()]) as server:
+            provider = HttpProvider(OpenAIChat(base_url=server.base_url), timeouts=Timeouts(5, 5, 5))
+            try:
+                async with asyncio.timeout(0.1):
+                    response = await collect(provider)
+                    assert not isinstance(response.error, Error)
+            finally:
+                await provider.aclose()
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(cancelled())
