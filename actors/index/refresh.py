@@ -121,7 +121,6 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 def main() -> None:
     """The indexing process: one request in, progress and a summary out. Ends when its caller does."""
-    os.nice(workers.NICENESS)
     incoming, outgoing = sys.stdin.buffer, sys.stdout.buffer
     sys.stdout = sys.stderr
     request = workers.receive(incoming)

@@ -95,7 +95,10 @@ def _query(content: bytes, language: Language) -> tuple[list[_Found], list[tuple
                 references.extend((_REFERENCES[capture], each.start_byte, _text(content, each)) for each in nodes)
     for kind, node, name, receiver in definitions:
         start, end = _span(content, node, attached)
-        found.setdefault((start, end, name), _Found(start, end, kind, name, receiver))
+        key = (start, end, name)
+        # `const f = () => 1` is both; what it does says more than how it is bound.
+        if key not in found or found[key].kind == "constant":
+            found[key] = _Found(start, end, kind, name, receiver)
     return list(found.values()), references
 
 

@@ -26,8 +26,8 @@ SKIPPED_NAMES = word_set(
 )
 _SUFFIXES = """
     .min.js .min.css .min.mjs .map .svg .po .pot .mo .pyc .so .o .a .class .jar .png .jpg .jpeg .gif .ico .webp
-    .pdf .zip .gz .xz .bz2 .zst .7z .tar .whl .woff .woff2 .ttf .otf .eot .mp3 .mp4 .wav .ogg .webm .bin .dat .db .sqlite
-    .sqlite3 .parquet .npy .npz .onnx .pt .safetensors .exe .dll .dylib .wasm .snap .lock .pyd .ipynb
+    .pdf .zip .gz .xz .bz2 .zst .7z .tar .whl .woff .woff2 .ttf .otf .eot .mp3 .mp4 .wav .ogg .webm .bin .dat .db
+    .sqlite .sqlite3 .parquet .npy .npz .onnx .pt .safetensors .exe .dll .dylib .wasm .snap .lock .pyd .ipynb
 """
 SKIPPED_SUFFIXES = tuple(word_set(_SUFFIXES))
 #: A longer file is data or generated (the longest hand-written sources, such as sqlite3.c unamalgamated, stay below).

@@ -7,7 +7,6 @@ host's `__main__` again; a grammar that crashes or hangs costs one file.
 from __future__ import annotations
 
 import json
-import os
 import pickle
 import queue
 import select
@@ -30,8 +29,6 @@ JOB_BYTES = 400_000
 JOB_FILES = 100
 #: A batch takes well under a second; beyond this a grammar is in an endless loop.
 ANSWER_SECONDS = 60.0
-#: Indexing gives way to whatever else runs.
-NICENESS = 5
 _HEADER = struct.Struct("<Q")
 
 _BOOTSTRAP = (
@@ -64,7 +61,6 @@ def receive(stream: IO[bytes]) -> object:
 
 def main() -> None:
     """The worker: answers each list of jobs with a list of outcomes until its input ends."""
-    os.nice(NICENESS)
     incoming, outgoing = sys.stdin.buffer, sys.stdout.buffer
     sys.stdout = sys.stderr
     while True:

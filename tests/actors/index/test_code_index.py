@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from callboard.actors.index import CodeIndex
 from callboard.actors.index.refresh import SMALL_FILES
 from callboard.protocol.errors import UsageError
