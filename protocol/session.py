@@ -130,6 +130,19 @@ class Session:
         self._state = state
         return tuple(commands)
 
+    def to_journal(self, event: Event) -> tuple[Event, ...]:
+        """What a journal must hold of this event; ask before it is applied, write when it was not refused.
+
+        Deltas need not be written one by one: what was streamed of a turn that is cut short by this event comes as one
+        ModelStreamed before it, and is nothing to write when the turn arrives whole.
+        """
+        if type(event) is events.ModelStreamed:
+            return ()
+        partial = "".join(self._partial)
+        if not partial or type(event) is events.ModelResponded:
+            return (event,)
+        return (events.ModelStreamed(self._step, event.at, (TextDelta(partial),)), event)
+
     @classmethod
     def replay(cls, journal: Iterable[Event], *, count_tokens: TokenCounter = estimate_tokens) -> Session:
         """The session that these events lead to: what a journal, or any prefix of one, rebuilds (I8)."""
@@ -246,6 +259,7 @@ class Session:
         self._check_step(event)
         response = event.response
         turn = tidy(response)
+        self._partial = [response.text]
         self._asking.charge(response, event.cost, turn)
         if response.error is not None:
             return self._model_error(event.at, response.error)
@@ -253,7 +267,6 @@ class Session:
         if verdict is Verdict.ASK_AGAIN:
             return self._ask_again(event.at, reason)
         if verdict is Verdict.FAIL:
-            self._partial = [response.text]
             return self._finish([], Outcome.FAILED, reason)
         self._retries = 0
         self._partial = []

@@ -42,6 +42,8 @@ class Trace:
     sent: int = 0
     queued: int = 0
     ended_at: float = 0.0
+    session: Any = None
+    """The session as it was at the end, where the driver can see it (I8 compares it with its replay)."""
 
     def add(self, at: float, verb: Verb, value: Event | Command | None, note: str = "") -> None:
         self.entries.append(Entry(at, verb, value, note))

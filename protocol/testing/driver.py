@@ -1,0 +1,252 @@
+"""Plays a scenario against a session in virtual time: the pure stand-in for LLM manager, dispatcher, people and timers.
+
+Which of several messages due at the same time comes first, and how long each waits, is drawn from the seed: the same
+scenario and seed give the same trace, byte for byte.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from typing import Any, Final, Protocol, Self
+
+from callboard.protocol.codec import decode_event, encode_event
+from callboard.protocol.commands import (
+    AskApproval,
+    CallModel,
+    CancelTool,
+    ClearTimer,
+    Command,
+    RunTool,
+    SetTimer,
+    StopModel,
+    WithdrawApproval,
+)
+from callboard.protocol.errors import ProtocolError
+from callboard.protocol.events import CancelRequested, DeadlinePassed, Event, RequestStarted, ToolsLost
+from callboard.protocol.ids import RequestId, Tag
+from callboard.protocol.session import Session
+from callboard.protocol.states import RequestState
+from callboard.protocol.testing.outside import (
+    Answer,
+    Make,
+    cancelled,
+    foreign_events,
+    model_answers,
+    person_answers,
+    tool_answers,
+)
+from callboard.protocol.testing.scenario import PlannedCall, PlannedTurn, Scenario
+from callboard.protocol.testing.trace import Trace, Verb
+
+#: A run that sends more messages than this does not end: two requests' worth of the largest scenario.
+MAX_MESSAGES: Final = 5_000
+_LAST_TURN: Final = PlannedTurn("done")
+
+
+class SessionLike(Protocol):
+    """What the driver needs of a session: the real one, or a user's own."""
+
+    def apply(self, event: Event) -> tuple[Command, ...]: ...
+    def to_journal(self, event: Event) -> tuple[Event, ...]: ...
+    @classmethod
+    def replay(cls, journal: Iterable[Event]) -> Self: ...
+    def resume_commands(self) -> tuple[Command, ...]: ...
+    def loss_event(self, at: float) -> Event | None: ...
+    @property
+    def state(self) -> RequestState: ...
+    @property
+    def step(self) -> Tag: ...
+
+
+class _Post:
+    """One message on its way; `live` is false once whoever would have sent it was stopped."""
+
+    __slots__ = ("live", "make")
+
+    def __init__(self, make: Make) -> None:
+        self.make = make
+        self.live = True
+
+
+class Driver:
+    """One scenario, one seed, one run."""
+
+    def __init__(self, scenario: Scenario, seed: int = 0, session: type[SessionLike] = Session) -> None:
+        self.trace = Trace(scenario, seed)
+        self.now = 0.0
+        self._scenario = scenario
+        self._type = session
+        self._session: SessionLike = session()
+        self._random = random.Random(seed)
+        self._heap: list[tuple[float, float, int, _Post | Callable[[], None]]] = []
+        self._owned: dict[tuple[str, Tag], list[_Post]] = defaultdict(list)
+        self._turns = iter(scenario.turns)
+        self._plans: dict[int, list[PlannedCall]] = {}
+        self._plan_of: dict[Tag, PlannedCall] = {}
+        self._journal: list[bytes] = []
+        self._count = 0
+
+    def run(self) -> Trace:
+        """Play to the end: until the session has finished and every message has arrived."""
+        self._arrange()
+        while self._heap and self._count < MAX_MESSAGES:
+            self.now, _, _, item = heapq.heappop(self._heap)
+            if not isinstance(item, _Post):
+                item()
+            elif item.live:
+                self.deliver(item.make(self.now))
+        self.trace.ended_at = self.now
+        self.trace.queued = sum(isinstance(item, _Post) and item.live for *_, item in self._heap)
+        self.trace.sent += self.trace.queued
+        self.trace.session = self._session
+        return self.trace
+
+    def deliver(self, event: Event) -> None:
+        """One message reaches the session: it is applied, or it is a dead letter."""
+        self.trace.sent += 1
+        before = self._session.state
+        lines = [encode_event(line) for line in self._session.to_journal(event)]
+        try:
+            commands = self._session.apply(event)
+        except ProtocolError as error:
+            self.trace.add(self.now, Verb.REFUSED, event, str(error))
+            return
+        self._journal += lines
+        row = f"{before}: {type(event).__name__} -> {self._session.state}"
+        self.trace.add(self.now, Verb.APPLIED, event, row)
+        self.carry_out(commands)
+
+    def carry_out(self, commands: Iterable[Command]) -> None:
+        for command in commands:
+            self.trace.add(self.now, Verb.GAVE, command)
+            handler = _CARRY.get(type(command))
+            if handler is not None:
+                handler(self, command)
+
+    # What the scenario has in store from outside.
+
+    def _arrange(self) -> None:
+        plan = self._scenario
+        tag = plan.tag
+        start = RequestStarted(tag, 0.0, plan.history, plan.user, plan.options, plan.tools)
+        self._post(0.0, ("outside", tag), lambda at: start)
+        if plan.cancel_at is not None:
+            self._post(plan.cancel_at, ("outside", tag), lambda at: CancelRequested(tag, at, "the user left"))
+        for when in plan.restart_at:
+            self._schedule(when, self._restart)
+        for when in plan.tools_lost_at:
+            self._schedule(when, self._lose_tools)
+        for when in plan.foreign_at:
+            self._schedule(when, self._foreign)
+
+    def _restart(self) -> None:
+        """The process dies with all it holds, and comes back from its journal."""
+        if self._session.state is RequestState.NEW:
+            return
+        for owner in [owner for owner in self._owned if owner[0] != "outside"]:
+            self._stop(owner)
+        self._session = self._type.replay([decode_event(line) for line in self._journal])
+        self.trace.add(self.now, Verb.RESUMED, None)
+        self.carry_out(self._session.resume_commands())
+        loss = self._session.loss_event(self.now)
+        if loss is not None:
+            self.deliver(loss)
+
+    def _lose_tools(self) -> None:
+        for owner in [owner for owner in self._owned if owner[0] in ("tool", "person")]:
+            self._stop(owner)
+        if self._session.state is RequestState.RUNNING_TOOLS:
+            self.deliver(ToolsLost(self._session.step, self.now))
+
+    def _foreign(self) -> None:
+        """Whatever this session has open, said of another request."""
+        step = self._session.step
+        other = Tag(RequestId(step.request_id + "-other"), step.parent_id, step.step)
+        for event in foreign_events(other, list(self._plan_of), self.now):
+            self.deliver(event)
+
+    # Carrying out commands.
+
+    def _call_model(self, command: CallModel) -> None:
+        turn = next(self._turns, _LAST_TURN)
+        self._plans[command.tag.step] = list(turn.calls)
+        for answer in model_answers(turn, command, self._scenario.options, self.now):
+            self._say(("model", command.tag), answer)
+
+    def _run_tool(self, command: RunTool) -> None:
+        plan = self._planned(command)
+        for answer in tool_answers(plan, command, self.now):
+            self._say(("tool", command.tag), answer)
+
+    def _ask_approval(self, command: AskApproval) -> None:
+        for answer in person_answers(self._planned(command), command, self.now):
+            self._say(("person", command.tag), answer)
+
+    def _stop_model(self, command: StopModel) -> None:
+        self._stop(("model", command.tag))
+
+    def _cancel_tool(self, command: CancelTool) -> None:
+        self._stop(("tool", command.tag))
+        self._say(("outside", command.tag), cancelled(command.tag, self.now))
+
+    def _withdraw(self, command: WithdrawApproval) -> None:
+        self._stop(("person", command.tag))
+
+    def _set_timer(self, command: SetTimer) -> None:
+        self._stop(("timer", command.tag))
+        tag = command.tag
+        self._post(max(command.at, self.now), ("timer", tag), lambda at: DeadlinePassed(tag, at))
+
+    def _clear_timer(self, command: ClearTimer) -> None:
+        self._stop(("timer", command.tag))
+
+    def _planned(self, command: RunTool | AskApproval) -> PlannedCall:
+        """The plan of this call, by its id; where that was minted anew, by tool and arguments."""
+        if command.tag in self._plan_of:
+            return self._plan_of[command.tag]
+        plans = self._plans[command.tag.step]
+        alike = [plan for plan in plans if plan.tool == command.name and plan.arguments == command.arguments]
+        same_id = [plan for plan in alike if plan.call_id == command.tag.call_id]
+        chosen = (same_id or alike or [PlannedCall(command.name)])[0]
+        if chosen in plans:
+            plans.remove(chosen)
+        self._plan_of[command.tag] = chosen
+        return chosen
+
+    # The post.
+
+    def _say(self, owner: tuple[str, Tag], answer: Answer) -> None:
+        self._post(answer.at, ("outside", owner[1]) if answer.unstoppable else owner, answer.make)
+
+    def _post(self, at: float, owner: tuple[str, Tag], make: Make) -> None:
+        post = _Post(make)
+        self._owned[owner].append(post)
+        self._schedule(at + self._random.random() * self._scenario.latency_seconds, post)
+
+    def _schedule(self, at: float, item: _Post | Callable[[], None]) -> None:
+        self._count += 1
+        heapq.heappush(self._heap, (at, self._random.random(), self._count, item))
+
+    def _stop(self, owner: tuple[str, Tag]) -> None:
+        for post in self._owned.pop(owner, ()):
+            post.live = False
+
+
+_CARRY: Final[dict[type[Any], Callable[[Driver, Any], None]]] = {
+    CallModel: Driver._call_model,
+    RunTool: Driver._run_tool,
+    AskApproval: Driver._ask_approval,
+    StopModel: Driver._stop_model,
+    CancelTool: Driver._cancel_tool,
+    WithdrawApproval: Driver._withdraw,
+    SetTimer: Driver._set_timer,
+    ClearTimer: Driver._clear_timer,
+}
+
+
+def drive(scenario: Scenario, seed: int = 0, session: type[SessionLike] = Session) -> Trace:
+    """Play one scenario with one seed; the trace holds everything that happened."""
+    return Driver(scenario, seed, session).run()

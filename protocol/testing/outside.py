@@ -1,0 +1,176 @@
+"""The world around a session: what model, tools and people answer to a command, as the scenario planned it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import orjson
+
+from callboard.protocol.commands import AskApproval, CallModel, RunTool
+from callboard.protocol.content import AssistantPart, Text, ToolCall
+from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind
+from callboard.protocol.events import (
+    ApprovalDenied,
+    ApprovalGranted,
+    Event,
+    ModelFailed,
+    ModelLost,
+    ModelResponded,
+    ModelStreamed,
+    ToolCallCancelled,
+    ToolCallCompleted,
+    ToolCallFailed,
+    ToolCallStarted,
+    ToolCallTimedOut,
+)
+from callboard.protocol.history import is_json_object
+from callboard.protocol.ids import CallId, Tag
+from callboard.protocol.limits import STREAM_IDLE_TIMEOUT_SECONDS, TOOL_GRACE_SECONDS
+from callboard.protocol.model import FinishReason, ModelRequest, ModelResponse, Usage
+from callboard.protocol.options import RequestOptions
+from callboard.protocol.stream import Error, TextDelta
+from callboard.protocol.testing.scenario import ModelDoes, PersonDoes, PlannedCall, PlannedTurn, ToolDoes
+from callboard.protocol.tokens import estimate_tokens, messages_tokens, tools_tokens
+from callboard.protocol.tools import FailureCode, ToolFailure
+
+Make = Callable[[float], Event]
+"""An event, once it is known when it arrives."""
+
+#: A late answer comes this long after the one that counted.
+LATE_SECONDS: Final = 50.0
+#: A tool's code begins this long after it was sent.
+START_SECONDS: Final = 0.125
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One message that will come to the session at `at`, unless its sender is stopped before."""
+
+    at: float
+    make: Make
+    unstoppable: bool = False
+    """It is on its way already: stopping the sender does not help."""
+
+
+def _repeat(answer: Answer, doubled: bool, late: bool) -> Iterator[Answer]:
+    yield answer
+    if doubled:
+        yield Answer(answer.at, answer.make, unstoppable=True)
+    if late:
+        yield Answer(answer.at + LATE_SECONDS, answer.make, unstoppable=True)
+
+
+def cancelled(tag: Tag, now: float) -> Answer:
+    """What a dispatcher says when it has carried out a CancelTool."""
+    return Answer(now + START_SECONDS, lambda at: ToolCallCancelled(tag, at))
+
+
+# The model.
+
+
+def model_answers(turn: PlannedTurn, command: CallModel, options: RequestOptions, now: float) -> Iterator[Answer]:
+    """The stream and the end of one model call."""
+    tag, done_at = command.tag, min(now + turn.seconds, command.deadline_at)
+    if turn.text and turn.does is not ModelDoes.VANISH:
+        piece = TextDelta(turn.text)
+        yield Answer(now + turn.seconds / 2, lambda at: ModelStreamed(tag, at, (piece,)))
+    if turn.does is ModelDoes.LOST:
+        yield Answer(done_at, lambda at: ModelLost(tag, at))
+    elif turn.does is ModelDoes.STALL:
+        gives_up = min(now + STREAM_IDLE_TIMEOUT_SECONDS, command.deadline_at)
+        yield Answer(gives_up, lambda at: ModelFailed(tag, at, _error(ErrorKind.TIMEOUT)))
+    elif turn.does is not ModelDoes.VANISH:
+        yield from _repeat(Answer(done_at, _ending(turn, command, options, now)), turn.doubled, turn.late)
+
+
+def _ending(turn: PlannedTurn, command: CallModel, options: RequestOptions, now: float) -> Make:
+    tag = command.tag
+    kind = {ModelDoes.CUT: ErrorKind.TRUNCATED, ModelDoes.BREAK: ErrorKind.SERVER}.get(turn.does)
+    if turn.does is ModelDoes.REFUSE_TOOLS and command.request.tools:
+        kind = ErrorKind.TOOLS_UNSUPPORTED
+    if kind is None and now + turn.seconds > command.deadline_at:
+        kind = ErrorKind.TIMEOUT
+    if kind is not None:
+        error = _error(kind)
+        return lambda at: ModelFailed(tag, at, error)
+    response = respond(turn, command.request)
+    cost = response.usage.input_tokens * (options.input_price or 0.0) + response.usage.output_tokens * (
+        options.output_price or 0.0
+    )
+    return lambda at: ModelResponded(tag, at, response, cost)
+
+
+def _error(kind: ErrorKind) -> Error:
+    return Error(kind, f"the provider said: {kind}", kind in RETRYABLE_KINDS)
+
+
+def respond(turn: PlannedTurn, request: ModelRequest) -> ModelResponse:
+    """The response of a planned turn to this request; its usage is exact, and keeps within the output limit."""
+    parts: list[AssistantPart] = [Text(turn.text)] if turn.text else []
+    for call in turn.calls:
+        complete = is_json_object(call.arguments)
+        parts.append(ToolCall(CallId(call.call_id), call.tool, call.arguments, complete))
+    reason = turn.finish_reason or (FinishReason.TOOL_CALLS if turn.calls else FinishReason.STOP)
+    limit = request.sampling.max_output_tokens
+    output = turn.output_tokens if limit is None else min(turn.output_tokens, limit)
+    return ModelResponse(tuple(parts), reason, usage=Usage(input_tokens(request), output))
+
+
+def input_tokens(request: ModelRequest) -> int:
+    """What the simulated provider charges for a request."""
+    return messages_tokens(request.messages, estimate_tokens) + tools_tokens(request.tools, estimate_tokens)
+
+
+# The tools.
+
+
+def tool_answers(plan: PlannedCall, command: RunTool, now: float) -> Iterator[Answer]:
+    """The start and the end of one run of a tool, as a faithful dispatcher tells them."""
+    tag = command.tag
+    if now + START_SECONDS < command.deadline_at:
+        yield Answer(now + START_SECONDS, lambda at: ToolCallStarted(tag, at))
+    ends_at = now + max(plan.seconds, START_SECONDS)
+    if plan.does is ToolDoes.VANISH:
+        return
+    if plan.does is ToolDoes.HANG or ends_at > command.deadline_at:
+        killed_at = max(command.deadline_at, now) + TOOL_GRACE_SECONDS
+        ending = Answer(killed_at, lambda at: ToolCallTimedOut(tag, at))
+    else:
+        ending = Answer(ends_at, _tool_ending(plan, tag))
+    yield from _repeat(ending, plan.doubled, plan.late)
+
+
+def _tool_ending(plan: PlannedCall, tag: Tag) -> Make:
+    if plan.does is ToolDoes.STOPPED:
+        return lambda at: ToolCallCancelled(tag, at)
+    if plan.does is ToolDoes.COMPLETE:
+        content = result_of(tag)
+        return lambda at: ToolCallCompleted(tag, at, content)
+    code = FailureCode.CRASHED if plan.does is ToolDoes.CRASH else FailureCode.TOOL_ERROR
+    failure = ToolFailure(plan.tool, code, f"planned: {plan.does}")
+    return lambda at: ToolCallFailed(tag, at, failure)
+
+
+def result_of(tag: Tag) -> str:
+    """The result of a simulated call: it names its call, so that a result in a wrong place shows."""
+    return orjson.dumps({"ok": True, "of": f"{tag.step}/{tag.call_id}"}).decode()
+
+
+def person_answers(plan: PlannedCall, command: AskApproval, now: float) -> Iterable[Answer]:
+    """How the question for approval is answered."""
+    if plan.person is PersonDoes.IGNORE:
+        return ()
+    tag, at = command.tag, now + plan.person_seconds
+    if plan.person is PersonDoes.GRANT:
+        granted = Answer(at, lambda at: ApprovalGranted(tag, at, "sim"))
+        return _repeat(granted, plan.doubled, plan.late)
+    return _repeat(Answer(at, lambda at: ApprovalDenied(tag, at, "sim", "planned")), plan.doubled, plan.late)
+
+
+def foreign_events(step: Tag, calls: Sequence[Tag], now: float) -> Iterator[Event]:
+    """Answers of another request which has the very same step and call ids."""
+    yield ModelResponded(step, now, ModelResponse((Text("not yours"),), usage=Usage(1, 1)))
+    for call in calls[-1:]:
+        yield ToolCallCompleted(step.for_call(call.call_id), now, '"not yours"')
