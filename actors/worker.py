@@ -10,17 +10,18 @@ It decides when; how is the business of its workers (worker_process, worker_task
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from callboard.actors.kernel import Actor, LoopScheduler, Ref
+from callboard.actors.kernel import Actor, LoopScheduler, MailboxFull, Ref
 from callboard.actors.tools.context import ToolContext
 from callboard.actors.tools.decorator import Tool
 from callboard.actors.tools.invoke import Result
-from callboard.actors.worker_call import Call, Ended, Ending, Workers
+from callboard.actors.worker_call import Call, Ended, Ending, Room, Workers
 from callboard.actors.worker_process import ProcessOptions, ProcessWorkers
 from callboard.actors.worker_task import TaskWorkers
 from callboard.actors.worker_thread import ThreadWorkers
@@ -42,6 +43,9 @@ logger = logging.getLogger("callboard.tools")
 #: Calls that wait for a worker; more are refused as overloaded. The dispatcher's own queues come before this one.
 MAX_WAITING_CALLS: Final = 1_024
 
+Terminal = ToolCallCompleted | ToolCallFailed | ToolCallTimedOut | ToolCallCancelled
+"""The last event of a call."""
+
 
 @dataclass(frozen=True, slots=True)
 class StartCall:
@@ -61,6 +65,11 @@ class StopCall:
 
 
 @dataclass(frozen=True, slots=True)
+class _StopCallAgain:
+    tag: Tag
+
+
+@dataclass(frozen=True, slots=True)
 class CountAbandoned:
     """An ask: calls per tool name that ended at their deadline and still hold a thread, as a Counter."""
 
@@ -75,13 +84,13 @@ class _GraceOver:
     call: Call
 
 
-MakeWorkers = Callable[[asyncio.AbstractEventLoop, Ended], Workers]
+MakeWorkers = Callable[[asyncio.AbstractEventLoop, Ended, Room], Workers]
 
 
 def make_workers(isolation: Isolation, options: ProcessOptions) -> MakeWorkers:
     """Those who run calls of this isolation."""
     table: Mapping[Isolation, MakeWorkers] = {
-        Isolation.PROCESS: lambda loop, ended: ProcessWorkers(loop, ended, options),
+        Isolation.PROCESS: lambda loop, ended, room: ProcessWorkers(loop, ended, room, options),
         Isolation.TASK: TaskWorkers,
         Isolation.THREAD: ThreadWorkers,
     }
@@ -102,7 +111,7 @@ class ToolPool(Actor):
         scheduler = self.system.scheduler
         if not isinstance(scheduler, LoopScheduler):
             raise UsageError("a ToolPool starts real processes and tasks; it needs a LoopScheduler")
-        workers = self._workers = self._make_workers(scheduler.loop, self._ended)
+        workers = self._workers = self._make_workers(scheduler.loop, self._ended, self._start_next)
         # However this incarnation ends, its processes end with it: `on_stop` is not called for a crash or a kill.
         self.system.watch(self.ref, lambda _down: workers.close(lambda: None))
 
@@ -148,9 +157,13 @@ class ToolPool(Actor):
             else:
                 call.reply_to.tell_control(ToolCallStarted(call.run.tag, self.now()))
 
-    def _stop_call(self, message: StopCall) -> None:
+    def _stop_call(self, message: StopCall | _StopCallAgain) -> None:
         if (call := self._calls.get(message.tag)) is not None:
             self._end(call, Ending.CANCELLED)
+        elif isinstance(message, StopCall):
+            # On the control lane it may have overtaken its StartCall; behind that one it is tried once more.
+            with contextlib.suppress(MailboxFull):
+                self.ref.tell(_StopCallAgain(message.tag))
 
     def _deadline_passed(self, message: _DeadlinePassed) -> None:
         self._end(message.call, Ending.TIMED_OUT)
@@ -188,9 +201,7 @@ class ToolPool(Actor):
         call.reply_to.tell_control(_outcome(call, result, output, self.now()))
 
 
-def _outcome(
-    call: Call, result: Result, output: str, now: float
-) -> ToolCallCompleted | ToolCallFailed | ToolCallTimedOut | ToolCallCancelled:
+def _outcome(call: Call, result: Result, output: str, now: float) -> Terminal:
     tag = call.run.tag
     if call.ending is Ending.TIMED_OUT:
         return ToolCallTimedOut(tag, now, output)
@@ -204,6 +215,7 @@ def _outcome(
 _HANDLERS: Final[Mapping[type, Callable[[ToolPool, Any], Any]]] = {
     StartCall: ToolPool._start_call,
     StopCall: ToolPool._stop_call,
+    _StopCallAgain: ToolPool._stop_call,
     _DeadlinePassed: ToolPool._deadline_passed,
     _GraceOver: ToolPool._grace_over,
     CountAbandoned: ToolPool._count_abandoned,

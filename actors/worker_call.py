@@ -39,6 +39,9 @@ class Call:
 Ended = Callable[[Call, Result, str], None]
 """Told once a call has ended and whatever ran it is free or gone: the call, its result, what it had printed."""
 
+Room = Callable[[], None]
+"""Told when there is room again, or more of it, for another reason than an ended call."""
+
 
 class Workers(Protocol):
     """Those who run calls in one way. All methods are called on the control loop and return at once."""

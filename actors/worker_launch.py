@@ -61,6 +61,8 @@ class ForkServerProcess:
         self._told = told
         self._lost = lost
         self._closing = False
+        self.listens = True
+        """False from the moment that it is known to be lost."""
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._control.setblocking(False)
         with theirs:
@@ -97,6 +99,7 @@ class ForkServerProcess:
 
     def kill(self) -> None:
         """End it now; its children die with it. Only when it does not listen."""
+        self.listens = False
         self._process.kill()  # does nothing once it has been reaped
 
     def _send(self, ask: Ask, number: int, descriptors: tuple[int, ...]) -> None:
@@ -105,7 +108,8 @@ class ForkServerProcess:
         try:
             socket.send_fds(self._control, [REQUEST.pack(ask, number)], descriptors)
         except OSError as error:  # it is gone, which we are about to hear, or it has not listened for 200 messages
-            logger.warning("the fork server of the tool workers does not listen (%s); it is replaced", error)
+            if self.listens:
+                logger.warning("the fork server of the tool workers does not listen (%s); it is replaced", error)
             self.kill()
 
     def _readable(self) -> None:
@@ -118,6 +122,7 @@ class ForkServerProcess:
                 report = b""
             if len(report) != REPORT.size:
                 self._loop.remove_reader(self._control.fileno())  # it has ended; its pidfd tells the rest
+                self.listens = False
                 return
             told, number, value = REPORT.unpack(report)
             self._told(Told(told), number, value)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from callboard.actors.tools.invoke import Result
-from callboard.actors.worker_call import Call, Ended
+from callboard.actors.worker_call import Call, Ended, Room
 from callboard.actors.worker_frames import Ask, Reply, Told
 from callboard.actors.worker_handle import ChildHandle
 from callboard.actors.worker_launch import ForkServerProcess
@@ -48,9 +48,10 @@ class ProcessOptions:
 class ProcessWorkers:
     """The children of one pool, and the fork server they come from."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, ended: Ended, options: ProcessOptions) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, ended: Ended, room: Room, options: ProcessOptions) -> None:
         self._loop = loop
         self._ended = ended
+        self._room = room
         self._options = options
         self._server: ForkServerProcess | None = None
         self._children: dict[int, ChildHandle] = {}
@@ -71,7 +72,9 @@ class ProcessWorkers:
         return Counter()
 
     def has_room(self) -> bool:
-        """A child is idle, or one more is allowed."""
+        """A child is idle, or one more is allowed; not while a lost fork server is still dying."""
+        if self._server is not None and not self._server.listens:
+            return False
         return bool(self._idle) or self._alive < self._options.max_children
 
     def start(self, call: Call) -> None:
@@ -110,8 +113,9 @@ class ProcessWorkers:
 
     def _keep_warm(self) -> None:
         wanted = min(self._options.warm - len(self._idle), self._options.max_children - self._alive)
-        for _ in range(wanted if self._closed is None else 0):
-            self._idle.insert(0, self._spawn())
+        for _ in range(wanted):
+            if self._closed is None and self.has_room():
+                self._idle.insert(0, self._spawn())
 
     def _spawn(self) -> ChildHandle:
         if self._server is None:
@@ -134,6 +138,7 @@ class ProcessWorkers:
         if child in self._idle:
             self._idle.remove(child)
         self._keep_warm()
+        self._room()
 
     def _kill(self, child: ChildHandle) -> None:
         self._mark_dying(child)
@@ -200,6 +205,7 @@ class ProcessWorkers:
         elif self._forking:  # one that never came to fork would end again: the next call tries, and is told
             self._forking = False
             self._keep_warm()
+        self._room()
 
 
 def how_it_ended(status: int) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Final
 
 from callboard.actors.tools.invoke import Result
-from callboard.actors.worker_call import Call, Ended
+from callboard.actors.worker_call import Call, Ended, Room
 from callboard.actors.worker_hop import Hop
 from callboard.actors.worker_task_loop import Job, ToolLoop
 from callboard.protocol.ids import ToolName
@@ -29,7 +29,7 @@ CLOSE_SECONDS: Final = 1.0
 class TaskWorkers:
     """The loop in use, and those given up that still have calls."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, ended: Ended) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, ended: Ended, _room: Room) -> None:
         self._control = loop
         self._ended = ended
         self._results: Hop[tuple[Job, Result]] = Hop(loop, self._finished)

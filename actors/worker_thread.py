@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Final
 
 from callboard.actors.tools.invoke import Result
-from callboard.actors.worker_call import Call, Ended
+from callboard.actors.worker_call import Call, Ended, Room
 from callboard.actors.worker_hop import Hop
 from callboard.protocol.ids import ToolName
 
@@ -41,8 +41,9 @@ class WorkerThread:
 class ThreadWorkers:
     """Threads that run, that wait, and that are abandoned."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, ended: Ended) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, ended: Ended, room: Room) -> None:
         self._ended = ended
+        self._room = room
         self._results: Hop[tuple[WorkerThread, Call, Result]] = Hop(loop, self._finished)
         self._made = 0
         self._idle: list[WorkerThread] = []
@@ -93,6 +94,7 @@ class ThreadWorkers:
         if self._is_closed:
             return
         self._idle.append(thread)
-        self._abandoned.pop(call, None)
         if self._running.pop(call, None) is not None:
             self._ended(call, result, "")
+        elif self._abandoned.pop(call, None) is not None:
+            self._room()
