@@ -79,7 +79,7 @@ _SPECIAL: Final = frozenset({Ask, Signal, *_PROXY})
 
 
 class Cell:
-    """One actor's place in the system. Calling it is one turn: the scheduler does, whenever there is work."""
+    """One actor's place in the system."""
 
     __slots__ = (
         "_epoch",
@@ -138,66 +138,68 @@ class Cell:
 
     # -- turns ------------------------------------------------------------------------------------------------
 
-    def __call__(self) -> None:
-        """One turn."""
-        if self.state is State.STARTING and not self._begin():
+    def run(self) -> None:
+        """One turn: the scheduler calls it whenever there is work."""
+        actor = self.actor or self._begin(self._epoch)
+        if actor is None:
             return
-        if self.actor is not None:
-            self._turn(self.actor)
-
-    def _turn(self, actor: Actor) -> None:
         system, epoch = self.system, self._epoch
-        take, receive, now = self.mailbox.take, actor.on_receive, system.now
+        take, receive = self.mailbox.take, actor.on_receive
         left = system.turn_messages
-        started = at = now()
-        while True:
-            item = take()
-            if item is NOTHING:
-                return
+        # The pump has just looked at the clock; a turn of one message, which most are, need not look again.
+        started = at = system.scheduler.turn_began
+        item = take()
+        while item is not NOTHING:
             self.current = item
             self.since_seconds = at
             try:
                 if type(item) not in _SPECIAL:
                     receive(item)
-                elif type(item) is Signal:
-                    if self._obey(item, actor, epoch):
-                        return
-                    continue
-                else:
+                elif type(item) is not Signal:
                     answer(actor, item)
+                elif self._obey(item, actor, epoch):
+                    return
+                else:
+                    item = take()
+                    continue
             except BaseException as error:  # noqa: BLE001 - contained here, and told to whom it concerns
                 self._crashed(item, error)
                 return
             self.current = NOTHING
             self.handled += 1
             left -= 1
-            at = now()
-            if not left or at - started > TURN_SECONDS:
+            if not left:
                 if not self.mailbox.sleep():
-                    self.executor.call_soon(self)
+                    self.executor.call_soon(self.run)
                 return
+            item = take()
+            if item is not NOTHING:
+                at = system.now()
+                if at - started > TURN_SECONDS:
+                    left = 1
 
-    def _begin(self) -> bool:
-        """Make and start the next incarnation; False when that failed, or was given up before it was done."""
-        epoch = self._epoch
+    def _begin(self, epoch: int) -> Actor | None:
+        """Make and start the next incarnation, if that is due; None when it failed or was given up meanwhile."""
+        if self.state is not State.STARTING:
+            return None
         try:
             actor = self._factory()
             if not isinstance(actor, Actor):
                 raise NotSpawned(f"the factory of {self.name} returned {actor!r}, which is no kernel Actor")
             actor._kernel_enter(self)
             if not self._advance(epoch, actor, State.STARTING):
-                return False
+                return None
             self.since_seconds = self.system.now()
             actor.on_start()
         except BaseException as error:
             logger.warning("%s could not start: %r", self.name, error, exc_info=error)
             self._end(epoch, ExitReason.CRASHED, error)
-            return False
+            return None
         if not self._advance(epoch, actor, State.RUNNING):
-            return False
+            return None
         if self.announces and self.parent is not None:
             self.parent.ref.tell_control(ChildStarted(self))
-        return True
+        return actor
 
     def _advance(self, epoch: int, actor: Actor, state: State) -> bool:
         with self.system.lock:
@@ -313,7 +315,7 @@ class Cell:
                 return self.state is not State.DEAD
             self.state = State.STARTING
             self.restarts += 1
-        self.executor.call_soon(self)
+        self.executor.call_soon(self.run)
         return True
 
     def ask_to_stop(self, *, keep: bool = False, reply: ReplyTo | None = None) -> None:
@@ -338,7 +340,7 @@ class Cell:
 
     def _signal(self, signal: Signal) -> None:
         if self.mailbox.put_control(signal, counted=False) is Put.WAKE:
-            self.executor.call_soon(self)
+            self.executor.call_soon(self.run)
 
     def watch(self, notify: Callable[[Down], object], held_by: set[Monitor] | None = None) -> Monitor:
         """Set a monitor; it fires at once when the actor is dead."""

@@ -39,7 +39,7 @@ class Ref(pykka.ActorRef[Any]):
         cell = self._cell
         outcome = cell.mailbox.put(message)
         if outcome is WAKE:
-            cell.executor.call_soon(cell)
+            cell.executor.call_soon(cell.run)
         elif outcome is not QUEUED:
             self._put_again(message, outcome)
 
@@ -48,7 +48,7 @@ class Ref(pykka.ActorRef[Any]):
         cell = self._cell
         outcome = cell.mailbox.put_control(message)
         if outcome is WAKE:
-            cell.executor.call_soon(cell)
+            cell.executor.call_soon(cell.run)
         elif outcome is not QUEUED:
             cell.lost(message)
 
@@ -81,7 +81,7 @@ class Ref(pykka.ActorRef[Any]):
         cell = self._cell
         outcome = cell.mailbox.put(item)  # never waits, whatever the overflow rule: this is somebody's loop
         if outcome is WAKE:
-            cell.executor.call_soon(cell)
+            cell.executor.call_soon(cell.run)
         elif outcome is FULL:
             self._refuse()
         elif outcome is not QUEUED:
@@ -164,7 +164,7 @@ class Ref(pykka.ActorRef[Any]):
         if outcome is FULL:
             self._refuse()
         elif outcome is WAKE:
-            cell.executor.call_soon(cell)
+            cell.executor.call_soon(cell.run)
         elif outcome is not QUEUED:
             cell.lost(item)
 

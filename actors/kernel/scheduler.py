@@ -51,6 +51,9 @@ class Executor(Protocol):
 class OwnThread(Executor, Protocol):
     """An executor for one actor whose handlers may block."""
 
+    def is_current(self) -> bool:
+        """Whether the caller is on it."""
+
     def close(self) -> None:
         """End the thread once what it runs has returned. Never waits."""
 
@@ -60,6 +63,10 @@ class Scheduler(Executor, Protocol):
 
     #: Messages an actor may handle before the next one has its turn.
     turn_messages: int
+
+    @property
+    def turn_began(self) -> float:
+        """What `now()` was when the present callback began."""
 
     def now(self) -> float:
         """Seconds on a clock that never goes back."""
@@ -128,6 +135,10 @@ class DedicatedThread:
         """Run on this thread."""
         self._todo.put(run)
 
+    def is_current(self) -> bool:
+        """Whether the caller is on it."""
+        return threading.current_thread() is self._thread
+
     def close(self) -> None:
         """End the thread after what was given to it so far."""
         self._todo.put(None)
@@ -151,6 +162,8 @@ class LoopScheduler:
         self.loop: asyncio.AbstractEventLoop = new_event_loop()
         #: What runs now, for the watchdog.
         self.running: object = None
+        #: What `now()` was when that began.
+        self.turn_began = self.now()
         #: Callbacks that let an exception escape. Actors never do; what else is posted may.
         self.escaped = 0
         self._ready: deque[Run] = deque()
@@ -226,7 +239,8 @@ class LoopScheduler:
 
     def _pump(self) -> None:
         ready, now = self._ready, self.now
-        until = now() + TURN_SECONDS
+        self.turn_began = at = now()
+        until = at + TURN_SECONDS
         while ready:
             self.running = run = ready.popleft()
             try:
@@ -234,7 +248,8 @@ class LoopScheduler:
             except BaseException:
                 self.escaped += 1
                 logger.exception("%s: an exception escaped %r", self._name, run)
-            if now() >= until:
+            self.turn_began = at = now()
+            if at >= until:
                 break
         self.running = None
         self._pump_posted = False

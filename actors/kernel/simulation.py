@@ -47,6 +47,11 @@ class SimulatedScheduler:
         """Virtual seconds since the beginning."""
         return self._now
 
+    @property
+    def turn_began(self) -> float:
+        """The same: a turn takes no virtual time."""
+        return self._now
+
     def call_soon(self, run: Run) -> None:
         """Make it one of the things that may run next."""
         self._ready.append(run)
@@ -133,7 +138,7 @@ class SimulatedScheduler:
 
 def label(run: Run) -> str:
     """One thing that ran, for the trace: never an id or an address, which differ from run to run."""
-    describe = getattr(run, "describe", None)
+    describe = getattr(getattr(run, "__self__", run), "describe", None)
     if describe is not None:
         return str(describe())
     return str(getattr(run, "__qualname__", type(run).__name__))
@@ -184,6 +189,10 @@ class BatonThread:
         """Run on this thread when it is chosen."""
         self._todo.append(run)
         self._post()
+
+    def is_current(self) -> bool:
+        """Whether the caller is on it."""
+        return BATON.thread is self
 
     def close(self) -> None:
         """Nothing more will be given to it."""

@@ -8,7 +8,6 @@ import logging
 import threading
 from typing import Any
 
-from .actor import Actor
 from .cell import Cell, Signal, State, answer, type_name
 from .dead_letters import DeadLetterReason
 from .errors import ActorDeadError, DeadlockError
@@ -40,9 +39,16 @@ class ThreadCell(Cell):
         #: Whose answer its handler waits for.
         self.asks: Cell | None = None
 
-    def _turn(self, actor: Actor) -> None:
-        epoch = self._epoch
+    def run(self) -> None:
+        """One turn, on our own thread."""
         _here.cell = self
+        with self.system.lock:
+            if not self.executor.is_current():
+                return  # posted to a thread that has been abandoned since
+            epoch, actor = self._epoch, self.actor
+        actor = actor or self._begin(epoch)
+        if actor is None:
+            return
         left = self.system.turn_messages
         while left:
             item = self._next(epoch)
@@ -62,7 +68,7 @@ class ThreadCell(Cell):
                 return
             left -= 1
         if not self.mailbox.sleep():
-            self.executor.call_soon(self)
+            self.executor.call_soon(self.run)
 
     def _next(self, epoch: int) -> Any:
         with self.system.lock:  # a kill may come from the loop at any time

@@ -69,7 +69,7 @@ class Watchdog:
 
     def look(self, watched: Watched) -> None:
         """Look once."""
-        running = watched.running
+        running = getattr(watched.running, "__self__", None)  # whose method it is
         busy = running.busy_with() if isinstance(running, Busy) else None
         if busy is None or busy == self._reported:
             return
