@@ -30,6 +30,8 @@ class ThinkTags:
             self._look_for_open(out)
         if self._state == "inside":
             self._look_for_close(out)
+        if self._state == "closed":
+            self._skip_newlines(out)
 
     def finish(self, out: list[StreamEvent]) -> None:
         """The text is over: what was held back is what it looked like."""
@@ -53,7 +55,13 @@ class ThinkTags:
         if thought:
             out.append(ThinkingDelta(thought, self._block))
         if found:
-            self._state, self._held = "after", rest.lstrip("\n")
+            self._state, self._held = "closed", rest
+
+    def _skip_newlines(self, out: list[StreamEvent]) -> None:
+        """Templates put empty lines between the tag and the answer."""
+        self._held = self._held.lstrip("\n")
+        if self._held:
+            self._state = "after"
             self.finish(out)
 
 
