@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from callboard.actors.approvals import Approver, Verdict
-from callboard.actors.kernel import Actor, DeadLetterReason, Down, Ref, Timer
+from callboard.actors.kernel import Actor, Down, Ref, Rejected, Timer
 from callboard.actors.tool_health import ToolHealth
 from callboard.actors.tools import Tool, ToolContext
 from callboard.actors.worker import StartCall, StopCall
@@ -187,8 +187,7 @@ class ToolDispatcher(Actor):
     def _ended(self, event: Terminal) -> None:
         call = self._calls.pop(event.tag, None)
         if call is None:
-            self._reject(event, "the call has ended before")
-            return
+            raise Rejected("the call has ended before")
         entry = call.entry
         if call.pool is not None:
             entry.running -= 1
@@ -233,9 +232,6 @@ class ToolDispatcher(Actor):
         failure = ToolFailure(message.run.name, code, why)
         message.reply_to.tell_control(ToolCallFailed(message.run.tag, self.now(), failure))
 
-    def _reject(self, message: object, why: str) -> None:
-        self.system.dead_letters.add(message, DeadLetterReason.REJECTED, self.name, why)
-
     # -- health
 
     def _judge(self, entry: _Entry, event: Terminal) -> None:
@@ -258,8 +254,8 @@ class ToolDispatcher(Actor):
     def _decided(self, verdict: Verdict) -> None:
         asker = self._approvals.pop(verdict.tag, None)
         if asker is None:
-            self._reject(verdict, "nobody waits for this approval any more")
-        elif verdict.granted:
+            raise Rejected("nobody waits for this approval any more")
+        if verdict.granted:
             asker.tell_control(ApprovalGranted(verdict.tag, self.now(), verdict.by))
         else:
             asker.tell_control(ApprovalDenied(verdict.tag, self.now(), verdict.by, verdict.reason))

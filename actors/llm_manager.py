@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from callboard.actors.kernel import Actor, DeadLetterReason, Ref, Timer
+from callboard.actors.kernel import Actor, Ref, Rejected, Timer
 from callboard.protocol.commands import CallModel, StopModel
 from callboard.protocol.content import AssistantMessage, Message, SystemMessage, ToolMessage, UserMessage
 from callboard.protocol.errors import ErrorKind, UsageError
@@ -160,16 +160,18 @@ class LlmManager(Actor):
         call.attempt += 1
         call.tries += 1
         tag, reply_to, number = call.call.tag, call.reply_to, call.attempt
+        # Taken now: the attempt may outlive this incarnation by a moment.
+        myself, now = self.ref, self.system.scheduler.now
         if call.emitted:
             call.emitted = False
             reply_to.tell(ModelStreamed(tag, self.now(), (Restarted(f"attempt {call.attempt}"),)))
 
         def emit(events: list[StreamEvent]) -> None:
             call.emitted = True
-            reply_to.tell(ModelStreamed(tag, self.now(), tuple(events)))
+            reply_to.tell(ModelStreamed(tag, now(), tuple(events)))
 
         def end(response: ModelResponse) -> None:
-            self.ref.tell_control(_AttemptEnded(tag, number, response))
+            myself.tell_control(_AttemptEnded(tag, number, response))
 
         route = call.routes[call.route]
         call.running = self._driver.start(route.provider, _named(call.call.request, route.model), emit, end)
@@ -177,10 +179,7 @@ class LlmManager(Actor):
     def _ended(self, message: _AttemptEnded) -> None:
         call = self._open.get(message.tag)
         if call is None or call.attempt != message.attempt:
-            self.system.dead_letters.add(
-                message, DeadLetterReason.REJECTED, self.name, "the attempt was given up before"
-            )
-            return
+            raise Rejected("the attempt was given up before")
         call.running = None
         limiter = call.routes[call.route].limiter
         if limiter is not None:
@@ -207,9 +206,6 @@ class LlmManager(Actor):
     def _fail(self, call: _OpenCall, error: Error) -> None:
         del self._open[call.call.tag]
         call.reply_to.tell(ModelFailed(call.call.tag, self.now(), error))
-
-    def _reject(self, message: object, why: str) -> None:
-        self.system.dead_letters.add(message, DeadLetterReason.REJECTED, self.name, why)
 
     def _try_again(self, message: _TryAgain) -> None:
         if call := self._open.get(message.tag):

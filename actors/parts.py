@@ -25,6 +25,7 @@ from callboard.actors.worker_process import ProcessOptions
 from callboard.protocol.errors import UsageError
 from callboard.protocol.options import RequestOptions
 from callboard.protocol.tools import Isolation, Latency
+from callboard.providers.copilot_tokens import token_store
 from callboard.providers.offline import CONTEXT_TOOL
 from callboard.providers.rate_limit import RateLimits
 from callboard.providers.registry import provider_for, split_model
@@ -55,7 +56,6 @@ class Parts:
         """The tree of a runtime that starts now."""
         used = {(tool.contract.isolation, tool.contract.latency) for tool in self.tools}
         settings = self.settings
-        retry = RetryPolicy(settings.max_attempts)
 
         def pool(isolation: Isolation, latency: Latency) -> ToolPool:
             warm = 1 if (isolation, latency) in used else 0
@@ -145,10 +145,11 @@ def _checked(tools: list[AnyTool]) -> tuple[AnyTool, ...]:
 
 def _routes(settings: Settings) -> tuple[Route, ...]:
     limits = RateLimits(LoopScheduler.now, settings.rate_limits)
-    return tuple(_route(settings, model, limits) for model in (settings.model, *settings.fallback_models))
+    return tuple(route_for(settings, model, limits) for model in (settings.model, *settings.fallback_models))
 
 
-def _route(settings: Settings, model: str, limits: RateLimits) -> Route:
+def route_for(settings: Settings, model: str, limits: RateLimits) -> Route:
+    """How to ask "provider/model" with these settings. Raises UsageError for an unknown one or a missing key."""
     provider, _ = split_model(model)
     key = settings.key_for(provider)
     options: dict[str, Any] = {}
@@ -156,6 +157,8 @@ def _route(settings: Settings, model: str, limits: RateLimits) -> Route:
         options["cwd"] = settings.working_directory
     if provider == "scripted" and settings.script is not None:
         options["script"] = settings.script
+    if provider == "copilot" and key is None:
+        options["store"] = token_store(settings.copilot_token_file)
     limiter = limits.limiter(provider, key)
     found, name = provider_for(
         model,

@@ -10,10 +10,10 @@ import contextlib
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from callboard.actors.dispatcher import DispatchCall, OfferTools, SeekApproval, ToolsOffered
-from callboard.actors.kernel import Actor, DeadLetterReason, Down, MailboxFull, Ref, Timer
+from callboard.actors.kernel import Actor, Down, MailboxFull, Ref, Rejected, Timer
 from callboard.actors.llm_manager import StartModel
 from callboard.protocol.commands import (
     AskApproval,
@@ -70,17 +70,31 @@ class Staff:
     telemetry: Ref
 
 
+class SessionLike(Protocol):
+    """What this actor needs of the protocol's Session; a rehearsal puts one in its place that takes notes."""
+
+    @property
+    def step(self) -> Tag: ...
+
+    def apply(self, event: Event) -> tuple[Command, ...]: ...
+
+
 class RequestSession(Actor):
     """See the module. `record` takes the messages of each finished step; `subscriber` hears what happens."""
 
     def __init__(
-        self, question: Question, staff: Staff, subscriber: Subscriber, record: Callable[[tuple[Message, ...]], None]
+        self,
+        question: Question,
+        staff: Staff,
+        subscriber: Subscriber,
+        record: Callable[[tuple[Message, ...]], None],
+        make_session: Callable[[], SessionLike] = Session,
     ) -> None:
         self._question = question
         self._staff = staff
         self._subscriber = subscriber
         self._record_messages = record
-        self._session = Session()
+        self._session = make_session()
         self._unrecorded: tuple[Message, ...] = (question.user,)
         self._timers: dict[Tag, Timer] = {}
 
@@ -108,8 +122,7 @@ class RequestSession(Actor):
         try:
             commands = self._session.apply(event)
         except ProtocolError as error:
-            self.system.dead_letters.add(event, DeadLetterReason.REJECTED, self.name, str(error))
-            return
+            raise Rejected(str(error)) from error
         self._subscriber(event)
         if type(event) is not ModelStreamed:
             self._observe(event)
@@ -123,9 +136,8 @@ class RequestSession(Actor):
     def _holder_down(self, down: Down) -> None:
         """Its replacement has the same address: monitor that, and let the protocol decide what is done again."""
         self.monitor(down.ref)
-        step = self._session.step
         lost = ModelLost if down.ref is self._staff.llm_manager else ToolsLost
-        self._apply(lost(step, self.now()))
+        self._apply(lost(self._session.step, self.now()))
 
     # -- one carrier a command
 

@@ -23,6 +23,7 @@ from .errors import (
     NameTaken,
     NoSuchActor,
     NotSpawned,
+    Rejected,
 )
 from .introspection import ActorInfo, Statistics
 from .mailbox import Overflow
@@ -62,6 +63,7 @@ __all__ = [
     "NotSpawned",
     "Overflow",
     "Ref",
+    "Rejected",
     "Restart",
     "Scheduler",
     "SimulatedScheduler",

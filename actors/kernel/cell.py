@@ -16,7 +16,7 @@ from pykka.messages import ProxyCall, ProxyGetAttr, ProxySetAttr
 
 from .actor import Actor
 from .dead_letters import DeadLetterReason
-from .errors import ActorDeadError, NotSpawned
+from .errors import ActorDeadError, NotSpawned, Rejected
 from .mailbox import NOTHING, Mailbox, Put
 from .monitors import Down, ExitReason, Monitor
 from .ref import Ref
@@ -162,11 +162,13 @@ class Cell:
                 else:
                     item = take()
                     continue
+                self.handled += 1
+            except Rejected as declined:
+                self.bury(item, DeadLetterReason.REJECTED, declined)
             except BaseException as error:  # noqa: BLE001 - contained here, and told to whom it concerns
                 self._crashed(item, error)
                 return
             self.current = NOTHING
-            self.handled += 1
             left -= 1
             if not left:
                 if not self.mailbox.sleep():
@@ -302,7 +304,8 @@ class Cell:
         if type(item) is Signal:
             return
         message = item.message if type(item) is Ask else item
-        self.system.dead_letters.add(message, reason, self.name, "" if error is None else repr(error))
+        note = "" if error is None else str(error) if type(error) is Rejected else repr(error)
+        self.system.dead_letters.add(message, reason, self.name, note)
         if type(item) is Ask:
             item.reply.fail(error or ActorDeadError(f"{self.name} ended before it answered ({reason.value})"))
 

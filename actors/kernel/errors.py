@@ -27,6 +27,7 @@ __all__ = [
     "NameTaken",
     "NoSuchActor",
     "NotSpawned",
+    "Rejected",
 ]
 
 
@@ -60,6 +61,11 @@ class IntensityExceeded(KernelError):
 
 class MailboxFull(KernelError):
     """Overloaded: the mailbox holds as many messages as it may. Nothing was sent; slow down or shed load."""
+
+
+class Rejected(KernelError):
+    """Raised by a handler that declines its message: a late or illegal event. The message becomes a dead letter with
+    this text as its note, its asker gets this exception, and the actor goes on."""
 
 
 class NameTaken(KernelError):

@@ -1,8 +1,9 @@
 """The bounded, two-lane mailbox of one actor.
 
 One lock makes put and close atomic, which is what a late ask needs: it is either taken, and answered by the actor or
-by whoever empties the closed mailbox, or it is refused at the door. The consumer takes that lock once a batch: the user
-lane is two lists (a queue made of two stacks), since an empty deque costs 624 bytes and two empty lists 112.
+by whoever empties the closed mailbox, or it is refused at the door. The consumer hardly ever takes that lock, since
+appending to and popping from a list are atomic. The user lane is two lists (a queue made of two stacks): an empty deque
+costs 624 bytes, two empty lists 112.
 """
 
 from collections import deque
@@ -48,6 +49,9 @@ class _Nothing(Enum):
 
 #: What `take` returns when the mailbox is empty and its consumer has been put to sleep.
 NOTHING: Final = _Nothing.NOTHING
+
+#: Up to here pop(0) on a list is cheaper than the lock (0.12 us) it takes to swap the lists.
+FEW: Final = 16
 
 QUEUED, WAKE, FULL, CLOSED = Put.QUEUED, Put.WAKE, Put.FULL, Put.CLOSED
 
@@ -154,29 +158,37 @@ class Mailbox:
 
     def take(self) -> Any:
         """Next item for the consumer, control lane first; NOTHING when empty, then the next put returns WAKE."""
-        if self._control:
-            return self._control.popleft()
-        if self._outgoing:
-            return self._outgoing.pop()
-        with self._lock:
-            if self._control:  # came in between
+        while True:
+            if self._control:
                 return self._control.popleft()
-            if not self._incoming:
-                self._awake = False
+            if self._outgoing:
+                return self._outgoing.pop()
+            incoming = self._incoming
+            if incoming and len(incoming) <= FEW and not self._gates:
+                return incoming.pop(0)  # producers only append, so this needs no lock
+            if incoming:
+                self._refill()
+            elif self.sleep():
                 return NOTHING
+
+    def _refill(self) -> None:
+        with self._lock:
             self._outgoing, self._incoming = self._incoming, self._outgoing
-            self._outgoing.reverse()
-            item = self._outgoing.pop()
             gates, self._gates = self._gates, None
-        if gates:
-            _open(gates)
-        return item
+        self._outgoing.reverse()
+        _open(gates or [])
 
     def sleep(self) -> bool:
-        """The consumer's turn is over: True when nothing waits, then the next put returns WAKE."""
-        with self._lock:
-            self._awake = bool(self._control or self._outgoing or self._incoming)
-            return not self._awake
+        """The consumer's turn is over: True when nothing waits, then the next put returns WAKE.
+
+        No lock: a producer adds first and looks at `_awake` then, the consumer the other way round, so one of them sees
+        the other. At worst both do, and the consumer has a turn with nothing to do.
+        """
+        self._awake = False
+        if self._incoming or self._control or self._outgoing:
+            self._awake = True
+            return False
+        return True
 
     def peek(self) -> Any:
         """The item `take` would return; NOTHING when empty. For traces of the simulation only."""

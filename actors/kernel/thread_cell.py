@@ -10,7 +10,7 @@ from typing import Any
 
 from .cell import Cell, Signal, State, answer, type_name
 from .dead_letters import DeadLetterReason
-from .errors import ActorDeadError, DeadlockError
+from .errors import ActorDeadError, DeadlockError, Rejected
 from .mailbox import NOTHING
 from .reply import Ask
 from .scheduler import OwnThread
@@ -60,11 +60,15 @@ class ThreadCell(Cell):
                         return
                     continue
                 answer(actor, item)
+                if not self._done(epoch, item, handled=True):
+                    return
+            except Rejected as declined:
+                if not self._done(epoch, item, handled=False):
+                    return
+                self.bury(item, DeadLetterReason.REJECTED, declined)
             except BaseException as error:  # noqa: BLE001 - contained here, and told to whom it concerns
                 if self._done(epoch, item, handled=False):
                     self._crashed(item, error)
-                return
-            if not self._done(epoch, item, handled=True):
                 return
             left -= 1
         if not self.mailbox.sleep():

@@ -1,0 +1,301 @@
+"""Rehearsals: the scenarios of `callboard.protocol.testing`, played under the real actors in virtual time.
+
+    trace = rehearse(scenario, seed=7)
+    assert not violations(trace)
+
+The same plain-data scenarios run against the bare session (`testing.drive`); here session, dispatcher, LLM manager and
+supervisors are the real ones, and only model, tools and people are played. Same seed, same trace. Restarting the whole
+process from a journal is left to the bare driver: these actors have no journal to come back from.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+from callboard.actors.approvals import Decide, Verdict
+from callboard.actors.kernel import Actor, ActorSystem, ChildSpec, Ref, Restart, SimulatedScheduler, Timer, start_child
+from callboard.actors.llm_manager import Attempt, Emit, End, LlmManager, Route
+from callboard.actors.session import Question, RequestSession, Staff
+from callboard.actors.spans import NoSpans
+from callboard.actors.telemetry import Telemetry
+from callboard.actors.tools import Tool
+from callboard.actors.tools.schema import read_signature
+from callboard.actors.topology import Plan, build
+from callboard.actors.worker import StartCall, StopCall
+from callboard.protocol.commands import AskApproval, CallModel, Command, RunTool
+from callboard.protocol.errors import ProtocolError
+from callboard.protocol.events import (
+    ApprovalDenied,
+    ApprovalGranted,
+    CancelRequested,
+    Event,
+    ModelFailed,
+    ModelLost,
+    ModelResponded,
+    ModelStreamed,
+)
+from callboard.protocol.ids import RequestId, Tag
+from callboard.protocol.model import ModelRequest, ModelResponse
+from callboard.protocol.options import ToolOffer
+from callboard.protocol.policy import Decision, Policy
+from callboard.protocol.session import Session
+from callboard.protocol.testing.outside import (
+    Answer,
+    cancelled,
+    foreign_events,
+    model_answers,
+    person_answers,
+    tool_answers,
+)
+from callboard.protocol.testing.scenario import PlannedCall, PlannedTurn, Scenario
+from callboard.protocol.testing.trace import Trace, Verb
+from callboard.protocol.tools import Isolation, Latency, ToolContract
+from callboard.providers.adapter import Provider
+from callboard.providers.retry import RetryPolicy
+from callboard.providers.scripted import Scripted
+
+_LAST_TURN = PlannedTurn("done")
+
+
+class Rehearsal:
+    """One scenario on one stage."""
+
+    def __init__(self, scenario: Scenario, seed: int | Callable[[int], int] = 0) -> None:
+        self.scenario = scenario
+        self.scheduler = SimulatedScheduler(seed)
+        self.system = ActorSystem(self.scheduler)
+        self.trace = Trace(scenario, seed if isinstance(seed, int) else 0)
+        self.model_call: CallModel | None = None
+        self._turns = iter(scenario.turns)
+        self._plans: dict[int, list[PlannedCall]] = defaultdict(list)
+        self._plan_of: dict[Tag, PlannedCall] = {}
+
+    def play(self) -> Trace:
+        """From the curtain to the end; afterwards nothing is open and no message is on its way."""
+        build(self.system, self._cast())
+        self.scheduler.run_until_idle()
+        session = self._start_session()
+        self._arrange(session)
+        self.scheduler.run_until_idle()
+        self.trace.ended_at = self.scheduler.now()
+        return self.trace
+
+    def next_turn(self) -> PlannedTurn:
+        """What the model answers now."""
+        turn = next(self._turns, _LAST_TURN)
+        if self.model_call is not None:
+            self._plans[self.model_call.tag.step] = list(turn.calls)
+        return turn
+
+    def plan_of(self, wish: RunTool | AskApproval) -> PlannedCall:
+        """The plan of a call, by its id; where that was minted anew, by tool and arguments."""
+        if wish.tag not in self._plan_of:
+            plans = self._plans[wish.tag.step]
+            alike = [plan for plan in plans if plan.tool == wish.name and plan.arguments == wish.arguments]
+            same_id = [plan for plan in alike if plan.call_id == wish.tag.call_id]
+            chosen = (same_id or alike or [PlannedCall(wish.name)])[0]
+            if chosen in plans:
+                plans.remove(chosen)
+            self._plan_of[wish.tag] = chosen
+        return self._plan_of[wish.tag]
+
+    def _cast(self) -> Plan:
+        return Plan(
+            telemetry=lambda: Telemetry(NoSpans()),
+            llm_manager=lambda: LlmManager(
+                lambda _: (Route(Scripted(), "model"),), PlayedModel(self), RetryPolicy(max_attempts=1), self._cost
+            ),
+            pool=lambda isolation, latency: self._pool(isolation, latency),
+            tools=[_tool(offer) for offer in self.scenario.tools],
+            approver=PlayedPerson(self),
+            policy=PlannedPolicy(self.scenario.tools),
+        )
+
+    def _pool(self, _isolation: Isolation, _latency: Latency) -> Actor:
+        return PlayedPool(self)
+
+    def _cost(self, _model: str, response: ModelResponse) -> float:
+        options, usage = self.scenario.options, response.usage
+        return usage.input_tokens * (options.input_price or 0) + usage.output_tokens * (options.output_price or 0)
+
+    def _start_session(self) -> Ref:
+        plan = self.scenario
+        staff = Staff(*(self.system.ref(f"root/{name}") for name in ("llm_manager", "dispatcher", "telemetry")))
+        question = Question(plan.tag, plan.history, plan.user, plan.options)
+        start = partial(RequestSession, question, staff, lambda _: None, lambda _: None, self._recorded)
+        spec = ChildSpec(str(plan.request_id), start, restart=Restart.TEMPORARY)
+        return start_child(self.system.ref("root/sessions"), spec)
+
+    def _recorded(self) -> Recorded:
+        self.trace.session = session = Session()
+        return Recorded(self, session)
+
+    def _arrange(self, session: Ref) -> None:
+        plan, at = self.scenario, self.scheduler.call_at
+        if plan.cancel_at is not None:
+            when = plan.cancel_at
+            at(when, lambda: session.tell_control(CancelRequested(plan.tag, when, "the user left")))
+        for when in plan.tools_lost_at:
+            at(when, lambda: self.strike("root/dispatcher"))
+        for when in plan.foreign_at:
+            at(when, lambda: self._foreign(session))
+
+    def strike(self, name: str) -> None:
+        """Make an actor crash: it gets a message that nobody understands."""
+        self.system.ref(name).tell_control(_Lightning())
+
+    def _foreign(self, session: Ref) -> None:
+        """Whatever this session has open, said of another request."""
+        step = self.trace.session.step if self.trace.session is not None else self.scenario.tag
+        other = Tag(RequestId(step.request_id + "-other"), step.parent_id, step.step)
+        for event in foreign_events(other, list(self._plan_of), self.scheduler.now()):
+            session.tell(event)
+
+
+class _Lightning:
+    """No actor understands it."""
+
+
+class Recorded:
+    """A session, and a scribe who writes down what goes in and what comes out."""
+
+    def __init__(self, rehearsal: Rehearsal, session: Session) -> None:
+        self._rehearsal = rehearsal
+        self._session = session
+
+    @property
+    def step(self) -> Tag:
+        return self._session.step
+
+    def apply(self, event: Event) -> tuple[Command, ...]:
+        trace, now, before = self._rehearsal.trace, self._rehearsal.scheduler.now(), self._session.state
+        trace.sent += 1
+        try:
+            commands = self._session.apply(event)
+        except ProtocolError as error:
+            trace.add(now, Verb.REFUSED, event, str(error))
+            raise
+        trace.add(now, Verb.APPLIED, event, f"{before}: {type(event).__name__} -> {self._session.state}")
+        for command in commands:
+            trace.add(now, Verb.GAVE, command)
+            if isinstance(command, CallModel):
+                self._rehearsal.model_call = command
+        return commands
+
+
+class Playing:
+    """Answers on their way. Cancelling stops those that can still be stopped."""
+
+    def __init__(
+        self, scheduler: SimulatedScheduler, answers: Iterable[Answer], say: Callable[[Event], object]
+    ) -> None:
+        self._timers: list[Timer] = []
+        for answer in answers:
+            timer = scheduler.call_at(answer.at, partial(_say, scheduler, answer, say))
+            if not answer.unstoppable:
+                self._timers.append(timer)
+
+    def cancel(self) -> None:
+        for timer in self._timers:
+            timer.cancel()
+
+
+def _say(scheduler: SimulatedScheduler, answer: Answer, say: Callable[[Event], object]) -> None:
+    say(answer.make(scheduler.now()))
+
+
+class PlayedModel:
+    """The driver under the LLM manager."""
+
+    def __init__(self, rehearsal: Rehearsal) -> None:
+        self._rehearsal = rehearsal
+
+    def start(self, provider: Provider, request: ModelRequest, emit: Emit, end: End) -> Attempt:
+        stage, command = self._rehearsal, self._rehearsal.model_call
+        if command is None:
+            raise AssertionError(f"{provider.name} was asked before the session had asked for it")
+        answers = model_answers(stage.next_turn(), command, stage.scenario.options, stage.scheduler.now())
+
+        def say(event: Event) -> None:
+            match event:
+                case ModelStreamed():
+                    emit(list(event.events))
+                case ModelResponded():
+                    end(event.response)
+                case ModelFailed():
+                    end(ModelResponse(error=event.error))
+                case ModelLost():
+                    stage.strike("root/llm_manager")
+
+        return Playing(stage.scheduler, answers, say)
+
+
+class PlayedPool(Actor):
+    """Stands in a ToolPool's place."""
+
+    def __init__(self, rehearsal: Rehearsal) -> None:
+        self._stage = rehearsal
+        self._playing: dict[Tag, tuple[Ref, Playing]] = {}
+
+    def on_receive(self, message: Any) -> None:
+        stage, now = self._stage, self.now()
+        if isinstance(message, StartCall):
+            answers = tool_answers(stage.plan_of(message.run), message.run, now)
+            playing = Playing(stage.scheduler, answers, message.reply_to.tell_control)
+            self._playing[message.run.tag] = message.reply_to, playing
+        elif isinstance(message, StopCall) and message.tag in self._playing:
+            reply_to, playing = self._playing.pop(message.tag)
+            playing.cancel()
+            Playing(stage.scheduler, [cancelled(message.tag, now)], reply_to.tell_control)
+
+
+class PlayedPerson:
+    """The approver."""
+
+    def __init__(self, rehearsal: Rehearsal) -> None:
+        self._stage = rehearsal
+        self._playing: dict[Tag, Playing] = {}
+
+    def ask(self, question: AskApproval, decide: Decide) -> None:
+        def say(event: Event) -> None:
+            if isinstance(event, ApprovalGranted | ApprovalDenied):
+                decide(Verdict(event.tag, isinstance(event, ApprovalGranted), event.by, "planned"))
+
+        stage = self._stage
+        answers = person_answers(stage.plan_of(question), question, stage.scheduler.now())
+        self._playing[question.tag] = Playing(stage.scheduler, answers, say)
+
+    def withdraw(self, tag: Tag) -> None:
+        if playing := self._playing.pop(tag, None):
+            playing.cancel()
+
+    def close(self) -> None:
+        """Virtual people hold nothing."""
+
+
+class PlannedPolicy(Policy):
+    """Decides as the scenario's offers say."""
+
+    def __init__(self, offers: Iterable[ToolOffer]) -> None:
+        super().__init__()
+        # By identity: two tools may have equal contracts and different decisions.
+        object.__setattr__(self, "_planned", {id(offer.contract): offer.decision for offer in offers})
+
+    def decide(self, contract: ToolContract) -> Decision:
+        planned: dict[int, Decision] = object.__getattribute__(self, "_planned")
+        return planned.get(id(contract), Decision.DENY)
+
+
+def _tool(offer: ToolOffer) -> Tool[..., Any]:
+    def never_run() -> str:
+        raise AssertionError("a rehearsal plays its tools, it does not run them")
+
+    return Tool(never_run, offer.definition, offer.contract, read_signature(never_run, offer.definition.name, {}))
+
+
+def rehearse(scenario: Scenario, seed: int | Callable[[int], int] = 0) -> Trace:
+    """Play one scenario under the real actors; the trace holds what its session was told and did."""
+    return Rehearsal(scenario, seed).play()
