@@ -42,7 +42,8 @@ boolValue nullValue functionResponse executableCode input_tokens_details
 _VALUES = """
 message_start message_delta message_stop content_block_start content_block_delta content_block_stop ping error
 text_delta thinking_delta signature_delta input_json_delta compaction_delta text thinking redacted_thinking tool_use
-server_tool_use mcp_tool_use response.created response.output_item.added response.output_item.done response.output_text.delta
+server_tool_use mcp_tool_use response.created response.output_item.added response.output_item.done
+response.output_text.delta
 response.output_text.done response.refusal.delta response.refusal.done response.function_call_arguments.delta
 response.function_call_arguments.done response.reasoning_summary_text.delta response.reasoning_text.delta
 response.reasoning_text.done response.completed response.incomplete response.failed message reasoning function_call
