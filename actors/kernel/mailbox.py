@@ -167,16 +167,19 @@ class Mailbox:
             if incoming and len(incoming) <= FEW and not self._gates:
                 return incoming.pop(0)  # producers only append, so this needs no lock
             if incoming:
-                self._refill()
+                return self._refill()
             elif self.sleep():
                 return NOTHING
 
-    def _refill(self) -> None:
+    def _refill(self) -> Any:
+        """Turn the incoming stack over, and take the first item before letting anybody in who waits for room."""
         with self._lock:
             self._outgoing, self._incoming = self._incoming, self._outgoing
             gates, self._gates = self._gates, None
         self._outgoing.reverse()
+        item = self._outgoing.pop()
         _open(gates or [])
+        return item
 
     def sleep(self) -> bool:
         """The consumer's turn is over: True when nothing waits, then the next put returns WAKE.
