@@ -62,14 +62,9 @@ class ThreadCell(Cell):
                 answer(actor, item)
                 if not self._done(epoch, item, handled=True):
                     return
-            except Rejected as declined:
-                if not self._done(epoch, item, handled=False):
-                    return
-                self.bury(item, DeadLetterReason.REJECTED, declined)
             except BaseException as error:  # noqa: BLE001 - contained here, and told to whom it concerns
-                if self._done(epoch, item, handled=False):
-                    self._crashed(item, error)
-                return
+                if not self._declined(epoch, item, error):
+                    return
             left -= 1
         if not self.mailbox.sleep():
             self.executor.call_soon(self.run)
@@ -82,6 +77,16 @@ class ThreadCell(Cell):
             self.since_seconds = self.system.now()
             self.current = item
             return item
+
+    def _declined(self, epoch: int, item: Any, error: BaseException) -> bool:
+        """Account for a handler that has raised; True when the actor goes on, having only rejected its message."""
+        if not self._done(epoch, item, handled=False):
+            return False
+        if type(error) is Rejected:
+            self.bury(item, DeadLetterReason.REJECTED, error)
+            return True
+        self._crashed(item, error)
+        return False
 
     def _done(self, epoch: int, item: Any, *, handled: bool) -> bool:
         """Account for a handler that has returned; False when it was given up meanwhile."""
