@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from pathlib import Path
 
 import orjson
 import quicktok  # type: ignore[import-untyped]
 
 from callboard.actors.index.code_index import CodeIndex, Hit
+from callboard.actors.index.parsing import read_now
 from callboard.actors.index.records import digest
 from callboard.protocol.context import AssembledContext, ContextItem, render_fence, top_k_for_budget
 from callboard.protocol.errors import UsageError
@@ -91,20 +91,13 @@ def _read_hits(hits: Sequence[Hit]) -> tuple[list[_Piece], list[str]]:
     pieces, changed = [], dict[str, None]()
     for hit in hits:
         if hit.path not in contents:
-            contents[hit.path] = _read(hit.path)
+            contents[hit.path] = read_now(hit.path)
         content = contents[hit.path][hit.start_byte : hit.end_byte]
         if digest(content) == hit.digest:
             pieces.append(_Piece(hit, contents[hit.path]))
         else:
             changed[hit.path] = None
     return pieces, list(changed)
-
-
-def _read(path: str) -> bytes:
-    try:
-        return Path(path).read_bytes()
-    except OSError:
-        return b""
 
 
 def _spread(pieces: Sequence[_Piece]) -> list[_Piece]:

@@ -11,7 +11,7 @@ from typing import Literal, Self
 
 from callboard.actors.index import ranking, rerank
 from callboard.actors.index.dense import EmbedderFactory, local_if_available
-from callboard.actors.index.layout import IndexBusyError, Layout
+from callboard.actors.index.layout import BrokenIndexError, IndexBusyError, Layout
 from callboard.actors.index.lexical import LexicalIndex
 from callboard.actors.index.parsing import read_span
 from callboard.actors.index.ranking import Candidate
@@ -98,7 +98,13 @@ class CodeIndex:
         folder = Path(store_dir).expanduser().resolve() if store_dir is not None else Path(roots[0]) / DEFAULT_STORE
         layout = Layout(folder)
         factory = local_if_available() if embedder == "auto" else embedder
-        return cls(roots, layout, layout.prepare(), factory)
+        note = layout.prepare()
+        try:
+            return cls(roots, layout, note, factory)
+        except BrokenIndexError as broken:
+            with layout.write_lock(wait_seconds=10):
+                layout.clear()
+            return cls(roots, layout, str(broken), factory)
 
     @property
     def roots(self) -> tuple[str, ...]:
@@ -133,14 +139,15 @@ class CodeIndex:
             )
         finally:
             store.close()
-        note = "; ".join(filter(None, (self._note, summary.note)))
+        notes = (f"rebuilt: {self._note}" if self._note else "", summary.note)
+        note = "; ".join(filter(None, notes))
         self._note = ""
         self._lexical.reload()
         return replace(summary, note=note)
 
     def search(self, query: str, k: int = 10) -> list[Hit]:
         """The best places for a plain question or a name, best first, at most `k`, at most one per span."""
-        with self._lock:
+        with self._lock, self._store.reading():
             self._see_new_commits()
             ranked = self._ranked(query, k)
         return [_hit(candidate.row, score) for score, candidate in self._reranked(query, ranked)[:k]]
@@ -192,7 +199,7 @@ class CodeIndex:
             if value:
                 conditions.append(f"{column} = ?")
                 parameters.append(value)
-        with self._lock:
+        with self._lock, self._store.reading():
             return self._store.symbols(" AND ".join(conditions), parameters, limit)
 
     def edges(self, symbol: SymbolRow, kind: str = "", incoming: bool = False, limit: int = 100) -> list[EdgeRow]:
@@ -207,7 +214,7 @@ class CodeIndex:
             f" e.source JOIN files f ON f.id = e.file WHERE {side}"
             " ORDER BY f.path, s.start_byte, e.kind, e.target LIMIT ?"
         )
-        with self._lock:
+        with self._lock, self._store.reading():
             stored = self._store.rows(sql, (*parameters, limit)) if kind != "contains" else []
             contained = self._contained(symbol, incoming, limit) if kind in ("", "contains") else []
         return [*contained, *(EdgeRow(*row) for row in stored)][:limit]  # type: ignore[arg-type]
@@ -221,7 +228,7 @@ class CodeIndex:
 
     def overview(self) -> dict[str, object]:
         """The workspace in numbers: files and symbols by language, the largest folders."""
-        with self._lock:
+        with self._lock, self._store.reading():
             languages = self._store.rows(
                 "SELECT language, count(*), sum(size) FROM files GROUP BY language ORDER BY sum(size) DESC"
             )
@@ -247,14 +254,14 @@ class CodeIndex:
             "SELECT f.path, f.language, f.size, f.mtime_ns, f.digest,"
             " (SELECT count(*) - 1 FROM symbols s WHERE s.file = f.id) FROM files f WHERE f.path = ?"
         )
-        with self._lock:
+        with self._lock, self._store.reading():
             rows = [row for each in wanted for row in self._store.rows(sql, (each,))]
         return FileMetadata(*rows[0]) if rows else None  # type: ignore[arg-type]
 
     def close(self) -> None:
         if self._reranker is not None:
             self._reranker.close()
-        with self._lock:
+        with self._lock, self._store.reading():
             self._store.close()
 
     def __enter__(self) -> Self:

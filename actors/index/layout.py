@@ -32,6 +32,10 @@ OUR_NAMES = frozenset(
 LOCK_POLL_SECONDS = 0.05
 
 
+class BrokenIndexError(UsageError):
+    """The index's files are not what we wrote. `CodeIndex.open` builds it anew; nothing but time is lost."""
+
+
 class IndexBusyError(UsageError):
     """Another process writes this index. Searching it goes on."""
 

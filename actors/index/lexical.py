@@ -9,6 +9,7 @@ from typing import NamedTuple, Self
 
 import tantivy
 
+from callboard.actors.index.layout import BrokenIndexError
 from callboard.protocol.errors import UsageError
 
 ANALYZER = "code"
@@ -50,8 +51,10 @@ class LexicalIndex:
             self._index.register_tokenizer(ANALYZER, _analyzer())
             self._index.config_reader("manual")
             self._index.reload()
-        except (OSError, ValueError) as error:
-            raise UsageError(f"the lexical index {folder} cannot be used: {error}") from error
+        except ValueError as error:
+            raise BrokenIndexError(f"the lexical index {folder} is broken: {error}") from error
+        except OSError as error:
+            raise UsageError(f"the lexical index {folder} cannot be used: {error}; name another folder") from error
 
     def reload(self) -> None:
         """See what has been committed since."""
@@ -76,9 +79,12 @@ class LexicalIndex:
         terms = [
             (tantivy.Occur.Should, self._term(stem, weight)) for stem, weight in weighted_stems.items() if weight > 0
         ]
-        searcher = self._index.searcher()
-        found = searcher.search(tantivy.Query.boolean_query(terms), limit, count=False).hits
-        ids = searcher.fast_field_values("chunk", [address for _, address in found])
+        try:
+            searcher = self._index.searcher()
+            found = searcher.search(tantivy.Query.boolean_query(terms), limit, count=False).hits
+            ids = searcher.fast_field_values("chunk", [address for _, address in found])
+        except (OSError, ValueError) as error:
+            raise BrokenIndexError(f"the lexical index is broken: {error}; open it again to have it rebuilt") from error
         pairs = zip(found, ids, strict=True)
         scored = [Scored(int(chunk), float(score)) for (score, _), chunk in pairs if chunk is not None]
         return sorted(scored, key=lambda each: (-each.score, each.chunk))

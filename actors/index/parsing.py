@@ -6,7 +6,6 @@ import os
 import stat
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from callboard.actors.index import languages
 from callboard.actors.index.chunks import chunks
@@ -79,9 +78,15 @@ def _unwanted_content(content: bytes, language: Language) -> str:
 
 def read_span(path: str, start_byte: int, end_byte: int) -> bytes:
     """The bytes of a span as they are now; empty if the file is gone."""
+    return read_now(path)[start_byte:end_byte]
+
+
+def read_now(path: str) -> bytes:
+    """A file of the index as it is now; empty if it is gone, or a link stands where it or one of its folders was.
+
+    Paths in the index are resolved ones, so a path that resolves to another leads out of what was indexed.
+    """
     try:
-        with Path(path).open("rb") as stream:
-            stream.seek(start_byte)
-            return stream.read(end_byte - start_byte)
+        return _read(path)[0] if os.path.realpath(path) == path else b""
     except OSError:
         return b""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from callboard.actors.index.layout import BrokenIndexError
 from callboard.actors.index.records import FileStat, ParsedFile
 from callboard.protocol.errors import UsageError
 
@@ -102,7 +103,7 @@ class Store(Protocol):
 class SqliteStore:
     """One connection; used by one thread at a time (code_index.py holds a lock around it)."""
 
-    def __init__(self, path: Path, read_only: bool = False) -> None:
+    def __init__(self, path: Path) -> None:
         self._path = path
         try:
             self._db = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
@@ -131,6 +132,14 @@ class SqliteStore:
         except sqlite3.Error as error:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
+            raise _unusable(self._path, error) from error
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Around queries: SQLite's errors become ours."""
+        try:
+            yield
+        except sqlite3.Error as error:
             raise _unusable(self._path, error) from error
 
     def data_version(self) -> int:
@@ -263,4 +272,6 @@ def _unusable(path: Path, error: sqlite3.Error) -> UsageError:
     text = str(error)
     if "full" in text or "disk I/O" in text:
         return UsageError(f"cannot write the index {path}: {text}; free some space, nothing half-written was kept")
-    return UsageError(f"the index {path} cannot be used: {text}; delete its folder and index again")
+    if isinstance(error, sqlite3.OperationalError):
+        return UsageError(f"the index {path} cannot be used: {text}; try again, or name another folder for the index")
+    return BrokenIndexError(f"the index {path} is broken: {text}")

@@ -13,8 +13,8 @@ from callboard.protocol.context import (
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-PATHS = st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)), min_size=1)
-CODE = st.text(st.characters(exclude_categories=("Cs",)))
+PATHS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1)
+CODE = st.text(st.characters(exclude_categories=["Cs"]))
 
 
 @given(PATHS, CODE, st.integers(0, 10**9), st.text(st.sampled_from("ab \n"), max_size=20))

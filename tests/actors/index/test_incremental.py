@@ -42,7 +42,7 @@ View = dict[str, list[tuple[object, ...]]]
 
 def view(index: CodeIndex) -> View:
     """All that a caller can see, without ids and times."""
-    hits = {
+    hits: View = {
         query: sorted(
             (hit.path, hit.start_byte, hit.end_byte, hit.start_line, hit.canonical_path, hit.digest)
             for hit in index.search(query, 50)
