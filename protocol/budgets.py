@@ -75,16 +75,16 @@ def _affordable_output(
     assert options.cost_budget is not None
     left = options.cost_budget - spent.cost
     input_price, output_price = options.input_price, options.output_price
+    estimate = input_tokens * (input_price or 0.0) + needed_output * (output_price or 0.0)
     if input_price is None or output_price is None:
-        estimate = spent.last_cost
-    else:
-        estimate = input_tokens * input_price + needed_output * output_price
+        # With a price missing, the next step costs at least what is known of it, and likely what the last one did.
+        estimate = max(estimate, spent.last_cost)
     if left <= 0 or estimate > left:
         return Stop(
             Outcome.COST_LIMIT,
             f"The next step costs about ${estimate:.4f}; of the budget of ${options.cost_budget:.4f}, "
             f"${spent.cost:.4f} are spent.",
         )
-    if input_price is None or not output_price:
+    if not output_price:
         return None
-    return int((left - input_tokens * input_price) / output_price)
+    return int((left - input_tokens * (input_price or 0.0)) / output_price)

@@ -130,6 +130,8 @@ class Batch:
                 commands.append(self.send(call, ToolsLost, at))
             else:
                 self.fail(call, ToolsLost, CallState.FAILED, failures.outcome_unknown(call.call.name))
+        # After a crash the timer is gone too.
+        self._timer_at = None
         return commands + self.watch()
 
     def abandon(self, event: type[CancelRequested] | type[DeadlinePassed], why: str) -> list[Command]:

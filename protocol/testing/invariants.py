@@ -26,7 +26,9 @@ from callboard.protocol.commands import (
     WithdrawApproval,
 )
 from callboard.protocol.content import AssistantMessage, Message, ToolMessage
-from callboard.protocol.events import CancelRequested, ToolCallCompleted, ToolCallFailed
+from callboard.protocol.events import CancelRequested, ToolCallCompleted, ToolCallFailed, ToolsLost
+from callboard.protocol.ids import Tag
+from callboard.protocol.limits import CALL_BACKSTOP_SECONDS
 from callboard.protocol.model import Usage
 from callboard.protocol.testing.outside import input_tokens
 from callboard.protocol.testing.replaying import replay_faults
@@ -75,6 +77,8 @@ def terminal_once(story: Story) -> Iterator[str]:
         yield from _wrong_result(tag, result, ended_by.get(tag))
     if len(story.given(Finish)) > 1:
         yield "the request finished more than once"
+    asked = Counter(command.tag for command in story.given(CallModel))
+    yield from (f"model call {tag.step} was asked {count} times" for tag, count in asked.items() if count > 1)
 
 
 def _wrong_result(tag: Any, result: ToolMessage, ending: Any) -> Iterator[str]:
@@ -177,15 +181,25 @@ def bounded(story: Story) -> Iterator[str]:
     for command in (*story.given(RunTool), *story.given(CallModel)):
         if command.deadline_at > deadline + _EPSILON:
             yield f"{type(command).__name__} {command.tag} may take until {command.deadline_at:g}"
-    yield from _late_calls(story)
+    yield from _late_calls(story, slack)
 
 
-def _late_calls(story: Story) -> Iterator[str]:
-    """A call nobody ends is ended by the session, its own deadline and the backstop after it was sent."""
+def _late_calls(story: Story, slack: float) -> Iterator[str]:
+    """A call that nobody ends is ended by the session, at its own deadline and the backstop behind it."""
     assert story.start is not None
     timeouts = {offer.definition.name: offer.contract.timeout_seconds for offer in story.start.tools}
+    due: dict[Tag, float] = {}
     for reaction in story.reactions:
+        for tag in [tag for tag, latest in due.items() if reaction.at > latest + slack]:
+            yield f"call {tag} was still open at {reaction.at:g}, {due.pop(tag):g} was the latest"
+        if reaction.event is None or isinstance(reaction.event, ToolsLost):
+            due.clear()
+        if isinstance(reaction.event, CALL_ENDINGS):
+            due.pop(reaction.event.tag, None)
+        for command in reaction.given(CancelTool):
+            due.pop(command.tag, None)
         for command in reaction.given(RunTool):
+            due[command.tag] = command.deadline_at + CALL_BACKSTOP_SECONDS
             if command.deadline_at > reaction.at + timeouts.get(command.name, 0.0) + _EPSILON:
                 yield f"call {command.tag} was given more than its tool's {timeouts.get(command.name)} s"
 

@@ -7,8 +7,9 @@ from enum import Enum
 from typing import Any
 
 from callboard.protocol.codec import decode_event, encode_event
-from callboard.protocol.commands import Command
-from callboard.protocol.events import Event, ModelStreamed
+from callboard.protocol.commands import Command, RunTool
+from callboard.protocol.events import Event, ModelStreamed, ToolCallStarted
+from callboard.protocol.ids import Tag
 from callboard.protocol.session import Session
 from callboard.protocol.states import RequestState
 from callboard.protocol.testing.story import Story
@@ -19,6 +20,7 @@ PROBES = 4
 
 def replay_faults(story: Story) -> Iterator[str]:
     """I8, by bytes: what the journal holds is what it gives back."""
+    yield from _run_again(story)
     lived = journalled(story)
     journal: list[Event] = [decode_event(encode_event(event)) for event, _ in lived]
     kind: type[Any] = type(story.trace.session) if story.trace.session is not None else Session
@@ -36,6 +38,23 @@ def replay_faults(story: Story) -> Iterator[str]:
             break
     for size in sorted({len(journal) * part // PROBES for part in range(1, PROBES)}):
         yield from _recovers(kind.replay(journal[:size]), journal, size)
+
+
+def _run_again(story: Story) -> Iterator[str]:
+    """What had begun is run again only if its tool says that this does no harm, and then under the same effect id."""
+    harmless = (
+        {offer.definition.name for offer in story.start.tools if offer.contract.idempotent} if story.start else set()
+    )
+    begun: set[Tag] = set()
+    effects: dict[Tag, str] = {}
+    for reaction in story.reactions:
+        if isinstance(reaction.event, ToolCallStarted):
+            begun.add(reaction.event.tag)
+        for command in reaction.given(RunTool):
+            if command.tag in begun and command.name not in harmless:
+                yield f"call {command.tag} had begun, and {command.name} was run again"
+            if effects.setdefault(command.tag, command.effect_id) != command.effect_id:
+                yield f"call {command.tag} was run again under another effect id"
 
 
 def journalled(story: Story) -> list[tuple[Event, list[Command]]]:
