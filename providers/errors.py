@@ -71,15 +71,14 @@ KINDS: Final[Mapping[tuple[str, int, str], ErrorKind]] = {
     (ANY, 0, "tool_use_failed"): _K.MALFORMED_TOOL_CALL,  # Groq: what the model wrote was no call
     (ANY, 0, "tools_not_supported"): _K.TOOLS_UNSUPPORTED,
     (ANY, 0, "tool_use_not_supported"): _K.TOOLS_UNSUPPORTED,
-    # Anthropic's types.
-    ("anthropic", 0, "authentication_error"): _K.AUTHENTICATION,
-    ("anthropic", 0, "billing_error"): _K.BILLING,
-    ("anthropic", 0, "permission_error"): _K.PERMISSION,
-    ("anthropic", 0, "not_found_error"): _K.NOT_FOUND,
-    ("anthropic", 0, "rate_limit_error"): _K.RATE_LIMITED,
-    ("anthropic", 0, "api_error"): _K.SERVER,
-    ("anthropic", 0, "timeout_error"): _K.TIMEOUT,
-    ("anthropic", 0, "overloaded_error"): _K.OVERLOADED,
+    # Anthropic's types; GitHub Copilot sends them too, on its messages route.
+    (ANY, 0, "authentication_error"): _K.AUTHENTICATION,
+    (ANY, 0, "billing_error"): _K.BILLING,
+    (ANY, 0, "permission_error"): _K.PERMISSION,
+    (ANY, 0, "not_found_error"): _K.NOT_FOUND,
+    (ANY, 0, "api_error"): _K.SERVER,
+    (ANY, 0, "timeout_error"): _K.TIMEOUT,
+    (ANY, 0, "overloaded_error"): _K.OVERLOADED,
     # Gemini's statuses (google.rpc.Code).
     ("gemini", 0, "invalid_argument"): _K.INVALID_REQUEST,
     ("gemini", 0, "failed_precondition"): _K.BILLING,  # free tier not available there: enable billing
@@ -172,6 +171,9 @@ def error_from_payload(
 
     `headers` have lower case names. `raw` is shown as snippet, the payload itself where it is left out.
     """
+    raw = raw or dumps_text(payload)
+    if isinstance(payload, list) and payload:
+        payload = payload[0]  # Gemini wraps the error of a stream in an array
     body = read_error(payload)
     headers = headers or {}
     real_status = status if status >= 400 else body.status or status
@@ -185,7 +187,7 @@ def error_from_payload(
         snippet(body.message) or f"The provider sent an error without a message (HTTP {real_status}).",
         retryable=kind in RETRYABLE_KINDS if told is None else told,
         retry_after=retry_after_seconds(headers, payload),
-        raw=snippet(raw or dumps_text(payload)),
+        raw=snippet(raw),
         status=real_status if real_status >= 400 else 0,
         code=next(iter(body.codes), ""),
     )
