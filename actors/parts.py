@@ -30,7 +30,7 @@ from callboard.providers.offline import CONTEXT_TOOL
 from callboard.providers.rate_limit import RateLimits
 from callboard.providers.registry import provider_for, split_model
 from callboard.providers.retry import RetryPolicy
-from callboard.providers.transport import Timeouts
+from callboard.providers.timeouts import Timeouts
 
 if TYPE_CHECKING:
     from callboard.actors.rag import CodeSearch

@@ -176,6 +176,11 @@ class Runtime:
 
     # -- looking in
 
+    def tools(self) -> tuple[Tool[..., Any], ...]:
+        """What a model is offered: the tools given and those that the workspace adds."""
+        self._live()
+        return (*self._parts.tools, *self._parts.code.tools)
+
     def metrics(self) -> Metrics:
         """What was counted since the start: calls, failures, tokens, latencies by tool and model."""
         snapshot = self._live().house.staff.telemetry.ask(ReadMetrics(), METRICS_TIMEOUT_SECONDS)

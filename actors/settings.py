@@ -32,7 +32,8 @@ OFFLINE_MODEL = "offline/code-context"
 class Settings(BaseModel):
     """How a runtime is set up. Bad values are a `UsageError` that names the field.
 
-    Variables read where a field is not given: CALLBOARD_MODEL, CALLBOARD_BASE_URL, CALLBOARD_WORKSPACE, and the
+    Variables read where a field is not given: CALLBOARD_MODEL, CALLBOARD_BASE_URL, CALLBOARD_WORKSPACE,
+    CALLBOARD_COPILOT_CLIENT_ID, CALLBOARD_CONFIG_DIR (else XDG_CONFIG_HOME/callboard, ~/.config/callboard), and the
     provider's own key variable (OPENAI_API_KEY, ANTHROPIC_API_KEY, ...; CALLBOARD_API_KEY wins over that of `model`).
     """
 
@@ -77,6 +78,10 @@ class Settings(BaseModel):
     process_workers: int = Field(default=4, ge=1)
     """Child processes at most for each tool class; they start when first needed."""
     worker_memory_bytes: int = Field(default=2 * 1024**3, ge=64 * 1024**2)
+    copilot_client_id: str = Field(default_factory=lambda: os.environ.get("CALLBOARD_COPILOT_CLIENT_ID", ""))
+    """The GitHub OAuth app that `callboard login copilot` signs in with."""
+    config_dir: Path = Field(default_factory=lambda: _config_dir())
+    """Where what outlives a process and belongs to the user is kept: the Copilot login, if no keyring takes it."""
     script: Any = None
     """What the provider `scripted` says (see providers.scripted.Script): the shipped fake model, for tests."""
     log_content: bool = False
@@ -118,17 +123,34 @@ class Settings(BaseModel):
 
     def key_for(self, provider: str) -> str | None:
         """The key of a provider: given here or by CALLBOARD_API_KEY (both for `model` only), or by its own variable."""
-        if provider == self.provider:
-            if self.api_key is not None:
-                return self.api_key.get_secret_value()
-            if given := os.environ.get("CALLBOARD_API_KEY"):
-                return given
-        variable = key_variable(provider)
-        return (os.environ.get(variable) or None) if variable else None
+        source = self.key_source(provider)
+        if source == "api_key" and self.api_key is not None:
+            return self.api_key.get_secret_value()
+        return os.environ.get(source) or None
+
+    def key_source(self, provider: str) -> str:
+        """Where the key of a provider comes from: "api_key" or the name of a variable that is set; "" for nowhere."""
+        own = provider == self.provider
+        if own and self.api_key is not None:
+            return "api_key"
+        variables = ("CALLBOARD_API_KEY" if own else "", key_variable(provider) or "")
+        return next((name for name in variables if os.environ.get(name)), "")
+
+    @property
+    def copilot_token_file(self) -> Path:
+        """Where the Copilot login is kept where there is no keyring; readable by its owner only."""
+        return self.config_dir / "copilot-token"
 
     def with_workspace(self, workspace: Path) -> Self:
         """The same settings for another workspace."""
         return type(self)(**{name: getattr(self, name) for name in self.model_fields_set} | {"workspace": workspace})
+
+
+def _config_dir() -> Path:
+    if given := os.environ.get("CALLBOARD_CONFIG_DIR"):
+        return Path(given).expanduser()
+    base = os.environ.get("XDG_CONFIG_HOME")
+    return (Path(base) if base else Path("~/.config").expanduser()) / "callboard"
 
 
 def _explain(error: ValidationError) -> str:

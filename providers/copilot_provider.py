@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
-from typing import Any
+from typing import Any, Self
 
-from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind, ProviderError
+from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind, ProviderError, UsageError
 from callboard.protocol.model import ModelRequest
 from callboard.protocol.stream import Error, StreamEvent
 from callboard.providers.copilot import Copilot, route_of
 from callboard.providers.copilot_login import CopilotToken
-from callboard.providers.copilot_tokens import CopilotTokens
+from callboard.providers.copilot_tokens import CopilotTokens, TokenStore
 from callboard.providers.transport import HttpProvider
 
 
@@ -21,6 +21,12 @@ class CopilotProvider:
     def __init__(self, tokens: CopilotTokens, **carry: Any) -> None:
         self._tokens = tokens
         self._http = HttpProvider(Copilot(), **carry)
+
+    @classmethod
+    def of_store(cls, store: TokenStore, **carry: Any) -> Self:
+        """Exchanges the login kept in `store` over the same connections as the calls."""
+        provider = cls(CopilotTokens(store, lambda wire: provider._http.fetch(wire)), **carry)
+        return provider
 
     @property
     def name(self) -> str:
@@ -58,3 +64,13 @@ def _refused(events: list[StreamEvent]) -> bool:
     """A 401 is the whole answer: nothing was emitted before it."""
     first = events[0]
     return isinstance(first, Error) and first.kind is ErrorKind.AUTHENTICATION
+
+
+def copilot_of(options: Mapping[str, Any], carry: Mapping[str, Any]) -> CopilotProvider:
+    """The provider for `tokens`, or for the login kept in `store`. UsageError where nobody has logged in."""
+    tokens, store = options.get("tokens"), options.get("store")
+    if isinstance(tokens, CopilotTokens):
+        return CopilotProvider(tokens, **carry)
+    if store is None or not store.load():
+        raise UsageError("copilot needs a login: run `callboard login copilot`.")
+    return CopilotProvider.of_store(store, **carry)

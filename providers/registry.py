@@ -3,35 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
-
-import httpx
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
 
 from callboard.protocol.errors import UsageError
 from callboard.providers.adapter import Adapter, Provider
-from callboard.providers.anthropic import Anthropic
-from callboard.providers.copilot import Copilot
-from callboard.providers.copilot_provider import CopilotProvider
-from callboard.providers.copilot_tokens import CopilotTokens
-from callboard.providers.gemini import Gemini
-from callboard.providers.offline import Offline
-from callboard.providers.openai_chat import OpenAIChat
-from callboard.providers.openai_responses import OpenAIResponses
-from callboard.providers.openrouter import OpenRouter
-from callboard.providers.scripted import Scripted
 from callboard.providers.servers import SERVERS
-from callboard.providers.transport import HeaderListener, HttpProvider, Timeouts
+from callboard.providers.timeouts import DEFAULT_TIMEOUTS, Timeouts
+
+if TYPE_CHECKING:
+    import httpx
+
+    from callboard.providers.transport import HeaderListener
+
+
+@dataclass(frozen=True, slots=True)
+class _Class:
+    """A class of this package, imported when it is first called: HTTP alone takes 0.2 s, `offline` needs none of it."""
+
+    module: str
+    name: str
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        return getattr(import_module(f"callboard.providers.{self.module}"), self.name)(*args, **options)
+
+
+_OPENAI_CHAT: Final = _Class("openai_chat", "OpenAIChat")
+_OPENAI_RESPONSES: Final = _Class("openai_responses", "OpenAIResponses")
+_HTTP: Final = _Class("transport", "HttpProvider")
+_COPILOT: Final = _Class("copilot_provider", "copilot_of")
 
 #: Every factory takes base_url, api_key and keyword options of its own.
 ADAPTERS: Final[Mapping[str, Callable[..., Adapter]]] = {
-    **{name: partial(OpenAIChat, dialect=server.dialect) for name, server in SERVERS.items()},
-    "openai": OpenAIResponses,
-    "openai-responses": OpenAIResponses,
-    "anthropic": Anthropic,
-    "gemini": Gemini,
-    "openrouter": OpenRouter,
-    "copilot": Copilot,
+    **{name: partial(_OPENAI_CHAT, dialect=server.dialect) for name, server in SERVERS.items()},
+    "openai": _OPENAI_RESPONSES,
+    "openai-responses": _OPENAI_RESPONSES,
+    "anthropic": _Class("anthropic", "Anthropic"),
+    "gemini": _Class("gemini", "Gemini"),
+    "openrouter": _Class("openrouter", "OpenRouter"),
+    "copilot": _Class("copilot", "Copilot"),
 }
 
 #: The environment variable in which a provider's users keep its key. settings.py reads it, nothing here does.
@@ -45,7 +57,10 @@ KEY_VARIABLES: Final[Mapping[str, str]] = {
 }
 
 #: Providers without HTTP.
-_LOCAL: Final[Mapping[str, Callable[..., Provider]]] = {"offline": Offline, "scripted": Scripted}
+_LOCAL: Final[Mapping[str, Callable[..., Provider]]] = {
+    "offline": _Class("offline", "Offline"),
+    "scripted": _Class("scripted", "Scripted"),
+}
 
 PROVIDERS: Final = tuple(sorted({*ADAPTERS, *_LOCAL}))
 """All names that may stand before the slash of `provider/model`."""
@@ -91,7 +106,7 @@ def provider_for(
 ) -> tuple[Provider, str]:
     """The provider of `provider/model`, and its own name of the model.
 
-    `options` go to the adapter (or to Offline: cwd, Scripted: script, CopilotProvider: tokens). Raises UsageError for
+    `options` go to the adapter (or to Offline: cwd, Scripted: script, CopilotProvider: store). Raises UsageError for
     an unknown provider, and for a missing key, naming its environment variable. With a base_url of the user's own the
     key may be left out: many a local server wants none.
     """
@@ -99,21 +114,14 @@ def provider_for(
     if provider in _LOCAL:
         return _LOCAL[provider](**options), name
     carry: dict[str, Any] = {
-        "timeouts": timeouts or Timeouts(),
+        "timeouts": timeouts or DEFAULT_TIMEOUTS,
         "on_headers": on_headers,
         "proxy": proxy,
         "transport": transport,
     }
     if provider == "copilot" and api_key is None:
-        return _copilot(options, carry), name
+        return _COPILOT(options, carry), name
     variable = key_variable(provider)
     if variable and not api_key and not base_url:
         raise UsageError(f"{provider} needs a key: set the environment variable {variable}, or give api_key.")
-    return HttpProvider(adapter_for(provider, base_url=base_url, api_key=api_key, **options), **carry), name
-
-
-def _copilot(options: Mapping[str, Any], carry: Mapping[str, Any]) -> Provider:
-    tokens = options.get("tokens")
-    if not isinstance(tokens, CopilotTokens):
-        raise UsageError("copilot needs a login: run `callboard login copilot`.")
-    return CopilotProvider(tokens, **carry)
+    return _HTTP(adapter_for(provider, base_url=base_url, api_key=api_key, **options), **carry), name

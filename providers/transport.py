@@ -14,7 +14,6 @@ import asyncio
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
 from functools import cache
 from typing import Final, TypeVar
 from urllib.parse import urlsplit
@@ -24,16 +23,14 @@ import httpx
 from httpx_aiohttp import AiohttpTransport
 
 from callboard.protocol.errors import ErrorKind, ProviderError, UsageError
-from callboard.protocol.limits import STREAM_IDLE_TIMEOUT_SECONDS, STREAM_TOTAL_TIMEOUT_SECONDS
 from callboard.protocol.model import ModelRequest
 from callboard.protocol.stream import Done, Error, StreamEvent
 from callboard.providers.adapter import Adapter, Decoder, HttpAnswer, WireRequest
 from callboard.providers.errors import make_error, snippet
+from callboard.providers.timeouts import DEFAULT_TIMEOUTS, Timeouts
 
 _T = TypeVar("_T")
 
-#: TCP and TLS handshakes take well under a second each; more is an address where nobody is.
-CONNECT_TIMEOUT_SECONDS: Final = 10.0
 #: A finished stream is read to its very end, so that the connection can be used again; a server that keeps it open
 #: longer than this loses it.
 _DRAIN_SECONDS: Final = 0.25
@@ -44,17 +41,6 @@ HeaderListener = Callable[[int, Mapping[str, str]], None]
 
 #: All that can come out of httpx, of aiohttp where httpx-aiohttp does not translate it, and of the socket below.
 _TRANSPORT_ERRORS: Final = (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, aiohttp.ClientError, OSError)
-
-
-@dataclass(frozen=True, slots=True)
-class Timeouts:
-    """How long a model call may take, in seconds."""
-
-    connect_seconds: float = CONNECT_TIMEOUT_SECONDS
-    idle_seconds: float = STREAM_IDLE_TIMEOUT_SECONDS
-    """Between two socket reads; a stalled stream is an error, not a wait."""
-    total_seconds: float = STREAM_TOTAL_TIMEOUT_SECONDS
-    """From the call to its last byte."""
 
 
 class HttpProvider:
@@ -68,7 +54,7 @@ class HttpProvider:
         self,
         adapter: Adapter,
         *,
-        timeouts: Timeouts = Timeouts(),
+        timeouts: Timeouts = DEFAULT_TIMEOUTS,
         on_headers: HeaderListener | None = None,
         proxy: str | None = None,
         verify: ssl.SSLContext | None = None,

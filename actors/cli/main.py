@@ -5,68 +5,75 @@ Exit status: 0 done; 1 it failed (the model, the network, the index); 2 it was a
 
 from __future__ import annotations
 
-import argparse
 import asyncio
+import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
+from importlib import import_module
 
-from callboard.actors.settings import OFFLINE_MODEL
+from callboard.actors.cli.arguments import parser
 from callboard.protocol.errors import CallboardError, UsageError
-
-try:
-    from callboard.actors.cli.commands import ask, doctor, index, login
-except ImportError as missing:
-    sys.exit(f"callboard's command line needs more than its core ({missing}); type: pip install 'callboard[cli]'")
 
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 
 
-def parser() -> argparse.ArgumentParser:
-    """What can be typed."""
-    root = argparse.ArgumentParser(prog="callboard", description="A supervised actor runtime for LLM tool calls.")
-    commands = root.add_subparsers(dest="command", required=True, metavar="COMMAND")
-
-    asking = commands.add_parser("ask", help="ask about the code in a workspace")
-    asking.add_argument("question", metavar="QUESTION")
-    asking.add_argument("--workspace", type=Path, default=Path(), metavar="DIR", help="the folder to ask about (here)")
-    asking.add_argument("--model", metavar="PROVIDER/MODEL", help=f"whom to ask (CALLBOARD_MODEL, {OFFLINE_MODEL})")
-    asking.add_argument("--base-url", metavar="URL", help="where the model's API is, if not at its usual place")
-    asking.add_argument("--json", action="store_true", help="print the reply as one JSON object")
-    asking.set_defaults(run=ask)
-
-    indexing = commands.add_parser("index", help="index a workspace, so that questions start at once")
-    indexing.add_argument("workspace", type=Path, nargs="?", default=Path(), metavar="DIR")
-    indexing.set_defaults(run=index)
-
-    doctoring = commands.add_parser("doctor", help="check each provider's key, address and a small call")
-    doctoring.add_argument("--model", metavar="PROVIDER/MODEL", help="check this one only")
-    doctoring.add_argument("--base-url", metavar="URL")
-    doctoring.set_defaults(run=doctor)
-
-    signing = commands.add_parser("login", help="sign in where a key is not enough")
-    signing.add_argument("provider", choices=["copilot"])
-    signing.set_defaults(run=login)
-    return root
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """The entry point; returns the exit status."""
-    options = parser().parse_args(arguments)
+    _prepare_streams()
+    status = _run(arguments)
     try:
-        asyncio.run(options.run(options))
+        sys.stdout.flush()
+    except OSError:
+        return _reader_gone()
+    return status
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    try:
+        options = parser().parse_args(arguments)
+        # A command is imported when it is called: a warm question takes well under a second, all imports half of that.
+        command = import_module(f"callboard.actors.cli.{options.module}")
+        asyncio.run(command.run(options))
     except UsageError as error:
         return _say(error, USAGE)
     except CallboardError as error:
         return _say(error, FAILED)
     except KeyboardInterrupt:
         return _say("interrupted", INTERRUPTED)
-    except BrokenPipeError:  # the reader of our output has gone, as in `callboard ask ... | head`
-        sys.stderr.close()
-        return FAILED
+    except BrokenPipeError:
+        return _reader_gone()
+    except ModuleNotFoundError as missing:
+        if (missing.name or "").startswith("callboard"):
+            raise
+        return _say(f"this needs more than callboard's core ({missing}); type: pip install 'callboard[cli]'", FAILED)
+    except OSError as error:
+        return _say(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}", FAILED)
     return DONE
 
 
+def _prepare_streams() -> None:
+    """What a terminal or a pipe cannot show is replaced, and closed streams (`>&-`) swallow what is written."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - as long as the process lives
+        else:
+            stream.reconfigure(errors="replace")
+
+
+def _reader_gone() -> int:
+    """The reader of our output has gone, as in `callboard ask ... | head -1`: nothing to say, nobody to hear it.
+
+    The interpreter flushes stdout once more at its end; what is left in it goes nowhere.
+    """
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return FAILED
+
+
 def _say(what: object, status: int) -> int:
-    sys.stderr.write(f"callboard: {what}\n")
+    try:
+        sys.stderr.write(f"callboard: {what}\n")
+        sys.stderr.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
     return status

@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any
-
-from rich.console import Console
-from rich.text import Text
+from typing import Any, Final
 
 from callboard.actors.reply import Reply
 from callboard.protocol.commands import AskApproval, Note, RunTool
-from callboard.protocol.events import ToolCallCompleted, ToolCallFailed, ToolCallTimedOut
+from callboard.protocol.events import ToolCallCancelled, ToolCallCompleted, ToolCallFailed, ToolCallTimedOut
 from callboard.protocol.ids import Tag
 from callboard.protocol.stream import Restarted, TextDelta
 
 #: Arguments longer than this are cut on the screen.
-SHOWN_ARGUMENTS_CHARS = 80
+SHOWN_ARGUMENTS_CHARS: Final = 80
+#: SGR codes (ECMA-48): faint and yellow.
+DIM, YELLOW, PLAIN = "\x1b[2m", "\x1b[33m", "\x1b[0m"
 
 
 class Screen:
-    """Shows the events of one request. `quiet` leaves stdout to the caller."""
+    """Shows the events of one request. `quiet` leaves stdout to `print_line`."""
 
-    def __init__(self, aside: Console, *, quiet: bool) -> None:
-        self._aside = aside
+    def __init__(self, *, quiet: bool) -> None:
         self._quiet = quiet
+        self._coloured = sys.stderr.isatty()
         self._at_line_start = True
         self._running: dict[Tag, str] = {}
 
@@ -38,6 +37,19 @@ class Screen:
         sys.stdout.write(text + "\n")
         sys.stdout.flush()
 
+    def end_line(self) -> None:
+        """Whatever comes next begins a line."""
+        if not self._at_line_start:
+            self.print_line("")
+            self._at_line_start = True
+
+    def remark(self, text: str, style: str = YELLOW) -> None:
+        """A line on stderr, on one line whatever a model or tool put into it."""
+        self.end_line()
+        shown = "".join(char if char.isprintable() else " " for char in text)
+        sys.stderr.write(f"{style}{shown}{PLAIN}\n" if self._coloured else f"{shown}\n")
+        sys.stderr.flush()
+
     def _text(self, event: TextDelta) -> None:
         if self._quiet or not event.text:
             return
@@ -45,43 +57,40 @@ class Screen:
         sys.stdout.flush()
         self._at_line_start = event.text.endswith("\n")
 
-    def _end_line(self) -> None:
-        if not self._at_line_start:
-            self.print_line("")
-            self._at_line_start = True
-
-    def _remark(self, text: str, style: str = "dim") -> None:
-        self._end_line()
-        self._aside.print(Text(text, style=style), soft_wrap=True)
-
     def _tool_runs(self, command: RunTool) -> None:
         shown = command.arguments
         if len(shown) > SHOWN_ARGUMENTS_CHARS:
             shown = shown[:SHOWN_ARGUMENTS_CHARS] + "..."
         self._running[command.tag] = command.name
-        self._remark(f"> {command.name} {shown}")
+        self.remark(f"> {command.name} {shown}", DIM)
 
     def _tool_completed(self, event: ToolCallCompleted) -> None:
-        self._remark(f"< {self._running.pop(event.tag, 'tool')}: {len(event.content):,} characters")
+        self.remark(f"< {self._ended(event.tag)}: {len(event.content):,} characters", DIM)
 
     def _tool_failed(self, event: ToolCallFailed) -> None:
-        self._running.pop(event.tag, None)
-        self._remark(f"< {event.failure.tool}: {event.failure.code}: {event.failure.message}", "yellow")
+        self._ended(event.tag)
+        self.remark(f"< {event.failure.tool}: {event.failure.code}: {event.failure.message}")
 
     def _tool_timed_out(self, event: ToolCallTimedOut) -> None:
-        self._remark(f"< {self._running.pop(event.tag, 'tool')}: ended at its deadline", "yellow")
+        self.remark(f"< {self._ended(event.tag)}: ended at its deadline")
+
+    def _tool_cancelled(self, event: ToolCallCancelled) -> None:
+        self.remark(f"< {self._ended(event.tag)}: cancelled")
+
+    def _ended(self, tag: Tag) -> str:
+        return self._running.pop(tag, "tool")
 
     def _approval(self, question: AskApproval) -> None:
-        self._remark(f"? {question.name} needs approval ({question.risk})", "yellow")
+        self.remark(f"? {question.name} needs approval ({question.risk})")
 
     def _note(self, note: Note) -> None:
-        self._remark(note.text, "yellow")
+        self.remark(note.text)
 
     def _restarted(self, event: Restarted) -> None:
-        self._remark(f"the answer begins again ({event.reason})", "yellow")
+        self.remark(f"the answer begins again ({event.reason})")
 
     def _reply(self, _: Reply) -> None:
-        self._end_line()
+        self.end_line()
 
 
 _SHOWERS: Mapping[type, Callable[[Screen, Any], None]] = {
@@ -90,6 +99,7 @@ _SHOWERS: Mapping[type, Callable[[Screen, Any], None]] = {
     ToolCallCompleted: Screen._tool_completed,
     ToolCallFailed: Screen._tool_failed,
     ToolCallTimedOut: Screen._tool_timed_out,
+    ToolCallCancelled: Screen._tool_cancelled,
     AskApproval: Screen._approval,
     Note: Screen._note,
     Restarted: Screen._restarted,

@@ -1,0 +1,40 @@
+"""What a person can do about a model call that failed: a table by the kind of error."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from callboard.actors.reply import ModelCallFailed
+from callboard.actors.settings import Settings
+from callboard.protocol.errors import ErrorKind, ProviderError
+from callboard.providers.registry import key_variable, split_model
+
+_ADVICE: Mapping[ErrorKind, str] = {
+    ErrorKind.AUTHENTICATION: "check the key in {variable}",
+    ErrorKind.PERMISSION: "check what the key in {variable} may use",
+    ErrorKind.BILLING: "check the credit of the account behind {variable}",
+    ErrorKind.NOT_FOUND: "check the model's name ({model}) and the address (--base-url)",
+    ErrorKind.INVALID_REQUEST: "check the model's name ({model})",
+    ErrorKind.CONNECTION: "check the address (--base-url) and that a server runs there",
+    ErrorKind.TIMEOUT: "check the address (--base-url), or try again",
+    ErrorKind.MALFORMED: "check that --base-url is the address of the API, with /v1 if it has one",
+    ErrorKind.TRUNCATED: "try again",
+    ErrorKind.RATE_LIMITED: "wait, or choose another model with --model",
+    ErrorKind.OVERLOADED: "wait, or choose another model with --model",
+    ErrorKind.SERVER: "try again later, or choose another model with --model",
+    ErrorKind.CONTEXT_LENGTH: "choose a model with a larger context window with --model",
+    ErrorKind.TOOLS_UNSUPPORTED: "choose a model that takes tools with --model",
+}
+_OTHERWISE = "run `callboard doctor` to see what is set up"
+
+
+def advice(kind: ErrorKind, model: str) -> str:
+    """What to do, in a few words. `model` is provider/model."""
+    variable = key_variable(split_model(model)[0]) or "CALLBOARD_API_KEY"
+    return _ADVICE.get(kind, _OTHERWISE).format(variable=variable, model=model)
+
+
+def advised(failure: ModelCallFailed, settings: Settings) -> ProviderError:
+    """The failure with what to do about it, in one sentence."""
+    message = f"{settings.model} did not answer: {str(failure).rstrip('.')}; {advice(failure.kind, settings.model)}"
+    return ProviderError(failure.kind, message, status=failure.status, retry_after_seconds=failure.retry_after_seconds)

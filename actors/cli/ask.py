@@ -1,0 +1,61 @@
+"""`callboard ask`: bring the index up to date, ask, and print the answer as it comes."""
+
+from __future__ import annotations
+
+import argparse
+
+import orjson
+
+from callboard.actors.cli.advice import advised
+from callboard.actors.cli.choices import settings_of
+from callboard.actors.cli.progress import IndexProgress
+from callboard.actors.cli.screen import Screen
+from callboard.actors.reply import ModelCallFailed, Reply
+from callboard.actors.runtime import Runtime
+from callboard.protocol.errors import UsageError
+
+
+async def run(options: argparse.Namespace) -> None:
+    """Text goes to stdout; tool calls, notes and progress to stderr."""
+    question = _checked(options.question)
+    settings = settings_of(options)
+    screen = Screen(quiet=options.json)
+    async with Runtime(settings) as runtime:
+        with IndexProgress() as progress:
+            summary = await runtime.refresh_index(progress)
+        if summary.note:
+            screen.remark(summary.note)
+        try:
+            async for event in runtime.stream(question):
+                screen.show(event)
+                if isinstance(event, Reply) and options.json:
+                    screen.print_line(orjson.dumps(_as_json(event), option=orjson.OPT_INDENT_2).decode())
+        except ModelCallFailed as failure:
+            screen.end_line()
+            raise advised(failure, settings) from None
+
+
+def _checked(question: str) -> str:
+    if not question.strip():
+        raise UsageError('the question is empty; type: callboard ask "where is ... ?"')
+    try:
+        question.encode()
+    except UnicodeEncodeError:
+        raise UsageError("the question is not valid UTF-8; check the terminal's encoding (locale)") from None
+    return question
+
+
+def _as_json(reply: Reply) -> dict[str, object]:
+    return {
+        "text": reply.text,
+        "request_id": reply.request_id,
+        "outcome": reply.outcome,
+        "steps": reply.steps,
+        "usage": {
+            "input_tokens": reply.usage.input_tokens,
+            "output_tokens": reply.usage.output_tokens,
+            "cached_tokens": reply.usage.cached_tokens,
+            "reasoning_tokens": reply.usage.reasoning_tokens,
+        },
+        "cost": reply.cost,
+    }

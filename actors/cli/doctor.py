@@ -1,0 +1,135 @@
+"""`callboard doctor`: for each configured provider what is set, what a call of a few tokens answers, and what to do.
+
+It never shows a key. It asks through the providers themselves, without retries: a doctor reports, it does not persist.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, Final
+
+from callboard.actors.cli.advice import advice
+from callboard.actors.cli.choices import settings_of
+from callboard.actors.parts import provider_of
+from callboard.actors.settings import Settings
+from callboard.protocol.content import UserMessage
+from callboard.protocol.errors import RuntimeFailure, UsageError
+from callboard.protocol.model import ModelRequest, ModelResponse, Sampling
+from callboard.providers.adapter import Provider
+from callboard.providers.registry import KEY_VARIABLES, split_model
+from callboard.providers.response_builder import ResponseBuilder
+
+#: The cheapest small model of a provider, asked when its key is set and no model of it is. A name that has been
+#: retired answers "not found", which still shows that address and key are right.
+PROBES: Final[Mapping[str, str]] = {
+    "openai": "gpt-5-nano",
+    "anthropic": "claude-haiku-4-5",
+    "gemini": "gemini-2.5-flash-lite",
+    "openrouter": "openai/gpt-5-nano",
+    "mistral": "mistral-small-latest",
+    "groq": "llama-3.1-8b-instant",
+    "deepseek": "deepseek-chat",
+    "xai": "grok-3-mini",
+}
+#: The least that OpenAI's Responses API takes.
+ANSWER_TOKENS: Final = 16
+#: A call of a few tokens takes a second or two; a local server may have to load its model first.
+PATIENCE_SECONDS: Final = 60.0
+#: Of the answer, enough to see that it is one.
+SHOWN_CHARS: Final = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What was found about one model."""
+
+    model: str
+    key: str
+    answered: bool
+    what: str
+    todo: str = ""
+
+    def lines(self) -> Iterator[str]:
+        yield f"{'ok ' if self.answered else 'NOT'} {self.model}"
+        yield f"    key:    {self.key}"
+        yield f"    answer: {self.what}"
+        if self.todo:
+            yield f"    to do:  {self.todo}"
+
+
+async def run(options: argparse.Namespace) -> None:
+    """Raises RuntimeFailure (exit status 1) if the configured model does not answer."""
+    settings = settings_of(options)
+    split_model(settings.model)
+    models = [settings.model] if options.model else list(_configured(settings))
+    findings = await asyncio.gather(*(_examine(settings, model) for model in models))
+    for finding in findings:
+        sys.stdout.write("\n".join(finding.lines()) + "\n")
+    sys.stdout.flush()
+    if not findings[0].answered:
+        raise RuntimeFailure(f"{settings.model} does not answer; {findings[0].todo}")
+
+
+def _configured(settings: Settings) -> Iterator[str]:
+    """The model, its fallbacks, then one model of every other provider whose key variable is set."""
+    chosen = tuple(dict.fromkeys((settings.model, *settings.fallback_models)))
+    yield from chosen
+    seen = {split_model(model)[0] for model in chosen}
+    variables = {KEY_VARIABLES[provider] for provider in seen if provider in KEY_VARIABLES}
+    for provider, variable in KEY_VARIABLES.items():
+        if variable not in variables and settings.key_for(provider):
+            variables.add(variable)
+            yield f"{provider}/{PROBES.get(provider, '')}"
+
+
+async def _examine(settings: Settings, model: str) -> Finding:
+    provider, _, name = model.partition("/")
+    key = _key(settings, provider)
+    if not name:
+        todo = f"ask a model of it: callboard doctor --model {provider}/MODEL"
+        return Finding(provider, key, False, "not asked, no model of it is chosen", todo)
+    try:
+        asked, name = provider_of(settings, model)
+        started = time.monotonic()
+        response = await _ask(asked, name)
+    except UsageError as error:
+        return Finding(model, key, False, "not asked", str(error))
+    except TimeoutError:
+        return Finding(model, key, False, f"nothing within {PATIENCE_SECONDS:g} s", "check the address, or try again")
+    seconds = time.monotonic() - started
+    if response.error is not None:
+        status = f"HTTP {response.error.status}, " if response.error.status else ""
+        said = f"{status}{response.error.kind}: {response.error.message}"
+        return Finding(model, key, False, said, advice(response.error.kind, model))
+    text = " ".join(response.text.split())[:SHOWN_CHARS]
+    tokens = response.usage.output_tokens
+    return Finding(model, key, True, f"{text!r} in {seconds:.1f} s" + (f", {tokens} tokens" if tokens else ""))
+
+
+def _key(settings: Settings, provider: str) -> str:
+    if source := settings.key_source(provider):
+        return f"{source} is set"
+    if provider == "copilot":
+        return "by `callboard login copilot`"
+    if variable := KEY_VARIABLES.get(provider):
+        return f"{variable} is not set"
+    return "none needed"
+
+
+async def _ask(provider: Provider, name: str) -> ModelResponse:
+    request = ModelRequest(name, (UserMessage.of("Say ok."),), sampling=Sampling(max_output_tokens=ANSWER_TOKENS))
+    builder = ResponseBuilder()
+    stream: Any = provider.stream(request)
+    try:
+        async with asyncio.timeout(PATIENCE_SECONDS), aclosing(stream) as batches:
+            async for events in batches:
+                builder.feed(events)
+        return builder.response()
+    finally:
+        await provider.aclose()

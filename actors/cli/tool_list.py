@@ -1,0 +1,51 @@
+"""`callboard tools`: what a model would be offered in this workspace."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+import orjson
+
+from callboard.actors.cli.choices import settings_of
+from callboard.actors.runtime import Runtime
+from callboard.actors.tools import Tool
+
+_HEADINGS = ("TOOL", "RUNS IN", "DEADLINE", "RISK", "WHAT IT DOES")
+
+
+async def run(options: argparse.Namespace) -> None:
+    """A table for people, or JSON with the schemas."""
+    async with Runtime(settings_of(options)) as runtime:
+        tools = runtime.tools()
+    if options.json:
+        text = orjson.dumps([_as_json(each) for each in tools], option=orjson.OPT_INDENT_2).decode()
+    else:
+        text = _table([_HEADINGS, *map(_row, tools)])
+    sys.stdout.write(text + "\n")
+
+
+def _row(tool: Tool) -> tuple[str, ...]:
+    contract = tool.contract
+    first_line = tool.definition.description.partition("\n")[0]
+    return tool.name, contract.isolation, f"{contract.timeout_seconds:g} s", contract.risk, first_line
+
+
+def _table(rows: list[tuple[str, ...]]) -> str:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
+    return "\n".join(lines)
+
+
+def _as_json(tool: Tool) -> dict[str, object]:
+    contract = tool.contract
+    return {
+        "name": tool.name,
+        "isolation": contract.isolation,
+        "timeout_seconds": contract.timeout_seconds,
+        "risk": contract.risk,
+        "latency": contract.latency,
+        "needs_approval": contract.needs_approval,
+        "description": tool.definition.description,
+        "parameters": tool.definition.parameters,
+    }
