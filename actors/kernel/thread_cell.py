@@ -8,6 +8,7 @@ import logging
 import threading
 from typing import Any
 
+from .actor import Actor
 from .cell import Cell, Signal, State, answer, type_name
 from .dead_letters import DeadLetterReason
 from .errors import ActorDeadError, DeadlockError, Rejected
@@ -41,33 +42,30 @@ class ThreadCell(Cell):
 
     def run(self) -> None:
         """One turn, on our own thread."""
-        _here.cell = self
         with self.system.lock:
             if not self.executor.is_current():
                 return  # posted to a thread that has been abandoned since
             epoch, actor = self._epoch, self.actor
+        _here.cell = self
         actor = actor or self._begin(epoch)
-        if actor is None:
-            return
         left = self.system.turn_messages
-        while left:
+        while actor is not None and left:
             item = self._next(epoch)
-            if item is NOTHING:
+            if item is NOTHING or not self._handle(item, actor, epoch):
                 return
-            try:
-                if type(item) is Signal:
-                    if self._obey(item, actor, epoch):
-                        return
-                    continue
-                answer(actor, item)
-                if not self._done(epoch, item, handled=True):
-                    return
-            except BaseException as error:  # noqa: BLE001 - contained here, and told to whom it concerns
-                if not self._declined(epoch, item, error):
-                    return
             left -= 1
-        if not self.mailbox.sleep():
+        if actor is not None and not self.mailbox.sleep():
             self.executor.call_soon(self.run)
+
+    def _handle(self, item: Any, actor: Actor, epoch: int) -> bool:
+        """Handle one item; False when the incarnation is over."""
+        try:
+            if type(item) is Signal:
+                return not self._obey(item, actor, epoch)
+            answer(actor, item)
+        except BaseException as error:  # noqa: BLE001 - contained here, and told to whom it concerns
+            return self._declined(epoch, item, error)
+        return self._done(epoch, item, handled=True)
 
     def _next(self, epoch: int) -> Any:
         with self.system.lock:  # a kill may come from the loop at any time
