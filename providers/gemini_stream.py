@@ -88,6 +88,8 @@ class GeminiDecoder(BaseDecoder):
     def on_body(self, document: Any, out: _Out) -> None:
         for chunk in document if isinstance(document, list) else [document]:
             self.on_json("", chunk, out)
+            if self.ended:
+                return
         self.on_end(out, False)
 
     def on_end(self, out: _Out, marked: bool) -> None:

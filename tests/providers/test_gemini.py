@@ -351,6 +351,12 @@ def test_an_error_in_the_array() -> None:
     assert (found.kind, found.retryable) == (ErrorKind.RATE_LIMITED, True)
 
 
+def test_fuzz_found_an_error_in_a_whole_array_is_its_end() -> None:
+    documents = [{"error": "stop"}, chunk(function_call("now"), finishReason="STOP")]
+    (found,) = events(ADAPTER, json.dumps(documents).encode(), streaming=False)
+    assert isinstance(found, Error)
+
+
 def test_the_retry_delay_stands_in_the_body() -> None:
     details = [{"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "34s"}]
     error = {"error": {"code": 429, "message": "Slow", "status": "RESOURCE_EXHAUSTED", "details": details}}
