@@ -167,7 +167,8 @@ class LlmManager(Actor):
             reply_to.tell(ModelStreamed(tag, self.now(), (Restarted(f"attempt {call.attempt}"),)))
 
         def emit(events: list[StreamEvent]) -> None:
-            call.emitted = True
+            # An attempt of which only its failure is known leaves nothing behind to be taken back.
+            call.emitted = call.emitted or not isinstance(events[0], Error)
             reply_to.tell(ModelStreamed(tag, now(), tuple(events)))
 
         def end(response: ModelResponse) -> None:

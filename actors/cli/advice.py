@@ -25,12 +25,15 @@ _ADVICE: Mapping[ErrorKind, str] = {
     ErrorKind.CONTEXT_LENGTH: "choose a model with a larger context window with --model",
     ErrorKind.TOOLS_UNSUPPORTED: "choose a model that takes tools with --model",
 }
+#: Where a credential is kept that no variable holds.
+_KEPT = {"copilot": "the login (`callboard login copilot`)"}
 _OTHERWISE = "run `callboard doctor` to see what is set up"
 
 
 def advice(kind: ErrorKind, model: str) -> str:
     """What to do, in a few words. `model` is provider/model."""
-    variable = key_variable(split_model(model)[0]) or "CALLBOARD_API_KEY"
+    provider, _ = split_model(model)
+    variable = _KEPT.get(provider) or key_variable(provider) or "CALLBOARD_API_KEY"
     return _ADVICE.get(kind, _OTHERWISE).format(variable=variable, model=model)
 
 

@@ -16,12 +16,13 @@ from typing import Any, Final
 
 from callboard.actors.cli.advice import advice
 from callboard.actors.cli.choices import settings_of
-from callboard.actors.parts import provider_of
+from callboard.actors.parts import route_for
 from callboard.actors.settings import Settings
 from callboard.protocol.content import UserMessage
 from callboard.protocol.errors import RuntimeFailure, UsageError
 from callboard.protocol.model import ModelRequest, ModelResponse, Sampling
 from callboard.providers.adapter import Provider
+from callboard.providers.rate_limit import RateLimits
 from callboard.providers.registry import KEY_VARIABLES, split_model
 from callboard.providers.response_builder import ResponseBuilder
 
@@ -95,9 +96,9 @@ async def _examine(settings: Settings, model: str) -> Finding:
         todo = f"ask a model of it: callboard doctor --model {provider}/MODEL"
         return Finding(provider, key, False, "not asked, no model of it is chosen", todo)
     try:
-        asked, name = provider_of(settings, model)
+        route = route_for(settings, model, RateLimits(time.monotonic, settings.rate_limits))
         started = time.monotonic()
-        response = await _ask(asked, name)
+        response = await _ask(route.provider, route.model)
     except UsageError as error:
         return Finding(model, key, False, "not asked", str(error))
     except TimeoutError:

@@ -1,4 +1,4 @@
-"""`callboard login copilot`: GitHub's device flow. The lasting token goes to the keyring or a file only you can read."""
+"""`callboard login copilot`: GitHub's device flow. The lasting token goes to a keyring or an owner-only file."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ Exit status: 0 done; 1 it failed (the model, the network, the index); 2 it was a
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -20,6 +21,8 @@ DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 def main(arguments: Sequence[str] | None = None) -> int:
     """The entry point; returns the exit status."""
     _prepare_streams()
+    # What matters to a person is said by the commands; without a handler, logging would print its warnings as well.
+    logging.getLogger("callboard").addHandler(logging.NullHandler())
     status = _run(arguments)
     try:
         sys.stdout.flush()
