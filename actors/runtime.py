@@ -23,6 +23,7 @@ from callboard.actors.kernel import (
     DeadLetter,
     Down,
     LoopScheduler,
+    NameTaken,
     Ref,
     Restart,
     Statistics,
@@ -110,55 +111,64 @@ class Runtime:
 
     # -- requests
 
-    async def ask(self, text: str, *, conversation: Conversation | None = None) -> Reply:
+    async def ask(self, text: str, *, conversation: Conversation | None = None, request_id: str = "") -> Reply:
         """Ask, and wait for the answer. Cancelling the waiting task cancels the request.
+
+        `request_id` names the request, so that another task can `cancel` it; "" makes one up.
 
         Raises ModelCallFailed (a ProviderError) when the model could not be asked, RequestEnded when the request was
         cancelled or ran out of time or budget (both have `.reply`), UsageError for an empty text.
         """
         answer = Answer(conversation or Conversation())
-        request_id = _new_request_id()
-        self._begin(text, request_id, answer, answer)
+        begun = self._begin(text, request_id, answer, answer)
         try:
             return await asyncio.wrap_future(answer.future)
         except asyncio.CancelledError:
-            self.cancel(request_id)
+            self.cancel(begun)
             raise
 
-    def ask_sync(self, text: str, *, conversation: Conversation | None = None) -> Reply:
+    def ask_sync(self, text: str, *, conversation: Conversation | None = None, request_id: str = "") -> Reply:
         """`ask`, for code without an event loop. Ctrl-C while it waits cancels the request."""
         answer = Answer(conversation or Conversation())
-        request_id = _new_request_id()
-        self._begin(text, request_id, answer, answer)
+        begun = self._begin(text, request_id, answer, answer)
         try:
             return answer.future.result()
         except KeyboardInterrupt:
-            self.cancel(request_id)
+            self.cancel(begun)
             raise
 
-    def stream(self, text: str, *, conversation: Conversation | None = None) -> Stream:
+    def stream(self, text: str, *, conversation: Conversation | None = None, request_id: str = "") -> Stream:
         """Ask, and see everything as it happens: `async for event in runtime.stream(text)`; the Reply comes last.
 
         Call it where an event loop runs. Raises what `ask` raises, from the iteration.
         """
-        stream = Stream(Answer(conversation or Conversation()), self.cancel, _new_request_id())
-        self._begin(text, stream.request_id, stream.answer, stream)
+        request_id = request_id or _new_request_id()
+        stream = Stream(Answer(conversation or Conversation()), self.cancel, RequestId(request_id))
+        self._begin(text, request_id, stream.answer, stream)
         return stream
 
-    def cancel(self, request_id: RequestId, reason: str = "cancelled by the caller") -> bool:
+    def cancel(self, request_id: str, reason: str = "cancelled by the caller") -> bool:
         """End a request: its model stream, its running tools, its waiting approvals. False if it is not running."""
-        return self._live().cancel(request_id, reason)
+        return self._live().cancel(RequestId(request_id), reason)
 
-    def _begin(self, text: str, request_id: RequestId, answer: Answer, subscriber: Subscriber) -> None:
+    def _begin(self, text: str, request_id: str, answer: Answer, subscriber: Subscriber) -> RequestId:
         if not text.strip():
             raise UsageError("the question is empty; say what you want to know")
+        if "/" in request_id:
+            raise UsageError(f"the request id {request_id!r} has a slash in it; leave it out")
         running = self._live()
         if running.open_requests >= self.settings.max_concurrent_requests:
             raise RuntimeFailure(f"overloaded: {running.open_requests} requests are running; try again later")
         answer.conversation.take()
         history = answer.conversation.messages
-        question = Question(_tag_of(request_id), history, UserMessage.of(text), self._parts.options)
-        running.begin(question, answer, subscriber)
+        begun = RequestId(request_id or _new_request_id())
+        question = Question(_tag_of(begun), history, UserMessage.of(text), self._parts.options)
+        try:
+            running.begin(question, answer, subscriber)
+        except NameTaken:
+            answer.conversation.release()
+            raise UsageError(f"a request with the id {request_id!r} is running; choose another") from None
+        return begun
 
     async def refresh_index(
         self, progress: Callable[[Any], None] | None = None, *, timeout_seconds: float = REFRESH_TIMEOUT_SECONDS
@@ -257,8 +267,8 @@ class _Running:
         self._scheduler.stop(SHUTDOWN_SECONDS)
 
 
-def _new_request_id() -> RequestId:
-    return RequestId(uuid.uuid4().hex)
+def _new_request_id() -> str:
+    return uuid.uuid4().hex
 
 
 def _tag_of(request_id: RequestId) -> Tag:

@@ -17,6 +17,7 @@ from callboard.protocol.errors import RuntimeFailure
 from callboard.protocol.events import (
     ModelFailed,
     ModelStreamed,
+    RequestStarted,
     ToolCallCancelled,
     ToolCallCompleted,
     ToolCallFailed,
@@ -27,7 +28,8 @@ from callboard.protocol.ids import RequestId
 from callboard.protocol.stream import Error, StreamEvent
 
 StreamItem = (
-    StreamEvent
+    RequestStarted
+    | StreamEvent
     | RunTool
     | ToolCallStarted
     | ToolCallCompleted
@@ -38,12 +40,14 @@ StreamItem = (
     | Note
     | Reply
 )
-"""What `Runtime.stream` gives: the model's events, what happens to its calls, notes, and the Reply last."""
+"""What `Runtime.stream` gives: RequestStarted with the tag, the model's events, what happens to its calls, notes, and
+the Reply last."""
 
 #: Events a slow consumer may leave unread: about a hundred full answers. The request goes on without it.
 MAX_UNREAD_EVENTS = 200_000
 
 _SHOWN = (
+    RequestStarted,
     RunTool,
     ToolCallStarted,
     ToolCallCompleted,
