@@ -9,6 +9,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -65,20 +66,19 @@ class ForkServerProcess:
         """False from the moment that it is known to be lost."""
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._control.setblocking(False)
-        with theirs:
-            code = _CODE.format(path=sys.path, fd=theirs.fileno(), memory=memory_bytes)
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", code],
-                pass_fds=(theirs.fileno(),),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                env=child_environment(environment),
-                start_new_session=True,
-            )
-        self._pidfd = os.pidfd_open(self._process.pid)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._pidfd = -1
         loop.add_reader(self._control.fileno(), self._readable)
-        loop.add_reader(self._pidfd, self._gone)
+        code = _CODE.format(path=sys.path, fd=theirs.fileno(), memory=memory_bytes)
+        # On a thread of its own: starting a process waits for its exec, 1 ms at rest and 100 on a busy machine. What is
+        # sent to it until then waits in the socket.
+        start = threading.Thread(
+            target=self._launch,
+            args=(theirs, code, child_environment(environment)),
+            name="callboard-launch",
+            daemon=True,
+        )
+        start.start()
 
     def spawn(self, number: int, descriptors: tuple[int, int]) -> None:
         """Fork a child with this call socket and this output pipe."""
@@ -100,7 +100,36 @@ class ForkServerProcess:
     def kill(self) -> None:
         """End it now; its children die with it. Only when it does not listen."""
         self.listens = False
-        self._process.kill()  # does nothing once it has been reaped
+        if self._process is not None:
+            self._process.kill()  # does nothing once it has been reaped
+
+    def _launch(self, theirs: socket.socket, code: str, environment: Mapping[str, str]) -> None:
+        process = None
+        with theirs:
+            try:
+                process = subprocess.Popen(
+                    [sys.executable, "-c", code],
+                    pass_fds=(theirs.fileno(),),
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.PIPE,
+                    env=environment,
+                    start_new_session=True,
+                )
+            except OSError:
+                logger.exception("the fork server of the tool workers could not be started")
+        with contextlib.suppress(RuntimeError):  # the loop is closed; what has been started sees our end closed too
+            self._loop.call_soon_threadsafe(self._launched, process)
+
+    def _launched(self, process: subprocess.Popen[bytes] | None) -> None:
+        if process is None:
+            self._end_of_it("it could not be started")
+            return
+        self._process = process
+        self._pidfd = os.pidfd_open(process.pid)
+        self._loop.add_reader(self._pidfd, self._gone)
+        if not self.listens:
+            process.kill()
 
     def _send(self, ask: Ask, number: int, descriptors: tuple[int, ...]) -> None:
         if self._closing:
@@ -130,22 +159,24 @@ class ForkServerProcess:
                 return
 
     def _gone(self) -> None:
+        process = self._process
+        assert process is not None
+        assert process.stderr is not None
         self._loop.remove_reader(self._pidfd)
         os.close(self._pidfd)
-        status = self._process.wait()
-        assert self._process.stderr is not None
-        with self._process.stderr as stderr:
+        status = process.wait()
+        with process.stderr as stderr:
             os.set_blocking(stderr.fileno(), False)
             complaint = b""
             with contextlib.suppress(BlockingIOError):
                 complaint = os.read(stderr.fileno(), 65_536)
+        self._end_of_it(f"it ended with status {status}\n{complaint.decode(errors='replace')}")
+
+    def _end_of_it(self, why: str) -> None:
+        self.listens = False
         if not self._closing:
             self._closing = True
             self._loop.remove_reader(self._control.fileno())
             self._control.close()
-            logger.error(
-                "the fork server of the tool workers ended with status %s\n%s",
-                status,
-                complaint.decode(errors="replace"),
-            )
+            logger.error("the fork server of the tool workers is lost: %s", why)
         self._lost()

@@ -1,0 +1,208 @@
+"""Task workers: async tools share a loop, and none of them can take it from the others for good."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from callboard.actors.tools import tool
+from callboard.actors.worker import CountAbandoned, Terminal
+from callboard.actors.worker_stage import ToolStage
+from callboard.protocol.events import (
+    ToolCallCancelled,
+    ToolCallCompleted,
+    ToolCallFailed,
+    ToolCallStarted,
+    ToolCallTimedOut,
+)
+from callboard.protocol.limits import TOOL_GRACE_SECONDS
+from callboard.protocol.tools import FailureCode, Isolation
+
+KILL_SECONDS = TOOL_GRACE_SECONDS + 0.5
+
+
+@pytest.fixture
+def stage() -> Iterator[ToolStage]:
+    with ToolStage() as stage:
+        yield stage
+    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("callboard-tools")]
+
+
+@tool
+async def add(a: int, b: int) -> int:
+    await asyncio.sleep(0)
+    return a + b
+
+
+@tool
+async def wait_for_ever() -> None:
+    await asyncio.Event().wait()
+
+
+def content_of(event: Terminal) -> object:
+    assert isinstance(event, ToolCallCompleted), event
+    return json.loads(event.content)
+
+
+def test_a_hundred_calls_side_by_side(stage: ToolStage) -> None:
+    barrier = asyncio.Barrier(100)
+
+    @tool
+    async def meet(number: int) -> int:
+        await barrier.wait()
+        return number
+
+    calls = [stage.start(meet, json.dumps({"number": number})) for number in range(100)]
+    assert [content_of(call.wait()) for call in calls] == list(range(100))
+    assert all([type(event) for event in call.events] == [ToolCallStarted, ToolCallCompleted] for call in calls)
+
+
+def fail(error: BaseException) -> None:
+    raise error
+
+
+DEATHS: dict[str, tuple[Callable[[], object], FailureCode, str]] = {
+    "an exception": (lambda: fail(ValueError("wrong")), FailureCode.TOOL_ERROR, "ValueError: wrong"),
+    "sys.exit": (lambda: sys.exit(3), FailureCode.CRASHED, "the tool called sys.exit(3)"),
+    "KeyboardInterrupt": (lambda: fail(KeyboardInterrupt()), FailureCode.TOOL_ERROR, "KeyboardInterrupt"),
+    "CancelledError": (lambda: fail(asyncio.CancelledError()), FailureCode.TOOL_ERROR, "CancelledError"),
+    "GeneratorExit": (lambda: fail(GeneratorExit()), FailureCode.TOOL_ERROR, "GeneratorExit"),
+}
+
+
+@pytest.mark.parametrize("how", DEATHS)
+def test_each_way_to_die_is_one_failure_and_its_neighbour_goes_on(stage: ToolStage, how: str) -> None:
+    raise_it, code, message = DEATHS[how]
+    go = asyncio.Event()
+
+    @tool
+    async def neighbour() -> str:
+        await go.wait()
+        return "well"
+
+    @tool
+    async def die() -> None:
+        try:
+            raise_it()
+        finally:
+            go.set()
+
+    beside = stage.start(neighbour, "{}")
+    event = stage.call(die)
+    assert isinstance(event, ToolCallFailed)
+    assert (event.failure.code, event.failure.message) == (code, message)
+    assert content_of(beside.wait()) == "well"
+
+
+def test_a_call_is_cancelled_at_its_deadline_and_cleans_up(stage: ToolStage) -> None:
+    cleaned = threading.Event()
+
+    @tool
+    async def careful() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            cleaned.set()
+
+    call = stage.start(careful, "{}", timeout_seconds=0.1)
+    assert isinstance(call.wait(), ToolCallTimedOut)
+    assert cleaned.is_set()
+    assert call.ended_at - call.started_at < 0.1 + TOOL_GRACE_SECONDS
+
+
+def test_stopping_cancels(stage: ToolStage) -> None:
+    call = stage.start(wait_for_ever, "{}", timeout_seconds=30)
+    stage.stop(call)
+    assert isinstance(call.wait(), ToolCallCancelled)
+
+
+def test_wrong_arguments_are_found_on_the_tool_loop(stage: ToolStage) -> None:
+    event = stage.call(add, a="x", b=1)
+    assert isinstance(event, ToolCallFailed)
+    assert event.failure.field == "a"
+
+
+async def swallow_cancellation() -> None:
+    while True:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            continue
+
+
+async def spin() -> None:
+    while True:
+        pass
+
+
+@pytest.mark.parametrize("misbehave", [swallow_cancellation, spin])
+def test_a_call_that_will_not_end_costs_its_loop_and_no_thread(stage: ToolStage, misbehave: Callable[[], Any]) -> None:
+    @tool
+    async def stubborn() -> None:
+        await misbehave()
+
+    assert content_of(stage.call(add, a=1, b=2)) == 3
+    threads = threading.active_count()
+    call = stage.start(stubborn, "{}", timeout_seconds=0.1)
+    assert isinstance(call.wait(), ToolCallTimedOut)
+    assert call.ended_at - call.started_at < 0.1 + KILL_SECONDS
+    assert content_of(stage.call(add, a=1, b=2)) == 3
+    until = time.monotonic() + 5
+    while threading.active_count() > threads and time.monotonic() < until:
+        stage.call(add, a=1, b=2)
+    assert threading.active_count() == threads
+
+
+def test_a_blocked_loop_is_left_at_once_and_its_calls_go_on_afterwards(stage: ToolStage) -> None:
+    release, blocked = threading.Event(), threading.Event()
+
+    @tool
+    async def block() -> str:
+        blocked.set()
+        return "released" if release.wait(20) else "forgotten"
+
+    @tool
+    async def begun_before() -> str:
+        await asyncio.sleep(0.01)
+        return "to its end"
+
+    beside = stage.start(begun_before, "{}", timeout_seconds=30)
+    blocker = stage.start(block, "{}", timeout_seconds=30)
+    assert blocked.wait(10)
+    assert content_of(stage.call(add, a=1, b=2)) == 3, "on another loop, while this one is blocked"
+    release.set()
+    assert content_of(blocker.wait()) == "released"
+    assert content_of(beside.wait()) == "to its end"
+
+
+def test_a_call_that_blocks_in_c_is_counted_until_it_returns(stage: ToolStage) -> None:
+    release = threading.Event()
+
+    @tool
+    async def block() -> None:
+        release.wait(20)
+
+    pool = stage.pool(Isolation.TASK)
+    assert isinstance(stage.start(block, "{}", timeout_seconds=0.1).wait(), ToolCallTimedOut)
+    assert pool.ask(CountAbandoned()) == {"block": 1}
+    release.set()
+    until = time.monotonic() + 5
+    while pool.ask(CountAbandoned()) and time.monotonic() < until:
+        stage.call(add, a=1, b=2)
+    assert pool.ask(CountAbandoned()) == {}
+
+
+def test_stopping_the_pool_ends_its_calls_with_one_outcome() -> None:
+    with ToolStage() as stage:
+        call = stage.start(wait_for_ever, "{}", timeout_seconds=30)
+        stage.call(add, a=1, b=2)
+    assert isinstance(call.wait(), ToolCallCancelled)
+    assert len(call.events) == 2
