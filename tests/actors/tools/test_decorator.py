@@ -1,0 +1,243 @@
+"""@tool: what a model is told of a function, and what is refused, with the parameter named and the remedy."""
+
+from __future__ import annotations
+
+import datetime
+import enum
+import socket
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import cloudpickle  # type: ignore[import-untyped]
+import pytest
+from pydantic import BaseModel, Field
+
+from callboard.actors.tools import Tool, ToolContext, tool
+from callboard.protocol.errors import UsageError
+from callboard.protocol.tools import Isolation, Latency, Risk
+
+
+class Unit(enum.StrEnum):
+    CELSIUS = "C"
+    FAHRENHEIT = "F"
+
+
+class Place(BaseModel):
+    title: str = Field(description="As on the map.")
+    altitude: float = 0.0
+
+
+@tool(risk="network", timeout=2.5, concurrency=2, latency="long", idempotent=True)
+def forecast(place: Place, context: ToolContext, days: int = 1, unit: Unit = Unit.CELSIUS) -> list[str]:
+    """Tell the weather.
+
+    Not for seafarers.
+
+    Args:
+        place: Where.
+        days: How many days
+            from today.
+    """
+    return [f"{place.title} {unit} {context.effect_id}"] * days
+
+
+def test_the_definition_is_what_signature_and_docstring_say() -> None:
+    definition = forecast.definition
+    assert definition.name == "forecast"
+    assert definition.description == "Tell the weather.\n\nNot for seafarers."
+    parameters = definition.parameters
+    assert parameters["type"] == "object"
+    assert parameters["required"] == ["place"]
+    assert parameters["additionalProperties"] is False
+    properties = parameters["properties"]
+    assert list(properties) == ["place", "days", "unit"], "the context is not the model's business"
+    assert properties["days"] == {"type": "integer", "description": "How many days\nfrom today.", "default": 1}
+    assert properties["unit"]["default"] == "C"
+    assert properties["place"]["description"] == "Where."
+    place = parameters["$defs"]["Place"]
+    assert "title" not in place, "titles repeat the names"
+    assert place["properties"]["title"] == {"type": "string", "description": "As on the map."}
+
+
+def test_the_contract_is_what_the_decorator_says() -> None:
+    contract = forecast.contract
+    assert (contract.risk, contract.latency, contract.isolation) == (Risk.NETWORK, Latency.LONG, Isolation.PROCESS)
+    assert (contract.timeout_seconds, contract.concurrency, contract.idempotent) == (2.5, 2, True)
+
+
+def test_bare_it_has_defaults_and_is_still_the_function() -> None:
+    @tool
+    def double(number: int) -> int:
+        return 2 * number
+
+    @tool
+    async def later(number: int) -> int:
+        return number
+
+    assert isinstance(double, Tool)
+    assert double(4) == 8
+    assert double.contract.isolation is Isolation.PROCESS
+    assert double.contract.timeout_seconds == 30
+    assert later.contract.isolation is Isolation.TASK
+
+
+def test_names_of_the_defining_function_are_found() -> None:
+    class Local(BaseModel):
+        depth: int
+
+    @tool
+    def look(local: Local) -> int:
+        return local.depth
+
+    assert look.definition.parameters["$defs"]["Local"]["properties"] == {"depth": {"type": "integer"}}
+
+
+def test_arguments_may_be_called_like_methods_of_pydantic() -> None:
+    @tool
+    def awkward(json: str, copy: int, model_config: bool, schema: list[str]) -> None: ...
+
+    assert list(awkward.definition.parameters["properties"]) == ["json", "copy", "model_config", "schema"]
+
+
+@dataclass
+class Range:
+    first: datetime.date
+    last: datetime.date | None = None
+
+
+@pytest.mark.parametrize(
+    ("annotation", "schema"),
+    [
+        (str, {"type": "string"}),
+        (Literal["a", "b"], {"enum": ["a", "b"], "type": "string"}),
+        (Annotated[int, Field(ge=1, le=5)], {"type": "integer", "minimum": 1, "maximum": 5}),
+        (
+            dict[str, list[float]],
+            {"type": "object", "additionalProperties": {"type": "array", "items": {"type": "number"}}},
+        ),
+        (int | None, {"anyOf": [{"type": "integer"}, {"type": "null"}]}),
+        (Range, {"$ref": "#/$defs/Range"}),
+        (Any, {}),
+    ],
+)
+def test_types_become_json_schema(annotation: Any, schema: dict[str, Any]) -> None:
+    def look(value: str) -> None: ...
+
+    look.__annotations__["value"] = annotation
+    assert tool(look).definition.parameters["properties"]["value"] == schema
+
+
+# -- refusals -------------------------------------------------------------------------------------------------------
+
+
+def untyped(city) -> None: ...  # type: ignore[no-untyped-def]
+
+
+def socketed(line: socket.socket) -> None: ...
+
+
+def unknown(city: Nowhere) -> None: ...  # type: ignore[name-defined]  # noqa: F821
+
+
+def starred(*cities: str) -> None: ...
+
+
+def keyworded(**cities: str) -> None: ...
+
+
+def positional(city: str, /) -> None: ...
+
+
+def opened() -> socket.socket:
+    return socket.socket()
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (untyped, ["'city'", "annotate it"]),
+        (socketed, ["'line'", "socket", "no JSON Schema", "use a type"]),
+        (unknown, ["'city'", "Nowhere", "define that name"]),
+        (starred, ["'cities'", "list[...]"]),
+        (keyworded, ["'cities'", "dict[str, ...]"]),
+        (positional, ["'city'", "remove the `/`"]),
+        (opened, ["result", "socket", "return a str"]),
+    ],
+)
+def test_a_signature_that_no_model_can_fill_is_refused(function: Callable[..., Any], words: list[str]) -> None:
+    with pytest.raises(UsageError) as refusal:
+        tool(function)
+    assert [word for word in [function.__name__, *words] if word not in str(refusal.value)] == []
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"timeout": 0}, ["timeout=0", "600"]),
+        ({"timeout": 601}, ["timeout=601", "600"]),
+        ({"timeout": float("nan")}, ["timeout=nan", "number of seconds"]),
+        ({"timeout": "10"}, ["timeout='10'", "number of seconds"]),
+        ({"concurrency": 0}, ["concurrency=0", "1 or more"]),
+        ({"risk": "none"}, ["risk='none'", "read, write, execute, network"]),
+        ({"latency": "slow"}, ["latency='slow'", "short, long"]),
+        ({"isolation": "ray"}, ["isolation='ray'", "process, task, thread"]),
+        ({"isolation": "task"}, ["isolation='task'", "async def"]),
+        ({"name": "get weather"}, ["'get weather'", "1 to 64"]),
+        ({"name": "x" * 65}, ["1 to 64"]),
+    ],
+)
+def test_an_option_out_of_range_is_refused(options: dict[str, Any], words: list[str]) -> None:
+    def look() -> None: ...
+
+    with pytest.raises(UsageError) as refusal:
+        tool(**options)(look)
+    assert [word for word in words if word not in str(refusal.value)] == []
+
+
+def test_process_isolation_of_an_async_def_is_refused() -> None:
+    async def look() -> None: ...
+
+    with pytest.raises(UsageError, match=r"look.*'process'.*async def"):
+        tool(isolation="process")(look)
+
+
+def test_something_that_is_no_function_is_refused() -> None:
+    with pytest.raises(UsageError, match="needs a function, not int"):
+        tool(3)  # type: ignore[call-overload]
+
+
+# -- shipping -------------------------------------------------------------------------------------------------------
+
+
+def test_a_closure_that_cannot_be_shipped_is_refused_with_the_variable_named() -> None:
+    gate = threading.Lock()
+
+    @tool
+    def guarded() -> bool:
+        return gate.acquire()
+
+    with pytest.raises(UsageError, match=r"guarded.*'gate'.*isolation='thread'"):
+        guarded.check()
+
+
+def test_a_thread_tool_need_not_be_shipped() -> None:
+    gate = threading.Lock()
+
+    @tool(isolation="thread")
+    def guarded() -> bool:
+        return gate.acquire()
+
+    guarded.check()
+
+
+def test_a_tool_may_use_names_that_are_defined_after_it() -> None:
+    @tool
+    def early() -> str:
+        return late()
+
+    def late() -> str:
+        return "late"
+
+    assert cloudpickle.loads(early.packed).function() == "late"
