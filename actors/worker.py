@@ -196,6 +196,7 @@ class ToolPool(Actor):
     def _tell_outcome(self, call: Call, result: Result, output: str) -> None:
         if call.timer is not None:
             call.timer.cancel()
+            call.timer = None  # it holds the call as the call holds it
         self._calls.pop(call.run.tag, None)
         # On the control lane, as the start: an outcome is never refused, and there are no more of them than calls.
         call.reply_to.tell_control(_outcome(call, result, output, self.now()))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any
+from typing import Any, Final
 
 from callboard.protocol.content import AssistantPart, Replay, ServerTool, Text, Thinking, ToolCall
 from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind
@@ -71,23 +71,12 @@ class ResponseBuilder:
         self._parts: list[_Prose | _Call | _Server] = []
         self._calls: dict[CallId, _Call] = {}
         self._end: Done | Error | None = None
-        self._on: dict[type[Any], Any] = {
-            TextDelta: self._prose,
-            ThinkingDelta: self._prose,
-            ToolCallStart: self._start,
-            ToolCallDelta: self._delta,
-            ToolCallComplete: self._complete,
-            ServerToolEvent: self._server,
-            Restarted: self._restart,
-            Done: self._finish,
-            Error: self._finish,
-        }
 
     def feed(self, events: Iterable[StreamEvent]) -> None:
         """Take events in. Those after the Done or Error are void."""
         for event in events:
             if self._end is None:
-                self._on[event.__class__](event)
+                _ON[event.__class__](self, event)
 
     def response(self) -> ModelResponse:
         """The turn. Without Done or Error it is cut off: its `error` says TRUNCATED."""
@@ -138,6 +127,20 @@ class ResponseBuilder:
 
     def _finish(self, event: Done | Error) -> None:
         self._end = event
+
+
+#: Functions, not bound methods in each builder: those would keep every builder alive until the garbage collector runs.
+_ON: Final[dict[type[Any], Callable[[ResponseBuilder, Any], None]]] = {
+    TextDelta: ResponseBuilder._prose,
+    ThinkingDelta: ResponseBuilder._prose,
+    ToolCallStart: ResponseBuilder._start,
+    ToolCallDelta: ResponseBuilder._delta,
+    ToolCallComplete: ResponseBuilder._complete,
+    ServerToolEvent: ResponseBuilder._server,
+    Restarted: ResponseBuilder._restart,
+    Done: ResponseBuilder._finish,
+    Error: ResponseBuilder._finish,
+}
 
 
 def build_response(events: Iterable[StreamEvent]) -> ModelResponse:

@@ -10,7 +10,7 @@ All of an incarnation's life happens on its executor. Only a kill comes from els
 import logging
 from collections.abc import Callable
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from pykka.messages import ProxyCall, ProxyGetAttr, ProxySetAttr
 
@@ -22,7 +22,7 @@ from .monitors import Down, ExitReason, Monitor
 from .ref import Ref
 from .reply import Ask, ReplyTo
 from .restart import Restart, wants_restart
-from .scheduler import TURN_SECONDS, Executor
+from .scheduler import LOOKS_AT_CLOCK, TURN_SECONDS, Executor
 
 if TYPE_CHECKING:
     from .system import ActorSystem
@@ -146,12 +146,10 @@ class Cell:
         system, epoch = self.system, self._epoch
         take, receive = self.mailbox.take, actor.on_receive
         left = system.turn_messages
-        # The pump has just looked at the clock; a turn of one message, which most are, need not look again.
-        started = at = system.scheduler.turn_began
+        started = self.since_seconds = system.scheduler.turn_began
         item = take()
         while item is not NOTHING:
             self.current = item
-            self.since_seconds = at
             try:
                 if type(item) not in _SPECIAL:
                     receive(item)
@@ -170,15 +168,13 @@ class Cell:
                 return
             self.current = NOTHING
             left -= 1
-            if not left:
-                if not self.mailbox.sleep():
-                    self.executor.call_soon(self.run)
-                return
+            if left % LOOKS_AT_CLOCK == 0:
+                self.since_seconds = at = system.now()
+                if not left or at - started > TURN_SECONDS:
+                    if not self.mailbox.sleep():
+                        self.executor.call_soon(self.run)
+                    return
             item = take()
-            if item is not NOTHING:
-                at = system.now()
-                if at - started > TURN_SECONDS:
-                    left = 1
 
     def _begin(self, epoch: int) -> Actor | None:
         """Make and start the next incarnation, if that is due; None when it failed or was given up meanwhile."""
@@ -274,6 +270,8 @@ class Cell:
             if self.state is State.DEAD:
                 return
             self.state = State.DEAD
+            # Cell and ref are a cycle and wait for the garbage collector; what the factory holds must not.
+            self._factory = _unmakeable
             monitors, self._monitors = self._monitors, None  # set while there was no incarnation
             replies, self._stop_replies = self._stop_replies, None
         for item in self.mailbox.close():
@@ -377,6 +375,10 @@ class Cell:
             return f"{self.name} start"
         item = self.mailbox.peek()
         return f"{self.name} {'-' if item is NOTHING else type_name(item)}"
+
+
+def _unmakeable() -> NoReturn:
+    raise NotSpawned("this actor is dead for good")
 
 
 def answer(actor: Actor, item: Any) -> None:
