@@ -135,7 +135,7 @@ class BaseDecoder(ABC):
             self._read_body(bytes(self._body), out)
         else:
             self._take_last(out)
-            if self._head and not self._last_data and not self._head.startswith(_STREAM_STARTS):
+            if not self._last_data and not _begins_a_stream(self._head):
                 self.fail_malformed(out, "the body is neither JSON nor an event stream.", self._head)
             elif not self.ended:
                 self.on_end(out, False)
@@ -216,6 +216,11 @@ class BaseDecoder(ABC):
         if not secret or len(secret) < _SHORTEST_SECRET or (secret not in error.message and secret not in error.raw):
             return error
         return replace(error, message=error.message.replace(secret, "***"), raw=error.raw.replace(secret, "***"))
+
+
+def _begins_a_stream(head: bytes) -> bool:
+    """Could these first bytes belong to an event stream? One that was cut off at once is still one."""
+    return any(head.startswith(start) or start.startswith(head) for start in _STREAM_STARTS)
 
 
 def _reason(error: Exception) -> str:

@@ -81,7 +81,7 @@ class ChatDecoder(BaseDecoder):
             self.fail_malformed(out, "the answer has no choices.", self._last_data)
             return
         for choice in choices if self._dialect.merge_choices else choices[:1]:
-            self._message(choice.get("index") or 0, choice.get("message") or {}, out)
+            self._message(choice.get("index") or 0, choice["message"], out)
             self._finish_reason = choice.get("finish_reason") or self._finish_reason
         self._end_turn(out)
 
