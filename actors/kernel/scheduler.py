@@ -30,6 +30,8 @@ logger = logging.getLogger("callboard.kernel")
 TURN_SECONDS: Final = 0.002
 #: Messages in one turn of one actor; at 1 us each far below TURN_SECONDS, so that neighbours need not wait for it.
 TURN_MESSAGES: Final = 64
+#: The clock is read at every fourth message and turn: it costs 0.08 us, a tenth of what handling a message does.
+LOOKS_AT_CLOCK: Final = 4
 
 Run = Callable[[], object]
 
@@ -66,7 +68,7 @@ class Scheduler(Executor, Protocol):
 
     @property
     def turn_began(self) -> float:
-        """What `now()` was when the present callback began."""
+        """What `now()` was when the present callback began, or a few short ones before it."""
 
     def now(self) -> float:
         """Seconds on a clock that never goes back."""
@@ -162,7 +164,7 @@ class LoopScheduler:
         self.loop: asyncio.AbstractEventLoop = new_event_loop()
         #: What runs now, for the watchdog.
         self.running: object = None
-        #: What `now()` was when that began.
+        #: What `now()` was when that began, or up to LOOKS_AT_CLOCK turns before.
         self.turn_began = self.now()
         #: Callbacks that let an exception escape. Actors never do; what else is posted may.
         self.escaped = 0
@@ -241,6 +243,7 @@ class LoopScheduler:
         ready, now = self._ready, self.now
         self.turn_began = at = now()
         until = at + TURN_SECONDS
+        ran = 0
         while ready:
             self.running = run = ready.popleft()
             try:
@@ -248,9 +251,11 @@ class LoopScheduler:
             except BaseException:
                 self.escaped += 1
                 logger.exception("%s: an exception escaped %r", self._name, run)
-            self.turn_began = at = now()
-            if at >= until:
-                break
+            ran += 1
+            if ran % LOOKS_AT_CLOCK == 0:
+                self.turn_began = at = now()
+                if at >= until:
+                    break
         self.running = None
         self._pump_posted = False
         if ready and not self._pump_posted:  # cut short, or posted in between
