@@ -17,7 +17,7 @@ from callboard.protocol.commands import (
 from callboard.protocol.content import AssistantMessage, Message, SystemMessage, ToolCall, ToolMessage
 from callboard.protocol.events import CancelRequested, DeadlinePassed, ModelResponded, ToolsLost
 from callboard.protocol.ids import Tag
-from callboard.protocol.limits import CALL_BACKSTOP_SECONDS, CLOCK_TOLERANCE_SECONDS
+from callboard.protocol.limits import CALL_BACKSTOP_SECONDS, CLOCK_TOLERANCE_SECONDS, MAX_CALL_SENDS
 from callboard.protocol.options import ToolOffer
 from callboard.protocol.states import CALL_TRANSITIONS, TERMINAL_CALL_STATES, CallState
 from callboard.protocol.tools import ToolFailure
@@ -26,7 +26,7 @@ from callboard.protocol.tools import ToolFailure
 class OpenCall:
     """One call and where it stands."""
 
-    __slots__ = ("call", "deadline_at", "offer", "result", "runs", "state", "tag")
+    __slots__ = ("call", "deadline_at", "offer", "result", "runs", "sends", "state", "tag")
 
     def __init__(self, tag: Tag, call: ToolCall, offer: ToolOffer | None) -> None:
         self.tag = tag
@@ -36,6 +36,7 @@ class OpenCall:
         self.deadline_at: float | None = None
         """None before it is sent: waiting for a person has no deadline but the request's."""
         self.runs = 0
+        self.sends = 0
         self.result: ToolMessage | None = None
 
     def enter(self, event: type[Any], state: CallState) -> None:
@@ -75,6 +76,7 @@ class Batch:
         """Hand a call to the dispatcher; its time begins now."""
         assert call.offer is not None
         call.enter(event, CallState.SENT)
+        call.sends += 1
         deadline_at = min(at + call.offer.contract.timeout_seconds, self._request_deadline_at)
         call.deadline_at = deadline_at
         return RunTool(call.tag, call.call.name, call.call.arguments, deadline_at, call.effect_id)
@@ -126,10 +128,14 @@ class Batch:
             assert call.offer is not None
             if call.state is CallState.AWAITING_APPROVAL:
                 commands.append(self.ask(call, ToolsLost))
-            elif call.state is CallState.SENT or (call.offer.contract.idempotent and call.runs < max_runs):
+                continue
+            unstarted = call.state is CallState.SENT
+            may_run = unstarted or (call.offer.contract.idempotent and call.runs < max_runs)
+            if may_run and call.sends < MAX_CALL_SENDS:
                 commands.append(self.send(call, ToolsLost, at))
             else:
-                self.fail(call, ToolsLost, CallState.FAILED, failures.outcome_unknown(call.call.name))
+                failure = (failures.never_started if unstarted else failures.outcome_unknown)(call.call.name)
+                self.fail(call, ToolsLost, CallState.FAILED, failure)
         # After a crash the timer is gone too.
         self._timer_at = None
         return commands + self.watch()

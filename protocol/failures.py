@@ -104,3 +104,12 @@ def outcome_unknown(name: ToolName) -> ToolFailure:
         "The call had begun when whoever ran it was lost; nobody knows whether it had its effect.",
         retry_hint="Look at what it would have changed before you send it again.",
     )
+
+
+def never_started(name: ToolName) -> ToolFailure:
+    return ToolFailure(
+        name,
+        FailureCode.CRASHED,
+        "The call was not run: whoever was to run it was lost each time it was sent.",
+        retry_hint="Do not send this call again; change its arguments, or go on without it.",
+    )

@@ -25,6 +25,9 @@ MAX_CALLS_PER_STEP: Final = 128
 REPEATED_CALL_LIMIT: Final = 3
 #: Incomplete turns (cut arguments, malformed calls) asked again before the request fails.
 MAX_STEP_RETRIES: Final = 2
+#: Times one call is handed to a dispatcher. A call that three of them did not outlive is what killed them, and a fourth
+#: would be one failure nearer to the end of the whole tree.
+MAX_CALL_SENDS: Final = 3
 
 #: No byte from the model for this long is an error, not a wait: reasoning models send keep-alives well within a minute.
 STREAM_IDLE_TIMEOUT_SECONDS: Final = 90.0

@@ -129,7 +129,8 @@ CALL_TRANSITIONS: Mapping[CallState, Mapping[type[Any], tuple[CallState, ...]]] 
         },
         CallState.SENT: {
             ToolCallStarted: (CallState.RUNNING,),
-            ToolsLost: (CallState.SENT,),
+            # Sent again; FAILED when each of several dispatchers that had it was lost.
+            ToolsLost: (CallState.SENT, CallState.FAILED),
             **_OUTCOMES,
             **_ENDS_ANY_CALL,
         },

@@ -47,6 +47,7 @@ _ENDED_BY_SESSION = frozenset(
         FailureCode.TIMED_OUT,
         FailureCode.CANCELLED,
         FailureCode.OUTCOME_UNKNOWN,
+        FailureCode.CRASHED,
     }
 )
 _CODE_OF = {"ToolCallTimedOut": "timed_out", "ToolCallCancelled": "cancelled", "ApprovalDenied": "denied"}
