@@ -45,6 +45,8 @@ ADAPTIVE_EFFORTS: Final = {
 }  # fmt: skip
 #: Claude 4.6 and later: `thinking: adaptive`. A date ("claude-opus-4-20250514") is no minor version.
 _ADAPTIVE_MODEL: Final = re.compile(r"claude-[a-z]+-(?:4[-.](?:[6-9]|[1-9]\d)(?!\d)|[5-9](?!\d)|[1-9]\d(?!\d))")
+#: Claude 4.7 and later: 400 "`temperature` is deprecated for this model".
+_NO_SAMPLING_MODEL: Final = re.compile(r"claude-[a-z]+-(?:4[-.](?:[7-9]|[1-9]\d)(?!\d)|[5-9](?!\d)|[1-9]\d(?!\d))")
 
 _TOOL_CHOICES: Final = {
     ToolChoiceMode.AUTO: "auto",
@@ -225,15 +227,12 @@ class _Encoding:
     def _sampling(self, sampling: Sampling) -> dict[str, Any]:
         if sampling.seed is not None:
             self.notes.append("seed: the API has none; left out")
-        return {
-            name: value
-            for name, value in (
-                ("temperature", sampling.temperature),
-                ("top_p", sampling.top_p),
-                ("stop_sequences", list(sampling.stop) or None),
-            )
-            if value is not None
-        }
+        knobs = {"temperature": sampling.temperature, "top_p": sampling.top_p}
+        sent = {name: value for name, value in knobs.items() if value is not None}
+        if _NO_SAMPLING_MODEL.search(self.request.model):
+            self.notes += [f"{name}: this model takes none; left out" for name in sent]
+            sent = {}
+        return {**sent, "stop_sequences": list(sampling.stop)} if sampling.stop else sent
 
     def _thinking(self, sampling: Sampling) -> dict[str, Any]:
         effort = sampling.reasoning_effort

@@ -169,6 +169,16 @@ def test_sampling_and_options() -> None:
     assert "stream" not in sent
 
 
+def test_a_model_that_takes_no_sampling_gets_none_and_that_is_noted() -> None:
+    sampling = Sampling(temperature=0.5, top_p=0.9)
+    for model in ("claude-opus-4-7", "claude-opus-4.8", "claude-sonnet-5-5", "claude-fable-5"):
+        wire = ADAPTER.encode(ModelRequest(model, (UserMessage.of("Hi"),), sampling=sampling))
+        assert len(wire.notes) == 2
+        assert not {"temperature", "top_p"} & set(json.loads(wire.body))
+    for model in ("claude-opus-4-20250514", "claude-sonnet-4-5", "claude-sonnet-4-6", "claude-3-5-haiku-20241022"):
+        assert body(ADAPTER, model=model, sampling=sampling)["top_p"] == 0.9
+
+
 def test_effort_is_a_budget_or_adaptive_by_model() -> None:
     effort = Sampling(reasoning_effort="medium")
     budget = body(ADAPTER, model="claude-sonnet-4-5-20250929", sampling=effort)
