@@ -9,8 +9,8 @@ from callboard.actors.cli.progress import IndexProgress
 from callboard.actors.index import CodeIndex, RefreshSummary
 
 
-async def run(options: argparse.Namespace) -> None:
-    """Nothing else runs on this loop, so the refresh may hold it."""
+def run(options: argparse.Namespace) -> None:
+    """Not a coroutine: on a loop that it holds, Ctrl-C would wait for its end."""
     with CodeIndex.open(options.workspace) as code, IndexProgress() as progress:
         summary = code.refresh(progress)
     sys.stdout.write(sentence(summary) + "\n")

@@ -1,82 +1,19 @@
-"""`callboard`: reads the arguments, runs one command, and turns errors into one sentence and an exit status.
-
-Exit status: 0 done; 1 it failed (the model, the network, the index); 2 it was asked wrongly (usage); 130 Ctrl-C.
-"""
+"""The entry point. Thin, so that Ctrl-C is an answer and no traceback from the first moment on; shell.py does the rest."""
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from callboard.actors.cli.arguments import parser
-from callboard.protocol.errors import CallboardError, UsageError
-
-DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
+INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The entry point; returns the exit status."""
-    _prepare_streams()
-    # What matters to a person is said by the commands; without a handler, logging would print its warnings as well.
-    logging.getLogger("callboard").addHandler(logging.NullHandler())
-    status = _run(arguments)
+    """Run one command; returns the exit status (see shell.py)."""
     try:
-        sys.stdout.flush()
-    except OSError:
-        return _reader_gone()
-    return status
-
-
-def _run(arguments: Sequence[str] | None) -> int:
-    try:
-        options = parser().parse_args(arguments)
-        # A command is imported when it is called: a warm question takes well under a second, all imports half of that.
-        command = import_module(f"callboard.actors.cli.{options.module}")
-        asyncio.run(command.run(options))
-    except UsageError as error:
-        return _say(error, USAGE)
-    except CallboardError as error:
-        return _say(error, FAILED)
+        status: int = import_module("callboard.actors.cli.shell").run(arguments)
     except KeyboardInterrupt:
-        return _say("interrupted", INTERRUPTED)
-    except BrokenPipeError:
-        return _reader_gone()
-    except ModuleNotFoundError as missing:
-        if (missing.name or "").startswith("callboard"):
-            raise
-        return _say(f"this needs more than callboard's core ({missing}); type: pip install 'callboard[cli]'", FAILED)
-    except OSError as error:
-        return _say(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}", FAILED)
-    return DONE
-
-
-def _prepare_streams() -> None:
-    """What a terminal or a pipe cannot show is replaced, and closed streams (`>&-`) swallow what is written."""
-    for name in ("stdout", "stderr"):
-        stream = getattr(sys, name)
-        if stream is None:
-            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - as long as the process lives
-        else:
-            stream.reconfigure(errors="replace")
-
-
-def _reader_gone() -> int:
-    """The reader of our output has gone, as in `callboard ask ... | head -1`: nothing to say, nobody to hear it.
-
-    The interpreter flushes stdout once more at its end; what is left in it goes nowhere.
-    """
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return FAILED
-
-
-def _say(what: object, status: int) -> int:
-    try:
-        sys.stderr.write(f"callboard: {what}\n")
-        sys.stderr.flush()
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+        sys.stderr.write("callboard: interrupted\n")
+        return INTERRUPTED
     return status
