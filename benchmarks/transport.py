@@ -1,0 +1,89 @@
+"""What a model call costs above the bare loop: CPU a call of HttpProvider, aiohttp alone, and httpx's own client.
+
+    python benchmarks/transport.py
+
+A server in another process streams the same scripted answer to all rows, in as many socket writes as it has events; the
+rows take turns. All rows but ours only read bytes: the difference is what translating and the seam cost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import aiohttp
+import httpx
+from httpx_aiohttp import HttpxAiohttpClient
+
+from callboard.protocol.content import UserMessage
+from callboard.protocol.model import ModelRequest
+from callboard.providers.openai_chat import OpenAIChat
+from callboard.providers.transport import HttpProvider
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from support.model_server import ModelServer, stream
+
+CALLS = 150
+ROUNDS = 5
+REQUEST = ModelRequest("fake-1", (UserMessage.of("Hi"),))
+TEXT = "All the world's a stage, and all the men and women merely players. " * 3
+
+Row = Callable[[], Awaitable[int]]
+
+
+async def best_of(rows: dict[str, Row]) -> dict[str, float]:
+    """Microseconds of CPU a call, the best of the rounds."""
+    best = dict.fromkeys(rows, float("inf"))
+    for _ in range(ROUNDS):
+        for name, row in rows.items():
+            started = time.process_time()
+            for _ in range(CALLS):
+                assert await row() > 0
+            best[name] = min(best[name], (time.process_time() - started) / CALLS * 1e6)
+    return best
+
+
+async def compare(base_url: str) -> None:
+    adapter = OpenAIChat(base_url=base_url, api_key="k")
+    provider, session = HttpProvider(adapter), aiohttp.ClientSession()
+    over_aiohttp, stock = HttpxAiohttpClient(trust_env=False), httpx.AsyncClient(trust_env=False)
+    wire = adapter.encode(REQUEST)
+
+    async def ours() -> int:
+        return sum([len(events) async for events in provider.stream(REQUEST)])
+
+    async def bare() -> int:
+        async with session.post(wire.url, data=wire.body, headers=wire.headers) as response:
+            return sum([len(chunk) async for chunk in response.content.iter_chunked(16384)])
+
+    async def with_client(client: httpx.AsyncClient) -> int:
+        async with client.stream("POST", wire.url, content=wire.body, headers=dict(wire.headers)) as response:
+            return sum([len(chunk) async for chunk in response.aiter_raw()])
+
+    rows: dict[str, Row] = {
+        "aiohttp alone, bytes": bare,
+        "httpx client on aiohttp, bytes": lambda: with_client(over_aiohttp),
+        "httpx client on httpcore, bytes": lambda: with_client(stock),
+        "callboard, StreamEvents": ours,
+    }
+    cost = await best_of(rows)
+    floor = cost["aiohttp alone, bytes"]
+    for name, microseconds in cost.items():
+        print(f"  {name:<34} {microseconds:8.0f} us a call   {microseconds / floor:5.2f} x aiohttp alone")
+    for closing in (provider.aclose(), session.close(), over_aiohttp.aclose(), stock.aclose()):
+        await closing
+
+
+def main() -> None:
+    for fragment in (len(TEXT), 4):
+        answer = stream(text=TEXT, fragment=fragment)
+        print(f"An answer of {len(answer.steps)} events, a socket write each:")
+        with ModelServer([answer], by_turn=True) as server:
+            asyncio.run(compare(server.base_url))
+
+
+if __name__ == "__main__":
+    main()
