@@ -138,6 +138,10 @@ class ToolPool(Actor):
             logger.warning("call is already running, sent twice: %s", run.tag)
             return
         call = Call(run, message.tool, message.context, message.reply_to)
+        if run.deadline_at <= self.now():
+            call.ending = Ending.TIMED_OUT
+            self._tell_outcome(call, "", "")
+            return
         if len(self._waiting) >= MAX_WAITING_CALLS:
             failure = ToolFailure(run.name, FailureCode.OVERLOADED, f"{MAX_WAITING_CALLS} calls wait for a worker")
             self._tell_outcome(call, failure, "")

@@ -15,13 +15,13 @@ from typing import Final
 
 from callboard.actors.worker_frames import REPORT, REQUEST, Ask, Told
 from callboard.actors.worker_linux import IS_LINUX
-from callboard.protocol.errors import RuntimeFailure, UsageError
 
 logger = logging.getLogger("callboard.tools")
 
 #: All that children get of our environment: where things are and which language and time zone. Keys stay with us.
 ENVIRONMENT: Final = frozenset(
-    "PATH HOME USER LOGNAME SHELL LANG LANGUAGE TZ TMPDIR VIRTUAL_ENV SSL_CERT_FILE SSL_CERT_DIR".split()  # noqa: SIM905
+    ["PATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "HOME", "USER", "LOGNAME", "SHELL", "TMPDIR"]
+    + ["LANG", "LANGUAGE", "TZ", "SSL_CERT_FILE", "SSL_CERT_DIR"]
 )
 #: Reports read in one go.
 BATCH: Final = 256
@@ -40,6 +40,16 @@ def child_environment(extra: Mapping[str, str]) -> dict[str, str]:
     return {**allowed, **extra}
 
 
+def why_not() -> str:
+    """Why there can be no process isolation here, and what to do; empty where there can."""
+    remedy = "give the tool isolation='thread', or make it an `async def`"
+    if not IS_LINUX:
+        return f"process isolation needs Linux, this is {sys.platform}: {remedy}"
+    if not sys.executable:
+        return f"process isolation needs sys.executable, which is empty in this embedded interpreter: {remedy}"
+    return ""
+
+
 class ForkServerProcess:
     """Lives from its making until `lost` is called, once, when the process is gone and reaped."""
 
@@ -51,13 +61,6 @@ class ForkServerProcess:
         told: Callable[[Told, int, int], None],
         lost: Callable[[], None],
     ) -> None:
-        if not IS_LINUX:
-            raise UsageError(
-                f"process isolation needs Linux, this is {sys.platform}: give the tool isolation='thread', "
-                "or make it an `async def`"
-            )
-        if not sys.executable:
-            raise RuntimeFailure("process isolation needs sys.executable, which is empty in this embedded interpreter")
         self._loop = loop
         self._told = told
         self._lost = lost

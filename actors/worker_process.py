@@ -18,7 +18,8 @@ from callboard.actors.tools.invoke import Result
 from callboard.actors.worker_call import Call, Ended, Room
 from callboard.actors.worker_frames import Ask, Reply, Told
 from callboard.actors.worker_handle import ChildHandle
-from callboard.actors.worker_launch import ForkServerProcess
+from callboard.actors.worker_launch import ForkServerProcess, why_not
+from callboard.protocol.errors import UsageError
 from callboard.protocol.ids import ToolName
 from callboard.protocol.limits import TOOL_MEMORY_BYTES
 from callboard.protocol.tools import FailureCode, ToolFailure
@@ -41,6 +42,8 @@ class ProcessOptions:
     """Children kept ready, from the start."""
     memory_bytes: int = TOOL_MEMORY_BYTES
     """Data (heap and private mappings) of each process, a child's children too, each by itself."""
+    idle_seconds: float = 30.0
+    """Children beyond `warm` that were not needed for this long are ended."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """What children get beyond the allow-list."""
 
@@ -64,6 +67,10 @@ class ProcessWorkers:
         self._forking = False
         """Has the fork server shown that it can?"""
         self._closed: Callable[[], None] | None = None
+        self._unused = 0
+        """The fewest idle children since the last look: so many were not needed."""
+        self._look: asyncio.TimerHandle | None = None
+        self._why_not = why_not()
         self._keep_warm()
 
     @property
@@ -79,8 +86,11 @@ class ProcessWorkers:
 
     def start(self, call: Call) -> None:
         """Run it in an idle child, else in a new one. Raises UsageError when its tool cannot be shipped."""
+        if self._why_not:
+            raise UsageError(self._why_not)
         call.tool.check()
         child = self._idle.pop() if self._idle else self._spawn()
+        self._unused = min(self._unused, len(self._idle))
         self._running[call] = child
         child.run(call)
 
@@ -100,6 +110,8 @@ class ProcessWorkers:
         if self._closed is not None:
             return
         self._closed = closed
+        if self._look is not None:
+            self._look.cancel()
         if self._server is None:
             closed()
         else:
@@ -114,8 +126,20 @@ class ProcessWorkers:
     def _keep_warm(self) -> None:
         wanted = min(self._options.warm - len(self._idle), self._options.max_children - self._alive)
         for _ in range(wanted):
-            if self._closed is None and self.has_room():
+            if not self._why_not and self._closed is None and self.has_room():
                 self._idle.insert(0, self._spawn())
+
+    def _keep_no_more(self) -> None:
+        """End children that nobody needed since the last look: after a burst, a pool gets smaller again."""
+        self._look = None
+        for child in self._idle[: max(0, self._unused - self._options.warm)]:
+            self._kill(child)
+        self._unused = len(self._idle)
+        self._look_later()
+
+    def _look_later(self) -> None:
+        if self._look is None and self._closed is None and len(self._idle) > self._options.warm:
+            self._look = self._loop.call_later(self._options.idle_seconds, self._keep_no_more)
 
     def _spawn(self) -> ChildHandle:
         if self._server is None:
@@ -167,6 +191,7 @@ class ProcessWorkers:
             child.call = None
             del self._running[call]
             self._idle.append(child)
+            self._look_later()
             self._ended(call, reply.result, output)
 
     def _told(self, told: Told, number: int, value: int) -> None:

@@ -64,6 +64,12 @@ def say(words: str) -> None:
     sys.stdout.flush()
 
 
+@tool
+def nap() -> int:
+    time.sleep(0.3)
+    return os.getpid()
+
+
 def is_gone(pid: int) -> bool:
     """Has the process ended and been waited for?"""
     return not os.path.exists(f"/proc/{pid}")
@@ -444,6 +450,44 @@ def test_a_lost_fork_server_costs_its_calls_and_is_replaced() -> None:
             assert failure_of(event)[0] is FailureCode.CRASHED
             assert all(ends(pid) for pid in pids_in(event.output))
         assert isinstance(stage.call(add, a=1, b=2), ToolCallCompleted)
+
+
+def test_a_fork_server_that_does_not_answer_is_replaced() -> None:
+    before = set(fork_servers())
+    with ToolStage() as stage:
+        assert isinstance(stage.call(add, a=1, b=2), ToolCallCompleted)
+        (server,) = set(fork_servers()) - before
+        os.kill(server, signal.SIGSTOP)
+        hung = stage.start(hang, '{"how": "spins"}', timeout_seconds=0.1)
+        unborn = stage.start(add, '{"a": 1, "b": 2}', timeout_seconds=0.1)
+        assert isinstance(hung.wait(), ToolCallTimedOut)
+        assert isinstance(unborn.wait(), ToolCallTimedOut)
+        assert isinstance(stage.call(add, a=1, b=2), ToolCallCompleted)
+        assert ends(server)
+
+
+def test_children_that_are_not_needed_any_more_are_ended() -> None:
+    with ToolStage(ProcessOptions(idle_seconds=0.05)) as stage:
+        calls = [stage.start(nap, "{}") for _ in range(6)]
+        pids = {int(call.wait().content) for call in calls}  # type: ignore[union-attr]
+        assert len(pids) > 1
+        assert sum(ends(pid, within_seconds=1) for pid in pids) == len(pids) - 1
+        assert isinstance(stage.call(add, a=1, b=2), ToolCallCompleted)
+
+
+def test_elsewhere_than_on_linux_a_call_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("callboard.actors.worker_launch.IS_LINUX", False)
+    with ToolStage() as stage:
+        code, message = failure_of(stage.call(add, a=1, b=2))
+    assert code is FailureCode.CRASHED
+    assert "needs Linux" in message
+    assert "isolation='thread'" in message
+
+
+def test_a_call_that_comes_after_its_deadline_is_not_begun(stage: ToolStage) -> None:
+    call = stage.start(add, '{"a": 1, "b": 2}', timeout_seconds=-1)
+    assert isinstance(call.wait(), ToolCallTimedOut)
+    assert len(call.events) == 1
 
 
 def test_a_crash_of_the_pool_ends_its_processes() -> None:
