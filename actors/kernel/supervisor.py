@@ -143,7 +143,9 @@ class Supervisor(Actor):
         self._to_stop: list[_Child] = []
         self._to_start: list[_Child] = []
         self._starting: _Child | None = None
+        #: The longest backoff among those that failed together, and the timer when it is running.
         self._delay_seconds = 0.0
+        self._pause: Timer | None = None
         self._ending = False
         self._failure: IntensityExceeded | None = None
 
@@ -321,18 +323,21 @@ class Supervisor(Actor):
     def _start_after_delay(self) -> None:
         delay_seconds, self._delay_seconds = self._delay_seconds, 0.0
         if delay_seconds > 0:
-            self.tell_after(delay_seconds, _StartNow(self))
+            if self._pause is not None:
+                self._pause.cancel()
+            self._pause = self.tell_after(delay_seconds, _StartNow(self))
         else:
             self._start_next()
 
     def _start_next(self) -> None:
-        while self._to_start and self._starting is None and not (self._ending or self._to_stop):
+        while self._to_start and not (self._starting or self._pause or self._to_stop or self._ending):
             child = self._to_start.pop(0)
             self._starting = child
             self._launch(child)
 
     def _start_now(self, child: _Child | None) -> None:
         if child is None:
+            self._pause = None
             self._start_next()
         elif child.backoff is not None:
             child.backoff = None

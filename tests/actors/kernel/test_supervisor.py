@@ -324,6 +324,25 @@ def test_a_group_is_restarted_after_the_backoff_of_who_failed() -> None:
         assert world.simulation.now() == ended
 
 
+def test_the_backoff_of_a_group_is_not_cut_short_by_what_else_happens() -> None:
+    world = World.of(
+        lambda log: [spec(log, child_id, backoff=Backoff(1, 8, 0)) for child_id in "ab"],
+        strategy=Strategy.REST_FOR_ONE,
+        intensity=9,
+    )
+    visitor = start_child(world.root, spec(world.log, "visitor", restart=Restart.TEMPORARY))
+    world.child("b").tell("crash")
+    world.run()
+    world.child("b").tell("crash")
+    world.simulation.run_until_idle(until_seconds=0.5)
+    visitor.tell("leave")
+    world.child("a").tell("crash")  # its own first failure: it would start at once, but b's second is in its way
+    world.simulation.run_until_idle(until_seconds=0.99)
+    assert ("start", "b") not in world.log
+    assert world.run()[-2:] == [("start", "a"), ("start", "b")]
+    assert world.simulation.now() == 1.0
+
+
 def test_children_come_and_go_while_the_supervisor_runs() -> None:
     world = World.of(lambda _: [])
     ref = start_child(world.root, spec(world.log, "a", restart=Restart.TEMPORARY))
