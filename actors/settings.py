@@ -109,6 +109,8 @@ class Settings(BaseModel):
         folder = value.expanduser().resolve()
         if not folder.is_dir():
             raise ValueError(f"there is no folder {folder}; name one that exists")
+        if not _is_text(str(folder)):
+            raise ValueError("its path is not valid UTF-8; rename the folder")
         return folder
 
     @property
@@ -144,6 +146,10 @@ class Settings(BaseModel):
     def with_workspace(self, workspace: Path) -> Self:
         """The same settings for another workspace."""
         return type(self)(**{name: getattr(self, name) for name in self.model_fields_set} | {"workspace": workspace})
+
+
+def _is_text(path: str) -> bool:
+    return path == path.encode(errors="ignore").decode()
 
 
 def _config_dir() -> Path:

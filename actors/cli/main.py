@@ -1,4 +1,4 @@
-"""The entry point. Thin, so that Ctrl-C is an answer and no traceback from the first moment on; shell.py does the rest."""
+"""The entry point; shell.py does the work. Thin, so that Ctrl-C is never a traceback, from the first moment on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is true for every command: reads the arguments, runs one command, and turns errors into one sentence and an exit status.
+"""What all commands share: reads the arguments, runs one, turns errors into one sentence and an exit status.
 
 Exit status: 0 done; 1 it failed (the model, the network, the index); 2 it was asked wrongly (usage); 130 Ctrl-C.
 """

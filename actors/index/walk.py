@@ -88,6 +88,8 @@ class Walk:
             if entry.is_symlink():
                 # Links out of the workspace must not be followed, links inside it lead to files seen anyway.
                 self.skipped["symlink"] += 1
+            elif not is_text(entry.name):
+                self.skipped["name_not_utf8"] += 1
             elif not self._is_left_out(entry, rules):
                 yield entry, rules
 
@@ -111,6 +113,15 @@ class Walk:
             self.skipped[reason] += 1
             return None
         return FileStat(entry.path, self.root, status.st_size, status.st_mtime_ns)
+
+
+def is_text(name: str) -> bool:
+    """Names are bytes; one that is no UTF-8 can neither be stored as text nor shown to a model."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def unwanted(name: str, status: os.stat_result) -> str:
@@ -161,6 +172,8 @@ def _rules_above(root: str) -> tuple[IgnoreRules, ...]:
 
 def allowed(path: str, root: str, store_dir: str) -> bool:
     """Whether a single file (from a watcher) would be found by a walk of the root."""
+    if not is_text(path):
+        return False
     folder = os.path.dirname(path)
     rules = _rules_above(root)
     if _is_ignored(root, True, rules):

@@ -1,4 +1,4 @@
-"""Bad input: one sentence on stderr that says what to do, status 2 (asked wrongly) or 1 (failed), nothing half-written."""
+"""Bad input: one sentence on stderr that says what to do, status 2 (usage) or 1 (failure), nothing half-written."""
 
 from __future__ import annotations
 
