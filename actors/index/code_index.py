@@ -12,14 +12,14 @@ from typing import Literal, Self
 from callboard.actors.index import ranking, rerank
 from callboard.actors.index.dense import EmbedderFactory, local_if_available
 from callboard.actors.index.layout import BrokenIndexError, IndexBusyError, Layout
-from callboard.actors.index.lexical import LexicalIndex
+from callboard.actors.index.lexical import LexicalIndex, name_stems, stems_of
 from callboard.actors.index.parsing import read_span
 from callboard.actors.index.ranking import Candidate
 from callboard.actors.index.records import digest
 from callboard.actors.index.refresh import Request, refresh, roots_of
 from callboard.actors.index.rerank import Reranker
 from callboard.actors.index.store import ChunkRow, SqliteStore, SymbolRow
-from callboard.actors.index.tokens import query_words, terms_of
+from callboard.actors.index.tokens import query_words
 from callboard.actors.index.updater import ProgressCallback, RefreshSummary
 from callboard.actors.index.vectors import VectorCache
 
@@ -168,19 +168,15 @@ class CodeIndex:
 
     def _ranked(self, query: str, k: int) -> list[tuple[float, Candidate]]:
         words = query_words(query)
-        stems = self._lexical.stems(words)
-        weights = dict.fromkeys(stems, 1.0)
+        weights = dict.fromkeys(stems_of(" ".join(words)), 1.0)
         found = self._lexical.search(weights, max(ranking.CANDIDATES, 2 * k))
         rows = self._store.chunks([each.chunk for each in found])
         candidates = [
-            Candidate(rows[each.chunk], each.score, self._name_match(weights, rows[each.chunk]))
+            Candidate(rows[each.chunk], each.score, ranking.coverage(weights, name_stems(rows[each.chunk].name)))
             for each in found
             if each.chunk in rows
         ]
         return ranking.order(candidates, asks_for_tests=bool({"test", "tests", "testing"} & set(words)))
-
-    def _name_match(self, weights: dict[str, float], row: ChunkRow) -> float:
-        return ranking.coverage(weights, frozenset(self._lexical.stems([terms_of(row.name)])))
 
     # lookups for tools
 

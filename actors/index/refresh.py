@@ -160,8 +160,8 @@ def _refresh_all(request: Request, report: ProgressCallback) -> RefreshSummary:
         store, lexical = SqliteStore(layout.truth), LexicalIndex(layout.lexical)
         try:
             with lexical.writer(LARGE_HEAP_BYTES) as writer:
-                note = repair(store, lexical, writer)
-                plan = _plan(request, store)
+                owed, note = repair(store, lexical, writer)
+                plan = _plan(replace(request, paths=None) if owed else request, store)
                 outcomes = workers.parse_parallel(_jobs(plan), _parser_count(plan))
                 summary = Updater(store, writer, plan, report).run(outcomes)
             return replace(summary, note=note)

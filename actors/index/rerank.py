@@ -7,7 +7,6 @@ background: the same question asked again finds its vectors.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
@@ -27,7 +26,7 @@ DEPTH = 50
 #: Fewer vectors than this say too little about the order.
 MIN_VECTORS = 8
 #: How much the dense score counts (retrieval.md section 4: .5 to .6).
-DENSE_WEIGHT = 0.5
+DENSE_WEIGHT = 0.55
 #: A cold question waits this long for its vectors, a warm one a few milliseconds.
 DEADLINE_SECONDS = 0.6
 #: Questions remembered.
@@ -55,6 +54,7 @@ class Reranker:
         self._queries: dict[str, Vectors] = {}
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="index-embed")
         self._closing = threading.Event()
+        self._turn = 0
         self.last_error = ""
 
     def rerank(self, query: str, texts: Sequence[Text], scores: Sequence[float]) -> list[float]:
@@ -62,9 +62,9 @@ class Reranker:
         depth = min(DEPTH, len(texts))
         if depth < 2:
             return list(scores)
-        deadline = time.monotonic() + self._deadline_seconds
         ready: list[float] = []
-        job = self._pool.submit(self._similarities, query, texts[:depth], deadline, ready)
+        self._turn += 1
+        job = self._pool.submit(self._similarities, query, texts[:depth], self._turn, ready)
         self._wait(job)
         known = list(ready)
         if len(known) < min(MIN_VECTORS, depth):
@@ -81,7 +81,7 @@ class Reranker:
         except Exception as error:  # noqa: BLE001  an embedder is foreign code; the lexical order is the answer then
             self.last_error = f"{type(error).__name__}: {error}"
 
-    def _similarities(self, query: str, texts: Sequence[Text], deadline: float, ready: list[float]) -> None:
+    def _similarities(self, query: str, texts: Sequence[Text], turn: int, ready: list[float]) -> None:
         """Fill `ready` from the front, so that what is there in time is the best part."""
         embedder = self._loaded()
         if query not in self._queries:
@@ -91,7 +91,8 @@ class Reranker:
         wanted = self._queries[query]
         known = self._cached(embedder, texts)
         for first in range(0, len(texts), embedder.batch_size):
-            if self._closing.is_set():
+            if self._closing.is_set() or turn != self._turn:
+                # Nobody waits any more: a later question has come.
                 return
             batch = texts[first : first + embedder.batch_size]
             self._embed_missing(embedder, batch, known)

@@ -47,8 +47,8 @@ class RefreshSummary:
 ProgressCallback = Callable[[Progress], None]
 
 
-def repair(store: SqliteStore, lexical: LexicalIndex, writer: LexicalWriter) -> str:
-    """Make both sides agree after a kill. Returns a word about what was found, usually nothing."""
+def repair(store: SqliteStore, lexical: LexicalIndex, writer: LexicalWriter) -> tuple[bool, str]:
+    """Make both sides agree after a kill. Returns whether files must be read again, and why if it is all."""
     owed = store.lexical_todo()
     if owed:
         with store.transaction():
@@ -58,12 +58,12 @@ def repair(store: SqliteStore, lexical: LexicalIndex, writer: LexicalWriter) -> 
         writer.commit()
         store.lexical_done()
     if lexical.document_count == store.count("chunks"):
-        return ""
+        return bool(owed), ""
     writer.clear()
     writer.commit()
     with store.transaction():
         store.clear()
-    return "the lexical index did not match its store and is built anew"
+    return True, "the lexical index did not match its store and is built anew"
 
 
 @dataclass(slots=True)

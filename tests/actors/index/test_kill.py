@@ -83,7 +83,7 @@ def killed_between(workspace: Path, tmp_path: Path) -> Path:
 def test_what_the_lexical_index_owes_is_paid_at_the_next_refresh(killed_between: Path, workspace: Path) -> None:
     with CodeIndex.open(workspace, killed_between, embedder=None) as index:
         assert all(hit.name != "handler_7" for hit in index.search("handler 7", 500))
-        index.refresh()
+        index.refresh(paths=[str(workspace / "m3.py")])
         assert [hit.name for hit in index.search("handler_7", 1)] == ["handler_7"]
         assert len(index.search("shared word", 2 * FILES)) == FILES
 
