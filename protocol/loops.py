@@ -19,7 +19,10 @@ class Repetition(Enum):
 
 
 class Repeats:
-    """Counts how often each call was asked in unbroken succession; a step without it begins anew."""
+    """Counts in how many steps in a row each call was asked; a step without it begins anew.
+
+    Asked twice in one step, it is two calls and no repetition (wire.md quirk 42): neither could know of the other.
+    """
 
     __slots__ = ("_counts", "_limit")
 
@@ -28,17 +31,11 @@ class Repeats:
         self._counts: dict[Signature, int] = {}
 
     def next_step(self, signatures: list[Signature]) -> list[Repetition]:
-        """What to do about each call of the next step. Calls of one step cannot have been told of each other."""
-        before, self._counts = self._counts, {}
-        found = []
-        for signature in signatures:
-            told = before.get(signature, 0)
-            count = self._counts.get(signature, told) + 1
-            self._counts[signature] = count
-            if self._limit and told >= self._limit:
-                found.append(Repetition.STOP)
-            elif self._limit and count >= self._limit:
-                found.append(Repetition.TELL)
-            else:
-                found.append(Repetition.NONE)
-        return found
+        """What to do about each call of the next step."""
+        self._counts = {signature: self._counts.get(signature, 0) + 1 for signature in signatures}
+        return [self._judge(self._counts[signature]) for signature in signatures]
+
+    def _judge(self, steps_in_a_row: int) -> Repetition:
+        if not self._limit or steps_in_a_row < self._limit:
+            return Repetition.NONE
+        return Repetition.TELL if steps_in_a_row == self._limit else Repetition.STOP
