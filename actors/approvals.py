@@ -8,12 +8,15 @@ import logging
 import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import Protocol
 
 from callboard.protocol.commands import AskApproval
 from callboard.protocol.ids import Tag
 
 logger = logging.getLogger("callboard.approvals")
+
+#: For open questions to be withdrawn and the thread to end, when a runtime stops.
+CLOSE_SECONDS = 2.0
 
 ApprovalCallback = Callable[[AskApproval], bool | Awaitable[bool]]
 
@@ -57,7 +60,11 @@ class NobodyToAsk:
 
 
 class CallbackApprover:
-    """Asks a function of the runtime's owner, sync or async, on a loop thread of its own: it may take hours."""
+    """Asks a function of the runtime's owner, sync or async, on a loop thread of its own: it may take hours.
+
+    Each question to a sync function has a daemon thread of its own: one that never answers neither holds up the others,
+    as it would in a pool, nor keeps the process from ending.
+    """
 
     def __init__(self, callback: ApprovalCallback) -> None:
         self._callback = callback
@@ -67,41 +74,86 @@ class CallbackApprover:
         self._thread.start()
 
     def ask(self, question: AskApproval, decide: Decide) -> None:
-        self._loop.call_soon_threadsafe(self._start, question, decide)
+        if not self._post(self._start, question, decide):
+            decide(Verdict(question.tag, granted=False, by="approver", reason="the runtime is stopping"))
 
     def withdraw(self, tag: Tag) -> None:
-        self._loop.call_soon_threadsafe(self._forget, tag)
+        self._post(self._forget, tag)
 
     def close(self) -> None:
-        if not self._loop.is_closed():
-            asyncio.run_coroutine_threadsafe(self._cancel_all(), self._loop).result(timeout=2)
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join(timeout=2)
+        """Withdraw what is open and end the thread. A callback that will not end is left behind on it."""
+        if not self._post(self._stop_loop):
+            return
+        self._thread.join(timeout=CLOSE_SECONDS)
+        if self._thread.is_alive():
+            logger.warning("an approval callback holds its thread; it is left behind")
+        else:
             self._loop.close()
 
+    def _post(self, run: Callable[..., object], *arguments: object) -> bool:
+        """Run on our loop; False when that has been closed."""
+        try:
+            self._loop.call_soon_threadsafe(run, *arguments)
+        except RuntimeError:
+            return False
+        return True
+
     def _start(self, question: AskApproval, decide: Decide) -> None:
+        if question.tag in self._questions:
+            return  # a restarted dispatcher asks again, and has the address of the one before: nobody is asked twice
         task = self._loop.create_task(self._decide(question, decide))
         self._questions[question.tag] = task
         task.add_done_callback(lambda _: self._questions.pop(question.tag, None))
 
     def _forget(self, tag: Tag) -> None:
-        if task := self._questions.pop(tag, None):
+        if task := self._questions.get(tag):
             task.cancel()
+
+    def _stop_loop(self) -> None:
+        task = self._loop.create_task(self._cancel_all())
+        task.add_done_callback(lambda _: self._loop.stop())
 
     async def _cancel_all(self) -> None:
         tasks = list(self._questions.values())
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if tasks:
+            await asyncio.wait(tasks, timeout=CLOSE_SECONDS / 2)
 
     async def _decide(self, question: AskApproval, decide: Decide) -> None:
         try:
-            if inspect.iscoroutinefunction(self._callback):
-                granted = await self._callback(question)
-            else:
-                granted = await asyncio.to_thread(cast(Callable[[AskApproval], bool], self._callback), question)
-            verdict = Verdict(question.tag, granted is True, by="approver")
-        except Exception as error:  # noqa: BLE001 - a broken approver means no, and the reason is told
+            verdict = Verdict(question.tag, await self._answer(question) is True, by="approver")
+        except BaseException as error:  # whatever a broken approver raises means no, and that is told
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
             logger.warning("the approver failed for %s: %r", question.name, error)
             verdict = Verdict(question.tag, False, by="approver", reason=f"the approver failed: {type(error).__name__}")
         decide(verdict)
+
+    async def _answer(self, question: AskApproval) -> object:
+        if inspect.iscoroutinefunction(self._callback):
+            return await self._callback(question)
+        answer = await self._on_a_thread(question)
+        return await answer if inspect.isawaitable(answer) else answer
+
+    async def _on_a_thread(self, question: AskApproval) -> object:
+        answered: asyncio.Future[tuple[object, BaseException | None]] = self._loop.create_future()
+
+        def settle(answer: object, error: BaseException | None) -> None:
+            if not answered.done():
+                answered.set_result((answer, error))
+
+        def call() -> None:
+            try:
+                answer: object = self._callback(question)
+            except BaseException as error:  # noqa: BLE001 - raised again where it is awaited
+                self._post(settle, None, error)
+            else:
+                self._post(settle, answer, None)
+
+        threading.Thread(target=call, name="callboard-approval", daemon=True).start()
+        answer, error = await answered
+        if error is not None:
+            raise error
+        return answer

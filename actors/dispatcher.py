@@ -7,6 +7,7 @@ wait. It runs nothing itself: pools do (worker.py). A call is in exactly one of 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from callboard.actors.approvals import Approver, Verdict
-from callboard.actors.kernel import Actor, Down, Ref, Rejected, Timer
+from callboard.actors.kernel import Actor, Down, MailboxFull, Ref, Rejected, Timer
 from callboard.actors.tool_health import ToolHealth
 from callboard.actors.tools import Tool, ToolContext
 from callboard.actors.worker import StartCall, StopCall
@@ -32,13 +33,15 @@ from callboard.protocol.events import (
 )
 from callboard.protocol.ids import Tag, ToolName
 from callboard.protocol.options import ToolOffer
-from callboard.protocol.policy import Policy
+from callboard.protocol.policy import Decision, Policy
 from callboard.protocol.tools import FailureCode, Isolation, Latency, ToolFailure
 
 logger = logging.getLogger("callboard.tools")
 
 #: Calls of one tool that may wait for their turn; more are refused as overloaded. Eight turns of the largest step.
 MAX_QUEUED_CALLS = 1_024
+#: Ended calls whose tags are kept. A call is sent twice only around a restart, when at most those now open are.
+MAX_SETTLED_CALLS = 4_096
 
 Terminal = ToolCallCompleted | ToolCallFailed | ToolCallTimedOut | ToolCallCancelled
 PoolKey = tuple[Isolation, Latency]
@@ -120,6 +123,8 @@ class ToolDispatcher(Actor):
         self._observer = observer
         self._workspace = workspace
         self._calls: dict[Tag, _Call] = {}
+        self._settled: dict[Tag, Terminal | None] = {}
+        """Calls that have ended, oldest first; with the outcome, where it was a former incarnation's and is untold."""
         self._approvals: dict[Tag, Ref] = {}
         for tool in tools:
             self._register(tool)
@@ -143,11 +148,18 @@ class ToolDispatcher(Actor):
     def _offer(self, message: OfferTools) -> None:
         now = self.now()
         offers = tuple(
-            ToolOffer(entry.tool.definition, entry.tool.contract, self._policy.decide(entry.tool.contract))
+            ToolOffer(entry.tool.definition, entry.tool.contract, self._decision(entry.tool))
             for entry in self._entries.values()
             if entry.health.is_offered(now)
         )
         message.reply_to.tell_control(ToolsOffered(message.tag, offers))
+
+    def _decision(self, tool: AnyTool) -> Decision:
+        try:
+            return self._policy.decide(tool.contract)
+        except Exception as error:  # noqa: BLE001 - the owner's own policy: broken, it fails closed and costs nobody else
+            logger.warning("the policy failed for %s, which is denied: %r", tool.name, error)
+            return Decision.DENY
 
     # -- the way of one call: dispatch -> (queue) -> start -> terminal
 
@@ -158,6 +170,8 @@ class ToolDispatcher(Actor):
             self._refuse(message, FailureCode.UNKNOWN_TOOL, f"there is no tool {run.name!r}")
         elif run.tag in self._calls:
             logger.warning("call is already open, sent twice: %s", run.tag)
+        elif run.tag in self._settled:
+            self._tell_again(message)
         elif not entry.health.is_offered(self.now()):
             self._refuse(message, FailureCode.WITHDRAWN, f"{run.name} failed too often and is withdrawn for now")
         elif entry.running < entry.tool.contract.concurrency:
@@ -187,7 +201,9 @@ class ToolDispatcher(Actor):
     def _ended(self, event: Terminal) -> None:
         call = self._calls.pop(event.tag, None)
         if call is None:
+            self._settle(event.tag, event)
             raise Rejected("the call has ended before")
+        self._settle(event.tag, None)
         entry = call.entry
         if call.pool is not None:
             entry.running -= 1
@@ -198,6 +214,18 @@ class ToolDispatcher(Actor):
             call.timer.cancel()
         call.request.reply_to.tell_control(event)
         self._start_next(entry)
+
+    def _settle(self, tag: Tag, untold: Terminal | None) -> None:
+        """Remember that the call has ended, lest it run again when a session, not having heard, sends it again."""
+        self._settled.setdefault(tag, untold)
+        if len(self._settled) > MAX_SETTLED_CALLS:
+            del self._settled[next(iter(self._settled))]
+
+    def _tell_again(self, message: DispatchCall) -> None:
+        untold = self._settled[message.run.tag]
+        if untold is not None:
+            self._settled[message.run.tag] = None
+            message.reply_to.tell_control(untold)
 
     def _start_next(self, entry: _Entry) -> None:
         while entry.queue and entry.running < entry.tool.contract.concurrency:
@@ -226,6 +254,7 @@ class ToolDispatcher(Actor):
             failure = ToolFailure(
                 name, FailureCode.OUTCOME_UNKNOWN, f"the pool that ran {name} was lost: {down.reason}"
             )
+            down.ref.tell_control(StopCall(tag))  # its start may have waited out the crash in the mailbox
             self._ended(ToolCallFailed(tag, self.now(), failure))
 
     def _refuse(self, message: DispatchCall, code: FailureCode, why: str) -> None:
@@ -239,17 +268,26 @@ class ToolDispatcher(Actor):
         if _is_breakdown(event):
             if entry.health.record_failure(now):
                 logger.warning("tool %s is withdrawn until %.1f s", name, entry.health.withdrawn_until)
-                self._observer.tell(ToolWithdrawn(name, now))
+                self._observe(ToolWithdrawn(name, now))
         elif not isinstance(event, ToolCallCancelled) and entry.health.record_success(now):
             logger.info("tool %s is offered again", name)
-            self._observer.tell(ToolRestored(name, now))
+            self._observe(ToolRestored(name, now))
+
+    def _observe(self, event: ToolWithdrawn | ToolRestored) -> None:
+        with contextlib.suppress(MailboxFull):  # telemetry that cannot keep up must not steer; the kernel counts it
+            self._observer.tell(event)
 
     # -- approvals
 
     def _seek_approval(self, message: SeekApproval) -> None:
         question = message.question
         self._approvals[question.tag] = message.reply_to
-        self._approver.ask(question, self.ref.tell)
+        decide = self.ref.tell_control
+        try:
+            self._approver.ask(question, decide)
+        except Exception as error:  # noqa: BLE001 - an approver that cannot ask means no, and costs nobody else
+            logger.warning("%s could not be asked about: %r", question.name, error)
+            decide(Verdict(question.tag, granted=False, by="approver", reason="nobody could be asked"))
 
     def _decided(self, verdict: Verdict) -> None:
         asker = self._approvals.pop(verdict.tag, None)

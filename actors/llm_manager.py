@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from callboard.actors.kernel import Actor, Ref, Rejected, Timer
+from callboard.actors.kernel import Actor, MailboxFull, Ref, Rejected, Timer
 from callboard.protocol.commands import CallModel, StopModel
 from callboard.protocol.content import AssistantMessage, Message, SystemMessage, ToolMessage, UserMessage
 from callboard.protocol.errors import ErrorKind, UsageError
@@ -28,6 +28,8 @@ from callboard.providers.retry import RetryPolicy
 
 #: Close enough for a limit a minute; the difference is settled when the answer tells what was used.
 CHARS_PER_TOKEN = 4
+#: A session whose mailbox is full is tried again after this long: at 2 us a message it has emptied some thousands.
+FULL_PAUSE_SECONDS = 0.01
 
 Emit = Callable[[list[StreamEvent]], None]
 End = Callable[[ModelResponse], None]
@@ -79,6 +81,12 @@ class _AttemptEnded:
 @dataclass(frozen=True, slots=True)
 class _TryAgain:
     tag: Tag
+
+
+@dataclass(frozen=True, slots=True)
+class _TellAgain:
+    reply_to: Ref
+    event: ModelResponded | ModelFailed
 
 
 @dataclass(slots=True)
@@ -143,6 +151,9 @@ class LlmManager(Actor):
 
     def _attempt(self, call: _OpenCall) -> None:
         """Start an attempt, when the credential's limits let it."""
+        if call.emitted and not self._told_restart(call):
+            call.timer = self.tell_after(FULL_PAUSE_SECONDS, _TryAgain(call.call.tag))
+            return
         limiter = call.routes[call.route].limiter
         if limiter is not None and limiter.counts_tokens:
             call.guessed_tokens = sum(map(text_length, call.call.request.messages)) / CHARS_PER_TOKEN
@@ -155,6 +166,16 @@ class LlmManager(Actor):
             message = f"the rate limit of {call.routes[call.route].provider.name} allows no call before the deadline"
             self._fail(call, Error(ErrorKind.RATE_LIMITED, message, retry_after=wait))
 
+    def _told_restart(self, call: _OpenCall) -> bool:
+        """What the attempt before has emitted is void; in line behind it, so not on the control lane."""
+        restarted = Restarted(f"attempt {call.attempt + 1}")
+        try:
+            call.reply_to.tell(ModelStreamed(call.call.tag, self.now(), (restarted,)))
+        except MailboxFull:
+            return False
+        call.emitted = False
+        return True
+
     def _start_attempt(self, call: _OpenCall) -> None:
         call.timer = None
         call.attempt += 1
@@ -162,9 +183,6 @@ class LlmManager(Actor):
         tag, reply_to, number = call.call.tag, call.reply_to, call.attempt
         # Taken now: the attempt may outlive this incarnation by a moment.
         myself, now = self.ref, self.system.scheduler.now
-        if call.emitted:
-            call.emitted = False
-            reply_to.tell(ModelStreamed(tag, self.now(), (Restarted(f"attempt {call.attempt}"),)))
 
         def emit(events: list[StreamEvent]) -> None:
             # An attempt of which only its failure is known leaves nothing behind to be taken back.
@@ -188,7 +206,7 @@ class LlmManager(Actor):
         if message.response.error is None:
             del self._open[message.tag]
             cost = self._cost(call.call.request.model, message.response)
-            call.reply_to.tell(ModelResponded(message.tag, self.now(), message.response, cost))
+            self._tell(call.reply_to, ModelResponded(message.tag, self.now(), message.response, cost))
         else:
             self._attempt_failed(call, message.response.error)
 
@@ -206,7 +224,17 @@ class LlmManager(Actor):
 
     def _fail(self, call: _OpenCall, error: Error) -> None:
         del self._open[call.call.tag]
-        call.reply_to.tell(ModelFailed(call.call.tag, self.now(), error))
+        self._tell(call.reply_to, ModelFailed(call.call.tag, self.now(), error))
+
+    def _tell(self, reply_to: Ref, event: ModelResponded | ModelFailed) -> None:
+        """In line behind the deltas. A session whose mailbox is full must not cost all the others this actor."""
+        try:
+            reply_to.tell(event)
+        except MailboxFull:
+            self.tell_after(FULL_PAUSE_SECONDS, _TellAgain(reply_to, event))
+
+    def _tell_again(self, message: _TellAgain) -> None:
+        self._tell(message.reply_to, message.event)
 
     def _try_again(self, message: _TryAgain) -> None:
         if call := self._open.get(message.tag):
@@ -236,6 +264,7 @@ _HANDLERS: Mapping[type, Callable[[LlmManager, Any], None]] = {
     StopModel: LlmManager._stop_model,
     _AttemptEnded: LlmManager._ended,
     _TryAgain: LlmManager._try_again,
+    _TellAgain: LlmManager._tell_again,
 }
 
 
@@ -254,13 +283,29 @@ async def _read(provider: Provider, request: ModelRequest, emit: Emit, end: End)
     try:
         async for events in provider.stream(request):
             builder.feed(events)
-            emit(events)
+            try:
+                emit(events)
+            except MailboxFull:
+                await _when_there_is_room(emit, events)
         response = builder.response()
     except UsageError as error:
         response = _failed(ErrorKind.INVALID_REQUEST, str(error))
-    except Exception as error:  # noqa: BLE001 - a provider written by a user: its fault must not cost a hanging request
+    except BaseException as error:  # of a provider written by a user: its fault must not cost a hanging request
+        task = asyncio.current_task()
+        if isinstance(error, GeneratorExit) or (task is not None and task.cancelling()):
+            raise
         response = _failed(ErrorKind.OTHER, f"the provider {provider.name} failed: {type(error).__name__}: {error}")
     end(response)
+
+
+async def _when_there_is_room(emit: Emit, events: list[StreamEvent]) -> None:
+    """A session that is behind holds up its own stream. Its deadline bounds the wait: it ends the attempt."""
+    while True:
+        await asyncio.sleep(FULL_PAUSE_SECONDS)
+        try:
+            return emit(events)
+        except MailboxFull:
+            continue
 
 
 def _failed(kind: ErrorKind, message: str) -> ModelResponse:
