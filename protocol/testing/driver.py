@@ -114,6 +114,11 @@ class Driver:
         except ProtocolError as error:
             self.trace.add(self.now, Verb.REFUSED, event, str(error))
             return
+        except AssertionError as error:
+            # The table forbids what the session was about to do: the run ends here, and `violations` tells.
+            self.trace.broken = f"{type(event).__name__}: {error}"
+            self._heap.clear()
+            return
         self._journal += lines
         row = f"{before}: {type(event).__name__} -> {self._session.state}"
         self.trace.add(self.now, Verb.APPLIED, event, row)

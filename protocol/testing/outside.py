@@ -110,7 +110,7 @@ def respond(turn: PlannedTurn, request: ModelRequest) -> ModelResponse:
     """The response of a planned turn to this request; its usage is exact, and keeps within the output limit."""
     parts: list[AssistantPart] = [Text(turn.text)] if turn.text else []
     for call in turn.calls:
-        complete = is_json_object(call.arguments)
+        complete = call.claimed_complete or is_json_object(call.arguments)
         parts.append(ToolCall(CallId(call.call_id), call.tool, call.arguments, complete))
     reason = turn.finish_reason or (FinishReason.TOOL_CALLS if turn.calls else FinishReason.STOP)
     limit = request.sampling.max_output_tokens

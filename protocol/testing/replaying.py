@@ -8,6 +8,7 @@ from typing import Any
 
 from callboard.protocol.codec import decode_event, encode_event
 from callboard.protocol.commands import Command, RunTool
+from callboard.protocol.errors import ProtocolError
 from callboard.protocol.events import Event, ModelStreamed, ToolCallStarted
 from callboard.protocol.ids import Tag
 from callboard.protocol.session import Session
@@ -21,6 +22,13 @@ PROBES = 4
 def replay_faults(story: Story) -> Iterator[str]:
     """I8, by bytes: what the journal holds is what it gives back."""
     yield from _run_again(story)
+    try:
+        yield from _replay(story)
+    except (ProtocolError, AssertionError) as error:
+        yield f"the journal cannot be replayed: {error}"
+
+
+def _replay(story: Story) -> Iterator[str]:
     lived = journalled(story)
     journal: list[Event] = [decode_event(encode_event(event)) for event, _ in lived]
     kind: type[Any] = type(story.trace.session) if story.trace.session is not None else Session

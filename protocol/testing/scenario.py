@@ -74,6 +74,8 @@ class PlannedCall:
     """Each answer about this call comes twice."""
     late: bool = False
     """One more answer comes long after the call has ended."""
+    claimed_complete: bool = False
+    """The adapter says that the arguments are complete, whatever they are."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,6 +67,7 @@ def _call(rng: random.Random) -> PlannedCall:
         person_seconds=_seconds(rng, 20),
         doubled=rng.random() < 0.2,
         late=rng.random() < 0.2,
+        claimed_complete=rng.random() < 0.1,
     )
 
 

@@ -127,6 +127,7 @@ def planned_calls() -> st.SearchStrategy[PlannedCall]:
         seconds(),
         st.booleans(),
         st.booleans(),
+        st.booleans(),
     )
 
 

@@ -42,6 +42,8 @@ class Trace:
     sent: int = 0
     queued: int = 0
     ended_at: float = 0.0
+    broken: str = ""
+    """The session went against its own table here, and the run stopped."""
     session: Any = None
     """The session as it was at the end, where the driver can see it (I8 compares it with its replay)."""
 

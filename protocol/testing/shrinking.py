@@ -1,0 +1,81 @@
+"""Makes a scenario that shows a fault smaller, field by field: it is plain data, so no replay of choices is needed.
+
+Works the same on a scenario of Hypothesis, of a seed, or of a person, and under any driver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import MISSING, fields, replace
+from typing import Any, TypeVar
+
+from callboard.protocol.options import RequestOptions
+from callboard.protocol.testing.scenario import PlannedCall, PlannedTurn, Scenario
+
+_Data = TypeVar("_Data", PlannedCall, PlannedTurn, RequestOptions, Scenario)
+#: What says nothing when it is reset: a scenario needs its tools, and each part of it is made smaller on its own.
+_KEPT = frozenset({"tools", "tool", "turns", "calls", "options", "model", "request_id", "user"})
+
+#: Moments in the first model call, in the first tool call, and between them.
+_SOONER = (0.75, 1.25, 1.5, 2.25)
+
+
+def shrink(scenario: Scenario, shows: Callable[[Scenario], bool]) -> Scenario:
+    """The smallest scenario reached by single simplifications that all still show the fault."""
+    smaller = True
+    while smaller:
+        smaller = False
+        for candidate in simpler(scenario):
+            if shows(candidate):
+                scenario, smaller = candidate, True
+                break
+    return scenario
+
+
+def simpler(scenario: Scenario) -> Iterator[Scenario]:
+    """Scenarios one simplification away, the boldest first."""
+    for turns in _shorter(scenario.turns):
+        yield replace(scenario, turns=turns)
+    yield from _plainer(scenario)
+    for options in _plainer(scenario.options):
+        yield replace(scenario, options=options)
+    for index, turn in enumerate(scenario.turns):
+        for plain in (*_with_fewer_calls(turn), *_plainer(turn), *_plainer_calls(turn)):
+            yield replace(scenario, turns=(*scenario.turns[:index], plain, *scenario.turns[index + 1 :]))
+
+
+def _with_fewer_calls(turn: PlannedTurn) -> Iterator[PlannedTurn]:
+    for calls in _shorter(turn.calls):
+        yield replace(turn, calls=calls)
+
+
+def _plainer_calls(turn: PlannedTurn) -> Iterator[PlannedTurn]:
+    for index, call in enumerate(turn.calls):
+        for plain in _plainer(call):
+            yield replace(turn, calls=(*turn.calls[:index], plain, *turn.calls[index + 1 :]))
+
+
+def _shorter(items: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
+    if len(items) > 3:
+        yield items[: len(items) // 2]
+        yield items[len(items) // 2 :]
+    for index in range(len(items)):
+        yield (*items[:index], *items[index + 1 :])
+
+
+def _plainer(data: _Data) -> Iterator[_Data]:
+    """The same with one field at its default, or nearer to nothing."""
+    for field in fields(data):
+        value: Any = getattr(data, field.name)
+        if field.name in _KEPT or field.default is MISSING or value == field.default:
+            continue
+        for simple in (field.default, *_nearer_to_nothing(value)):
+            changes: dict[str, Any] = {field.name: simple}
+            yield replace(data, **changes)
+
+
+def _nearer_to_nothing(value: Any) -> Iterator[Any]:
+    if isinstance(value, tuple) and value and isinstance(value[0], float):
+        yield from _shorter(value) if len(value) > 1 else ((sooner,) for sooner in _SOONER if sooner < value[0])
+    elif type(value) is int and value > 1:
+        yield 1
