@@ -301,7 +301,7 @@ def _merge_single_all_of(out: dict[str, Any], dialect: Dialect) -> None:
     """pydantic writes `allOf: [one]` to put a description beside a reference."""
     branches = out.get("allOf")
     if dialect.keywords is not None and isinstance(branches, list) and len(branches) == 1:
-        only = branches[0]
+        only = {} if branches[0] is True else branches[0]
         if isinstance(only, Mapping) and not (set(only) & set(out) - {"description"}):
             del out["allOf"]
             out.update({**only, **out})

@@ -18,6 +18,7 @@ from callboard.protocol.model import ModelRequest, Sampling, ToolChoice, ToolCho
 from callboard.protocol.tools import ToolDefinition
 from callboard.providers.adapter import Adapter
 from callboard.providers.anthropic import Anthropic
+from callboard.providers.copilot import Copilot
 from callboard.providers.gemini import Gemini
 from callboard.providers.openai_chat import OpenAIChat
 from callboard.providers.openai_responses import OpenAIResponses
@@ -27,6 +28,9 @@ from callboard.providers.openrouter import OpenRouter
 ROUTES: dict[str, tuple[Adapter, str, str]] = {
     "chat": (OpenAIChat(api_key="k"), "gpt-4o", "chat"),
     "openrouter": (OpenRouter(api_key="k"), "anthropic/claude-sonnet-4.5", "chat"),
+    "copilot": (Copilot(api_key="k"), "gpt-4o", "chat"),
+    "copilot-responses": (Copilot(api_key="k", route="responses"), "gpt-5-codex", "responses"),
+    "copilot-messages": (Copilot(api_key="k", route="messages"), "claude-sonnet-4.5", "anthropic"),
     "responses": (OpenAIResponses(api_key="k"), "gpt-4o", "responses"),
     "responses-reasoning": (OpenAIResponses(api_key="k"), "gpt-5", "responses"),
     "anthropic": (Anthropic(api_key="k"), "claude-sonnet-4-5", "anthropic"),
