@@ -47,7 +47,8 @@ class Metrics:
     """What a runtime has counted since it started.
 
     `counters` by name: request.<outcome>, model.<model>.<ok or the error kind>, tool.<tool>.<ok or the failure code>,
-    tools.withdrawn, tools.restored, tokens.input, tokens.output. `seconds` by name: request, model.<model> and
+    tools.withdrawn, tools.restored, tokens.input, tokens.output, telemetry.failed (what could not be logged or traced).
+    `seconds` by name: request, model.<model> and
     tool.<tool>.
     """
 

@@ -6,6 +6,7 @@ Whatever is wrong with settings or tools is a UsageError here, before anything i
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from callboard.actors.approvals import Approver
 from callboard.actors.kernel import ActorSystem, ChildSpec, LoopScheduler
 from callboard.actors.llm_manager import AsyncioDriver, LlmManager, Route
+from callboard.actors.metrics import Metrics
 from callboard.actors.prompt import default_prompt
 from callboard.actors.settings import Settings
 from callboard.actors.spans import spans_where_installed
@@ -40,6 +42,8 @@ CLOSE_PROVIDERS_SECONDS = 2.0
 
 AnyTool = Tool[..., Any]
 
+logger = logging.getLogger("callboard")
+
 
 class Parts:
     """The parts of one runtime; they outlive its starts and stops."""
@@ -63,8 +67,9 @@ class Parts:
             return ToolPool(isolation, options)
 
         self.code = code = self._code_of(system)
+        metrics = Metrics()
         return Plan(
-            telemetry=lambda: Telemetry(spans_where_installed(scheduler.now), settings.log_content),
+            telemetry=lambda: Telemetry(spans_where_installed(scheduler.now), settings.log_content, metrics),
             llm_manager=lambda: LlmManager(
                 self.routes_of,
                 AsyncioDriver(scheduler.loop),
@@ -93,7 +98,10 @@ class Parts:
             providers = [route.provider for routes in self.routes.values() for route in routes]
             await asyncio.gather(*(provider.aclose() for provider in providers), return_exceptions=True)
 
-        asyncio.run_coroutine_threadsafe(close_all(), scheduler.loop).result(CLOSE_PROVIDERS_SECONDS)
+        try:
+            asyncio.run_coroutine_threadsafe(close_all(), scheduler.loop).result(CLOSE_PROVIDERS_SECONDS)
+        except TimeoutError:
+            logger.warning("some providers' connections were not closed within %s s", CLOSE_PROVIDERS_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)

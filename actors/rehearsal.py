@@ -112,6 +112,7 @@ class Rehearsal:
             tools=[_tool(offer) for offer in self.scenario.tools],
             approver=PlayedPerson(self),
             policy=PlannedPolicy(self.scenario.tools),
+            chance=lambda: 0.5,
         )
 
     def _pool(self, _isolation: Isolation, _latency: Latency) -> Actor:

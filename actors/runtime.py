@@ -7,22 +7,26 @@ threads or its Pykka actors. Requests come from any thread and any loop; they me
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import uuid
 from collections.abc import Callable, Iterable
 from functools import partial
+from threading import Lock
 from types import TracebackType
 from typing import Any, Self
 
 from callboard.actors.approvals import ApprovalCallback, Approver, CallbackApprover, NobodyToAsk
 from callboard.actors.conversation import Conversation
 from callboard.actors.kernel import (
+    ActorDeadError,
     ActorInfo,
     ActorSystem,
     ChildSpec,
     DeadLetter,
     Down,
     LoopScheduler,
+    MailboxFull,
     NameTaken,
     Ref,
     Restart,
@@ -35,7 +39,7 @@ from callboard.actors.reply import Reply
 from callboard.actors.session import Question, RequestSession, Subscriber
 from callboard.actors.settings import Settings
 from callboard.actors.subscription import Answer, Stream
-from callboard.actors.telemetry import ReadMetrics
+from callboard.actors.telemetry import ReadMetrics, RequestLost
 from callboard.actors.tools import Tool
 from callboard.actors.topology import SESSION_CAPACITY, House, build, house_of
 from callboard.protocol.content import UserMessage
@@ -76,22 +80,24 @@ class Runtime:
         self._approve = approve
         self._parts = Parts(self.settings, tools)
         self._running: _Running | None = None
+        self._changing = Lock()
 
     # -- life
 
     def start(self) -> Self:
         """Start the loop thread and the tree; blocks for the few milliseconds that takes."""
-        if self._running is not None:
-            raise UsageError("this runtime is running already")
-        approver: Approver = CallbackApprover(self._approve) if self._approve else NobodyToAsk()
-        self._running = _Running(self._parts, approver)
+        with self._changing:
+            if self._running is not None:
+                raise UsageError("this runtime is running already")
+            self._running = _Running(self._parts, CallbackApprover(self._approve) if self._approve else NobodyToAsk())
         return self
 
     def stop(self) -> None:
         """Cancel what runs, stop the tree in reverse order of its start, and end the thread."""
-        running, self._running = self._running, None
-        if running is not None:
-            running.close()
+        with self._changing:
+            running, self._running = self._running, None
+            if running is not None:
+                running.close()
 
     def __enter__(self) -> Self:
         return self.start()
@@ -102,7 +108,14 @@ class Runtime:
         self.stop()
 
     async def __aenter__(self) -> Self:
-        return await asyncio.to_thread(self.start)
+        starting = asyncio.ensure_future(asyncio.to_thread(self.start))
+        try:
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            # A start cannot be broken off, and nobody will leave what was not entered: it ends as soon as it stands.
+            await asyncio.wait({starting})
+            await asyncio.to_thread(self.stop)
+            raise
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -143,13 +156,17 @@ class Runtime:
         Call it where an event loop runs. Raises what `ask` raises, from the iteration.
         """
         request_id = request_id or _new_request_id()
-        stream = Stream(Answer(conversation or Conversation()), self.cancel, RequestId(request_id))
+        try:
+            stream = Stream(Answer(conversation or Conversation()), self.cancel, RequestId(request_id))
+        except RuntimeError as error:
+            raise UsageError("stream() needs a running event loop; without one use ask_sync()") from error
         self._begin(text, request_id, stream.answer, stream)
         return stream
 
     def cancel(self, request_id: str, reason: str = "cancelled by the caller") -> bool:
         """End a request: its model stream, its running tools, its waiting approvals. False if it is not running."""
-        return self._live().cancel(RequestId(request_id), reason)
+        running = self._running
+        return running is not None and running.cancel(RequestId(request_id), reason)
 
     def _begin(self, text: str, request_id: str, answer: Answer, subscriber: Subscriber) -> RequestId:
         if not text.strip():
@@ -168,6 +185,9 @@ class Runtime:
         except NameTaken:
             answer.conversation.release()
             raise UsageError(f"a request with the id {request_id!r} is running; choose another") from None
+        except ActorDeadError as error:
+            answer.conversation.release()
+            raise RuntimeFailure("this runtime is stopping, or has failed too often; start it anew") from error
         return begun
 
     async def refresh_index(
@@ -245,8 +265,11 @@ class _Running:
         self._sessions[request_id] = ref
 
         def ended(down: Down) -> None:
-            self._sessions.pop(request_id, None)
-            answer.session_ended(down)
+            if self._sessions.get(request_id) is ref:  # the name is free before this is told
+                del self._sessions[request_id]
+            if answer.session_ended(down):
+                with contextlib.suppress(MailboxFull):
+                    self.house.staff.telemetry.tell(RequestLost(question.tag))
 
         self.system.watch(ref, ended)
 
@@ -258,13 +281,15 @@ class _Running:
         return True
 
     def close(self) -> None:
-        for request_id in tuple(self._sessions):
-            self.cancel(request_id, "the runtime is stopping")
-        self._approver.close()
-        if not self.system.shutdown(SHUTDOWN_SECONDS):
-            logger.warning("some actors did not stop within %s s and were killed", SHUTDOWN_SECONDS)
-        self._parts.close(self._scheduler)
-        self._scheduler.stop(SHUTDOWN_SECONDS)
+        """Everything that was begun is ended, in reverse order, whatever fails on the way."""
+        with contextlib.ExitStack() as last_to_first:
+            last_to_first.callback(self._scheduler.stop, SHUTDOWN_SECONDS)
+            last_to_first.callback(self._parts.close, self._scheduler)
+            last_to_first.callback(self._approver.close)
+            for request_id in tuple(self._sessions):
+                self.cancel(request_id, "the runtime is stopping")
+            if not self.system.shutdown(SHUTDOWN_SECONDS):
+                logger.warning("some actors did not stop within %s s and were killed", SHUTDOWN_SECONDS)
 
 
 def _new_request_id() -> str:

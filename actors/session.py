@@ -30,7 +30,7 @@ from callboard.protocol.commands import (
     WithdrawApproval,
 )
 from callboard.protocol.content import Message, UserMessage
-from callboard.protocol.errors import ProtocolError
+from callboard.protocol.errors import ProtocolError, RuntimeFailure
 from callboard.protocol.events import (
     DeadlinePassed,
     Event,
@@ -46,6 +46,9 @@ from callboard.protocol.session import Session
 logger = logging.getLogger("callboard.session")
 
 Seen = Event | Command
+#: Dispatchers that may be lost before one says which tools there are; whatever kills them kills the next one too.
+MAX_OFFER_REQUESTS = 3
+
 Subscriber = Callable[[Seen], None]
 """Hears, on the loop thread, each event of the request as it is applied, each RunTool, AskApproval and Note, and
 Finish last. It must not block."""
@@ -97,15 +100,17 @@ class RequestSession(Actor):
         self._session = make_session()
         self._unrecorded: tuple[Message, ...] = (question.user,)
         self._timers: dict[Tag, Timer] = {}
+        self._offer_requests = 0
+        self._started = False
 
     def on_start(self) -> None:
         self.monitor(self._staff.llm_manager)
         self.monitor(self._staff.dispatcher)
-        self._staff.dispatcher.tell_control(OfferTools(self._question.tag, self.ref))
+        self._ask_for_offers()
 
     def on_receive(self, message: Any) -> None:
         if type(message) is ToolsOffered:
-            question = self._question
+            question, self._started = self._question, True
             message = RequestStarted(
                 question.tag, self.now(), question.history, question.user, question.options, message.offers
             )
@@ -114,9 +119,11 @@ class RequestSession(Actor):
             return
         self._apply(message)
 
-    def on_stop(self) -> None:
-        for timer in self._timers.values():
-            timer.cancel()
+    def _ask_for_offers(self) -> None:
+        if self._offer_requests == MAX_OFFER_REQUESTS:
+            raise RuntimeFailure(f"{MAX_OFFER_REQUESTS} dispatchers were lost before one said which tools there are")
+        self._offer_requests += 1
+        self._staff.dispatcher.tell_control(OfferTools(self._question.tag, self.ref))
 
     def _apply(self, event: Event) -> None:
         try:
@@ -136,6 +143,10 @@ class RequestSession(Actor):
     def _holder_down(self, down: Down) -> None:
         """Its replacement has the same address: monitor that, and let the protocol decide what is done again."""
         self.monitor(down.ref)
+        if not self._started:
+            if down.ref is self._staff.dispatcher:
+                self._ask_for_offers()
+            return
         lost = ModelLost if down.ref is self._staff.llm_manager else ToolsLost
         self._apply(lost(self._session.step, self.now()))
 

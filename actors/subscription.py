@@ -80,19 +80,22 @@ class Answer:
         if isinstance(seen, ModelFailed):
             self._model_error = seen.error
         elif isinstance(seen, Finish):
-            self.conversation.release()
             reply = reply_of(seen, self._messages)
             failure = failure_of(reply, self._model_error)
+            self.conversation.release()
             if failure is None:
                 self.future.set_result(reply)
             else:
                 self.future.set_exception(failure)
 
-    def session_ended(self, down: Down) -> None:
-        """The session is gone; normally it has finished before."""
-        if not self.future.done():
-            self.conversation.release()
-            self.future.set_exception(RuntimeFailure(f"the session of this request was lost: {down.error!r}"))
+    def session_ended(self, down: Down) -> bool:
+        """The session is gone; normally it has finished before. True if it had not, and the request is lost."""
+        if self.future.done():
+            return False
+        self.conversation.release()
+        why = "the runtime was stopped" if down.error is None else f"its session was lost: {down.error!r}"
+        self.future.set_exception(RuntimeFailure(f"the request has no answer, since {why}"))
+        return True
 
 
 class Stream(AsyncIterable[StreamItem]):
@@ -101,7 +104,7 @@ class Stream(AsyncIterable[StreamItem]):
     A request that ends without an answer raises what `Runtime.ask` would. Leaving early cancels the request.
     """
 
-    def __init__(self, answer: Answer, cancel: Callable[[RequestId], object], request_id: RequestId) -> None:
+    def __init__(self, answer: Answer, cancel: Callable[[RequestId, str], object], request_id: RequestId) -> None:
         self.request_id = request_id
         self.answer = answer
         self._cancel = cancel
@@ -109,6 +112,7 @@ class Stream(AsyncIterable[StreamItem]):
         self._lock = threading.Lock()
         self._unread: list[StreamItem] = []
         self._wake = asyncio.Event()
+        self._given_up = False
         answer.future.add_done_callback(lambda _: self._notify())
 
     def __call__(self, seen: Seen) -> None:
@@ -120,17 +124,22 @@ class Stream(AsyncIterable[StreamItem]):
                 self._unread.append(seen)
             unread = len(self._unread)
         self.answer(seen)
-        if unread > MAX_UNREAD_EVENTS:
-            self._cancel(self.request_id)
-        elif unread:
+        if unread > MAX_UNREAD_EVENTS and not self._given_up:
+            self._give_up(f"{MAX_UNREAD_EVENTS} of its events are unread")
+        if unread:
             self._notify()
 
     def _notify(self) -> None:
         try:
             self._loop.call_soon_threadsafe(self._wake.set)
         except RuntimeError:  # the consumer's loop is closed: nobody will read on
-            if not self.answer.future.done():
-                self._cancel(self.request_id)
+            self._give_up("the event loop of its reader is closed")
+
+    def _give_up(self, why: str) -> None:
+        """Nobody will read on: end the request, once."""
+        if not (self._given_up or self.answer.future.done()):
+            self._given_up = True
+            self._cancel(self.request_id, why)
 
     async def __aiter__(self) -> AsyncIterator[StreamItem]:
         try:
@@ -145,5 +154,4 @@ class Stream(AsyncIterable[StreamItem]):
                     yield item
             yield self.answer.future.result(timeout=0)
         finally:
-            if not self.answer.future.done():
-                self._cancel(self.request_id)
+            self._give_up("its reader has left")

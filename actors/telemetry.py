@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from callboard.actors.dispatcher import ToolRestored, ToolWithdrawn
@@ -37,13 +38,21 @@ class ReadMetrics:
     """Ask for a snapshot of the metrics."""
 
 
+@dataclass(frozen=True, slots=True)
+class RequestLost:
+    """The request's session ended before the request did: no Finish will come."""
+
+    tag: Tag
+
+
 class Telemetry(Actor):
     """See the module."""
 
-    def __init__(self, spans: Spans, log_content: bool = False) -> None:
+    def __init__(self, spans: Spans, log_content: bool = False, metrics: Metrics | None = None) -> None:
+        """`metrics` is what was counted so far: given by whoever starts one incarnation after the other."""
         self._spans = spans
         self._log_content = log_content
-        self._metrics = Metrics()
+        self._metrics = Metrics() if metrics is None else metrics
         self._open: dict[RequestId, dict[Tag, tuple[str, float]]] = {}
         """What runs now, by request: its name and since when."""
 
@@ -51,7 +60,11 @@ class Telemetry(Actor):
         if type(message) is ReadMetrics:
             return self._metrics.copy()
         if listener := _LISTENERS.get(type(message)):
-            listener(self, message)
+            try:
+                listener(self, message)
+            except Exception:  # noqa: BLE001 - a log handler's or span processor's fault, and the host owns those:
+                # it is counted, for a log record might fail again. Crashing here often enough would end the tree.
+                self._metrics.counters["telemetry.failed"] += 1
         return None
 
     def _begin(self, tag: Tag, name: str, at: float) -> None:
@@ -77,15 +90,22 @@ class Telemetry(Actor):
             logger.info("asked: %s", event.user.text, extra=_correlation(event.tag))
 
     def _finished(self, command: Finish) -> None:
-        at = self.now()
-        for tag in list(self._open.get(command.tag.request_id, ())):
-            if tag != command.tag:
-                self._end(tag, at, "cancelled", ok=False)
-        self._end(command.tag.request, at, command.outcome.value, ok=command.outcome is Outcome.ANSWERED)
-        self._open.pop(command.tag.request_id, None)
+        self._close(command.tag, command.outcome.value, ok=command.outcome is Outcome.ANSWERED)
         self._metrics.counters["tokens.input"] += command.usage.input_tokens
         self._metrics.counters["tokens.output"] += command.usage.output_tokens
         self._metrics.cost += command.cost
+
+    def _request_lost(self, message: RequestLost) -> None:
+        self._close(message.tag, "lost", ok=False)
+
+    def _close(self, request: Tag, ending: str, *, ok: bool) -> None:
+        """End the request, and whatever it leaves open."""
+        at = self.now()
+        for tag in list(self._open.get(request.request_id, ())):
+            if tag != request:
+                self._end(tag, at, FailureCode.CANCELLED.value, ok=False)
+        self._end(request, at, ending, ok=ok)
+        self._open.pop(request.request_id, None)
 
     def _model_called(self, command: CallModel) -> None:
         self._begin(command.tag, f"model.{command.request.model}", self.now())
@@ -139,6 +159,7 @@ _LISTENERS: Mapping[type, Callable[[Telemetry, Any], None]] = {
     ToolCallTimedOut: Telemetry._tool_timed_out,
     ToolCallCancelled: Telemetry._tool_cancelled,
     Finish: Telemetry._finished,
+    RequestLost: Telemetry._request_lost,
     ToolWithdrawn: Telemetry._withdrawn,
     ToolRestored: Telemetry._restored,
 }

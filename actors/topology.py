@@ -11,6 +11,7 @@ root (one_for_one)
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import product
@@ -51,6 +52,8 @@ class Plan:
     workspace: Path | None = None
     threads: tuple[ChildSpec, ...] = ()
     """Further permanent children of the root, started before the tools."""
+    chance: Callable[[], float] = random.random
+    """From [0, 1): spreads restarts. A simulation gives its own, so that the same seed gives the same trace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +86,9 @@ def _root(system: ActorSystem, plan: Plan) -> Supervisor:
         *plan.threads,
         ChildSpec("tools", lambda: _pools(plan)),
         ChildSpec("dispatcher", lambda: _dispatcher(system, plan), capacity=SHARED_CAPACITY),
-        ChildSpec("sessions", Supervisor, capacity=SHARED_CAPACITY),
+        ChildSpec("sessions", lambda: Supervisor(chance=plan.chance), capacity=SHARED_CAPACITY),
     ]
-    return Supervisor(shared, intensity=ROOT_INTENSITY, period_seconds=ROOT_PERIOD_SECONDS)
+    return Supervisor(shared, intensity=ROOT_INTENSITY, period_seconds=ROOT_PERIOD_SECONDS, chance=plan.chance)
 
 
 def _pools(plan: Plan) -> Supervisor:
@@ -97,7 +100,7 @@ def _pools(plan: Plan) -> Supervisor:
             shutdown_seconds=POOL_SHUTDOWN_SECONDS,
         )
 
-    return Supervisor([pool_spec(*key) for key in product(Isolation, Latency)])
+    return Supervisor([pool_spec(*key) for key in product(Isolation, Latency)], chance=plan.chance)
 
 
 def pool_id(isolation: Isolation, latency: Latency) -> str:
