@@ -20,8 +20,8 @@ logger = logging.getLogger("callboard.tools")
 
 #: All that children get of our environment: where things are and which language and time zone. Keys stay with us.
 ENVIRONMENT: Final = frozenset(
-    ["PATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "HOME", "USER", "LOGNAME", "SHELL", "TMPDIR"]
-    + ["LANG", "LANGUAGE", "TZ", "SSL_CERT_FILE", "SSL_CERT_DIR"]
+    """PATH LD_LIBRARY_PATH VIRTUAL_ENV HOME USER LOGNAME SHELL TMPDIR
+    LANG LANGUAGE TZ SSL_CERT_FILE SSL_CERT_DIR""".split()  # noqa: SIM905 - to be read as a list
 )
 #: Reports read in one go.
 BATCH: Final = 256

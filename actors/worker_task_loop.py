@@ -54,6 +54,7 @@ class ToolLoop:
         self._loop: asyncio.AbstractEventLoop = new_event_loop()
         self._jobs: set[Job] = set()
         self._stopping = False
+        self._over = False
         self.given_up = False
         self.orders: Hop[Job | None] = Hop(self._loop, self._obey)
         """A job the first time: start it. Again: cancel it. None: look whether there is a reason to go on."""
@@ -79,10 +80,9 @@ class ToolLoop:
 
     def _main(self) -> None:
         asyncio.set_event_loop(self._loop)
-        while True:
+        while not self._over:  # a tool may stop the loop, or raise through it
             try:
                 self._loop.run_forever()
-                break
             except BaseException:
                 logger.warning("an exception left the event loop of the async tools; it goes on", exc_info=True)
         try:
@@ -110,7 +110,8 @@ class ToolLoop:
         self._stop_if_done()
 
     def _stop_if_done(self) -> None:
-        if self._stopping or (self.given_up and all(job.given_up for job in self._jobs)):
+        if not self._over and (self._stopping or (self.given_up and all(job.given_up for job in self._jobs))):
+            self._over = True
             self._loop.stop()
 
     def _cancel_all(self) -> None:
@@ -120,7 +121,7 @@ class ToolLoop:
                 return
             for task in tasks:
                 task.cancel()
-            with contextlib.suppress(CallEnded):
+            with contextlib.suppress(CallEnded, RuntimeError):  # RuntimeError: a tool has stopped the loop
                 self._loop.run_until_complete(asyncio.wait(tasks, timeout=0.05))
         for task in asyncio.all_tasks(self._loop):
             logger.warning("an async tool would not end, and is left where it stands: %r", task)

@@ -32,7 +32,10 @@ KILL_SECONDS = TOOL_GRACE_SECONDS + 0.5
 def stage() -> Iterator[ToolStage]:
     with ToolStage() as stage:
         yield stage
-    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("callboard-tools")]
+    for thread in threading.enumerate():
+        if thread.name.startswith("callboard-tools"):
+            thread.join(5)
+            assert not thread.is_alive()
 
 
 @tool
@@ -116,6 +119,26 @@ def test_a_call_is_cancelled_at_its_deadline_and_cleans_up(stage: ToolStage) -> 
     assert isinstance(call.wait(), ToolCallTimedOut)
     assert cleaned.is_set()
     assert call.ended_at - call.started_at < 0.1 + TOOL_GRACE_SECONDS
+
+
+def test_a_tool_that_stops_the_loop_stops_nobody(stage: ToolStage) -> None:
+    go = asyncio.Event()
+
+    @tool
+    async def neighbour() -> str:
+        await go.wait()
+        return "well"
+
+    @tool
+    async def saboteur() -> str:
+        asyncio.get_running_loop().stop()
+        await asyncio.sleep(0.01)
+        go.set()
+        return "done"
+
+    beside = stage.start(neighbour, "{}")
+    assert content_of(stage.call(saboteur)) == "done"
+    assert content_of(beside.wait()) == "well"
 
 
 def test_stopping_cancels(stage: ToolStage) -> None:
