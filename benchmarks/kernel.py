@@ -143,46 +143,46 @@ class Ours:
             stopped.get(timeout=30)
 
 
-def one_to_one(world: Any, messages: int) -> Rate:
+def one_to_one(world: Any, messages: int) -> tuple[Rate, float]:
     """One actor tells another."""
     done = threading.Event()
     target = world.spawn("countdown", messages, done)
     source = world.spawn("burst", [target], messages)
-    begun = time.perf_counter()
+    begun, cpu = time.perf_counter(), time.process_time()
     source.tell("go")
     done.wait()
-    elapsed = time.perf_counter() - begun
+    elapsed, cpu = time.perf_counter() - begun, time.process_time() - cpu
     world.end([source, target])
-    return messages / elapsed
+    return messages / elapsed, cpu / messages * 1e6
 
 
-def fan_out(world: Any, messages: int) -> Rate:
+def fan_out(world: Any, messages: int) -> tuple[Rate, float]:
     """One actor tells a thousand."""
     done = [threading.Event() for _ in range(1_000)]
     each = messages // len(done)
     targets = [world.spawn("countdown", each, event) for event in done]
     source = world.spawn("burst", targets, each)
-    begun = time.perf_counter()
+    begun, cpu = time.perf_counter(), time.process_time()
     source.tell("go")
     for event in done:
         event.wait()
-    elapsed = time.perf_counter() - begun
+    elapsed, cpu = time.perf_counter() - begun, time.process_time() - cpu
     world.end([source, *targets])
-    return messages / elapsed
+    return messages / elapsed, cpu / messages * 1e6
 
 
-def ring(world: Any, messages: int) -> Rate:
+def ring(world: Any, messages: int) -> tuple[Rate, float]:
     """One message goes round a hundred actors."""
     done = threading.Event()
     hops = [world.spawn("hop", done) for _ in range(100)]
     for at, hop in enumerate(hops):
         hop.tell(hops[(at + 1) % len(hops)])
-    begun = time.perf_counter()
+    begun, cpu = time.perf_counter(), time.process_time()
     hops[0].tell(messages)
     done.wait()
-    elapsed = time.perf_counter() - begun
+    elapsed, cpu = time.perf_counter() - begun, time.process_time() - cpu
     world.end(hops)
-    return messages / elapsed
+    return messages / elapsed, cpu / messages * 1e6
 
 
 # -- asyncio queues: no supervision, no bounds, no addresses; what the loop itself can do ---------------------
@@ -453,23 +453,25 @@ def memory() -> None:
 
 def throughput(world: Ours, messages: int, xoscar_python: str) -> None:
     """The table."""
-    contests: list[tuple[str, Callable[[Any, int], Rate], Callable[[int], Rate], float]] = [
+    contests: list[tuple[str, Callable[[Any, int], tuple[Rate, float]], Callable[[int], Rate], float]] = [
         ("tell one to one", one_to_one, queues_one_to_one, 2.5),
         ("fan-out to 1,000", fan_out, queues_fan_out, 10),
         ("ring of 100", ring, queues_ring, 8),
     ]
     xoscar = xoscar_rates(xoscar_python, messages // 5)
-    heads = ("messages a second", "pykka", "callboard", "ratio", "wanted", "asyncio.Queue", "xoscar")
-    print("{:20}{:>12}{:>12}{:>8}{:>8}{:>15}{:>15}".format(*heads))
+    print("messages a second; CPU us a message, which a busy machine hardly changes")
+    heads = ("", "pykka", "callboard", "ratio", "wanted", "CPU", "CPU", "ratio", "asyncio.Queue", "xoscar")
+    print("{:18}{:>10}{:>11}{:>7}{:>8}{:>8}{:>6}{:>7}{:>15}{:>15}".format(*heads))
     for at, (name, contest, queues, wanted) in enumerate(contests):
         rounds = []
         for _ in range(5):
-            theirs, mine = contest(Threading(), messages), contest(world, messages)
-            rounds.append((theirs, mine, mine / theirs, queues(messages)))
+            (theirs, their_cpu), (mine, my_cpu) = contest(Threading(), messages), contest(world, messages)
+            rounds.append((theirs, mine, mine / theirs, their_cpu, my_cpu, their_cpu / my_cpu, queues(messages)))
             gc.collect()
-        theirs, mine, ratio, plain = (statistics.median(column) for column in zip(*rounds, strict=True))
+        theirs, mine, ratio, *cpu, plain = (statistics.median(column) for column in zip(*rounds, strict=True))
         other = "not installed" if xoscar is None else f"{xoscar[at]:,.0f}"
-        print(f"{name:20}{theirs:12,.0f}{mine:12,.0f}{ratio:8.1f}{'>= ' + str(wanted):>8}{plain:15,.0f}{other:>15}")
+        print(f"{name:18}{theirs:10,.0f}{mine:11,.0f}{ratio:7.1f}{f'>= {wanted}':>8}", end="")
+        print(f"{cpu[0]:8.2f}{cpu[1]:6.2f}{cpu[2]:7.1f}{plain:15,.0f}{other:>15}")
 
 
 def main() -> None:

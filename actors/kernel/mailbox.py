@@ -164,12 +164,14 @@ class Mailbox:
             if self._outgoing:
                 return self._outgoing.pop()
             incoming = self._incoming
-            if incoming and len(incoming) <= FEW and not self._gates:
-                return incoming.pop(0)  # producers only append, so this needs no lock
             if incoming:
-                return self._refill()
-            elif self.sleep():
+                if len(incoming) > FEW or self._gates:
+                    return self._refill()
+                return incoming.pop(0)  # producers only append, so this needs no lock
+            self._awake = False  # as in sleep()
+            if not (self._incoming or self._control):
                 return NOTHING
+            self._awake = True
 
     def _refill(self) -> Any:
         """Turn the incoming stack over, and take the first item before letting anybody in who waits for room."""
