@@ -27,7 +27,6 @@ from callboard.actors.worker_process import ProcessOptions
 from callboard.protocol.errors import UsageError
 from callboard.protocol.options import RequestOptions
 from callboard.protocol.tools import Isolation, Latency
-from callboard.providers.copilot_tokens import token_store
 from callboard.providers.offline import CONTEXT_TOOL
 from callboard.providers.rate_limit import RateLimits
 from callboard.providers.registry import provider_for, split_model
@@ -62,7 +61,7 @@ class Parts:
         settings = self.settings
 
         def pool(isolation: Isolation, latency: Latency) -> ToolPool:
-            warm = 1 if (isolation, latency) in used else 0
+            warm = settings.warm_workers if (isolation, latency) in used else 0
             options = ProcessOptions(settings.process_workers, warm, settings.worker_memory_bytes)
             return ToolPool(isolation, options)
 
@@ -166,7 +165,7 @@ def route_for(settings: Settings, model: str, limits: RateLimits) -> Route:
     if provider == "scripted" and settings.script is not None:
         options["script"] = settings.script
     if provider == "copilot" and key is None:
-        options["store"] = token_store(settings.copilot_token_file)
+        options["login_file"] = settings.copilot_token_file
     limiter = limits.limiter(provider, key)
     found, name = provider_for(
         model,

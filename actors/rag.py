@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from callboard.actors.index import CodeIndex, Progress, RefreshSummary, assemble
+from callboard.actors.index.token_count import load_ahead
 from callboard.actors.kernel import Actor, ActorSystem, AskTimeout, ChildSpec, MailboxFull
 from callboard.actors.tools import Tool, ToolContext, tool
 from callboard.protocol.context import AssembledContext
@@ -77,6 +78,9 @@ class _IndexActor(Actor):
 
 class Rag(_IndexActor):
     """Answers questions about the code. See the module."""
+
+    def on_start(self) -> None:
+        load_ahead()
 
     def on_receive(self, message: Any) -> AssembledContext | UsageError:
         if not isinstance(message, SearchCode):

@@ -77,6 +77,8 @@ class Settings(BaseModel):
     """More are refused as overloaded."""
     process_workers: int = Field(default=4, ge=1)
     """Child processes at most for each tool class; they start when first needed."""
+    warm_workers: int = Field(default=1, ge=0)
+    """Of them, how many stand ready from the start, in each class that has tools; 0 makes the first call wait 0.1 s."""
     worker_memory_bytes: int = Field(default=2 * 1024**3, ge=64 * 1024**2)
     copilot_client_id: str = Field(default_factory=lambda: os.environ.get("CALLBOARD_COPILOT_CLIENT_ID", ""))
     """The GitHub OAuth app that `callboard login copilot` signs in with."""

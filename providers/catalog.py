@@ -33,6 +33,8 @@ _WINDOWS: Final = (("gemini-", 1_048_576), ("gemma-3", 131_072), ("llama-3", 131
 _FREE: Final = frozenset({"offline", "scripted", "ollama", "vllm", "llamacpp", "lmstudio"})
 #: Nothing is looked up for these; the package and its data take 0.15 s and 9 MB to load.
 _UNPRICED: Final = _FREE | {"openai-compatible"}
+#: No package knows these, so it need not be loaded for them.
+_OURS: Final = frozenset({"offline", "scripted"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
+from pathlib import Path
 from typing import Any, Self
 
 from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind, ProviderError, UsageError
@@ -11,7 +12,7 @@ from callboard.protocol.model import ModelRequest
 from callboard.protocol.stream import Error, StreamEvent
 from callboard.providers.copilot import Copilot, route_of
 from callboard.providers.copilot_login import CopilotToken
-from callboard.providers.copilot_tokens import CopilotTokens, TokenStore
+from callboard.providers.copilot_tokens import CopilotTokens, TokenStore, token_store
 from callboard.providers.transport import HttpProvider
 
 
@@ -67,10 +68,10 @@ def _refused(events: list[StreamEvent]) -> bool:
 
 
 def copilot_of(options: Mapping[str, Any], carry: Mapping[str, Any]) -> CopilotProvider:
-    """The provider for `tokens`, or for the login kept in `store`. UsageError where nobody has logged in."""
-    tokens, store = options.get("tokens"), options.get("store")
-    if isinstance(tokens, CopilotTokens):
+    """The provider for `tokens`, or for the login kept in the keyring or `login_file`. UsageError without one."""
+    if isinstance(tokens := options.get("tokens"), CopilotTokens):
         return CopilotProvider(tokens, **carry)
+    store = token_store(Path(options["login_file"])) if "login_file" in options else None
     if store is None or not store.load():
         raise UsageError("copilot needs a login: run `callboard login copilot`.")
     return CopilotProvider.of_store(store, **carry)

@@ -106,9 +106,9 @@ def provider_for(
 ) -> tuple[Provider, str]:
     """The provider of `provider/model`, and its own name of the model.
 
-    `options` go to the adapter (or to Offline: cwd, Scripted: script, CopilotProvider: store). Raises UsageError for
-    an unknown provider, and for a missing key, naming its environment variable. With a base_url of the user's own the
-    key may be left out: many a local server wants none.
+    `options` go to the adapter (or to Offline: cwd, Scripted: script, copilot: tokens or login_file). Raises UsageError
+    for an unknown provider, and for a missing key, naming its environment variable. With a base_url of the user's own
+    the key may be left out: many a local server wants none.
     """
     provider, name = split_model(model)
     if provider in _LOCAL:

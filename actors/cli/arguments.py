@@ -7,8 +7,9 @@ from pathlib import Path
 
 
 def parser() -> argparse.ArgumentParser:
-    """The commands; `module` of the result is where the chosen one lives."""
+    """The commands. `module` of the result is where the chosen one lives, `ahead` what it needs that takes long."""
     root = argparse.ArgumentParser(prog="callboard", description="A supervised actor runtime for LLM tool calls.")
+    root.set_defaults(ahead="")
     commands = root.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     asking = commands.add_parser("ask", help="ask about the code in a workspace")
@@ -16,7 +17,7 @@ def parser() -> argparse.ArgumentParser:
     asking.add_argument("--workspace", type=Path, default=Path(), metavar="DIR", help="the folder to ask about (here)")
     _add_model(asking, "whom to ask (CALLBOARD_MODEL, else offline/code-context)")
     asking.add_argument("--json", action="store_true", help="print the reply as one JSON object")
-    asking.set_defaults(module="ask")
+    asking.set_defaults(module="ask", ahead="callboard.actors.index.token_count")
 
     indexing = commands.add_parser("index", help="index a workspace, so that questions start at once")
     indexing.add_argument("workspace", type=Path, nargs="?", default=Path(), metavar="DIR")

@@ -35,6 +35,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
 def _run_command(arguments: Sequence[str] | None) -> int:
     try:
         options = parser().parse_args(arguments)
+        if options.ahead:
+            import_module(options.ahead).load_ahead()
         # A command is imported when it is called: a warm question takes well under a second, all imports half of that.
         command = import_module(f"callboard.actors.cli.{options.module}")
         running = command.run(options)

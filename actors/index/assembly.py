@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 import orjson
-import quicktok  # type: ignore[import-untyped]
 
 from callboard.actors.index.code_index import CodeIndex, Hit
 from callboard.actors.index.parsing import read_now
 from callboard.actors.index.records import digest
+from callboard.actors.index.token_count import count_tokens
 from callboard.protocol.context import AssembledContext, ContextItem, render_fence, top_k_for_budget
 from callboard.protocol.errors import UsageError
 
 TokenCounter = Callable[[str], int]
 
-#: The encoding of current OpenAI models; others differ by under 1% on code (retrieval.md section 5).
-ENCODING = "o200k_base"
 #: Spans of one file this close to each other become one: what lies between is shorter than another fence.
 STITCH_GAP_BYTES = 200
 #: At most this share of the results from one file before the others have had their turn.
@@ -27,16 +24,6 @@ MAX_PER_FILE = 3
 MIN_CUT_BYTES = 200
 #: Hits asked for beyond top_k: some are dropped or stitched.
 SPARE = 2
-
-
-@lru_cache(maxsize=1)
-def _encoding() -> quicktok.Tokenizer:
-    return quicktok.get_encoding(ENCODING)
-
-
-def count_tokens(text: str) -> int:
-    """Exact count in o200k."""
-    return int(_encoding().count(text))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from callboard.actors.index import CodeIndex, assemble
-from callboard.actors.index.assembly import count_tokens
+from callboard.actors.index.token_count import count_tokens
 from callboard.protocol.context import AssembledContext, CodeFence, parse_fences
 from callboard.protocol.errors import UsageError
 
