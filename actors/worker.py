@@ -113,7 +113,7 @@ class ToolPool(Actor):
             raise UsageError("a ToolPool starts real processes and tasks; it needs a LoopScheduler")
         workers = self._workers = self._make_workers(scheduler.loop, self._ended, self._start_next)
         # However this incarnation ends, its processes end with it: `on_stop` is not called for a crash or a kill.
-        self.system.watch(self.ref, lambda _down: workers.close(lambda: None))
+        self.system.watch(self.ref, lambda _down: self._let_go(workers))
 
     def on_receive(self, message: Any) -> Any:
         return _HANDLERS[type(message)](self, message)
@@ -129,6 +129,13 @@ class ToolPool(Actor):
             return True
         workers.close(self.stopped)
         return False
+
+    def _let_go(self, workers: Workers) -> None:
+        """This actor is dead. Those whose calls it had hear so by their own monitors; nobody is told by us any more."""
+        self._workers = None
+        self._calls.clear()
+        self._waiting.clear()
+        workers.close(lambda: None)
 
     # -- the way of one call --------------------------------------------------------------------------------------
 

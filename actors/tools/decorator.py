@@ -131,7 +131,7 @@ def tool(
 
 
 def _name_of(function: Callable[..., Any], name: str) -> str:
-    if not callable(function):
+    if not inspect.isfunction(function) and not inspect.ismethod(function):
         raise UsageError(f"@tool needs a function, not {type(function).__name__}; options are given by name")
     known_as = name or getattr(function, "__name__", "")
     if not NAME.fullmatch(known_as):

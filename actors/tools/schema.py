@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, NotRequired, get_type_hints
+from typing import Any, Final, NotRequired, get_args, get_type_hints
 
 import docstring_parser
 from pydantic import ConfigDict, TypeAdapter, with_config
 from pydantic.errors import PydanticUserError
+from pydantic_core import PydanticSerializationError
 from typing_extensions import TypedDict
 
 from callboard.actors.tools.context import ToolContext
@@ -87,7 +89,7 @@ def read_signature(function: Callable[..., Any], tool: str, local_names: Mapping
             raise UsageError(
                 f"tool {tool}: parameter {parameter.name!r} has no type; annotate it, as in `{parameter.name}: str`"
             )
-        if hints[parameter.name] is ToolContext:
+        if hints[parameter.name] is ToolContext or ToolContext in get_args(hints[parameter.name]):
             context_parameter = parameter.name
         else:
             parameters.append(_checked(parameter, hints[parameter.name], described.get(parameter.name, ""), tool))
@@ -161,7 +163,9 @@ def _described(schema: dict[str, Any], parameter: Parameter) -> dict[str, Any]:
     if parameter.description and "description" not in schema:
         extra["description"] = parameter.description
     if not parameter.required and parameter.default is not None:
-        extra["default"] = TypeAdapter(parameter.annotation).dump_python(parameter.default, mode="json", warnings=False)
+        with contextlib.suppress(PydanticSerializationError):  # a default that JSON cannot carry is the function's own
+            adapter = TypeAdapter(parameter.annotation)
+            extra["default"] = adapter.dump_python(parameter.default, mode="json", warnings=False)
     return {**schema, **extra}
 
 

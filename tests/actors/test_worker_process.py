@@ -65,6 +65,11 @@ def say(words: str) -> None:
 
 
 @tool
+def whoami_and_stay() -> None:
+    select.select([], [], [])
+
+
+@tool
 def nap() -> int:
     time.sleep(0.3)
     return os.getpid()
@@ -495,9 +500,12 @@ def test_a_crash_of_the_pool_ends_its_processes() -> None:
     with ToolStage() as stage:
         (pid,) = [int(stage.call(whoami).content)]  # type: ignore[union-attr]
         (server,) = set(fork_servers()) - before
+        running = stage.start(whoami_and_stay, "{}", timeout_seconds=30)
+        assert isinstance(stage.call(add, a=1, b=2), ToolCallCompleted)
         stage.pool(Isolation.PROCESS).tell("no message that it knows")
         assert ends(server)
         assert ends(pid)
+        assert [type(event) for event in running.events] == [ToolCallStarted], "whoever monitors the pool is told"
 
 
 def test_stopping_leaves_no_process_no_thread_no_descriptor(stage: ToolStage) -> None:

@@ -129,6 +129,37 @@ def test_types_become_json_schema(annotation: Any, schema: dict[str, Any]) -> No
     assert tool(look).definition.parameters["properties"]["value"] == schema
 
 
+def test_a_default_that_json_cannot_carry_is_left_to_the_function() -> None:
+    nothing: Any = object()
+
+    @tool
+    def look(city: Any = nothing, depth: float = float("inf")) -> bool:
+        return city is nothing
+
+    assert "default" not in look.definition.parameters["properties"]["city"]
+
+
+def test_an_optional_context_is_a_context() -> None:
+    @tool
+    def look(city: str, context: ToolContext | None = None) -> None: ...
+
+    assert list(look.definition.parameters["properties"]) == ["city"]
+    assert look.signature.context_parameter == "context"
+
+
+def test_a_method_of_an_object_may_be_a_tool() -> None:
+    class Shelf:
+        def __init__(self) -> None:
+            self.books = ["Emma"]
+
+        def find(self, title: str) -> bool:
+            return title in self.books
+
+    find = tool(isolation="thread")(Shelf().find)
+    assert find("Emma")
+    assert list(find.definition.parameters["properties"]) == ["title"]
+
+
 # -- refusals -------------------------------------------------------------------------------------------------------
 
 
