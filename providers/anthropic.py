@@ -183,7 +183,8 @@ class _Encoding:
         own = own_replay(part, ORIGIN)
         if isinstance(part, ToolCall):
             name, arguments = called_name(part), arguments_object(part)
-            return {"type": "tool_use", "id": part.call_id, "name": name, "input": arguments}
+            caller = {"caller": own["caller"]} if own and "caller" in own else {}
+            return {"type": "tool_use", "id": part.call_id, "name": name, "input": arguments, **caller}
         if isinstance(part, Text):
             return _text(part.text) if part.text.strip() else None
         if own is None:

@@ -142,7 +142,11 @@ class AnthropicDecoder(BaseDecoder):
     def _call_start(self, block: _Block, out: _Out) -> None:
         call_id, name = text_of(block.start.get("id") or ""), text_of(block.start["name"])
         # Each block is a call of its own, even where a proxy repeats an id.
-        self._tracker.delta(out, index=block.ordinal, id="" if call_id in self._ids else call_id, name=name)
+        caller = block.start.get("caller") or {"type": "direct"}
+        # A call that the provider's own code execution makes must go back with its caller.
+        replay = None if caller["type"] == "direct" else Replay(ORIGIN, {"caller": caller})
+        sent_id = "" if call_id in self._ids else call_id
+        self._tracker.delta(out, index=block.ordinal, id=sent_id, name=name, replay=replay)
         self._ids.add(call_id)
 
     def _complete_waiting(self, out: _Out) -> None:
