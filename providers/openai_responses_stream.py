@@ -313,9 +313,11 @@ class ResponsesDecoder(BaseDecoder):
 
 
 def _key(document: _Document) -> Hashable:
-    """What the events of one item have in common."""
+    """What the events of one item have in common. llama.cpp sends no output_index: there the item's id serves."""
     index: Hashable = document.get("output_index")
-    return index if index is not None else text_of(document.get("item_id"))
+    if index is not None:
+        return index
+    return text_of(document.get("item_id")) or text_of((document.get("item") or {}).get("id"))
 
 
 def _usage(raw: _Document) -> Usage:

@@ -43,6 +43,10 @@ HeaderListener = Callable[[int, Mapping[str, str]], None]
 _TRANSPORT_ERRORS: Final = (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, aiohttp.ClientError, OSError)
 
 
+#: What a kept connection that the server has closed meanwhile ends in, before any byte of an answer.
+_STALE: Final = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError)
+
+
 class HttpProvider:
     """A model behind HTTP: `adapter` translates, this carries the bytes. One connection pool per event loop.
 
@@ -97,7 +101,7 @@ class HttpProvider:
         """A whole answer, for what is no model call (log-ins, lists of models). ProviderError where none comes."""
         deadline = _Deadline(self._timeouts.total_seconds)
         try:
-            response = await deadline.run(self._transport().handle_async_request(self._http_request(wire)))
+            response = await self._send(wire, deadline)
             try:
                 return HttpAnswer(response.status_code, await deadline.run(response.aread()))
             finally:
@@ -117,7 +121,7 @@ class HttpProvider:
     async def _exchange(
         self, adapter: Adapter, wire: WireRequest, streaming: bool, deadline: _Deadline
     ) -> AsyncGenerator[list[StreamEvent], None]:
-        response = await deadline.run(self._transport().handle_async_request(self._http_request(wire)))
+        response = await self._send(wire, deadline)
         try:
             headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in response.headers.raw}
             if self._on_headers is not None:
@@ -131,6 +135,17 @@ class HttpProvider:
                     yield events
         finally:
             await response.aclose()
+
+    async def _send(self, wire: WireRequest, deadline: _Deadline) -> httpx.Response:
+        """The answer's head. Once more on a new connection when a kept one turns out to be closed: servers close idle
+        connections without a word, and llama.cpp closes each one after a stream."""
+        try:
+            return await deadline.run(self._transport().handle_async_request(self._http_request(wire)))
+        except httpx.TransportError as error:
+            cause = error.__cause__
+            if not isinstance(cause, _STALE) or isinstance(cause, aiohttp.ClientConnectorError):
+                raise
+        return await deadline.run(self._transport().handle_async_request(self._http_request(wire)))
 
     def _http_request(self, wire: WireRequest) -> httpx.Request:
         limits = self._timeouts
