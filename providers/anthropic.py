@@ -77,7 +77,8 @@ class Anthropic:
 
         `adaptive_thinking`: does the model take `thinking: adaptive` in place of a budget? None: decided by its name.
         """
-        self._url = checked_url(base_url, "https://api.anthropic.com")
+        # With the version or without: gateways name their address either way.
+        self._url = checked_url(base_url, "https://api.anthropic.com").removesuffix("/v1")
         self._api_key = api_key
         self._headers = dict(headers or {})
         self._bearer = bearer

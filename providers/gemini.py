@@ -76,7 +76,7 @@ class Gemini:
             prefix = "" if location == "global" else f"{location}-"
             default = f"https://{prefix}aiplatform.googleapis.com"
             self._path = f"v1beta1/projects/{quote(project)}/locations/{quote(location)}/publishers/google"
-        self._url = checked_url(base_url, default)
+        self._url = checked_url(base_url, default).removesuffix(f"/{self._path}")
         self._api_key = api_key
         self._headers = dict(headers or {})
         self._name = name

@@ -46,6 +46,14 @@ def test_the_address_and_the_headers() -> None:
     assert "secret-key" not in repr(wire)
 
 
+@pytest.mark.parametrize("base_url", ["http://localhost:8080", "http://localhost:8080/", "http://localhost:8080/v1"])
+def test_an_address_of_ones_own(base_url: str) -> None:
+    wire = Anthropic(base_url=base_url).encode(ModelRequest("m", (UserMessage.of("Hi"),)))
+    assert wire.url == "http://localhost:8080/v1/messages"
+    with pytest.raises(UsageError, match="http://"):
+        Anthropic(base_url="localhost:8080")
+
+
 def test_an_oauth_token_goes_as_bearer_and_betas_are_listed() -> None:
     wire = Anthropic(api_key="t", bearer=True, betas=("a", "b")).encode(ModelRequest("c", (UserMessage.of("Hi"),)))
     assert header(wire.headers, "authorization") == "Bearer t"

@@ -71,6 +71,14 @@ def test_quirk_32_a_start_with_input_and_no_deltas() -> None:
     assert found.complete
 
 
+def test_quirk_11_arguments_that_parse_are_not_yet_whole() -> None:
+    started = block(0, "tool_use", part_of_input("{}"), id="t", name="lookup", input={})[:-1]
+    decoder = ADAPTER.decoder()
+    assert not any(isinstance(event, ToolCallComplete) for event in decoder.feed(sse([START, *started])))
+    (found,) = answer(ADAPTER, sse([START, *started])).tool_calls
+    assert not found.complete
+
+
 def test_quirk_31_the_last_event_without_a_blank_line() -> None:
     stream = sse([START, *block(0, "text", text("Hi"), text=""), end("end_turn"), STOP])
     turn = answer(ADAPTER, stream.rstrip(b"\n"))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.streams import Stream, anthropic_streams, gemini_streams, responses_streams
-from support.wire import answer, events
+from support.wire import answer, events, sse
 
 from callboard.protocol.content import Thinking
 from callboard.protocol.errors import ErrorKind
@@ -78,6 +78,25 @@ def test_a_stream_cut_off_anywhere_is_an_error(api: str) -> None:
         assert last.kind in (ErrorKind.TRUNCATED, ErrorKind.MALFORMED)
 
     check()
+
+
+WORDS = "a\u2028b\u2029c\x85d\x0be\x0cf \U0001f3ad"
+
+
+@pytest.mark.parametrize(
+    ("api", "documents"),
+    [
+        (
+            "anthropic",
+            [{"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": WORDS}}],
+        ),
+        ("responses", [{"type": "response.output_text.delta", "output_index": 0, "delta": WORDS}]),
+        ("gemini", [{"candidates": [{"content": {"parts": [{"text": WORDS}]}}]}]),
+    ],
+)
+def test_quirk_29_and_30_only_newlines_end_lines_and_characters_may_be_split(api: str, documents: list[object]) -> None:
+    for size in (1, 2, 3, 1000):
+        assert answer(ADAPTERS[api], sse(documents), [size]).text == WORDS
 
 
 @pytest.mark.parametrize("api", STREAMS)
