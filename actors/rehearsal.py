@@ -10,20 +10,33 @@ process from a journal is left to the bare driver: these actors have no journal 
 
 from __future__ import annotations
 
-from collections import defaultdict
+import contextlib
+import random
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from callboard.actors.approvals import Decide, Verdict
-from callboard.actors.kernel import Actor, ActorSystem, ChildSpec, Ref, Restart, SimulatedScheduler, Timer, start_child
+from callboard.actors.kernel import (
+    Actor,
+    ActorSystem,
+    ChildSpec,
+    MailboxFull,
+    Ref,
+    Restart,
+    SimulatedScheduler,
+    Timer,
+    start_child,
+)
 from callboard.actors.llm_manager import Attempt, Emit, End, LlmManager, Route
 from callboard.actors.session import Question, RequestSession, Staff
 from callboard.actors.spans import NoSpans
 from callboard.actors.telemetry import Telemetry
 from callboard.actors.tools import Tool
 from callboard.actors.tools.schema import read_signature
-from callboard.actors.topology import Plan, build
+from callboard.actors.topology import SESSION_CAPACITY, Plan, build
 from callboard.actors.worker import StartCall, StopCall
 from callboard.protocol.commands import AskApproval, CallModel, Command, RunTool
 from callboard.protocol.errors import ProtocolError
@@ -36,6 +49,7 @@ from callboard.protocol.events import (
     ModelLost,
     ModelResponded,
     ModelStreamed,
+    ToolCallStarted,
 )
 from callboard.protocol.ids import RequestId, Tag
 from callboard.protocol.model import ModelRequest, ModelResponse
@@ -59,16 +73,40 @@ from callboard.providers.scripted import Scripted
 
 _LAST_TURN = PlannedTurn("done")
 
+#: Whom a fault may strike: those whom a supervisor starts again.
+MORTALS = ("root/dispatcher", "root/llm_manager", "root/telemetry", "root/tools/process-short")
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """What is done to the actors themselves, at virtual times; the scenario holds what is done by model and tools."""
+
+    strikes: tuple[tuple[float, str], ...] = ()
+    """An actor of `MORTALS` crashes. More than three within five seconds are what its supervisor gives up at."""
+    floods: tuple[float, ...] = ()
+    """The session's mailbox is filled to the brim."""
+    session_capacity: int = 8
+
+
+def seeded_faults(seed: int) -> Faults:
+    """Up to three strikes and a flood, or none: the faults that go with `testing.seeded.scenario(seed)`."""
+    rng = random.Random(f"faults {seed}")
+    strikes = tuple((rng.randrange(240) / 8, rng.choice(MORTALS)) for _ in range(rng.randrange(4)))
+    return Faults(strikes, (rng.randrange(80) / 4,) if rng.random() < 0.3 else ())
+
 
 class Rehearsal:
     """One scenario on one stage."""
 
-    def __init__(self, scenario: Scenario, seed: int | Callable[[int], int] = 0) -> None:
+    def __init__(self, scenario: Scenario, seed: int | Callable[[int], int] = 0, faults: Faults | None = None) -> None:
         self.scenario = scenario
+        self._faults = faults or Faults()
         self.scheduler = SimulatedScheduler(seed)
         self.system = ActorSystem(self.scheduler)
         self.trace = Trace(scenario, seed if isinstance(seed, int) else 0)
         self.model_call: CallModel | None = None
+        self.runs: Counter[Tag] = Counter()
+        """How often a pool began each call."""
         self._turns = iter(scenario.turns)
         self._plans: dict[int, list[PlannedCall]] = defaultdict(list)
         self._plan_of: dict[Tag, PlannedCall] = {}
@@ -102,9 +140,13 @@ class Rehearsal:
             self._plan_of[wish.tag] = chosen
         return self._plan_of[wish.tag]
 
+    def plan_of_tag(self, tag: Tag) -> PlannedCall:
+        """The plan of a call that was sent."""
+        return self._plan_of[tag]
+
     def _cast(self) -> Plan:
         return Plan(
-            telemetry=lambda: Telemetry(NoSpans()),
+            telemetry=lambda: MortalTelemetry(NoSpans()),
             llm_manager=lambda: LlmManager(
                 lambda _: (Route(Scripted(), "model"),), PlayedModel(self), RetryPolicy(max_attempts=1), self._cost
             ),
@@ -127,7 +169,8 @@ class Rehearsal:
         staff = Staff(*(self.system.ref(f"root/{name}") for name in ("llm_manager", "dispatcher", "telemetry")))
         question = Question(plan.tag, plan.history, plan.user, plan.options)
         start = partial(RequestSession, question, staff, lambda _: None, lambda _: None, self._recorded)
-        spec = ChildSpec(str(plan.request_id), start, restart=Restart.TEMPORARY)
+        capacity = self._faults.session_capacity if self._faults.floods else SESSION_CAPACITY
+        spec = ChildSpec(str(plan.request_id), start, restart=Restart.TEMPORARY, capacity=capacity)
         return start_child(self.system.ref("root/sessions"), spec)
 
     def _recorded(self) -> Recorded:
@@ -143,6 +186,10 @@ class Rehearsal:
             at(when, lambda: self.strike("root/dispatcher"))
         for when in plan.foreign_at:
             at(when, lambda: self._foreign(session))
+        for when, name in self._faults.strikes:
+            at(when, partial(self.strike, name))
+        for when in self._faults.floods:
+            at(when, lambda: self._flood(session))
 
     def strike(self, name: str) -> None:
         """Make an actor crash: it gets a message that nobody understands."""
@@ -153,11 +200,27 @@ class Rehearsal:
         step = self.trace.session.step if self.trace.session is not None else self.scenario.tag
         other = Tag(RequestId(step.request_id + "-other"), step.parent_id, step.step)
         for event in foreign_events(other, list(self._plan_of), self.scheduler.now()):
-            session.tell(event)
+            with contextlib.suppress(MailboxFull):
+                session.tell(event)
+
+    def _flood(self, session: Ref) -> None:
+        stranger = Tag(RequestId("stranger"), self.scenario.tag.parent_id)
+        for _ in range(self._faults.session_capacity):
+            with contextlib.suppress(MailboxFull):
+                session.tell(CancelRequested(stranger, self.scheduler.now(), "flood"))
 
 
 class _Lightning:
-    """No actor understands it."""
+    """No actor outlives it."""
+
+
+class MortalTelemetry(Telemetry):
+    """The real one takes no notice of what it does not know."""
+
+    def on_receive(self, message: Any) -> Any:
+        if isinstance(message, _Lightning):
+            raise RuntimeError("struck")
+        return super().on_receive(message)
 
 
 class Recorded:
@@ -223,7 +286,8 @@ class PlayedModel:
         def say(event: Event) -> None:
             match event:
                 case ModelStreamed():
-                    emit(list(event.events))
+                    with contextlib.suppress(MailboxFull):  # the response says it all once more
+                        emit(list(event.events))
                 case ModelResponded():
                     end(event.response)
                 case ModelFailed():
@@ -244,13 +308,27 @@ class PlayedPool(Actor):
     def on_receive(self, message: Any) -> None:
         stage, now = self._stage, self.now()
         if isinstance(message, StartCall):
-            answers = tool_answers(stage.plan_of(message.run), message.run, now)
-            playing = Playing(stage.scheduler, answers, message.reply_to.tell_control)
-            self._playing[message.run.tag] = message.reply_to, playing
+            self._start(message)
         elif isinstance(message, StopCall) and message.tag in self._playing:
             reply_to, playing = self._playing.pop(message.tag)
             playing.cancel()
             Playing(stage.scheduler, [cancelled(message.tag, now)], reply_to.tell_control)
+        elif isinstance(message, _Lightning):
+            raise RuntimeError("struck")
+
+    def _start(self, message: StartCall) -> None:
+        stage, run = self._stage, message.run
+        if run.tag in self._playing:
+            return  # sent twice, as around a dispatcher's restart; the real pool takes no notice either
+        stage.runs[run.tag] += 1
+
+        def say(event: Event) -> None:
+            if not isinstance(event, ToolCallStarted):
+                self._playing.pop(run.tag, None)
+            message.reply_to.tell_control(event)
+
+        answers = tool_answers(stage.plan_of(run), run, self.now())
+        self._playing[run.tag] = message.reply_to, Playing(stage.scheduler, answers, say)
 
 
 class PlayedPerson:
@@ -297,6 +375,6 @@ def _tool(offer: ToolOffer) -> Tool[..., Any]:
     return Tool(never_run, offer.definition, offer.contract, read_signature(never_run, offer.definition.name, {}))
 
 
-def rehearse(scenario: Scenario, seed: int | Callable[[int], int] = 0) -> Trace:
+def rehearse(scenario: Scenario, seed: int | Callable[[int], int] = 0, faults: Faults | None = None) -> Trace:
     """Play one scenario under the real actors; the trace holds what its session was told and did."""
-    return Rehearsal(scenario, seed).play()
+    return Rehearsal(scenario, seed, faults).play()
