@@ -164,7 +164,7 @@ class Cell:
             except Rejected as declined:
                 self.bury(item, DeadLetterReason.REJECTED, declined)
             except BaseException as error:  # noqa: BLE001 - contained here, and told to whom it concerns
-                self._crashed(item, error)
+                self._crashed(item, error, epoch)
                 return
             self.current = NOTHING
             left -= 1
@@ -222,11 +222,13 @@ class Cell:
         self._end(epoch, ExitReason.NORMAL, None)
         return True
 
-    def _crashed(self, item: Any, error: BaseException) -> None:
+    def _crashed(self, item: Any, error: BaseException, epoch: int) -> None:
         """An exception escaped a handler: the end of this incarnation, and of nothing else."""
         logger.warning("%s crashed on a %s: %r", self.name, type_name(item), error, exc_info=error)
-        self.bury(item, DeadLetterReason.CRASHED, error)
-        self._end(self._epoch, ExitReason.CRASHED, error)
+        self._note_dead(item, DeadLetterReason.CRASHED, error)
+        self._end(epoch, ExitReason.CRASHED, error)
+        if type(item) is Ask:
+            item.reply.fail(error)  # last, so that an asker who looks finds the actor dead
 
     # -- ends -------------------------------------------------------------------------------------------------
 
@@ -299,13 +301,16 @@ class Cell:
 
     def bury(self, item: Any, reason: DeadLetterReason, error: BaseException | None = None) -> None:
         """Make a dead letter of something that will not be handled; its asker gets `error` or ActorDeadError."""
+        self._note_dead(item, reason, error)
+        if type(item) is Ask:
+            item.reply.fail(error or ActorDeadError(f"{self.name} ended before it answered ({reason.value})"))
+
+    def _note_dead(self, item: Any, reason: DeadLetterReason, error: BaseException | None) -> None:
         if type(item) is Signal:
             return
         message = item.message if type(item) is Ask else item
         note = "" if error is None else str(error) if type(error) is Rejected else repr(error)
         self.system.dead_letters.add(message, reason, self.name, note)
-        if type(item) is Ask:
-            item.reply.fail(error or ActorDeadError(f"{self.name} ended before it answered ({reason.value})"))
 
     # -- what others ask of it --------------------------------------------------------------------------------
 

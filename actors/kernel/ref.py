@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import pykka
 from pykka.messages import ProxyGetAttr
 
-from .errors import AskTimeout, MailboxFull
+from .errors import MailboxFull
 from .mailbox import Overflow, Put
 from .reply import Ask, AsyncReply, Reply
 
@@ -86,7 +86,7 @@ class Ref(pykka.ActorRef[Any]):
             self._refuse()
         elif outcome is not QUEUED:
             cell.lost(item)
-        timer = loop.call_later(timeout_seconds, reply.expire, AskTimeout(f"no answer within {timeout_seconds} s"))
+        timer = loop.call_later(timeout_seconds, reply.expire, f"{cell.name} did not answer within {timeout_seconds} s")
         try:
             return await reply.future
         finally:
@@ -107,7 +107,9 @@ class Ref(pykka.ActorRef[Any]):
         loop = asyncio.get_running_loop()
         reply = AsyncReply(loop)
         self._cell.ask_to_stop(reply=reply)
-        timer = loop.call_later(timeout_seconds, reply.expire, AskTimeout(f"not stopped within {timeout_seconds} s"))
+        timer = loop.call_later(
+            timeout_seconds, reply.expire, f"{self.name} has not stopped within {timeout_seconds} s"
+        )
         try:
             return bool(await reply.future)
         finally:

@@ -151,9 +151,9 @@ class AsyncReply:
         """Hand over what went wrong; dropped when there is an answer already or the asker has gone."""
         self._on_loop(self._set_exception, harmless(error))
 
-    def expire(self, error: AskTimeout) -> None:
+    def expire(self, what_failed: str) -> None:
         """The asker's time is over. Only on its own loop."""
-        self._set_exception(error)
+        self._set_exception(AskTimeout(what_failed))
 
     def _on_loop(self, run: Callable[[Any], None], value: Any) -> None:
         if asyncio._get_running_loop() is self._loop:

@@ -83,7 +83,7 @@ class ThreadCell(Cell):
         if type(error) is Rejected:
             self.bury(item, DeadLetterReason.REJECTED, error)
             return True
-        self._crashed(item, error)
+        self._crashed(item, error, epoch)
         return False
 
     def _done(self, epoch: int, item: Any, *, handled: bool) -> bool:
