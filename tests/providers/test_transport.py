@@ -14,7 +14,8 @@ from callboard.protocol.stream import Error, TextDelta
 from callboard.providers.adapter import WireRequest
 from callboard.providers.openai_chat import OpenAIChat
 from callboard.providers.response_builder import ResponseBuilder
-from callboard.providers.transport import HttpProvider, Timeouts
+from callboard.providers.timeouts import Timeouts
+from callboard.providers.transport import HttpProvider
 
 KEY = "sk-very-secret-1234567890"
 ASKED = ModelRequest("fake-1", (UserMessage.of("Hi"),))
@@ -185,6 +186,31 @@ def test_one_provider_serves_several_loops_one_after_the_other() -> None:
             return response.text
 
         assert [asyncio.run(once()), asyncio.run(once())] == ["a", "b"]
+
+
+def test_a_kept_connection_that_the_server_closed_is_replaced() -> None:
+    """Found with llama.cpp, which closes each connection after a stream while it promises to keep it."""
+    hangs_up = stream(text="a")
+    answer = Answer((*hangs_up.steps, ("hangup", 0.0)))
+
+    async def talk(url: str) -> list[str]:
+        provider = HttpProvider(OpenAIChat(base_url=url), timeouts=PATIENT)
+        texts = [(await collect(provider)).text for _ in range(5)]
+        await provider.aclose()
+        return texts
+
+    with ModelServer([answer] * 5) as server:
+        assert asyncio.run(talk(server.base_url)) == ["a"] * 5
+        assert len(server.stats().bodies) == 5
+
+
+def test_a_server_that_never_answers_is_asked_twice_at_most() -> None:
+    with ModelServer([]) as server:
+        deaf = server.base_url.replace("/v1", "/deaf")
+        found = asyncio.run(ask(deaf)).error
+        assert found is not None
+        assert found.kind is ErrorKind.CONNECTION
+        assert server.stats().paths == ["/deaf/chat/completions"] * 2
 
 
 def test_fetch_gets_a_whole_answer_or_says_why_not(unused_url: str) -> None:

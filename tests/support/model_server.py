@@ -6,8 +6,9 @@
         server.stats().bodies        # what it was asked
 
 Each POST gets the next answer of the script; with `by_turn` the answer is picked by the number of model turns after the
-last user message, so that any number of conversations can run the same script side by side. Beyond the end of it
-the answer is HTTP 500. Standard library only: the file runs by itself as the server process.
+last user message, so that any number of conversations can run the same script side by side. Beyond the end of it the
+answer is HTTP 500; below /deaf there is none, the connection closes. Standard library only: the file runs by itself as
+the server process.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ class Answer:
     """One HTTP answer: status, headers and steps."""
 
     steps: tuple[tuple[str, str | float], ...] = ()
-    """("send", text), ("pause", seconds), ("stall", 0): nothing more comes, ("cut", 0): the connection breaks."""
+    """("send", text), ("pause", seconds), ("stall", 0): nothing more comes, ("cut", 0): the connection breaks,
+    ("hangup", 0): the answer ends in good order, and then the connection is closed without a word."""
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=lambda: {"content-type": "text/event-stream"})
 
@@ -198,6 +200,8 @@ class _Server:
         self.stats.bodies.append(request)
         self.stats.headers.append(headers)
         self.stats.paths.append(path)
+        if path.startswith("/deaf"):
+            return False
         return await self._answer(self._pick(request), reader, writer)
 
     def _pick(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -227,7 +231,7 @@ class _Server:
                 return False
         writer.write(b"0\r\n\r\n")
         await writer.drain()
-        return True
+        return all(verb != "hangup" for verb, _ in answer["steps"])
 
     @staticmethod
     async def _client_left(reader: asyncio.StreamReader, seconds: float | None) -> bool:
