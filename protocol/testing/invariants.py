@@ -28,7 +28,7 @@ from callboard.protocol.commands import (
 from callboard.protocol.content import AssistantMessage, Message, ToolMessage
 from callboard.protocol.events import CancelRequested, ToolCallCompleted, ToolCallFailed, ToolsLost
 from callboard.protocol.ids import Tag
-from callboard.protocol.limits import CALL_BACKSTOP_SECONDS
+from callboard.protocol.limits import CALL_BACKSTOP_SECONDS, MAX_CALL_SENDS
 from callboard.protocol.model import Usage
 from callboard.protocol.testing.outside import input_tokens
 from callboard.protocol.testing.replaying import replay_faults
@@ -278,13 +278,21 @@ def conserved(story: Story) -> Iterator[str]:
 
 
 def blast_radius(story: Story) -> Iterator[str]:
-    """I10: a tool that dies is exactly one failed result; its siblings keep theirs."""
+    """I10: a tool that dies is exactly one failed result; its siblings keep theirs.
+
+    The session itself says "crashed" only of a call that was sent as often as is allowed, and never begun.
+    """
     died = Counter(event.tag for event in story.events(ToolCallFailed) if event.failure.code is FailureCode.CRASHED)
     told = Counter(
         tag for tag, result in story.results() if result.is_error and _code(result) == FailureCode.CRASHED.value
     )
-    if died != told:
-        yield f"crashed: {sorted(died)}; results that say so: {sorted(told)}"
+    sent = Counter(command.tag for command in story.given(RunTool))
+    yield from (f"call {tag} crashed, and {told[tag]} results say so" for tag in died if told[tag] != died[tag])
+    yield from (
+        f"call {tag} did not crash, its result says it did"
+        for tag in told
+        if tag not in died and sent[tag] < MAX_CALL_SENDS
+    )
 
 
 def _code(result: ToolMessage) -> Any:
