@@ -21,13 +21,14 @@ from .mailbox import NOTHING, Mailbox, Put
 from .monitors import Down, ExitReason, Monitor
 from .ref import Ref
 from .reply import Ask, ReplyTo
+from .reports import ChildExited, ChildStarted
 from .restart import Restart, wants_restart
 from .scheduler import LOOKS_AT_CLOCK, TURN_SECONDS, Executor
 
 if TYPE_CHECKING:
     from .system import ActorSystem
 
-__all__ = ["Cell", "ChildExited", "ChildStarted", "State"]
+__all__ = ["Cell", "State"]
 
 logger = logging.getLogger("callboard.kernel")
 
@@ -50,27 +51,6 @@ class Signal(Enum):
     """Stop, but keep the cell: its supervisor will start the next incarnation."""
     FINISH = "finish"
     """End the stop that the actor had put off."""
-
-
-class ChildStarted:
-    """To a supervisor: the child's on_start has returned."""
-
-    __slots__ = ("cell",)
-
-    def __init__(self, cell: "Cell") -> None:
-        self.cell = cell
-
-
-class ChildExited:
-    """To a supervisor: the child's incarnation has ended."""
-
-    __slots__ = ("cell", "error", "incarnation", "reason")
-
-    def __init__(self, cell: "Cell", incarnation: int, reason: ExitReason, error: BaseException | None) -> None:
-        self.cell = cell
-        self.incarnation = incarnation
-        self.reason = reason
-        self.error = error
 
 
 _PROXY: Final = (ProxyCall, ProxyGetAttr, ProxySetAttr)
@@ -169,8 +149,8 @@ class Cell:
             self.current = NOTHING
             left -= 1
             if left % LOOKS_AT_CLOCK == 0:
-                self.since_seconds = at = system.now()
-                if not left or at - started > TURN_SECONDS:
+                self.since_seconds = system.now()
+                if not left or self.since_seconds - started > TURN_SECONDS:
                     if not self.mailbox.sleep():
                         self.executor.call_soon(self.run)
                     return

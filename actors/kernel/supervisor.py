@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from .actor import Actor
-from .cell import Cell, ChildExited, ChildStarted, State
+from .cell import Cell, State
 from .child_spec import ChildSpec, Strategy
 from .errors import ActorDeadError, IntensityExceeded
 from .ref import ASK_TIMEOUT_SECONDS, Ref
 from .reply import Ask
+from .reports import ChildExited, ChildStarted
 from .restart import DEFAULT_BUDGET, Budget, Escalate, History, Restart, decide
 from .scheduler import Timer
 
