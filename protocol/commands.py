@@ -32,6 +32,8 @@ class StopModel:
 
 @dataclass(frozen=True, slots=True)
 class RunTool:
+    """Run this call, once."""
+
     tag: Tag
     name: ToolName
     arguments: str
@@ -44,12 +46,16 @@ class RunTool:
 
 @dataclass(frozen=True, slots=True)
 class CancelTool:
+    """Nobody waits for this call any more: end it."""
+
     tag: Tag
     reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class AskApproval:
+    """Ask whether this call may run; the answer is ApprovalGranted or ApprovalDenied."""
+
     tag: Tag
     name: ToolName
     arguments: str
@@ -73,6 +79,8 @@ class SetTimer:
 
 @dataclass(frozen=True, slots=True)
 class ClearTimer:
+    """Forget the timer of this tag, if there is one."""
+
     tag: Tag
 
 
@@ -86,7 +94,11 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class RecordStep:
-    """A step is finished: these messages now belong to the conversation, all of them or none."""
+    """A step is finished: these messages now belong to the conversation, all of them or none.
+
+    The user's message is not among them: it is the conversation's already. Given again after a crash, a step is
+    recognised by its tag.
+    """
 
     tag: Tag
     messages: tuple[Message, ...]
@@ -116,6 +128,7 @@ class Finish:
     usage: Usage
     cost: float
     steps: int
+    """Model calls made, those that were asked again included."""
     reason: str = ""
     """Why, in one sentence, where it was not answered."""
 

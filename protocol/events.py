@@ -18,6 +18,8 @@ from callboard.protocol.tools import ToolFailure
 
 @dataclass(frozen=True, slots=True)
 class RequestStarted:
+    """The first event: what is asked, of which conversation, with which tools and limits."""
+
     tag: Tag
     at: float
     history: tuple[Message, ...]
@@ -38,6 +40,8 @@ class ModelStreamed:
 
 @dataclass(frozen=True, slots=True)
 class ModelResponded:
+    """The turn is whole."""
+
     tag: Tag
     at: float
     response: ModelResponse
@@ -64,6 +68,8 @@ class ModelLost:
 
 @dataclass(frozen=True, slots=True)
 class ApprovalGranted:
+    """A person, or the owner's callback, allowed this call."""
+
     tag: Tag
     at: float
     by: str = ""
@@ -71,6 +77,8 @@ class ApprovalGranted:
 
 @dataclass(frozen=True, slots=True)
 class ApprovalDenied:
+    """A person, or the owner's callback, did not allow this call."""
+
     tag: Tag
     at: float
     by: str = ""
@@ -87,6 +95,8 @@ class ToolCallStarted:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallCompleted:
+    """The tool returned."""
+
     tag: Tag
     at: float
     content: str
@@ -97,6 +107,8 @@ class ToolCallCompleted:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallFailed:
+    """The call has no result, and why: the tool raised, crashed, was not to be had."""
+
     tag: Tag
     at: float
     failure: ToolFailure
@@ -114,6 +126,8 @@ class ToolCallTimedOut:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallCancelled:
+    """The call was stopped before its end, by whoever held it."""
+
     tag: Tag
     at: float
     output: str = ""
@@ -129,6 +143,8 @@ class ToolsLost:
 
 @dataclass(frozen=True, slots=True)
 class CancelRequested:
+    """Nobody waits for the answer any more. Its tag may be of any step of the request."""
+
     tag: Tag
     at: float
     reason: str = ""
