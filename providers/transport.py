@@ -11,6 +11,7 @@ only where someone named it, by `proxy=`; settings may read the variable and pas
 from __future__ import annotations
 
 import asyncio
+import re
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import aclosing
@@ -139,13 +140,15 @@ class HttpProvider:
     async def _send(self, wire: WireRequest, deadline: _Deadline) -> httpx.Response:
         """The answer's head. Once more on a new connection when a kept one turns out to be closed: servers close idle
         connections without a word, and llama.cpp closes each one after a stream."""
+        request = self._http_request(wire)
+        transport = self._transport()
         try:
-            return await deadline.run(self._transport().handle_async_request(self._http_request(wire)))
+            return await deadline.run(transport.handle_async_request(request))
         except httpx.TransportError as error:
             cause = error.__cause__
             if not isinstance(cause, _STALE) or isinstance(cause, aiohttp.ClientConnectorError):
                 raise
-        return await deadline.run(self._transport().handle_async_request(self._http_request(wire)))
+        return await deadline.run(transport.handle_async_request(request))
 
     def _http_request(self, wire: WireRequest) -> httpx.Request:
         limits = self._timeouts
@@ -153,6 +156,8 @@ class HttpProvider:
         seconds = {"connect": limits.connect_seconds, "pool": limits.connect_seconds, "read": limits.idle_seconds}
         # A compressed stream reaches us in lumps, when the compressor's window is full.
         headers = {**wire.headers, "accept-encoding": "identity"}
+        if any(_UNSENDABLE.search(value) for value in headers.values()):
+            raise UsageError(f"A header of {self.name} holds a line break; does its key end with one?")
         try:
             return httpx.Request(
                 wire.method, _parsed_url(wire.url), headers=headers, content=wire.body, extensions={"timeout": seconds}
@@ -272,6 +277,10 @@ def _redirected(url: str, location: str) -> Error:
 def _plain(error: Exception) -> str:
     """What happened, in the words of the deepest cause that has any; never the request."""
     return snippet(str(error) or str(error.__cause__ or "") or type(error).__name__).rstrip(".")
+
+
+#: What would end a header before its time.
+_UNSENDABLE: Final = re.compile(r"[\r\n\0]")
 
 
 @lru_cache(maxsize=64)

@@ -175,6 +175,14 @@ def test_a_request_that_cannot_be_asked_is_the_callers_fault() -> None:
         asyncio.run(ask("http://127.0.0.1:port"))
 
 
+@pytest.mark.parametrize("key", ["sk-key\n", "sk-\u2026"])
+def test_a_key_that_cannot_be_sent_is_named_and_not_shown(key: str) -> None:
+    provider = HttpProvider(OpenAIChat(base_url="http://127.0.0.1:1", api_key=key))
+    with pytest.raises(UsageError, match="header of openai-chat") as caught:
+        asyncio.run(collect(provider))
+    assert "sk-" not in str(caught.value)
+
+
 def test_one_provider_serves_several_loops_one_after_the_other() -> None:
     with ModelServer([stream(text="a"), stream(text="b")]) as server:
         provider = HttpProvider(OpenAIChat(base_url=server.base_url), timeouts=PATIENT)
