@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -95,7 +96,7 @@ class CodeIndex:
             UsageError: no such folder, or the store's folder cannot be used.
         """
         roots = roots_of(workspace)
-        folder = Path(store_dir).expanduser().resolve() if store_dir is not None else Path(roots[0]) / DEFAULT_STORE
+        folder = Path(store_dir).expanduser().resolve() if store_dir is not None else _default_store(roots)
         layout = Layout(folder)
         factory = local_if_available() if embedder == "auto" else embedder
         note = layout.prepare()
@@ -274,6 +275,14 @@ def _hit(row: ChunkRow, score: float) -> Hit:
         row.path, row.start_byte, row.end_byte, row.start_line, row.end_line, score, row.name, row.canonical_path,
         row.kind, row.digest,
     )  # fmt: skip
+
+
+def _default_store(roots: tuple[str, ...]) -> Path:
+    """Inside the first root; where that cannot be written, a folder of its own in the user's cache."""
+    inside = Path(roots[0]) / DEFAULT_STORE
+    if inside.exists() or os.access(roots[0], os.W_OK):
+        return inside
+    return Path.home() / ".cache" / "callboard" / "index" / digest("\n".join(roots).encode()).hex()
 
 
 def _text_of(row: ChunkRow) -> rerank.Text:

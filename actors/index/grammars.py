@@ -39,7 +39,10 @@ def load(language: Language) -> Grammar:
 
 
 def _get(language: Language) -> tree_sitter.Language:
-    grammar = semble_grammars.get_language(language.grammar)
+    try:
+        grammar = semble_grammars.get_language(language.grammar)
+    except (semble_grammars.UnsupportedPlatformError, semble_grammars.LanguageNotFoundError) as error:
+        raise UsageError(f"no {language.name} grammar for this platform: {error}") from error
     assert isinstance(grammar, tree_sitter.Language)
     return grammar
 

@@ -13,6 +13,7 @@ from callboard.actors.index.languages import Language
 from callboard.actors.index.records import FileStat, ParsedFile, Skipped, Unchanged, digest
 from callboard.actors.index.symbols import Lines, outline
 from callboard.actors.index.walk import MAX_FILE_BYTES
+from callboard.protocol.errors import UsageError
 
 #: git's own test for binary files looks at as much.
 BINARY_SNIFF_BYTES = 8_000
@@ -27,7 +28,11 @@ MAX_TEXT_BYTES = 400_000
 def parse_file(
     file: FileStat, known_digest: bytes = b"", now_ns: Callable[[], int] = time.time_ns
 ) -> ParsedFile | Unchanged | Skipped:
-    """Read and parse a file. Never raises for what the file holds or for its going away."""
+    """Read and parse a file. Never raises for what the file holds or for its going away.
+
+    Raises:
+        UsageError: the grammars cannot be unpacked.
+    """
     read_at_ns = now_ns()
     try:
         content, status = _read(file.path)
@@ -40,7 +45,12 @@ def parse_file(
     seen = FileStat(file.path, file.root, len(content), status.st_mtime_ns)
     if known_digest and digest(content) == known_digest:
         return Unchanged(seen, read_at_ns)
-    return parse_content(seen, content, language, read_at_ns)
+    try:
+        return parse_content(seen, content, language, read_at_ns)
+    except UsageError:
+        raise
+    except Exception:  # noqa: BLE001  one file that trips the parser must not end the indexing of all others
+        return Skipped(seen, "parser_failed")
 
 
 def parse_content(file: FileStat, content: bytes, language: Language, read_at_ns: int) -> ParsedFile:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -26,6 +25,8 @@ SMALL_FILES = 64
 SMALL_BYTES = 1_000_000
 #: Two parsers keep two cores busy; more processes gain little before the single writer is the limit.
 MAX_PARSERS = 4
+#: An indexing process reports every percent of its files; silence for so long means that it hangs.
+SILENCE_SECONDS = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +96,7 @@ def _refresh_in_child(request: Request, progress: ProgressCallback | None) -> Re
     try:
         workers.send(process.stdin, request)
         while True:
-            answer = workers.receive(process.stdout)
+            answer = _receive(process, process.stdout)
             if isinstance(answer, RefreshSummary):
                 return answer
             if isinstance(answer, UsageError):
@@ -110,6 +111,17 @@ def _refresh_in_child(request: Request, progress: ProgressCallback | None) -> Re
         _end(process)
 
 
+def _receive(process: subprocess.Popen[bytes], stream: IO[bytes]) -> object:
+    """The next message; a process that says nothing for SILENCE_SECONDS is killed, which ends its stream."""
+    watchdog = threading.Timer(SILENCE_SECONDS, process.kill)
+    watchdog.daemon = True
+    watchdog.start()
+    try:
+        return workers.receive(stream)
+    finally:
+        watchdog.cancel()
+
+
 def _end(process: subprocess.Popen[bytes]) -> None:
     if process.stdin is not None:
         process.stdin.close()
@@ -121,8 +133,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 def main() -> None:
     """The indexing process: one request in, progress and a summary out. Ends when its caller does."""
-    incoming, outgoing = sys.stdin.buffer, sys.stdout.buffer
-    sys.stdout = sys.stderr
+    incoming, outgoing = workers.standard_streams()
     request = workers.receive(incoming)
     assert isinstance(request, Request)
     threading.Thread(target=_exit_with_caller, args=(incoming.fileno(),), daemon=True).start()

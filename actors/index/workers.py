@@ -10,6 +10,7 @@ import json
 import pickle
 import queue
 import select
+import signal
 import struct
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from typing import IO
 
 from callboard.actors.index.parsing import parse_file
 from callboard.actors.index.records import FileStat, Outcome, Skipped
+from callboard.protocol.errors import UsageError
 
 Job = tuple[FileStat, bytes]
 """A file and the digest it had; empty if it is new."""
@@ -59,17 +61,27 @@ def receive(stream: IO[bytes]) -> object:
     return pickle.loads(data)  # both ends are our own code over a private pipe
 
 
-def main() -> None:
-    """The worker: answers each list of jobs with a list of outcomes until its input ends."""
+def standard_streams() -> tuple[IO[bytes], IO[bytes]]:
+    """Input and output of a child of ours. Ctrl-C is its caller's to handle: it ends when its input does."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     incoming, outgoing = sys.stdin.buffer, sys.stdout.buffer
     sys.stdout = sys.stderr
+    return incoming, outgoing
+
+
+def main() -> None:
+    """The worker: answers each list of jobs with a list of outcomes until its input ends."""
+    incoming, outgoing = standard_streams()
     while True:
         try:
             jobs = receive(incoming)
         except EOFError:
             return
         assert isinstance(jobs, list)
-        send(outgoing, [parse_file(file, known) for file, known in jobs])
+        try:
+            send(outgoing, [parse_file(file, known) for file, known in jobs])
+        except UsageError as error:
+            send(outgoing, error)
 
 
 class _Worker:
@@ -97,6 +109,8 @@ class _Worker:
         if not ready:
             raise TimeoutError
         answer = receive(stdout)
+        if isinstance(answer, UsageError):
+            raise answer
         assert isinstance(answer, list)
         return answer
 
