@@ -14,7 +14,11 @@ SOURCES = sorted(path for layer in LAYERS for path in (ROOT / layer).rglob("*.py
 
 #: Optional extras may be imported where they are used: module -> the extra's top-level packages.
 OPTIONAL = {
+    "actors/cli/progress.py": {"rich"},
+    "actors/parts.py": {"callboard.actors"},  # rag: the extra `index`
     "actors/spans.py": {"opentelemetry"},
+    "providers/catalog.py": {"genai_prices"},
+    "providers/copilot_tokens.py": {"keyring"},
 }
 #: Files that open connections or read the environment; nobody else does (design.md §1).
 ONLY_CONNECTS = {"providers/transport.py"}
@@ -56,7 +60,9 @@ def test_no_imports_inside_functions(path: Path) -> None:
     for function in ast.walk(ast.parse(path.read_text())):
         if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
             for _, module in imported(function):
-                assert module.split(".")[0] in allowed, f"{name(path)} imports {module} inside {function.name}"
+                assert module in allowed or module.split(".")[0] in allowed, (
+                    f"{name(path)} imports {module} inside {function.name}"
+                )
 
 
 @pytest.mark.parametrize("path", [p for p in SOURCES if p.is_relative_to(ROOT / "protocol")], ids=name)

@@ -1,0 +1,159 @@
+"""Whole conversations with a real HTTP server in another process: parallel calls in fragments, tools that misbehave."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from support.model_server import ModelServer, stream
+
+from callboard.actors import Reply, Runtime, Settings, tool
+from callboard.protocol.events import ToolCallCompleted
+
+MODEL = "openai-compatible/any"
+Until = Callable[[Callable[[], bool]], None]
+
+
+def results_of(body: dict[str, Any]) -> list[tuple[str, str]]:
+    """(call id, content) of the tool messages a server was sent, in their order."""
+    return [(each["tool_call_id"], each["content"]) for each in body["messages"] if each["role"] == "tool"]
+
+
+@tool(timeout=20)
+def slow(value: str) -> str:
+    """Takes its time."""
+    time.sleep(0.3)
+    return f"slow {value}"
+
+
+@tool
+async def quick(value: str) -> str:
+    """Is done at once."""
+    return f"quick {value}"
+
+
+@tool(timeout=20)
+def fails(value: str) -> str:
+    """Raises."""
+    raise ValueError(f"no {value}")
+
+
+def test_four_parallel_calls_in_fragments_go_back_in_the_models_order() -> None:
+    calls = [
+        ("call_1", "slow", json.dumps({"value": "ä" * 10})),
+        ("call_2", "quick", json.dumps({"value": "b"})),
+        ("call_3", "fails", json.dumps({"value": "c"})),
+        ("call_4", "quick", json.dumps({"value": "d"})),
+    ]
+    ended: list[str] = []
+
+    async def ask(url: str) -> Reply:
+        settings = Settings(model=MODEL, base_url=url)
+        async with Runtime(settings, tools=[slow, quick, fails]) as runtime:
+            async for event in runtime.stream("Do four things."):
+                if isinstance(event, ToolCallCompleted):
+                    ended.append(event.content)
+                if isinstance(event, Reply):
+                    return event
+        raise AssertionError("no reply")
+
+    with ModelServer([stream("Let me see.", calls, fragment=3), stream("All done.", fragment=2)]) as server:
+        reply = asyncio.run(ask(server.base_url))
+        first, second = server.stats().bodies
+    assert reply.text == "All done."
+    assert reply.steps == 2
+    assert [each["function"]["name"] for each in first["tools"]] == ["slow", "quick", "fails"]
+    assert [call_id for call_id, _ in results_of(second)] == ["call_1", "call_2", "call_3", "call_4"]
+    contents = [content for _, content in results_of(second)]
+    assert "slow " + "ä" * 10 in contents[0]
+    assert "quick b" in contents[1]
+    assert json.loads(contents[2])["code"] == "tool_error"
+    assert "quick d" in contents[3]
+    assert "slow" in ended[-1]  # it ended last, and stands first
+
+
+def test_the_command_line_runs_the_tools_of_the_workspace(callboard: Any) -> None:
+    where = callboard.workspace
+    calls = [
+        ("call_a", "read_file", json.dumps({"path": "weather.py"})),
+        ("call_b", "list_dir", json.dumps({"path": "."})),
+        ("call_c", "request_code_context", json.dumps({"token_budget": 1000, "hint": "weather"})),
+        ("call_d", "read_file", json.dumps({"path": "../../etc/passwd"})),
+    ]
+    with ModelServer([stream("", calls, fragment=5), stream("It is in weather.py.", fragment=3)]) as server:
+        ran = callboard.run("ask", "where is the weather?", "--model", MODEL, "--base-url", server.base_url)
+        first, second = server.stats().bodies
+    assert ran.status == 0, ran.err
+    assert ran.out == "It is in weather.py.\n"
+    offered = {each["function"]["name"] for each in first["tools"]}
+    assert offered == {"read_file", "list_dir", "request_code_context"}
+    results = results_of(second)
+    assert [call_id for call_id, _ in results] == ["call_a", "call_b", "call_c", "call_d"]
+    assert "def fetch_weather" in results[0][1]
+    assert "weather.py" in results[1][1]
+    found = json.loads(results[2][1])["context"][0]
+    assert (found["file"], found["lines"]) == (str(where / "weather.py"), "1-3")
+    assert json.loads(results[3][1])["ok"] is False
+    for name, *_ in (("read_file",), ("list_dir",), ("request_code_context",)):
+        assert f"> {name}" in ran.err
+
+
+DEADLINE_SECONDS = 2.0
+
+
+@tool(timeout=DEADLINE_SECONDS)
+def hangs(folder: str) -> None:
+    """Never ends, nor does its child."""
+    child = subprocess.Popen(["sleep", "1000"])
+    (Path(folder) / "hangs").write_text(f"{os.getpid()} {child.pid}")
+    while True:
+        pass
+
+
+@tool(timeout=DEADLINE_SECONDS)
+def sleeps_in_c(folder: str) -> None:
+    """Sleeps where no Python signal handler and no exception gets in."""
+    (Path(folder) / "sleeps_in_c").write_text(f"{os.getpid()}")
+    ctypes.PyDLL(None).sleep(1000)
+
+
+@tool(timeout=20)
+def exits(folder: str) -> None:
+    """Takes its process down, and leaves a child."""
+    child = subprocess.Popen(["sleep", "1000"])
+    (Path(folder) / "exits").write_text(f"{os.getpid()} {child.pid}")
+    os._exit(1)
+
+
+def test_tools_that_hang_sleep_in_c_and_exit_are_one_failed_result_each(tmp_path: Path, until: Until) -> None:
+    names = ["hangs", "sleeps_in_c", "exits"]
+    calls = [(f"call_{name}", name, json.dumps({"folder": str(tmp_path)})) for name in names]
+    with ModelServer([stream("", calls), stream("Three of them failed.")]) as server:
+        settings = Settings(model=MODEL, base_url=server.base_url)
+        with Runtime(settings, tools=[hangs, sleeps_in_c, exits]) as runtime:
+            reply = runtime.ask_sync("Try them.")
+            pids = [pid for name in names for pid in (tmp_path / name).read_text().split()]
+            until(lambda: not any(is_alive(pid) for pid in pids))
+        body = server.stats().bodies[1]
+    assert reply.text == "Three of them failed."
+    failures = [json.loads(content) for _, content in results_of(body)]
+    assert [(each["tool"], each["code"]) for each in failures] == [
+        ("hangs", "timed_out"),
+        ("sleeps_in_c", "timed_out"),
+        ("exits", "crashed"),
+    ]
+
+
+def is_alive(pid: str) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"
