@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from callboard.actors.approvals import Approver, Verdict
-from callboard.actors.kernel import Actor, Down, MailboxFull, Ref, Rejected, Timer
+from callboard.actors.kernel import Actor, Down, ExitReason, MailboxFull, Ref, Rejected, Timer
 from callboard.actors.tool_health import ToolHealth
 from callboard.actors.tools import Tool, ToolContext
 from callboard.actors.worker import StartCall, StopCall
@@ -247,7 +247,8 @@ class ToolDispatcher(Actor):
 
     def _pool_down(self, down: Down) -> None:
         """Its running calls are lost with it; whether they had their effect, nobody knows."""
-        self.monitor(down.ref)
+        if down.reason is not ExitReason.NOT_ALIVE:  # else it is dead for good, and a monitor would fire for ever
+            self.monitor(down.ref)
         lost = [tag for tag, call in self._calls.items() if call.pool is down.ref]
         for tag in lost:
             name = self._calls[tag].request.run.name

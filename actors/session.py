@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from callboard.actors.dispatcher import DispatchCall, OfferTools, SeekApproval, ToolsOffered
-from callboard.actors.kernel import Actor, Down, MailboxFull, Ref, Rejected, Timer
+from callboard.actors.kernel import Actor, Down, ExitReason, MailboxFull, Ref, Rejected, Timer
 from callboard.actors.llm_manager import StartModel
 from callboard.protocol.commands import (
     AskApproval,
@@ -142,6 +142,8 @@ class RequestSession(Actor):
 
     def _holder_down(self, down: Down) -> None:
         """Its replacement has the same address: monitor that, and let the protocol decide what is done again."""
+        if down.reason is ExitReason.NOT_ALIVE:
+            raise RuntimeFailure(f"{down.ref.name} is dead for good; nobody would answer")
         self.monitor(down.ref)
         if not self._started:
             if down.ref is self._staff.dispatcher:

@@ -1,4 +1,4 @@
-"""Many conversations under the real actors in virtual time, with faults of model, tools, people and the actors themselves.
+"""Many conversations under the real actors in virtual time: model, tools, people and the actors themselves fail.
 
     python benchmarks/rehearsals.py            # 2,000, as issue 3 asks in under 60 s
     python benchmarks/rehearsals.py 100000     # the deep run
