@@ -53,7 +53,7 @@ class ChatDecoder(BaseDecoder):
     ) -> None:
         super().__init__(dialect.family, status, headers, streaming, secret)
         self._dialect = dialect
-        self._tools = ToolCallTracker()
+        self._tools = ToolCallTracker(keep_arguments=dialect.finish_optional)
         self._details = ReasoningDetails(dialect.name)
         self._think_tags = ThinkTags() if dialect.think_tags else None
         # Given back to the server that wants it (ChatDialect.reasoning_replay_field).
@@ -86,11 +86,15 @@ class ChatDecoder(BaseDecoder):
         self._end_turn(out)
 
     def on_end(self, out: list[StreamEvent], marked: bool) -> None:
-        known = marked or bool(self._finish_reason)
-        if known or (self._dialect.finish_optional and (self._wrote or self._tools.count)):
+        if marked or self._finish_reason or self._looks_whole():
             self._end_turn(out)
         else:
             self.fail_truncated(out)
+
+    def _looks_whole(self) -> bool:
+        """A turn without its end, from a server that is known to leave it out, and nothing of it is half (23)."""
+        said = self._wrote or self._tools.count > 0
+        return self._dialect.finish_optional and said and self._tools.all_whole()
 
     def _note(self, document: Mapping[str, Any]) -> None:
         """What may stand on any chunk: the answer's id and model, and usage, of which the last is the total (18)."""

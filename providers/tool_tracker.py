@@ -24,7 +24,7 @@ from callboard.protocol.content import Replay
 from callboard.protocol.ids import CallId, ToolName
 from callboard.protocol.limits import MAX_ARGUMENT_BYTES, MAX_CALLS_PER_STEP
 from callboard.protocol.stream import StreamEvent, ToolCallComplete, ToolCallDelta, ToolCallStart
-from callboard.providers.json_text import dumps_text
+from callboard.providers.json_text import canonical_arguments, dumps_text
 
 
 class TooManyCallsError(ValueError):
@@ -42,6 +42,8 @@ class _Call:
     """What we call it; set when it starts."""
     early: list[str] = field(default_factory=list)
     """Argument text that came before the name."""
+    kept: list[str] = field(default_factory=list)
+    """All argument text, where the tracker keeps it."""
     size: int = 0
     completed: bool = False
 
@@ -51,12 +53,15 @@ class ToolCallTracker:
 
     `seed` (the provider's id of the answer, where there is one) goes into invented ids, so that they differ from turn
     to turn and are the same however the bytes were cut.
+
+    `keep_arguments` is for servers that do not say when a turn is over: `all_whole` then tells by the arguments.
     """
 
-    __slots__ = ("_by_id", "_by_index", "_calls", "_last", "_taken", "seed")
+    __slots__ = ("_by_id", "_by_index", "_calls", "_keep", "_last", "_taken", "seed")
 
-    def __init__(self, seed: str = "") -> None:
+    def __init__(self, seed: str = "", keep_arguments: bool = False) -> None:
         self.seed = seed
+        self._keep = keep_arguments
         self._calls: list[_Call] = []
         self._by_id: dict[str, _Call] = {}
         self._by_index: dict[Hashable, _Call] = {}
@@ -67,6 +72,10 @@ class ToolCallTracker:
     def count(self) -> int:
         """Calls seen so far, started or not."""
         return len(self._calls)
+
+    def all_whole(self) -> bool:
+        """Are the arguments of every call a whole JSON object? Needs `keep_arguments`."""
+        return all(canonical_arguments("".join(call.kept))[1] for call in self._calls)
 
     def delta(
         self,
@@ -200,9 +209,10 @@ class ToolCallTracker:
         self._taken.add(chosen)
         return CallId(chosen)
 
-    @staticmethod
-    def _grow(call: _Call, text: str) -> None:
+    def _grow(self, call: _Call, text: str) -> None:
         call.size += len(text)
+        if self._keep:
+            call.kept.append(text)
         if call.size > MAX_ARGUMENT_BYTES:
             raise TooManyCallsError(f"the arguments of a tool call are longer than {MAX_ARGUMENT_BYTES} bytes")
 

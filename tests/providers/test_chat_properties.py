@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import os
 import tracemalloc
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -20,6 +20,7 @@ from callboard.protocol.ids import CallId, ToolName
 from callboard.protocol.limits import ERROR_SNIPPET_CHARS, MAX_CALLS_PER_STEP, MAX_RESPONSE_BYTES
 from callboard.protocol.model import FinishReason
 from callboard.protocol.stream import Done, Error
+from callboard.protocol.testing import check_provider_adapter
 from callboard.providers.adapter import Adapter
 from callboard.providers.copilot import Copilot
 from callboard.providers.openai_chat import OpenAIChat
@@ -133,6 +134,13 @@ def test_a_cut_stream_never_completes_a_call(turn: Told, data: st.DataObject) ->
     assert response.error.kind is ErrorKind.TRUNCATED
     assert not any(call.complete for call in response.tool_calls)
     assert "".join(turn.text).startswith(response.text)
+
+
+@pytest.mark.parametrize("name", sorted(ADAPTERS))
+def test_the_kit_for_writers_of_adapters_agrees(name: str) -> None:
+    calls = [("f", {"city": "Zürich"}), ("look_up", {})]
+    plain = Told(["Hel", "lo"], ["hm"], calls, 3, True, False, False, True, True, True, True)
+    check_provider_adapter(ADAPTERS[name], [plain.body(), replace(plain, crlf=False, repeats=True).body()], examples=20)
 
 
 def one_error(data: list[bytes], **how: Any) -> Error:

@@ -207,6 +207,9 @@ def test_quirk_23_the_end_without_finish_reason_or_mark() -> None:
     assert streamed(chunk({"content": "a"}), done=True).finish_reason is FinishReason.STOP
     copilot = streamed(call(0, id="a", name="f", arguments="{}"), adapter=Copilot(), done=False)
     assert (copilot.finish_reason, calls(copilot)) == (FinishReason.TOOL_CALLS, [("a", "f", "{}")])
+    half = streamed(call(0, id="a", name="f", arguments='{"x'), adapter=Copilot(), done=False)
+    assert half.error is not None
+    assert half.error.kind is ErrorKind.TRUNCATED
     nothing = streamed(adapter=Copilot(), done=False)
     assert nothing.error is not None
 
