@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from types import FrameType
 
+from callboard.actors.tools.context import ToolContext
 from callboard.actors.tools.invoke import Invoker, shortened
 from callboard.actors.tools.shipping import unpack
 from callboard.actors.worker_frames import LENGTH, Order, Reply, decode_order, encode_reply
@@ -65,18 +66,26 @@ class Child:
 
     def __init__(self, calls: socket.socket) -> None:
         self._calls = calls
+        self._packed: dict[int, bytes] = {}
         self._tools: dict[int, Invoker] = {}
 
     def serve(self) -> None:
         """Run calls until the runtime closes the socket."""
         for order in self._orders():
-            reply = self._run(order)
+            if order.packed is not None:
+                self._packed[order.tool] = order.packed
+            if order.context is None:
+                # What goes wrong now goes wrong again in the call, which is told of it.
+                with contextlib.suppress(BaseException):
+                    self._invoker(order)
+                continue
+            reply = self._run(order, order.context)
             for stream in (sys.stdout, sys.stderr):
                 with contextlib.suppress(ValueError, OSError):  # the tool has closed or replaced it
                     stream.flush()
             self._calls.sendall(encode_reply(reply))
 
-    def _run(self, order: Order) -> Reply:
+    def _run(self, order: Order, context: ToolContext) -> Reply:
         try:
             invoker = self._invoker(order)
         except BaseException as error:  # noqa: BLE001 - importing the tool's module runs anybody's code
@@ -85,15 +94,15 @@ class Child:
                 order.name, FailureCode.CRASHED, f"the tool could not be loaded in its child process: {text}"
             )
             return Reply(order.number, failure, spent=True)
-        result = invoker.call(order.arguments, order.context)
+        result = invoker.call(order.arguments, context)
         crashed = isinstance(result, ToolFailure) and result.code is FailureCode.CRASHED
         return Reply(order.number, result, spent=crashed or _left_processes())
 
     def _invoker(self, order: Order) -> Invoker:
         invoker = self._tools.get(order.tool)
         if invoker is None:
-            assert order.packed is not None, "the first order for a tool brings it along"
-            invoker = self._tools[order.tool] = Invoker(*unpack(order.packed))
+            invoker = self._tools[order.tool] = Invoker(*unpack(self._packed[order.tool]))
+            del self._packed[order.tool]
         return invoker
 
     def _orders(self) -> Iterator[Order]:

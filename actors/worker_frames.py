@@ -28,7 +28,7 @@ MAX_REPLY_BYTES: Final = MAX_RESULT_BYTES + 65_536
 
 
 class Order(NamedTuple):
-    """One call, as a child gets it."""
+    """One call, or the order to load a tool, as a child gets it."""
 
     number: int
     name: ToolName
@@ -37,7 +37,8 @@ class Order(NamedTuple):
     packed: bytes | None
     """The tool itself, the first time."""
     arguments: str
-    context: ToolContext
+    context: ToolContext | None
+    """None: load the tool and nothing else. There is no reply."""
 
 
 class Reply(NamedTuple):

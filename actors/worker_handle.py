@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from callboard.actors.tools.decorator import Tool
@@ -106,6 +106,12 @@ class ChildHandle:
         give(self.number, self._descriptors)
         for descriptor in self._descriptors:
             os.close(descriptor)
+
+    def load(self, tools: Iterable[Tool]) -> None:
+        """Have it load tools before it is needed: an import of pandas takes longer than most calls."""
+        for tool in tools:
+            number = self._shipped.setdefault(tool, len(self._shipped))
+            self._send(encode_order(Order(0, tool.name, number, tool.packed, "", None)))
 
     def run(self, call: Call) -> None:
         """Send the child its order. Raises UsageError when the tool cannot be shipped; nothing was sent then."""

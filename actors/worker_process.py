@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from callboard.actors.tools.decorator import Tool
 from callboard.actors.tools.invoke import Result
 from callboard.actors.worker_call import Call, Ended, Room
 from callboard.actors.worker_frames import Ask, Reply, Told
@@ -26,9 +27,11 @@ from callboard.protocol.tools import FailureCode, ToolFailure
 
 #: Children per pool. They mostly wait for something; each costs 5-10 MB of its own.
 MAX_CHILDREN: Final = 32
-#: From SIGKILL to the fork server's word that child and orphans are gone; 3-9 ms were measured. Beyond it the fork
-#: server itself is taken for dead and replaced.
+#: From SIGKILL to the fork server's word that child and orphans are gone it takes 3-9 ms at rest. A fork server that
+#: has said nothing at all for this long is taken for dead and replaced; one that is merely busy goes on talking.
 KILL_SECONDS: Final = 1.0
+#: Tools that a warm child loads in advance: those used last.
+MAX_LOADED_IN_ADVANCE: Final = 32
 #: Different tools that one child may have loaded; then it is replaced, since nothing is ever unloaded.
 MAX_LOADED_TOOLS: Final = 256
 
@@ -61,11 +64,13 @@ class ProcessWorkers:
         """All, also those that are dying."""
         self._idle: list[ChildHandle] = []
         """The last used is used next: its caches are warm."""
+        self._in_use: dict[Tool, None] = {}
         self._running: dict[Call, ChildHandle] = {}
         self._dying = 0
         self._numbers = 0
         self._forking = False
         """Has the fork server shown that it can?"""
+        self._heard_at = 0.0
         self._closed: Callable[[], None] | None = None
         self._unused = 0
         """The fewest idle children since the last look: so many were not needed."""
@@ -127,7 +132,9 @@ class ProcessWorkers:
         wanted = min(self._options.warm - len(self._idle), self._options.max_children - self._alive)
         for _ in range(wanted):
             if not self._why_not and self._closed is None and self.has_room():
-                self._idle.insert(0, self._spawn())
+                child = self._spawn()
+                child.load(self._in_use)
+                self._idle.insert(0, child)
 
     def _keep_no_more(self) -> None:
         """End children that nobody needed since the last look: after a burst, a pool gets smaller again."""
@@ -170,8 +177,13 @@ class ProcessWorkers:
         self._loop.call_later(KILL_SECONDS, self._check_gone, child.number)
 
     def _check_gone(self, number: int) -> None:
-        if number in self._children and self._server is not None:
+        if number not in self._children or self._server is None:
+            return
+        silent_seconds = self._loop.time() - self._heard_at
+        if silent_seconds >= KILL_SECONDS:
             self._server.kill()
+        else:
+            self._loop.call_later(KILL_SECONDS - silent_seconds, self._check_gone, number)
 
     def _ask(self, ask: Ask, child: ChildHandle) -> None:
         if self._server is not None:
@@ -189,12 +201,21 @@ class ProcessWorkers:
         else:
             output = child.take_output()
             child.call = None
+            self._remember(call.tool)
             del self._running[call]
             self._idle.append(child)
             self._look_later()
             self._ended(call, reply.result, output)
 
+    def _remember(self, tool: Tool) -> None:
+        """It loads and returns: later children may load it before they are needed, and will not hang in that."""
+        if tool not in self._in_use:
+            self._in_use[tool] = None
+            if len(self._in_use) > MAX_LOADED_IN_ADVANCE:
+                del self._in_use[next(iter(self._in_use))]
+
     def _told(self, told: Told, number: int, value: int) -> None:
+        self._heard_at = self._loop.time()
         child = self._children.get(number)
         self._forking = told is not Told.NOT_SPAWNED
         if child is None or told is Told.SPAWNED:

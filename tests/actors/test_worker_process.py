@@ -192,6 +192,18 @@ def test_each_way_to_die_is_one_failure_and_the_next_call_works(stage: ToolStage
     assert after.output == ""
 
 
+def test_neighbours_of_the_dying_go_on_undisturbed() -> None:
+    """I10, at the pool: every way to die and to hang at once, and the same calls beside them with the same results."""
+    with ToolStage(ProcessOptions(max_children=48, memory_bytes=1 << 30)) as stage:
+        dying = [stage.start(die, json.dumps({"how": how}), timeout_seconds=20) for how in DEATHS]
+        hanging = [stage.start(hang, json.dumps({"how": how}), timeout_seconds=1) for how in HANGS]
+        well = [stage.start(add, json.dumps({"a": n, "b": 1}), timeout_seconds=20) for n in range(40)]
+        assert [call.wait().content for call in well] == [str(n + 1) for n in range(40)]  # type: ignore[union-attr]
+        assert [failure_of(call.wait())[0] for call in dying] == [code for _, code, _ in DEATHS.values()]
+        assert all(isinstance(call.wait(), ToolCallTimedOut) for call in hanging)
+        assert all(len(call.events) == 2 for call in (*dying, *hanging, *well))
+
+
 def test_wrong_arguments_are_told_with_field_and_remedy(stage: ToolStage) -> None:
     event = stage.call(add, a=1, b="two")
     assert isinstance(event, ToolCallFailed)
@@ -390,6 +402,31 @@ def test_a_tool_whose_module_does_not_load_is_one_failure(stage: ToolStage, tmp_
         sys.path.remove(str(tmp_path))
     assert code is FailureCode.CRASHED
     assert "could not be loaded" in message
+
+
+def test_a_replacement_has_loaded_the_tools_in_use_before_it_is_needed(stage: ToolStage, tmp_path: Path) -> None:
+    log = tmp_path / "loads"
+    (tmp_path / "heavy_module.py").write_text(
+        f"import os\nwith open({str(log)!r}, 'a') as log:\n    log.write(f'{{os.getpid()}}\\n')\n"
+        "from callboard.actors.tools import tool\n"
+        "@tool\ndef heavy() -> int:\n    return os.getpid()\n"
+    )
+    sys.path.insert(0, str(tmp_path))
+    try:
+        from heavy_module import heavy  # type: ignore[import-not-found]  # noqa: PLC0415 - it has just been written
+
+        with ToolStage(ProcessOptions(max_children=1)) as own:
+            first = own.call(heavy)
+            own.call(die, how="os._exit")
+            until = time.monotonic() + 5
+            while len(log.read_text().split()) < 3 and time.monotonic() < until:
+                os.sched_yield()
+            second = own.call(heavy)
+    finally:
+        sys.path.remove(str(tmp_path))
+    assert isinstance(first, ToolCallCompleted)
+    assert isinstance(second, ToolCallCompleted)
+    assert log.read_text().split() == [str(os.getpid()), first.content, second.content]
 
 
 # -- output ---------------------------------------------------------------------------------------------------------

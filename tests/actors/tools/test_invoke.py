@@ -1,0 +1,149 @@
+"""One call where it runs: any text in, a result or one failure out, never an exception."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Annotated, Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import AfterValidator, BaseModel
+
+from callboard.actors.tools import Tool, ToolContext, tool
+from callboard.actors.tools.invoke import MAX_MESSAGE_CHARS, Result
+from callboard.protocol.errors import ToolError
+from callboard.protocol.ids import CallId, MessageId, RequestId, Tag
+from callboard.protocol.limits import MAX_RESULT_BYTES
+from callboard.protocol.tools import FailureCode, ToolFailure
+
+CONTEXT = ToolContext(Tag(RequestId("r"), MessageId("m"), 1, CallId("c")), "effect", 0.0)
+
+finite = st.floats(allow_nan=False, allow_infinity=False)
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63) | finite | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+def run(tool: Tool, arguments: str = "{}") -> Result:
+    return tool.invoker.call(arguments, CONTEXT)
+
+
+def failure(result: Result) -> ToolFailure:
+    assert isinstance(result, ToolFailure), result
+    assert orjson.dumps(result.to_wire()), "a model must be able to read it"
+    return result
+
+
+class Filter(BaseModel):
+    name: str
+    limit: int = 10
+
+
+@tool
+def search(text: str, filters: list[Filter], deep: bool = False) -> int:
+    return len(filters)
+
+
+@tool
+def echo(value: Any) -> Any:
+    return value
+
+
+@given(st.text() | json_values.map(json.dumps))
+def test_any_text_as_arguments_is_a_result_or_a_failure(arguments: str) -> None:
+    result = run(search, arguments)
+    assert isinstance(result, str) or failure(result).code is FailureCode.INVALID_ARGUMENTS
+
+
+@given(json_values)
+def test_any_json_value_goes_through(value: Any) -> None:
+    encodable = json.dumps({"value": value}).encode("utf-8", "surrogatepass").decode("utf-8", "replace")
+    result = run(echo, encodable)
+    assert isinstance(result, str)
+    assert json.loads(result) == json.loads(encodable)["value"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field", "received"),
+    [
+        ('{"text": "a", "filters": [{"name": "x"}, {"name": 3}]}', "filters.1.name", "3"),
+        ('{"filters": []}', "text", "nothing"),
+        ('{"text": "a", "filters": [], "deeper": 1}', "deeper", "1"),
+        ('{"text": "a", "filters": "' + "x" * 1_000 + '"}', "filters", "'" + "x" * 199 + "... (802 characters more)"),
+        ("[]", "", "[]"),
+        ('{"text": ', "", "'{\"text\": '"),
+    ],
+)
+def test_a_wrong_argument_is_told_by_its_path(arguments: str, field: str, received: str) -> None:
+    found = failure(run(search, arguments))
+    assert found.code is FailureCode.INVALID_ARGUMENTS
+    assert (found.field, found.received) == (field, received)
+    assert found.expected
+    assert found.retry_hint
+
+
+def test_many_faults_are_told_briefly() -> None:
+    arguments = json.dumps({"text": "a", "filters": [{"name": n} for n in range(100)]})
+    assert failure(run(search, arguments)).message.endswith("; and 95 more")
+
+
+def test_a_validator_that_raises_anything_is_a_failure() -> None:
+    def explode(value: int) -> int:
+        raise KeyError(value)
+
+    @tool
+    def look(depth: Annotated[int, AfterValidator(explode)]) -> None: ...
+
+    assert failure(run(look, '{"depth": 1}')).message == "KeyError: 1"
+
+
+def test_the_text_of_an_error_is_bounded_and_readable() -> None:
+    @tool
+    def look() -> None:
+        raise ToolError("\ud800" + "x" * 5_000)
+
+    message = failure(run(look)).message
+    assert message.startswith("\\ud800xxx")
+    assert message.endswith("... (3,006 characters more)")
+    assert len(message) < MAX_MESSAGE_CHARS + 40
+
+
+def test_a_result_may_have_just_as_many_bytes_as_allowed() -> None:
+    @tool
+    def fill(size: int) -> str:
+        return "x" * size
+
+    assert isinstance(run(fill, json.dumps({"size": MAX_RESULT_BYTES - 2})), str)
+    assert failure(run(fill, json.dumps({"size": MAX_RESULT_BYTES - 1}))).code is FailureCode.RESULT_TOO_LARGE
+
+
+def test_a_result_of_another_type_than_declared_is_refused() -> None:
+    @tool
+    def count() -> int:
+        return "many"  # type: ignore[return-value]
+
+    found = failure(run(count))
+    assert found.code is FailureCode.INVALID_RESULT
+    assert "its result: Input should be a valid integer" in found.message
+
+
+def test_what_is_no_json_number_becomes_null() -> None:
+    @tool
+    def divide() -> list[float]:
+        return [math.inf, math.nan, 1.5]
+
+    assert run(divide) == "[null,null,1.5]"
+
+
+@pytest.mark.parametrize("value", [object(), b"\xff", {1: {2: object()}}])
+def test_a_result_that_cannot_be_written_is_refused(value: object) -> None:
+    @tool
+    def look() -> Any:
+        return value
+
+    assert failure(run(look)).code is FailureCode.INVALID_RESULT
