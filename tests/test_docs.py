@@ -1,0 +1,139 @@
+"""What the README and docs/ show works: their commands and their Python are run, their links lead somewhere.
+
+A block after `<!-- not run: REASON -->` is not run; one of Python without imports is a fragment, and only parsed.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tests"))
+
+from support.model_server import ModelServer, stream  # noqa: E402 - tests/ is on the path from here on
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+FENCE = re.compile(r"^(?P<not_run><!-- not run: .*-->\n)?```(?P<language>\w+)\n(?P<text>.*?)^```$", re.M | re.S)
+DEADLINE_SECONDS = 120.0
+FIRST = ".venv/bin/callboard ask "
+"""Of the first command, what comes after the installing; .ci/run runs the whole line."""
+
+
+@dataclass(frozen=True)
+class Block:
+    page: Path
+    line: int
+    language: str
+    text: str
+    is_run: bool
+
+    def __str__(self) -> str:
+        return f"{self.page.name}:{self.line}"
+
+
+def blocks(language: str) -> Iterator[Block]:
+    for page in PAGES:
+        text = page.read_text()
+        for found in FENCE.finditer(text):
+            if found["language"] == language:
+                line = text.count("\n", 0, found.start("text")) + 1
+                yield Block(page, line, language, found["text"], not found["not_run"])
+
+
+def is_fragment(block: Block) -> bool:
+    return re.search(r"^(from|import) ", block.text, re.M) is None
+
+
+PYTHON = list(blocks("python"))
+COMMANDS = [
+    pytest.param(line.partition(" #")[0].strip(), id=f"{block}: {line.partition(' #')[0].strip()}")
+    for block in blocks("bash")
+    for line in block.text.splitlines()
+    if line.strip() and block.is_run
+]
+
+
+def run(command: list[str], cwd: Path, home: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "VIRTUAL_ENV") if name in os.environ}
+    return subprocess.run(
+        command,
+        cwd=cwd,
+        env={**kept, "HOME": str(home), **environment},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_SECONDS,
+    )
+
+
+@pytest.mark.parametrize("block", PYTHON, ids=str)
+def test_python(block: Block, tmp_path: Path) -> None:
+    ast.parse(block.text)
+    if is_fragment(block) or not block.is_run:
+        return
+    script = tmp_path / "snippet.py"
+    script.write_text(block.text)
+    turns = [stream("", [("call_1", "weather", json.dumps({"city": "Oslo"}))]), stream("It rains in Oslo.")]
+    with ModelServer(turns, by_turn=True) as server:
+        settings = {"CALLBOARD_MODEL": "openai-compatible/any", "CALLBOARD_BASE_URL": server.base_url}
+        ran = run([sys.executable, str(script)], tmp_path, tmp_path, **settings)
+    assert ran.returncode == 0, ran.stderr
+    assert "Traceback" not in ran.stderr
+    if block.page.name == "README.md":
+        assert "It rains in Oslo." in ran.stdout
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_command(command: str, tmp_path: Path) -> None:
+    """`callboard ...` is run in a small folder; the two set-up commands are run by .ci/run, and are .ci/run."""
+    if command == "bash .ci/run":
+        assert os.access(ROOT / ".ci" / "run", os.R_OK)
+        return
+    (tmp_path / "retry.py").write_text("def retries_decided():\n    return True\n")
+    wanted = command.partition(FIRST)[2] if FIRST in command else command.removeprefix("callboard ")
+    arguments = ["ask", *shlex.split(wanted)] if FIRST in command else shlex.split(wanted)
+    ran = run([sys.executable, "-m", "callboard.actors.cli", *arguments], tmp_path, tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout
+
+
+def test_the_first_command_finds_its_answer_in_this_repository(tmp_path: Path) -> None:
+    (line,) = [line for line in (ROOT / "README.md").read_text().splitlines() if FIRST in line]
+    shutil.copytree(ROOT / "actors", tmp_path / "actors", ignore=shutil.ignore_patterns("__pycache__", "data"))
+    command = [sys.executable, "-m", "callboard.actors.cli", "ask", *shlex.split(line.partition(FIRST)[2])]
+    ran = run(command, tmp_path, tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    assert re.search(r"actors/(worker\w*|dispatcher)\.py:\d+-\d+", ran.stdout), ran.stdout
+
+
+LINKS = [
+    pytest.param(page, link, id=f"{page.name}: {link}")
+    for page in PAGES
+    for link in re.findall(r"\]\(([^)#\s]+)\)", page.read_text())
+    if "://" not in link
+]
+
+
+@pytest.mark.parametrize(("page", "link"), LINKS)
+def test_links_lead_somewhere(page: Path, link: str) -> None:
+    assert (page.parent / link).exists()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_files_that_a_page_names_exist(page: Path) -> None:
+    for name in re.findall(
+        r"`((?:actors|protocol|providers|tests|docs|benchmarks|examples)/[\w/]+\.\w+)`", page.read_text()
+    ):
+        assert (ROOT / name).exists(), name
