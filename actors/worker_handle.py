@@ -145,6 +145,9 @@ class ChildHandle:
     # -- calls ----------------------------------------------------------------------------------------------------
 
     def _send(self, frame: bytes) -> None:
+        if self._unsent:  # in its turn
+            self._unsent += frame
+            return
         try:
             sent = self._calls.send(frame)
         except BlockingIOError:

@@ -429,6 +429,25 @@ def test_a_replacement_has_loaded_the_tools_in_use_before_it_is_needed(stage: To
     assert log.read_text().split() == [str(os.getpid()), first.content, second.content]
 
 
+def test_orders_larger_than_the_socket_takes_arrive_whole_and_in_order() -> None:
+    ballast = os.urandom(3_000_000)
+
+    @tool
+    def weigh(text: str) -> list[int]:
+        return [len(ballast), len(text)]
+
+    with ToolStage(ProcessOptions(max_children=1)) as own:
+        for _ in range(3):  # the replacement is sent the tool in advance, and the call right behind it
+            call = own.start(weigh, json.dumps({"text": "x" * 2_000_000}), timeout_seconds=30)
+            event = call.wait()
+            assert isinstance(event, ToolCallCompleted), event
+            assert event.content == "[3000000,2000000]"
+            crash = own.start(die, '{"how": "os._exit"}')
+            behind = own.start(weigh, '{"text": "y"}', timeout_seconds=30)
+            assert failure_of(crash.wait())[0] is FailureCode.CRASHED
+            assert isinstance(behind.wait(), ToolCallCompleted)
+
+
 # -- output ---------------------------------------------------------------------------------------------------------
 
 
