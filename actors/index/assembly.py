@@ -18,6 +18,8 @@ TokenCounter = Callable[[str], int]
 
 #: Spans of one file this close to each other become one: what lies between is shorter than another fence.
 STITCH_GAP_BYTES = 200
+#: A neighbour with less than this share of the better one's score stays on its own: it would blur what was found.
+STITCH_SCORE = 0.7
 #: At most this share of the results from one file before the others have had their turn.
 MAX_PER_FILE = 3
 #: A span that does not fit is cut at a line end, unless less than this would be left of it.
@@ -125,7 +127,7 @@ def _stitched(pieces: Sequence[_Piece]) -> list[_Piece]:
 
 
 def _is_near(left: Hit, right: Hit) -> bool:
-    if left.path != right.path:
+    if left.path != right.path or right.score < STITCH_SCORE * left.score:
         return False
     gap = max(left.start_byte, right.start_byte) - min(left.end_byte, right.end_byte)
     return gap <= STITCH_GAP_BYTES
