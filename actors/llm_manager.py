@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -281,12 +281,18 @@ class AsyncioDriver:
 async def _read(provider: Provider, request: ModelRequest, emit: Emit, end: End) -> None:
     builder = ResponseBuilder()
     try:
-        async for events in provider.stream(request):
-            builder.feed(events)
-            try:
-                emit(events)
-            except MailboxFull:
-                await _when_there_is_room(emit, events)
+        stream = provider.stream(request)
+        try:
+            async for events in stream:
+                builder.feed(events)
+                try:
+                    emit(events)
+                except MailboxFull:
+                    await _when_there_is_room(emit, events)
+        finally:
+            # Left early, it closes its connection now and not when the garbage collector finds it.
+            if isinstance(stream, AsyncGenerator):
+                await stream.aclose()
         response = builder.response()
     except UsageError as error:
         response = _failed(ErrorKind.INVALID_REQUEST, str(error))
