@@ -38,8 +38,9 @@ from callboard.protocol.tools import FailureCode, Isolation, Latency, ToolFailur
 
 logger = logging.getLogger("callboard.tools")
 
-#: Calls of one tool that may wait for their turn; more are refused as overloaded. Eight turns of the largest step.
-MAX_QUEUED_CALLS = 1_024
+#: Calls of one tool that may wait for their turn; more are refused as overloaded. One for each of the 10,000 requests
+#: that a runtime takes; a kilobyte each, and none waits longer than its deadline.
+MAX_QUEUED_CALLS = 10_000
 #: Ended calls whose tags are kept. A call is sent twice only around a restart, when at most those now open are.
 MAX_SETTLED_CALLS = 4_096
 

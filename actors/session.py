@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from callboard.actors.dispatcher import DispatchCall, OfferTools, SeekApproval, ToolsOffered
 from callboard.actors.kernel import Actor, Down, ExitReason, MailboxFull, Ref, Rejected, Timer
 from callboard.actors.llm_manager import StartModel
+from callboard.actors.telemetry import Gave
 from callboard.protocol.commands import (
     AskApproval,
     CallModel,
@@ -32,6 +33,7 @@ from callboard.protocol.commands import (
 from callboard.protocol.content import Message, UserMessage
 from callboard.protocol.errors import ProtocolError, RuntimeFailure
 from callboard.protocol.events import (
+    CancelRequested,
     DeadlinePassed,
     Event,
     ModelLost,
@@ -40,7 +42,7 @@ from callboard.protocol.events import (
     ToolsLost,
 )
 from callboard.protocol.ids import Tag
-from callboard.protocol.options import RequestOptions
+from callboard.protocol.options import RequestOptions, ToolOffer
 from callboard.protocol.session import Session
 
 logger = logging.getLogger("callboard.session")
@@ -110,14 +112,17 @@ class RequestSession(Actor):
 
     def on_receive(self, message: Any) -> None:
         if type(message) is ToolsOffered:
-            question, self._started = self._question, True
-            message = RequestStarted(
-                question.tag, self.now(), question.history, question.user, question.options, message.offers
-            )
+            self._start(message.offers)
         elif type(message) is Down:
             self._holder_down(message)
-            return
-        self._apply(message)
+        else:
+            if type(message) is CancelRequested and not self._started and message.tag == self._question.tag:
+                self._start(())  # only what has begun can be cancelled, and nobody waits for the offers any more
+            self._apply(message)
+
+    def _start(self, offers: tuple[ToolOffer, ...]) -> None:
+        question, self._started = self._question, True
+        self._apply(RequestStarted(question.tag, self.now(), question.history, question.user, question.options, offers))
 
     def _ask_for_offers(self) -> None:
         if self._offer_requests == MAX_OFFER_REQUESTS:
@@ -136,7 +141,7 @@ class RequestSession(Actor):
         for command in commands:
             _CARRIERS[type(command)](self, command)
 
-    def _observe(self, what: Seen) -> None:
+    def _observe(self, what: Event | Gave) -> None:
         with contextlib.suppress(MailboxFull):  # telemetry that cannot keep up must not steer; the kernel counts it
             self._staff.telemetry.tell(what)
 
@@ -155,7 +160,7 @@ class RequestSession(Actor):
     # -- one carrier a command
 
     def _call_model(self, command: CallModel) -> None:
-        self._observe(command)
+        self._observe(Gave(command, self.now()))
         self._staff.llm_manager.tell_control(StartModel(command, self.ref))
 
     def _stop_model(self, command: StopModel) -> None:
@@ -163,7 +168,7 @@ class RequestSession(Actor):
 
     def _run_tool(self, command: RunTool) -> None:
         self._subscriber(command)
-        self._observe(command)
+        self._observe(Gave(command, self.now()))
         self._staff.dispatcher.tell_control(DispatchCall(command, self._question.user.text, self.ref))
 
     def _cancel_tool(self, command: CancelTool) -> None:
@@ -194,7 +199,7 @@ class RequestSession(Actor):
         self._record_messages(question + command.messages)
 
     def _finish(self, command: Finish) -> None:
-        self._observe(command)
+        self._observe(Gave(command, self.now()))
         self._subscriber(command)
         self.stop()
 

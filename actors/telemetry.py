@@ -39,6 +39,14 @@ class ReadMetrics:
 
 
 @dataclass(frozen=True, slots=True)
+class Gave:
+    """A session gave this command at that time; commands, unlike events, do not say when they came about."""
+
+    command: CallModel | RunTool | Finish
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
 class RequestLost:
     """The request's session ended before the request did: no Finish will come."""
 
@@ -89,26 +97,32 @@ class Telemetry(Actor):
         if self._log_content:
             logger.info("asked: %s", event.user.text, extra=_correlation(event.tag))
 
-    def _finished(self, command: Finish) -> None:
-        self._close(command.tag, command.outcome.value, ok=command.outcome is Outcome.ANSWERED)
+    def _gave(self, message: Gave) -> None:
+        command, at = message.command, message.at
+        match command:
+            case CallModel():
+                self._begin(command.tag, f"model.{command.request.model}", at)
+            case RunTool():
+                self._begin(command.tag, f"tool.{command.name}", at)
+            case Finish():
+                self._finished(command, at)
+
+    def _finished(self, command: Finish, at: float) -> None:
+        self._close(command.tag, at, command.outcome.value, ok=command.outcome is Outcome.ANSWERED)
         self._metrics.counters["tokens.input"] += command.usage.input_tokens
         self._metrics.counters["tokens.output"] += command.usage.output_tokens
         self._metrics.cost += command.cost
 
     def _request_lost(self, message: RequestLost) -> None:
-        self._close(message.tag, "lost", ok=False)
+        self._close(message.tag, self.now(), "lost", ok=False)
 
-    def _close(self, request: Tag, ending: str, *, ok: bool) -> None:
+    def _close(self, request: Tag, at: float, ending: str, *, ok: bool) -> None:
         """End the request, and whatever it leaves open."""
-        at = self.now()
         for tag in list(self._open.get(request.request_id, ())):
             if tag != request:
                 self._end(tag, at, FailureCode.CANCELLED.value, ok=False)
         self._end(request, at, ending, ok=ok)
         self._open.pop(request.request_id, None)
-
-    def _model_called(self, command: CallModel) -> None:
-        self._begin(command.tag, f"model.{command.request.model}", self.now())
 
     def _model_responded(self, event: ModelResponded) -> None:
         self._end(event.tag, event.at, "ok", ok=True)
@@ -118,9 +132,6 @@ class Telemetry(Actor):
 
     def _model_lost(self, event: ModelLost) -> None:
         self._end(event.tag, event.at, "lost", ok=False)
-
-    def _tool_run(self, command: RunTool) -> None:
-        self._begin(command.tag, f"tool.{command.name}", self.now())
 
     def _tool_completed(self, event: ToolCallCompleted) -> None:
         self._end(event.tag, event.at, "ok", ok=True)
@@ -149,16 +160,14 @@ def _correlation(tag: Tag) -> dict[str, Any]:
 
 _LISTENERS: Mapping[type, Callable[[Telemetry, Any], None]] = {
     RequestStarted: Telemetry._request_started,
-    CallModel: Telemetry._model_called,
     ModelResponded: Telemetry._model_responded,
     ModelFailed: Telemetry._model_failed,
     ModelLost: Telemetry._model_lost,
-    RunTool: Telemetry._tool_run,
     ToolCallCompleted: Telemetry._tool_completed,
     ToolCallFailed: Telemetry._tool_failed,
     ToolCallTimedOut: Telemetry._tool_timed_out,
     ToolCallCancelled: Telemetry._tool_cancelled,
-    Finish: Telemetry._finished,
+    Gave: Telemetry._gave,
     RequestLost: Telemetry._request_lost,
     ToolWithdrawn: Telemetry._withdrawn,
     ToolRestored: Telemetry._restored,

@@ -1,7 +1,9 @@
-"""Puts tests/ on the path for `support`; a simulated system; a wait with a condition for what runs on real threads."""
+"""Puts tests/ on the path for `support`, runs `async def` tests; a simulated system; a wait with a condition."""
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import os
 import sys
 import threading
@@ -18,6 +20,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 settings.register_profile("deep", max_examples=5_000, deadline=None)
 if os.environ.get("CALLBOARD_DEEP"):
     settings.load_profile("deep")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """An `async def` test runs on a loop of its own, as a host's program would."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    names = pyfuncitem._fixtureinfo.argnames
+    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
+    return True
 
 
 @pytest.fixture
