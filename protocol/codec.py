@@ -143,14 +143,13 @@ def _revive(value: Any, where: str) -> Any:
         return [_revive(item, f"{where}[{index}]") for index, item in enumerate(value)]
     if not isinstance(value, dict):
         return value
-    cls = _CLASSES.get(value.get(_NAME, ""))
+    name = value.get(_NAME)
+    cls = _CLASSES.get(name) if isinstance(name, str) else None
     if cls is None:
-        raise CodecError(f"{where}: unknown class {value.get(_NAME)!r}")
+        raise CodecError(f"{where}: unknown class {name!r:.80}")
     opaque = _OPAQUE[cls]
     plain = {
-        name: item if name in opaque else _revive(item, f"{where}.{name}")
-        for name, item in value.items()
-        if name != _NAME
+        key: item if key in opaque else _revive(item, f"{where}.{key}") for key, item in value.items() if key != _NAME
     }
     try:
         return _ADAPTERS[cls].validate_python(plain)

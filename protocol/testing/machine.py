@@ -49,6 +49,8 @@ from callboard.protocol.testing.strategies import histories, model_turns, reques
 from callboard.protocol.testing.trace import Trace, Verb
 from callboard.protocol.tools import FailureCode, ToolFailure
 
+#: What comes twice is mostly what just came.
+RECENT = 4
 _MODEL_EVENTS = (ModelStreamed, ModelResponded, ModelFailed, ModelLost)
 _ANSWERS = (ApprovalGranted, ApprovalDenied)
 
@@ -125,6 +127,7 @@ class SessionMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
+        self.failed = False
         self.session: Any = self.session_type()
         self.timers: dict[Tag, float] = {}
         self.trace = Trace(Scenario(tools=STANDARD_TOOLS))
@@ -138,17 +141,17 @@ class SessionMachine(RuleBasedStateMachine):
         commands, refusal = self._apply(event)
         if refusal is not None:
             self.trace.add(self.now, Verb.REFUSED, event, str(refusal))
-            assert not legal, self.tell(f"refused, but legal: {refusal}")
-            assert fingerprint(self.session) == before, self.tell("a refused event changed the session")
-            assert refusal.event == type(event).__name__, self.tell("the refusal does not name the event")
-            assert refusal.state, self.tell("the refusal does not name the state")
+            self.must(not legal, f"refused, but legal: {refusal}")
+            self.must(fingerprint(self.session) == before, "a refused event changed the session")
+            self.must(refusal.event == type(event).__name__, "the refusal does not name the event")
+            self.must(bool(refusal.state), "the refusal does not name the state")
             return
         self.trace.add(self.now, Verb.APPLIED, event)
         for command in commands:
             self.trace.add(self.now, Verb.GAVE, command)
             if isinstance(command, SetTimer):
                 self.timers[command.tag] = command.at
-        assert legal, self.tell(f"taken, but illegal: {type(event).__name__}")
+        self.must(legal, f"taken, but illegal: {type(event).__name__}")
         self.expected.took(event, commands)
 
     def _apply(self, event: Event) -> tuple[tuple[Any, ...], ProtocolError | None]:
@@ -157,9 +160,11 @@ class SessionMachine(RuleBasedStateMachine):
         except ProtocolError as error:
             return (), error
 
-    def tell(self, what: str) -> str:
+    def must(self, holds: bool, otherwise: str) -> None:
         """A failure as a person reads it: what, and the story that led there."""
-        return f"{what}\n{self.trace.story()}"
+        if not holds:
+            self.failed = True
+            raise AssertionError(f"{otherwise}\n{self.trace.story()}")
 
     @initialize(history=histories(2), options=request_options())
     def start(self, history: Any, options: RequestOptions) -> None:
@@ -212,17 +217,19 @@ class SessionMachine(RuleBasedStateMachine):
         self.send(ToolsLost(self.expected.step, self.now))
 
     @precondition(lambda self: self.trace.entries)
-    @rule(data=st.data(), foreign=st.booleans())
-    def something_comes_again(self, data: st.DataObject, foreign: bool) -> None:
-        """A doubled or late event, or the same of another request."""
-        known = [entry.value for entry in self.trace.entries if entry.verb is Verb.APPLIED]
+    @rule(data=st.data())
+    def something_comes_again(self, data: st.DataObject) -> None:
+        """A doubled or late event."""
+        known = [entry.value for entry in self.trace.entries if entry.verb is Verb.APPLIED][-RECENT:]
         event: Any = data.draw(st.sampled_from(known))
-        if isinstance(event, CancelRequested | DeadlinePassed):
-            return
-        if foreign:
-            values = {name: getattr(event, name) for name in event.__slots__}
-            event = type(event)(**{**values, "tag": event.tag._replace(request_id=RequestId("another"))})
-        self.send(event)
+        if not isinstance(event, CancelRequested | DeadlinePassed):
+            self.send(event)
+
+    @rule(kind=st.sampled_from((ModelLost, ToolsLost, ToolCallStarted, CancelRequested)))
+    def another_request_speaks(self, kind: type[Any]) -> None:
+        """With the very same step and call id."""
+        own = next(iter(self.expected.calls), self.expected.step) if kind is ToolCallStarted else self.expected.step
+        self.send(kind(own._replace(request_id=RequestId("another")), self.now))
 
     @rule(step=st.integers(0, 9), call=st.sampled_from(("a", "c", "nobody")))
     def nobody_asked(self, step: int, call: str) -> None:
@@ -244,11 +251,13 @@ class SessionMachine(RuleBasedStateMachine):
         self.send(CancelRequested(self.expected.request, self.now, "enough"))
 
     def teardown(self) -> None:
-        """The whole run against I1 to I12."""
+        """The whole run against I1 to I12; of a run that has failed already, nothing more is to be said."""
+        if self.failed:
+            return
         self.trace.session, self.trace.ended_at = self.session, self.now
         if not self.expected.over:
             # Somebody still holds open work: as good as a message on its way.
             self.trace.queued = 1
             self.trace.sent += 1
         found = violations(self.trace)
-        assert not found, self.tell("; ".join(map(str, found)))
+        self.must(not found, "; ".join(map(str, found)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -71,7 +72,9 @@ def _arrays(schema: Schema, root: Schema) -> st.SearchStrategy[Any]:
 
 def _strings(schema: Schema, root: Schema) -> st.SearchStrategy[Any]:
     if "pattern" in schema:
-        return st.from_regex(schema["pattern"])
+        # In JSON Schema `$` is the very end; in Python it also matches before a last line feed.
+        pattern = re.sub(r"(?<!\\)\$$", r"\\Z", schema["pattern"])
+        return st.from_regex(pattern, alphabet=st.characters(codec="utf-8"))
     if schema.get("format") in _FORMATS:
         return _FORMATS[schema["format"]]()
     least = schema.get("minLength", 0)

@@ -78,6 +78,10 @@ def replays() -> st.SearchStrategy[Replay | None]:
 # Histories.
 
 
+def _results() -> st.SearchStrategy[str]:
+    return texts() | st.just("x" * 1_500)
+
+
 @st.composite
 def _exchange(draw: st.DrawFn) -> list[Message]:
     names = draw(st.lists(st.sampled_from(_NAMES), max_size=3))
@@ -87,7 +91,7 @@ def _exchange(draw: st.DrawFn) -> list[Message]:
     calls = [
         ToolCall(CallId(f"h{index}"), name, draw(st.sampled_from(_ARGUMENTS[:3]))) for index, name in enumerate(names)
     ]
-    results = [ToolMessage(call.call_id, call.name, draw(texts(2_000)), draw(st.booleans())) for call in calls]
+    results = [ToolMessage(call.call_id, call.name, draw(_results()), draw(st.booleans())) for call in calls]
     messages: list[Message] = [UserMessage.of(draw(texts())), AssistantMessage((*parts, *calls)), *results]
     noted = draw(st.booleans())
     if results and noted:

@@ -1,0 +1,108 @@
+"""Events and messages to bytes and back."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from callboard.protocol.codec import CodecError, decode_event, decode_messages, encode_event, encode_messages
+from callboard.protocol.content import Message, Replay, Text, Thinking, UserMessage
+from callboard.protocol.errors import ErrorKind
+from callboard.protocol.events import ModelResponded, ModelStreamed, RequestStarted
+from callboard.protocol.ids import MessageId, RequestId, Tag
+from callboard.protocol.model import ModelResponse
+from callboard.protocol.options import RequestOptions
+from callboard.protocol.stream import Error, StreamEvent
+from callboard.protocol.testing import Scenario, drive
+from callboard.protocol.testing.strategies import histories, json_values, scenarios, stream_events, texts
+
+TAG = Tag(RequestId("r"), MessageId("m"), 3)
+
+
+@given(histories())
+def test_messages_round_trip(history: tuple[Message, ...]) -> None:
+    assert decode_messages(encode_messages(history)) == history
+
+
+@settings(deadline=None, max_examples=50)
+@given(scenarios(3, 3))
+def test_events_round_trip(scenario: Scenario) -> None:
+    for event in drive(scenario).applied:
+        line = encode_event(event)
+        assert decode_event(line) == event
+        assert b"\n" not in line
+
+
+@given(stream_events(), texts())
+def test_streams_round_trip(events: list[StreamEvent], text: str) -> None:
+    streamed = ModelStreamed(TAG, 1.5, tuple(events))
+    assert decode_event(encode_event(streamed)) == streamed
+
+
+@given(st.dictionaries(texts(), json_values()))
+def test_data_of_providers_comes_back_as_it_was(data: dict[str, object]) -> None:
+    event = ModelResponded(TAG, 1.0, ModelResponse((Thinking("t", Replay("x", data)),), raw_usage=data))
+    assert decode_event(encode_event(event)) == event
+
+
+def test_parts_that_look_alike_and_names_in_foreign_data_stay_apart() -> None:
+    data = {"$": "Text", "text": "not ours"}
+    response = ModelResponse((Text("a"), Thinking("a", Replay("x", data))), error=Error(ErrorKind.OTHER, "e"))
+    event = ModelResponded(TAG, 1.0, response)
+    assert decode_event(encode_event(event)) == event
+
+
+def test_a_mapping_proxy_and_a_lone_surrogate_can_be_written() -> None:
+    odd = ModelResponded(TAG, 1.0, ModelResponse((Text("a\ud800b", Replay("x", MappingProxyType({"k": (1, 2)}))),)))
+    back = decode_event(encode_event(odd))
+    assert isinstance(back, ModelResponded)
+    assert back.response.text == "a\ufffdb"
+    assert isinstance(back.response.parts[0], Text)
+    assert back.response.parts[0].replay == Replay("x", {"k": [1, 2]})
+
+
+def test_an_older_journal_lacks_newer_fields() -> None:
+    written = orjson.loads(encode_event(RequestStarted(TAG, 0.0, (), UserMessage.of("x"), RequestOptions("p/m"))))
+    del written["event"]["options"]["max_step_retries"], written["event"]["tools"]
+    written["event"]["someday"] = 1
+    assert decode_event(orjson.dumps(written)) == RequestStarted(
+        TAG, 0.0, (), UserMessage.of("x"), RequestOptions("p/m")
+    )
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (b"{", "not JSON"),
+        (b"[]", "expected an object with 'event' in it"),
+        (b'{"v":1}', "expected an object with 'event' in it"),
+        (b'{"v":9,"event":{}}', "written in format 9; this version reads 1"),
+        (b'{"v":1,"event":{"$":"Nothing"}}', "event: unknown class 'Nothing'"),
+        (b'{"v":1,"event":{"x":1}}', "event: unknown class None"),
+        (b'{"v":1,"event":{"$":["Text"]}}', "event: unknown class"),
+        (b'{"v":1,"event":{"$":"Text","text":"x"}}', "expected an event, found Text"),
+        (b'{"v":1,"event":{"$":"ModelLost","tag":["r","m",1,""]}}', "event.at: Field required"),
+        (b'{"v":1,"event":{"$":"ModelLost","tag":["r"],"at":1}}', "event.tag"),
+        (b'{"v":1,"event":' + b"[" * 900 + b"]" * 900 + b"}", "nested too deeply"),
+        (b'{"v":1,"event":7}', "expected an event, found int"),
+    ],
+)
+def test_bad_bytes_are_told_apart(data: bytes, told: str) -> None:
+    with pytest.raises(CodecError, match=told.replace("[", "\\[").replace("'", ".")):
+        decode_event(data)
+
+
+@given(st.binary() | json_values().map(lambda value: orjson.dumps({"v": 1, "event": value})))
+def test_no_bytes_do_anything_but_decode_or_raise_codec_error(data: bytes) -> None:
+    for decode in (decode_event, decode_messages):
+        with pytest.raises(CodecError):
+            decode(data)
+
+
+def test_messages_must_be_messages() -> None:
+    with pytest.raises(CodecError, match="expected a list of messages"):
+        decode_messages(b'{"v":1,"messages":[{"$":"Text","text":"x"}]}')
