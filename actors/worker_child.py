@@ -34,7 +34,7 @@ def run(call_socket: int, output: int, memory_bytes: int, parent: int) -> None:
         return
     _take_descriptors(call_socket, output)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
+    _limit_memory(memory_bytes)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, _end_call)
@@ -42,6 +42,13 @@ def run(call_socket: int, output: int, memory_bytes: int, parent: int) -> None:
     gc.enable()
     with socket.socket(fileno=3) as calls:
         Child(calls).serve()
+
+
+def _limit_memory(wanted_bytes: int) -> None:
+    """Of data (heap, private mappings), not of address space: numpy and its like reserve far more than they use."""
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    limit = wanted_bytes if hard == resource.RLIM_INFINITY else min(wanted_bytes, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
 
 def _take_descriptors(call_socket: int, output: int) -> None:

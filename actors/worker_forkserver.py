@@ -28,7 +28,7 @@ from callboard.actors.tools.context import ToolContext
 from callboard.actors.tools.invoke import Invoker
 from callboard.actors.tools.schema import read_signature
 from callboard.actors.worker_frames import REPORT, REQUEST, Ask, Told
-from callboard.actors.worker_linux import children, die_with_parent, inherit_orphans
+from callboard.actors.worker_linux import children, die_with_parent, inherit_orphans, marked
 from callboard.protocol.ids import MessageId, RequestId, Tag
 
 #: Orphans that do not die of SIGKILL at once (they are in an uninterruptible system call) are asked again this often.
@@ -166,14 +166,26 @@ def _warm_up() -> None:
     invoker.call('{"text": ""}', ToolContext(Tag(RequestId(""), MessageId("")), "", 0.0))
 
 
-def main(control: int, memory_bytes: int) -> None:
-    """Run by `worker_process` in a new interpreter."""
+def _end_what_was_left(mark: str) -> None:
+    """Kill the orphans of a fork server that was killed itself; they are init's children now."""
+    until = time.monotonic() + LAST_SWEEP_SECONDS
+    while (left := marked(mark)) and time.monotonic() < until:
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(SWEEP_SECONDS)
+
+
+def main(control: int, memory_bytes: int, heir_of: str) -> None:
+    """Run by `worker_launch` in a new interpreter."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for number in (signal.SIGCHLD, signal.SIGTERM):
         signal.signal(number, lambda *_: None)  # only to wake the selector
     inherit_orphans()
     # A hint to look whether the parent has changed; SIGTERM and not SIGKILL, since there is something left to do then.
     die_with_parent(signal.SIGTERM)
+    if heir_of:
+        _end_what_was_left(heir_of)
     _warm_up()
     # What is loaded now is shared with every child until somebody writes to it; the collector would.
     gc.collect()

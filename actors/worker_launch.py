@@ -23,15 +23,15 @@ ENVIRONMENT: Final = frozenset(
     """PATH LD_LIBRARY_PATH VIRTUAL_ENV HOME USER LOGNAME SHELL TMPDIR
     LANG LANGUAGE TZ SSL_CERT_FILE SSL_CERT_DIR""".split()  # noqa: SIM905 - to be read as a list
 )
+#: The variable by which a pool's processes are known when all else is lost.
+POOL: Final = "CALLBOARD_POOL"
 #: Reports read in one go.
 BATCH: Final = 256
 #: A fork server that has been told to end and has not after this is killed; it kills everything within 2 s.
 CLOSE_SECONDS: Final = 3.0
 
 #: `sys.path` is set before the first import of ours, so that an editable or `.pth` install works as it does here.
-_CODE: Final = (
-    "import sys; sys.path[:] = {path!r}; from callboard.actors.worker_forkserver import main; main({fd}, {memory})"
-)
+_CODE: Final = "import sys; sys.path[:] = {path!r}; from callboard.actors.worker_forkserver import main; main({fd}, {memory}, {heir_of!r})"
 
 
 def child_environment(extra: Mapping[str, str]) -> dict[str, str]:
@@ -51,13 +51,19 @@ def why_not() -> str:
 
 
 class ForkServerProcess:
-    """Lives from its making until `lost` is called, once, when the process is gone and reaped."""
+    """Lives from its making until `lost` is called, once, when the process is gone and reaped.
+
+    `pool` names the pool in the environment of all its processes. An `heir` follows one that was lost, and first ends
+    what that one has left: with it, its children died, but not what these had put into other sessions.
+    """
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         memory_bytes: int,
         environment: Mapping[str, str],
+        pool: str,
+        heir: bool,
         told: Callable[[Told, int, int], None],
         lost: Callable[[], None],
     ) -> None:
@@ -72,12 +78,14 @@ class ForkServerProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._pidfd = -1
         loop.add_reader(self._control.fileno(), self._readable)
-        code = _CODE.format(path=sys.path, fd=theirs.fileno(), memory=memory_bytes)
+        code = _CODE.format(
+            path=sys.path, fd=theirs.fileno(), memory=memory_bytes, heir_of=f"{POOL}={pool}" if heir else ""
+        )
         # On a thread of its own: starting a process waits for its exec, 1 ms at rest and 100 on a busy machine. What is
         # sent to it until then waits in the socket.
         start = threading.Thread(
             target=self._launch,
-            args=(theirs, code, child_environment(environment)),
+            args=(theirs, code, {**child_environment(environment), POOL: pool}),
             name="callboard-launch",
             daemon=True,
         )

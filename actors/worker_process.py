@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -71,6 +72,8 @@ class ProcessWorkers:
         self._forking = False
         """Has the fork server shown that it can?"""
         self._heard_at = 0.0
+        self._pool = uuid.uuid4().hex
+        self._servers_lost = 0
         self._closed: Callable[[], None] | None = None
         self._unused = 0
         """The fewest idle children since the last look: so many were not needed."""
@@ -150,9 +153,9 @@ class ProcessWorkers:
 
     def _spawn(self) -> ChildHandle:
         if self._server is None:
-            options = self._options
+            options, heir = self._options, self._servers_lost > 0
             self._server = ForkServerProcess(
-                self._loop, options.memory_bytes, options.environment, self._told, self._server_lost
+                self._loop, options.memory_bytes, options.environment, self._pool, heir, self._told, self._server_lost
             )
         self._numbers += 1
         child = ChildHandle(self._loop, self._numbers, self._replied, self._kill)
@@ -244,6 +247,7 @@ class ProcessWorkers:
 
     def _server_lost(self) -> None:
         self._server = None
+        self._servers_lost += 1
         for child in list(self._children.values()):
             self._child_gone(child, FailureCode.CRASHED, "the process that looks after the tools' processes was lost")
         if self._closed is not None:

@@ -81,6 +81,8 @@ def _is_found(module: ModuleType, function: Callable[..., Any]) -> bool:
 
 def _child_can_import(module: ModuleType) -> bool:
     """Would another process with our sys.path get the same module by this name?"""
+    if module.__name__ == "__main__":
+        return False
     origin = getattr(module.__spec__, "origin", None)
     path = None
     parts = module.__name__.split(".")

@@ -70,6 +70,14 @@ def whoami_and_stay() -> None:
 
 
 @tool
+def settle(log: str) -> None:
+    """Put a process into a session of its own, tell both ids, and stay."""
+    daemon = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    Path(log).write_text(f"{os.getpid()} {daemon.pid}\n")
+    select.select([], [], [])
+
+
+@tool
 def nap() -> int:
     time.sleep(0.3)
     return os.getpid()
@@ -498,19 +506,26 @@ def fork_servers() -> list[int]:
     return [int(pid) for pid, command in commands.items() if b"worker_forkserver" in command]
 
 
-def test_a_lost_fork_server_costs_its_calls_and_is_replaced() -> None:
+def test_a_lost_fork_server_costs_its_calls_and_is_replaced(tmp_path: Path) -> None:
     before = set(fork_servers())
     with ToolStage() as stage:
         assert isinstance(stage.call(add, a=1, b=2), ToolCallCompleted)
         (server,) = set(fork_servers()) - before
-        calls = [stage.start(hang, '{"how": "spins"}', timeout_seconds=30) for _ in range(2)]
-        stage.call(add, a=1, b=2)  # both have begun by now
+        log = tmp_path / "settled"
+        calls = [
+            stage.start(hang, '{"how": "spins"}', timeout_seconds=30),
+            stage.start(settle, json.dumps({"log": str(log)}), timeout_seconds=30),
+        ]
+        until = time.monotonic() + 10
+        while not (log.exists() and log.read_text().endswith("\n")) and time.monotonic() < until:
+            os.sched_yield()
         os.kill(server, signal.SIGKILL)
         for call in calls:
             event = call.wait()
             assert failure_of(event)[0] is FailureCode.CRASHED
             assert all(ends(pid) for pid in pids_in(event.output))
         assert isinstance(stage.call(add, a=1, b=2), ToolCallCompleted)
+        assert all(ends(int(pid)) for pid in log.read_text().split()), "a process in its own session too"
 
 
 def test_a_fork_server_that_does_not_answer_is_replaced() -> None:
@@ -609,13 +624,7 @@ def be_a_host() -> None:
     with ToolStage() as stage:
         out, into = os.pipe()
 
-        @tool
-        def settle(address: str) -> None:
-            daemon = subprocess.Popen(["sleep", "1000"], start_new_session=True)
-            Path(address).write_text(f"{os.getpid()} {daemon.pid}\n")
-            select.select([], [], [])
-
-        stage.start(settle, json.dumps({"address": f"/proc/{os.getpid()}/fd/{into}"}), timeout_seconds=60)
+        stage.start(settle, json.dumps({"log": f"/proc/{os.getpid()}/fd/{into}"}), timeout_seconds=60)
         pids = [*map(int, os.read(out, 100).split()), *fork_servers()]
         sys.stdout.write("".join(f"{pid}\n" for pid in pids))
         sys.stdout.flush()
