@@ -31,7 +31,12 @@ BATCH: Final = 256
 CLOSE_SECONDS: Final = 3.0
 
 #: `sys.path` is set before the first import of ours, so that an editable or `.pth` install works as it does here.
-_CODE: Final = "import sys; sys.path[:] = {path!r}; from callboard.actors.worker_forkserver import main; main({fd}, {memory}, {heir_of!r})"
+_CODE: Final = """
+import sys
+sys.path[:] = {path!r}
+from callboard.actors.worker_forkserver import main
+main({fd}, {memory}, {heir_of!r})
+"""
 
 
 def child_environment(extra: Mapping[str, str]) -> dict[str, str]:
