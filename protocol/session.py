@@ -145,7 +145,10 @@ class Session:
 
     @classmethod
     def replay(cls, journal: Iterable[Event], *, count_tokens: TokenCounter = estimate_tokens) -> Session:
-        """The session that these events lead to: what a journal, or any prefix of one, rebuilds (I8)."""
+        """The session that these events lead to: what a journal, or any prefix of one, rebuilds (I8).
+
+        Give the `count_tokens` that it had: what was cut from a history depends on it.
+        """
         session = cls(count_tokens=count_tokens)
         for event in journal:
             session.apply(event)
