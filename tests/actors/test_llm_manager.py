@@ -1,0 +1,408 @@
+"""The LLM manager in virtual time: retries, fallbacks, limits, and what becomes of streams when somebody goes away."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from support.probes import Probe, Probed
+
+from callboard.actors.kernel import ActorSystem, ChildSpec, MailboxFull, Ref, SimulatedScheduler, Supervisor, Timer
+from callboard.actors.llm_manager import (
+    Attempt,
+    Emit,
+    End,
+    LlmManager,
+    Route,
+    StartModel,
+    _read,
+    _TellAgain,
+    text_length,
+)
+from callboard.protocol.commands import CallModel, StopModel
+from callboard.protocol.content import (
+    AssistantMessage,
+    Message,
+    SystemMessage,
+    Text,
+    ToolCall,
+    ToolMessage,
+    UserMessage,
+)
+from callboard.protocol.errors import ErrorKind, UsageError
+from callboard.protocol.events import ModelFailed, ModelResponded, ModelStreamed
+from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
+from callboard.protocol.model import ModelRequest, ModelResponse, Usage
+from callboard.protocol.stream import Error, Restarted, StreamEvent, TextDelta
+from callboard.providers.adapter import Provider
+from callboard.providers.errors import make_error
+from callboard.providers.rate_limit import RateLimiter
+from callboard.providers.response_builder import ResponseBuilder
+from callboard.providers.retry import RetryPolicy
+from callboard.providers.scripted import Scripted, ScriptedTurn, TimedBatch
+
+TAG = Tag(RequestId("r"), MessageId("m"), 1)
+DEADLINE = 100.0
+
+
+class PlayedDriver:
+    """Plays scripted providers on the virtual clock; `started` and `cancelled` count attempts."""
+
+    def __init__(self, scheduler: SimulatedScheduler) -> None:
+        self._scheduler = scheduler
+        self.started: list[tuple[str, float]] = []
+        self.cancelled = 0
+
+    def start(self, provider: Provider, request: ModelRequest, emit: Emit, end: End) -> Attempt:
+        assert isinstance(provider, Scripted)
+        self.started.append((f"{provider.name}/{request.model}", self._scheduler.now()))
+        return Played(self, self._scheduler, provider.turn_for(request).batches(), emit, end)
+
+
+class Played:
+    def __init__(
+        self,
+        driver: PlayedDriver,
+        scheduler: SimulatedScheduler,
+        batches: Iterable[TimedBatch],
+        emit: Emit,
+        end: End,
+    ) -> None:
+        self._driver, self._scheduler, self._emit, self._end = driver, scheduler, emit, end
+        self._left = list(batches)
+        self._builder = ResponseBuilder()
+        self._timer: Timer | None = None
+        self._next()
+
+    def cancel(self) -> None:
+        self._driver.cancelled += 1
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _next(self) -> None:
+        batch = self._left.pop(0)
+        self._timer = self._scheduler.call_at(self._scheduler.now() + batch.delay_seconds, partial(self._play, batch))
+
+    def _play(self, batch: TimedBatch) -> None:
+        events = list(batch.events)
+        self._builder.feed(events)
+        self._emit(events)
+        if self._left:
+            self._next()
+        else:
+            self._end(self._builder.response())
+
+
+class Desk:
+    """An LLM manager under a supervisor, one session, and the providers it may ask."""
+
+    def __init__(
+        self, system: ActorSystem, *providers: Scripted, limiter: RateLimiter | None = None, capacity: int = 1_000
+    ) -> None:
+        assert isinstance(system.scheduler, SimulatedScheduler)
+        self.system, self.scheduler = system, system.scheduler
+        self.driver = PlayedDriver(self.scheduler)
+        self.session = Probed(system, "session")
+        routes = [Route(provider, f"model-{at}", limiter) for at, provider in enumerate(providers)]
+
+        def routes_of(model: str) -> list[Route]:
+            if model != "scripted/model":
+                raise UsageError(f"no such model: {model}")
+            return routes
+
+        def make() -> LlmManager:
+            return LlmManager(routes_of, self.driver, RetryPolicy(chance=lambda: 1.0), lambda model, response: 0.5)
+
+        self.root = system.spawn(lambda: Supervisor([ChildSpec("llm", make)], chance=lambda: 0.0), "root")
+        self.scheduler.run_until_idle()
+
+    @property
+    def ref(self) -> Ref:
+        return self.system.ref("root/llm")
+
+    def ask(self, model: str = "scripted/model", tag: Tag = TAG, reply_to: Ref | None = None) -> None:
+        request = ModelRequest(model, (UserMessage.of("x" * 400),))
+        call = CallModel(tag, request, DEADLINE)
+        self.ref.tell_control(StartModel(call, reply_to or self.session.ref))
+
+    def run(self, until_seconds: float | None = None) -> None:
+        self.scheduler.run_until_idle(until_seconds)
+
+    def told(self) -> list[str]:
+        """What the session was told, in short: its text so far, restarts, the end."""
+        said = []
+        for message in self.session.heard:
+            if isinstance(message, ModelStreamed):
+                for event in message.events:
+                    if isinstance(event, TextDelta):
+                        said.append(event.text)
+                    elif isinstance(event, Restarted):
+                        said.append("<restarted>")
+            else:
+                said.append(type(message).__name__)
+        return said
+
+
+def failing(kind: ErrorKind, *, times: int = 1, retry_after: float | None = None, text: str = "") -> list[ScriptedTurn]:
+    error = Error(kind, f"it was {kind}", make_error(kind, "").retryable, retry_after)
+    return [ScriptedTurn(text, error=error, chunk_chars=4)] * times
+
+
+def test_an_answer_comes_with_its_cost_and_in_order(simulated: ActorSystem) -> None:
+    desk = Desk(simulated, Scripted([ScriptedTurn("hello you", chunk_chars=3, delay_seconds=1.0)]))
+    desk.ask()
+    desk.run()
+    assert desk.told() == ["hel", "lo ", "you", "ModelResponded"]
+    (responded,) = desk.session.of(ModelResponded)
+    assert (responded.cost, responded.response.text) == (0.5, "hello you")
+    assert desk.driver.started == [("scripted/model-0", 0.0)]
+
+
+def test_a_passing_failure_is_tried_again_with_growing_pauses(simulated: ActorSystem) -> None:
+    desk = Desk(simulated, Scripted([*failing(ErrorKind.SERVER, times=3), ScriptedTurn("at last")]))
+    desk.ask()
+    desk.run()
+    assert desk.told()[-2:] == ["at last", "ModelResponded"]
+    times = [at for _, at in desk.driver.started]
+    pauses = [later - earlier for earlier, later in pairwise(times)]
+    assert pauses == sorted(pauses)
+    assert pauses[0] > 0
+
+
+def test_the_pause_is_at_least_what_the_provider_asks_for(simulated: ActorSystem) -> None:
+    desk = Desk(simulated, Scripted([*failing(ErrorKind.RATE_LIMITED, retry_after=20.0), ScriptedTurn("ok")]))
+    desk.ask()
+    desk.run()
+    (_, first), (_, second) = desk.driver.started
+    assert 20.0 <= second - first <= 22.0
+
+
+def test_what_was_emitted_before_a_failure_is_taken_back_before_the_next_try(simulated: ActorSystem) -> None:
+    desk = Desk(simulated, Scripted([*failing(ErrorKind.CONNECTION, text="half an"), ScriptedTurn("whole")]))
+    desk.ask()
+    desk.run()
+    assert desk.told() == ["half", " an", "<restarted>", "whole", "ModelResponded"]
+
+
+@pytest.mark.parametrize("kind", [ErrorKind.AUTHENTICATION, ErrorKind.INVALID_REQUEST, ErrorKind.CONTEXT_LENGTH])
+def test_what_trying_again_cannot_cure_fails_at_once(simulated: ActorSystem, kind: ErrorKind) -> None:
+    desk = Desk(simulated, Scripted(failing(kind)), Scripted(["never asked"], name="fallback"))
+    desk.ask()
+    desk.run()
+    (failed,) = desk.session.of(ModelFailed)
+    assert failed.error.kind is kind
+    assert len(desk.driver.started) == 1
+
+
+def test_a_fallback_is_asked_when_the_first_stays_down(simulated: ActorSystem) -> None:
+    desk = Desk(simulated, Scripted(failing(ErrorKind.OVERLOADED, times=4)), Scripted(["from the other"], name="other"))
+    desk.ask()
+    desk.run()
+    assert [name for name, _ in desk.driver.started] == ["scripted/model-0"] * 4 + ["other/model-1"]
+    assert desk.told()[-2:] == ["from the other", "ModelResponded"]
+
+
+def test_when_all_routes_fail_the_last_error_is_told(simulated: ActorSystem) -> None:
+    desk = Desk(simulated, *(Scripted(failing(ErrorKind.SERVER, times=4), name=name) for name in ("a", "b")))
+    desk.ask()
+    desk.run()
+    assert len(desk.driver.started) == 8
+    assert [type(message).__name__ for message in desk.session.heard if not isinstance(message, ModelStreamed)] == [
+        "ModelFailed"
+    ]
+
+
+def test_no_retry_that_could_not_be_in_time(simulated: ActorSystem) -> None:
+    desk = Desk(simulated, Scripted(failing(ErrorKind.RATE_LIMITED, retry_after=59.0, times=9)))
+    desk.ask()
+    desk.run()
+    assert desk.scheduler.now() < DEADLINE
+    assert len(desk.driver.started) == 2
+    assert desk.told()[-1] == "ModelFailed"
+
+
+def test_an_unknown_model_is_refused(simulated: ActorSystem) -> None:
+    desk = Desk(simulated, Scripted(["never"]))
+    desk.ask("scripted/other")
+    desk.run()
+    (failed,) = desk.session.of(ModelFailed)
+    assert failed.error.kind is ErrorKind.INVALID_REQUEST
+    assert "no such model" in failed.error.message
+
+
+def test_a_rate_limit_makes_calls_wait_their_turn(simulated: ActorSystem) -> None:
+    limiter = RateLimiter(simulated.scheduler.now, requests_per_minute=2.0)
+    desk = Desk(simulated, Scripted(["one", "two", "three"]), limiter=limiter)
+    for step in (1, 2, 3):
+        desk.ask(tag=TAG.at_step(step))
+    desk.run()
+    assert [at for _, at in desk.driver.started] == [0.0, 0.0, pytest.approx(30.0)]
+    assert len(desk.session.of(ModelResponded)) == 3
+
+
+def test_a_rate_limit_beyond_the_deadline_fails_at_once(simulated: ActorSystem) -> None:
+    limiter = RateLimiter(simulated.scheduler.now, requests_per_minute=0.1)
+    desk = Desk(simulated, Scripted(["one", "two"]), limiter=limiter)
+    desk.ask()
+    desk.ask(tag=TAG.at_step(2))
+    desk.run(0.0)
+    (failed,) = desk.session.of(ModelFailed)
+    assert failed.error.kind is ErrorKind.RATE_LIMITED
+    assert failed.error.retry_after == pytest.approx(600.0)
+
+
+def test_tokens_are_guessed_before_and_settled_after(simulated: ActorSystem) -> None:
+    limiter = RateLimiter(simulated.scheduler.now, tokens_per_minute=1_000.0)
+    used = ScriptedTurn("one", usage=Usage(1_000, 500))
+    desk = Desk(simulated, Scripted([used, "two"]), limiter=limiter)
+    desk.ask()
+    desk.run()
+    desk.ask(tag=TAG.at_step(2))
+    desk.run()
+    assert desk.driver.started[1][1] == pytest.approx(36.0), "500 tokens in debt and 100 more to take"
+
+
+def test_stopping_a_call_ends_its_stream_and_nothing_more_comes(simulated: ActorSystem) -> None:
+    desk = Desk(simulated, Scripted([ScriptedTurn("hello you", chunk_chars=3, delay_seconds=1.0)]))
+    desk.ask()
+    desk.run(1.5)
+    heard = len(desk.session.heard)
+    desk.ref.tell_control(StopModel(TAG))
+    desk.ref.tell_control(StopModel(TAG))
+    desk.run()
+    assert desk.driver.cancelled == 1
+    assert len(desk.session.heard) == heard
+
+
+def test_stopping_a_call_that_waits_for_its_next_try(simulated: ActorSystem) -> None:
+    desk = Desk(simulated, Scripted([*failing(ErrorKind.SERVER, retry_after=30.0), "never"]))
+    desk.ask()
+    desk.run(5.0)
+    desk.ref.tell_control(StopModel(TAG))
+    desk.run()
+    assert len(desk.driver.started) == 1
+    assert desk.scheduler.now() < 30.0
+
+
+def test_a_call_sent_twice_replaces_the_first(simulated: ActorSystem) -> None:
+    desk = Desk(simulated, Scripted([ScriptedTurn("one", first_delay_seconds=5.0), "two"]))
+    desk.ask()
+    desk.run(1.0)
+    desk.ask()
+    desk.run()
+    assert desk.driver.cancelled == 1
+    assert desk.told() == ["two", "ModelResponded"]
+
+
+def test_a_crash_ends_all_streams_and_the_next_incarnation_serves(simulated: ActorSystem) -> None:
+    desk = Desk(simulated, Scripted([ScriptedTurn("one", first_delay_seconds=5.0)] * 2 + ["three"]))
+    desk.ask()
+    desk.ask(tag=TAG.at_step(2))
+    desk.run(1.0)
+    desk.ref.tell_control("nobody understands this")
+    desk.run(2.0)
+    assert desk.driver.cancelled == 2, "no stream goes on that nobody waits for"
+    desk.ask(tag=TAG.at_step(3))
+    desk.run()
+    assert desk.told() == ["three", "ModelResponded"]
+
+
+def test_a_session_whose_mailbox_is_full_costs_nobody_else(simulated: ActorSystem) -> None:
+    desk = Desk(simulated, Scripted(["a"]))
+    heard: list[Any] = []
+    crowded = simulated.spawn(lambda: Probe(heard), "crowded", capacity=1)
+    desk.run(0.0)
+    crowded.tell("full")
+    desk.ref.tell_control(_TellAgain(crowded, ModelResponded(TAG, 0.0, ModelResponse())))
+    while not simulated.statistics().refused:
+        assert desk.scheduler.step(), "the manager was never turned away"
+        if heard == ["full"] and not simulated.statistics().refused:
+            heard.clear()
+            crowded.tell("full")
+    desk.run()
+    assert type(heard[-1]) is ModelResponded
+    assert simulated.statistics().restarts == 0
+
+
+# -- the real driver
+
+
+def read(provider: Any, emit: Emit = lambda _: None) -> ModelResponse:
+    ends: list[ModelResponse] = []
+    asyncio.run(_read(provider, ModelRequest("m", ()), emit, ends.append))
+    (response,) = ends
+    return response
+
+
+class Rogue:
+    name = "rogue"
+
+    def __init__(self, error: BaseException) -> None:
+        self._error = error
+
+    async def stream(self, request: ModelRequest, /) -> Any:
+        yield [TextDelta("so far")]
+        raise self._error
+
+
+@pytest.mark.parametrize("error", [asyncio.CancelledError("mine"), SystemExit(2), KeyboardInterrupt(), OSError("no")])
+def test_whatever_a_provider_raises_is_a_failed_answer(error: BaseException) -> None:
+    response = read(Rogue(error))
+    assert response.error is not None
+    assert response.error.kind is ErrorKind.OTHER
+    assert f"the provider rogue failed: {type(error).__name__}" in response.error.message
+
+
+def test_a_usage_error_of_a_provider_is_an_invalid_request() -> None:
+    response = read(Rogue(UsageError("no images here")))
+    assert response.error == Error(ErrorKind.INVALID_REQUEST, "no images here")
+
+
+def test_a_stream_without_an_end_is_no_answer() -> None:
+    class Endless(Rogue):
+        async def stream(self, request: ModelRequest, /) -> Any:
+            yield [TextDelta("so far")]
+
+    assert read(Endless(OSError())).error is not None
+
+
+def test_a_cancelled_attempt_tells_nobody() -> None:
+    ends: list[ModelResponse] = []
+
+    async def main() -> None:
+        provider = Scripted([ScriptedTurn("late", first_delay_seconds=60.0)])
+        task = asyncio.ensure_future(_read(provider, ModelRequest("m", ()), lambda _: None, ends.append))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    assert not ends
+
+
+def test_a_full_session_holds_up_its_stream_and_loses_nothing() -> None:
+    taken: list[StreamEvent] = []
+    turned_away = []
+
+    def emit(events: list[StreamEvent]) -> None:
+        if len(turned_away) < 3:
+            turned_away.append(events)
+            raise MailboxFull("full")
+        taken.extend(events)
+
+    response = read(Scripted([ScriptedTurn("abc", chunk_chars=1)]), emit)
+    assert response.text == "abc"
+    assert [event.text for event in taken if isinstance(event, TextDelta)] == ["a", "b", "c"]
+    assert len(turned_away) == 3
+
+
+def test_text_length_counts_what_becomes_tokens() -> None:
+    call = ToolCall(CallId("c"), ToolName("t"), '{"x":1}')
+    messages: list[Message] = [SystemMessage("12345"), UserMessage.of("123"), AssistantMessage((Text("1234"), call))]
+    assert [text_length(message) for message in messages] == [5, 3, 11]
+    assert text_length(ToolMessage(CallId("c"), ToolName("t"), "12")) == 2
