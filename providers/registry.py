@@ -14,9 +14,7 @@ from callboard.providers.servers import SERVERS
 from callboard.providers.timeouts import DEFAULT_TIMEOUTS, Timeouts
 
 if TYPE_CHECKING:
-    import httpx
-
-    from callboard.providers.transport import HeaderListener
+    from callboard.providers.transport import AnyTransport, HeaderListener
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +99,7 @@ def provider_for(
     timeouts: Timeouts | None = None,
     on_headers: HeaderListener | None = None,
     proxy: str | None = None,
-    transport: httpx.AsyncBaseTransport | None = None,
+    transport: AnyTransport | None = None,
     **options: Any,
 ) -> tuple[Provider, str]:
     """The provider of `provider/model`, and its own name of the model.

@@ -40,6 +40,9 @@ _KEEPALIVE_SECONDS: Final = 30.0
 HeaderListener = Callable[[int, Mapping[str, str]], None]
 """Is told the status and the headers (lower case names) of each answer: the rate limiter listens."""
 
+AnyTransport = httpx.AsyncBaseTransport
+"""What stands below: a test gives httpx.MockTransport."""
+
 #: All that can come out of httpx, of aiohttp where httpx-aiohttp does not translate it, and of the socket below.
 _TRANSPORT_ERRORS: Final = (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, aiohttp.ClientError, OSError)
 

