@@ -30,7 +30,7 @@ ONLY_READS_ENVIRONMENT = {
     "actors/worker_launch.py",  # passes the harmless part of it on to its children
     "actors/index/grammars.py",  # sets a variable of the grammars' package
 }
-#: The testing kit is no part of the core: it drives sessions with seeded randomness and runs coroutines of users' tools.
+#: The testing kit is no part of the core: it has seeded randomness, and runs coroutines of users' tools.
 TESTING_KIT = ROOT / "protocol" / "testing"
 
 
