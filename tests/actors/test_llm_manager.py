@@ -387,7 +387,7 @@ def test_a_cancelled_attempt_tells_nobody() -> None:
 
 def test_a_full_session_holds_up_its_stream_and_loses_nothing() -> None:
     taken: list[StreamEvent] = []
-    turned_away = []
+    turned_away: list[list[StreamEvent]] = []
 
     def emit(events: list[StreamEvent]) -> None:
         if len(turned_away) < 3:
