@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from callboard.protocol import failures
 from callboard.protocol.commands import (
@@ -16,7 +16,7 @@ from callboard.protocol.commands import (
 )
 from callboard.protocol.content import AssistantMessage, Message, SystemMessage, ToolCall, ToolMessage
 from callboard.protocol.events import CancelRequested, DeadlinePassed, ModelResponded, ToolsLost
-from callboard.protocol.ids import Tag
+from callboard.protocol.ids import MessageId, RequestId, Tag
 from callboard.protocol.limits import CALL_BACKSTOP_SECONDS, CLOCK_TOLERANCE_SECONDS, MAX_CALL_SENDS
 from callboard.protocol.options import ToolOffer
 from callboard.protocol.states import CALL_TRANSITIONS, TERMINAL_CALL_STATES, CallState
@@ -178,3 +178,9 @@ class Batch:
             raise AssertionError(f"{state} is not the end of a call")
         call.result = result
         self.open -= 1
+
+
+#: The tag of a session before it knows whose it is.
+NOBODY: Final = Tag(RequestId(""), MessageId(""))
+#: The batch of a session that runs no tools: nothing is ever added to it.
+NO_CALLS: Final = Batch(NOBODY, AssistantMessage(()), 0.0, ())

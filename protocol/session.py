@@ -16,7 +16,7 @@ from typing import Any, Final
 from callboard.protocol import events, failures
 from callboard.protocol.asking import Asking
 from callboard.protocol.budgets import Stop
-from callboard.protocol.calls import Batch, OpenCall
+from callboard.protocol.calls import NO_CALLS, NOBODY, Batch, OpenCall
 from callboard.protocol.commands import (
     CallModel,
     ClearTimer,
@@ -33,7 +33,7 @@ from callboard.protocol.errors import ErrorKind, ProtocolError
 from callboard.protocol.events import Event
 from callboard.protocol.failures import CallFailure
 from callboard.protocol.history import history_faults
-from callboard.protocol.ids import MessageId, RequestId, Tag
+from callboard.protocol.ids import Tag
 from callboard.protocol.limits import CLOCK_TOLERANCE_SECONDS, STREAM_TOTAL_TIMEOUT_SECONDS
 from callboard.protocol.loops import Repeats
 from callboard.protocol.model import ModelResponse, Usage
@@ -42,13 +42,8 @@ from callboard.protocol.options import RequestOptions, ToolFallback
 from callboard.protocol.states import CALL_TRANSITIONS, REQUEST_TRANSITIONS, CallState, RequestState
 from callboard.protocol.stream import Error, Restarted, TextDelta
 from callboard.protocol.tokens import TokenCounter, estimate_tokens
-from callboard.protocol.turns import Turn, Verdict, cut_notes, judge, tidy
+from callboard.protocol.turns import ASK_AGAIN_KINDS, Turn, Verdict, cut_notes, judge, tidy
 
-#: A model call that failed so can be asked again as it is; whoever made it has already retried all other kinds.
-ASK_AGAIN_KINDS: Final = frozenset({ErrorKind.TRUNCATED, ErrorKind.MALFORMED_TOOL_CALL})
-
-_NOBODY: Final = Tag(RequestId(""), MessageId(""))
-_NO_CALLS: Final = Batch(_NOBODY, AssistantMessage(()), 0.0, ())
 _Step = tuple[RequestState, list[Command]]
 """What a handler answers: the next state, and what to do."""
 
@@ -58,7 +53,7 @@ class Session:
 
     def __init__(self, tag: Tag | None = None, *, count_tokens: TokenCounter = estimate_tokens) -> None:
         self.count_tokens = count_tokens
-        self._tag = tag.request if tag is not None else _NOBODY
+        self._tag = tag.request if tag is not None else NOBODY
         self._state = RequestState.NEW
         self._step = self._tag
         self._retries = 0
@@ -66,13 +61,11 @@ class Session:
         self._options: RequestOptions
         self._asking: Asking
         self._repeats: Repeats
-        self._batch = _NO_CALLS
+        self._batch = NO_CALLS
         self._partial: list[str] = []
         self._text = ""
         self._recorded: list[RecordStep] = []
         self._final: tuple[Command, ...] = ()
-
-    # What an actor may want to know.
 
     @property
     def state(self) -> RequestState:
@@ -203,7 +196,7 @@ class Session:
     # The request.
 
     def _request_started(self, event: events.RequestStarted) -> _Step:
-        if self._tag is not _NOBODY:
+        if self._tag is not NOBODY:
             self._check_request(event)
         faults = history_faults(event.history)
         if faults:
@@ -228,7 +221,7 @@ class Session:
     def _deadline_passed(self, event: events.DeadlinePassed) -> _Step:
         if event.tag != self._tag:
             self._check_step(event)
-            if self._batch is _NO_CALLS:
+            if self._batch is NO_CALLS:
                 raise self._refuse(event, "this step has no timer")
             return self._after_calls(event.at, self._batch.expire(event.at))
         if event.at < self._deadline_at - CLOCK_TOLERANCE_SECONDS:
@@ -321,7 +314,7 @@ class Session:
         return self._after_calls(event.at, commands)
 
     def _approval_granted(self, event: events.ApprovalGranted) -> _Step:
-        run = self._batch.send(self._call_of(event), events.ApprovalGranted, event.at)
+        run = self._batch.send(self._call_of(event), type(event), event.at)
         return RequestState.RUNNING_TOOLS, [run, *self._batch.watch()]
 
     def _tool_call_started(self, event: events.ToolCallStarted) -> _Step:
@@ -356,7 +349,7 @@ class Session:
 
     def _close_batch(self) -> RecordStep:
         messages = self._batch.messages()
-        self._batch = _NO_CALLS
+        self._batch = NO_CALLS
         return self._record(messages)
 
     def _record(self, messages: tuple[Message, ...]) -> RecordStep:
@@ -369,7 +362,7 @@ class Session:
 
     def _let_go(self, event: type[events.CancelRequested] | type[events.DeadlinePassed], why: str) -> list[Command]:
         """Stop whatever is open; an open step is closed with a result for each of its calls (I2)."""
-        if self._batch is _NO_CALLS:
+        if self._batch is NO_CALLS:
             return [StopModel(self._step)]
         commands = self._batch.abandon(event, why)
         return [*commands, self._close_batch()]
@@ -381,8 +374,7 @@ class Session:
             commands.append(self._record((AssistantMessage((Text(partial),)),)))
             self._text = partial
         self._partial = []
-        steps = self._step.step
-        finish = Finish(self._tag, outcome, self._text, self.usage, self.cost, steps, reason)
+        finish = Finish(self._tag, outcome, self._text, self.usage, self.cost, self._step.step, reason)
         self._final = (ClearTimer(self._tag), finish)
         return RequestState.FINISHED, [*commands, *self._final]
 

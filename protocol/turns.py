@@ -9,6 +9,7 @@ from typing import Final
 import orjson
 
 from callboard.protocol.content import AssistantMessage, AssistantPart, Text, ToolCall
+from callboard.protocol.errors import ErrorKind
 from callboard.protocol.ids import CallId
 from callboard.protocol.limits import MAX_CALLS_PER_STEP
 from callboard.protocol.model import FinishReason, ModelResponse
@@ -33,6 +34,8 @@ _SHORT_ANSWERS: Final = {
 _STOPPED: Final = frozenset({FinishReason.CONTENT_FILTER, FinishReason.REFUSAL})
 #: A turn that ended so may have been cut in the middle of a call.
 _CUT: Final = frozenset({FinishReason.LENGTH, FinishReason.ERROR})
+#: A model call that failed so can be asked again as it is; whoever made it has already retried all other kinds.
+ASK_AGAIN_KINDS: Final = frozenset({ErrorKind.TRUNCATED, ErrorKind.MALFORMED_TOOL_CALL})
 
 
 @dataclass(frozen=True, slots=True)

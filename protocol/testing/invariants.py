@@ -171,13 +171,15 @@ def bounded(story: Story) -> Iterator[str]:
         return
     deadline = story.start.at + story.start.options.timeout_seconds
     end = story.finish()
-    # After a restart the process may have been down at the deadline; a slow consumer hears of it late.
+    # A slow consumer hears of the deadline late; a process that was down at the deadline, once it is back.
     slack = story.trace.scenario.latency_seconds + _EPSILON
+    back = [reaction.at for reaction in story.reactions if reaction.event is None and end and reaction.at <= end[0]]
+    latest = max([deadline, *back]) + slack
     if end is None and story.trace.ended_at >= deadline:
         yield f"not finished at {story.trace.ended_at:g}, the deadline was {deadline:g}"
     elif end is None and not story.trace.queued:
         yield "it waits for nothing, and has not finished"
-    elif end is not None and end[0] > deadline + slack:
+    elif end is not None and end[0] > latest:
         yield f"finished at {end[0]:g}, the deadline was {deadline:g}"
     for command in (*story.given(RunTool), *story.given(CallModel)):
         if command.deadline_at > deadline + _EPSILON:

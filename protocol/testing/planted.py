@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 from unittest.mock import patch
 
-from callboard.protocol import asking, session, transcript, turns
+from callboard.protocol import asking, transcript, turns
 from callboard.protocol.budgets import Allowance
-from callboard.protocol.calls import Batch
+from callboard.protocol.calls import NO_CALLS, Batch
 from callboard.protocol.commands import CallModel, CancelTool, Command, StopModel, WithdrawApproval
 from callboard.protocol.content import Message, SystemMessage, ToolMessage
 from callboard.protocol.errors import ProtocolError
@@ -84,7 +84,7 @@ def _turn_without_results(self: Session, event: Any, why: str) -> list[Command]:
         return _let_go(self, event, why)
     commands = self._batch.abandon(event, why)
     turn, *_ = self._batch.messages()
-    self._batch = session._NO_CALLS
+    self._batch = NO_CALLS
     return [*commands, self._record((turn,))]
 
 
