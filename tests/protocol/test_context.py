@@ -1,6 +1,9 @@
 """The fence: what is rendered is read back byte for byte, what is malformed is said."""
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
 from callboard.protocol.context import (
     AssembledContext,
     CodeFence,
@@ -10,8 +13,6 @@ from callboard.protocol.context import (
     render_fence,
     top_k_for_budget,
 )
-from hypothesis import example, given
-from hypothesis import strategies as st
 
 PATHS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1)
 CODE = st.text(st.characters(exclude_categories=["Cs"]))
