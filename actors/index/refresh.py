@@ -137,12 +137,16 @@ def main() -> None:
     request = workers.receive(incoming)
     assert isinstance(request, Request)
     threading.Thread(target=_exit_with_caller, args=(incoming.fileno(),), daemon=True).start()
+    workers.answer_caller(outgoing, _outcome(request, _Reporter(outgoing)))
+
+
+def _outcome(request: Request, report: ProgressCallback) -> RefreshSummary | UsageError:
     try:
-        workers.send(outgoing, _refresh_all(request, _Reporter(outgoing)))
+        return _refresh_all(request, report)
     except UsageError as error:
-        workers.send(outgoing, error)
+        return error
     except OSError as error:
-        workers.send(outgoing, UsageError(f"indexing failed: {error}"))
+        return UsageError(f"indexing failed: {error}")
 
 
 def _exit_with_caller(descriptor: int) -> None:
@@ -162,7 +166,7 @@ class _Reporter:
         percent = 100 * progress.done_files // max(1, progress.total_files)
         if percent >= self._next_percent:
             self._next_percent = percent + 1
-            workers.send(self._stream, progress)
+            workers.answer_caller(self._stream, progress)
 
 
 def _refresh_all(request: Request, report: ProgressCallback) -> RefreshSummary:

@@ -7,6 +7,7 @@ host's `__main__` again; a grammar that crashes or hangs costs one file.
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import queue
 import select
@@ -42,7 +43,8 @@ _BOOTSTRAP = (
 def spawn(module: str) -> subprocess.Popen[bytes]:
     """Start `module.main()` in a fresh interpreter with this one's import path; speaks over stdin and stdout."""
     command = [sys.executable, "-c", _BOOTSTRAP, json.dumps(sys.path), module]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, close_fds=True)
+    # A process group of its own: Ctrl-C in a terminal is for the caller, who ends its children.
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0)
 
 
 def send(stream: IO[bytes], value: object) -> None:
@@ -78,10 +80,22 @@ def main() -> None:
         except EOFError:
             return
         assert isinstance(jobs, list)
-        try:
-            send(outgoing, [parse_file(file, known) for file, known in jobs])
-        except UsageError as error:
-            send(outgoing, error)
+        answer_caller(outgoing, _parsed(jobs))
+
+
+def _parsed(jobs: list[Job]) -> list[Outcome] | UsageError:
+    try:
+        return [parse_file(file, known) for file, known in jobs]
+    except UsageError as error:
+        return error
+
+
+def answer_caller(outgoing: IO[bytes], value: object) -> None:
+    """Send, or end at once when nobody is left to read: there is nothing to report and nobody to report it to."""
+    try:
+        send(outgoing, value)
+    except BrokenPipeError:
+        os._exit(1)
 
 
 class _Worker:
