@@ -90,10 +90,13 @@ class Settings(BaseModel):
     """May log records and spans carry what people and models wrote?"""
 
     def __init__(self, **values: Any) -> None:
+        wrong = ""
         try:
             super().__init__(**values)
         except ValidationError as error:
-            raise UsageError(_explain(error)) from None
+            wrong = _explain(error)
+        if wrong:  # raised out here: the ValidationError holds the values, and would go along as the context
+            raise UsageError(wrong)
 
     @field_validator("model")
     @classmethod
