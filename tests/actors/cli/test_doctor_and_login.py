@@ -1,0 +1,143 @@
+"""`callboard doctor`, `callboard login` and `callboard tools`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import stat
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.model_server import ModelServer, error, stream
+
+from callboard.actors.cli.login import sign_in
+from callboard.actors.parts import route_for
+from callboard.actors.settings import Settings
+from callboard.protocol.errors import ProviderError, UsageError
+from callboard.providers.adapter import HttpAnswer, WireRequest
+from callboard.providers.copilot_tokens import FileStore
+from callboard.providers.rate_limit import RateLimits
+
+MODEL = "openai-compatible/any"
+SECRET = "sk-very-secret"
+
+
+def test_the_doctor_says_what_is_set_and_that_the_model_answers(callboard: Any) -> None:
+    callboard.environment["CALLBOARD_API_KEY"] = SECRET
+    with ModelServer([stream("ok")]) as server:
+        ran = callboard.run("doctor", "--model", MODEL, "--base-url", server.base_url)
+        (asked,) = server.stats().bodies
+    assert ran.status == 0, ran.err
+    assert f"ok  {MODEL}" in ran.out
+    assert "CALLBOARD_API_KEY is set" in ran.out
+    assert "'ok' in" in ran.out
+    assert asked["max_tokens"] == 16
+    assert SECRET not in ran.out + ran.err
+
+
+def test_the_doctor_says_what_to_do_and_fails_when_the_model_does_not_answer(callboard: Any) -> None:
+    callboard.environment["CALLBOARD_API_KEY"] = SECRET
+    refusal = error(401, {"error": {"message": f"bad key {SECRET}", "code": "invalid_api_key"}})
+    with ModelServer([refusal] * 2) as server:
+        ran = callboard.run("doctor", "--model", MODEL, "--base-url", server.base_url)
+        assert len(server.stats().bodies) == 1
+    assert ran.status == 1
+    assert "HTTP 401" in ran.out
+    assert "check the key in CALLBOARD_API_KEY" in ran.sentence
+
+
+def test_the_doctor_looks_at_every_provider_that_has_a_key(callboard: Any) -> None:
+    callboard.environment |= {"TOGETHER_API_KEY": SECRET, "PERPLEXITY_API_KEY": SECRET}
+    ran = callboard.run("doctor")
+    assert ran.status == 0, ran.err  # the configured model is offline, and that answers
+    assert "ok  offline/code-context" in ran.out
+    assert "callboard doctor --model together/MODEL" in ran.out
+    assert "PERPLEXITY_API_KEY is set" in ran.out
+    assert "anthropic" not in ran.out
+    assert SECRET not in ran.out + ran.err
+
+
+def test_tools_for_people_and_as_json(callboard: Any) -> None:
+    for_people = callboard.run("tools").out
+    assert for_people.splitlines()[0].split("  ")[0] == "TOOL"
+    assert "read_file             process  10 s" in for_people
+    listed = json.loads(callboard.run("tools", "--json").out)
+    assert [each["name"] for each in listed] == ["read_file", "list_dir", "request_code_context"]
+    assert listed[0]["parameters"]["type"] == "object"
+    assert listed[2]["isolation"] == "task"
+
+
+class GitHub:
+    """Answers as GitHub does when a code has been typed at the second look."""
+
+    def __init__(self, exchange_status: int = 200) -> None:
+        self.asked: list[str] = []
+        self.slept: list[float] = []
+        self._exchange_status = exchange_status
+
+    async def __call__(self, wire: WireRequest) -> HttpAnswer:
+        self.asked.append(wire.url)
+        status, document = 200, dict[str, object]()
+        if wire.url.endswith("/device/code"):
+            document = {"device_code": "d", "user_code": "AB-12", "verification_uri": "https://g/login", "interval": 5}
+        elif wire.url.endswith("/access_token"):
+            waited = len(self.slept) > 1
+            document = {"access_token": SECRET} if waited else {"error": "authorization_pending"}
+        else:
+            status = self._exchange_status
+            document = {"token": "short", "expires_at": 2e9} if status == 200 else {"message": "no subscription"}
+        return HttpAnswer(status, json.dumps(document).encode())
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+
+
+def test_a_login_is_kept_for_the_owner_only(tmp_path: Path) -> None:
+    github, said, store = GitHub(), list[str](), FileStore(tmp_path / "config" / "copilot-token")
+    asyncio.run(sign_in(github, github.sleep, "client", store, said.append))
+    assert "AB-12" in said[0]
+    assert github.slept == [5, 5]
+    assert store.load() == SECRET
+    assert stat.S_IMODE((tmp_path / "config" / "copilot-token").stat().st_mode) == 0o600
+    assert SECRET not in "".join(said)
+
+
+def test_a_login_that_copilot_refuses_is_not_kept(tmp_path: Path) -> None:
+    github, store = GitHub(exchange_status=403), FileStore(tmp_path / "copilot-token")
+    with pytest.raises(ProviderError, match="no subscription"):
+        asyncio.run(sign_in(github, github.sleep, "client", store, lambda _: None))
+    assert store.load() is None
+
+
+def test_a_kept_login_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHON_KEYRING_BACKEND", "keyring.backends.null.Keyring")
+    monkeypatch.delenv("CALLBOARD_API_KEY", raising=False)
+    settings = Settings(model="copilot/gpt-5", config_dir=tmp_path)
+    limits = RateLimits(time.monotonic, {})
+    with pytest.raises(UsageError, match="callboard login copilot"):
+        route_for(settings, settings.model, limits)
+    FileStore(settings.copilot_token_file).save(SECRET)
+    route = route_for(settings, settings.model, limits)
+    assert (route.provider.name, route.model) == ("copilot", "gpt-5")
+
+
+def test_where_a_key_comes_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "CALLBOARD_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    settings = Settings(model="openai/x")
+    assert settings.key_source("openai") == ""
+    monkeypatch.setenv("OPENAI_API_KEY", "a")
+    assert settings.key_source("openai") == "OPENAI_API_KEY"
+    monkeypatch.setenv("CALLBOARD_API_KEY", "b")
+    assert (settings.key_source("openai"), settings.key_for("openai")) == ("CALLBOARD_API_KEY", "b")
+    assert settings.key_source("anthropic") == ""
+    assert Settings(model="openai/x", api_key="c").key_source("openai") == "api_key"
+
+
+def test_a_workspace_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "n\udce9"
+    folder.mkdir()
+    with pytest.raises(UsageError, match="not valid UTF-8"):
+        Settings(workspace=folder)
