@@ -66,6 +66,10 @@ def test_what_was_once_found(name: str) -> None:
         assert not violations(drive(ONCE_FOUND[name], seed))
 
 
+def test_a_process_that_was_down_at_the_deadline_finishes_when_it_is_back() -> None:
+    assert not violations(drive(seeded_scenario(33_261), 33_261))
+
+
 def test_the_same_seed_gives_the_same_trace_and_another_seed_another() -> None:
     slow = replace(seeded_scenario(3), latency_seconds=0.5)
     assert drive(slow, 7).to_bytes() == drive(slow, 7).to_bytes()
