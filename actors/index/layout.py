@@ -22,7 +22,7 @@ from pathlib import Path
 from callboard.protocol.errors import UsageError
 
 #: Raised by one whenever a stored form or the way of cutting and naming changes; an older index is rebuilt.
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 MARKER = "index.json"
 OUR_NAMES = frozenset(
     {MARKER, "truth.sqlite", "truth.sqlite-wal", "truth.sqlite-shm", "lexical", "writer.lock",
