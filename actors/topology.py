@@ -67,12 +67,15 @@ class House:
 
 
 def build(system: ActorSystem, plan: Plan) -> None:
-    """Start the tree. Returns at once; `house_of` waits until it stands."""
+    """Start the tree. Returns at once."""
     system.spawn(lambda: _root(system, plan), "root", capacity=SHARED_CAPACITY)
 
 
 def house_of(system: ActorSystem, timeout_seconds: float) -> House:
-    """The addresses, once the tree stands. A blocking ask. Raises AskTimeout."""
+    """The addresses, as soon as they work: what is sent to an actor that is still starting waits in its mailbox.
+
+    A blocking ask. Raises AskTimeout.
+    """
     root = system.ref("root")
     children = children_of(root, timeout_seconds)
     staff = Staff(children["llm_manager"], children["dispatcher"], children["telemetry"])

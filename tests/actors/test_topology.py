@@ -1,0 +1,93 @@
+"""The tree as it is drawn: who is there, in which order, and that the root gives up only when its budget is spent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from callboard.actors.approvals import NobodyToAsk
+from callboard.actors.kernel import Actor, ActorInfo, ActorSystem, SimulatedScheduler
+from callboard.actors.llm_manager import LlmManager
+from callboard.actors.rehearsal import PlayedModel, Rehearsal
+from callboard.actors.runtime import Runtime
+from callboard.actors.settings import Settings
+from callboard.actors.spans import NoSpans
+from callboard.actors.telemetry import Telemetry
+from callboard.actors.topology import ROOT_INTENSITY, Plan, build, house_of, pool_id
+from callboard.protocol.policy import Policy
+from callboard.protocol.testing.scenario import Scenario
+from callboard.protocol.tools import Isolation, Latency
+from callboard.providers.retry import RetryPolicy
+
+
+class Idle(Actor):
+    """A pool with nothing to do."""
+
+
+def plan() -> Plan:
+    return Plan(
+        telemetry=lambda: Telemetry(NoSpans()),
+        llm_manager=lambda: LlmManager(lambda _: (), PlayedModel(Rehearsal(Scenario())), RetryPolicy(), lambda *_: 0.0),
+        pool=lambda isolation, latency: Idle(),
+        tools=(),
+        approver=NobodyToAsk(),
+        policy=Policy(),
+        chance=lambda: 0.0,
+    )
+
+
+def children(info: ActorInfo) -> list[str]:
+    return [child.name.rpartition("/")[2] for child in info.children]
+
+
+def test_the_tree_is_as_it_is_drawn(simulated: ActorSystem) -> None:
+    assert isinstance(simulated.scheduler, SimulatedScheduler)
+    build(simulated, plan())
+    simulated.scheduler.run_until_idle()
+    (root,) = simulated.tree()
+    assert children(root) == ["telemetry", "llm_manager", "tools", "dispatcher", "sessions"]
+    pools = root.children[2]
+    assert sorted(children(pools)) == sorted(
+        pool_id(isolation, latency) for isolation in Isolation for latency in Latency
+    )
+    house = house_of(simulated, 1.0)
+    assert [ref.name for ref in (house.root, house.sessions, house.dispatcher, house.staff.llm_manager)] == [
+        "root",
+        "root/sessions",
+        "root/dispatcher",
+        "root/llm_manager",
+    ]
+
+
+@pytest.mark.parametrize("name", ["telemetry", "llm_manager", "tools", "dispatcher", "sessions"])
+def test_each_of_them_comes_back_and_takes_nobody_with_it(simulated: ActorSystem, name: str) -> None:
+    assert isinstance(simulated.scheduler, SimulatedScheduler)
+    build(simulated, plan())
+    simulated.scheduler.run_until_idle()
+    cell = simulated.ref(f"root/{name}")._cell
+    cell.executor.call_soon(cell.kill)
+    simulated.scheduler.run_until_idle()
+    (root,) = simulated.tree()
+    restarts = {child.name.rpartition("/")[2]: child.restarts for child in root.children}
+    assert restarts == {each: int(each == name) for each in restarts}
+    assert {child.state for child in root.children} == {"running"}
+
+
+def test_the_root_gives_up_when_its_budget_is_spent(simulated: ActorSystem) -> None:
+    assert isinstance(simulated.scheduler, SimulatedScheduler)
+    build(simulated, plan())
+    simulated.scheduler.run_until_idle()
+    for count in range(ROOT_INTENSITY + 1):
+        assert simulated.tree(), f"gone after {count} failures"
+        name = ("dispatcher", "llm_manager", "telemetry")[count % 3]
+        cell = simulated.ref(f"root/{name}")._cell
+        cell.executor.call_soon(cell.kill)
+        simulated.scheduler.run_until_idle(simulated.scheduler.now() + 0.9)
+    assert simulated.tree() == ()
+    assert simulated.statistics().actors == 0
+
+
+def test_a_real_tree_soon_has_every_actor_running(until: Callable[[Callable[[], bool]], None]) -> None:
+    with Runtime(Settings(model="scripted/model")) as runtime:
+        until(lambda: {child.state for root in runtime.tree() for child in root.children} == {"running"})
