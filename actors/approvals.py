@@ -127,7 +127,7 @@ class CallbackApprover:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            logger.warning("the approver failed for %s: %r", question.name, error)
+            logger.warning("the approver failed for %s: %r", question.name, error, extra=question.tag._asdict())
             verdict = Verdict(question.tag, False, by="approver", reason=f"the approver failed: {type(error).__name__}")
         decide(verdict)
 

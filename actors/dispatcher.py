@@ -170,7 +170,7 @@ class ToolDispatcher(Actor):
         if entry is None:
             self._refuse(message, FailureCode.UNKNOWN_TOOL, f"there is no tool {run.name!r}")
         elif run.tag in self._calls:
-            logger.warning("call is already open, sent twice: %s", run.tag)
+            logger.warning("a call of %s came twice and is open already", run.name, extra=run.tag._asdict())
         elif run.tag in self._settled:
             self._tell_again(message)
         elif not entry.health.is_offered(self.now()):
@@ -269,10 +269,11 @@ class ToolDispatcher(Actor):
         now, name = self.now(), entry.tool.definition.name
         if _is_breakdown(event):
             if entry.health.record_failure(now):
-                logger.warning("tool %s is withdrawn until %.1f s", name, entry.health.withdrawn_until)
+                extra = event.tag._asdict()
+                logger.warning("tool %s is withdrawn for %.0f s", name, entry.health.pause_seconds, extra=extra)
                 self._observe(ToolWithdrawn(name, now))
         elif not isinstance(event, ToolCallCancelled) and entry.health.record_success(now):
-            logger.info("tool %s is offered again", name)
+            logger.info("tool %s is restored", name, extra=event.tag._asdict())
             self._observe(ToolRestored(name, now))
 
     def _observe(self, event: ToolWithdrawn | ToolRestored) -> None:
@@ -288,7 +289,7 @@ class ToolDispatcher(Actor):
         try:
             self._approver.ask(question, decide)
         except Exception as error:  # noqa: BLE001 - an approver that cannot ask means no, and costs nobody else
-            logger.warning("%s could not be asked about: %r", question.name, error)
+            logger.warning("%s could not be asked about: %r", question.name, error, extra=question.tag._asdict())
             decide(Verdict(question.tag, granted=False, by="approver", reason="nobody could be asked"))
 
     def _decided(self, verdict: Verdict) -> None:

@@ -7,7 +7,6 @@ No rule lives here: `protocol.session` decides, this file knows whom to tell. Wh
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -44,8 +43,6 @@ from callboard.protocol.events import (
 from callboard.protocol.ids import Tag
 from callboard.protocol.options import RequestOptions, ToolOffer
 from callboard.protocol.session import Session
-
-logger = logging.getLogger("callboard.session")
 
 Seen = Event | Command
 #: Dispatchers that may be lost before one says which tools there are; whatever kills them kills the next one too.

@@ -90,12 +90,12 @@ class Telemetry(Actor):
         self._spans.end(tag, at, ending, ok=ok)
         level = logging.INFO if ok else logging.WARNING
         if logger.isEnabledFor(level):
-            logger.log(level, "%s %s after %.3f s", name, ending, at - since, extra=_correlation(tag))
+            logger.log(level, "%s %s after %.3f s", name, ending, at - since, extra=tag._asdict())
 
     def _request_started(self, event: RequestStarted) -> None:
         self._begin(event.tag, "request", event.at)
         if self._log_content:
-            logger.info("asked: %s", event.user.text, extra=_correlation(event.tag))
+            logger.info("asked: %s", event.user.text, extra=event.tag._asdict())
 
     def _gave(self, message: Gave) -> None:
         command, at = message.command, message.at
@@ -152,10 +152,6 @@ class Telemetry(Actor):
     def _restored(self, event: ToolRestored) -> None:
         self._metrics.counters["tools.restored"] += 1
         self._metrics.counters[f"tool.{event.name}.restored"] += 1
-
-
-def _correlation(tag: Tag) -> dict[str, Any]:
-    return {"request_id": tag.request_id, "parent_id": tag.parent_id, "step": tag.step, "call_id": tag.call_id}
 
 
 _LISTENERS: Mapping[type, Callable[[Telemetry, Any], None]] = {
