@@ -69,6 +69,7 @@ class Answer:
         self.conversation = conversation
         self._messages: tuple[Message, ...] = ()
         self._model_error: Error | None = None
+        self._finish: Finish | None = None
 
     def record(self, messages: tuple[Message, ...]) -> None:
         """A finished step."""
@@ -80,22 +81,25 @@ class Answer:
         if isinstance(seen, ModelFailed):
             self._model_error = seen.error
         elif isinstance(seen, Finish):
-            reply = reply_of(seen, self._messages)
-            failure = failure_of(reply, self._model_error)
-            self.conversation.release()
-            if failure is None:
-                self.future.set_result(reply)
-            else:
-                self.future.set_exception(failure)
+            self._finish = seen
 
     def session_ended(self, down: Down) -> bool:
-        """The session is gone; normally it has finished before. True if it had not, and the request is lost."""
-        if self.future.done():
-            return False
+        """The session has ended, and so its name is free: now whoever waits is told. True if the request was lost."""
         self.conversation.release()
+        if self._finish is not None:
+            self._settle(self._finish)
+            return False
         why = "the runtime was stopped" if down.error is None else f"its session was lost: {down.error!r}"
         self.future.set_exception(RuntimeFailure(f"the request has no answer, since {why}"))
         return True
+
+    def _settle(self, finish: Finish) -> None:
+        reply = reply_of(finish, self._messages)
+        failure = failure_of(reply, self._model_error)
+        if failure is None:
+            self.future.set_result(reply)
+        else:
+            self.future.set_exception(failure)
 
 
 class Stream(AsyncIterable[StreamItem]):

@@ -145,6 +145,27 @@ async def test_a_long_answer_in_tiny_pieces_arrives_whole() -> None:
         assert runtime.statistics().restarts == 0
 
 
+async def test_a_request_id_is_free_again_as_soon_as_its_answer_is_there() -> None:
+    async with Runtime(settings_for()) as runtime:
+        for _ in range(100):
+            assert (await runtime.ask("hello", request_id="mine")).request_id == "mine"
+
+
+async def test_a_request_id_in_use_and_one_with_a_slash_are_refused() -> None:
+    async with Runtime(settings_for(HANGS), tools=[wait_for_ever]) as runtime:
+        first = asyncio.create_task(runtime.ask("go", request_id="mine"))
+        await asyncio.sleep(0)
+        conversation = Conversation()
+        with pytest.raises(UsageError, match="'mine' is running; choose another"):
+            await runtime.ask("go", request_id="mine", conversation=conversation)
+        conversation.take()
+        with pytest.raises(UsageError, match="slash"):
+            await runtime.ask("go", request_id="a/b")
+        assert runtime.cancel("mine")
+        with pytest.raises(RequestEnded):
+            await first
+
+
 # -- ends other than an answer
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from callboard.actors import subscription
 from callboard.actors.conversation import Conversation
-from callboard.actors.kernel import ActorSystem, Down, ExitReason, Ref
+from callboard.actors.kernel import Down, ExitReason
 from callboard.actors.reply import ModelCallFailed, Reply, RequestEnded
 from callboard.actors.subscription import Answer, Stream
 from callboard.protocol.commands import Finish, Note, Outcome
@@ -26,6 +26,15 @@ TAG = Tag(RequestId("r"), MessageId("m"))
 
 def finish(outcome: Outcome = Outcome.ANSWERED, reason: str = "") -> Finish:
     return Finish(TAG, outcome, "the text", Usage(1, 2), 0.5, 1, reason)
+
+
+def end(seen: Answer | Stream, finish: Finish | None = None, error: BaseException | None = None) -> bool:
+    """The end of a session: its Finish, if it came to that, and then its exit."""
+    if finish is not None:
+        seen(finish)
+    nobody: Any = None
+    answer = seen.answer if isinstance(seen, Stream) else seen
+    return answer.session_ended(Down(nobody, ExitReason.CRASHED if error else ExitReason.NORMAL, error))
 
 
 def delta(text: str) -> ModelStreamed:
@@ -76,7 +85,7 @@ def test_a_conversation_takes_whole_steps() -> None:
 def test_an_answer_holds_what_was_recorded(answer: Answer) -> None:
     question, said = UserMessage.of("?"), AssistantMessage((Text("!"),))
     answer.record((question, said))
-    answer(finish())
+    end(answer, finish())
     reply = answer.future.result(0)
     assert reply == Reply("the text", Usage(1, 2), RequestId("r"), Outcome.ANSWERED, 1, 0.5, (question, said))
     assert answer.conversation.messages == (question, said)
@@ -85,7 +94,7 @@ def test_an_answer_holds_what_was_recorded(answer: Answer) -> None:
 
 @pytest.mark.parametrize("outcome", [each for each in Outcome if each is not Outcome.ANSWERED])
 def test_any_other_outcome_raises_with_its_reason_and_its_reply(answer: Answer, outcome: Outcome) -> None:
-    answer(finish(outcome, "because of this"))
+    end(answer, finish(outcome, "because of this"))
     with pytest.raises(RequestEnded, match="because of this") as caught:
         answer.future.result(0)
     assert caught.value.reply.outcome is outcome
@@ -93,7 +102,7 @@ def test_any_other_outcome_raises_with_its_reason_and_its_reply(answer: Answer, 
 
 def test_a_failed_model_raises_its_error(answer: Answer) -> None:
     answer(ModelFailed(TAG, 0.0, Error(ErrorKind.RATE_LIMITED, "slow down", True, 3.0, status=429)))
-    answer(finish(Outcome.FAILED, "rate_limited: slow down"))
+    end(answer, finish(Outcome.FAILED, "rate_limited: slow down"))
     with pytest.raises(ModelCallFailed, match="slow down") as caught:
         answer.future.result(0)
     assert (caught.value.status, caught.value.retry_after_seconds, caught.value.retryable) == (429, 3.0, True)
@@ -102,21 +111,22 @@ def test_a_failed_model_raises_its_error(answer: Answer) -> None:
 @pytest.mark.parametrize(
     ("error", "words"), [(None, "the runtime was stopped"), (ValueError("boom"), "its session was lost: ValueError")]
 )
-def test_a_lost_session_is_told_once_and_frees_the_conversation(
-    simulated: ActorSystem, answer: Answer, error: BaseException | None, words: str
+def test_a_lost_session_is_told_and_frees_the_conversation(
+    answer: Answer, error: BaseException | None, words: str
 ) -> None:
-    ref: Any = None
-    assert answer.session_ended(Down(ref, ExitReason.CRASHED, error))
-    assert not answer.session_ended(Down(ref, ExitReason.CRASHED, error))
+    assert end(answer, error=error)
     with pytest.raises(RuntimeFailure, match=words):
         answer.future.result(0)
     answer.conversation.take()
 
 
-def test_the_end_of_a_finished_session_changes_nothing(answer: Answer) -> None:
+def test_nobody_is_told_before_the_session_has_ended(answer: Answer) -> None:
+    """Whoever asks again at once may use the same request id and conversation."""
     answer(finish())
-    ref: Ref = None  # type: ignore[assignment]
-    assert not answer.session_ended(Down(ref, ExitReason.NORMAL))
+    assert not answer.future.done()
+    with pytest.raises(UsageError):
+        answer.conversation.take()
+    assert not end(answer)
     assert answer.future.result(0).text == "the text"
 
 
@@ -128,7 +138,7 @@ def test_a_waiter_that_goes_away_does_not_settle_it(answer: Answer) -> None:
         await asyncio.wait({waiting})
 
     asyncio.run(main())
-    answer(finish())
+    end(answer, finish())
     assert answer.future.result(0).text == "the text"
 
 
@@ -138,8 +148,9 @@ def test_a_waiter_that_goes_away_does_not_settle_it(answer: Answer) -> None:
 async def test_a_stream_gives_what_happened_in_order_and_the_reply_last(answer: Answer) -> None:
     stream = Stream(answer, Cancels(), RequestId("r"))
     call = ToolCallStarted(TAG.at_step(1).for_call(CallId("c")), 0.0)
-    for seen in (delta("a"), delta("b"), call, Note(TAG, "note"), finish()):
+    for seen in (delta("a"), delta("b"), call, Note(TAG, "note")):
         stream(seen)
+    end(stream, finish())
     items = [item async for item in stream]
     assert items[:4] == [TextDelta("a"), TextDelta("b"), call, Note(TAG, "note")]
     assert isinstance(items[4], Reply)
@@ -148,7 +159,7 @@ async def test_a_stream_gives_what_happened_in_order_and_the_reply_last(answer: 
 async def test_a_stream_raises_what_an_ask_would_after_what_came_before(answer: Answer) -> None:
     stream = Stream(answer, Cancels(), RequestId("r"))
     stream(delta("a"))
-    stream(finish(Outcome.TIMED_OUT, "too late"))
+    end(stream, finish(Outcome.TIMED_OUT, "too late"))
     seen: list[Any] = []
 
     async def read() -> None:
@@ -174,7 +185,7 @@ async def test_a_consumer_that_leaves_cancels_the_request_once(answer: Answer) -
 async def test_a_consumer_that_reads_to_the_end_cancels_nothing(answer: Answer) -> None:
     cancels = Cancels()
     stream = Stream(answer, cancels, RequestId("r"))
-    stream(finish())
+    end(stream, finish())
     assert len([item async for item in stream]) == 1
     assert not cancels.reasons
 
@@ -188,7 +199,7 @@ async def test_a_consumer_that_reads_too_slowly_loses_the_request_not_the_memory
     for number in range(30):
         stream(delta(str(number)))
     assert cancels.reasons == ["10 of its events are unread"]
-    stream(finish(Outcome.CANCELLED, cancels.reasons[0]))
+    end(stream, finish(Outcome.CANCELLED, cancels.reasons[0]))
 
     async def read() -> None:
         async for _ in stream:
@@ -210,5 +221,5 @@ def test_a_consumer_whose_loop_is_closed_cancels_the_request_once(
     stream(delta("a"))
     stream(delta("b"))
     assert cancels.reasons == ["the event loop of its reader is closed"]
-    stream(finish(Outcome.CANCELLED, "gone"))
+    end(stream, finish(Outcome.CANCELLED, "gone"))
     assert answer.future.done()
