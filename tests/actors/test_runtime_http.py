@@ -1,0 +1,115 @@
+"""The whole runtime against a real HTTP server in another process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+from support.model_server import Answer, ModelServer, cut, error, stall, stream
+
+from callboard.actors.reply import ModelCallFailed
+from callboard.actors.runtime import Runtime
+from callboard.actors.settings import Settings
+from callboard.actors.tools import tool
+from callboard.protocol.errors import ErrorKind
+
+Until = Callable[[Callable[[], bool]], None]
+KEY = "sk-a-key-that-nobody-may-see"
+
+
+@tool(isolation="thread")
+def double(x: int) -> int:
+    return 2 * x
+
+
+CALL = stream(calls=[("call_1", "double", '{"x": 21}')])
+
+
+def runtime_for(server: ModelServer, **more: object) -> Runtime:
+    settings = Settings(model="openai-compatible/fake-1", base_url=server.base_url, api_key=KEY, **more)
+    return Runtime(settings, tools=[double])
+
+
+def test_a_call_its_result_and_the_answer_and_again_after_a_restart() -> None:
+    with ModelServer([CALL, stream("It is 42.")], by_turn=True) as server:
+        runtime = runtime_for(server)
+        for _ in range(2):
+            with runtime:
+                assert runtime.ask_sync("twice 21?").text == "It is 42."
+        bodies = server.stats().bodies
+    assert len(bodies) == 4
+    assert bodies[1]["messages"][-1] == {"role": "tool", "tool_call_id": "call_1", "content": "42"}
+    assert bodies[0]["tools"][0]["function"]["name"] == "double"
+
+
+def test_a_passing_failure_and_a_cut_stream_are_tried_again() -> None:
+    overloaded = error(503, {"error": {"message": "try later"}}, {"retry-after": "0.01"})
+    with (
+        ModelServer([overloaded, cut("half an ans"), stream("whole answer")]) as server,
+        runtime_for(server) as runtime,
+    ):
+        reply = runtime.ask_sync("go")
+        assert reply.text == "whole answer"
+        assert len(server.stats().bodies) == 3
+        assert reply.messages[-1].text == "whole answer"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [
+        (error(401, {"error": {"message": f"Incorrect API key provided: {KEY}"}}), ErrorKind.AUTHENTICATION),
+        (error(400, {"error": {"message": "no such parameter"}}), ErrorKind.INVALID_REQUEST),
+    ],
+)
+def test_a_failure_is_told_without_the_key(answer: Answer, kind: ErrorKind, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG")
+    with ModelServer([answer]) as server, runtime_for(server) as runtime:
+        with pytest.raises(ModelCallFailed) as caught:
+            runtime.ask_sync("go")
+        letters = repr(runtime.dead_letters())
+        tree = repr(runtime.tree())
+    assert caught.value.kind is kind
+    shown = f"{caught.value!r} {caught.value} {caught.value.reply!r} {caplog.text} {letters} {tree}"
+    assert KEY not in shown
+
+
+async def test_cancelling_hangs_up() -> None:
+    with ModelServer([stall("thinking")]) as server:
+        async with runtime_for(server) as runtime:
+            events = runtime.stream("go")
+            async for item in events:
+                if getattr(item, "text", "") == "thinking":
+                    break
+            await asyncio.to_thread(server.wait_until, lambda stats: stats.abandoned == 1)
+
+
+async def test_stopping_hangs_up() -> None:
+    with ModelServer([stall("thinking")] * 5) as server:
+        runtime = runtime_for(server).start()
+        asking = [asyncio.create_task(runtime.ask("go")) for _ in range(5)]
+        await asyncio.to_thread(server.wait_until, lambda stats: len(stats.bodies) == 5)
+        await asyncio.to_thread(runtime.stop)
+        await asyncio.gather(*asking, return_exceptions=True)
+        stats = await asyncio.to_thread(server.wait_until, lambda stats: stats.open_connections == 0)
+        assert stats.abandoned == 5
+
+
+def test_a_stalled_stream_is_an_error_and_not_a_wait() -> None:
+    with (
+        ModelServer([stall("hm")] * 9) as server,
+        runtime_for(server, stream_idle_timeout_seconds=0.2, max_attempts=1) as runtime,
+        pytest.raises(ModelCallFailed) as caught,
+    ):
+        runtime.ask_sync("go")
+    assert caught.value.kind is ErrorKind.TIMEOUT
+
+
+def test_two_hundred_requests_side_by_side() -> None:
+    async def ask_all(runtime: Runtime) -> list[str]:
+        replies = await asyncio.gather(*(runtime.ask(f"question {n}") for n in range(200)))
+        return [reply.text for reply in replies]
+
+    with ModelServer([CALL, stream("done")], by_turn=True) as server, runtime_for(server) as runtime:
+        assert asyncio.run(ask_all(runtime)) == ["done"] * 200
+        assert runtime.metrics().counters["tool.double.ok"] == 200
