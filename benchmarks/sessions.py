@@ -29,7 +29,7 @@ ARGUMENT_FRAGMENTS = 4
 #: Between two chunks of one stream: a fast model's 250 tokens a second.
 TICK_SECONDS = 0.004
 
-# -- the model server ---------------------------------------------------------------------------------------------------
+# -- the model server
 
 
 def sse(document: object) -> bytes:
@@ -117,7 +117,7 @@ async def serve() -> None:
     await ModelServer.feed()
 
 
-# -- contenders: each gives an async function that runs one session -------------------------------------------------------
+# -- contenders: each gives an async function that runs one session
 
 Session = Callable[[], Awaitable[str]]
 
@@ -214,7 +214,7 @@ async def run_openai_agents(url: str, drive: Callable[[Session], Awaitable[None]
 
 CONTENDERS = {"callboard": run_callboard, "bare": run_bare, "openai-agents": run_openai_agents}
 
-# -- measuring ------------------------------------------------------------------------------------------------------------
+# -- measuring
 
 
 async def measure(contender: str, url: str, sessions: int, concurrency: int) -> dict[str, float]:
