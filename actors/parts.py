@@ -27,6 +27,7 @@ from callboard.actors.worker_process import ProcessOptions
 from callboard.protocol.errors import UsageError
 from callboard.protocol.options import RequestOptions
 from callboard.protocol.tools import Isolation, Latency
+from callboard.providers.embeddings import EmbeddingApi
 from callboard.providers.offline import CONTEXT_TOOL
 from callboard.providers.rate_limit import RateLimits
 from callboard.providers.registry import provider_for, split_model
@@ -34,10 +35,12 @@ from callboard.providers.retry import RetryPolicy
 from callboard.providers.timeouts import Timeouts
 
 if TYPE_CHECKING:
-    from callboard.actors.rag import CodeSearch
+    from callboard.actors.rag import CodeSearch, PostEmbeddings
 
 #: Connections are closed within this time, or left to the end of the process.
 CLOSE_PROVIDERS_SECONDS = 2.0
+#: Behind the request's own deadline of 30 s.
+EMBEDDING_WAIT_SECONDS = 35.0
 
 AnyTool = Tool[..., Any]
 
@@ -52,6 +55,7 @@ class Parts:
         self.tools = _checked([*tools, *_file_tools(settings)])
         self.routes: Mapping[str, Sequence[Route]] = {settings.model: _routes(settings)}
         self.options = _options(settings)
+        self._embeddings = _embeddings(settings)
         self._code_of = _code_of(settings)
         self.code = NO_CODE
 
@@ -65,7 +69,7 @@ class Parts:
             options = ProcessOptions(settings.process_workers, warm, settings.worker_memory_bytes)
             return ToolPool(isolation, options)
 
-        self.code = code = self._code_of(system)
+        self.code = code = self._code_of(system, self._post_embeddings(scheduler))
         metrics = Metrics()
         return Plan(
             telemetry=lambda: Telemetry(spans_where_installed(scheduler.now), settings.log_content, metrics),
@@ -83,6 +87,17 @@ class Parts:
             threads=code.actors,
         )
 
+    def _post_embeddings(self, scheduler: LoopScheduler) -> PostEmbeddings | None:
+        """For the index's own thread, which may block: the request itself runs on the loop."""
+        if self._embeddings is None:
+            return None
+        api = self._embeddings
+
+        def post(body: Mapping[str, Any]) -> Mapping[str, Any]:
+            return asyncio.run_coroutine_threadsafe(api.post(body), scheduler.loop).result(EMBEDDING_WAIT_SECONDS)
+
+        return post
+
     def routes_of(self, model: str) -> Sequence[Route]:
         """What to ask for "provider/model", in turn."""
         routes = self.routes.get(model)
@@ -94,8 +109,10 @@ class Parts:
         """Close the providers' connections, on the loop they live on."""
 
         async def close_all() -> None:
-            providers = [route.provider for routes in self.routes.values() for route in routes]
-            await asyncio.gather(*(provider.aclose() for provider in providers), return_exceptions=True)
+            open_ones = [route.provider.aclose() for routes in self.routes.values() for route in routes]
+            if self._embeddings is not None:
+                open_ones.append(self._embeddings.aclose())
+            await asyncio.gather(*open_ones, return_exceptions=True)
 
         try:
             asyncio.run_coroutine_threadsafe(close_all(), scheduler.loop).result(CLOSE_PROVIDERS_SECONDS)
@@ -115,22 +132,29 @@ class Code:
 NO_CODE = Code()
 
 
-def _code_of(settings: Settings) -> Callable[[ActorSystem], Code]:
+def _code_of(settings: Settings) -> Callable[[ActorSystem, PostEmbeddings | None], Code]:
     """Makes the code part for a tree. Without a workspace there is none, and the extra `index` is not needed."""
     if settings.workspace is None:
-        return lambda _: NO_CODE
+        return lambda _system, _post: NO_CODE
     workspace = settings.workspace
     try:
         from callboard.actors import rag  # noqa: PLC0415 - the extra `index`
     except ImportError as missing:
         raise UsageError(f"a workspace needs code search ({missing}): pip install 'callboard[index]'") from missing
 
-    def make(system: ActorSystem) -> Code:
+    def make(system: ActorSystem, post: PostEmbeddings | None) -> Code:
         search = rag.CodeSearch(system)
-        actors = rag.code_actors(rag.Workspace(workspace, settings.index_dir))
+        actors = rag.code_actors(rag.Workspace(workspace, settings.index_dir, post, settings.embedding_model))
         return Code(actors, (rag.context_tool(search),), search)
 
     return make
+
+
+def _embeddings(settings: Settings) -> EmbeddingApi | None:
+    if not settings.embedding_model:
+        return None
+    key = settings.key_for(settings.embedding_model.partition("/")[0])
+    return EmbeddingApi(settings.embedding_model, base_url=settings.embedding_base_url, api_key=key)
 
 
 def _file_tools(settings: Settings) -> tuple[AnyTool, ...]:

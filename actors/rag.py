@@ -7,12 +7,14 @@ has changed. So a question never waits for indexing, and a lost index process ta
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from callboard.actors.index import CodeIndex, Progress, RefreshSummary, assemble
+from callboard.actors.index.dense import ApiEmbedder
 from callboard.actors.index.token_count import load_ahead
 from callboard.actors.kernel import Actor, ActorSystem, AskTimeout, ChildSpec, MailboxFull
 from callboard.actors.tools import Tool, ToolContext, tool
@@ -31,15 +33,25 @@ FRESH_SECONDS = 2.0
 SEARCH_TIMEOUT_SECONDS = 20.0
 
 
+PostEmbeddings = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+"""Sends the JSON body of an embeddings request and returns the JSON answer. It blocks, with a deadline of its own."""
+
+
 @dataclass(frozen=True, slots=True)
 class Workspace:
     """Where the code is, and where its index is kept."""
 
     folder: Path
     index_dir: Path | None = None
+    post_embeddings: PostEmbeddings | None = None
+    """Asks an embedding API; None reranks with the local model where that is installed."""
+    embedding_model: str = ""
 
     def open(self) -> CodeIndex:
-        return CodeIndex.open(self.folder, self.index_dir)
+        if self.post_embeddings is None:
+            return CodeIndex.open(self.folder, self.index_dir)
+        embedder = partial(ApiEmbedder, self.embedding_model, self.post_embeddings)
+        return CodeIndex.open(self.folder, self.index_dir, embedder=embedder)
 
 
 @dataclass(frozen=True, slots=True)

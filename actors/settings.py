@@ -51,6 +51,10 @@ class Settings(BaseModel):
     """The folder that the code tools see, and nothing outside it; None offers no code tools."""
     index_dir: Path | None = None
     """Where the code index is kept; None is `.callboard/index` in the workspace."""
+    embedding_model: str = ""
+    """"provider/model" of an OpenAI-compatible embedding API that orders the best hits by meaning; "" uses the local
+    model of the extra `embeddings` where it is installed, else words alone."""
+    embedding_base_url: str | None = None
 
     system_prompt: str = ""
     """"" is the default prompt, which names the workspace and the code fence."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any, Final
 
 import orjson
@@ -17,7 +16,7 @@ import orjson
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.limits import MAX_RESPONSE_BYTES
 from callboard.protocol.stream import Done, Error, StreamEvent
-from callboard.providers.errors import error_from_body, error_from_payload, make_error, snippet
+from callboard.providers.errors import error_from_body, error_from_payload, make_error, scrubbed, snippet
 from callboard.providers.json_text import SHAPE_ERRORS, loads
 from callboard.providers.sse import SseDecoder
 
@@ -29,8 +28,6 @@ _BLANK: Final = b" \t\r\n\xef\xbb\xbf"
 #: No event stream starts with these, so a body that does is a whole document, whatever its content type says
 #: (wire.md quirks 26, 51; Gemini without alt=sse).
 _DOCUMENT_STARTS: Final = (b"{", b"[", b"<", b'"')
-#: Shorter "keys" are placeholders ("EMPTY", "ollama"), which would blot out words.
-_SHORTEST_SECRET: Final = 8
 _STREAM_STARTS: Final = (b":", b"data", b"event", b"id", b"retry")
 
 
@@ -85,7 +82,7 @@ class BaseDecoder(ABC):
         """Close the stream with an error."""
         if not self.ended:
             self.ended = True
-            out.append(self._scrubbed(error))
+            out.append(scrubbed(error, self._secret))
 
     def fail_payload(self, out: list[StreamEvent], payload: Any) -> None:
         """Close the stream with the error that the provider put into it (quirks 24-26)."""
@@ -210,12 +207,6 @@ class BaseDecoder(ABC):
             self.on_json(event, document, out)
         elif document is not None:
             self.fail_malformed(out, "a streamed event is not a JSON object.", data)
-
-    def _scrubbed(self, error: Error) -> Error:
-        secret = self._secret
-        if not secret or len(secret) < _SHORTEST_SECRET or (secret not in error.message and secret not in error.raw):
-            return error
-        return replace(error, message=error.message.replace(secret, "***"), raw=error.raw.replace(secret, "***"))
 
 
 def _begins_a_stream(head: bytes) -> bool:

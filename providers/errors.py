@@ -8,7 +8,7 @@ Whether trying again can help follows from the kind (protocol.errors), unless th
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind
@@ -18,6 +18,8 @@ from callboard.providers.json_text import SHAPE_ERRORS, dumps_text, loads
 from callboard.providers.retry_hints import retry_after_seconds, should_retry
 
 ANY: Final = "*"
+#: Shorter "keys" are placeholders ("EMPTY", "ollama"), which would blot out words.
+SHORTEST_SECRET: Final = 8
 _K = ErrorKind
 
 KINDS: Final[Mapping[tuple[str, int, str], ErrorKind]] = {
@@ -120,6 +122,13 @@ class ErrorBody:
 def make_error(kind: ErrorKind, message: str, **fields: Any) -> Error:
     """An Error whose `retryable` follows from its kind."""
     return Error(kind, message, **{"retryable": kind in RETRYABLE_KINDS, **fields})
+
+
+def scrubbed(error: Error, secret: str | None) -> Error:
+    """The error without the key, which some servers repeat in what they refuse."""
+    if not secret or len(secret) < SHORTEST_SECRET or (secret not in error.message and secret not in error.raw):
+        return error
+    return replace(error, message=error.message.replace(secret, "***"), raw=error.raw.replace(secret, "***"))
 
 
 def snippet(data: bytes | str) -> str:

@@ -1,4 +1,4 @@
-"""`pytest tests/protocol --hypothesis-profile=deep` looks a hundred times longer."""
+"""`pytest --hypothesis-profile=deep` looks a hundred times longer."""
 
 from hypothesis import settings
 
