@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
+import itertools
 import os
 import random
 import signal
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +20,7 @@ import pykka
 import pytest
 
 from callboard.actors.conversation import Conversation
-from callboard.actors.kernel import ActorInfo
+from callboard.actors.kernel import ActorInfo, NoSuchActor
 from callboard.actors.reply import ModelCallFailed, RequestEnded
 from callboard.actors.runtime import Runtime
 from callboard.actors.settings import Settings
@@ -451,6 +454,36 @@ async def test_a_crashed_actor_costs_nobody_the_runtime(name: str, until: Until)
 
 def restarts(runtime: Runtime, name: str) -> int:
     return next(info.restarts for info in flat(runtime.tree()) if info.name == f"root/{name}")
+
+
+def is_up_or_dead(cell: Any) -> bool:
+    return cell.state.value in ("running", "dead")
+
+
+async def test_a_tree_that_gives_up_tells_everybody_and_can_be_started_anew(until: Until) -> None:
+    runtime = Runtime(settings_for(HANGS), tools=[wait_for_ever]).start()
+    conversation, before = Conversation(), len(ENTERED)
+    asking = asyncio.create_task(runtime.ask("go", conversation=conversation))
+    await asyncio.to_thread(until, lambda: len(ENTERED) > before)
+    assert runtime._running is not None
+    system = runtime._running.system
+    for name in itertools.cycle(("telemetry", "llm_manager")):
+        if not system.tree():
+            break
+        with contextlib.suppress(NoSuchActor):
+            cell = system.ref(f"root/{name}")._cell
+            cell.executor.call_soon(cell.kill)
+            await asyncio.to_thread(until, partial(is_up_or_dead, cell))
+    with pytest.raises(RuntimeFailure):
+        await asking
+    with pytest.raises(RuntimeFailure, match="start it anew"):
+        await runtime.ask("anybody?", conversation=conversation)
+    await asyncio.to_thread(runtime.stop)
+    with runtime:
+        first = asyncio.create_task(runtime.ask("go", conversation=conversation))
+        await asyncio.to_thread(until, lambda: len(ENTERED) > before + 1)
+        first.cancel()
+        await asyncio.wait({first})
 
 
 # -- conservation
