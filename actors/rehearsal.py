@@ -19,6 +19,7 @@ from functools import partial
 from typing import Any
 
 from callboard.actors.approvals import Decide, Verdict
+from callboard.actors.conversation import Conversation
 from callboard.actors.kernel import (
     Actor,
     ActorSystem,
@@ -104,6 +105,7 @@ class Rehearsal:
         self.scheduler = SimulatedScheduler(seed)
         self.system = ActorSystem(self.scheduler)
         self.trace = Trace(scenario, seed if isinstance(seed, int) else 0)
+        self.conversation = Conversation(scenario.history)
         self.model_call: CallModel | None = None
         self.runs: Counter[Tag] = Counter()
         """How often a pool began each call."""
@@ -168,7 +170,7 @@ class Rehearsal:
         plan = self.scenario
         staff = Staff(*(self.system.ref(f"root/{name}") for name in ("llm_manager", "dispatcher", "telemetry")))
         question = Question(plan.tag, plan.history, plan.user, plan.options)
-        start = partial(RequestSession, question, staff, lambda _: None, lambda _: None, self._recorded)
+        start = partial(RequestSession, question, staff, lambda _: None, self.conversation.record, self._recorded)
         capacity = self._faults.session_capacity if self._faults.floods else SESSION_CAPACITY
         spec = ChildSpec(str(plan.request_id), start, restart=Restart.TEMPORARY, capacity=capacity)
         return start_child(self.system.ref("root/sessions"), spec)

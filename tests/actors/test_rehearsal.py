@@ -17,6 +17,7 @@ from callboard.actors.rehearsal import MORTALS, Faults, Rehearsal, rehearse, see
 from callboard.protocol.commands import Finish, Outcome, RunTool
 from callboard.protocol.content import ToolMessage
 from callboard.protocol.events import ToolsLost
+from callboard.protocol.history import history_faults
 from callboard.protocol.ids import ToolName
 from callboard.protocol.limits import MAX_CALL_SENDS
 from callboard.protocol.testing.invariants import violations
@@ -51,6 +52,10 @@ def played(scenario: Scenario, seed: int = 0, faults: Faults | None = None) -> R
     statistics = rehearsal.system.statistics()
     assert statistics.unaccounted == 0, statistics
     assert statistics.queued == 0, "nothing is on its way when nothing more happens"
+    kept = rehearsal.conversation.messages
+    assert not history_faults(kept), "whatever the request came to, the next one can go on from here (I2)"
+    assert kept[: len(scenario.history)] == scenario.history
+    assert kept[len(scenario.history) :] in ((), (scenario.user, *trace.session.recorded))
     for tag, runs in rehearsal.runs.items():
         assert runs == 1 or rehearsal.plan_of_tag(tag).tool in IDEMPOTENT, f"{tag} ran {runs} times"
     return rehearsal
