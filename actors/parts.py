@@ -112,7 +112,9 @@ class Parts:
             open_ones = [route.provider.aclose() for routes in self.routes.values() for route in routes]
             if self._embeddings is not None:
                 open_ones.append(self._embeddings.aclose())
-            await asyncio.gather(*open_ones, return_exceptions=True)
+            for end in await asyncio.gather(*open_ones, return_exceptions=True):
+                if end is not None:
+                    logger.warning("a provider's connections could not be closed: %r", end)
 
         try:
             asyncio.run_coroutine_threadsafe(close_all(), scheduler.loop).result(CLOSE_PROVIDERS_SECONDS)

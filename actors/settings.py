@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
 
@@ -151,10 +151,6 @@ class Settings(BaseModel):
     def copilot_token_file(self) -> Path:
         """Where the Copilot login is kept where there is no keyring; readable by its owner only."""
         return self.config_dir / "copilot-token"
-
-    def with_workspace(self, workspace: Path) -> Self:
-        """The same settings for another workspace."""
-        return type(self)(**{name: getattr(self, name) for name in self.model_fields_set} | {"workspace": workspace})
 
 
 def _is_text(path: str) -> bool:

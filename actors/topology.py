@@ -60,9 +60,7 @@ class Plan:
 class House:
     """The addresses of a built tree."""
 
-    root: Ref
     sessions: Ref
-    dispatcher: Ref
     staff: Staff
 
 
@@ -76,10 +74,9 @@ def house_of(system: ActorSystem, timeout_seconds: float) -> House:
 
     A blocking ask. Raises AskTimeout.
     """
-    root = system.ref("root")
-    children = children_of(root, timeout_seconds)
+    children = children_of(system.ref("root"), timeout_seconds)
     staff = Staff(children["llm_manager"], children["dispatcher"], children["telemetry"])
-    return House(root, children["sessions"], children["dispatcher"], staff)
+    return House(children["sessions"], staff)
 
 
 def _root(system: ActorSystem, plan: Plan) -> Supervisor:

@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
 
 from callboard.actors.kernel import ActorSystem, SimulatedScheduler
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-settings.register_profile("deep", max_examples=5_000, deadline=None)
-if os.environ.get("CALLBOARD_DEEP"):
-    settings.load_profile("deep")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -34,7 +34,8 @@ from callboard.protocol.testing.seeded import scenario as seeded_scenario
 from callboard.protocol.testing.strategies import scenarios, seconds
 from callboard.protocol.testing.trace import Trace
 
-DEEP = bool(os.environ.get("CALLBOARD_DEEP"))
+EXAMPLES = settings().max_examples
+DEEP = EXAMPLES > 1_000  # pytest --hypothesis-profile=deep
 LOOK = ToolName("look")
 IDEMPOTENT = {offer.definition.name for offer in STANDARD_TOOLS if offer.contract.idempotent}
 
@@ -72,13 +73,13 @@ def outcome(trace: Trace) -> Outcome:
     return finishes[0].outcome
 
 
-@settings(max_examples=5_000 if DEEP else 80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(scenarios(max_turns=6 if DEEP else 3, max_calls=8 if DEEP else 4), st.integers(0, 1 << 30), faults())
 def test_every_invariant_holds_whatever_happens(scenario: Scenario, seed: int, faults: Faults) -> None:
     played(scenario, seed, faults)
 
 
-@settings(max_examples=500 if DEEP else 40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=EXAMPLES // 2, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(scenarios(max_turns=2, max_calls=3), st.data())
 def test_hypothesis_may_choose_who_runs_next(scenario: Scenario, data: st.DataObject) -> None:
     rehearsal = Rehearsal(scenario, lambda options: data.draw(st.integers(0, options - 1)))

@@ -122,11 +122,6 @@ def test_the_config_folder_follows_xdg(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert Settings().config_dir == tmp_path / "callboard"
 
 
-def test_another_workspace_keeps_the_rest(tmp_path: Path) -> None:
-    settings = Settings(model="openai/gpt-5", api_key=KEY, max_steps=3).with_workspace(tmp_path)
-    assert (settings.workspace, settings.max_steps, settings.key_for("openai")) == (tmp_path.resolve(), 3, KEY)
-
-
 def test_settings_cannot_be_changed() -> None:
     with pytest.raises(ValueError, match="frozen"):
         Settings().max_steps = 2

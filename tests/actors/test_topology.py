@@ -52,11 +52,9 @@ def test_the_tree_is_as_it_is_drawn(simulated: ActorSystem) -> None:
         pool_id(isolation, latency) for isolation in Isolation for latency in Latency
     )
     house = house_of(simulated, 1.0)
-    assert [ref.name for ref in (house.root, house.sessions, house.dispatcher, house.staff.llm_manager)] == [
-        "root",
-        "root/sessions",
-        "root/dispatcher",
-        "root/llm_manager",
+    refs = (house.sessions, house.staff.llm_manager, house.staff.dispatcher, house.staff.telemetry)
+    assert [ref.name for ref in refs] == [
+        f"root/{name}" for name in ("sessions", "llm_manager", "dispatcher", "telemetry")
     ]
 
 
