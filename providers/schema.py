@@ -163,12 +163,31 @@ def adapted_tools(
     notes: list[str] = []
     for tool in tools:
         try:
-            result = adapt_schema(tool.parameters, strict if tool.strict else lax)
+            result = _adapted(tool.parameters, strict if tool.strict else lax)
         except UsageError as error:
             raise UsageError(f"tool {tool.name!r}: {error}") from None
         notes += [f"tool {tool.name}: {loss}" for loss in result.losses]
         adapted.append(replace(tool, parameters=result.schema, strict=result.strict))
     return tuple(adapted), notes
+
+
+#: By schema object and dialect: the same few tools go into every request, and a walk takes 20-50 us. The schema is kept
+#: with its result, so that its id stays its own.
+_known: dict[tuple[int, str], tuple[Mapping[str, Any], AdaptedSchema]] = {}
+#: More schemas than this come from somebody who makes new ones for each request; then remembering is no use.
+_MAX_KNOWN: Final = 1_024
+
+
+def _adapted(schema: Mapping[str, Any], dialect: Dialect) -> AdaptedSchema:
+    key = id(schema), dialect.name
+    found = _known.get(key)
+    if found is not None:
+        return found[1]
+    if len(_known) >= _MAX_KNOWN:
+        _known.clear()
+    result = adapt_schema(schema, dialect)
+    _known[key] = schema, result
+    return result
 
 
 def _rooted(schema: Mapping[str, Any], dialect: Dialect, losses: list[SchemaLoss]) -> Mapping[str, Any]:

@@ -87,7 +87,7 @@ class HttpProvider:
     async def stream_with(self, adapter: Adapter, request: ModelRequest) -> AsyncGenerator[list[StreamEvent], None]:
         """`stream` through another adapter, over the same connections (Copilot has one for each token and route)."""
         wire = adapter.encode(request)
-        deadline = _Deadline(self._timeouts.total_seconds)
+        deadline = _Deadline(self._timeouts)
         ended = False
         try:
             async with aclosing(self._exchange(adapter, wire, request.stream, deadline)) as batches:
@@ -103,7 +103,7 @@ class HttpProvider:
 
     async def fetch(self, wire: WireRequest) -> HttpAnswer:
         """A whole answer, for what is no model call (log-ins, lists of models). ProviderError where none comes."""
-        deadline = _Deadline(self._timeouts.total_seconds)
+        deadline = _Deadline(self._timeouts)
         try:
             response = await self._send(wire, deadline)
             try:
@@ -154,9 +154,9 @@ class HttpProvider:
         return await deadline.run(transport.handle_async_request(request))
 
     def _http_request(self, wire: WireRequest) -> httpx.Request:
-        limits = self._timeouts
-        # `pool` is what aiohttp calls `connect`: name look-up, handshakes and all.
-        seconds = {"connect": limits.connect_seconds, "pool": limits.connect_seconds, "read": limits.idle_seconds}
+        # `pool` is what aiohttp calls `connect`: name look-up, handshakes and all. `read` is not set: aiohttp would set
+        # a timer anew for each read, where `_Deadline` looks at the clock once in a while.
+        seconds = {"connect": self._timeouts.connect_seconds, "pool": self._timeouts.connect_seconds}
         # A compressed stream reaches us in lumps, when the compressor's window is full.
         headers = {**wire.headers, "accept-encoding": "identity"}
         if any(_UNSENDABLE.search(value) for value in headers.values()):
@@ -188,18 +188,13 @@ class HttpProvider:
 
     def _failure(self, error: Exception, host: str) -> Error:
         if isinstance(error, _DeadlinePassed):
-            seconds = self._timeouts.total_seconds
-            return make_error(ErrorKind.TIMEOUT, f"{host} had not finished its answer after {seconds:g} s.")
+            return make_error(ErrorKind.TIMEOUT, f"{host} {error}.")
         # httpx-aiohttp calls a refused or reset connection a timeout; the cause knows better.
-        if isinstance(error.__cause__ or error, TimeoutError | httpx.ReadTimeout):
-            return make_error(ErrorKind.TIMEOUT, f"{host} sent nothing for {self._waited(error):g} s.")
+        if isinstance(error.__cause__ or error, TimeoutError):
+            return make_error(ErrorKind.TIMEOUT, f"{host} sent nothing for {self._timeouts.connect_seconds:g} s.")
         return make_error(
             ErrorKind.CONNECTION, f"No connection to {host}, or it broke: {_plain(error)}. Is the server running there?"
         )
-
-    def _waited(self, error: Exception) -> float:
-        connecting = isinstance(error.__cause__, aiohttp.ConnectionTimeoutError)
-        return self._timeouts.connect_seconds if connecting else self._timeouts.idle_seconds
 
 
 async def _decoded(
@@ -232,31 +227,39 @@ async def _drain(chunks: AsyncIterator[bytes]) -> None:
 
 
 class _DeadlinePassed(Exception):
-    """The call has taken its total time."""
+    """The call has taken its total time, or nothing was heard for its idle time."""
 
 
 class _Deadline:
-    """One timer for a whole call. asyncio.timeout around each read would cost more than the read, and around the whole
-    generator it would cancel the consumer at a moment when that is busy with something else."""
+    """Both limits of a call, and one timer, which looks at the clock when the nearer of them can have passed.
 
-    def __init__(self, seconds: float) -> None:
-        self._passed = False
+    asyncio.timeout around each read would cost more than the read, and around the whole generator it would cancel the
+    consumer at a moment when that is busy with something else.
+    """
+
+    def __init__(self, timeouts: Timeouts) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._timeouts = timeouts
+        self._ends_at = self._loop.time() + timeouts.total_seconds
+        self._waits_since = 0.0
         self._waiting: asyncio.Task[object] | None = None
-        self._timer = asyncio.get_running_loop().call_later(seconds, self._expire)
+        self._passed = ""
+        self._timer = self._loop.call_later(min(timeouts.total_seconds, timeouts.idle_seconds), self._look)
 
     async def run(self, awaited: Awaitable[_T]) -> _T:
-        """The value of `awaited`, or _DeadlinePassed when the time is up first."""
+        """The value of `awaited`, or _DeadlinePassed when its time is up first."""
         if self._passed:
             if isinstance(awaited, Coroutine):
                 awaited.close()
-            raise _DeadlinePassed
+            raise _DeadlinePassed(self._passed)
         self._waiting = asyncio.current_task()
+        self._waits_since = self._loop.time()
         try:
             return await awaited
         except asyncio.CancelledError:
             # Ours, unless somebody else wants the task cancelled too: then that is what happens.
             if self._passed and self._waiting is not None and self._waiting.uncancel() == 0:
-                raise _DeadlinePassed from None
+                raise _DeadlinePassed(self._passed) from None
             raise
         finally:
             self._waiting = None
@@ -264,8 +267,16 @@ class _Deadline:
     def cancel(self) -> None:
         self._timer.cancel()
 
-    def _expire(self) -> None:
-        self._passed = True
+    def _look(self) -> None:
+        now, limits = self._loop.time(), self._timeouts
+        silent_at = (self._waits_since if self._waiting is not None else now) + limits.idle_seconds
+        if now >= self._ends_at:
+            self._passed = f"had not finished its answer after {limits.total_seconds:g} s"
+        elif now >= silent_at:
+            self._passed = f"sent nothing for {limits.idle_seconds:g} s"
+        else:
+            self._timer = self._loop.call_at(min(self._ends_at, silent_at), self._look)
+            return
         if self._waiting is not None:
             self._waiting.cancel()
 
