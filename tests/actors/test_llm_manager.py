@@ -298,6 +298,20 @@ def test_a_call_sent_twice_replaces_the_first(simulated: ActorSystem) -> None:
     assert desk.told() == ["two", "ModelResponded"]
 
 
+def test_the_end_of_an_attempt_given_up_is_a_dead_letter(simulated: ActorSystem) -> None:
+    """A driver that ends its first attempt twice, the second time while another is running."""
+    slow = ScriptedTurn("the real answer", first_delay_seconds=5.0)
+    desk = Desk(simulated, Scripted([*failing(ErrorKind.SERVER), slow]))
+    desk.ask()
+    desk.run(2.0)
+    assert len(desk.driver.started) == 2
+    desk.ref.tell_control(_AttemptEnded(TAG, 1, ModelResponse((Text("an old answer"),))))
+    desk.run()
+    (responded,) = desk.session.of(ModelResponded)
+    assert responded.response.text == "the real answer"
+    assert [letter.note for letter in simulated.dead_letters.list()] == ["the attempt was given up before"]
+
+
 def test_a_crash_ends_all_streams_and_the_next_incarnation_serves(simulated: ActorSystem) -> None:
     desk = Desk(simulated, Scripted([ScriptedTurn("one", first_delay_seconds=5.0)] * 2 + ["three"]))
     desk.ask()
