@@ -19,6 +19,7 @@ from callboard.actors.llm_manager import (
     LlmManager,
     Route,
     StartModel,
+    _AttemptEnded,
     _read,
     _TellAgain,
     text_length,
