@@ -20,7 +20,7 @@ from callboard.protocol.errors import ErrorKind, UsageError
 from callboard.protocol.events import ModelFailed, ModelResponded, ModelStreamed
 from callboard.protocol.ids import Tag
 from callboard.protocol.model import ModelRequest, ModelResponse
-from callboard.protocol.stream import Error, Restarted, StreamEvent
+from callboard.protocol.stream import Error, Restarted, StreamEvent, TextDelta
 from callboard.providers.adapter import Provider
 from callboard.providers.rate_limit import RateLimiter
 from callboard.providers.response_builder import ResponseBuilder
@@ -69,6 +69,8 @@ class StartModel:
 
     call: CallModel
     reply_to: Ref
+    is_read_along: bool = True
+    """If not, there are no ModelStreamed but one: the text of a turn that has failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,7 @@ class _TryAgain:
 @dataclass(frozen=True, slots=True)
 class _TellAgain:
     reply_to: Ref
-    event: ModelResponded | ModelFailed
+    event: ModelStreamed | ModelResponded | ModelFailed
 
 
 @dataclass(slots=True)
@@ -94,12 +96,15 @@ class _OpenCall:
     call: CallModel
     reply_to: Ref
     routes: Sequence[Route]
+    is_read_along: bool
     route: int = 0
     attempt: int = 0
     """Attempts started, over all routes: an end that carries another number is of an attempt given up."""
     tries: int = 0
     """Attempts on the current route."""
     emitted: bool = False
+    unread: str = ""
+    """The text of the last attempt, where nobody read along."""
     guessed_tokens: float = 0.0
     """Taken from the limiter for the running attempt; corrected when its usage is known."""
     running: Attempt | None = None
@@ -146,7 +151,7 @@ class LlmManager(Actor):
             return
         if replaced := self._open.pop(tag, None):
             replaced.release()
-        call = self._open[tag] = _OpenCall(message.call, message.reply_to, routes)
+        call = self._open[tag] = _OpenCall(message.call, message.reply_to, routes, message.is_read_along)
         self._attempt(call)
 
     def _attempt(self, call: _OpenCall) -> None:
@@ -193,7 +198,8 @@ class LlmManager(Actor):
             myself.tell_control(_AttemptEnded(tag, number, response))
 
         route = call.routes[call.route]
-        call.running = self._driver.start(route.provider, _named(call.call.request, route.model), emit, end)
+        request = _named(call.call.request, route.model)
+        call.running = self._driver.start(route.provider, request, emit if call.is_read_along else _unread, end)
 
     def _ended(self, message: _AttemptEnded) -> None:
         call = self._open.get(message.tag)
@@ -208,6 +214,7 @@ class LlmManager(Actor):
             cost = self._cost(call.call.request.model, message.response)
             self._tell(call.reply_to, ModelResponded(message.tag, self.now(), message.response, cost))
         else:
+            call.unread = "" if call.is_read_along else message.response.text
             self._attempt_failed(call, message.response.error)
 
     def _attempt_failed(self, call: _OpenCall, error: Error) -> None:
@@ -223,10 +230,13 @@ class LlmManager(Actor):
             self._fail(call, error)
 
     def _fail(self, call: _OpenCall, error: Error) -> None:
-        del self._open[call.call.tag]
-        self._tell(call.reply_to, ModelFailed(call.call.tag, self.now(), error))
+        tag, now = call.call.tag, self.now()
+        del self._open[tag]
+        if call.unread:
+            self._tell(call.reply_to, ModelStreamed(tag, now, (TextDelta(call.unread),)))
+        self._tell(call.reply_to, ModelFailed(tag, now, error))
 
-    def _tell(self, reply_to: Ref, event: ModelResponded | ModelFailed) -> None:
+    def _tell(self, reply_to: Ref, event: ModelStreamed | ModelResponded | ModelFailed) -> None:
         """In line behind the deltas. A session whose mailbox is full must not cost all the others this actor."""
         try:
             reply_to.tell(event)
@@ -312,6 +322,10 @@ async def _when_there_is_room(emit: Emit, events: list[StreamEvent]) -> None:
             return emit(events)
         except MailboxFull:
             continue
+
+
+def _unread(_events: list[StreamEvent]) -> None:
+    """The response builder has them."""
 
 
 def _failed(kind: ErrorKind, message: str) -> ModelResponse:

@@ -169,7 +169,7 @@ class Rehearsal:
     def _start_session(self) -> Ref:
         plan = self.scenario
         staff = Staff(*(self.system.ref(f"root/{name}") for name in ("llm_manager", "dispatcher", "telemetry")))
-        question = Question(plan.tag, plan.history, plan.user, plan.options)
+        question = Question(plan.tag, plan.history, plan.user, plan.options, is_read_along=self.trace.seed % 4 != 0)
         start = partial(RequestSession, question, staff, lambda _: None, self.conversation.record, self._recorded)
         capacity = self._faults.session_capacity if self._faults.floods else SESSION_CAPACITY
         spec = ChildSpec(str(plan.request_id), start, restart=Restart.TEMPORARY, capacity=capacity)

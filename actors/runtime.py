@@ -133,7 +133,7 @@ class Runtime:
         cancelled or ran out of time or budget (both have `.reply`), UsageError for an empty text.
         """
         answer = Answer(conversation or Conversation())
-        begun = self._begin(text, request_id, answer, answer)
+        begun = self._begin(text, request_id, answer)
         try:
             return await asyncio.wrap_future(answer.future)
         except asyncio.CancelledError:
@@ -143,7 +143,7 @@ class Runtime:
     def ask_sync(self, text: str, *, conversation: Conversation | None = None, request_id: str = "") -> Reply:
         """`ask`, for code without an event loop. Ctrl-C while it waits cancels the request."""
         answer = Answer(conversation or Conversation())
-        begun = self._begin(text, request_id, answer, answer)
+        begun = self._begin(text, request_id, answer)
         try:
             return answer.future.result()
         except KeyboardInterrupt:
@@ -160,7 +160,7 @@ class Runtime:
             stream = Stream(Answer(conversation or Conversation()), self.cancel, RequestId(request_id))
         except RuntimeError as error:
             raise UsageError("stream() needs a running event loop; without one use ask_sync()") from error
-        self._begin(text, request_id, stream.answer, stream)
+        self._begin(text, request_id, stream.answer, reader=stream)
         return stream
 
     def cancel(self, request_id: str, reason: str = "cancelled by the caller") -> bool:
@@ -168,7 +168,7 @@ class Runtime:
         running = self._running
         return running is not None and running.cancel(RequestId(request_id), reason)
 
-    def _begin(self, text: str, request_id: str, answer: Answer, subscriber: Subscriber) -> RequestId:
+    def _begin(self, text: str, request_id: str, answer: Answer, reader: Stream | None = None) -> RequestId:
         if not text.strip():
             raise UsageError("the question is empty; say what you want to know")
         if "/" in request_id:
@@ -179,9 +179,10 @@ class Runtime:
         answer.conversation.take()
         history = answer.conversation.messages
         begun = RequestId(request_id or _new_request_id())
-        question = Question(_tag_of(begun), history, UserMessage.of(text), self._parts.options)
+        user, options = UserMessage.of(text), self._parts.options
+        question = Question(_tag_of(begun), history, user, options, is_read_along=reader is not None)
         try:
-            running.begin(question, answer, subscriber)
+            running.begin(question, answer, reader or answer)
         except NameTaken:
             answer.conversation.release()
             raise UsageError(f"a request with the id {request_id!r} is running; choose another") from None

@@ -61,6 +61,9 @@ class Question:
     history: tuple[Message, ...]
     user: UserMessage
     options: RequestOptions
+    is_read_along: bool = True
+    """Does anybody read the answer while it comes? If not, a turn reaches the session in one piece, at a sixth of the
+    cost of 50 deltas; a cancelled one then leaves no partial text behind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +161,7 @@ class RequestSession(Actor):
 
     def _call_model(self, command: CallModel) -> None:
         self._observe(Gave(command, self.now()))
-        self._staff.llm_manager.tell_control(StartModel(command, self.ref))
+        self._staff.llm_manager.tell_control(StartModel(command, self.ref, self._question.is_read_along))
 
     def _stop_model(self, command: StopModel) -> None:
         self._staff.llm_manager.tell_control(command)
