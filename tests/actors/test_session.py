@@ -9,7 +9,15 @@ import pytest
 from support.probes import Probe, Probed
 
 from callboard.actors.dispatcher import DispatchCall, OfferTools, SeekApproval, ToolsOffered
-from callboard.actors.kernel import ActorSystem, ChildSpec, DeadLetterReason, Restart, SimulatedScheduler, Supervisor
+from callboard.actors.kernel import (
+    ActorSystem,
+    ChildSpec,
+    DeadLetterReason,
+    MailboxFull,
+    Restart,
+    SimulatedScheduler,
+    Supervisor,
+)
 from callboard.actors.kernel import start_child as start
 from callboard.actors.llm_manager import StartModel
 from callboard.actors.session import _CARRIERS, MAX_OFFER_REQUESTS, Question, RequestSession, Staff
@@ -181,6 +189,21 @@ def test_a_strangers_cancel_before_the_offers_changes_nothing(simulated: ActorSy
     scene.say(ToolsOffered(TAG, STANDARD_TOOLS))
     scene.answers()
     assert scene.outcome is Outcome.ANSWERED
+
+
+def test_a_cancel_overtakes_a_full_mailbox(simulated: ActorSystem) -> None:
+    scene = Scene(simulated)
+    noise = ToolCallCompleted(STEP.for_call(CallId("noise")), 0.0, '"x"')
+    for _ in range(scene.ref._cell.mailbox.capacity):
+        scene.ref.tell(noise)
+    with pytest.raises(MailboxFull):
+        scene.ref.tell(noise)
+    scene.ref.tell_control(CancelRequested(TAG, 0.0, "enough"))
+    scene.run()
+    assert scene.outcome is Outcome.CANCELLED
+    counts = simulated.dead_letters.counts()
+    assert counts[DeadLetterReason.STOPPED] >= counts.get(DeadLetterReason.REJECTED, 0)
+    assert scene.ends, "the noise did not have to be handled first"
 
 
 def test_the_deadline_ends_a_request_that_nobody_answers(simulated: ActorSystem) -> None:
