@@ -6,7 +6,7 @@ from enum import Enum, auto
 
 from callboard.protocol.ids import ToolName
 
-Signature = tuple[ToolName, bytes]
+Signature = tuple[ToolName, str]
 """A tool and its arguments, in canonical JSON."""
 
 

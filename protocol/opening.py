@@ -38,9 +38,8 @@ def open_calls(
     return commands + batch.watch(), False
 
 
-def _signature(asked: AskedCall) -> tuple[ToolName, bytes]:
-    written = asked.arguments if asked.arguments is not None else asked.received.encode(errors="replace")
-    return asked.call.name, written
+def _signature(asked: AskedCall) -> tuple[ToolName, str]:
+    return asked.call.name, asked.received if asked.arguments is None else asked.arguments
 
 
 def _begin(

@@ -43,7 +43,7 @@ class AskedCall:
     """A call as it stands in the history, and what the model really wrote."""
 
     call: ToolCall
-    arguments: bytes | None
+    arguments: str | None
     """Canonical JSON of the arguments; None when they are incomplete, and then the call is never run (I12)."""
     received: str
 
@@ -135,10 +135,11 @@ def _tidy_call(call: ToolCall, taken: set[CallId], index: int) -> AskedCall:
     return AskedCall(clean, arguments, call.arguments)
 
 
-def canonical_arguments(text: str) -> bytes | None:
-    """The same bytes for the same arguments, however they were written; None for anything but a JSON object."""
+def canonical_arguments(text: str) -> str | None:
+    """The same text for the same arguments, however they were written; None for anything but a JSON object."""
     try:
         value = orjson.loads(text)
     except orjson.JSONDecodeError:
         return None
-    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS) if isinstance(value, dict) else None
+    # A str: the bytes that orjson makes take 4 kB each, however short they are, and these are kept for a while.
+    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode() if isinstance(value, dict) else None

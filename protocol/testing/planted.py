@@ -186,7 +186,7 @@ def _keeps_duplicate_ids(call: Any, taken: Any, index: int) -> Any:
 
 def _takes_half_a_call(call: Any, taken: Any, index: int) -> Any:
     asked = _tidy_call(call, taken, index)
-    return replace(asked, arguments=b"{}", call=replace(asked.call, arguments=call.arguments))
+    return replace(asked, arguments="{}", call=replace(asked.call, arguments=call.arguments))
 
 
 def _no_deadline(self: Batch, call: Any, event: Any, at: float) -> Any:
