@@ -17,7 +17,7 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -238,6 +238,15 @@ async def measure(contender: str, url: str, sessions: int, concurrency: int) -> 
     return figures
 
 
+def run(main: Coroutine[Any, Any, Any]) -> Any:
+    """On uvloop where it is installed, for everybody: callboard's own loop does the same."""
+    try:
+        import uvloop  # noqa: PLC0415
+    except ImportError:
+        return asyncio.run(main)
+    return uvloop.run(main)
+
+
 def child(*arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, str(Path(__file__)), *arguments], stdout=subprocess.PIPE, text=True)
 
@@ -283,16 +292,9 @@ def main() -> None:
     parser.add_argument("--url", default="", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
-        runner = asyncio.run
-        try:
-            import uvloop  # noqa: PLC0415
-
-            runner = uvloop.run  # type: ignore[assignment]
-        except ImportError:
-            pass
-        runner(serve())
+        run(serve())
     elif options.run:
-        print(json.dumps(asyncio.run(measure(options.run, options.url, options.sessions, options.concurrency[0]))))
+        print(json.dumps(run(measure(options.run, options.url, options.sessions, options.concurrency[0]))))
     else:
         compare(options.sessions, options.concurrency, options.peer)
 

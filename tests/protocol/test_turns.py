@@ -68,7 +68,7 @@ def test_a_filtered_turn_asks_for_nothing() -> None:
 @pytest.mark.parametrize(
     ("text", "canonical"),
     [
-        ('{"":1, "a":{"d":1,"c":2}}', '{"a":{"c":2,"d":1},"":1}'),
+        ('{"b":1, "a":{"d":1,"c":2}}', '{"a":{"c":2,"d":1},"b":1}'),
         ("{}", "{}"),
         ("[]", None),
         ("", None),
