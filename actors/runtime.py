@@ -48,6 +48,8 @@ from callboard.protocol.events import CancelRequested
 from callboard.protocol.ids import MessageId, RequestId, Tag
 
 logger = logging.getLogger("callboard")
+# A host that has set up no logging hears nothing from us on its stderr.
+logger.addHandler(logging.NullHandler())
 
 #: The tree stands within milliseconds; this long means the machine is not answering.
 START_SECONDS = 30.0
@@ -55,6 +57,8 @@ START_SECONDS = 30.0
 SHUTDOWN_SECONDS = 10.0
 #: Indexing a million lines takes about a minute; this bounds a broken disk.
 REFRESH_TIMEOUT_SECONDS = 3_600.0
+#: For somebody who looks for a cause; a late result may hold a megabyte, so these are some hundred at the most.
+DEAD_LETTERS_KEPT = 256
 #: A snapshot is a copy of some counters; a wait this long means that something holds the loop.
 METRICS_TIMEOUT_SECONDS = 5.0
 
@@ -244,7 +248,7 @@ class _Running:
         self._parts = parts
         self._approver = approver
         self._scheduler = LoopScheduler("callboard").start()
-        self.system = ActorSystem(self._scheduler)
+        self.system = ActorSystem(self._scheduler, dead_letters_kept=DEAD_LETTERS_KEPT)
         self._sessions: dict[RequestId, Ref] = {}
         try:
             build(self.system, parts.plan(self.system, self._scheduler, approver))

@@ -72,7 +72,8 @@ class HttpProvider:
         self._timeouts = timeouts
         self._on_headers = on_headers
         self._proxy = proxy
-        self._verify = verify
+        # Read here, by whoever makes the provider, and not on the loop when it is first asked.
+        self._verify = verify or _default_tls()
         self._given = transport
         self._transports: dict[asyncio.AbstractEventLoop, httpx.AsyncBaseTransport] = {}
 
@@ -178,7 +179,7 @@ class HttpProvider:
         return transport
 
     def _open_transport(self) -> httpx.AsyncBaseTransport:
-        context = self._verify or _default_tls()
+        context = self._verify
         # No limit of connections here: how many calls run at once is decided above, and a queue here would look like
         # a stalled server.
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_SECONDS, ssl=context)
