@@ -48,8 +48,7 @@ class Metrics:
 
     `counters` by name: request.<outcome>, model.<model>.<ok or the error kind>, tool.<tool>.<ok or the failure code>,
     tools.withdrawn, tools.restored, tokens.input, tokens.output, telemetry.failed (what could not be logged or traced).
-    `seconds` by name: request, model.<model> and
-    tool.<tool>.
+    `seconds` by name: request, model.<model>, tool.<tool>.
     """
 
     counters: Counter[str] = field(default_factory=Counter)

@@ -166,7 +166,7 @@ def _as(kind: type[Answered], answer: object) -> Answered:
 
 
 def context_tool(search: CodeSearch) -> Tool[..., Any]:
-    """`request_code_context`, as the model sees it (design.md §5)."""
+    """`request_code_context`, as the model sees it."""
 
     @tool(risk="read", latency="short", idempotent=True, concurrency=8)
     async def request_code_context(

@@ -75,7 +75,7 @@ class ContextItem:
 
 @dataclass(frozen=True, slots=True)
 class AssembledContext:
-    """The answer of `request_code_context` (design.md section 5)."""
+    """The answer of `request_code_context`."""
 
     query: str
     top_k: int
@@ -88,7 +88,7 @@ class AssembledContext:
 
 
 def top_k_for_budget(token_budget: int) -> int:
-    """How many results a budget is worth: a fifth of a thousand tokens each, at least 5, at most 20."""
+    """How many results a budget is worth: one for each 200 tokens, at least 5, at most 20."""
     return max(MIN_TOP_K, min(MAX_TOP_K, token_budget // TOKENS_PER_RESULT))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-#: A tool call, unless its tool says otherwise (design: 30 s a call).
+#: A tool call, unless its tool says otherwise.
 DEFAULT_TOOL_TIMEOUT_SECONDS: Final = 30.0
 #: The longest deadline a tool may ask for: ten minutes is the longest anyone waits for an answer that cannot stream.
 MAX_TOOL_TIMEOUT_SECONDS: Final = 600.0

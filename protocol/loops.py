@@ -21,7 +21,7 @@ class Repetition(Enum):
 class Repeats:
     """Counts in how many steps in a row each call was asked; a step without it begins anew.
 
-    Asked twice in one step, it is two calls and no repetition (wire.md quirk 42): neither could know of the other.
+    Asked twice in one step, it is two calls and no repetition, since neither could know of the other.
     """
 
     __slots__ = ("_counts", "_limit")

@@ -17,7 +17,7 @@ class Decision(StrEnum):
     DENY = "deny"
 
 
-#: Reading is free; whatever changes something is asked about (design: approval of edits is on by default).
+#: Reading is free; whatever changes something is asked about.
 DEFAULT_DECISIONS = MappingProxyType(
     {
         Risk.READ: Decision.ALLOW,

@@ -1,4 +1,4 @@
-"""Anthropic Messages: requests. The answers are read by anthropic_stream.py. Facts: wire.md 1.3."""
+"""Anthropic Messages: requests. The answers are read by anthropic_stream.py. Facts: docs/wire.md 1.3."""
 
 from __future__ import annotations
 

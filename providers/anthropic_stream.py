@@ -1,4 +1,4 @@
-"""Anthropic Messages: answers. Facts: wire.md 1.3, quirks 31-39 and 57."""
+"""Anthropic Messages: answers. Facts: docs/wire.md 1.3, quirks 31-39 and 57."""
 
 from __future__ import annotations
 
@@ -250,7 +250,7 @@ def _server_block(block: _Block) -> dict[str, Any]:
 
 
 def _usage(raw: dict[str, Any]) -> Usage:
-    """Anthropic's input_tokens leave the cache out: the whole input is the sum of three (wire.md 1.3)."""
+    """Anthropic's input_tokens leave the cache out: the whole input is the sum of three (docs/wire.md 1.3)."""
     read, written = count_of(raw.get("cache_read_input_tokens")), count_of(raw.get("cache_creation_input_tokens"))
     details = raw.get("output_tokens_details") or {}
     return Usage(

@@ -26,7 +26,7 @@ MAX_ERROR_BODY_BYTES: Final = 64 * 1024
 _SNIFF_BYTES: Final = 1024
 _BLANK: Final = b" \t\r\n\xef\xbb\xbf"
 #: No event stream starts with these, so a body that does is a whole document, whatever its content type says
-#: (wire.md quirks 26, 51; Gemini without alt=sse).
+#: (docs/wire.md quirks 26, 51; Gemini without alt=sse).
 _DOCUMENT_STARTS: Final = (b"{", b"[", b"<", b'"')
 _STREAM_STARTS: Final = (b":", b"data", b"event", b"id", b"retry")
 

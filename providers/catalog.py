@@ -61,7 +61,7 @@ class Prices:
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
     """One model. The abilities are assumed where nothing is known: a refusal is an error that says so, and tools have
-    their own fallback (design.md section 4)."""
+    their own fallback (`RequestOptions.tool_fallback`)."""
 
     context_tokens: int = SAFE_CONTEXT_TOKENS
     """Input and output together."""

@@ -1,6 +1,6 @@
 """OpenAI Chat Completions, and every server that speaks it: the answer side.
 
-Written for what servers really send (wire.md section 2), which is more than the API's description says: empty and
+Written for what servers really send (docs/wire.md section 2), which is more than the API's description says: empty and
 missing choices, usage anywhere, finish reasons doubled, missing or beside content, reasoning under four names.
 """
 
@@ -25,7 +25,7 @@ FINISH_REASONS: Final[Mapping[str, FinishReason]] = {
     "eos": FinishReason.STOP,  # Together
     "end_turn": FinishReason.STOP,
     "stop_sequence": FinishReason.STOP,
-    # "Decide on presence of calls, not on the reason" (wire.md 1.1): these without a call are a plain stop.
+    # "Decide on presence of calls, not on the reason" (docs/wire.md 1.1): these without a call are a plain stop.
     "tool_calls": FinishReason.STOP,
     "function_call": FinishReason.STOP,
     "length": FinishReason.LENGTH,

@@ -25,7 +25,7 @@ class ChatDialect:
     merge_choices: bool = False
     """The parts of one answer come as several choices (Copilot with Claude); else all but choice 0 are ignored."""
     finish_optional: bool = False
-    """The server is known to end a whole turn without finish_reason and [DONE] (wire.md quirk 23)."""
+    """The server is known to end a whole turn without finish_reason and [DONE] (docs/wire.md quirk 23)."""
     think_tags: bool = False
     """`<think>...</think>` at the start of the text is reasoning. Off: the text stays as the model wrote it."""
     extra_headers: dict[str, str] = field(default_factory=dict)
@@ -35,7 +35,7 @@ OPENAI = ChatDialect(
     name="openai-chat",
     family="openai",
     base_url="https://api.openai.com/v1",
-    # The reasoning models refuse max_tokens (wire.md 1.1), the others take both.
+    # The reasoning models refuse max_tokens (docs/wire.md 1.1), the others take both.
     max_tokens_field="max_completion_tokens",
 )
 COMPATIBLE = ChatDialect()

@@ -1,4 +1,4 @@
-"""GitHub Copilot: one account, three wire APIs by model, and headers that say who is calling (wire.md 1.6)."""
+"""GitHub Copilot: one account, three wire APIs by model, and headers that say who is calling (docs/wire.md 1.6)."""
 
 from __future__ import annotations
 

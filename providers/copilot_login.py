@@ -1,6 +1,6 @@
-"""Logging in to GitHub Copilot: the device flow, and the exchange of its lasting token for a short one (wire.md 1.6).
+"""Logging in to GitHub Copilot: the device flow, and the exchange of its lasting token for a short one.
 
-Pure steps: the caller brings `http` (transport.fetch, or a fake) and `sleep`.
+Facts: docs/wire.md 1.6. Pure steps: the caller brings `http` (transport.fetch, or a fake) and `sleep`.
 """
 
 from __future__ import annotations

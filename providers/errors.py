@@ -99,7 +99,7 @@ KINDS: Final[Mapping[tuple[str, int, str], ErrorKind]] = {
     ("copilot", 0, "quota_exceeded"): _K.BILLING,
 }
 
-#: The only place that looks at an error's text: these servers say "no tools here" by no code of their own (wire.md
+#: The only place that looks at an error's text: these servers say "no tools here" by no code of their own (docs/wire.md
 #: 1.5). Vendor wording may change; then the answer is NOT_FOUND or INVALID_REQUEST: a failure, no fallback.
 TOOLS_UNSUPPORTED_TEXTS: Final = (
     ("openrouter", 404, "No endpoints found that support tool use"),

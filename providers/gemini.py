@@ -1,4 +1,4 @@
-"""Gemini generateContent and streamGenerateContent, also on Vertex AI: requests. Facts: wire.md 1.4."""
+"""Gemini generateContent and streamGenerateContent, also on Vertex AI: requests. Facts: docs/wire.md 1.4."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ from callboard.providers.turns import (
     split_system,
 )
 
-#: What the API takes in place of a signature on a call that another model made (wire.md 1.4). Only on a step's first
-#: call: on its siblings it causes empty answers.
+#: What the API takes in place of a signature on a call that another model made (docs/wire.md 1.4). Only on a step's
+#: first call: on its siblings it causes empty answers.
 FOREIGN_SIGNATURE: Final = "skip_thought_signature_validator"
 #: Tokens of thinking for an effort: Gemini 2.5 takes a budget.
 THINKING_BUDGETS: Final = {"none": 0, "minimal": 512, "low": 1_024, "medium": 8_192, "high": 24_576}

@@ -1,4 +1,4 @@
-"""Gemini: answers, as SSE, as one long JSON array, or whole. Facts: wire.md 1.4, quirks 40-45."""
+"""Gemini: answers, as SSE, as one long JSON array, or whole. Facts: docs/wire.md 1.4, quirks 40-45."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ class CallIdRule:
     """An id that fits `pattern`, from 24 hexadecimal digits."""
 
 
-#: Anthropic and Bedrock (wire.md 1.3).
+#: Anthropic and Bedrock (docs/wire.md 1.3).
 ANTHROPIC_IDS = CallIdRule(re.compile(r"[a-zA-Z0-9_-]{1,64}"))
 #: OpenAI rejects ids longer than 64 characters (responses) and 40 (chat).
 OPENAI_IDS = CallIdRule(re.compile(r".{1,40}", re.DOTALL), unique=False)

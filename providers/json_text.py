@@ -41,8 +41,8 @@ def dumps_text(value: Any) -> str:
 def canonical_arguments(raw: str) -> tuple[str, bool]:
     """(arguments, complete) of a call whose whole argument text is `raw`.
 
-    Nothing and null are `{}` (wire.md quirk 9). An object that was encoded twice is unwrapped (10). A text which is not
-    one JSON object stays as it is and is not complete: such a call is never run (11, 21).
+    Nothing and null are `{}` (docs/wire.md, quirk 9). An object that was encoded twice is unwrapped (10). A text which
+    is not one JSON object stays as it is and is not complete: such a call is never run (11, 21).
     """
     text = raw.strip()
     if text in ("", "null"):

@@ -18,7 +18,7 @@ from callboard.protocol.stream import Done, StreamEvent, TextDelta, ToolCallComp
 from callboard.providers.json_text import dumps_text, loads
 
 CONTEXT_TOOL: Final = ToolName("request_code_context")
-#: Worth ten places (design.md section 5): as many as a person reads.
+#: Worth ten places: as many as a person reads.
 TOKEN_BUDGET: Final = 2_000
 #: Of each place's code, enough to recognise it.
 SNIPPET_LINES: Final = 8

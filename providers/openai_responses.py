@@ -1,7 +1,7 @@
-"""OpenAI Responses: requests. The answers are read by openai_responses_stream.py. Facts: wire.md 1.2.
+"""OpenAI Responses: requests. The answers are read by openai_responses_stream.py. Facts: docs/wire.md 1.2.
 
 Always stateless: the whole history goes out, `store` is false, no item carries an id of the server's but reasoning with
-its encrypted content. Calls go back as `function_call` items (wire.md S1), all calls of a turn before their outputs.
+its encrypted content. Calls go back as `function_call` items, all calls of a turn before their outputs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""OpenAI Responses: answers. Facts: wire.md 1.2, quirks 12-16 and 56.
+"""OpenAI Responses: answers. Facts: docs/wire.md 1.2, quirks 12-16 and 56.
 
 Everything is keyed by `output_index` (and `content_index` or `summary_index`): GitHub Copilot gives each event of one
 item another `item_id` (quirk 12). What `.done` events and the final response repeat is emitted only as far as it has

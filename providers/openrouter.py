@@ -1,4 +1,4 @@
-"""OpenRouter: Chat Completions in front of many providers, with a say in which of them answers (wire.md 1.5)."""
+"""OpenRouter: Chat Completions in front of many providers, with a say in which of them answers (docs/wire.md 1.5)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""OpenRouter's reasoning_details: fragments put together as they must be sent back (wire.md 1.5)."""
+"""OpenRouter's reasoning_details: fragments put together as they must be sent back (docs/wire.md 1.5)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Server-sent events, by the rules of the WHATWG (HTML standard, 9.2.6 "Interpreting an event stream").
 
-One difference, on purpose: an event that is not followed by a blank line when the body ends is handed out by `finish`,
-since recorded streams end so (wire.md quirk 31) and losing the last event would lose the reason why the turn ended.
+One difference, on purpose: an event that is not followed by a blank line when the body ends is handed out by `finish`.
+Recorded streams end so (docs/wire.md, quirk 31), and with the last event one would lose the reason why the turn ended.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """ONE tracker that turns the fragments of tool calls, as any API sends them, into ToolCallStart, Delta and Complete.
 
-The rules, each bought with somebody's bug (numbers are the quirks of wire.md section 2):
+The rules, each bought with somebody's bug (numbers are the quirks of docs/wire.md section 2):
 
     an id we know          goes to its call, whatever index stands beside it                       5, 7
     an id we do not know   opens a call; a call at that index which has no id yet takes it         5, 55

@@ -1,8 +1,8 @@
 """The only file that opens a connection: httpx's transport API, carried by aiohttp.
 
-stock httpcore's pool is quadratic in open streams (design.md section 4: 10.7 ms CPU a session at 1,000 of them against
-1.3 ms), so `httpx-aiohttp` stands below. The transport is driven directly: httpx.AsyncClient would add cookies, auth
-flows and redirects, none of which a model API needs, to every call (benchmarks/transport.py has the figures).
+Stock httpcore's pool is quadratic in open streams (10.7 ms CPU a session at 1,000 of them against 1.3 ms), so
+`httpx-aiohttp` stands below. The transport is driven directly: httpx.AsyncClient would add cookies, auth flows and
+redirects, none of which a model API needs, to every call (benchmarks/transport.py has the figures).
 
 Environment variables (HTTP_PROXY, SSL_CERT_FILE, .netrc) are NOT looked at: a proxy sees every prompt, so it is used
 only where someone named it, by `proxy=`; settings may read the variable and pass it on.

@@ -23,7 +23,7 @@ OPTIONAL = {
     "providers/catalog.py": {"genai_prices"},
     "providers/copilot_tokens.py": {"keyring"},
 }
-#: Files that open connections or read the environment; nobody else does (design.md §1).
+#: Files that open connections or read the environment; nobody else does.
 ONLY_CONNECTS = {"providers/transport.py"}
 ONLY_READS_ENVIRONMENT = {
     "actors/settings.py",

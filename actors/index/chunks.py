@@ -24,11 +24,11 @@ LONG_FUNCTION_BYTES = 6_000
 MIN_GAP_LETTERS = 8
 #: A constant shorter than this stays in the text around it: a tile of one line says too little.
 MIN_CONSTANT_BYTES = 300
-#: How often a name counts compared with a word of the body (retrieval.md section 4: name x3).
+#: How often a name counts compared with a word of the body.
 NAME_WEIGHT = 3
 #: Member names listed in the terms of a class header.
 MAX_MEMBERS = 60
-#: Callers whose names are added to what they call (retrieval.md section 4: questions R@5 +.03).
+#: Callers whose names are added to what they call, where they cost nothing (docs/retrieval.md).
 MAX_CALLERS = 5
 #: Words that every document has: they flatten BM25's length norm, which tantivy fixes at b = 0.75, to about 0.5; else
 #: two-line functions outrank the ones that do the work. 50 chosen on the dev half of the questions (MRR .44 -> .49).

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 #: bert-base-uncased's WordPiece vocabulary (Google, Apache-2.0), which MiniLM shares.
 VOCABULARY = Path(__file__).parent / "data" / "bert-base-uncased-vocab.txt"
-#: Longer texts are cut: twice as many tokens cost twice the time and found little more (retrieval.md section 2).
+#: Longer texts are cut: twice as many tokens cost twice the time and found little more.
 MAX_TOKENS = 128
 #: Texts in one run of the model: more gain nothing on two cores and would overrun a deadline by more.
 BATCH = 8

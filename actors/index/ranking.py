@@ -1,6 +1,6 @@
 """From lexical hits to an order: the name and the kind of file weigh in; pure functions over rows.
 
-Weights are small on purpose: docstring benchmarks reward names, plain questions do not (retrieval.md, tuning runs).
+Weights are small on purpose: docstring benchmarks reward names, plain questions do not (docs/retrieval.md).
 """
 
 from __future__ import annotations

@@ -21,11 +21,11 @@ from callboard.protocol.errors import CallboardError
 if TYPE_CHECKING:
     from callboard.actors.index.dense import Vectors
 
-#: Hits that are reranked (retrieval.md: the top 50).
+#: Hits that are reranked.
 DEPTH = 50
 #: Fewer vectors than this say too little about the order.
 MIN_VECTORS = 8
-#: How much the dense score counts (retrieval.md section 4: .5 to .6).
+#: How much the dense score counts (.5 to .6 did best: docs/retrieval.md).
 DENSE_WEIGHT = 0.55
 #: A cold question waits this long for its vectors, a warm one a few milliseconds.
 DEADLINE_SECONDS = 0.6

@@ -1,4 +1,4 @@
-"""From bytes to symbols and edges: query captures, sorted, scopes built with a stack (retrieval.md section 1)."""
+"""From bytes to symbols and edges: query captures, sorted, scopes built with a stack."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from typing import Final
 
 import quicktok  # type: ignore[import-untyped]
 
-#: The encoding of current OpenAI models; others differ by under 1% on code (retrieval.md section 5).
+#: The encoding of current OpenAI models; others differ by under 1% on code.
 ENCODING: Final = "o200k_base"
 #: For a child on a busy machine to load and answer; then this process counts by itself.
 ANSWER_SECONDS: Final = 20.0

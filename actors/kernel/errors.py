@@ -10,7 +10,8 @@ KernelError
 ├── MailboxFull         overloaded: the message was not taken
 ├── NameTaken           another live actor has this name
 ├── NoSuchActor         no live actor has this name
-└── NotSpawned          an actor was started or built by other means than ActorSystem.spawn or a child spec
+├── NotSpawned          an actor was started or built by other means than ActorSystem.spawn or a child spec
+└── Rejected            raised by a handler that declines its message; the actor goes on
 """
 
 import pykka

@@ -1,4 +1,4 @@
-"""Anthropic Messages: the quirks of what comes back (numbers of wire.md section 2)."""
+"""Anthropic Messages: the quirks of what comes back (numbers of docs/wire.md section 2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The quirks of wire.md section 2 that the Chat Completions family shows, each by its number."""
+"""The quirks of docs/wire.md section 2 that the Chat Completions family shows, each by its number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gemini: the quirks of what comes back (numbers of wire.md section 2)."""
+"""Gemini: the quirks of what comes back (numbers of docs/wire.md section 2)."""
 
 from __future__ import annotations
 

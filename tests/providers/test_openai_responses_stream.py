@@ -1,4 +1,4 @@
-"""OpenAI Responses: the quirks of what comes back (numbers of wire.md section 2)."""
+"""OpenAI Responses: the quirks of what comes back (numbers of docs/wire.md section 2)."""
 
 from __future__ import annotations
 

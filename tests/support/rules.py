@@ -1,4 +1,4 @@
-"""What several APIs ask of a request alike. Written from wire.md alone, not from the encoders."""
+"""What several APIs ask of a request alike. Written from docs/wire.md alone, not from the encoders."""
 
 from __future__ import annotations
 

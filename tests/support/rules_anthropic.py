@@ -1,4 +1,4 @@
-"""What Anthropic Messages accepts (wire.md 1.3)."""
+"""What Anthropic Messages accepts (docs/wire.md 1.3)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What OpenAI Chat Completions accepts (wire.md 1.1)."""
+"""What OpenAI Chat Completions accepts (docs/wire.md 1.1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Gemini generateContent accepts (wire.md 1.4)."""
+"""What Gemini generateContent accepts (docs/wire.md 1.4)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from support.rules import Body, object_root, schemas
 
 GEMINI_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_.:-]{0,127}|[a-zA-Z0-9_-]{1,64}")
-#: wire.md 1.4: "full JSON Schema", but these are refused or to be stripped.
+#: docs/wire.md 1.4: "full JSON Schema", but these are refused or to be stripped.
 GEMINI_SCHEMA_REFUSED = {"$schema", "const", "exclusiveMinimum", "exclusiveMaximum", "title", "oneOf", "allOf", "not"}
 
 GEMINI_PARTS = {"text", "inlineData", "fileData", "functionCall", "functionResponse", "executableCode"}

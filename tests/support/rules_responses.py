@@ -1,4 +1,4 @@
-"""What OpenAI Responses accepts (wire.md 1.2)."""
+"""What OpenAI Responses accepts (docs/wire.md 1.2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each API accepts, checked on the body of a request. Written from wire.md alone, not from the encoders.
+"""What each API accepts, checked on the body of a request. Written from docs/wire.md alone, not from the encoders.
 
 Each validator returns the list of broken rules; an empty list is an accepted request.
 """
