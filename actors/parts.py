@@ -27,22 +27,20 @@ from callboard.actors.worker_process import ProcessOptions
 from callboard.protocol.errors import UsageError
 from callboard.protocol.options import RequestOptions
 from callboard.protocol.tools import Isolation, Latency
-from callboard.providers.embeddings import EmbeddingApi
 from callboard.providers.offline import CONTEXT_TOOL
 from callboard.providers.rate_limit import RateLimits
-from callboard.providers.registry import provider_for, split_model
+from callboard.providers.registry import embeddings_for, provider_for, split_model
 from callboard.providers.retry import RetryPolicy
 from callboard.providers.timeouts import Timeouts
 
 if TYPE_CHECKING:
     from callboard.actors.rag import CodeSearch, PostEmbeddings
+    from callboard.providers.embeddings import EmbeddingApi
 
 #: Connections are closed within this time, or left to the end of the process.
 CLOSE_PROVIDERS_SECONDS = 2.0
 #: Behind the request's own deadline of 30 s.
 EMBEDDING_WAIT_SECONDS = 35.0
-
-AnyTool = Tool[..., Any]
 
 logger = logging.getLogger("callboard")
 
@@ -50,7 +48,7 @@ logger = logging.getLogger("callboard")
 class Parts:
     """The parts of one runtime; they outlive its starts and stops."""
 
-    def __init__(self, settings: Settings, tools: Iterable[AnyTool]) -> None:
+    def __init__(self, settings: Settings, tools: Iterable[Tool]) -> None:
         self.settings = settings
         self.tools = _checked([*tools, *_file_tools(settings)])
         self.routes: Mapping[str, Sequence[Route]] = {settings.model: _routes(settings)}
@@ -127,7 +125,7 @@ class Code:
     """What a workspace adds to the tree."""
 
     actors: tuple[ChildSpec, ...] = ()
-    tools: tuple[AnyTool, ...] = ()
+    tools: tuple[Tool, ...] = ()
     search: CodeSearch | None = None
 
 
@@ -156,14 +154,14 @@ def _embeddings(settings: Settings) -> EmbeddingApi | None:
     if not settings.embedding_model:
         return None
     key = settings.key_for(settings.embedding_model.partition("/")[0])
-    return EmbeddingApi(settings.embedding_model, base_url=settings.embedding_base_url, api_key=key)
+    return embeddings_for(settings.embedding_model, base_url=settings.embedding_base_url, api_key=key)
 
 
-def _file_tools(settings: Settings) -> tuple[AnyTool, ...]:
+def _file_tools(settings: Settings) -> tuple[Tool, ...]:
     return workspace_tools(settings.workspace) if settings.workspace is not None else ()
 
 
-def _checked(tools: list[AnyTool]) -> tuple[AnyTool, ...]:
+def _checked(tools: list[Tool]) -> tuple[Tool, ...]:
     """Each tool can run where it says, and no two share a name."""
     names = {CONTEXT_TOOL}
     for each in tools:

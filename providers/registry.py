@@ -14,6 +14,7 @@ from callboard.providers.servers import SERVERS
 from callboard.providers.timeouts import DEFAULT_TIMEOUTS, Timeouts
 
 if TYPE_CHECKING:
+    from callboard.providers.embeddings import EmbeddingApi
     from callboard.providers.transport import AnyTransport, HeaderListener
 
 
@@ -32,6 +33,7 @@ _OPENAI_CHAT: Final = _Class("openai_chat", "OpenAIChat")
 _OPENAI_RESPONSES: Final = _Class("openai_responses", "OpenAIResponses")
 _HTTP: Final = _Class("transport", "HttpProvider")
 _COPILOT: Final = _Class("copilot_provider", "copilot_of")
+_EMBEDDINGS: Final = _Class("embeddings", "EmbeddingApi")
 
 #: Every factory takes base_url, api_key and keyword options of its own.
 ADAPTERS: Final[Mapping[str, Callable[..., Adapter]]] = {
@@ -70,6 +72,12 @@ def adapter_for(name: str, *, base_url: str | None = None, api_key: str | None =
     if factory is None:
         raise UsageError(f"There is no adapter {name!r}; known are: {', '.join(sorted(ADAPTERS))}.")
     return factory(base_url=base_url, api_key=api_key, **options)
+
+
+def embeddings_for(model: str, *, base_url: str | None = None, api_key: str | None = None) -> EmbeddingApi:
+    """The embeddings endpoint of `provider/model`. UsageError for a provider without one."""
+    api: EmbeddingApi = _EMBEDDINGS(model, base_url=base_url, api_key=api_key)
+    return api
 
 
 def key_variable(provider: str) -> str | None:
