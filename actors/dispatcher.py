@@ -27,6 +27,7 @@ from callboard.protocol.events import (
     ApprovalGranted,
     ToolCallCancelled,
     ToolCallCompleted,
+    ToolCallEnd,
     ToolCallFailed,
     ToolCallStarted,
     ToolCallTimedOut,
@@ -44,9 +45,7 @@ MAX_QUEUED_CALLS = 10_000
 #: Ended calls whose tags are kept. A call is sent twice only around a restart, when at most those now open are.
 MAX_SETTLED_CALLS = 4_096
 
-Terminal = ToolCallCompleted | ToolCallFailed | ToolCallTimedOut | ToolCallCancelled
 PoolKey = tuple[Isolation, Latency]
-AnyTool = Tool[..., Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +88,7 @@ class _QueuedTooLong:
 class _Entry:
     """One registered tool and its calls."""
 
-    tool: AnyTool
+    tool: Tool
     health: ToolHealth = field(default_factory=ToolHealth)
     running: int = 0
     queue: deque[Tag] = field(default_factory=deque)
@@ -110,7 +109,7 @@ class ToolDispatcher(Actor):
 
     def __init__(
         self,
-        tools: Iterable[AnyTool],
+        tools: Iterable[Tool],
         pools: Mapping[PoolKey, Ref],
         approver: Approver,
         policy: Policy,
@@ -124,7 +123,7 @@ class ToolDispatcher(Actor):
         self._observer = observer
         self._workspace = workspace
         self._calls: dict[Tag, _Call] = {}
-        self._settled: dict[Tag, Terminal | None] = {}
+        self._settled: dict[Tag, ToolCallEnd | None] = {}
         """Calls that have ended, oldest first; with the outcome, where it was a former incarnation's and is untold."""
         self._approvals: dict[Tag, Ref] = {}
         for tool in tools:
@@ -140,7 +139,7 @@ class ToolDispatcher(Actor):
             raise UsageError(f"the dispatcher does not understand {type(message).__name__}")
         return handler(self, message)
 
-    def _register(self, tool: AnyTool) -> None:
+    def _register(self, tool: Tool) -> None:
         name = tool.definition.name
         if name in self._entries:
             raise UsageError(f"two tools are called {name!r}; rename one of them")
@@ -155,7 +154,7 @@ class ToolDispatcher(Actor):
         )
         message.reply_to.tell_control(ToolsOffered(message.tag, offers))
 
-    def _decision(self, tool: AnyTool) -> Decision:
+    def _decision(self, tool: Tool) -> Decision:
         try:
             return self._policy.decide(tool.contract)
         except Exception as error:  # noqa: BLE001 - the owner's own policy: broken, it fails closed and costs nobody else
@@ -199,7 +198,7 @@ class ToolDispatcher(Actor):
         if call := self._calls.get(event.tag):
             call.request.reply_to.tell_control(event)
 
-    def _ended(self, event: Terminal) -> None:
+    def _ended(self, event: ToolCallEnd) -> None:
         call = self._calls.pop(event.tag, None)
         if call is None:
             self._settle(event.tag, event)
@@ -216,7 +215,7 @@ class ToolDispatcher(Actor):
         call.request.reply_to.tell_control(event)
         self._start_next(entry)
 
-    def _settle(self, tag: Tag, untold: Terminal | None) -> None:
+    def _settle(self, tag: Tag, untold: ToolCallEnd | None) -> None:
         """Remember that the call has ended, lest it run again when a session, not having heard, sends it again."""
         self._settled.setdefault(tag, untold)
         if len(self._settled) > MAX_SETTLED_CALLS:
@@ -265,7 +264,7 @@ class ToolDispatcher(Actor):
 
     # -- health
 
-    def _judge(self, entry: _Entry, event: Terminal) -> None:
+    def _judge(self, entry: _Entry, event: ToolCallEnd) -> None:
         now, name = self.now(), entry.tool.definition.name
         if _is_breakdown(event):
             if entry.health.record_failure(now):
@@ -322,7 +321,7 @@ class ToolRestored:
     at: float
 
 
-def _is_breakdown(event: Terminal) -> bool:
+def _is_breakdown(event: ToolCallEnd) -> bool:
     """A crash or a hang: what costs a worker. A tool that raises, or dislikes its arguments, works as it should."""
     if isinstance(event, ToolCallFailed):
         return event.failure.code in (FailureCode.CRASHED, FailureCode.OUTCOME_UNKNOWN)

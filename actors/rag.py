@@ -165,7 +165,7 @@ def _as(kind: type[Answered], answer: object) -> Answered:
     return answer
 
 
-def context_tool(search: CodeSearch) -> Tool[..., Any]:
+def context_tool(search: CodeSearch) -> Tool:
     """`request_code_context`, as the model sees it."""
 
     @tool(risk="read", latency="short", idempotent=True, concurrency=8)

@@ -370,7 +370,7 @@ class PlannedPolicy(Policy):
         return planned.get(id(contract), Decision.DENY)
 
 
-def _tool(offer: ToolOffer) -> Tool[..., Any]:
+def _tool(offer: ToolOffer) -> Tool:
     def never_run() -> str:
         raise AssertionError("a rehearsal plays its tools, it does not run them")
 

@@ -76,7 +76,7 @@ class Runtime:
     def __init__(
         self,
         settings: Settings | None = None,
-        tools: Iterable[Tool[..., Any]] = (),
+        tools: Iterable[Tool] = (),
         *,
         approve: ApprovalCallback | None = None,
     ) -> None:
@@ -211,7 +211,7 @@ class Runtime:
 
     # -- looking in
 
-    def tools(self) -> tuple[Tool[..., Any], ...]:
+    def tools(self) -> tuple[Tool, ...]:
         """What a model is offered: the tools given and those that the workspace adds."""
         self._live()
         return (*self._parts.tools, *self._parts.code.tools)

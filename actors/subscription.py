@@ -14,49 +14,19 @@ from callboard.actors.session import Seen
 from callboard.protocol.commands import AskApproval, Finish, Note, RunTool
 from callboard.protocol.content import Message
 from callboard.protocol.errors import RuntimeFailure
-from callboard.protocol.events import (
-    ModelFailed,
-    ModelStreamed,
-    RequestStarted,
-    ToolCallCancelled,
-    ToolCallCompleted,
-    ToolCallFailed,
-    ToolCallStarted,
-    ToolCallTimedOut,
-)
+from callboard.protocol.events import ModelFailed, ModelStreamed, RequestStarted, ToolCallEnd, ToolCallStarted
 from callboard.protocol.ids import RequestId
 from callboard.protocol.stream import Error, StreamEvent
 
-StreamItem = (
-    RequestStarted
-    | StreamEvent
-    | RunTool
-    | ToolCallStarted
-    | ToolCallCompleted
-    | ToolCallFailed
-    | ToolCallTimedOut
-    | ToolCallCancelled
-    | AskApproval
-    | Note
-    | Reply
-)
+Shown = RequestStarted | RunTool | ToolCallStarted | ToolCallEnd | AskApproval | Note
+"""Of what a session sees, what its reader sees as it is."""
+
+StreamItem = Shown | StreamEvent | Reply
 """What `Runtime.stream` gives: RequestStarted with the tag, the model's events, what happens to its calls, notes, and
 the Reply last."""
 
 #: Events a slow consumer may leave unread: about a hundred full answers. The request goes on without it.
 MAX_UNREAD_EVENTS = 200_000
-
-_SHOWN = (
-    RequestStarted,
-    RunTool,
-    ToolCallStarted,
-    ToolCallCompleted,
-    ToolCallFailed,
-    ToolCallTimedOut,
-    ToolCallCancelled,
-    AskApproval,
-    Note,
-)
 
 
 class Answer:
@@ -124,7 +94,7 @@ class Stream(AsyncIterable[StreamItem]):
         with self._lock:
             if isinstance(seen, ModelStreamed):
                 self._unread.extend(seen.events)
-            elif isinstance(seen, _SHOWN):
+            elif isinstance(seen, Shown):
                 self._unread.append(seen)
             unread = len(self._unread)
         self.answer(seen)

@@ -31,8 +31,6 @@ from callboard.protocol.tools import FailureCode
 
 logger = logging.getLogger("callboard")
 
-Terminal = ToolCallCompleted | ToolCallFailed | ToolCallTimedOut | ToolCallCancelled
-
 
 class ReadMetrics:
     """Ask for a snapshot of the metrics."""

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 from callboard.actors.approvals import Approver
 from callboard.actors.dispatcher import PoolKey, ToolDispatcher
@@ -46,7 +45,7 @@ class Plan:
     telemetry: Callable[[], Telemetry]
     llm_manager: Callable[[], LlmManager]
     pool: Callable[[Isolation, Latency], Actor]
-    tools: Iterable[Tool[..., Any]]
+    tools: Iterable[Tool]
     approver: Approver
     policy: Policy
     workspace: Path | None = None

@@ -30,6 +30,7 @@ from callboard.protocol.errors import UsageError
 from callboard.protocol.events import (
     ToolCallCancelled,
     ToolCallCompleted,
+    ToolCallEnd,
     ToolCallFailed,
     ToolCallStarted,
     ToolCallTimedOut,
@@ -42,9 +43,6 @@ logger = logging.getLogger("callboard.tools")
 
 #: Calls that wait for a worker; more are refused as overloaded. The dispatcher's own queues come before this one.
 MAX_WAITING_CALLS: Final = 1_024
-
-Terminal = ToolCallCompleted | ToolCallFailed | ToolCallTimedOut | ToolCallCancelled
-"""The last event of a call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +211,7 @@ class ToolPool(Actor):
         call.reply_to.tell_control(_outcome(call, result, output, self.now()))
 
 
-def _outcome(call: Call, result: Result, output: str, now: float) -> Terminal:
+def _outcome(call: Call, result: Result, output: str, now: float) -> ToolCallEnd:
     tag = call.run.tag
     if call.ending is Ending.TIMED_OUT:
         return ToolCallTimedOut(tag, now, output)

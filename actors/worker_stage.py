@@ -18,11 +18,11 @@ import orjson
 from callboard.actors.kernel import Actor, ActorSystem, LoopScheduler, Ref
 from callboard.actors.tools.context import ToolContext
 from callboard.actors.tools.decorator import Tool
-from callboard.actors.worker import StartCall, StopCall, Terminal, ToolPool
+from callboard.actors.worker import StartCall, StopCall, ToolPool
 from callboard.actors.worker_process import ProcessOptions
 from callboard.protocol.commands import RunTool
 from callboard.protocol.errors import RuntimeFailure
-from callboard.protocol.events import ToolCallStarted
+from callboard.protocol.events import ToolCallEnd, ToolCallStarted
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag
 from callboard.protocol.limits import CALL_BACKSTOP_SECONDS
 from callboard.protocol.tools import Isolation
@@ -36,13 +36,13 @@ class StagedCall:
 
     def __init__(self, tag: Tag, deadline_at: float) -> None:
         self.tag = tag
-        self.events: list[ToolCallStarted | Terminal] = []
+        self.events: list[ToolCallStarted | ToolCallEnd] = []
         self.started_at = time.monotonic()
         self.ended_at = 0.0
         self._deadline_at = deadline_at
         self._ended = threading.Event()
 
-    def wait(self) -> Terminal:
+    def wait(self) -> ToolCallEnd:
         """The terminal event. Raises RuntimeFailure when none comes within the session's own backstop."""
         until = self._deadline_at + CALL_BACKSTOP_SECONDS
         if not self._ended.wait(max(0.0, until - time.monotonic())):
@@ -51,7 +51,7 @@ class StagedCall:
         assert not isinstance(event, ToolCallStarted)
         return event
 
-    def add(self, event: ToolCallStarted | Terminal) -> None:
+    def add(self, event: ToolCallStarted | ToolCallEnd) -> None:
         """Take an event."""
         self.events.append(event)
         if not isinstance(event, ToolCallStarted):
@@ -110,6 +110,6 @@ class ToolStage:
         for pool in self._pools.values():
             pool.tell_control(StopCall(call.tag))
 
-    def call(self, tool: Tool, /, **arguments: Any) -> Terminal:
+    def call(self, tool: Tool, /, **arguments: Any) -> ToolCallEnd:
         """Run a call to its end."""
         return self.start(tool, orjson.dumps(arguments).decode()).wait()

@@ -158,6 +158,9 @@ class DeadlinePassed:
     at: float
 
 
+ToolCallEnd = ToolCallCompleted | ToolCallFailed | ToolCallTimedOut | ToolCallCancelled
+"""The last event of a call that was sent: exactly one of these (I1)."""
+
 Event = (
     RequestStarted
     | ModelStreamed

@@ -120,11 +120,6 @@ def _window(model: str) -> int:
     return next((tokens for start, tokens in _WINDOWS if bare.startswith(start)), SAFE_CONTEXT_TOKENS)
 
 
-def cost(provider: str, model: str, usage: Usage) -> float | None:
-    """`Catalog.cost` without overrides."""
-    return Catalog().cost(provider, model, usage)
-
-
 @cache
 def _package() -> ModuleType | None:
     try:

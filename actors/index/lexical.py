@@ -105,9 +105,6 @@ class LexicalIndex:
     def file_query(self, file: int) -> tantivy.Query:
         return tantivy.Query.term_query(self._schema, "file", file, "basic")
 
-    def document_frequency(self, stem: str) -> int:
-        return int(self._index.searcher().doc_freq("body", stem))
-
     def _term(self, stem: str, weight: float) -> tantivy.Query:
         query = tantivy.Query.term_query(self._schema, "body", stem, "freq")
         return query if weight == 1 else tantivy.Query.boost_query(query, weight)

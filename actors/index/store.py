@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from callboard.actors.index.layout import BrokenIndexError
 from callboard.actors.index.records import FileStat, ParsedFile
@@ -89,15 +89,6 @@ class SymbolRow:
     end_line: int
     digest: bytes
     parent: int | None
-
-
-class Store(Protocol):
-    """What the index asks of its truth; SQLite in a folder today, a shared database may stand here later."""
-
-    def known_files(self, paths: Sequence[str] | None = None) -> dict[str, KnownFile]: ...
-    def replace(self, gone: Iterable[int], parsed: Iterable[ParsedFile]) -> dict[str, tuple[int, list[int]]]: ...
-    def chunks(self, ids: Sequence[int]) -> dict[int, ChunkRow]: ...
-    def close(self) -> None: ...
 
 
 class SqliteStore:

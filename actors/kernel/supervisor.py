@@ -207,16 +207,6 @@ class Supervisor(Actor):
 
     # -- children that are started later ----------------------------------------------------------------------
 
-    def start_child(self, spec: ChildSpec) -> Ref:
-        """Add a child; for subclasses, in their own handlers. Others call the function of this name."""
-        cell = _make_cell(self._kernel_here(), spec)
-        self._adopt(spec, cell)
-        return cell.ref
-
-    def stop_child(self, child_id: str) -> None:
-        """Stop a child for good; for subclasses, in their own handlers. Others call the function of this name."""
-        self._stop_for_good(child_id)
-
     def _adopt(self, spec: ChildSpec, cell: Cell) -> None:
         if self._ending:
             cell.close()

@@ -130,7 +130,8 @@ def _checked(parameter: inspect.Parameter, annotation: Any, description: str, to
         TypeAdapter(annotation).json_schema()
     except PydanticUserError as error:
         raise UsageError(
-            f"tool {tool}: parameter {parameter.name!r} has type {_type_name(annotation)}, which has no JSON Schema; "
+            f"tool {tool}: parameter {parameter.name!r} has type {_type_name(annotation)}, which has no JSON Schema "
+            f"({error.message.splitlines()[0]}); "
             "use a type that JSON can carry (str, int, list, dict, a dataclass, a pydantic model), "
             "or ToolContext for what the runtime knows"
         ) from error

@@ -142,10 +142,10 @@ def test_no_minute_ever_sees_more_than_its_limit(steps: list[tuple[float, int]])
 
 def test_costs_count_cached_and_reasoning_tokens() -> None:
     assert Catalog().cost("openai", "gpt-4o", Usage(1000, 100, cached_tokens=500)) == pytest.approx(0.002875)
-    assert catalog.cost("anthropic", "claude-sonnet-4-5", Usage(1000, 100, 0, 1000)) == pytest.approx(0.00525)
-    assert catalog.cost("nobody", "nothing", Usage(1000, 100)) is None
-    assert catalog.cost("ollama", "llama3", Usage(1000, 100)) == 0
-    assert catalog.cost("openai", "gpt-4o", Usage(100, 10, cached_tokens=500)) is None
+    assert Catalog().cost("anthropic", "claude-sonnet-4-5", Usage(1000, 100, 0, 1000)) == pytest.approx(0.00525)
+    assert Catalog().cost("nobody", "nothing", Usage(1000, 100)) is None
+    assert Catalog().cost("ollama", "llama3", Usage(1000, 100)) == 0
+    assert Catalog().cost("openai", "gpt-4o", Usage(100, 10, cached_tokens=500)) is None
     charged = Catalog().cost("openrouter", "x/y", Usage(1, 1), {"cost": 0.25})
     assert charged == 0.25
 
@@ -177,7 +177,7 @@ def test_without_the_price_package_nothing_is_guessed(monkeypatch: pytest.Monkey
     monkeypatch.setitem(sys.modules, "genai_prices", None)
     monkeypatch.setitem(sys.modules, "genai_prices.data_snapshot", None)
     try:
-        assert catalog.cost("openai", "gpt-4o", Usage(1000, 100)) is None
+        assert Catalog().cost("openai", "gpt-4o", Usage(1000, 100)) is None
         assert Catalog().info("openai", "gpt-4o") == ModelInfo()
     finally:
         for cache in caches:
