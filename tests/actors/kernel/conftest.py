@@ -1,11 +1,10 @@
-"""A real system on a real loop thread, and the same in virtual time."""
+"""A real system on a real loop thread. (The same in virtual time is in the folder above.)"""
 
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
-from callboard.actors.kernel import ActorSystem, LoopScheduler, SimulatedScheduler
+from callboard.actors.kernel import ActorSystem, LoopScheduler
 
 
 @pytest.fixture
@@ -22,25 +21,3 @@ def system(scheduler: LoopScheduler) -> Iterator[ActorSystem]:
     system.shutdown(timeout_seconds=5)
     statistics = system.statistics()
     assert statistics.unaccounted == 0, statistics
-
-
-@pytest.fixture
-def simulation() -> Iterator[SimulatedScheduler]:
-    simulation = SimulatedScheduler(seed=1)
-    yield simulation
-    simulation.close()
-
-
-@pytest.fixture
-def until() -> Callable[[Callable[[], bool]], None]:
-    """Wait for a condition of another thread, at most ten seconds."""
-
-    def wait(condition: Callable[[], bool]) -> None:
-        pause = threading.Event()
-        for _ in range(10_000):
-            if condition():
-                return
-            pause.wait(0.001)
-        raise AssertionError(f"not within ten seconds: {condition}")
-
-    return wait
