@@ -6,20 +6,27 @@ functions of `__main__`, of a notebook, of a test module, and closures.
 
 from __future__ import annotations
 
+import ast
+import dataclasses
 import importlib
+import inspect
+import io
 import pickle
 import sys
 import threading
+from collections import ChainMap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple, get_args
 
 import cloudpickle  # type: ignore[import-untyped]
 
 from callboard.actors.tools.schema import Signature
 from callboard.protocol.errors import UsageError
 
+#: Dataclasses tell "nothing was given" by these very objects; in the child, a copy of one would read as a default.
+_DATACLASS_MARKS = ("MISSING", "KW_ONLY", "_HAS_DEFAULT_FACTORY")
 #: cloudpickle's list of by-value modules belongs to the whole process.
 _by_value_lock = threading.Lock()
 
@@ -30,6 +37,14 @@ class Shipped(NamedTuple):
     name: str
     function: Callable[..., Any]
     signature: Signature
+
+
+class ByValue(NamedTuple):
+    """The tool, and what annotations kept as text need of a module that the child does not have."""
+
+    shipped: Shipped
+    module: str
+    names: dict[str, Any]
 
 
 class ByName(NamedTuple):
@@ -47,7 +62,8 @@ def pack(name: str, function: Callable[..., Any], signature: Signature) -> bytes
         return pickle.dumps(ByName(module.__name__, function.__qualname__))
     with _by_value(None if importable else module):
         try:
-            return bytes(cloudpickle.dumps(Shipped(name, function, signature)))
+            names = {} if importable or module is None else _named_in_text(signature, module)
+            return _dumped(ByValue(Shipped(name, function, signature), function.__module__ or "__main__", names))
         except Exception as error:  # pickling runs __reduce__ of anybody's classes
             raise UsageError(
                 f"tool {name} cannot be shipped to a child process: {_culprit(function, error)}; "
@@ -55,13 +71,56 @@ def pack(name: str, function: Callable[..., Any], signature: Signature) -> bytes
             ) from error
 
 
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """cloudpickle's, but the marks of dataclasses go by name."""
+
+    dispatch_table: ClassVar[ChainMap[Any, Any]] = ChainMap(
+        {type(getattr(dataclasses, name)): lambda _, name=name: name for name in _DATACLASS_MARKS},
+        cloudpickle.Pickler.dispatch_table,
+    )
+
+
+def _dumped(value: object) -> bytes:
+    stream = io.BytesIO()
+    _Pickler(stream).dump(value)
+    return stream.getvalue()
+
+
 def unpack(packed: bytes) -> Shipped:
     """The tool again, in the child. Raises whatever the import of its module raises."""
     found = pickle.loads(packed)
-    if isinstance(found, Shipped):
-        return found
+    if isinstance(found, ByValue):
+        if found.names:
+            vars(sys.modules.setdefault(found.module, ModuleType(found.module))).update(found.names)
+        return found.shipped
     tool = _lookup(importlib.import_module(found.module), found.qualname)
     return Shipped(tool.name, tool.function, tool.signature)
+
+
+def _named_in_text(signature: Signature, module: ModuleType) -> dict[str, Any]:
+    """What text annotations (`from __future__ import annotations`) name, of all classes of this module in use."""
+    names: dict[str, Any] = {}
+    todo = [signature.returns, *(parameter.annotation for parameter in signature.parameters)]
+    seen: set[type] = set()
+    while todo:
+        annotation = todo.pop()
+        todo += get_args(annotation)
+        text = annotation if isinstance(annotation, str) else getattr(annotation, "__forward_arg__", "")
+        fresh = {name: vars(module)[name] for name in _names(text) if name in vars(module) and name not in names}
+        names |= fresh
+        todo += fresh.values()
+        if isinstance(annotation, type) and annotation.__module__ == module.__name__ and annotation not in seen:
+            seen.add(annotation)
+            todo += (each for base in annotation.__mro__ for each in vars(base).get("__annotations__", {}).values())
+    return names
+
+
+def _names(text: str) -> list[str]:
+    try:
+        tree = ast.parse(text or "()", mode="eval")
+    except SyntaxError:  # a word of a Literal, no annotation
+        return []
+    return [node.id for node in ast.walk(tree) if isinstance(node, ast.Name)]
 
 
 def _lookup(module: ModuleType, qualname: str) -> Any:
@@ -123,9 +182,11 @@ def _culprit(function: Callable[..., Any], error: Exception) -> str:
     captured = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
     values = {name: cell.cell_contents for name, cell in captured.items()}
     values |= {name: function.__globals__[name] for name in code.co_names if name in function.__globals__}
+    if inspect.ismethod(function):
+        values["self"] = function.__self__
     for name, value in values.items():
         try:
-            cloudpickle.dumps(value)
+            _dumped(value)
         except Exception as reason:  # noqa: BLE001 - as above
             return f"its variable {name!r} ({type(value).__name__}) cannot be pickled ({reason})"
     return str(error)

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-import cloudpickle  # type: ignore[import-untyped]
 import pytest
 from pydantic import BaseModel, Field
 
 from callboard.actors.tools import Tool, ToolContext, tool
+from callboard.actors.tools.shipping import unpack
 from callboard.protocol.errors import UsageError
 from callboard.protocol.tools import Isolation, Latency, Risk
 
@@ -271,4 +271,4 @@ def test_a_tool_may_use_names_that_are_defined_after_it() -> None:
     def late() -> str:
         return "late"
 
-    assert cloudpickle.loads(early.packed).function() == "late"
+    assert unpack(early.packed).function() == "late"
