@@ -25,10 +25,14 @@ from callboard.providers.anthropic_stream import ORIGIN, AnthropicDecoder
 from callboard.providers.history import ANTHROPIC_IDS, check_request, rewrite_call_ids
 from callboard.providers.schema import ANTHROPIC, ANTHROPIC_ANSWER, ANTHROPIC_STRICT, adapt_schema, adapted_tools
 from callboard.providers.turns import (
+    BLANK_USER,
+    TRIMMED_START,
     arguments_object,
     called_name,
     check_tool_names,
     checked_url,
+    image_bytes,
+    json_headers,
     own_replay,
     post,
     split_system,
@@ -54,9 +58,6 @@ _TOOL_CHOICES: Final = {
     ToolChoiceMode.REQUIRED: "any",
     ToolChoiceMode.NAMED: "tool",
 }
-#: Texts must not be blank, and a conversation must begin with the user.
-_BLANK_USER: Final = "(empty message)"
-_TRIMMED_START: Final = "(The beginning of this conversation was left out.)"
 
 
 class Anthropic:
@@ -101,8 +102,7 @@ class Anthropic:
 
     def headers(self, request: ModelRequest) -> dict[str, str]:
         """The request's headers; variants add theirs."""
-        headers = {"content-type": "application/json", "anthropic-version": API_VERSION, **self._headers}
-        headers["accept"] = "text/event-stream" if request.stream else "application/json"
+        headers = json_headers(request, {"anthropic-version": API_VERSION, **self._headers})
         if self._api_key:
             credential = {"authorization": f"Bearer {self._api_key}"} if self._bearer else {"x-api-key": self._api_key}
             headers.update(credential)
@@ -134,7 +134,7 @@ class _Encoding:
         if not self._messages:
             raise UsageError("Anthropic needs at least one message besides the instructions")
         if self._messages[0]["role"] != "user":
-            self._messages.insert(0, {"role": "user", "content": [_text(_TRIMMED_START)]})
+            self._messages.insert(0, {"role": "user", "content": [_text(TRIMMED_START)]})
         body: dict[str, Any] = {"model": request.model, "max_tokens": request.sampling.max_output_tokens}
         if system.strip():
             body["system"] = system
@@ -170,7 +170,7 @@ class _Encoding:
             for part in message.parts
             if isinstance(part, Image) or part.text.strip()
         ]
-        self._say("user", blocks or [_text(_BLANK_USER)])
+        self._say("user", blocks or [_text(BLANK_USER)])
 
     def _assistant(self, message: AssistantMessage) -> None:
         blocks = [block for part in message.parts if (block := self._part(part)) is not None]
@@ -283,6 +283,5 @@ def _text(text: str) -> dict[str, Any]:
 def _image_source(image: Image) -> dict[str, Any]:
     if image.url:
         return {"type": "url", "url": image.url}
-    if not image.data_base64 or not image.media_type:
-        raise UsageError("an image needs a url, or data_base64 and media_type")
-    return {"type": "base64", "media_type": image.media_type, "data": image.data_base64}
+    media_type, data = image_bytes(image)
+    return {"type": "base64", "media_type": media_type, "data": data}

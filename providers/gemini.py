@@ -27,10 +27,14 @@ from callboard.providers.history import check_request, results_after
 from callboard.providers.json_text import loads
 from callboard.providers.schema import GEMINI, GEMINI_ANSWER, adapt_schema, adapted_tools
 from callboard.providers.turns import (
+    BLANK_USER,
+    TRIMMED_START,
     arguments_object,
     called_name,
     check_tool_names,
     checked_url,
+    image_bytes,
+    json_headers,
     object_text,
     own_replay,
     post,
@@ -51,8 +55,6 @@ _MODES: Final = {
     ToolChoiceMode.REQUIRED: "ANY",
     ToolChoiceMode.NAMED: "ANY",
 }
-_BLANK_USER: Final = "(empty message)"
-_TRIMMED_START: Final = "(The beginning of this conversation was left out.)"
 
 
 class Gemini:
@@ -99,8 +101,7 @@ class Gemini:
 
     def headers(self, request: ModelRequest) -> dict[str, str]:
         """The request's headers; variants add theirs."""
-        headers = {"content-type": "application/json", **self._headers}
-        headers["accept"] = "text/event-stream" if request.stream else "application/json"
+        headers = json_headers(request, self._headers)
         if self._api_key and self._vertex:
             headers["authorization"] = f"Bearer {self._api_key}"
         elif self._api_key:
@@ -154,7 +155,7 @@ class _Encoding:
             return
         if not self._contents and role == "model":
             # A call must come directly after a turn of the user's, so the conversation cannot begin with the model.
-            self._contents.append({"role": "user", "parts": [{"text": _TRIMMED_START}]})
+            self._contents.append({"role": "user", "parts": [{"text": TRIMMED_START}]})
         if self._contents and self._contents[-1]["role"] == role:
             self._contents[-1]["parts"] += parts
         else:
@@ -265,13 +266,12 @@ def _user_parts(message: UserMessage) -> list[dict[str, Any]]:
         for part in message.parts
         if isinstance(part, Image) or part.text.strip()
     ]
-    return parts or [{"text": _BLANK_USER}]
+    return parts or [{"text": BLANK_USER}]
 
 
 def _image(image: Image) -> dict[str, Any]:
     if image.url:
         kind = {"mimeType": image.media_type} if image.media_type else {}
         return {"fileData": {**kind, "fileUri": image.url}}
-    if not image.data_base64 or not image.media_type:
-        raise UsageError("an image needs a url, or data_base64 and media_type")
-    return {"inlineData": {"mimeType": image.media_type, "data": image.data_base64}}
+    media_type, data = image_bytes(image)
+    return {"inlineData": {"mimeType": media_type, "data": data}}

@@ -8,7 +8,6 @@ from typing import Any, Final
 
 from callboard.protocol.content import (
     AssistantMessage,
-    Image,
     Message,
     SystemMessage,
     Text,
@@ -28,7 +27,7 @@ from callboard.providers.history import check_request, replay_data, rewrite_call
 from callboard.providers.schema import OPENAI as OPENAI_SCHEMA
 from callboard.providers.schema import OPENAI_STRICT, adapted_tools
 from callboard.providers.strict_schema import is_strict
-from callboard.providers.turns import called_name, check_tool_names, post
+from callboard.providers.turns import called_name, check_tool_names, checked_url, image_url, json_headers, post
 
 _MODES: Final = {ToolChoiceMode.AUTO: "auto", ToolChoiceMode.NONE: "none", ToolChoiceMode.REQUIRED: "required"}
 
@@ -44,13 +43,10 @@ class OpenAIChat:
         dialect: ChatDialect = OPENAI,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        url = base_url or dialect.base_url
-        if not url:
+        if not (base_url or dialect.base_url):
             raise UsageError(f"{dialect.name} has no address of its own: give base_url, e.g. http://localhost:8000/v1.")
-        if not url.startswith(("http://", "https://")):
-            raise UsageError(f"base_url must start with http:// or https://, not {url!r}.")
         self.dialect = dialect
-        self._url = url.rstrip("/")
+        self._url = checked_url(base_url, dialect.base_url)
         self._api_key = api_key
         self._headers = {**dialect.extra_headers, **(headers or {})}
 
@@ -72,8 +68,7 @@ class OpenAIChat:
 
     def headers(self, request: ModelRequest) -> dict[str, str]:
         """The request's headers; variants add theirs."""
-        headers = {"content-type": "application/json", **self._headers}
-        headers["accept"] = "text/event-stream" if request.stream else "application/json"
+        headers = json_headers(request, self._headers)
         if self._api_key:
             headers["authorization"] = f"Bearer {self._api_key}"
         return headers
@@ -167,12 +162,3 @@ def _user_part(part: UserPart) -> dict[str, Any]:
     if isinstance(part, Text):
         return {"type": "text", "text": part.text}
     return {"type": "image_url", "image_url": {"url": image_url(part)}}
-
-
-def image_url(image: Image) -> str:
-    """The URL of an image, as `data:` where its bytes are given. UsageError where it has neither."""
-    if image.url:
-        return image.url
-    if not image.data_base64 or not image.media_type:
-        raise UsageError("An image needs a url, or data_base64 together with its media_type (e.g. image/png).")
-    return f"data:{image.media_type};base64,{image.data_base64}"

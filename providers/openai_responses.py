@@ -34,7 +34,16 @@ from callboard.providers.history import (
 )
 from callboard.providers.openai_responses_stream import ResponsesDecoder
 from callboard.providers.schema import OPENAI, OPENAI_STRICT, adapt_schema, adapted_tools
-from callboard.providers.turns import called_name, check_tool_names, checked_url, own_replay, post, split_system
+from callboard.providers.turns import (
+    called_name,
+    check_tool_names,
+    checked_url,
+    image_url,
+    json_headers,
+    own_replay,
+    post,
+    split_system,
+)
 
 #: A call_id longer than 64 is refused, and an output is paired with its call by it alone: it must not repeat.
 RESPONSES_IDS: Final = CallIdRule(re.compile(r"[\x21-\x7e]{1,64}"))
@@ -83,8 +92,7 @@ class OpenAIResponses:
 
     def headers(self, request: ModelRequest) -> dict[str, str]:
         """The request's headers; variants add theirs."""
-        headers = {"content-type": "application/json", **self._headers}
-        headers["accept"] = "text/event-stream" if request.stream else "application/json"
+        headers = json_headers(request, self._headers)
         if self._api_key:
             headers["authorization"] = f"Bearer {self._api_key}"
         return headers
@@ -222,9 +230,4 @@ def _tool(tool: ToolDefinition) -> dict[str, Any]:
 def _user_part(part: UserPart) -> dict[str, Any]:
     if isinstance(part, Text):
         return {"type": "input_text", "text": part.text}
-    if part.url:
-        return {"type": "input_image", "image_url": part.url, "detail": "auto"}
-    if not part.data_base64 or not part.media_type:
-        raise UsageError("an image needs a url, or data_base64 and media_type")
-    url = f"data:{part.media_type};base64,{part.data_base64}"
-    return {"type": "input_image", "image_url": url, "detail": "auto"}
+    return {"type": "input_image", "image_url": image_url(part), "detail": "auto"}

@@ -1,4 +1,4 @@
-"""What the encoders of Responses, Anthropic and Gemini share in laying out a request."""
+"""What the encoders of all APIs share in laying out a request."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any, Final
 
 import orjson
 
-from callboard.protocol.content import AssistantPart, Message, SystemMessage, ToolCall
+from callboard.protocol.content import AssistantPart, Image, Message, SystemMessage, ToolCall
 from callboard.protocol.errors import UsageError
+from callboard.protocol.model import ModelRequest
 from callboard.protocol.tools import ToolDefinition
 from callboard.providers.adapter import WireRequest
 from callboard.providers.history import sent_arguments, sent_arguments_object
@@ -18,6 +19,10 @@ from callboard.providers.history import sent_arguments, sent_arguments_object
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _ILLEGAL: Final = re.compile(r"[^a-zA-Z0-9_-]")
 _MAX_NAME_LENGTH: Final = 64
+
+#: Anthropic and Gemini refuse a blank text, and a conversation that begins with the model (the rest was cut off).
+BLANK_USER: Final = "(empty message)"
+TRIMMED_START: Final = "(The beginning of this conversation was left out.)"
 
 
 def split_system(messages: Sequence[Message]) -> tuple[str, Sequence[Message]]:
@@ -33,6 +38,12 @@ def checked_url(base_url: str | None, default: str) -> str:
     if not url.startswith(("http://", "https://")):
         raise UsageError(f"base_url must start with http:// or https://, not {url!r}.")
     return url.rstrip("/")
+
+
+def json_headers(request: ModelRequest, own: Mapping[str, str]) -> dict[str, str]:
+    """The headers of a request without its credential: what the body is, the adapter's `own`, what is expected back."""
+    accept = "text/event-stream" if request.stream else "application/json"
+    return {"content-type": "application/json", **own, "accept": accept}
 
 
 def check_tool_names(tools: Sequence[ToolDefinition]) -> None:
@@ -73,6 +84,21 @@ def own_replay(part: AssistantPart, origin: str) -> Mapping[str, Any] | None:
     """The part's replay data where it came from `origin`, else None: another provider's is left out."""
     replay = part.replay
     return replay.data if replay is not None and replay.origin == origin else None
+
+
+def image_bytes(image: Image) -> tuple[str, str]:
+    """(media type, base64) of an image without a url. Raises UsageError where it has neither."""
+    if not image.data_base64 or not image.media_type:
+        raise UsageError("an image needs a url, or data_base64 together with its media_type (e.g. image/png)")
+    return image.media_type, image.data_base64
+
+
+def image_url(image: Image) -> str:
+    """The URL of an image, as `data:` where its bytes are given. Raises UsageError where it has neither."""
+    if image.url:
+        return image.url
+    media_type, data = image_bytes(image)
+    return f"data:{media_type};base64,{data}"
 
 
 def post(url: str, headers: Mapping[str, str], body: Mapping[str, Any], notes: Sequence[str]) -> WireRequest:
