@@ -93,6 +93,8 @@ class Rag(_IndexActor):
 
     def on_start(self) -> None:
         load_ahead()
+        with contextlib.suppress(UsageError):  # the first question will be told what is wrong
+            self._index().load_ahead()
 
     def on_receive(self, message: Any) -> AssembledContext | UsageError:
         if not isinstance(message, SearchCode):

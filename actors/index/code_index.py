@@ -161,6 +161,11 @@ class CodeIndex:
         rescored = [(score, candidate) for score, (_, candidate) in zip(scores, ranked, strict=True)]
         return sorted(rescored, key=lambda pair: -pair[0])
 
+    def load_ahead(self) -> None:
+        """Get ready for the first question, in the background: it takes what an embedding model takes to load."""
+        if self._reranker is not None:
+            self._reranker.load_ahead()
+
     def _see_new_commits(self) -> None:
         version = self._store.data_version()
         if version != self._data_version:

@@ -27,8 +27,9 @@ DEPTH = 50
 MIN_VECTORS = 8
 #: How much the dense score counts (.5 to .6 did best: docs/retrieval.md).
 DENSE_WEIGHT = 0.55
-#: A cold question waits this long for its vectors, a warm one a few milliseconds.
-DEADLINE_SECONDS = 0.6
+#: A cold question waits this long for its vectors, a warm one a few milliseconds. A question from the command line has
+#: a second for everything.
+DEADLINE_SECONDS = 0.4
 #: Questions remembered.
 MAX_QUERIES = 256
 
@@ -56,6 +57,10 @@ class Reranker:
         self._closing = threading.Event()
         self._turn = 0
         self.last_error = ""
+
+    def load_ahead(self) -> None:
+        """Load the model now, in the background, and not when the first question waits for it."""
+        self._pool.submit(self._loaded)
 
     def rerank(self, query: str, texts: Sequence[Text], scores: Sequence[float]) -> list[float]:
         """New scores for the hits, best lexical first; the old ones as far as there are no vectors in time."""
