@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -39,7 +39,7 @@ from callboard.actors.tools import Tool
 from callboard.actors.tools.schema import read_signature
 from callboard.actors.topology import SESSION_CAPACITY, Plan, build
 from callboard.actors.worker import StartCall, StopCall
-from callboard.protocol.commands import AskApproval, CallModel, Command, RunTool
+from callboard.protocol.commands import AskApproval, CallModel, Command
 from callboard.protocol.errors import ProtocolError
 from callboard.protocol.events import (
     ApprovalDenied,
@@ -59,20 +59,19 @@ from callboard.protocol.policy import Decision, Policy
 from callboard.protocol.session import Session
 from callboard.protocol.testing.outside import (
     Answer,
+    Plans,
     cancelled,
     foreign_events,
     model_answers,
     person_answers,
     tool_answers,
 )
-from callboard.protocol.testing.scenario import PlannedCall, PlannedTurn, Scenario
+from callboard.protocol.testing.scenario import Scenario
 from callboard.protocol.testing.trace import Trace, Verb
 from callboard.protocol.tools import Isolation, Latency, ToolContract
 from callboard.providers.adapter import Provider
 from callboard.providers.retry import RetryPolicy
 from callboard.providers.scripted import Scripted
-
-_LAST_TURN = PlannedTurn("done")
 
 #: Whom a fault may strike: those whom a supervisor starts again.
 MORTALS = ("root/dispatcher", "root/llm_manager", "root/telemetry", "root/tools/process-short")
@@ -109,9 +108,7 @@ class Rehearsal:
         self.model_call: CallModel | None = None
         self.runs: Counter[Tag] = Counter()
         """How often a pool began each call."""
-        self._turns = iter(scenario.turns)
-        self._plans: dict[int, list[PlannedCall]] = defaultdict(list)
-        self._plan_of: dict[Tag, PlannedCall] = {}
+        self.plans = Plans(scenario)
 
     def play(self) -> Trace:
         """From the curtain to the end; afterwards nothing is open and no message is on its way."""
@@ -122,29 +119,6 @@ class Rehearsal:
         self.scheduler.run_until_idle()
         self.trace.ended_at = self.scheduler.now()
         return self.trace
-
-    def next_turn(self) -> PlannedTurn:
-        """What the model answers now."""
-        turn = next(self._turns, _LAST_TURN)
-        if self.model_call is not None:
-            self._plans[self.model_call.tag.step] = list(turn.calls)
-        return turn
-
-    def plan_of(self, wish: RunTool | AskApproval) -> PlannedCall:
-        """The plan of a call, by its id; where that was minted anew, by tool and arguments."""
-        if wish.tag not in self._plan_of:
-            plans = self._plans[wish.tag.step]
-            alike = [plan for plan in plans if plan.tool == wish.name and plan.arguments == wish.arguments]
-            same_id = [plan for plan in alike if plan.call_id == wish.tag.call_id]
-            chosen = (same_id or alike or [PlannedCall(wish.name)])[0]
-            if chosen in plans:
-                plans.remove(chosen)
-            self._plan_of[wish.tag] = chosen
-        return self._plan_of[wish.tag]
-
-    def plan_of_tag(self, tag: Tag) -> PlannedCall:
-        """The plan of a call that was sent."""
-        return self._plan_of[tag]
 
     def _cast(self) -> Plan:
         return Plan(
@@ -201,7 +175,7 @@ class Rehearsal:
         """Whatever this session has open, said of another request."""
         step = self.trace.session.step if self.trace.session is not None else self.scenario.tag
         other = Tag(RequestId(step.request_id + "-other"), step.parent_id, step.step)
-        for event in foreign_events(other, list(self._plan_of), self.scheduler.now()):
+        for event in foreign_events(other, list(self.plans.of_call), self.scheduler.now()):
             with contextlib.suppress(MailboxFull):
                 session.tell(event)
 
@@ -283,7 +257,8 @@ class PlayedModel:
         stage, command = self._rehearsal, self._rehearsal.model_call
         if command is None:
             raise AssertionError(f"{provider.name} was asked before the session had asked for it")
-        answers = model_answers(stage.next_turn(), command, stage.scenario.options, stage.scheduler.now())
+        turn = stage.plans.next_turn(command.tag.step)
+        answers = model_answers(turn, command, stage.scenario.options, stage.scheduler.now())
 
         def say(event: Event) -> None:
             match event:
@@ -329,7 +304,7 @@ class PlayedPool(Actor):
                 self._playing.pop(run.tag, None)
             message.reply_to.tell_control(event)
 
-        answers = tool_answers(stage.plan_of(run), run, self.now())
+        answers = tool_answers(stage.plans.of(run), run, self.now())
         self._playing[run.tag] = message.reply_to, Playing(stage.scheduler, answers, say)
 
 
@@ -346,7 +321,7 @@ class PlayedPerson:
                 decide(Verdict(event.tag, isinstance(event, ApprovalGranted), event.by, "planned"))
 
         stage = self._stage
-        answers = person_answers(stage.plan_of(question), question, stage.scheduler.now())
+        answers = person_answers(stage.plans.of(question), question, stage.scheduler.now())
         self._playing[question.tag] = Playing(stage.scheduler, answers, say)
 
     def withdraw(self, tag: Tag) -> None:

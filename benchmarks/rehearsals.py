@@ -63,7 +63,7 @@ def faults_of_the_whole(rehearsal: Rehearsal) -> list[str]:
     found = [
         f"{tag} ran {runs} times"
         for tag, runs in rehearsal.runs.items()
-        if runs > 1 and rehearsal.plan_of_tag(tag).tool not in idempotent
+        if runs > 1 and rehearsal.plans.of_call[tag].tool not in idempotent
     ]
     if statistics.unaccounted or statistics.queued:
         found.append(f"I9: at rest {statistics}")

@@ -32,18 +32,18 @@ from callboard.protocol.states import RequestState
 from callboard.protocol.testing.outside import (
     Answer,
     Make,
+    Plans,
     cancelled,
     foreign_events,
     model_answers,
     person_answers,
     tool_answers,
 )
-from callboard.protocol.testing.scenario import PlannedCall, PlannedTurn, Scenario
+from callboard.protocol.testing.scenario import Scenario
 from callboard.protocol.testing.trace import Trace, Verb
 
 #: A run that sends more messages than this does not end: two requests' worth of the largest scenario.
 MAX_MESSAGES: Final = 5_000
-_LAST_TURN: Final = PlannedTurn("done")
 
 
 class SessionLike(Protocol):
@@ -83,9 +83,7 @@ class Driver:
         self._random = random.Random(seed)
         self._heap: list[tuple[float, float, int, _Post | Callable[[], None]]] = []
         self._owned: dict[tuple[str, Tag], list[_Post]] = defaultdict(list)
-        self._turns = iter(scenario.turns)
-        self._plans: dict[int, list[PlannedCall]] = {}
-        self._plan_of: dict[Tag, PlannedCall] = {}
+        self._plans = Plans(scenario)
         self._journal: list[bytes] = []
         self._count = 0
 
@@ -170,24 +168,22 @@ class Driver:
         """Whatever this session has open, said of another request."""
         step = self._session.step
         other = Tag(RequestId(step.request_id + "-other"), step.parent_id, step.step)
-        for event in foreign_events(other, list(self._plan_of), self.now):
+        for event in foreign_events(other, list(self._plans.of_call), self.now):
             self.deliver(event)
 
     # Carrying out commands.
 
     def _call_model(self, command: CallModel) -> None:
-        turn = next(self._turns, _LAST_TURN)
-        self._plans[command.tag.step] = list(turn.calls)
+        turn = self._plans.next_turn(command.tag.step)
         for answer in model_answers(turn, command, self._scenario.options, self.now):
             self._say(("model", command.tag), answer)
 
     def _run_tool(self, command: RunTool) -> None:
-        plan = self._planned(command)
-        for answer in tool_answers(plan, command, self.now):
+        for answer in tool_answers(self._plans.of(command), command, self.now):
             self._say(("tool", command.tag), answer)
 
     def _ask_approval(self, command: AskApproval) -> None:
-        for answer in person_answers(self._planned(command), command, self.now):
+        for answer in person_answers(self._plans.of(command), command, self.now):
             self._say(("person", command.tag), answer)
 
     def _stop_model(self, command: StopModel) -> None:
@@ -207,19 +203,6 @@ class Driver:
 
     def _clear_timer(self, command: ClearTimer) -> None:
         self._stop(("timer", command.tag))
-
-    def _planned(self, command: RunTool | AskApproval) -> PlannedCall:
-        """The plan of this call, by its id; where that was minted anew, by tool and arguments."""
-        if command.tag in self._plan_of:
-            return self._plan_of[command.tag]
-        plans = self._plans[command.tag.step]
-        alike = [plan for plan in plans if plan.tool == command.name and plan.arguments == command.arguments]
-        same_id = [plan for plan in alike if plan.call_id == command.tag.call_id]
-        chosen = (same_id or alike or [PlannedCall(command.name)])[0]
-        if chosen in plans:
-            plans.remove(chosen)
-        self._plan_of[command.tag] = chosen
-        return chosen
 
     # The post.
 

@@ -26,7 +26,17 @@ from callboard.protocol.commands import (
     WithdrawApproval,
 )
 from callboard.protocol.content import AssistantMessage, Message, ToolMessage
-from callboard.protocol.events import CancelRequested, ToolCallCompleted, ToolCallFailed, ToolsLost
+from callboard.protocol.events import (
+    ApprovalDenied,
+    CancelRequested,
+    ModelResponded,
+    ToolCallCancelled,
+    ToolCallCompleted,
+    ToolCallFailed,
+    ToolCallTimedOut,
+    ToolsLost,
+)
+from callboard.protocol.history import is_json_object
 from callboard.protocol.ids import Tag
 from callboard.protocol.limits import CALL_BACKSTOP_SECONDS, MAX_CALL_SENDS
 from callboard.protocol.model import Usage
@@ -50,7 +60,11 @@ _ENDED_BY_SESSION = frozenset(
         FailureCode.CRASHED,
     }
 )
-_CODE_OF = {"ToolCallTimedOut": "timed_out", "ToolCallCancelled": "cancelled", "ApprovalDenied": "denied"}
+_CODE_OF = {
+    ToolCallTimedOut: FailureCode.TIMED_OUT,
+    ToolCallCancelled: FailureCode.CANCELLED,
+    ApprovalDenied: FailureCode.DENIED,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +106,7 @@ def _wrong_result(tag: Any, result: ToolMessage, ending: Any) -> Iterator[str]:
         yield f"nobody ended call {tag}, its result is {result.content!r}"
     elif isinstance(ending, ToolCallFailed) and code != ending.failure.code:
         yield f"call {tag} failed with {ending.failure.code}, its result says {code}"
-    elif ending is not None and code != _CODE_OF.get(type(ending).__name__, code):
+    elif ending is not None and code != _CODE_OF.get(type(ending), code):
         yield f"call {tag} was ended by {type(ending).__name__}, its result says {code}"
 
 
@@ -106,7 +120,7 @@ def valid_history(story: Story) -> Iterator[str]:
                 yield f"{where}: calls {dict(asked)}, results {dict(answered)}"
             if turn is not None and not turn.parts:
                 yield f"{where}: an empty turn"
-            if any(not _is_object(call.arguments) for call in turn.tool_calls if turn):
+            if any(not is_json_object(call.arguments) for call in turn.tool_calls if turn):
                 yield f"{where}: arguments that are no JSON object"
 
 
@@ -140,13 +154,6 @@ def _turns(messages: Sequence[Message]) -> Iterator[tuple[AssistantMessage, list
         turn = message if isinstance(message, AssistantMessage) else AssistantMessage(())
     if begun or block:
         yield turn, block
-
-
-def _is_object(text: str) -> bool:
-    try:
-        return isinstance(orjson.loads(text), dict)
-    except orjson.JSONDecodeError:
-        return False
 
 
 def no_early_step(story: Story) -> Iterator[str]:
@@ -214,8 +221,8 @@ def budgets_hold(story: Story) -> Iterator[str]:
     options = story.start.options
     used, cost, steps, tries = Usage(), 0.0, 0, 0
     for reaction in story.reactions:
-        if reaction.event is not None and type(reaction.event).__name__ == "ModelResponded":
-            used, cost = used + reaction.event.response.usage, cost + reaction.event.cost  # type: ignore[union-attr]
+        if isinstance(reaction.event, ModelResponded):
+            used, cost = used + reaction.event.response.usage, cost + reaction.event.cost
         for command in reaction.commands if reaction.event is not None else ():
             if isinstance(command, RecordStep):
                 steps, tries = steps + 1, 0
@@ -316,7 +323,7 @@ def no_half_calls(story: Story) -> Iterator[str]:
     """I12: a call whose arguments were cut off or are no JSON object is never run, nor asked about."""
     answers = responses(story)
     for command in (*story.given(RunTool), *story.given(AskApproval)):
-        if not _is_object(command.arguments):
+        if not is_json_object(command.arguments):
             yield f"call {command.tag} was handed out with {command.arguments!r}"
             continue
         answer = answers.get(command.tag.step)

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from callboard.protocol.commands import AskApproval, CallModel, Finish, RunTool, SetTimer
+from callboard.protocol.commands import AskApproval, CallModel, CancelTool, Finish, RunTool, SetTimer, WithdrawApproval
 from callboard.protocol.content import UserMessage
 from callboard.protocol.errors import ErrorKind, ProtocolError
 from callboard.protocol.events import (
@@ -115,7 +115,7 @@ class ExpectedCalls:
                 self.calls[command.tag] = "person"
             case Finish():
                 self.over = True
-            case _ if type(command).__name__ in ("CancelTool", "WithdrawApproval"):
+            case CancelTool() | WithdrawApproval():
                 self.calls.pop(command.tag, None)
 
 

@@ -31,9 +31,12 @@ from callboard.protocol.limits import STREAM_IDLE_TIMEOUT_SECONDS, TOOL_GRACE_SE
 from callboard.protocol.model import FinishReason, ModelRequest, ModelResponse, Usage
 from callboard.protocol.options import RequestOptions
 from callboard.protocol.stream import Error, TextDelta
-from callboard.protocol.testing.scenario import ModelDoes, PersonDoes, PlannedCall, PlannedTurn, ToolDoes
+from callboard.protocol.testing.scenario import ModelDoes, PersonDoes, PlannedCall, PlannedTurn, Scenario, ToolDoes
 from callboard.protocol.tokens import estimate_tokens, messages_tokens, tools_tokens
 from callboard.protocol.tools import FailureCode, ToolFailure
+
+#: After the last planned turn.
+_LAST_TURN: Final = PlannedTurn("done")
 
 Make = Callable[[float], Event]
 """An event, once it is known when it arrives."""
@@ -52,6 +55,34 @@ class Answer:
     make: Make
     unstoppable: bool = False
     """It is on its way already: stopping the sender does not help."""
+
+
+class Plans:
+    """What the scenario holds for each model call and each tool call, handed out as they come."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self._turns = iter(scenario.turns)
+        self._calls: dict[int, list[PlannedCall]] = {}
+        self.of_call: dict[Tag, PlannedCall] = {}
+        """The calls asked for so far."""
+
+    def next_turn(self, step: int) -> PlannedTurn:
+        """What the model answers in this step."""
+        turn = next(self._turns, _LAST_TURN)
+        self._calls[step] = list(turn.calls)
+        return turn
+
+    def of(self, command: RunTool | AskApproval) -> PlannedCall:
+        """The plan of this call, by its id; where that was minted anew, by tool and arguments."""
+        if command.tag not in self.of_call:
+            plans = self._calls.get(command.tag.step, [])
+            alike = [plan for plan in plans if plan.tool == command.name and plan.arguments == command.arguments]
+            same_id = [plan for plan in alike if plan.call_id == command.tag.call_id]
+            chosen = (same_id or alike or [PlannedCall(command.name)])[0]
+            if chosen in plans:
+                plans.remove(chosen)
+            self.of_call[command.tag] = chosen
+        return self.of_call[command.tag]
 
 
 def _repeat(answer: Answer, doubled: bool, late: bool) -> Iterator[Answer]:

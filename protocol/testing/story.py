@@ -9,11 +9,23 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from callboard.protocol.commands import AskApproval, CallModel, CancelTool, Command, Finish, RecordStep, RunTool
+from callboard.protocol.commands import (
+    AskApproval,
+    CallModel,
+    CancelTool,
+    Command,
+    Finish,
+    RecordStep,
+    RunTool,
+    StopModel,
+    WithdrawApproval,
+)
 from callboard.protocol.content import AssistantMessage, Message, ToolCall, ToolMessage
 from callboard.protocol.events import (
     ApprovalDenied,
     Event,
+    ModelFailed,
+    ModelLost,
     ModelResponded,
     RequestStarted,
     ToolCallCancelled,
@@ -132,7 +144,7 @@ class OpenWork:
         elif isinstance(event, ToolsLost):
             self.running.clear()
             self.waiting.clear()
-        elif event.tag == self.model and type(event).__name__ in ("ModelResponded", "ModelFailed", "ModelLost"):
+        elif event.tag == self.model and isinstance(event, ModelResponded | ModelFailed | ModelLost):
             self.model = None
 
     def see(self, command: Command) -> None:
@@ -146,9 +158,9 @@ class OpenWork:
             self.running.discard(command.tag)
         elif isinstance(command, CallModel):
             self.model = command.tag
-        elif type(command).__name__ == "WithdrawApproval":
+        elif isinstance(command, WithdrawApproval):
             self.waiting.discard(command.tag)
-        elif type(command).__name__ == "StopModel":
+        elif isinstance(command, StopModel):
             self.model = None
 
     @property

@@ -45,7 +45,7 @@ from callboard.protocol.testing.scenario import (
     ToolDoes,
 )
 
-#: issue 3: up to 6 steps, up to 8 parallel calls.
+#: Larger than nearly all real requests, small enough to be played by the thousand.
 MAX_TURNS: Final = 6
 MAX_PARALLEL_CALLS: Final = 8
 

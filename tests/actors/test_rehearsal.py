@@ -58,7 +58,7 @@ def played(scenario: Scenario, seed: int = 0, faults: Faults | None = None) -> R
     assert kept[: len(scenario.history)] == scenario.history
     assert kept[len(scenario.history) :] in ((), (scenario.user, *trace.session.recorded))
     for tag, runs in rehearsal.runs.items():
-        assert runs == 1 or rehearsal.plan_of_tag(tag).tool in IDEMPOTENT, f"{tag} ran {runs} times"
+        assert runs == 1 or rehearsal.plans.of_call[tag].tool in IDEMPOTENT, f"{tag} ran {runs} times"
     return rehearsal
 
 
