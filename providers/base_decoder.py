@@ -22,7 +22,7 @@ from callboard.providers.sse import SseDecoder
 
 #: Of an error body no more is read: messages are short, and a proxy's HTML page is not worth keeping.
 MAX_ERROR_BODY_BYTES: Final = 64 * 1024
-#: Before the kind of the body is known, only white space and a BOM can have come: more than this is a stream.
+#: Of a body that is no answer so much is kept to be shown; of the white space before one, so that it stays bounded.
 _SNIFF_BYTES: Final = 1024
 _BLANK: Final = b" \t\r\n\xef\xbb\xbf"
 #: No event stream starts with these, so a body that does is a whole document, whatever its content type says
@@ -52,9 +52,8 @@ class BaseDecoder(ABC):
         self._body = bytearray()
         self._last_data = b""
         self._head = b""
-        self._take: Callable[[bytes, list[StreamEvent]], None] = self._take_body
-        if status < 400 and streaming:
-            self._take = self._take_first
+        # Whatever was asked for: servers stream unasked, and answer whole where a stream was wanted.
+        self._take: Callable[[bytes, list[StreamEvent]], None] = self._take_first if status < 400 else self._take_body
 
     # What an adapter's decoder says.
 
@@ -128,7 +127,7 @@ class BaseDecoder(ABC):
     def _finish(self, out: list[StreamEvent]) -> None:
         if self.status >= 400:
             self.fail(out, error_from_body(self.family, self.status, self.headers, bytes(self._body)))
-        elif self._take == self._take_body:
+        elif self._take != self._take_stream:
             self._read_body(bytes(self._body), out)
         else:
             self._take_last(out)
@@ -162,10 +161,12 @@ class BaseDecoder(ABC):
             self.on_body(document, out)
 
     def _take_first(self, data: bytes, out: list[StreamEvent]) -> None:
-        """Until the first byte that tells a stream from a document."""
+        """Until the first byte that tells a stream from a document. Before it may stand any amount of white space:
+        OpenRouter keeps a connection open with it."""
         self._body += data
-        head = bytes(self._body[:_SNIFF_BYTES]).lstrip(_BLANK)
-        if not head and len(self._body) < _SNIFF_BYTES:
+        head = bytes(self._body).lstrip(_BLANK)
+        if not head:
+            del self._body[:-_SNIFF_BYTES]
             return
         data = bytes(self._body)
         self._body.clear()

@@ -60,16 +60,19 @@ class ChatDecoder(BaseDecoder):
         self._thinking_replay = Replay(dialect.name, {}) if dialect.reasoning_replay_field else None
         self._finish_reason = ""
         self._refused = False
+        self._chosen = False
         self._wrote = False
         self._model = ""
         self._usage: Mapping[str, Any] = {}
 
     def on_json(self, event: str, document: dict[str, Any], out: list[StreamEvent]) -> None:
-        if event == "error" or document.get("error"):
+        # vLLM before 0.10 put the error's own fields on the top level.
+        if event == "error" or document.get("error") or document.get("object") == "error":
             self.fail_payload(out, document)
             return
         self._note(document)
         for choice in document.get("choices") or ():
+            self._chosen = True
             index = choice.get("index") or 0
             if index == 0 or self._dialect.merge_choices:
                 self._choice(index, choice, out)
@@ -86,7 +89,9 @@ class ChatDecoder(BaseDecoder):
         self._end_turn(out)
 
     def on_end(self, out: list[StreamEvent], marked: bool) -> None:
-        if marked or self._finish_reason or self._looks_whole():
+        if marked and not self._chosen:
+            self.fail_malformed(out, "the stream ended without a choice.")
+        elif marked or self._finish_reason or self._looks_whole():
             self._end_turn(out)
         else:
             self.fail_truncated(out)
@@ -147,7 +152,8 @@ class ChatDecoder(BaseDecoder):
             out,
             # Copilot's choices count their calls from 0 each.
             index=(choice, index) if choice and index is not None else index,
-            id=call.get("id"),
+            # Mistral's continuations may bear the word.
+            id=call.get("id") if call.get("id") != "null" else None,
             name=function.get("name"),
             arguments=function.get("arguments", function.get("input")),
             replay=self._extra(call),
@@ -240,18 +246,23 @@ class ChatDecoder(BaseDecoder):
 
 
 def normal_usage(raw: Mapping[str, Any]) -> Usage:
-    """Chat Completions usage: prompt tokens include cached ones, completion tokens include reasoning already."""
+    """Chat Completions usage: prompt tokens include cached ones, completion tokens include reasoning, except xAI's."""
     prompt = raw.get("prompt_tokens_details") or {}
     completion = raw.get("completion_tokens_details") or {}
+    asked, answered = _count(raw.get("prompt_tokens")), _count(raw.get("completion_tokens"))
+    reasoned = _count(completion.get("reasoning_tokens"))
+    if reasoned and _count(raw.get("total_tokens")) == asked + answered + reasoned:
+        # xAI counts the reasoning beside the answer: 12 + 1 + 314 = 327.
+        answered += reasoned
     return Usage(
-        input_tokens=_count(raw.get("prompt_tokens")),
-        output_tokens=_count(raw.get("completion_tokens")),
+        input_tokens=asked,
+        output_tokens=answered,
         # DeepSeek and Moonshot put it on the top level.
         cached_tokens=_count(
             prompt.get("cached_tokens") or raw.get("prompt_cache_hit_tokens") or raw.get("cached_tokens")
         ),
         cache_write_tokens=_count(prompt.get("cache_write_tokens")),
-        reasoning_tokens=_count(completion.get("reasoning_tokens")),
+        reasoning_tokens=reasoned,
     )
 
 

@@ -17,6 +17,7 @@ class ChatDialect:
     base_url: str = ""
     """Where the API lives, without `/chat/completions`; "" must be given by the user."""
     max_tokens_field: str = "max_tokens"
+    seed_field: str = "seed"
     stream_usage: bool = True
     """Send `stream_options.include_usage`; without it most servers send no usage in a stream."""
     reasoning_replay_field: str = ""

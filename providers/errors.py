@@ -94,6 +94,8 @@ KINDS: Final[Mapping[tuple[str, int, str], ErrorKind]] = {
     ("gemini", 0, "deadline_exceeded"): _K.TIMEOUT,
     # OpenRouter and Copilot.
     ("openrouter", 403, ""): _K.CONTENT_FILTER,  # moderation
+    # Groq: one request above the limit of a minute, which waiting does not cure.
+    ("groq", 413, "rate_limit_exceeded"): _K.REQUEST_TOO_LARGE,
     ("copilot", 0, "model_not_supported"): _K.NOT_FOUND,
     ("copilot", 0, "model_max_prompt_tokens_exceeded"): _K.CONTEXT_LENGTH,
     ("copilot", 0, "quota_exceeded"): _K.BILLING,

@@ -98,7 +98,7 @@ class OpenAIChat:
             "top_p": sampling.top_p,
             self.dialect.max_tokens_field: sampling.max_output_tokens,
             "stop": list(sampling.stop) or None,
-            "seed": sampling.seed,
+            self.dialect.seed_field: sampling.seed,
             "reasoning_effort": sampling.reasoning_effort,
         }
         return {name: value for name, value in knobs.items() if value is not None}

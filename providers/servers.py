@@ -35,7 +35,14 @@ _ROWS: Final = (
     _local("lmstudio", "http://localhost:1234/v1"),
     _hosted("groq", "https://api.groq.com/openai/v1", "GROQ_API_KEY"),
     # Sends usage unasked and refuses fields it does not know.
-    _hosted("mistral", "https://api.mistral.ai/v1", "MISTRAL_API_KEY", stream_usage=False, call_ids=MISTRAL_IDS),
+    _hosted(
+        "mistral",
+        "https://api.mistral.ai/v1",
+        "MISTRAL_API_KEY",
+        stream_usage=False,
+        seed_field="random_seed",
+        call_ids=MISTRAL_IDS,
+    ),
     _hosted("xai", "https://api.x.ai/v1", "XAI_API_KEY"),
     # These two want their reasoning back while they call tools, and ignore it afterwards.
     _hosted("deepseek", "https://api.deepseek.com/v1", "DEEPSEEK_API_KEY", reasoning_replay_field="reasoning_content"),

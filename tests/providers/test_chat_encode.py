@@ -202,6 +202,8 @@ def test_servers_differ_by_their_line_in_the_table() -> None:
     capped = Sampling(max_output_tokens=9)
     assert body(adapter_for("groq"), USER, sampling=capped)["max_tokens"] == 9
     assert "stream_options" not in body(adapter_for("mistral"), USER)
+    seeded = body(adapter_for("mistral"), USER, sampling=Sampling(seed=7))
+    assert (seeded["random_seed"], "seed" in seeded) == (7, False)
 
 
 def test_openrouter_preferences_go_along_with_tools() -> None:

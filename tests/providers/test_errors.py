@@ -38,6 +38,7 @@ def said(message: str, code: int) -> dict[str, Any]:
         ("openai", 401, openai("invalid_request_error", None), K.AUTHENTICATION),
         ("openai", 429, openai("insufficient_quota", "insufficient_quota"), K.BILLING),
         ("openai", 429, openai("tokens", "rate_limit_exceeded"), K.RATE_LIMITED),
+        ("groq", 413, openai("tokens", "rate_limit_exceeded"), K.REQUEST_TOO_LARGE),
         ("openai", 400, openai("invalid_request_error", "context_length_exceeded"), K.CONTEXT_LENGTH),
         ("openai", 404, openai("invalid_request_error", "model_not_found"), K.NOT_FOUND),
         ("openai", 400, openai("invalid_request_error", "unsupported_value"), K.INVALID_REQUEST),

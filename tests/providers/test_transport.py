@@ -79,7 +79,7 @@ def test_four_parallel_calls_in_fragments_then_the_answer() -> None:
         (error(200, "<html>Welcome to nginx</html>"), ErrorKind.MALFORMED, "not JSON"),
         (error(502, "<html>Bad gateway</html>"), ErrorKind.SERVER, "HTTP 502"),
         (error(302, "moved", {"location": "https://elsewhere.example/"}), ErrorKind.NOT_FOUND, "elsewhere.example"),
-        (Answer(), ErrorKind.TRUNCATED, "ended before"),
+        (Answer(), ErrorKind.TRUNCATED, "without an answer"),
         (cut("half"), ErrorKind.CONNECTION, "127.0.0.1"),
         (stall("half"), ErrorKind.TIMEOUT, "127.0.0.1 sent nothing for 0.2 s"),
     ],
