@@ -137,3 +137,9 @@ def test_files_that_a_page_names_exist(page: Path) -> None:
         r"`((?:actors|protocol|providers|tests|docs|benchmarks|examples)/[\w/]+\.\w+)`", page.read_text()
     ):
         assert (ROOT / name).exists(), name
+
+
+def test_the_architecture_page_names_every_file_of_actors() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    modules = [path.name for path in (ROOT / "actors").glob("*.py") if path.name != "__init__.py"]
+    assert [name for name in modules if f"`{name}`" not in page] == []
