@@ -17,9 +17,9 @@ from typing import Any
 
 from callboard.actors.approvals import Approver, Verdict
 from callboard.actors.kernel import Actor, Down, ExitReason, MailboxFull, Ref, Rejected, Timer
-from callboard.actors.tool_health import ToolHealth
+from callboard.actors.tool_health import FAILURE_BUDGET, ToolHealth
 from callboard.actors.tools import Tool, ToolContext
-from callboard.actors.worker import StartCall, StopCall
+from callboard.actors.worker import StartCall, StopCall, ThreadsHeld
 from callboard.protocol.commands import AskApproval, CancelTool, RunTool, WithdrawApproval
 from callboard.protocol.errors import UsageError
 from callboard.protocol.events import (
@@ -89,7 +89,7 @@ class _Entry:
     """One registered tool and its calls."""
 
     tool: Tool
-    health: ToolHealth = field(default_factory=ToolHealth)
+    health: ToolHealth
     running: int = 0
     queue: deque[Tag] = field(default_factory=deque)
 
@@ -115,6 +115,7 @@ class ToolDispatcher(Actor):
         policy: Policy,
         observer: Ref,
         workspace: Path | None = None,
+        failure_budget: int | None = FAILURE_BUDGET,
     ) -> None:
         self._entries: dict[ToolName, _Entry] = {}
         self._pools = pools
@@ -122,6 +123,7 @@ class ToolDispatcher(Actor):
         self._policy = policy
         self._observer = observer
         self._workspace = workspace
+        self._failure_budget = failure_budget
         self._calls: dict[Tag, _Call] = {}
         self._settled: dict[Tag, ToolCallEnd | None] = {}
         """Calls that have ended, oldest first; with the outcome, where it was a former incarnation's and is untold."""
@@ -143,7 +145,7 @@ class ToolDispatcher(Actor):
         name = tool.definition.name
         if name in self._entries:
             raise UsageError(f"two tools are called {name!r}; rename one of them")
-        self._entries[name] = _Entry(tool)
+        self._entries[name] = _Entry(tool, ToolHealth(self._failure_budget))
 
     def _offer(self, message: OfferTools) -> None:
         now = self.now()
@@ -167,13 +169,13 @@ class ToolDispatcher(Actor):
         run = message.run
         entry = self._entries.get(run.name)
         if entry is None:
-            self._refuse(message, FailureCode.UNKNOWN_TOOL, f"there is no tool {run.name!r}")
+            self._refuse(message, ToolFailure(run.name, FailureCode.UNKNOWN_TOOL, f"there is no tool {run.name!r}"))
         elif run.tag in self._calls:
             logger.warning("a call of %s came twice and is open already", run.name, extra=run.tag._asdict())
         elif run.tag in self._settled:
             self._tell_again(message)
         elif not entry.health.is_offered(self.now()):
-            self._refuse(message, FailureCode.WITHDRAWN, f"{run.name} failed too often and is withdrawn for now")
+            self._refuse(message, _withdrawal(run.name))
         elif entry.running < entry.tool.contract.concurrency:
             call = self._calls[run.tag] = _Call(message, entry)
             self._start(call)
@@ -182,7 +184,8 @@ class ToolDispatcher(Actor):
             self._calls[run.tag] = _Call(message, entry, timer=timer)
             entry.queue.append(run.tag)
         else:
-            self._refuse(message, FailureCode.OVERLOADED, f"{len(entry.queue)} calls of {run.name} are waiting already")
+            why = f"{len(entry.queue)} calls of {run.name} are waiting already"
+            self._refuse(message, ToolFailure(run.name, FailureCode.OVERLOADED, why))
 
     def _start(self, call: _Call) -> None:
         run, tool = call.request.run, call.entry.tool
@@ -249,6 +252,9 @@ class ToolDispatcher(Actor):
         """Its running calls are lost with it; whether they had their effect, nobody knows."""
         if down.reason is not ExitReason.NOT_ALIVE:  # else it is dead for good, and a monitor would fire for ever
             self.monitor(down.ref)
+        for entry in self._entries.values():
+            if self._pools[entry.tool.contract.isolation, entry.tool.contract.latency] is down.ref:
+                entry.health.held_threads = 0  # they are nobody's now, and nobody will tell of their return
         lost = [tag for tag, call in self._calls.items() if call.pool is down.ref]
         for tag in lost:
             name = self._calls[tag].request.run.name
@@ -258,8 +264,7 @@ class ToolDispatcher(Actor):
             down.ref.tell_control(StopCall(tag))  # its start may have waited out the crash in the mailbox
             self._ended(ToolCallFailed(tag, self.now(), failure))
 
-    def _refuse(self, message: DispatchCall, code: FailureCode, why: str) -> None:
-        failure = ToolFailure(message.run.name, code, why)
+    def _refuse(self, message: DispatchCall, failure: ToolFailure) -> None:
         message.reply_to.tell_control(ToolCallFailed(message.run.tag, self.now(), failure))
 
     # -- health
@@ -270,10 +275,30 @@ class ToolDispatcher(Actor):
             if entry.health.record_failure(now):
                 extra = event.tag._asdict()
                 logger.warning("tool %s is withdrawn for %.0f s", name, entry.health.pause_seconds, extra=extra)
-                self._observe(ToolWithdrawn(name, now))
+                self._withdrawn(entry)
         elif not isinstance(event, ToolCallCancelled) and entry.health.record_success(now):
             logger.info("tool %s is restored", name, extra=event.tag._asdict())
             self._observe(ToolRestored(name, now))
+
+    def _threads_held(self, message: ThreadsHeld) -> None:
+        entry, now = self._entries[message.name], self.now()
+        was_offered = entry.health.is_offered(now)
+        entry.health.held_threads = message.count
+        if was_offered and not entry.health.is_offered(now):
+            logger.warning(
+                "tool %s is withdrawn: calls of it that have ended hold %d threads", message.name, message.count
+            )
+            self._withdrawn(entry)
+        elif entry.health.is_offered(now) and not was_offered:
+            logger.info("tool %s is restored: threads that it held have returned", message.name)
+            self._observe(ToolRestored(message.name, now))
+
+    def _withdrawn(self, entry: _Entry) -> None:
+        """Tell, and refuse what waits for it as what comes from now on."""
+        name, waiting, entry.queue = entry.tool.definition.name, entry.queue, deque()
+        self._observe(ToolWithdrawn(name, self.now()))
+        for tag in waiting:
+            self._ended(ToolCallFailed(tag, self.now(), _withdrawal(name)))
 
     def _observe(self, event: ToolWithdrawn | ToolRestored) -> None:
         with contextlib.suppress(MailboxFull):  # telemetry that cannot keep up must not steer; the kernel counts it
@@ -307,7 +332,7 @@ class ToolDispatcher(Actor):
 
 @dataclass(frozen=True, slots=True)
 class ToolWithdrawn:
-    """The tool is over its failure budget: no longer offered to models, until its probation."""
+    """The tool is over its failure budget, or holds too many threads: for now it is no longer offered to models."""
 
     name: ToolName
     at: float
@@ -315,10 +340,14 @@ class ToolWithdrawn:
 
 @dataclass(frozen=True, slots=True)
 class ToolRestored:
-    """The tool's probe succeeded."""
+    """The tool's probe succeeded, or threads that it held have returned."""
 
     name: ToolName
     at: float
+
+
+def _withdrawal(name: ToolName) -> ToolFailure:
+    return ToolFailure(name, FailureCode.WITHDRAWN, f"{name} failed too often and is withdrawn for now")
 
 
 def _is_breakdown(event: ToolCallEnd) -> bool:
@@ -338,6 +367,7 @@ _HANDLERS: Mapping[type, Callable[[ToolDispatcher, Any], None]] = {
     ToolCallTimedOut: ToolDispatcher._ended,
     ToolCallCancelled: ToolDispatcher._ended,
     _QueuedTooLong: ToolDispatcher._queued_too_long,
+    ThreadsHeld: ToolDispatcher._threads_held,
     Down: ToolDispatcher._pool_down,
     SeekApproval: ToolDispatcher._seek_approval,
     Verdict: ToolDispatcher._decided,

@@ -82,6 +82,7 @@ class Parts:
             approver=approver,
             policy=settings.policy,
             workspace=settings.workspace,
+            failure_budget=settings.tool_failure_budget,
             threads=code.actors,
         )
 

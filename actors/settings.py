@@ -12,6 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
 
+from callboard.actors.tool_health import FAILURE_BUDGET
 from callboard.protocol.errors import UsageError
 from callboard.protocol.limits import (
     DEFAULT_MAX_STEPS,
@@ -84,6 +85,8 @@ class Settings(BaseModel):
     warm_workers: int = Field(default=1, ge=0)
     """Of them, how many stand ready from the start, in each class that has tools; 0 makes the first call wait 0.1 s."""
     worker_memory_bytes: int = Field(default=2 * 1024**3, ge=64 * 1024**2)
+    tool_failure_budget: int | None = Field(default=FAILURE_BUDGET, ge=0)
+    """Crashes and timeouts of one tool in 60 s that are borne; one more withdraws it for 30 s. None never does."""
     copilot_client_id: str = Field(default_factory=lambda: os.environ.get("CALLBOARD_COPILOT_CLIENT_ID", ""))
     """The GitHub OAuth app that `callboard login copilot` signs in with."""
     config_dir: Path = Field(default_factory=lambda: _config_dir())

@@ -3,6 +3,8 @@
 A tool that keeps crashing or hanging costs a worker each time. Over its budget it is WITHDRAWN: its schema is no longer
 offered to the model. After a pause it is on probation: offered again, and its next call is the probe. A probe that
 succeeds restores it; one that fails withdraws it at once, for twice as long.
+
+Threads cannot be killed. A tool whose abandoned calls hold too many of them is withdrawn too, until some have returned.
 """
 
 from __future__ import annotations
@@ -14,6 +16,9 @@ from dataclasses import dataclass, field
 #: handful means the tool is broken and not the call.
 FAILURE_BUDGET = 5
 FAILURE_WINDOW_SECONDS = 60.0
+#: Threads of a pool (64) that abandoned calls of one tool may hold before it is withdrawn: seven such tools still leave
+#: others room.
+MAX_HELD_THREADS = 8
 #: The first withdrawal; it doubles with each failed probe.
 WITHDRAWN_SECONDS = 30.0
 MAX_WITHDRAWN_SECONDS = 600.0
@@ -23,6 +28,9 @@ MAX_WITHDRAWN_SECONDS = 600.0
 class ToolHealth:
     """The record of one tool."""
 
+    budget: int | None = FAILURE_BUDGET
+    """Failures within the window that are borne; None bears any number."""
+    held_threads: int = 0
     failures: deque[float] = field(default_factory=deque)
     withdrawn_until: float | None = None
     """None: in good standing. In the past: on probation."""
@@ -30,7 +38,7 @@ class ToolHealth:
 
     def is_offered(self, now: float) -> bool:
         """May models see the tool, and calls of it start?"""
-        return self.withdrawn_until is None or now >= self.withdrawn_until
+        return self.held_threads < MAX_HELD_THREADS and (self.withdrawn_until is None or now >= self.withdrawn_until)
 
     def record_success(self, now: float) -> bool:
         """The tool ran to its end (an error it raised itself is such an end). True if this restored it."""
@@ -43,7 +51,7 @@ class ToolHealth:
 
     def record_failure(self, now: float) -> bool:
         """The tool crashed or hung. True if this withdrew it."""
-        if not self.is_offered(now):
+        if self.budget is None or not self.is_offered(now):
             return False
         if self.withdrawn_until is not None:
             self.pause_seconds = min(self.pause_seconds * 2, MAX_WITHDRAWN_SECONDS)
@@ -51,7 +59,7 @@ class ToolHealth:
         self.failures.append(now)
         while self.failures[0] <= now - FAILURE_WINDOW_SECONDS:
             self.failures.popleft()
-        return len(self.failures) > FAILURE_BUDGET and self._withdraw(now)
+        return len(self.failures) > self.budget and self._withdraw(now)
 
     def _withdraw(self, now: float) -> bool:
         self.withdrawn_until = now + self.pause_seconds

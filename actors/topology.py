@@ -23,6 +23,7 @@ from callboard.actors.kernel import Actor, ActorSystem, ChildSpec, Ref, Supervis
 from callboard.actors.llm_manager import LlmManager
 from callboard.actors.session import Staff
 from callboard.actors.telemetry import Telemetry
+from callboard.actors.tool_health import FAILURE_BUDGET
 from callboard.actors.tools import Tool
 from callboard.protocol.policy import Policy
 from callboard.protocol.tools import Isolation, Latency
@@ -49,6 +50,8 @@ class Plan:
     approver: Approver
     policy: Policy
     workspace: Path | None = None
+    failure_budget: int | None = FAILURE_BUDGET
+    """Breakdowns of a tool within a minute that do not withdraw it yet; None never does."""
     threads: tuple[ChildSpec, ...] = ()
     """Further permanent children of the root, started before the tools."""
     chance: Callable[[], float] = random.random
@@ -109,4 +112,5 @@ def pool_id(isolation: Isolation, latency: Latency) -> str:
 
 def _dispatcher(system: ActorSystem, plan: Plan) -> ToolDispatcher:
     pools: dict[PoolKey, Ref] = {key: system.ref(f"root/tools/{pool_id(*key)}") for key in product(Isolation, Latency)}
-    return ToolDispatcher(plan.tools, pools, plan.approver, plan.policy, system.ref("root/telemetry"), plan.workspace)
+    observer = system.ref("root/telemetry")
+    return ToolDispatcher(plan.tools, pools, plan.approver, plan.policy, observer, plan.workspace, plan.failure_budget)

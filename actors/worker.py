@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -21,7 +21,7 @@ from callboard.actors.kernel import Actor, LoopScheduler, MailboxFull, Ref
 from callboard.actors.tools.context import ToolContext
 from callboard.actors.tools.decorator import Tool
 from callboard.actors.tools.invoke import Result
-from callboard.actors.worker_call import Call, Ended, Ending, Room, Workers
+from callboard.actors.worker_call import Call, Ended, Ending, Held, Room, Workers
 from callboard.actors.worker_process import ProcessOptions, ProcessWorkers
 from callboard.actors.worker_task import TaskWorkers
 from callboard.actors.worker_thread import ThreadWorkers
@@ -68,8 +68,11 @@ class _StopCallAgain:
 
 
 @dataclass(frozen=True, slots=True)
-class CountAbandoned:
-    """An ask: calls per tool name that ended at their deadline and still hold a thread, as a Counter."""
+class ThreadsHeld:
+    """Calls of this tool that have ended, by their deadline or a cancel, hold so many threads of the pool by now."""
+
+    name: ToolName
+    count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +85,13 @@ class _GraceOver:
     call: Call
 
 
-MakeWorkers = Callable[[asyncio.AbstractEventLoop, Ended, Room], Workers]
+MakeWorkers = Callable[[asyncio.AbstractEventLoop, Ended, Room, Held], Workers]
 
 
 def make_workers(isolation: Isolation, options: ProcessOptions) -> MakeWorkers:
     """Those who run calls of this isolation."""
     table: Mapping[Isolation, MakeWorkers] = {
-        Isolation.PROCESS: lambda loop, ended, room: ProcessWorkers(loop, ended, room, options),
+        Isolation.PROCESS: lambda loop, ended, room, _held: ProcessWorkers(loop, ended, room, options),
         Isolation.TASK: TaskWorkers,
         Isolation.THREAD: ThreadWorkers,
     }
@@ -104,12 +107,14 @@ class ToolPool(Actor):
         self._waiting: deque[Call] = deque()
         self._calls: dict[Tag, Call] = {}
         """All that have not ended, those waiting included."""
+        self._caller: Ref | None = None
+        """Who sent the last call: there is one dispatcher, and it hears of threads that are held."""
 
     def on_start(self) -> None:
         scheduler = self.system.scheduler
         if not isinstance(scheduler, LoopScheduler):
             raise UsageError("a ToolPool starts real processes and tasks; it needs a LoopScheduler")
-        workers = self._workers = self._make_workers(scheduler.loop, self._ended, self._start_next)
+        workers = self._workers = self._make_workers(scheduler.loop, self._ended, self._start_next, self._held)
         # However this incarnation ends, its processes end with it: `on_stop` is not called for a crash or a kill.
         self.system.watch(self.ref, lambda _down: self._let_go(workers))
 
@@ -139,6 +144,7 @@ class ToolPool(Actor):
 
     def _start_call(self, message: StartCall) -> None:
         run = message.run
+        self._caller = message.reply_to
         if run.tag in self._calls:
             logger.warning("call is already running, sent twice: %s", run.tag)
             return
@@ -199,8 +205,9 @@ class ToolPool(Actor):
             self._tell_outcome(call, result, output)
         self._start_next()
 
-    def _count_abandoned(self, _message: CountAbandoned) -> Counter[ToolName]:
-        return Counter() if self._workers is None else self._workers.abandoned
+    def _held(self, name: ToolName, count: int) -> None:
+        if self._caller is not None:
+            self._caller.tell_control(ThreadsHeld(name, count))
 
     def _tell_outcome(self, call: Call, result: Result, output: str) -> None:
         if call.timer is not None:
@@ -228,5 +235,4 @@ _HANDLERS: Final[Mapping[type, Callable[[ToolPool, Any], Any]]] = {
     _StopCallAgain: ToolPool._stop_call,
     _DeadlinePassed: ToolPool._deadline_passed,
     _GraceOver: ToolPool._grace_over,
-    CountAbandoned: ToolPool._count_abandoned,
 }

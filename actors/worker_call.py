@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
@@ -39,16 +38,15 @@ class Call:
 Ended = Callable[[Call, Result, str], None]
 """Told once a call has ended and whatever ran it is free or gone: the call, its result, what it had printed."""
 
+Held = Callable[[ToolName, int], None]
+"""Told when calls of a tool that were given up hold another number of threads than before: the tool and the number."""
+
 Room = Callable[[], None]
 """Told when there is room again, or more of it, for another reason than an ended call."""
 
 
 class Workers(Protocol):
     """Those who run calls in one way. All methods are called on the control loop and return at once."""
-
-    @property
-    def abandoned(self) -> Counter[ToolName]:
-        """Calls per tool that were given up and still hold a thread."""
 
     def has_room(self) -> bool:
         """May a call start now?"""

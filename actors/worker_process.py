@@ -10,7 +10,6 @@ import asyncio
 import os
 import signal
 import uuid
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -22,7 +21,6 @@ from callboard.actors.worker_frames import Ask, Reply, Told
 from callboard.actors.worker_handle import ChildHandle
 from callboard.actors.worker_launch import ForkServerProcess, why_not
 from callboard.protocol.errors import UsageError
-from callboard.protocol.ids import ToolName
 from callboard.protocol.limits import TOOL_MEMORY_BYTES
 from callboard.protocol.tools import FailureCode, ToolFailure
 
@@ -80,11 +78,6 @@ class ProcessWorkers:
         self._look: asyncio.TimerHandle | None = None
         self._why_not = why_not()
         self._keep_warm()
-
-    @property
-    def abandoned(self) -> Counter[ToolName]:
-        """None, ever: processes are killed."""
-        return Counter()
 
     def has_room(self) -> bool:
         """A child is idle, or one more is allowed; not while a lost fork server is still dying."""

@@ -18,12 +18,12 @@ import orjson
 from callboard.actors.kernel import Actor, ActorSystem, LoopScheduler, Ref
 from callboard.actors.tools.context import ToolContext
 from callboard.actors.tools.decorator import Tool
-from callboard.actors.worker import StartCall, StopCall, ToolPool
+from callboard.actors.worker import StartCall, StopCall, ThreadsHeld, ToolPool
 from callboard.actors.worker_process import ProcessOptions
 from callboard.protocol.commands import RunTool
 from callboard.protocol.errors import RuntimeFailure
 from callboard.protocol.events import ToolCallEnd, ToolCallStarted
-from callboard.protocol.ids import CallId, MessageId, RequestId, Tag
+from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
 from callboard.protocol.limits import CALL_BACKSTOP_SECONDS
 from callboard.protocol.tools import Isolation
 
@@ -62,11 +62,15 @@ class StagedCall:
 class _Audience(Actor):
     """Hands each event to its call."""
 
-    def __init__(self, calls: dict[Tag, StagedCall]) -> None:
+    def __init__(self, calls: dict[Tag, StagedCall], held_threads: dict[ToolName, int]) -> None:
         self._calls = calls
+        self._held_threads = held_threads
 
     def on_receive(self, message: Any) -> None:
-        self._calls[message.tag].add(message)
+        if isinstance(message, ThreadsHeld):
+            self._held_threads[message.name] = message.count
+        else:
+            self._calls[message.tag].add(message)
 
 
 class ToolStage:
@@ -77,7 +81,9 @@ class ToolStage:
         self.system = ActorSystem(self.scheduler)
         self._options = options
         self._calls: dict[Tag, StagedCall] = {}
-        self._audience = self.system.spawn(lambda: _Audience(self._calls), "audience")
+        self.held_threads: dict[ToolName, int] = {}
+        """By tool: threads that calls which have ended still hold."""
+        self._audience = self.system.spawn(lambda: _Audience(self._calls, self.held_threads), "audience")
         self._pools: dict[Isolation, Ref] = {}
         self._numbers = itertools.count(1)
 

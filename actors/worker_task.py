@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Final
 
 from callboard.actors.tools.invoke import Result
-from callboard.actors.worker_call import Call, Ended, Room
+from callboard.actors.worker_call import Call, Ended, Held, Room
 from callboard.actors.worker_hop import Hop
 from callboard.actors.worker_task_loop import Job, ToolLoop
 from callboard.protocol.ids import ToolName
@@ -29,24 +29,22 @@ CLOSE_SECONDS: Final = 1.0
 class TaskWorkers:
     """The loop in use, and those given up that still have calls."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, ended: Ended, _room: Room) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, ended: Ended, _room: Room, held: Held) -> None:
         self._control = loop
         self._ended = ended
+        self._held = held
         self._results: Hop[tuple[Job, Result]] = Hop(loop, self._finished)
         self._gone: Hop[ToolLoop] = Hop(loop, self._loop_gone)
         self._made = 0
         self._loops: set[ToolLoop] = set()
         self._running: dict[Call, Job] = {}
-        self._stuck: dict[Job, ToolName] = {}
+        self._stuck: set[Job] = set()
+        """Given up, and still on the thread of its loop."""
+        self._holding: Counter[ToolName] = Counter()
         self._look: asyncio.TimerHandle | None = None
         self._seen_batches = -1
         self._closed: Callable[[], None] | None = None
         self._current = self._new_loop()
-
-    @property
-    def abandoned(self) -> Counter[ToolName]:
-        """Calls per tool that were given up and still hold a thread."""
-        return Counter(self._stuck.values())
 
     def has_room(self) -> bool:
         """The loop takes any number, within reason."""
@@ -70,7 +68,8 @@ class TaskWorkers:
         if job is None:
             return
         job.given_up = True
-        self._stuck[job] = call.tool.name
+        self._stuck.add(job)
+        self._count(job, 1)
         self._give_up(job.loop)
         job.loop.break_off(job)
         self._ended(call, call.tool.invoker.lost(), "")
@@ -121,16 +120,26 @@ class TaskWorkers:
 
     def _finished(self, ended: tuple[Job, Result]) -> None:
         job, result = ended
-        self._stuck.pop(job, None)
+        self._free(job)
         if self._running.pop(job.call, None) is not None:
             self._ended(job.call, result, "")
 
     def _loop_gone(self, loop: ToolLoop) -> None:
         self._loops.discard(loop)
         for job in [job for job in self._stuck if job.loop is loop]:
-            del self._stuck[job]
+            self._free(job)
         if not self._loops:
             self._all_gone()
+
+    def _free(self, job: Job) -> None:
+        if job in self._stuck:
+            self._stuck.remove(job)
+            self._count(job, -1)
+
+    def _count(self, job: Job, change: int) -> None:
+        name = job.call.tool.name
+        self._holding[name] += change
+        self._held(name, self._holding[name])
 
     def _all_gone(self) -> None:
         if self._closed is not None:

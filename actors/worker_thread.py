@@ -1,7 +1,7 @@
 """Thread workers: for tools that need the host's own objects. A thread cannot be killed.
 
 At its deadline the call ends and the thread is abandoned: it goes on until its code returns, which nobody hears. It is
-counted per tool until then, so that the dispatcher can withdraw a tool that collects them.
+counted per tool until then; the dispatcher withdraws a tool that collects them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Final
 
 from callboard.actors.tools.invoke import Result
-from callboard.actors.worker_call import Call, Ended, Room
+from callboard.actors.worker_call import Call, Ended, Held, Room
 from callboard.actors.worker_hop import Hop
 from callboard.protocol.ids import ToolName
 
@@ -41,20 +41,17 @@ class WorkerThread:
 class ThreadWorkers:
     """Threads that run, that wait, and that are abandoned."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, ended: Ended, room: Room) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, ended: Ended, room: Room, held: Held) -> None:
         self._ended = ended
         self._room = room
+        self._held = held
         self._results: Hop[tuple[WorkerThread, Call, Result]] = Hop(loop, self._finished)
         self._made = 0
         self._idle: list[WorkerThread] = []
         self._running: dict[Call, WorkerThread] = {}
         self._abandoned: dict[Call, WorkerThread] = {}
+        self._holding: Counter[ToolName] = Counter()
         self._is_closed = False
-
-    @property
-    def abandoned(self) -> Counter[ToolName]:
-        """Calls per tool that were given up and still hold a thread."""
-        return Counter(call.tool.name for call in self._abandoned)
 
     def has_room(self) -> bool:
         """A thread is idle, or one more is allowed."""
@@ -73,6 +70,7 @@ class ThreadWorkers:
         """Abandon the thread."""
         if (thread := self._running.pop(call, None)) is not None:
             self._abandoned[call] = thread
+            self._count(call.tool.name, 1)
             self._ended(call, call.tool.invoker.lost(), "")
 
     def close(self, closed: Callable[[], None]) -> None:
@@ -97,4 +95,9 @@ class ThreadWorkers:
         if self._running.pop(call, None) is not None:
             self._ended(call, result, "")
         elif self._abandoned.pop(call, None) is not None:
+            self._count(call.tool.name, -1)
             self._room()
+
+    def _count(self, name: ToolName, change: int) -> None:
+        self._holding[name] += change
+        self._held(name, self._holding[name])

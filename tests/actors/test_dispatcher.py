@@ -21,9 +21,9 @@ from callboard.actors.dispatcher import (
     ToolWithdrawn,
 )
 from callboard.actors.kernel import ActorSystem, DeadLetterReason, SimulatedScheduler
-from callboard.actors.tool_health import FAILURE_BUDGET, WITHDRAWN_SECONDS
+from callboard.actors.tool_health import FAILURE_BUDGET, MAX_HELD_THREADS, WITHDRAWN_SECONDS
 from callboard.actors.tools import Tool, tool
-from callboard.actors.worker import StartCall, StopCall
+from callboard.actors.worker import StartCall, StopCall, ThreadsHeld
 from callboard.protocol.commands import AskApproval, CancelTool, RunTool, WithdrawApproval
 from callboard.protocol.errors import UsageError
 from callboard.protocol.events import (
@@ -65,6 +65,7 @@ class Backstage:
         tools: tuple[Tool[..., Any], ...] = (look, write),
         approver: Approver | None = None,
         policy: Policy | None = None,
+        failure_budget: int | None = FAILURE_BUDGET,
     ) -> None:
         self.system = system
         self.scheduler = system.scheduler
@@ -73,7 +74,14 @@ class Backstage:
         self.pool = Probed(system, "pool", self._in_pool)
         pools = {(isolation, latency): self.pool.ref for isolation in Isolation for latency in Latency}
         self.ref = system.spawn(
-            lambda: ToolDispatcher(tools, pools, approver or NobodyToAsk(), policy or Policy(), self.telemetry.ref),
+            lambda: ToolDispatcher(
+                tools,
+                pools,
+                approver or NobodyToAsk(),
+                policy or Policy(),
+                self.telemetry.ref,
+                failure_budget=failure_budget,
+            ),
             "dispatcher",
         )
         self.run()
@@ -287,6 +295,51 @@ def test_a_failed_probe_withdraws_at_once_for_twice_as_long(backstage: Backstage
     backstage.run(WITHDRAWN_SECONDS * 3 - 1)
     assert offered(backstage) == ["write"]
     backstage.run(WITHDRAWN_SECONDS * 3)
+    assert offered(backstage) == ["look", "write"]
+
+
+def test_withdrawal_refuses_what_is_waiting_and_lets_what_runs_end(backstage: Backstage) -> None:
+    for call_id in "abcde":
+        backstage.dispatch(call_id)
+        backstage.say(crashed(call_id))
+    for call_id in "fghi":
+        backstage.dispatch(call_id)
+    assert backstage.running()[5:] == ["f", "g"]
+    backstage.say(crashed("f"))
+    assert sorted(backstage.failures()[5:]) == [
+        ("f", FailureCode.CRASHED),
+        ("h", FailureCode.WITHDRAWN),
+        ("i", FailureCode.WITHDRAWN),
+    ]
+    backstage.say(completed("g"))
+    assert backstage.session.heard[-1] == completed("g")
+    assert backstage.running()[5:] == ["f", "g"]
+
+
+def test_a_tool_that_holds_too_many_threads_is_withdrawn_until_some_have_returned(backstage: Backstage) -> None:
+    def held(count: int) -> list[str]:
+        backstage.say(ThreadsHeld(ToolName("look"), count))
+        return offered(backstage)
+
+    assert held(MAX_HELD_THREADS - 1) == ["look", "write"]
+    assert held(MAX_HELD_THREADS) == held(MAX_HELD_THREADS + 1) == ["write"]
+    backstage.dispatch("a")
+    assert backstage.failures() == [("a", FailureCode.WITHDRAWN)]
+    assert held(MAX_HELD_THREADS) == ["write"]
+    assert held(MAX_HELD_THREADS - 1) == ["look", "write"]
+    assert [type(event) for event in backstage.telemetry.heard] == [ToolWithdrawn, ToolRestored]
+
+
+def test_threads_of_a_lost_pool_are_no_longer_held_against_its_tools(backstage: Backstage) -> None:
+    backstage.say(ThreadsHeld(ToolName("look"), MAX_HELD_THREADS))
+    backstage.pool.ref.tell("crash")
+    backstage.run()
+    assert offered(backstage) == ["look", "write"]
+
+
+def test_without_a_budget_no_tool_is_withdrawn_for_its_failures(simulated: ActorSystem) -> None:
+    backstage = Backstage(simulated, failure_budget=None)
+    crash_until_withdrawn(backstage)
     assert offered(backstage) == ["look", "write"]
 
 

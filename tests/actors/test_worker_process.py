@@ -22,13 +22,14 @@ import pytest
 from pydantic import AfterValidator
 
 from callboard.actors.tools import ToolContext, tool
-from callboard.actors.worker import StopCall, Terminal
+from callboard.actors.worker import StopCall
 from callboard.actors.worker_process import ProcessOptions
 from callboard.actors.worker_stage import ToolStage
 from callboard.protocol.errors import ToolError
 from callboard.protocol.events import (
     ToolCallCancelled,
     ToolCallCompleted,
+    ToolCallEnd,
     ToolCallFailed,
     ToolCallStarted,
     ToolCallTimedOut,
@@ -103,7 +104,7 @@ def pids_in(output: str) -> list[int]:
     return [int(pid) for pid in re.findall(r"pid (\d+)", output)]
 
 
-def failure_of(event: Terminal) -> tuple[FailureCode, str]:
+def failure_of(event: ToolCallEnd) -> tuple[FailureCode, str]:
     assert isinstance(event, ToolCallFailed), event
     return event.failure.code, event.failure.message
 

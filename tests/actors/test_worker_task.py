@@ -13,17 +13,17 @@ from typing import Any
 import pytest
 
 from callboard.actors.tools import tool
-from callboard.actors.worker import CountAbandoned, Terminal
 from callboard.actors.worker_stage import ToolStage
 from callboard.protocol.events import (
     ToolCallCancelled,
     ToolCallCompleted,
+    ToolCallEnd,
     ToolCallFailed,
     ToolCallStarted,
     ToolCallTimedOut,
 )
 from callboard.protocol.limits import TOOL_GRACE_SECONDS
-from callboard.protocol.tools import FailureCode, Isolation
+from callboard.protocol.tools import FailureCode
 
 KILL_SECONDS = TOOL_GRACE_SECONDS + 0.5
 
@@ -49,7 +49,7 @@ async def wait_for_ever() -> None:
     await asyncio.Event().wait()
 
 
-def content_of(event: Terminal) -> object:
+def content_of(event: ToolCallEnd) -> object:
     assert isinstance(event, ToolCallCompleted), event
     return json.loads(event.content)
 
@@ -213,14 +213,13 @@ def test_a_call_that_blocks_in_c_is_counted_until_it_returns(stage: ToolStage) -
     async def block() -> None:
         release.wait(20)
 
-    pool = stage.pool(Isolation.TASK)
     assert isinstance(stage.start(block, "{}", timeout_seconds=0.1).wait(), ToolCallTimedOut)
-    assert pool.ask(CountAbandoned()) == {"block": 1}
+    assert stage.held_threads == {"block": 1}
     release.set()
     until = time.monotonic() + 5
-    while pool.ask(CountAbandoned()) and time.monotonic() < until:
+    while stage.held_threads[block.name] and time.monotonic() < until:
         stage.call(add, a=1, b=2)
-    assert pool.ask(CountAbandoned()) == {}
+    assert stage.held_threads == {"block": 0}
 
 
 def test_stopping_the_pool_ends_its_calls_with_one_outcome() -> None:

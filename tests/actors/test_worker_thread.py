@@ -10,10 +10,9 @@ from collections.abc import Iterator
 import pytest
 
 from callboard.actors.tools import tool
-from callboard.actors.worker import CountAbandoned
 from callboard.actors.worker_stage import ToolStage
 from callboard.protocol.events import ToolCallCancelled, ToolCallCompleted, ToolCallFailed, ToolCallTimedOut
-from callboard.protocol.tools import FailureCode, Isolation
+from callboard.protocol.tools import FailureCode
 
 
 @pytest.fixture
@@ -59,18 +58,17 @@ def test_at_its_deadline_the_call_ends_and_the_thread_is_counted_until_it_return
     def brief() -> int:
         return 1
 
-    pool = stage.pool(Isolation.THREAD)
     timed_out = stage.start(hang, "{}", timeout_seconds=0.1)
     cancelled = stage.start(hang, "{}", timeout_seconds=30)
     stage.stop(cancelled)
     assert isinstance(cancelled.wait(), ToolCallCancelled)
     assert isinstance(timed_out.wait(), ToolCallTimedOut)
-    assert pool.ask(CountAbandoned()) == {"hang": 2}
+    assert stage.held_threads == {"hang": 2}
     release.set()
-    until = time.monotonic() + 5
-    while pool.ask(CountAbandoned()) and time.monotonic() < until:
+    deadline = time.monotonic() + 5
+    while stage.held_threads[hang.name] and time.monotonic() < deadline:
         assert isinstance(stage.call(brief), ToolCallCompleted)
-    assert pool.ask(CountAbandoned()) == {}
+    assert stage.held_threads == {"hang": 0}
     assert len(timed_out.events) == len(cancelled.events) == 2
 
 
