@@ -21,12 +21,14 @@ class Histogram:
     max_seconds: float = 0.0
 
     def record(self, seconds: float) -> None:
+        """Count one duration."""
         self.counts[bisect_left(BUCKETS_SECONDS, seconds)] += 1
         self.total_seconds += seconds
         self.max_seconds = max(self.max_seconds, seconds)
 
     @property
     def count(self) -> int:
+        """How many there are."""
         return sum(self.counts)
 
     def quantile(self, share: float) -> float:

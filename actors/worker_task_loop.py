@@ -13,14 +13,10 @@ import logging
 import threading
 from typing import Final
 
+from callboard.actors.kernel.scheduler import new_event_loop
 from callboard.actors.tools.invoke import Result
 from callboard.actors.worker_call import Call
 from callboard.actors.worker_hop import Hop
-
-try:
-    from uvloop import new_event_loop
-except ImportError:  # the extra `uvloop` is not installed: asyncio's own loop does the same, slower
-    from asyncio import new_event_loop  # type: ignore[assignment]
 
 logger = logging.getLogger("callboard.tools")
 
@@ -51,7 +47,7 @@ class ToolLoop:
     def __init__(self, results: Hop[tuple[Job, Result]], gone: Hop[ToolLoop], name: str) -> None:
         self._results = results
         self._gone = gone
-        self._loop: asyncio.AbstractEventLoop = new_event_loop()
+        self._loop = new_event_loop()
         self._jobs: set[Job] = set()
         self._stopping = False
         self._over = False

@@ -21,6 +21,8 @@ class Replay:
 
 @dataclass(frozen=True, slots=True)
 class Text:
+    """What was said."""
+
     text: str
     replay: Replay | None = None
 
@@ -76,6 +78,8 @@ class SystemMessage:
 
 @dataclass(frozen=True, slots=True)
 class UserMessage:
+    """What a person said or showed."""
+
     parts: tuple[UserPart, ...]
 
     @classmethod

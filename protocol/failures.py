@@ -44,6 +44,7 @@ def _json(value: object) -> str:
 
 
 def unknown_tool(name: ToolName, offered: list[ToolName]) -> ToolFailure:
+    """The model called a tool that it was not offered."""
     known = ", ".join(sorted(offered)) or "none"
     return ToolFailure(
         name,
@@ -56,6 +57,7 @@ def unknown_tool(name: ToolName, offered: list[ToolName]) -> ToolFailure:
 
 
 def incomplete_call(name: ToolName, received: str) -> ToolFailure:
+    """Half a call, which is never run (I12)."""
     return ToolFailure(
         name,
         FailureCode.INCOMPLETE_CALL,
@@ -67,6 +69,7 @@ def incomplete_call(name: ToolName, received: str) -> ToolFailure:
 
 
 def repeated_call(name: ToolName, limit: int) -> ToolFailure:
+    """The same call once too often."""
     return ToolFailure(
         name,
         FailureCode.REPEATED,
@@ -76,6 +79,7 @@ def repeated_call(name: ToolName, limit: int) -> ToolFailure:
 
 
 def denied(name: ToolName, reason: str) -> ToolFailure:
+    """Policy or a person said no."""
     return ToolFailure(
         name,
         FailureCode.DENIED,
@@ -85,6 +89,7 @@ def denied(name: ToolName, reason: str) -> ToolFailure:
 
 
 def timed_out(name: ToolName, what: str) -> ToolFailure:
+    """Its deadline, or that of the request, passed."""
     return ToolFailure(
         name,
         FailureCode.TIMED_OUT,
@@ -94,10 +99,12 @@ def timed_out(name: ToolName, what: str) -> ToolFailure:
 
 
 def cancelled(name: ToolName, why: str) -> ToolFailure:
+    """It was stopped, or never sent."""
     return ToolFailure(name, FailureCode.CANCELLED, f"The call was cancelled: {why}")
 
 
 def outcome_unknown(name: ToolName) -> ToolFailure:
+    """It had begun, and nobody knows how it ended."""
     return ToolFailure(
         name,
         FailureCode.OUTCOME_UNKNOWN,
@@ -107,6 +114,7 @@ def outcome_unknown(name: ToolName) -> ToolFailure:
 
 
 def never_started(name: ToolName) -> ToolFailure:
+    """It was sent again and again, and never begun."""
     return ToolFailure(
         name,
         FailureCode.CRASHED,

@@ -11,6 +11,8 @@ Signature = tuple[ToolName, str]
 
 
 class Repetition(Enum):
+    """What to do about a call that came before."""
+
     NONE = auto()
     TELL = auto()
     """The call is not run; the model is told that it repeats itself."""

@@ -57,6 +57,8 @@ class Usage:
 
 
 class ToolChoiceMode(StrEnum):
+    """May the model call tools, and must it?"""
+
     AUTO = "auto"
     NONE = "none"
     REQUIRED = "required"
@@ -65,6 +67,8 @@ class ToolChoiceMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ToolChoice:
+    """Whether, and which, tool must be called."""
+
     mode: ToolChoiceMode = ToolChoiceMode.AUTO
     name: ToolName | None = None
     """The tool that must be called, with `NAMED`."""

@@ -11,6 +11,8 @@ from callboard.protocol.tools import Risk, ToolContract
 
 
 class Decision(StrEnum):
+    """What happens when a model wants to run a tool."""
+
     ALLOW = "allow"
     ASK = "ask"
     """A person (or the owner's callback) decides, never the model."""

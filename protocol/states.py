@@ -32,6 +32,8 @@ from callboard.protocol.events import (
 
 
 class RequestState(StrEnum):
+    """Where a request stands."""
+
     NEW = "new"
     CALLING_MODEL = "calling_model"
     """One model call is open, and no tool call."""
@@ -41,6 +43,8 @@ class RequestState(StrEnum):
 
 
 class CallState(StrEnum):
+    """Where a call stands."""
+
     REQUESTED = "requested"
     """The model asked; nothing has been decided yet. No call rests in this state."""
     AWAITING_APPROVAL = "awaiting_approval"

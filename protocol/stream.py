@@ -14,6 +14,8 @@ from callboard.protocol.model import FinishReason, Usage
 
 @dataclass(frozen=True, slots=True)
 class TextDelta:
+    """A piece of the answer."""
+
     text: str
     block: int = 0
     """Deltas of one kind that follow each other with the same `block` are one part."""
@@ -31,6 +33,8 @@ class ThinkingDelta:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallStart:
+    """The model begins a call; its arguments follow in deltas."""
+
     id: CallId
     name: ToolName
     replay: Replay | None = None
@@ -38,6 +42,8 @@ class ToolCallStart:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallDelta:
+    """A piece of a call's arguments, as JSON text."""
+
     id: CallId
     args_delta: str
 

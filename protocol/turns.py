@@ -16,6 +16,8 @@ from callboard.protocol.model import FinishReason, ModelResponse
 
 
 class Verdict(Enum):
+    """What to do about a turn of the model."""
+
     ANSWER = auto()
     RUN_CALLS = auto()
     GO_ON = auto()

@@ -35,6 +35,7 @@ def dumps(value: Any) -> bytes:
 
 
 def dumps_text(value: Any) -> str:
+    """`dumps`, as text."""
     return orjson.dumps(value).decode()
 
 

@@ -50,6 +50,8 @@ class SchemaLoss:
 
 @dataclass(frozen=True, slots=True)
 class AdaptedSchema:
+    """A schema in the words of one API, and what it cannot say in them."""
+
     schema: dict[str, Any]
     losses: tuple[SchemaLoss, ...] = ()
     strict: bool = False

@@ -18,6 +18,8 @@ class SseLimitError(ValueError):
 
 
 class ServerSentEvent(NamedTuple):
+    """One event of a stream."""
+
     event: str
     """The event's type; "" where the stream named none."""
     data: bytes

@@ -44,6 +44,8 @@ class _Related(NamedTuple):
 
 
 class Tile(NamedTuple):
+    """A stretch of a file that belongs to one symbol; `is_header` if it is what stands before the first member."""
+
     symbol: int
     start: int
     end: int

@@ -58,6 +58,8 @@ class EdgeRow:
 
 @dataclass(frozen=True, slots=True)
 class FileMetadata:
+    """What the index knows of a file: `path` is absolute, `digest` its hash when it was read."""
+
     path: str
     language: str
     size_bytes: int
@@ -109,6 +111,7 @@ class CodeIndex:
 
     @property
     def roots(self) -> tuple[str, ...]:
+        """The folders that are searched, absolute."""
         return self._roots
 
     def refresh(
@@ -261,6 +264,7 @@ class CodeIndex:
         return FileMetadata(*rows[0]) if rows else None  # type: ignore[arg-type]
 
     def close(self) -> None:
+        """Let go of the files; a vector that is being made is waited for."""
         if self._reranker is not None:
             self._reranker.close()
         with self._lock, self._store.reading():

@@ -136,6 +136,7 @@ def local_if_available() -> EmbedderFactory | None:
 
 
 def normalized(vectors: Vectors) -> Vectors:
+    """The same vectors, each of norm 1."""
     import numpy  # noqa: PLC0415  optional extra
 
     norms = numpy.linalg.norm(vectors, axis=1, keepdims=True)

@@ -20,6 +20,8 @@ CACHE_VARIABLE = "SEMBLE_GRAMMARS_CACHE_DIR"
 
 
 class Grammar(NamedTuple):
+    """The parser of a language and the query that finds its symbols."""
+
     parser: tree_sitter.Parser
     query: tree_sitter.Query
 

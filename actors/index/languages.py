@@ -10,6 +10,8 @@ from callboard.actors.index import language_queries as queries
 
 @dataclass(frozen=True, slots=True)
 class Language:
+    """One language, or kind of text."""
+
     name: str
     grammar: str = ""
     """Name in semble-grammars; empty for text without a grammar."""
@@ -71,6 +73,7 @@ SNIFF_BYTES = 16_384
 
 
 def by_name(name: str) -> Language:
+    """The language of this name; TEXT for an unknown one."""
     return _BY_NAME.get(name, TEXT)
 
 

@@ -42,6 +42,8 @@ class IndexBusyError(UsageError):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
+    """The folder of one index, and where each part of it is."""
+
     folder: Path
 
     @property

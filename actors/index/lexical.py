@@ -53,6 +53,8 @@ def name_stems(name: str) -> frozenset[str]:
 
 
 class Scored(NamedTuple):
+    """A chunk and its BM25 score."""
+
     chunk: int
     score: float
 
@@ -118,6 +120,8 @@ class LexicalIndex:
 
 
 class LexicalWriter:
+    """The writing side. Nothing is seen by readers before `commit`."""
+
     def __init__(self, index: LexicalIndex, writer: tantivy.IndexWriter) -> None:
         self._index = index
         self._writer = writer

@@ -54,6 +54,7 @@ def parse_file(
 
 
 def parse_content(file: FileStat, content: bytes, language: Language, read_at_ns: int) -> ParsedFile:
+    """Symbols, chunks and edges of a file whose content is at hand."""
     relative = os.path.relpath(file.path, file.root)
     lines = Lines(content)
     package = os.path.basename(file.root) if os.path.exists(f"{file.root}/__init__.py") else ""

@@ -44,6 +44,8 @@ _GENERATED_NAME = re.compile(r"(_pb2|_pb2_grpc|\.pb|\.generated|\.gen|_generated
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
+    """A hit with its BM25 score; `name_match` is the share of the question that its name covers, 0 to 1."""
+
     row: ChunkRow
     lexical: float
     name_match: float = 0.0

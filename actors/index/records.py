@@ -65,6 +65,8 @@ class FileStat:
 
 @dataclass(frozen=True, slots=True)
 class ParsedFile:
+    """All that is indexed of one file."""
+
     stat: FileStat
     language: str
     digest: bytes

@@ -48,6 +48,8 @@ BATCH = 500
 
 
 class KnownFile(NamedTuple):
+    """What the store remembers of a file, to see whether it has changed."""
+
     id: int
     size_bytes: int
     mtime_ns: int

@@ -48,6 +48,7 @@ def spawn(module: str) -> subprocess.Popen[bytes]:
 
 
 def send(stream: IO[bytes], value: object) -> None:
+    """Write one value; `receive` reads it at the other end."""
     data = pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
     stream.write(_HEADER.pack(len(data)))
     stream.write(data)

@@ -22,7 +22,7 @@ new_event_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
 with contextlib.suppress(ImportError):  # without the extra `uvloop` asyncio's own loop does the same, slower
     from uvloop import new_event_loop
 
-__all__ = ["TURN_SECONDS", "Executor", "LoopScheduler", "Run", "Scheduler", "Timer"]
+__all__ = ["TURN_SECONDS", "Executor", "LoopScheduler", "Run", "Scheduler", "Timer", "new_event_loop"]
 
 logger = logging.getLogger("callboard.kernel")
 

@@ -51,6 +51,9 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """The two checks that need Hypothesis, an optional extra: imported when they are asked for."""
-    if name in ("check_provider_adapter", "check_tool"):
+    if name not in ("check_provider_adapter", "check_tool"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
         return getattr(importlib.import_module("callboard.protocol.testing.checks"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    except ModuleNotFoundError as missing:
+        raise ImportError(f"{name} needs Hypothesis ({missing}): pip install 'callboard[testing]'") from missing

@@ -124,6 +124,8 @@ def _check_result(told: str, result: Any) -> None:
 
 
 class DecoderLike(Protocol):
+    """A decoder, by its shape: see callboard.providers.adapter."""
+
     def feed(self, data: bytes, /) -> list[StreamEvent]: ...
     def finish(self) -> list[StreamEvent]: ...
 

@@ -115,6 +115,7 @@ def seconds(longest: float = 12.0) -> st.SearchStrategy[float]:
 
 
 def tool_outcomes() -> st.SearchStrategy[ToolDoes]:
+    """What becomes of a run of a tool, all equally likely."""
     return st.sampled_from(ToolDoes)
 
 

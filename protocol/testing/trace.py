@@ -13,6 +13,8 @@ from callboard.protocol.testing.scenario import Scenario
 
 
 class Verb(StrEnum):
+    """What was done with an event or a command."""
+
     APPLIED = "applied"
     """The session took this event."""
     REFUSED = "refused"
@@ -25,6 +27,8 @@ class Verb(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
+    """One line of a trace: an event or a command, and when (virtual seconds)."""
+
     at: float
     verb: Verb
     value: Event | Command | None
