@@ -58,6 +58,8 @@ class OfferTools:
 
 @dataclass(frozen=True, slots=True)
 class ToolsOffered:
+    """The answer to OfferTools: what is registered and in good health, each with what the policy says of it."""
+
     tag: Tag
     offers: tuple[ToolOffer, ...]
 
