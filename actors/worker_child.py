@@ -18,6 +18,7 @@ from callboard.actors.tools.invoke import Invoker, shortened
 from callboard.actors.tools.shipping import unpack
 from callboard.actors.worker_frames import LENGTH, Order, Reply, decode_order, encode_reply
 from callboard.actors.worker_linux import die_with_parent, inherit_orphans
+from callboard.actors.worker_surroundings import Surroundings
 from callboard.protocol.tools import FailureCode, ToolFailure
 
 
@@ -75,6 +76,7 @@ class Child:
         self._calls = calls
         self._packed: dict[int, bytes] = {}
         self._tools: dict[int, Invoker] = {}
+        self._surroundings = Surroundings()
 
     def serve(self) -> None:
         """Run calls until the runtime closes the socket."""
@@ -103,14 +105,21 @@ class Child:
             return Reply(order.number, failure, spent=True)
         result = invoker.call(order.arguments, context)
         crashed = isinstance(result, ToolFailure) and result.code is FailureCode.CRASHED
-        return Reply(order.number, result, spent=crashed or _left_processes())
+        return Reply(order.number, result, spent=crashed or _left_processes() or not self._restored())
 
     def _invoker(self, order: Order) -> Invoker:
         invoker = self._tools.get(order.tool)
         if invoker is None:
             invoker = self._tools[order.tool] = Invoker(*unpack(self._packed[order.tool]))
             del self._packed[order.tool]
+            self._surroundings = Surroundings()
         return invoker
+
+    def _restored(self) -> bool:
+        try:
+            return self._surroundings.restore()
+        except BaseException:  # noqa: BLE001 - whatever the tool has done to this process, the next gets another
+            return False
 
     def _orders(self) -> Iterator[Order]:
         while len(head := self._read(LENGTH.size)) == LENGTH.size:
