@@ -7,13 +7,13 @@ only how an attempt ended, and decides whether there is another.
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from callboard.actors.kernel import Actor, MailboxFull, Ref, Rejected, Timer
+from callboard.actors.model_stream import FULL_PAUSE_SECONDS, Attempt, StreamDriver
 from callboard.protocol.commands import CallModel, StopModel
 from callboard.protocol.content import AssistantMessage, Message, SystemMessage, ToolMessage, UserMessage
 from callboard.protocol.errors import ErrorKind, UsageError
@@ -23,28 +23,10 @@ from callboard.protocol.model import ModelRequest, ModelResponse
 from callboard.protocol.stream import Error, Restarted, StreamEvent, TextDelta
 from callboard.providers.adapter import Provider
 from callboard.providers.rate_limit import RateLimiter
-from callboard.providers.response_builder import ResponseBuilder
 from callboard.providers.retry import RetryPolicy
 
 #: Close enough for a limit a minute; the difference is settled when the answer tells what was used.
 CHARS_PER_TOKEN = 4
-#: A session whose mailbox is full is tried again after this long: at 2 us a message it has emptied some thousands.
-FULL_PAUSE_SECONDS = 0.01
-
-Emit = Callable[[list[StreamEvent]], None]
-End = Callable[[ModelResponse], None]
-
-
-class Attempt(Protocol):
-    """One running model call."""
-
-    def cancel(self) -> object: ...
-
-
-class StreamDriver(Protocol):
-    """Runs one attempt: calls `emit` for each batch of events, then `end` exactly once (never after `cancel`)."""
-
-    def start(self, provider: Provider, request: ModelRequest, emit: Emit, end: End) -> Attempt: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,58 +260,8 @@ _HANDLERS: Mapping[type, Callable[[LlmManager, Any], None]] = {
 }
 
 
-class AsyncioDriver:
-    """Runs attempts as tasks of the runtime's own loop."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-
-    def start(self, provider: Provider, request: ModelRequest, emit: Emit, end: End) -> Attempt:
-        return self._loop.create_task(_read(provider, request, emit, end))
-
-
-async def _read(provider: Provider, request: ModelRequest, emit: Emit, end: End) -> None:
-    builder = ResponseBuilder()
-    try:
-        stream = provider.stream(request)
-        try:
-            async for events in stream:
-                builder.feed(events)
-                try:
-                    emit(events)
-                except MailboxFull:
-                    await _when_there_is_room(emit, events)
-        finally:
-            # Left early, it closes its connection now and not when the garbage collector finds it.
-            if isinstance(stream, AsyncGenerator):
-                await stream.aclose()
-        response = builder.response()
-    except UsageError as error:
-        response = _failed(ErrorKind.INVALID_REQUEST, str(error))
-    except BaseException as error:  # of a provider written by a user: its fault must not cost a hanging request
-        task = asyncio.current_task()
-        if isinstance(error, GeneratorExit) or (task is not None and task.cancelling()):
-            raise
-        response = _failed(ErrorKind.OTHER, f"the provider {provider.name} failed: {type(error).__name__}: {error}")
-    end(response)
-
-
-async def _when_there_is_room(emit: Emit, events: list[StreamEvent]) -> None:
-    """A session that is behind holds up its own stream. Its deadline bounds the wait: it ends the attempt."""
-    while True:
-        await asyncio.sleep(FULL_PAUSE_SECONDS)
-        try:
-            return emit(events)
-        except MailboxFull:
-            continue
-
-
 def _unread(_events: list[StreamEvent]) -> None:
     """The response builder has them."""
-
-
-def _failed(kind: ErrorKind, message: str) -> ModelResponse:
-    return ModelResponse(error=Error(kind, message))
 
 
 def text_length(message: Message) -> int:

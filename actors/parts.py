@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from callboard.actors.approvals import Approver
 from callboard.actors.kernel import ActorSystem, ChildSpec, LoopScheduler
-from callboard.actors.llm_manager import AsyncioDriver, LlmManager, Route
+from callboard.actors.llm_manager import LlmManager, Route
 from callboard.actors.metrics import Metrics
+from callboard.actors.model_stream import AsyncioDriver
 from callboard.actors.prompt import default_prompt
 from callboard.actors.settings import Settings
 from callboard.actors.spans import spans_where_installed

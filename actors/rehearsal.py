@@ -31,7 +31,8 @@ from callboard.actors.kernel import (
     Timer,
     start_child,
 )
-from callboard.actors.llm_manager import Attempt, Emit, End, LlmManager, Route
+from callboard.actors.llm_manager import LlmManager, Route
+from callboard.actors.model_stream import Attempt, Emit, End
 from callboard.actors.session import Question, RequestSession, Staff
 from callboard.actors.spans import NoSpans
 from callboard.actors.telemetry import Telemetry

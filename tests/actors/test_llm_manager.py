@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable
 from functools import partial
 from itertools import pairwise
@@ -11,19 +10,9 @@ from typing import Any
 import pytest
 from support.probes import Probe, Probed
 
-from callboard.actors.kernel import ActorSystem, ChildSpec, MailboxFull, Ref, SimulatedScheduler, Supervisor, Timer
-from callboard.actors.llm_manager import (
-    Attempt,
-    Emit,
-    End,
-    LlmManager,
-    Route,
-    StartModel,
-    _AttemptEnded,
-    _read,
-    _TellAgain,
-    text_length,
-)
+from callboard.actors.kernel import ActorSystem, ChildSpec, Ref, SimulatedScheduler, Supervisor, Timer
+from callboard.actors.llm_manager import LlmManager, Route, StartModel, _AttemptEnded, _TellAgain, text_length
+from callboard.actors.model_stream import Attempt, Emit, End
 from callboard.protocol.commands import CallModel, StopModel
 from callboard.protocol.content import (
     AssistantMessage,
@@ -38,7 +27,7 @@ from callboard.protocol.errors import ErrorKind, UsageError
 from callboard.protocol.events import ModelFailed, ModelResponded, ModelStreamed
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
 from callboard.protocol.model import ModelRequest, ModelResponse, Usage
-from callboard.protocol.stream import Error, Restarted, StreamEvent, TextDelta
+from callboard.protocol.stream import Error, Restarted, TextDelta
 from callboard.providers.adapter import Provider
 from callboard.providers.errors import make_error
 from callboard.providers.rate_limit import RateLimiter
@@ -341,79 +330,6 @@ def test_a_session_whose_mailbox_is_full_costs_nobody_else(simulated: ActorSyste
     desk.run()
     assert type(heard[-1]) is ModelResponded
     assert simulated.statistics().restarts == 0
-
-
-# -- the real driver
-
-
-def read(provider: Any, emit: Emit = lambda _: None) -> ModelResponse:
-    ends: list[ModelResponse] = []
-    asyncio.run(_read(provider, ModelRequest("m", ()), emit, ends.append))
-    (response,) = ends
-    return response
-
-
-class Rogue:
-    name = "rogue"
-
-    def __init__(self, error: BaseException) -> None:
-        self._error = error
-
-    async def stream(self, request: ModelRequest, /) -> Any:
-        yield [TextDelta("so far")]
-        raise self._error
-
-
-@pytest.mark.parametrize("error", [asyncio.CancelledError("mine"), SystemExit(2), KeyboardInterrupt(), OSError("no")])
-def test_whatever_a_provider_raises_is_a_failed_answer(error: BaseException) -> None:
-    response = read(Rogue(error))
-    assert response.error is not None
-    assert response.error.kind is ErrorKind.OTHER
-    assert f"the provider rogue failed: {type(error).__name__}" in response.error.message
-
-
-def test_a_usage_error_of_a_provider_is_an_invalid_request() -> None:
-    response = read(Rogue(UsageError("no images here")))
-    assert response.error == Error(ErrorKind.INVALID_REQUEST, "no images here")
-
-
-def test_a_stream_without_an_end_is_no_answer() -> None:
-    class Endless(Rogue):
-        async def stream(self, request: ModelRequest, /) -> Any:
-            yield [TextDelta("so far")]
-
-    assert read(Endless(OSError())).error is not None
-
-
-def test_a_cancelled_attempt_tells_nobody() -> None:
-    ends: list[ModelResponse] = []
-
-    async def main() -> None:
-        provider = Scripted([ScriptedTurn("late", first_delay_seconds=60.0)])
-        task = asyncio.ensure_future(_read(provider, ModelRequest("m", ()), lambda _: None, ends.append))
-        await asyncio.sleep(0)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    asyncio.run(main())
-    assert not ends
-
-
-def test_a_full_session_holds_up_its_stream_and_loses_nothing() -> None:
-    taken: list[StreamEvent] = []
-    turned_away: list[list[StreamEvent]] = []
-
-    def emit(events: list[StreamEvent]) -> None:
-        if len(turned_away) < 3:
-            turned_away.append(events)
-            raise MailboxFull("full")
-        taken.extend(events)
-
-    response = read(Scripted([ScriptedTurn("abc", chunk_chars=1)]), emit)
-    assert response.text == "abc"
-    assert [event.text for event in taken if isinstance(event, TextDelta)] == ["a", "b", "c"]
-    assert len(turned_away) == 3
 
 
 def test_text_length_counts_what_becomes_tokens() -> None:
