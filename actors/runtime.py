@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import uuid
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -100,8 +101,8 @@ class Runtime:
         """Cancel what runs, stop the tree in reverse order of its start, and end the thread."""
         with self._changing:
             running, self._running = self._running, None
-            if running is not None:
-                running.close()
+            if running is not None and running.process_id == os.getpid():
+                running.close()  # in a fork of its process there is nothing to end: threads are not forked
 
     def __enter__(self) -> Self:
         return self.start()
@@ -236,15 +237,19 @@ class Runtime:
         return self._live().system.dead_letters.list()
 
     def _live(self) -> _Running:
-        if self._running is None:
+        running = self._running
+        if running is None:
             raise UsageError("this runtime is not running; use it as `with Runtime(...) as runtime:`, or call start()")
-        return self._running
+        if running.process_id != os.getpid():
+            raise UsageError("this runtime was started before its process was forked; make a new one after the fork")
+        return running
 
 
 class _Running:
     """A started runtime: the thread, the tree and the requests that are open."""
 
     def __init__(self, parts: Parts, approver: Approver) -> None:
+        self.process_id = os.getpid()
         self._parts = parts
         self._approver = approver
         self._scheduler = LoopScheduler("callboard").start()

@@ -532,3 +532,24 @@ def test_stopped_processes_are_gone(tmp_path: Path) -> None:
         reply = runtime.ask_sync("go")
     number = int(reply.messages[2].content)  # type: ignore[union-attr]
     assert not Path(f"/proc/{number}").exists()
+
+
+def test_a_fork_of_the_host_is_told_to_make_a_runtime_of_its_own() -> None:
+    """The fork has no loop thread: `ask_sync` waited for ever."""
+    with Runtime(settings_for()) as runtime:
+        read_end, write_end = os.pipe()
+        child = os.fork()
+        if child == 0:
+            signal.alarm(10)
+            with contextlib.suppress(UsageError):
+                runtime.ask_sync("hello?")
+                os._exit(1)
+            runtime.stop()
+            with Runtime(settings_for()) as own:
+                os.write(write_end, own.ask_sync("from the fork").text.encode())
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        os.close(write_end)
+        with open(read_end) as said:
+            assert said.read() == "from the fork"
+        assert runtime.ask_sync("still here").text == "still here"
