@@ -5,19 +5,21 @@ from __future__ import annotations
 import inspect
 import math
 import re
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cached_property
+from functools import cached_property, wraps
 from typing import Any, Final, Generic, overload
 
 from typing_extensions import ParamSpec, TypeVar
 
+from callboard.actors.tools.context import ToolContext
 from callboard.actors.tools.invoke import Invoker
 from callboard.actors.tools.schema import Signature, describe, read_signature
 from callboard.actors.tools.shipping import pack
 from callboard.protocol.errors import UsageError
-from callboard.protocol.ids import ToolName
+from callboard.protocol.ids import MessageId, RequestId, Tag, ToolName
 from callboard.protocol.limits import DEFAULT_TOOL_TIMEOUT_SECONDS, MAX_TOOL_TIMEOUT_SECONDS
 from callboard.protocol.tools import Isolation, Latency, Risk, ToolContract, ToolDefinition
 
@@ -52,6 +54,26 @@ class Tool(Generic[P, R]):
     def invoker(self) -> Invoker:
         """The tool ready to be called, in this process. Making it builds validators, 1 ms: ask for it off the loop."""
         return Invoker(self.name, self.function, self.signature)
+
+    @property
+    def alone(self) -> Callable[..., R]:
+        """The function for a call outside of a runtime: its ToolContext, where it takes one, is made up."""
+        function: Callable[..., R] = self.function
+        hidden = self.signature.context_parameter
+        if not hidden:
+            return function
+
+        @wraps(function)
+        def alone(*args: Any, **kwargs: Any) -> R:
+            tag = Tag(RequestId("alone"), MessageId("alone"))
+            context: Any = ToolContext(tag, "alone", time.monotonic() + self.contract.timeout_seconds)
+            return function(*args, **kwargs, **{hidden: context})
+
+        shown = inspect.signature(function)
+        left = [parameter for parameter in shown.parameters.values() if parameter.name != hidden]
+        alone.__signature__ = shown.replace(parameters=left)  # type: ignore[attr-defined]
+        alone.__annotations__ = {name: kind for name, kind in function.__annotations__.items() if name != hidden}
+        return alone
 
     def check(self) -> None:
         """Raise UsageError if the tool cannot run where its contract says; ask when it is registered.
@@ -132,7 +154,9 @@ def tool(
 
 def _name_of(function: Callable[..., Any], name: str) -> str:
     if not inspect.isfunction(function) and not inspect.ismethod(function):
-        raise UsageError(f"@tool needs a function, not {type(function).__name__}; options are given by name")
+        raise UsageError(
+            f"@tool needs a function, not {type(function).__name__}; put a def around it (and give options by name)"
+        )
     known_as = name or getattr(function, "__name__", "")
     if not NAME.fullmatch(known_as):
         raise UsageError(

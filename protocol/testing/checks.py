@@ -9,7 +9,7 @@ import asyncio
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, get_type_hints
 
 import orjson
 from hypothesis import HealthCheck, given, settings
@@ -39,6 +39,9 @@ from callboard.protocol.tools import ToolDefinition
 #: What OpenAI and Anthropic take as a tool's name; Gemini takes more.
 _TOOL_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
+#: The schema and the function do not speak of the same arguments: the tool would never run.
+_OTHER_ARGUMENTS: Final = {"missing_argument", "missing_keyword_only_argument", "unexpected_keyword_argument"}
+
 
 def _quiet(examples: int) -> settings:
     return settings(
@@ -66,14 +69,17 @@ def definition_of(tool: Callable[..., Any]) -> ToolDefinition:
 def check_tool(tool: Callable[..., Any], *, examples: int = 100) -> None:
     """Call a tool with whatever its schema lets a model send.
 
-    It must return something that can be written as JSON, of at most MAX_RESULT_BYTES, or raise ToolError; any other
-    exception is a fault of the tool: the model would be told nothing that it can act on. `tool` is a callboard Tool or
-    any function; it is called here and now, without isolation, so give it a harmless world.
+    It must return what it declares, something that can be written as JSON, of at most MAX_RESULT_BYTES, or raise
+    ToolError; any other exception is a fault of the tool: the model would be told nothing that it can act on. `tool` is
+    a callboard Tool or any function; it is called here and now, without isolation, so give it a harmless world. What
+    the runtime knows (a ToolContext) is made up.
     """
     definition = definition_of(tool)
     assert _TOOL_NAME.fullmatch(definition.name), f"{definition.name!r} is no name that all providers take"
     assert definition.description, f"{definition.name} has no description: the model cannot know what it is for"
-    function = _adapted(getattr(tool, "function", tool))
+    plain = getattr(tool, "function", tool)
+    function = _adapted(getattr(tool, "alone", plain))
+    declared = TypeAdapter(get_type_hints(plain, include_extras=True).get("return", Any))
 
     @_quiet(examples)
     @given(schema_values(definition.parameters))
@@ -87,12 +93,12 @@ def check_tool(tool: Callable[..., Any], *, examples: int = 100) -> None:
             return
         except ValidationError as error:
             # The tool's own validators are stricter than its schema: the model is told, and the tool was not run.
-            if not error.title.startswith("call["):
+            if not error.title.startswith("call[") or _OTHER_ARGUMENTS & {fault["type"] for fault in error.errors()}:
                 raise AssertionError(f"{told} raised {error}") from error
             return
         except BaseException as error:  # whatever a tool does, SystemExit too, is the finding
             raise AssertionError(f"{told} raised {type(error).__name__}: {error}") from error
-        _check_result(told, result)
+        _check_result(told, result, declared)
 
     try_arguments()
 
@@ -110,9 +116,11 @@ def _json(value: Any) -> str:
     return orjson.dumps(value).decode()
 
 
-def _check_result(told: str, result: Any) -> None:
+def _check_result(told: str, result: Any, declared: TypeAdapter[Any]) -> None:
     try:
-        written = TypeAdapter(Any).dump_json(result)
+        written = declared.dump_json(declared.validate_python(result))
+    except ValidationError as error:
+        raise AssertionError(f"{told} returned {result!r:.80}, which is not what it declares: {error}") from error
     except ValueError as error:
         raise AssertionError(f"{told} returned {result!r:.80}, which is no JSON: {error}") from error
     assert len(written) <= MAX_RESULT_BYTES, (

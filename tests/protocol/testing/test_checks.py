@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from pydantic import AfterValidator, BaseModel, Field, TypeAdapter
 
+from callboard.actors.tools import ToolContext, tool
 from callboard.protocol.commands import RunTool
 from callboard.protocol.errors import ErrorKind, ToolError, UsageError
 from callboard.protocol.ids import CallId, ToolName
@@ -108,6 +109,29 @@ def undocumented(x: int) -> int:
     return x
 
 
+def breaks_its_word(x: int) -> int:
+    """A number."""
+    return "many"  # type: ignore[return-value]
+
+
+@tool
+def asks_the_runtime(x: int, context: ToolContext) -> float:
+    """Was never run: its context is no argument of the schema, and the kit took that for a refusal."""
+    return context.remaining_seconds / x
+
+
+class SaysOtherwise:
+    """A tool whose definition is of another function."""
+
+    definition = ToolDefinition(ToolName("says"), "x", {"type": "object", "properties": {}})
+
+    @staticmethod
+    def function(y: int) -> int:
+        return y
+
+    def __call__(self) -> None: ...
+
+
 @pytest.mark.parametrize(
     ("tool", "told"),
     [
@@ -116,6 +140,9 @@ def undocumented(x: int) -> int:
         (no_json, "which is no JSON"),
         (far_too_much, "at most 1000000 are sent"),
         (undocumented, "has no description"),
+        (breaks_its_word, "which is not what it declares"),
+        (asks_the_runtime, r'asks_the_runtime\(\{"x":0\}\) raised ZeroDivisionError'),
+        (SaysOtherwise(), "Missing required argument"),
     ],
 )
 def test_a_faulty_tool_is_found(tool: Any, told: str) -> None:
