@@ -20,9 +20,13 @@ def sentence(summary: RefreshSummary) -> str:
     """What a refresh did, for a person."""
     skipped = ", ".join(f"{count:,} {reason}" for reason, count in sorted(summary.skipped.items()))
     parts = [
-        f"{summary.indexed:,} files indexed, {summary.unchanged:,} unchanged, {summary.removed:,} removed",
-        f"{summary.symbols:,} symbols in {summary.files:,} files",
+        f"{_count(summary.indexed, 'file')} indexed, {summary.unchanged:,} unchanged, {summary.removed:,} removed",
+        f"{_count(summary.symbols, 'symbol')} in {_count(summary.files, 'file')}",
         f"skipped: {skipped}" if skipped else "",
         summary.note,
     ]
     return "; ".join(filter(None, parts))
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
