@@ -1,7 +1,7 @@
 """ToolDispatcher: takes the calls of all sessions and sees that each one gets its worker, its turn and one outcome.
 
 It owns the registry (what models are offered), the queue of each tool, the health of each tool and the approvals that
-wait. It runs nothing itself: pools do (worker.py). A call is in exactly one of two places, `queue` of its tool or
+wait. It runs nothing itself: pools do (worker/pool.py). A call is in exactly one of two places, `queue` of its tool or
 `running`, and leaves by exactly one terminal event.
 """
 
@@ -19,7 +19,7 @@ from callboard.actors.approvals import Approver, Verdict
 from callboard.actors.kernel import Actor, Down, ExitReason, MailboxFull, Ref, Rejected, Timer
 from callboard.actors.tool_health import FAILURE_BUDGET, ToolHealth
 from callboard.actors.tools import Tool, ToolContext
-from callboard.actors.worker import StartCall, StopCall, ThreadsHeld
+from callboard.actors.worker.pool import StartCall, StopCall, ThreadsHeld
 from callboard.protocol.commands import AskApproval, CancelTool, RunTool, WithdrawApproval
 from callboard.protocol.errors import UsageError
 from callboard.protocol.events import (

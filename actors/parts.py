@@ -23,8 +23,8 @@ from callboard.actors.telemetry import Telemetry
 from callboard.actors.tools import Tool
 from callboard.actors.tools.files import workspace_tools
 from callboard.actors.topology import Plan
-from callboard.actors.worker import ToolPool
-from callboard.actors.worker_process import ProcessOptions
+from callboard.actors.worker.pool import ToolPool
+from callboard.actors.worker.process import ProcessOptions
 from callboard.protocol.errors import UsageError
 from callboard.protocol.options import RequestOptions
 from callboard.protocol.tools import Isolation, Latency

@@ -39,7 +39,7 @@ from callboard.actors.telemetry import Telemetry
 from callboard.actors.tools import Tool
 from callboard.actors.tools.schema import read_signature
 from callboard.actors.topology import SESSION_CAPACITY, Plan, build
-from callboard.actors.worker import StartCall, StopCall
+from callboard.actors.worker.pool import StartCall, StopCall
 from callboard.protocol.commands import AskApproval, CallModel, Command
 from callboard.protocol.errors import ProtocolError
 from callboard.protocol.events import (

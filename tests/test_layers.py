@@ -30,8 +30,8 @@ OPTIONAL = {
 ONLY_CONNECTS = {"providers/transport.py"}
 ONLY_READS_ENVIRONMENT = {
     "actors/settings.py",
-    "actors/worker_launch.py",  # passes the harmless part of it on to its children
-    "actors/worker_surroundings.py",  # puts back what a tool has changed of it
+    "actors/worker/launch.py",  # passes the harmless part of it on to its children
+    "actors/worker/surroundings.py",  # puts back what a tool has changed of it
     "actors/index/grammars.py",  # sets a variable of the grammars' package
 }
 #: One idea a file: a longer one has two. (Functions: `max-complexity` and `max-statements` in ruff.toml.)

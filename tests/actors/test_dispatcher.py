@@ -23,7 +23,7 @@ from callboard.actors.dispatcher import (
 from callboard.actors.kernel import ActorSystem, DeadLetterReason, SimulatedScheduler
 from callboard.actors.tool_health import FAILURE_BUDGET, MAX_HELD_THREADS, WITHDRAWN_SECONDS
 from callboard.actors.tools import Tool, tool
-from callboard.actors.worker import StartCall, StopCall, ThreadsHeld
+from callboard.actors.worker.pool import StartCall, StopCall, ThreadsHeld
 from callboard.protocol.commands import AskApproval, CancelTool, RunTool, WithdrawApproval
 from callboard.protocol.errors import UsageError
 from callboard.protocol.events import (

@@ -4,7 +4,7 @@
                      |           '--> ending --> ended     (deadline or StopCall: asked, after a grace period killed)
                      '--> ended                            (deadline or StopCall)
 
-It decides when; how is the business of its workers (worker_process, worker_task, worker_thread).
+It decides when; how is the business of its workers (process.py, task.py, thread.py).
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from callboard.actors.kernel import Actor, LoopScheduler, MailboxFull, Ref
 from callboard.actors.tools.context import ToolContext
 from callboard.actors.tools.decorator import Tool
 from callboard.actors.tools.invoke import Result
-from callboard.actors.worker_call import Call, Ended, Ending, Held, Room, Workers
-from callboard.actors.worker_process import ProcessOptions, ProcessWorkers
-from callboard.actors.worker_task import TaskWorkers
-from callboard.actors.worker_thread import ThreadWorkers
+from callboard.actors.worker.call import Call, Ended, Ending, Held, Room, Workers
+from callboard.actors.worker.process import ProcessOptions, ProcessWorkers
+from callboard.actors.worker.task import TaskWorkers
+from callboard.actors.worker.thread import ThreadWorkers
 from callboard.protocol.commands import RunTool
 from callboard.protocol.errors import UsageError
 from callboard.protocol.events import (

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from callboard.actors.tools import tool
-from callboard.actors.worker_stage import ToolStage
+from callboard.actors.worker.stage import ToolStage
 from callboard.protocol.events import (
     ToolCallCancelled,
     ToolCallCompleted,

@@ -22,9 +22,9 @@ import pytest
 from pydantic import AfterValidator
 
 from callboard.actors.tools import ToolContext, tool
-from callboard.actors.worker import StopCall
-from callboard.actors.worker_process import ProcessOptions
-from callboard.actors.worker_stage import ToolStage
+from callboard.actors.worker.pool import StopCall
+from callboard.actors.worker.process import ProcessOptions
+from callboard.actors.worker.stage import ToolStage
 from callboard.protocol.errors import ToolError
 from callboard.protocol.events import (
     ToolCallCancelled,
@@ -493,7 +493,7 @@ def test_a_call_that_waits_in_vain_times_out_without_a_start() -> None:
 
 
 def test_more_waiting_calls_than_bounded_are_overloaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("callboard.actors.worker.MAX_WAITING_CALLS", 2)
+    monkeypatch.setattr("callboard.actors.worker.pool.MAX_WAITING_CALLS", 2)
     with ToolStage(ProcessOptions(max_children=1)) as stage:
         calls = [stage.start(hang, '{"how": "spins"}', timeout_seconds=30) for _ in range(4)]
         assert failure_of(calls[3].wait())[0] is FailureCode.OVERLOADED
@@ -504,7 +504,7 @@ def fork_servers() -> list[int]:
     listing = Path(f"/proc/{os.getpid()}/task")
     children = [pid for task in listing.iterdir() for pid in (task / "children").read_text().split()]
     commands = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children}
-    return [int(pid) for pid, command in commands.items() if b"worker_forkserver" in command]
+    return [int(pid) for pid, command in commands.items() if b"worker.forkserver" in command]
 
 
 def test_a_lost_fork_server_costs_its_calls_and_is_replaced(tmp_path: Path) -> None:
@@ -553,7 +553,7 @@ def test_children_that_are_not_needed_any_more_are_ended() -> None:
 
 
 def test_elsewhere_than_on_linux_a_call_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("callboard.actors.worker_launch.IS_LINUX", False)
+    monkeypatch.setattr("callboard.actors.worker.launch.IS_LINUX", False)
     with ToolStage() as stage:
         code, message = failure_of(stage.call(add, a=1, b=2))
     assert code is FailureCode.CRASHED

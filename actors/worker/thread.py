@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import Final
 
 from callboard.actors.tools.invoke import Result
-from callboard.actors.worker_call import Call, Ended, Held, Room
-from callboard.actors.worker_hop import Hop
+from callboard.actors.worker.call import Call, Ended, Held, Room
+from callboard.actors.worker.hop import Hop
 from callboard.protocol.ids import ToolName
 
 #: Threads per pool, abandoned ones included.

@@ -23,12 +23,13 @@ import time
 import traceback
 from typing import Final, NoReturn
 
-from callboard.actors import worker_child
 from callboard.actors.tools.context import ToolContext
 from callboard.actors.tools.invoke import Invoker
 from callboard.actors.tools.schema import read_signature
-from callboard.actors.worker_frames import REPORT, REQUEST, Ask, Told
-from callboard.actors.worker_linux import children, die_with_parent, inherit_orphans, marked
+from callboard.actors.worker.child import CallEnded
+from callboard.actors.worker.child import run as run_child
+from callboard.actors.worker.frames import REPORT, REQUEST, Ask, Told
+from callboard.actors.worker.linux import children, die_with_parent, inherit_orphans, marked
 from callboard.protocol.ids import MessageId, RequestId, Tag
 
 #: Orphans that do not die of SIGKILL at once (they are in an uninterruptible system call) are asked again this often.
@@ -99,8 +100,8 @@ class ForkServer:
         try:
             signal.set_wakeup_fd(-1)
             self._selector.close()
-            worker_child.run(call_socket, output, self._memory_bytes, self._pid)
-        except worker_child.CallEnded:
+            run_child(call_socket, output, self._memory_bytes, self._pid)
+        except CallEnded:
             os._exit(0)
         except BaseException:  # noqa: BLE001 - the fork must not return into the server's loop
             traceback.print_exc()
@@ -177,7 +178,7 @@ def _end_what_was_left(mark: str) -> None:
 
 
 def main(control: int, memory_bytes: int, heir_of: str) -> None:
-    """Run by `worker_launch` in a new interpreter."""
+    """Run by launch.py in a new interpreter."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for number in (signal.SIGCHLD, signal.SIGTERM):
         signal.signal(number, lambda *_: None)  # only to wake the selector

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from callboard.actors.worker_linux import children, marked
+from callboard.actors.worker.linux import children, marked
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="these are Linux's own files")
 

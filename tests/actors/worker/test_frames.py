@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from callboard.actors.tools.context import ToolContext
-from callboard.actors.worker_frames import (
+from callboard.actors.worker.frames import (
     LENGTH,
     MAX_REPLY_BYTES,
     REPLY,

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from typing import Final
 
 from callboard.actors.tools.invoke import Result
-from callboard.actors.worker_call import Call, Ended, Held, Room
-from callboard.actors.worker_hop import Hop
-from callboard.actors.worker_task_loop import Job, ToolLoop
+from callboard.actors.worker.call import Call, Ended, Held, Room
+from callboard.actors.worker.hop import Hop
+from callboard.actors.worker.task_loop import Job, ToolLoop
 from callboard.protocol.ids import ToolName
 
 #: Calls on the loop at a time: each some 10 kB; tools that wait for a network are what they are.
@@ -42,7 +42,7 @@ class TaskWorkers:
         """Given up, and still on the thread of its loop."""
         self._holding: Counter[ToolName] = Counter()
         self._look: asyncio.TimerHandle | None = None
-        self._seen_batches = -1
+        self._seen_progress: tuple[int, int] | None = None
         self._closed: Callable[[], None] | None = None
         self._current = self._new_loop()
 
@@ -88,7 +88,7 @@ class TaskWorkers:
 
     def _new_loop(self) -> ToolLoop:
         self._made += 1
-        self._seen_batches = -1
+        self._seen_progress = None
         loop = ToolLoop(self._results, self._gone, f"callboard-tools-{self._made}")
         self._loops.add(loop)
         return loop
@@ -97,8 +97,11 @@ class TaskWorkers:
         if not loop.given_up:
             if loop is self._current:
                 self._current = self._new_loop()
-                for job in loop.orders.take_back():
+                for job in loop.take_unbegun():
+                    job.task = None
                     self._move(job)
+                for order in loop.orders.take_back():
+                    self._move(order)
             loop.give_up()
 
     def _move(self, job: Job | None) -> None:
@@ -111,10 +114,11 @@ class TaskWorkers:
 
     def _look_at_loop(self) -> None:
         self._look = None
-        orders = self._current.orders
-        if orders.woken and orders.batches == self._seen_batches:
+        progress = self._current.progress
+        if progress is not None and progress == self._seen_progress:
             self._give_up(self._current)
-        self._seen_batches = orders.batches if orders.woken else -1
+            progress = None
+        self._seen_progress = progress
         if self._running:
             self._look = self._control.call_later(LOOK_SECONDS, self._look_at_loop)
 

@@ -16,9 +16,9 @@ from types import FrameType
 from callboard.actors.tools.context import ToolContext
 from callboard.actors.tools.invoke import Invoker, shortened
 from callboard.actors.tools.shipping import unpack
-from callboard.actors.worker_frames import LENGTH, Order, Reply, decode_order, encode_reply
-from callboard.actors.worker_linux import die_with_parent, inherit_orphans
-from callboard.actors.worker_surroundings import Surroundings
+from callboard.actors.worker.frames import LENGTH, Order, Reply, decode_order, encode_reply
+from callboard.actors.worker.linux import die_with_parent, inherit_orphans
+from callboard.actors.worker.surroundings import Surroundings
 from callboard.protocol.tools import FailureCode, ToolFailure
 
 

@@ -10,8 +10,8 @@ from typing import Final
 
 from callboard.actors.tools.decorator import Tool
 from callboard.actors.tools.invoke import Result
-from callboard.actors.worker_call import Call
-from callboard.actors.worker_frames import BrokenFrame, Order, Reply, ReplyDecoder, encode_order
+from callboard.actors.worker.call import Call
+from callboard.actors.worker.frames import BrokenFrame, Order, Reply, ReplyDecoder, encode_order
 from callboard.protocol.limits import MAX_TOOL_OUTPUT_BYTES
 
 #: One read of a child's socket or pipe; the default capacity of a pipe.

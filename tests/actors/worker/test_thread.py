@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from callboard.actors.tools import tool
-from callboard.actors.worker_stage import ToolStage
+from callboard.actors.worker.stage import ToolStage
 from callboard.protocol.events import ToolCallCancelled, ToolCallCompleted, ToolCallFailed, ToolCallTimedOut
 from callboard.protocol.tools import FailureCode
 
@@ -73,7 +73,7 @@ def test_at_its_deadline_the_call_ends_and_the_thread_is_counted_until_it_return
 
 
 def test_an_abandoned_thread_that_returns_makes_room(stage: ToolStage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules["callboard.actors.worker_thread"], "MAX_THREADS", 1)
+    monkeypatch.setattr(sys.modules["callboard.actors.worker.thread"], "MAX_THREADS", 1)
     release = threading.Event()
 
     @tool(isolation="thread")

@@ -13,8 +13,8 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from callboard.actors.worker_frames import REPORT, REQUEST, Ask, Told
-from callboard.actors.worker_linux import IS_LINUX
+from callboard.actors.worker.frames import REPORT, REQUEST, Ask, Told
+from callboard.actors.worker.linux import IS_LINUX
 
 logger = logging.getLogger("callboard.tools")
 
@@ -34,7 +34,7 @@ CLOSE_SECONDS: Final = 3.0
 _CODE: Final = """
 import sys
 sys.path[:] = {path!r}
-from callboard.actors.worker_forkserver import main
+from callboard.actors.worker.forkserver import main
 main({fd}, {memory}, {heir_of!r})
 """
 

@@ -18,8 +18,8 @@ import orjson
 from callboard.actors.kernel import Actor, ActorSystem, LoopScheduler, Ref
 from callboard.actors.tools.context import ToolContext
 from callboard.actors.tools.decorator import Tool
-from callboard.actors.worker import StartCall, StopCall, ThreadsHeld, ToolPool
-from callboard.actors.worker_process import ProcessOptions
+from callboard.actors.worker.pool import StartCall, StopCall, ThreadsHeld, ToolPool
+from callboard.actors.worker.process import ProcessOptions
 from callboard.protocol.commands import RunTool
 from callboard.protocol.errors import RuntimeFailure
 from callboard.protocol.events import ToolCallEnd, ToolCallStarted

@@ -15,8 +15,8 @@ from typing import Final
 
 from callboard.actors.kernel.scheduler import new_event_loop
 from callboard.actors.tools.invoke import Result
-from callboard.actors.worker_call import Call
-from callboard.actors.worker_hop import Hop
+from callboard.actors.worker.call import Call
+from callboard.actors.worker.hop import Hop
 
 logger = logging.getLogger("callboard.tools")
 
@@ -49,6 +49,9 @@ class ToolLoop:
         self._gone = gone
         self._loop = new_event_loop()
         self._jobs: set[Job] = set()
+        self._unbegun: dict[Job, None] = {}
+        """Those whose task has not taken its first step. Two threads take from it, and each job is taken once."""
+        self._begun = 0
         self._stopping = False
         self._over = False
         self.given_up = False
@@ -56,6 +59,21 @@ class ToolLoop:
         """A job the first time: start it. Again: cancel it. None: look whether there is a reason to go on."""
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
         self._thread.start()
+
+    @property
+    def progress(self) -> tuple[int, int] | None:
+        """If something waits for the loop, a value that changes as soon as it gets its turn; else None."""
+        if self.orders.woken or self._unbegun:
+            return self.orders.batches, self._begun
+        return None
+
+    def take_unbegun(self) -> list[Job]:
+        """Jobs that have not begun and will not here."""
+        jobs = []
+        with contextlib.suppress(KeyError):
+            while True:
+                jobs.append(self._unbegun.popitem()[0])
+        return jobs[::-1]
 
     def give_up(self) -> None:
         """No call will come any more; end when there is none left."""
@@ -93,16 +111,25 @@ class ToolLoop:
         elif job.task is not None:
             job.task.cancel()
         elif not job.given_up:
-            call = job.call
-            job.task = self._loop.create_task(call.tool.invoker.call_async(call.run.arguments, call.context))
+            job.task = self._loop.create_task(self._run(job))
             self._jobs.add(job)
+            self._unbegun[job] = None
             job.task.add_done_callback(lambda task: self._done(job, task))
+
+    async def _run(self, job: Job) -> Result:
+        call = job.call
+        if self._unbegun.pop(job, job) is job:
+            return call.tool.invoker.lost()  # it was taken away meanwhile, and runs elsewhere
+        self._begun += 1
+        return await call.tool.invoker.call_async(call.run.arguments, call.context)
 
     def _done(self, job: Job, task: asyncio.Task[Result]) -> None:
         self._jobs.discard(job)
+        self._unbegun.pop(job, None)
         # Cancelled before its first step, or CallEnded struck in our own code: the tool's result is lost either way.
         failed = task.cancelled() or task.exception() is not None
-        self._results.send((job, job.call.tool.invoker.lost() if failed else task.result()))
+        if job.loop is self:
+            self._results.send((job, job.call.tool.invoker.lost() if failed else task.result()))
         self._stop_if_done()
 
     def _stop_if_done(self) -> None:

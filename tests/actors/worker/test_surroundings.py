@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from callboard.actors.tools import Tool, tool
-from callboard.actors.worker_process import ProcessOptions
-from callboard.actors.worker_stage import ToolStage
+from callboard.actors.worker.process import ProcessOptions
+from callboard.actors.worker.stage import ToolStage
 from callboard.protocol.events import ToolCallCompleted
 
 

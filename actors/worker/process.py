@@ -16,10 +16,10 @@ from typing import Final
 
 from callboard.actors.tools.decorator import Tool
 from callboard.actors.tools.invoke import Result
-from callboard.actors.worker_call import Call, Ended, Room
-from callboard.actors.worker_frames import Ask, Reply, Told
-from callboard.actors.worker_handle import ChildHandle
-from callboard.actors.worker_launch import ForkServerProcess, why_not
+from callboard.actors.worker.call import Call, Ended, Room
+from callboard.actors.worker.frames import Ask, Reply, Told
+from callboard.actors.worker.handle import ChildHandle
+from callboard.actors.worker.launch import ForkServerProcess, why_not
 from callboard.protocol.errors import UsageError
 from callboard.protocol.limits import TOOL_MEMORY_BYTES
 from callboard.protocol.tools import FailureCode, ToolFailure
