@@ -108,6 +108,9 @@ class TaskWorkers:
         """Begin elsewhere what had not begun; an order to cancel stays with the task that it is for."""
         if job is None:
             return
+        if job.given_up:  # it never began, and holds nothing
+            self._free(job)
+            return
         if job.task is None:
             job.loop = self._current
         job.loop.orders.send(job)

@@ -206,6 +206,48 @@ def test_a_blocked_loop_is_left_at_once_and_its_calls_go_on_afterwards(stage: To
     assert content_of(beside.wait()) == "to its end"
 
 
+def test_calls_that_came_together_with_one_that_blocks_go_elsewhere(stage: ToolStage) -> None:
+    """Their tasks were made in the same turn of the loop; they waited for the blocker, at most to their deadline."""
+    gate, holding, release = threading.Event(), threading.Event(), threading.Event()
+
+    @tool
+    async def hold() -> None:
+        holding.set()
+        gate.wait(20)
+
+    @tool
+    async def block() -> str:
+        return "released" if release.wait(20) else "forgotten"
+
+    stage.start(hold, "{}")
+    assert holding.wait(10)
+    blocker = stage.start(block, "{}", timeout_seconds=30)
+    others = [stage.start(add, '{"a":1,"b":2}', timeout_seconds=15) for _ in range(3)]
+    gate.set()
+    assert [content_of(call.wait()) for call in others] == [3, 3, 3]
+    assert [len(call.events) for call in others] == [2, 2, 2]
+    assert len(blocker.events) == 1, "it still blocks its loop"
+    release.set()
+    assert content_of(blocker.wait()) == "released"
+
+
+def test_a_call_that_never_began_holds_no_thread(stage: ToolStage) -> None:
+    release, blocked = threading.Event(), threading.Event()
+
+    @tool
+    async def block() -> None:
+        blocked.set()
+        release.wait(20)
+
+    blocker = stage.start(block, "{}", timeout_seconds=30)
+    assert blocked.wait(10)
+    assert isinstance(stage.start(add, '{"a":1,"b":2}', timeout_seconds=0.01).wait(), ToolCallTimedOut)
+    assert content_of(stage.call(add, a=1, b=2)) == 3
+    assert not stage.held_threads.get(add.name)
+    release.set()
+    blocker.wait()
+
+
 def test_a_call_that_blocks_in_c_is_counted_until_it_returns(stage: ToolStage) -> None:
     release = threading.Event()
 
