@@ -20,7 +20,7 @@ from callboard.actors.index.records import digest
 from callboard.actors.index.refresh import Request, refresh, roots_of
 from callboard.actors.index.rerank import Reranker
 from callboard.actors.index.store import ChunkRow, SqliteStore, SymbolRow
-from callboard.actors.index.tokens import query_words
+from callboard.actors.index.tokens import kin_of, query_words
 from callboard.actors.index.updater import ProgressCallback, RefreshSummary
 from callboard.actors.index.vectors import VectorCache
 
@@ -178,7 +178,7 @@ class CodeIndex:
     def _ranked(self, query: str, k: int) -> list[tuple[float, Candidate]]:
         words = query_words(query)
         weights = dict.fromkeys(stems_of(" ".join(words)), 1.0)
-        found = self._lexical.search(weights, max(ranking.CANDIDATES, 2 * k))
+        found = self._lexical.search(weights, max(ranking.CANDIDATES, 2 * k), _kin(words))
         rows = self._store.chunks([each.chunk for each in found])
         candidates = [
             Candidate(rows[each.chunk], each.score, ranking.coverage(weights, name_stems(rows[each.chunk].name)))
@@ -300,6 +300,13 @@ def _text_of(row: ChunkRow) -> rerank.Text:
         digest(row.digest + row.canonical_path.encode()),
         lambda: f"{row.canonical_path}\n{read_span(row.path, row.start_byte, row.end_byte).decode('utf-8', 'replace')}",
     )
+
+
+def _kin(words: Sequence[str]) -> dict[str, list[str]]:
+    """For the stem of each word the stems of its family, but for those that are asked for themselves."""
+    asked = set(stems_of(" ".join(words)))
+    families = ((stems_of(word), stems_of(" ".join(kin_of(word)))) for word in words)
+    return {stem: [each for each in dict.fromkeys(kin) if each not in asked] for (stem,), kin in families}
 
 
 def _like(text: str) -> str:

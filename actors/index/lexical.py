@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
@@ -19,6 +19,9 @@ ANALYZER = "code"
 SMALL_HEAP_BYTES = 15_000_000
 #: For a first index: fewer, larger segments.
 LARGE_HEAP_BYTES = 60_000_000
+#: What a word of the same family counts beside the word itself. On 56 questions nobody had tuned on MRR .58 -> .60, R@5
+#: .80 -> .84, on the 79 of the benchmark no change; at 1 these fall from .527 to .511.
+KIN_WEIGHT = 0.7
 #: Above this many segments a writer waits for merging before it closes, so that queries stay fast.
 MAX_SEGMENTS = 12
 
@@ -87,12 +90,19 @@ class LexicalIndex:
     def segment_count(self) -> int:
         return int(self._index.searcher().num_segments)
 
-    def search(self, weighted_stems: dict[str, float], limit: int) -> list[Scored]:
-        """The best chunks by BM25, best first; ties by chunk id so that an answer does not depend on segments."""
+    def search(
+        self, weighted_stems: Mapping[str, float], limit: int, kin: Mapping[str, Sequence[str]] | None = None
+    ) -> list[Scored]:
+        """The best chunks by BM25, best first; ties by chunk id so that an answer does not depend on segments.
+
+        `kin` names stems that stand in for one of the others, for less: the best of them counts, not their sum.
+        """
         if not weighted_stems:
             return []
         terms = [
-            (tantivy.Occur.Should, self._term(stem, weight)) for stem, weight in weighted_stems.items() if weight > 0
+            (tantivy.Occur.Should, self._family(stem, weight, (kin or {}).get(stem, ())))
+            for stem, weight in weighted_stems.items()
+            if weight > 0
         ]
         try:
             searcher = self._index.searcher()
@@ -106,6 +116,12 @@ class LexicalIndex:
 
     def file_query(self, file: int) -> tantivy.Query:
         return tantivy.Query.term_query(self._schema, "file", file, "basic")
+
+    def _family(self, stem: str, weight: float, kin: Sequence[str]) -> tantivy.Query:
+        itself = self._term(stem, weight)
+        if not kin:
+            return itself
+        return tantivy.Query.disjunction_max_query([itself, *(self._term(each, weight * KIN_WEIGHT) for each in kin)])
 
     def _term(self, stem: str, weight: float) -> tantivy.Query:
         query = tantivy.Query.term_query(self._schema, "body", stem, "freq")

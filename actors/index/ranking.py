@@ -23,6 +23,7 @@ NAME_BOOST = 0.2
 TEST_PRIOR = 0.6
 PROSE_PRIOR = 0.6
 GENERATED_PRIOR = 0.5
+STUB_PRIOR = 0.6
 #: What holds other symbols says what there is, its members say how it works; a file's own text is imports and prose.
 KIND_PRIOR = {
     "file": 0.6,
@@ -36,9 +37,17 @@ KIND_PRIOR = {
 }
 
 _TEST_FOLDERS = word_set("test tests testing __tests__ spec specs testdata fixtures __mocks__ mocks e2e")
-_TEST_NAME = re.compile(r"^(test_.*|.*_test|.*[._-](test|spec|tests)|conftest|.*Tests?|.*Spec)$")
+_TEST_NAME = re.compile(r"^(test_.*|.*_test|.*[._-]tests?|.*\.spec|conftest|.*Tests?)$")
+#: Where a specification is a test: `PodSpec.java` and `input_spec.py` are none.
+_SPEC_NAME = re.compile(r"(_spec\.(rb|lua|exs?|[jt]s)|Spec\.(scala|groovy|kt|hs|swift|[jt]s))$")
+#: Rust keeps its tests in the file that they test.
+_TEST_MODULE = re.compile(r"::tests?(::|$)")
 _SIDE_FOLDERS = word_set("examples example samples sample demo demos benchmarks benchmark bench docs doc")
-_VENDORED_FOLDERS = word_set("vendor vendored _vendor third_party thirdparty dist build generated gen")
+_VENDORED_FOLDERS = word_set(
+    "vendor vendored _vendor third_party third-party thirdparty 3rdparty deps extern externals dist build generated gen"
+)
+#: Declarations of what is written elsewhere.
+_STUB_SUFFIXES = (".pyi", ".d.ts", ".d.mts", ".d.cts")
 _GENERATED_NAME = re.compile(r"(_pb2|_pb2_grpc|\.pb|\.generated|\.gen|_generated|\.designer)$", re.IGNORECASE)
 
 
@@ -52,17 +61,22 @@ class Candidate:
 
 
 @lru_cache(maxsize=100_000)
-def prior(path: str, language_name: str, kind: str, asks_for_tests: bool = False) -> float:
+def prior(
+    path: str, language_name: str, kind: str, asks_for_tests: bool = False, in_test_module: bool = False
+) -> float:
     """What a chunk is worth by where it stands. `path` is relative to its root: folders above it say nothing."""
     pure = PurePosixPath(path)
     folders = {part.lower() for part in pure.parts[:-1]}
     value = 1.0
-    if not asks_for_tests and (folders & _TEST_FOLDERS or _TEST_NAME.match(pure.stem)):
+    named_as_test = _TEST_NAME.match(pure.stem) or _SPEC_NAME.search(pure.name)
+    if not asks_for_tests and (in_test_module or folders & _TEST_FOLDERS or named_as_test):
         value *= TEST_PRIOR
     elif folders & _SIDE_FOLDERS:
         value *= PROSE_PRIOR
     if folders & _VENDORED_FOLDERS or _GENERATED_NAME.search(pure.stem):
         value *= GENERATED_PRIOR
+    if pure.name.endswith(_STUB_SUFFIXES):
+        value *= STUB_PRIOR
     language = languages.by_name(language_name)
     if language.prose or not language.query:
         value *= PROSE_PRIOR
@@ -83,7 +97,9 @@ def order(candidates: Sequence[Candidate], asks_for_tests: bool) -> list[tuple[f
         row = candidate.row
         relative = row.path[len(row.root) + 1 :]
         score = candidate.lexical / best + NAME_BOOST * candidate.name_match
-        scored.append((score * prior(relative, row.language, row.kind, asks_for_tests), candidate))
+        in_test_module = _TEST_MODULE.search(row.canonical_path) is not None
+        worth = prior(relative, row.language, row.kind, asks_for_tests, in_test_module)
+        scored.append((score * worth, candidate))
     scored.sort(key=lambda pair: (-pair[0], pair[1].row.path, pair[1].row.start_byte))
     return scored
 

@@ -22,16 +22,21 @@ def word_set(text: str) -> frozenset[str]:
 
 #: Words of questions that say nothing about the code asked for.
 STOP_WORDS = word_set(
-    """a about actually all also am an and any are as at be been being but by can code codebase could did do does doing
-    done during each either ever every exactly explain file files find for from get gets getting give given go goes had
-    happen happened happens has have having he her here his how i if implement implementation implemented implements in
-    into is it its itself just kind let like locate look logic made main make makes many may me mechanism might more
-    most much must my need no not now of off on once one only or other our out over part place please project repo
-    repository responsible s same shall she should show so some something source such t take takes tell than that the
-    their them then there these they thing this those to too under until up us use used uses using very via want was we
-    were what when where whether which while who whole whose why will with within work working works would you
-    your"""
+    """a about across actually after against all along also am an and another any are as at be because been before being
+    between but by can code codebase could did do does doing done during each either else ever every exactly explain
+    file files find for from get gets getting give given go goes had happen happened happens has have having he her here
+    his how i if implement implementation implemented implements in into is it its itself just kind let like locate look
+    logic made main make makes many may me mechanism might more most much must my need no not now of off on once one
+    only or other our out over part per place please project repo repository responsible s same shall she should show
+    since so some something source still such t take takes tell than that the their them then there these they thing
+    this those through to too under until up upon us use used uses using very via want was we were what when where
+    whether which while who whole whose why will with within without work working works would you your"""
 )
+#: Endings which a stemmer leaves apart: who parses (`parser`) is not stemmed like what is `parsed`, nor `recovery` like
+#: `recover`.
+_ENDINGS = ("ers", "ors", "ery", "ation", "ion", "ing", "ed", "er", "or", "y")
+#: Fewer letters before an ending are a word of their own: `user`, `error`, `body`.
+_MIN_ROOT_CHARS = 4
 
 
 @lru_cache(maxsize=400_000)
@@ -62,3 +67,18 @@ def query_words(query: str) -> list[str]:
     words = terms_of(query).split()
     wanted = [word for word in words if word not in STOP_WORDS and (len(word) > 1 or not word.isascii())]
     return list(dict.fromkeys(wanted or words))
+
+
+def kin_of(word: str) -> list[str]:
+    """Words of the same family that stemming does not join: `recovery` -> `recov recove recover recovor ...`.
+
+    Not all of them exist; those cost nothing, since no document holds them.
+    """
+    if not word.isalpha():
+        return []
+    ending = next((each for each in _ENDINGS if word.endswith(each) and len(word) - len(each) >= _MIN_ROOT_CHARS), "")
+    root = word.removesuffix(ending) if ending else word.rstrip("s").removesuffix("e")
+    if len(root) < _MIN_ROOT_CHARS:
+        return []
+    kin = [root, f"{root}e", f"{root}er", f"{root}or"] if ending else [f"{root}er", f"{root}or"]
+    return [each for each in kin if each != word]
