@@ -108,7 +108,7 @@ class TaskWorkers:
         """Begin elsewhere what had not begun; an order to cancel stays with the task that it is for."""
         if job is None:
             return
-        if job.given_up:  # it never began, and holds nothing
+        if job.task is None and job.given_up:  # it never began, and holds nothing
             self._free(job)
             return
         if job.task is None:
