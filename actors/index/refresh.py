@@ -134,7 +134,10 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def main() -> None:
     """The indexing process: one request in, progress and a summary out. Ends when its caller does."""
     incoming, outgoing = workers.standard_streams()
-    request = workers.receive(incoming)
+    try:
+        request = workers.receive(incoming)
+    except EOFError:  # the caller has gone before it asked, by Ctrl-C for one
+        return
     assert isinstance(request, Request)
     threading.Thread(target=_exit_with_caller, args=(incoming.fileno(),), daemon=True).start()
     workers.answer_caller(outgoing, _outcome(request, _Reporter(outgoing)))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from callboard.actors.index import CodeIndex
+from callboard.actors.index import CodeIndex, workers
 from callboard.actors.index.lexical import SMALL_HEAP_BYTES, LexicalIndex
 from callboard.actors.index.store import SqliteStore
 
@@ -118,3 +118,15 @@ def test_a_second_writer_waits_and_then_says_who_writes(workspace: Path, tmp_pat
             assert f"process {os.getpid()} is writing" in summary.note
             assert summary.files == FILES
             assert other.search("handler_9", 1)[0].name == "handler_9"
+
+
+@pytest.mark.parametrize("module", ["callboard.actors.index.refresh", "callboard.actors.index.workers"])
+def test_a_child_whose_caller_is_gone_before_it_asks_ends_without_a_word(
+    module: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As by Ctrl-C right after the start of `callboard index`."""
+    with workers.spawn(module) as child:
+        assert child.stdin is not None
+        child.stdin.close()
+        assert child.wait(timeout=20) == 0
+    assert capfd.readouterr().err == ""
