@@ -174,6 +174,8 @@ class Runtime:
         return running is not None and running.cancel(RequestId(request_id), reason)
 
     def _begin(self, text: str, request_id: str, answer: Answer, reader: Stream | None = None) -> RequestId:
+        if not isinstance(text, str):
+            raise UsageError(f"the question must be a str, not {type(text).__name__}")
         if not text.strip():
             raise UsageError("the question is empty; say what you want to know")
         if "/" in request_id:

@@ -130,14 +130,19 @@ def _checked(parameter: inspect.Parameter, annotation: Any, description: str, to
         TypeAdapter(annotation).json_schema()
     except PydanticUserError as error:
         raise UsageError(
-            f"tool {tool}: parameter {parameter.name!r} has type {_type_name(annotation)}, which has no JSON Schema "
-            f"({error.message.splitlines()[0]}); "
+            f"tool {tool}: parameter {parameter.name!r} has type {_type_name(annotation)}, which has no JSON Schema"
+            f"{_reason(error)}; "
             "use a type that JSON can carry (str, int, list, dict, a dataclass, a pydantic model), "
             "or ToolContext for what the runtime knows"
         ) from error
     if parameter.default is inspect.Parameter.empty:
         return Parameter(parameter.name, annotation, True, None, description)
     return Parameter(parameter.name, annotation, False, parameter.default, description)
+
+
+def _reason(error: PydanticUserError) -> str:
+    """Why, where the type alone does not say it; not pydantic's own remedy for a type it does not know."""
+    return "" if error.code == "schema-for-unknown-type" else f" ({error.message.splitlines()[0]})"
 
 
 def _check_result(signature: Signature, tool: str) -> None:

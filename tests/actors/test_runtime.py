@@ -242,6 +242,12 @@ async def test_a_request_out_of_time_ends() -> None:
 # -- the caller's mistakes
 
 
+def test_a_question_that_is_no_text_is_refused() -> None:
+    question: Any = 5
+    with Runtime(settings_for()) as runtime, pytest.raises(UsageError, match="must be a str, not int"):
+        runtime.ask_sync(question)
+
+
 def test_an_empty_question_is_refused() -> None:
     with Runtime(settings_for()) as runtime, pytest.raises(UsageError, match="empty"):
         runtime.ask_sync("  ")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import datetime
 import enum
 import socket
+import sys
 import threading
+import typing
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -181,6 +183,13 @@ def keyworded(**cities: str) -> None: ...
 def positional(city: str, /) -> None: ...
 
 
+class OldDict(typing.TypedDict):
+    city: str
+
+
+def old_dict(place: OldDict) -> None: ...
+
+
 def opened() -> socket.socket:
     return socket.socket()
 
@@ -195,6 +204,7 @@ def opened() -> socket.socket:
         (keyworded, ["'cities'", "dict[str, ...]"]),
         (positional, ["'city'", "remove the `/`"]),
         (opened, ["result", "socket", "return a str"]),
+        *([(old_dict, ["'place'", "typing_extensions.TypedDict"])] if sys.version_info < (3, 12) else []),
     ],
 )
 def test_a_signature_that_no_model_can_fill_is_refused(function: Callable[..., Any], words: list[str]) -> None:
