@@ -65,7 +65,12 @@ class Parts:
 
         def pool(isolation: Isolation, latency: Latency) -> ToolPool:
             warm = settings.warm_workers if (isolation, latency) in used else 0
-            options = ProcessOptions(settings.process_workers, warm, settings.worker_memory_bytes)
+            options = ProcessOptions(
+                settings.process_workers,
+                warm,
+                settings.worker_memory_bytes,
+                environment=settings.environment_for_tools,
+            )
             return ToolPool(isolation, options)
 
         self.code = code = self._code_of(system, self._post_embeddings(scheduler))

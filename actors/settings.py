@@ -85,6 +85,9 @@ class Settings(BaseModel):
     warm_workers: int = Field(default=1, ge=0)
     """Of them, how many stand ready from the start, in each class that has tools; 0 makes the first call wait 0.1 s."""
     worker_memory_bytes: int = Field(default=2 * 1024**3, ge=64 * 1024**2)
+    tool_environment: tuple[str, ...] = ()
+    """Names of variables that tools in processes get beyond the harmless ones (PATH, HOME, LANG ...), such as the key
+    of an API that a tool asks."""
     tool_failure_budget: int | None = Field(default=FAILURE_BUDGET, ge=0)
     """Crashes and timeouts of one tool in 60 s that are borne; one more withdraws it for 30 s. None never does."""
     copilot_client_id: str = Field(default_factory=lambda: os.environ.get("CALLBOARD_COPILOT_CLIENT_ID", ""))
@@ -124,6 +127,11 @@ class Settings(BaseModel):
         if not _is_text(str(folder)):
             raise ValueError("its path is not valid UTF-8; rename the folder")
         return folder
+
+    @property
+    def environment_for_tools(self) -> dict[str, str]:
+        """The variables of `tool_environment` that are set, as they are now."""
+        return {name: os.environ[name] for name in self.tool_environment if name in os.environ}
 
     @property
     def working_directory(self) -> str:

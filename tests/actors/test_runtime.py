@@ -242,6 +242,21 @@ async def test_a_request_out_of_time_ends() -> None:
 # -- the caller's mistakes
 
 
+@tool
+def read_variables() -> list[str | None]:
+    return [os.environ.get("WEATHER_KEY"), os.environ.get("OTHER_KEY")]
+
+
+def test_a_tools_process_gets_the_variables_named_for_it_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEATHER_KEY", "w")
+    monkeypatch.setenv("OTHER_KEY", "o")
+    settings = settings_for(calls_then_answer(ScriptedCall("read_variables")), tool_environment=("WEATHER_KEY", "NONE"))
+    with Runtime(settings, tools=[read_variables]) as runtime:
+        reply = runtime.ask_sync("which?")
+    assert isinstance(reply.messages[2], ToolMessage)
+    assert reply.messages[2].content == '["w",null]'
+
+
 def test_a_question_that_is_no_text_is_refused() -> None:
     question: Any = 5
     with Runtime(settings_for()) as runtime, pytest.raises(UsageError, match="must be a str, not int"):
