@@ -19,7 +19,7 @@ class Surroundings:
     """
 
     def __init__(self) -> None:
-        self._folder = os.getcwd()
+        self._folder = _folder()
         self._environment = dict(os.environ)
         self._umask = os.umask(0o077)
         os.umask(self._umask)
@@ -56,7 +56,7 @@ class Surroundings:
 def _folder() -> str:
     try:
         return os.getcwd()
-    except FileNotFoundError:  # the tool has removed it
+    except FileNotFoundError:  # removed, by the tool or before it came
         return ""
 
 

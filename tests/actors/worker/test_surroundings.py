@@ -86,6 +86,15 @@ def test_what_a_tool_changes_is_put_back_and_its_process_used_again(stage: ToolS
     assert (result_of(stage, look), result_of(stage, pid)) == (before, process)
 
 
+def test_a_host_whose_folder_is_gone_has_tools_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with ToolStage() as stage:
+        assert result_of(stage, pid) == result_of(stage, pid)
+
+
 @pytest.mark.parametrize("harm", [close_output, redirect_output])
 def test_without_its_output_a_process_is_replaced(stage: ToolStage, harm: Tool) -> None:
     process = result_of(stage, pid)
