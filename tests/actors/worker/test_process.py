@@ -502,9 +502,17 @@ def test_more_waiting_calls_than_bounded_are_overloaded(monkeypatch: pytest.Monk
 def fork_servers() -> list[int]:
     """Our direct children that are fork servers, without asking the pools."""
     listing = Path(f"/proc/{os.getpid()}/task")
-    children = [pid for task in listing.iterdir() for pid in (task / "children").read_text().split()]
-    commands = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children}
+    children = [pid.decode() for task in listing.iterdir() for pid in read_if_there(task / "children").split()]
+    commands = {pid: read_if_there(Path(f"/proc/{pid}/cmdline")) for pid in children}
     return [int(pid) for pid, command in commands.items() if b"worker.forkserver" in command]
+
+
+def read_if_there(path: Path) -> bytes:
+    """Of /proc: a thread or a process may end between being listed and being looked at."""
+    try:
+        return path.read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
 
 
 def test_a_lost_fork_server_costs_its_calls_and_is_replaced(tmp_path: Path) -> None:
