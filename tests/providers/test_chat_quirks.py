@@ -396,12 +396,12 @@ def test_quirk_55_arguments_before_id_and_name() -> None:
     assert calls(response) == [("a", "f", '{"x":1}')]
 
 
-def test_no_number_mistral_writes_null_as_a_word() -> None:
+def test_quirk_58_mistral_writes_null_as_a_word() -> None:
     response = streamed(call(id="a", name="f", arguments='{"x"'), call(id="null", name="", arguments=":1}"), FINISH)
     assert calls(response) == [("a", "f", '{"x":1}')]
 
 
-def test_no_number_xai_counts_reasoning_beside_the_answer() -> None:
+def test_quirk_59_xai_counts_reasoning_beside_the_answer() -> None:
     details = {"completion_tokens_details": {"reasoning_tokens": 314}}
     beside = {"prompt_tokens": 12, "completion_tokens": 1, "total_tokens": 327, **details}
     within = {"prompt_tokens": 12, "completion_tokens": 315, "total_tokens": 327, **details}
@@ -411,24 +411,24 @@ def test_no_number_xai_counts_reasoning_beside_the_answer() -> None:
         assert response.raw_usage == usage
 
 
-def test_no_number_an_error_without_the_word_error() -> None:
+def test_quirk_60_an_error_without_the_word_error() -> None:
     failed = {"object": "error", "message": "context is 4096", "type": "BadRequestError", "param": None, "code": 400}
     error = streamed(chunk({"content": "a"}), failed).error
     assert error is not None
     assert (error.kind, error.message, error.status) == (ErrorKind.INVALID_REQUEST, "context is 4096", 400)
 
 
-def test_no_number_a_stream_without_a_choice_is_no_answer() -> None:
+def test_quirk_61_a_stream_without_a_choice_is_no_answer() -> None:
     error = streamed({"text": "NETWORK ERROR", "error_code": 50001}).error
     assert error is not None
     assert error.kind is ErrorKind.MALFORMED
 
 
-def test_no_number_a_stream_that_nobody_asked_for() -> None:
+def test_quirk_62_a_stream_that_nobody_asked_for() -> None:
     data = sse([chunk({"content": "a"}), chunk(finish="stop")], done=True)
     assert answer(COMPATIBLE, data, (3,), streaming=False).text == "a"
 
 
-def test_no_number_white_space_keeps_the_connection_open() -> None:
+def test_quirk_62_white_space_keeps_the_connection_open() -> None:
     document = {"choices": [{"index": 0, "message": {"content": "a"}, "finish_reason": "stop"}]}
     assert read(b"\n         " * 300 + dumps(document)).text == "a"
