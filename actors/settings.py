@@ -17,8 +17,10 @@ from callboard.protocol.errors import UsageError
 from callboard.protocol.limits import (
     DEFAULT_MAX_STEPS,
     DEFAULT_REQUEST_TIMEOUT_SECONDS,
+    MAX_TOOL_PROCESSES,
     STREAM_IDLE_TIMEOUT_SECONDS,
     STREAM_TOTAL_TIMEOUT_SECONDS,
+    TOOL_MEMORY_BYTES,
 )
 from callboard.protocol.model import Sampling
 from callboard.protocol.options import ToolFallback
@@ -80,11 +82,11 @@ class Settings(BaseModel):
     """Tries of one model call, the first one included."""
     max_concurrent_requests: int = Field(default=10_000, ge=1)
     """More are refused as overloaded."""
-    process_workers: int = Field(default=4, ge=1)
-    """Child processes at most for each tool class; they start when first needed."""
+    process_workers: int = Field(default=MAX_TOOL_PROCESSES, ge=1)
+    """Child processes at most for each tool class; they start when needed, and end when they are idle."""
     warm_workers: int = Field(default=1, ge=0)
     """Of them, how many stand ready from the start, in each class that has tools; 0 makes the first call wait 0.1 s."""
-    worker_memory_bytes: int = Field(default=2 * 1024**3, ge=64 * 1024**2)
+    worker_memory_bytes: int = Field(default=TOOL_MEMORY_BYTES, ge=64 * 1024**2)
     tool_environment: tuple[str, ...] = ()
     """Names of variables that tools in processes get beyond the harmless ones (PATH, HOME, LANG ...), such as the key
     of an API that a tool asks."""

@@ -130,7 +130,7 @@ async def weather(city: str, days: int = 1) -> str:
 async def run_callboard(url: str, drive: Callable[[Session], Awaitable[None]]) -> None:
     from callboard.actors import Runtime, Settings, tool  # noqa: PLC0415 - a contender's own imports are its own cost
 
-    @tool(name="lookup", concurrency=100_000)
+    @tool(name="lookup")
     async def lookup(city: str, days: int = 1) -> str:
         """The weather of a city."""
         return await weather(city, days)

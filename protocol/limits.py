@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import Final
 
 #: A tool call, unless its tool says otherwise.
@@ -42,6 +43,11 @@ MAX_RESPONSE_BYTES: Final = 64 * 1024 * 1024
 MAX_TOOL_OUTPUT_BYTES: Final = 65_536
 #: Data (heap and private mappings) of one process that a tool runs in; enough for pandas and a small model.
 TOOL_MEMORY_BYTES: Final = 4 * 1024 * 1024 * 1024
+#: Child processes of one pool. They mostly wait for something; each costs 5-10 MB of its own.
+MAX_TOOL_PROCESSES: Final = 32
+#: Calls of one tool that run at the same time unless it says otherwise, by isolation. Processes and threads: a quarter
+#: of their pool, so that a tool that hangs leaves room for the others. Tasks cost next to nothing, and mostly wait.
+TOOL_CONCURRENCY: Final = MappingProxyType({"process": 8, "thread": 16, "task": 1_000})
 #: Arguments of one call, as JSON text.
 MAX_ARGUMENT_BYTES: Final = 4 * 1024 * 1024
 #: What is kept of a provider's bad answer in an error.

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from callboard.protocol.ids import ToolName
-from callboard.protocol.limits import DEFAULT_TOOL_TIMEOUT_SECONDS
+from callboard.protocol.limits import DEFAULT_TOOL_TIMEOUT_SECONDS, TOOL_CONCURRENCY
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class ToolContract:
     risk: Risk = Risk.READ
     timeout_seconds: float = DEFAULT_TOOL_TIMEOUT_SECONDS
     isolation: Isolation = Isolation.PROCESS
-    concurrency: int = 4
+    concurrency: int = TOOL_CONCURRENCY["process"]
     """Calls of this tool that run at the same time; more wait in its bounded queue."""
     latency: Latency = Latency.SHORT
     idempotent: bool = False

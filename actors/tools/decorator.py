@@ -20,7 +20,7 @@ from callboard.actors.tools.schema import Signature, describe, read_signature
 from callboard.actors.tools.shipping import pack
 from callboard.protocol.errors import UsageError
 from callboard.protocol.ids import MessageId, RequestId, Tag, ToolName
-from callboard.protocol.limits import DEFAULT_TOOL_TIMEOUT_SECONDS, MAX_TOOL_TIMEOUT_SECONDS
+from callboard.protocol.limits import DEFAULT_TOOL_TIMEOUT_SECONDS, MAX_TOOL_TIMEOUT_SECONDS, TOOL_CONCURRENCY
 from callboard.protocol.tools import Isolation, Latency, Risk, ToolContract, ToolDefinition
 
 P = ParamSpec("P", default=...)
@@ -104,7 +104,7 @@ def tool(
     risk: Risk | str = Risk.READ,
     timeout: float = DEFAULT_TOOL_TIMEOUT_SECONDS,
     isolation: Isolation | str | None = None,
-    concurrency: int = 4,
+    concurrency: int | None = None,
     latency: Latency | str = Latency.SHORT,
     idempotent: bool = False,
     needs_approval: bool = False,
@@ -120,25 +120,27 @@ def tool(
     risk: Risk | str = Risk.READ,
     timeout: float = DEFAULT_TOOL_TIMEOUT_SECONDS,
     isolation: Isolation | str | None = None,
-    concurrency: int = 4,
+    concurrency: int | None = None,
     latency: Latency | str = Latency.SHORT,
     idempotent: bool = False,
     needs_approval: bool = False,
 ) -> Any:
     """Make a function a tool, as `@tool` or `@tool(timeout=10)`.
 
-    `timeout` is in seconds. `isolation` is `process` for a `def` and `task` for an `async def` unless it is given.
+    `timeout` is in seconds. `isolation` is `process` for a `def` and `task` for an `async def` unless it is given, and
+    `concurrency` (calls at the same time, of all requests together) what `limits.TOOL_CONCURRENCY` says of it.
     The model's description and the arguments' JSON Schema come from docstring and signature. Raises UsageError for
     anything that could not work, naming the parameter and the remedy.
     """
 
     def decorate(function: Callable[..., Any]) -> Tool:
         known_as = _name_of(function, name)
+        runs_in = _isolation(known_as, function, isolation)
         contract = ToolContract(
             risk=_choice(known_as, "risk", Risk, risk),
             timeout_seconds=_deadline(known_as, timeout),
-            isolation=_isolation(known_as, function, isolation),
-            concurrency=_concurrency(known_as, concurrency),
+            isolation=runs_in,
+            concurrency=_concurrency(known_as, concurrency, runs_in),
             latency=_choice(known_as, "latency", Latency, latency),
             idempotent=idempotent,
             needs_approval=needs_approval,
@@ -183,7 +185,9 @@ def _deadline(tool_name: str, seconds: float) -> float:
     return float(seconds)
 
 
-def _concurrency(tool_name: str, calls: int) -> int:
+def _concurrency(tool_name: str, calls: int | None, isolation: Isolation) -> int:
+    if calls is None:
+        return TOOL_CONCURRENCY[isolation.value]
     if isinstance(calls, bool) or not isinstance(calls, int) or calls < 1:
         raise UsageError(f"tool {tool_name}: concurrency={calls!r} is not a whole number of 1 or more")
     return calls

@@ -21,11 +21,9 @@ from callboard.actors.worker.frames import Ask, Reply, Told
 from callboard.actors.worker.handle import ChildHandle
 from callboard.actors.worker.launch import ForkServerProcess, why_not
 from callboard.protocol.errors import UsageError
-from callboard.protocol.limits import TOOL_MEMORY_BYTES
+from callboard.protocol.limits import MAX_TOOL_PROCESSES, TOOL_MEMORY_BYTES
 from callboard.protocol.tools import FailureCode, ToolFailure
 
-#: Children per pool. They mostly wait for something; each costs 5-10 MB of its own.
-MAX_CHILDREN: Final = 32
 #: From SIGKILL to the fork server's word that child and orphans are gone it takes 3-9 ms at rest. A fork server that
 #: has said nothing at all for this long is taken for dead and replaced; one that is merely busy goes on talking.
 KILL_SECONDS: Final = 1.0
@@ -39,7 +37,7 @@ MAX_LOADED_TOOLS: Final = 256
 class ProcessOptions:
     """How a pool's children are made."""
 
-    max_children: int = MAX_CHILDREN
+    max_children: int = MAX_TOOL_PROCESSES
     warm: int = 1
     """Children kept ready, from the start."""
     memory_bytes: int = TOOL_MEMORY_BYTES
