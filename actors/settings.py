@@ -91,7 +91,8 @@ class Settings(BaseModel):
     """Names of variables that tools in processes get beyond the harmless ones (PATH, HOME, LANG ...), such as the key
     of an API that a tool asks."""
     tool_failure_budget: int | None = Field(default=FAILURE_BUDGET, ge=0)
-    """Crashes and timeouts of one tool in 60 s that are borne; one more withdraws it for 30 s. None never does."""
+    """Crashes and timeouts of one tool in 60 s that are borne; one more withdraws it for 30 s, if more than a tenth of
+    its calls end so. None never does."""
     copilot_client_id: str = Field(default_factory=lambda: os.environ.get("CALLBOARD_COPILOT_CLIENT_ID", ""))
     """The GitHub OAuth app that `callboard login copilot` signs in with."""
     config_dir: Path = Field(default_factory=lambda: _config_dir())

@@ -16,6 +16,9 @@ from dataclasses import dataclass, field
 #: handful means the tool is broken and not the call.
 FAILURE_BUDGET = 5
 FAILURE_WINDOW_SECONDS = 60.0
+#: Of its calls meanwhile. A tool that breaks once in ten calls or less is not broken: others get their answers from it,
+#: and a thousand requests must not lose it for six calls that went wrong.
+TOLERATED_SHARE = 0.1
 #: Threads of a pool (64) that abandoned calls of one tool may hold before it is withdrawn: seven such tools still leave
 #: others room.
 MAX_HELD_THREADS = 8
@@ -31,7 +34,9 @@ class ToolHealth:
     budget: int | None = FAILURE_BUDGET
     """Failures within the window that are borne; None bears any number."""
     held_threads: int = 0
-    failures: deque[float] = field(default_factory=deque)
+    failures: deque[tuple[float, int]] = field(default_factory=deque)
+    """When, and after how many calls: the latest, one more than the budget at most."""
+    calls: int = 0
     withdrawn_until: float | None = None
     """None: in good standing. In the past: on probation."""
     pause_seconds: float = WITHDRAWN_SECONDS
@@ -42,6 +47,7 @@ class ToolHealth:
 
     def record_success(self, now: float) -> bool:
         """The tool ran to its end (an error it raised itself is such an end). True if this restored it."""
+        self.calls += 1
         if self.withdrawn_until is None or now < self.withdrawn_until:
             return False
         self.withdrawn_until = None
@@ -51,15 +57,18 @@ class ToolHealth:
 
     def record_failure(self, now: float) -> bool:
         """The tool crashed or hung. True if this withdrew it."""
+        self.calls += 1
         if self.budget is None or not self.is_offered(now):
             return False
         if self.withdrawn_until is not None:
             self.pause_seconds = min(self.pause_seconds * 2, MAX_WITHDRAWN_SECONDS)
             return self._withdraw(now)
-        self.failures.append(now)
-        while self.failures[0] <= now - FAILURE_WINDOW_SECONDS:
+        self.failures.append((now, self.calls))
+        while self.failures[0][0] <= now - FAILURE_WINDOW_SECONDS or len(self.failures) > self.budget + 1:
             self.failures.popleft()
-        return len(self.failures) > self.budget and self._withdraw(now)
+        calls = self.calls - self.failures[0][1] + 1
+        over = len(self.failures) > self.budget and len(self.failures) > TOLERATED_SHARE * calls
+        return over and self._withdraw(now)
 
     def _withdraw(self, now: float) -> bool:
         self.withdrawn_until = now + self.pause_seconds
