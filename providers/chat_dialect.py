@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from callboard.protocol.errors import UsageError
 from callboard.providers.history import OPENAI_IDS, CallIdRule
 
 
@@ -40,3 +41,8 @@ OPENAI = ChatDialect(
     max_tokens_field="max_completion_tokens",
 )
 COMPATIBLE = ChatDialect()
+
+
+def no_address(name: str) -> UsageError:
+    """What to say where a server has no usual place and the user named none."""
+    return UsageError(f"{name} has no address of its own: give base_url, e.g. http://localhost:8000/v1.")

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from callboard.protocol.errors import ErrorKind, ProviderError, UsageError
 from callboard.providers.adapter import WireRequest
+from callboard.providers.chat_dialect import no_address
 from callboard.providers.errors import error_from_body, scrubbed, snippet
 from callboard.providers.json_text import dumps, loads
 from callboard.providers.openai_chat import OpenAIChat
@@ -30,6 +31,8 @@ class EmbeddingApi:
         if server is None or not self.model:
             known = ", ".join(sorted({"openai", *SERVERS} - {"openai-chat"}))
             raise UsageError(f"{model!r} is no embedding model; write provider/model with one of: {known}.")
+        if not (base_url or server.dialect.base_url):
+            raise no_address(provider)
         adapter = OpenAIChat(base_url=base_url, api_key=api_key, dialect=server.dialect)
         self._family = server.dialect.family
         self._url = f"{base_url or server.dialect.base_url}".rstrip("/") + "/embeddings"

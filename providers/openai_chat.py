@@ -17,12 +17,11 @@ from callboard.protocol.content import (
     UserMessage,
     UserPart,
 )
-from callboard.protocol.errors import UsageError
 from callboard.protocol.model import ModelRequest, Sampling, ToolChoice, ToolChoiceMode
 from callboard.protocol.tools import ToolDefinition
 from callboard.providers.adapter import WireRequest
 from callboard.providers.chat_decoder import ChatDecoder
-from callboard.providers.chat_dialect import OPENAI, ChatDialect
+from callboard.providers.chat_dialect import OPENAI, ChatDialect, no_address
 from callboard.providers.history import check_request, replay_data, rewrite_call_ids, sent_arguments
 from callboard.providers.schema import OPENAI as OPENAI_SCHEMA
 from callboard.providers.schema import OPENAI_STRICT, adapted_tools
@@ -43,10 +42,9 @@ class OpenAIChat:
         dialect: ChatDialect = OPENAI,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        if not (base_url or dialect.base_url):
-            raise UsageError(f"{dialect.name} has no address of its own: give base_url, e.g. http://localhost:8000/v1.")
         self.dialect = dialect
-        self._url = checked_url(base_url, dialect.base_url)
+        # Decoding needs no address: an adapter without one can read what was recorded, and encodes nothing.
+        self._url = checked_url(base_url, dialect.base_url) if base_url or dialect.base_url else ""
         self._api_key = api_key
         self._headers = {**dialect.extra_headers, **(headers or {})}
 
@@ -55,6 +53,8 @@ class OpenAIChat:
         return self.dialect.name
 
     def encode(self, request: ModelRequest, /) -> WireRequest:
+        if not self._url:
+            raise no_address(self.name)
         check_request(request)
         check_tool_names(request.tools)
         tools, notes = adapted_tools(request.tools, OPENAI_SCHEMA, OPENAI_STRICT)
