@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from callboard.protocol.errors import UsageError
 from callboard.providers.history import OPENAI_IDS, CallIdRule
+from callboard.providers.turns import checked_url
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,12 @@ class ChatDialect:
     """`<think>...</think>` at the start of the text is reasoning. Off: the text stays as the model wrote it."""
     extra_headers: dict[str, str] = field(default_factory=dict)
 
+    def address(self, base_url: str | None) -> str:
+        """Where to ask: the user's address, or the server's usual one. Raises UsageError where there is neither."""
+        if not (base_url or self.base_url):
+            raise UsageError(f"{self.name} has no address of its own: give base_url, e.g. http://localhost:8000/v1.")
+        return checked_url(base_url, self.base_url)
+
 
 OPENAI = ChatDialect(
     name="openai-chat",
@@ -41,8 +48,3 @@ OPENAI = ChatDialect(
     max_tokens_field="max_completion_tokens",
 )
 COMPATIBLE = ChatDialect()
-
-
-def no_address(name: str) -> UsageError:
-    """What to say where a server has no usual place and the user named none."""
-    return UsageError(f"{name} has no address of its own: give base_url, e.g. http://localhost:8000/v1.")

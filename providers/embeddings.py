@@ -7,7 +7,6 @@ from typing import Any, Final
 
 from callboard.protocol.errors import ErrorKind, ProviderError, UsageError
 from callboard.providers.adapter import WireRequest
-from callboard.providers.chat_dialect import no_address
 from callboard.providers.errors import error_from_body, scrubbed, snippet
 from callboard.providers.json_text import dumps, loads
 from callboard.providers.openai_chat import OpenAIChat
@@ -31,11 +30,9 @@ class EmbeddingApi:
         if server is None or not self.model:
             known = ", ".join(sorted({"openai", *SERVERS} - {"openai-chat"}))
             raise UsageError(f"{model!r} is no embedding model; write provider/model with one of: {known}.")
-        if not (base_url or server.dialect.base_url):
-            raise no_address(provider)
         adapter = OpenAIChat(base_url=base_url, api_key=api_key, dialect=server.dialect)
         self._family = server.dialect.family
-        self._url = f"{base_url or server.dialect.base_url}".rstrip("/") + "/embeddings"
+        self._url = server.dialect.address(base_url) + "/embeddings"
         self._key = api_key
         self._headers = {"content-type": "application/json"}
         if api_key:

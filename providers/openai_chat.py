@@ -21,12 +21,12 @@ from callboard.protocol.model import ModelRequest, Sampling, ToolChoice, ToolCho
 from callboard.protocol.tools import ToolDefinition
 from callboard.providers.adapter import WireRequest
 from callboard.providers.chat_decoder import ChatDecoder
-from callboard.providers.chat_dialect import OPENAI, ChatDialect, no_address
+from callboard.providers.chat_dialect import OPENAI, ChatDialect
 from callboard.providers.history import check_request, replay_data, rewrite_call_ids, sent_arguments
 from callboard.providers.schema import OPENAI as OPENAI_SCHEMA
 from callboard.providers.schema import OPENAI_STRICT, adapted_tools
 from callboard.providers.strict_schema import is_strict
-from callboard.providers.turns import called_name, check_tool_names, checked_url, image_url, json_headers, post
+from callboard.providers.turns import called_name, check_tool_names, image_url, json_headers, post
 
 _MODES: Final = {ToolChoiceMode.AUTO: "auto", ToolChoiceMode.NONE: "none", ToolChoiceMode.REQUIRED: "required"}
 
@@ -44,7 +44,7 @@ class OpenAIChat:
     ) -> None:
         self.dialect = dialect
         # Decoding needs no address: an adapter without one can read what was recorded, and encodes nothing.
-        self._url = checked_url(base_url, dialect.base_url) if base_url or dialect.base_url else ""
+        self._url = dialect.address(base_url) if base_url or dialect.base_url else ""
         self._api_key = api_key
         self._headers = {**dialect.extra_headers, **(headers or {})}
 
@@ -53,13 +53,12 @@ class OpenAIChat:
         return self.dialect.name
 
     def encode(self, request: ModelRequest, /) -> WireRequest:
-        if not self._url:
-            raise no_address(self.name)
+        url = self._url or self.dialect.address(None)
         check_request(request)
         check_tool_names(request.tools)
         tools, notes = adapted_tools(request.tools, OPENAI_SCHEMA, OPENAI_STRICT)
         body = {**self.body(replace(request, tools=tools)), **request.options}
-        return post(f"{self._url}/chat/completions", self.headers(request), body, notes)
+        return post(f"{url}/chat/completions", self.headers(request), body, notes)
 
     def decoder(
         self, status: int = 200, headers: Mapping[str, str] | None = None, streaming: bool = True

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from callboard.protocol.errors import UsageError
 from callboard.providers.adapter import Adapter, Provider
-from callboard.providers.chat_dialect import no_address
 from callboard.providers.servers import SERVERS
 from callboard.providers.timeouts import DEFAULT_TIMEOUTS, Timeouts
 
@@ -131,7 +130,6 @@ def provider_for(
     variable = key_variable(provider)
     if variable and not api_key and not base_url:
         raise UsageError(f"{provider} needs a key: set the environment variable {variable}, or give api_key.")
-    server = SERVERS.get(provider)
-    if server is not None and not (base_url or server.dialect.base_url):
-        raise no_address(provider)
+    if provider in SERVERS:
+        SERVERS[provider].dialect.address(base_url)  # missing, it is said now and not at the first question
     return _HTTP(adapter_for(provider, base_url=base_url, api_key=api_key, **options), **carry), name
