@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from callboard.protocol.testing.driver import drive
 from callboard.protocol.testing.invariants import INVARIANTS, Violation, violations
-from callboard.protocol.testing.runtimes import simulate
+from callboard.protocol.testing.runtimes import replay, simulate
 from callboard.protocol.testing.scenario import (
     STANDARD_TOOLS,
     ModelDoes,
@@ -43,6 +43,7 @@ __all__ = [
     "check_provider_adapter",
     "check_tool",
     "drive",
+    "replay",
     "shrink",
     "simulate",
     "violations",

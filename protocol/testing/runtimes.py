@@ -65,7 +65,7 @@ def _unseen(trace: Trace, scenario: Scenario) -> list[Violation]:
     start = starts[0]
     if (start.history, start.user, start.options) != (scenario.history, scenario.user, scenario.options):
         return [Violation("played", "the request was started with another history, user message or options")]
-    if {offer.definition for offer in start.tools} != {offer.definition for offer in scenario.tools}:
+    if {offer.definition.name for offer in start.tools} != {offer.definition.name for offer in scenario.tools}:
         return [Violation("played", "the request was started with other tools")]
     lost = any(entry.verb is Verb.LOST for entry in trace.entries)
     return [] if applied or lost else [Violation("played", "the session took no event: nothing was played")]
