@@ -4,7 +4,7 @@ Start it with `python -m callboard.actors.testing.wire_double`, or from Python w
 has the format of its scripts.
 """
 
-from callboard.actors.testing.wire_double.client import Asked, Traffic, WireDouble
+from callboard.actors.testing.wire_double.client import WireDouble
 from callboard.actors.testing.wire_double.script import (
     Answer,
     Api,
@@ -16,6 +16,7 @@ from callboard.actors.testing.wire_double.script import (
     Tokens,
     Turn,
 )
+from callboard.actors.testing.wire_double.traffic import Asked, Traffic
 
 __all__ = [
     "Answer",

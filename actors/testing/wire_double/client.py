@@ -13,12 +13,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, Final, Self
+from typing import Final, Self
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 from callboard.actors.testing.wire_double.script import Answer, Api, Script, scripts_to_json
+from callboard.actors.testing.wire_double.traffic import Asked, Traffic, traffic_from_json
 from callboard.protocol.errors import UsageError
 
 #: For one answer of the double itself, for its start and its end, and for what a test waits for.
@@ -34,52 +34,6 @@ _PATHS: Final[Mapping[Api, str]] = {
     Api.OPENROUTER: "/openrouter/api/v1",
     Api.COPILOT: "/copilot",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """One request that the double was sent, and how its answer ended."""
-
-    method: str
-    path: str
-    """As it was sent, with the query."""
-    headers: Mapping[str, str]
-    """Names in lower case."""
-    body: Any
-    """Parsed JSON; a string where it was none."""
-    api: str
-    """The wire API by the path, "" for any other path."""
-    script: str
-    """The name of the script that answered."""
-    number: int
-    """The number of the answer in its script, from 0."""
-    at: float
-    """When the request had come, by time.monotonic() (one clock for all processes of a machine)."""
-    ended_at: float | None
-    """When the answer had ended; None while it goes on."""
-    client_left: bool
-    """The client went away before the end of the answer."""
-
-
-@dataclass(frozen=True, slots=True)
-class Traffic:
-    """What the double has seen since it began or was reset. Requests to /_double do not count."""
-
-    requests: tuple[Asked, ...]
-    connections: int
-    """Connections on which anything was asked."""
-    open_connections: int
-    """How many of them are open now."""
-
-    @property
-    def bodies(self) -> list[Any]:
-        """The body of each request."""
-        return [asked.body for asked in self.requests]
-
-    @property
-    def abandoned(self) -> int:
-        """Answers whose client went away before their end."""
-        return sum(asked.client_left for asked in self.requests)
 
 
 class WireDouble:
@@ -130,8 +84,7 @@ class WireDouble:
 
     def traffic(self) -> Traffic:
         """What it has seen so far."""
-        document = json.loads(self._ask("GET", "/_double/requests"))
-        return Traffic(**{**document, "requests": tuple(Asked(**asked) for asked in document["requests"])})
+        return traffic_from_json(self._ask("GET", "/_double/requests"))
 
     def requests(self) -> tuple[Asked, ...]:
         """The requests it was sent so far."""

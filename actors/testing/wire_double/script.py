@@ -79,6 +79,18 @@ class FaultKind(StrEnum):
     """No byte of an answer; the connection stays open until the client leaves."""
 
 
+#: The faults of an answer that is no turn.
+_RAW_FAULTS: Final = (
+    FaultKind.STALL,
+    FaultKind.CUT,
+    FaultKind.GARBAGE,
+    FaultKind.HANGUP,
+    FaultKind.RESET,
+    FaultKind.CLOSE,
+    FaultKind.DEAF,
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Fault:
     """One thing that goes wrong with an answer. Raises ValueError for values that no answer can have."""
@@ -182,6 +194,8 @@ class RawAnswer:
 
     def __post_init__(self) -> None:
         _require(200 <= self.status <= 599 and self.status not in (204, 304), "status must be one with a body")
+        kinds = ", ".join(_RAW_FAULTS)
+        _require(self.fault is None or self.fault.kind in _RAW_FAULTS, f"the fault of a raw answer is one of {kinds}")
 
 
 def _kind_of_answer(value: Any) -> str:
@@ -206,8 +220,8 @@ class Script:
     by_turn: bool = False
     """The answer is picked by the number of model turns after the last user message, and not in order."""
     name: str = ""
-    """Requests choose a script by the path prefix /s/NAME, the header x-script, or the model's name; "" serves all
-    other requests."""
+    """Requests choose a script by the path prefix /s/NAME, the header x-script, the text of the last user message or
+    the model's name; "" serves all other requests."""
 
     def __post_init__(self) -> None:
         _require(_NAME.fullmatch(self.name) is not None, "name must be up to 64 letters, digits and . _ -")
