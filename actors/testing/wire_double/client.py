@@ -60,6 +60,8 @@ class WireDouble:
         return self
 
     def __exit__(self, *_: object) -> None:
+        # The end of its input would do, unless a forked child of this process still holds the other end.
+        self._process.terminate()
         self._process.communicate(timeout=_PATIENCE_SECONDS)
 
     def base_url(self, api: Api = Api.CHAT, script: str = "") -> str:

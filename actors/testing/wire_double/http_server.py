@@ -15,6 +15,7 @@ from pydantic import JsonValue
 
 from callboard.actors.testing.wire_double.answers import WireAnswer, error_answer, wire_answer
 from callboard.actors.testing.wire_double.apis import APIS, api_of
+from callboard.actors.testing.wire_double.pacing import Pacer
 from callboard.actors.testing.wire_double.script import (
     Api,
     Fault,
@@ -63,6 +64,7 @@ class WireDoubleServer:
     def __init__(self, scripts: list[Script]) -> None:
         self._playing: dict[str, _Playing] = {}
         self._recorder = Recorder()
+        self._pacer = Pacer()
         self._tokens = 0
         self._play(scripts)
 
@@ -92,7 +94,7 @@ class WireDoubleServer:
         self._recorder.add(exchange, request.transport)
         answer = self._answer(exchange, request.path, str(request.url.origin()))
         try:
-            return await send(request, answer, exchange)
+            return await send(request, answer, exchange, self._pacer)
         except ConnectionResetError:
             return web.Response()  # the client has gone: nothing can be sent, and nothing is wrong here
         finally:

@@ -162,7 +162,7 @@ class Turn:
     fragment: int = 4
     """Characters of each piece in which text, thinking and arguments are sent."""
     pause: float = 0.0
-    """Seconds between two pieces."""
+    """Seconds between two pieces, and at most as long before the first."""
     fault: Fault | None = None
 
     def __post_init__(self) -> None:
