@@ -39,6 +39,8 @@ from callboard.protocol.errors import UsageError
 
 _LOOPBACK: Final = "127.0.0.1"
 _BACKLOG: Final = 4096
+#: For answers that are being sent; 0 would mean no limit.
+_SHUTDOWN_SECONDS: Final = 0.05
 _CONTROL: Final = "/_double/"
 _NAMED: Final = "/s/"
 _COPILOT: Final = "/copilot/"
@@ -71,7 +73,7 @@ class WireDoubleServer:
     async def start(self, port: int) -> tuple[web.ServerRunner, str]:
         """Listen on a loopback port (0: any); the runner to clean up, and the address. OSError for a taken port."""
         server = web.Server(self._handle, handler_cancellation=True, access_log=None)
-        runner = web.ServerRunner(server, shutdown_timeout=0.0)
+        runner = web.ServerRunner(server, shutdown_timeout=_SHUTDOWN_SECONDS)
         await runner.setup()
         await web.TCPSite(runner, _LOOPBACK, port, backlog=_BACKLOG).start()
         return runner, f"http://{_LOOPBACK}:{runner.addresses[0][1]}"
