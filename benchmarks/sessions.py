@@ -38,7 +38,7 @@ TICK_SECONDS = 0.004
 
 def script() -> list[Turn]:
     """Four calls, then the answer; each a piece a tick."""
-    # Not at the top: the contenders' processes import this file, and shall not bear the double.
+    # Not at the top: the contenders' processes import this file too, and should not load the double.
     from callboard.actors.testing.wire_double import Call, Tokens, Turn  # noqa: PLC0415
 
     calls = tuple(Call("lookup", {"city": f"city number {n}", "days": n}, f"call_{n}") for n in range(CALLS))

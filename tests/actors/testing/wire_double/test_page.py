@@ -1,4 +1,4 @@
-"""docs/wire_double.md: its shell example and its JSON work as they stand there."""
+"""docs/wire_double.md: its shell example and its JSON example work."""
 
 from __future__ import annotations
 

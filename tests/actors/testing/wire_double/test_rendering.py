@@ -158,7 +158,7 @@ def test_an_error_in_the_middle_of_an_answer(api: Api, question: Question) -> No
     found = read(api, written(api, turn, question), [3], question)
     assert found.error is not None
     assert "Not today." in found.error.message
-    # What is no stream has no middle: there the status says it.
+    # Without a stream the answer fails as a whole, with a status.
     assert found.text == ("abcd" if question.streamed else "")
 
 
