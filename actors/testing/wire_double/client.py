@@ -54,9 +54,13 @@ class WireDouble:
             stdout=subprocess.PIPE,
             text=True,
         )
-        assert self._process.stdout is not None
-        self.url = json.loads(self._process.stdout.readline())["url"]
-        self.play_scripts(self._first)
+        try:
+            assert self._process.stdout is not None
+            self.url = json.loads(self._process.stdout.readline())["url"]
+            self.play_scripts(self._first)
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:

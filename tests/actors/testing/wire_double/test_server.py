@@ -338,6 +338,13 @@ def test_our_copilot_provider_exchanges_its_login_and_renews_a_refused_token(
     assert sum(request.path.endswith("/token") for request in double.requests()) == 2
 
 
+def test_a_first_script_that_is_refused_leaves_no_process() -> None:
+    double = WireDouble([Turn(text=7)])  # type: ignore[arg-type]
+    with pytest.warns(UserWarning, match="Expected `str`"), pytest.raises(UsageError, match="turns.0.text"):
+        double.__enter__()
+    assert double._process.poll() is not None
+
+
 def test_waiting_has_a_bound(double: WireDouble, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("callboard.actors.testing.wire_double.client._PATIENCE_SECONDS", 0.05)
     with pytest.raises(AssertionError, match="the wire double saw Traffic"):
