@@ -340,7 +340,7 @@ def test_our_copilot_provider_exchanges_its_login_and_renews_a_refused_token(
 
 def test_a_first_script_that_is_refused_leaves_no_process() -> None:
     double = WireDouble([Turn(text=7)])  # type: ignore[arg-type]
-    with pytest.warns(UserWarning, match="Expected `str`"), pytest.raises(UsageError, match="turns.0.text"):
+    with pytest.warns(UserWarning, match="Expected `str`"), pytest.raises(UsageError, match=r"turns\.0\.text"):
         double.__enter__()
     assert double._process.poll() is not None
 
