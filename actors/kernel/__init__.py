@@ -30,7 +30,8 @@ from .mailbox import Overflow
 from .monitors import Down, ExitReason, Monitor
 from .ref import Ref
 from .restart import Backoff, Restart
-from .scheduler import LoopScheduler, Scheduler, Timer
+from .schedule import Deviation, Schedule
+from .scheduler import LoopScheduler, Run, Scheduler, Timer
 from .simulation import SimulatedScheduler
 from .supervisor import Supervisor, children_of, start_child, stop_child
 from .system import ActorSystem
@@ -50,6 +51,7 @@ __all__ = [
     "DeadLetterReason",
     "DeadLetters",
     "DeadlockError",
+    "Deviation",
     "Down",
     "ExitReason",
     "Held",
@@ -65,6 +67,8 @@ __all__ = [
     "Ref",
     "Rejected",
     "Restart",
+    "Run",
+    "Schedule",
     "Scheduler",
     "SimulatedScheduler",
     "Statistics",

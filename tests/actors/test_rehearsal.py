@@ -189,7 +189,7 @@ def test_hanging_tools_and_a_vanished_model_end_in_time() -> None:
 
 
 def test_a_mutual_ask_is_a_deadlock_at_once() -> None:
-    simulation = SimulatedScheduler(seed=3)
+    simulation = SimulatedScheduler(3)
     system = ActorSystem(simulation)
     errors: list[BaseException] = []
 
