@@ -118,6 +118,7 @@ class ToolDispatcher(Actor):
         observer: Ref,
         workspace: Path | None = None,
         failure_budget: int | None = FAILURE_BUDGET,
+        max_queued_calls: int = MAX_QUEUED_CALLS,
     ) -> None:
         self._entries: dict[ToolName, _Entry] = {}
         self._pools = pools
@@ -126,6 +127,7 @@ class ToolDispatcher(Actor):
         self._observer = observer
         self._workspace = workspace
         self._failure_budget = failure_budget
+        self._max_queued_calls = max_queued_calls
         self._calls: dict[Tag, _Call] = {}
         self._settled: dict[Tag, ToolCallEnd | None] = {}
         """Calls that have ended, oldest first; with the outcome, where it was a former incarnation's and is untold."""
@@ -181,7 +183,7 @@ class ToolDispatcher(Actor):
         elif entry.running < entry.tool.contract.concurrency:
             call = self._calls[run.tag] = _Call(message, entry)
             self._start(call)
-        elif len(entry.queue) < MAX_QUEUED_CALLS:
+        elif len(entry.queue) < self._max_queued_calls:
             timer = self.tell_at(run.deadline_at, _QueuedTooLong(run.tag))
             self._calls[run.tag] = _Call(message, entry, timer=timer)
             entry.queue.append(run.tag)

@@ -46,6 +46,8 @@ class Trace:
     sent: int = 0
     queued: int = 0
     ended_at: float = 0.0
+    jumps: tuple[tuple[float, float], ...] = ()
+    """When the clock jumped forward without anything having run, and by how many seconds."""
     broken: str = ""
     """The session went against its own table here, and the run stopped."""
     session: Any = None

@@ -1,0 +1,505 @@
+"""Simulated runs: scenarios of `callboard.protocol.testing`, played side by side under the real actors in virtual time.
+
+    run = SimulatedRun([scenario, another], faults, schedule=7)
+    traces = run.play()
+    assert not run.problems()
+
+Session, dispatcher, LLM manager, tool pools and supervisors are the real ones. Model, people, workers and conversation
+store are played, and fail as scenarios and `Faults` say. The same scenarios, faults and schedule give the same traces.
+A process that dies and comes back from its journal is left to the bare driver: these actors have no journal.
+
+`check(token)` plays the run that a token names, and reports a failure with the fewest deviations from FIFO that show
+it. `python -m callboard.actors.testing.simulated_run TOKEN` plays one again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import random
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
+
+from callboard.actors.kernel import (
+    Actor,
+    ChildSpec,
+    DeadLetterReason,
+    Deviation,
+    Down,
+    MailboxFull,
+    Ref,
+    Restart,
+    Schedule,
+    SimulatedScheduler,
+    start_child,
+)
+from callboard.actors.kernel.schedule import smallest
+from callboard.actors.llm_manager import LlmManager, Route
+from callboard.actors.session import Question, RequestSession, SessionLike, Staff
+from callboard.actors.spans import NoSpans
+from callboard.actors.subscription import Answer as RequestAnswer
+from callboard.actors.telemetry import Telemetry
+from callboard.actors.testing.faults import Faults, seeded_faults
+from callboard.actors.testing.replay_token import Chosen, Token
+from callboard.actors.testing.simulated_world import (
+    PlannedCrash,
+    PlannedPolicy,
+    PlayedModel,
+    PlayedPerson,
+    SimulatedStore,
+    World,
+    simulated_tool,
+)
+from callboard.actors.topology import SESSION_CAPACITY, Plan, build
+from callboard.actors.worker.pool import ToolPool
+from callboard.protocol.commands import CallModel, Command, Finish
+from callboard.protocol.errors import ProtocolError, RuntimeFailure, UsageError
+from callboard.protocol.events import CancelRequested, Event
+from callboard.protocol.history import history_faults
+from callboard.protocol.ids import RequestId, Tag
+from callboard.protocol.model import ModelResponse
+from callboard.protocol.options import ToolOffer
+from callboard.protocol.session import Session
+from callboard.protocol.testing import seeded
+from callboard.protocol.testing.invariants import violations
+from callboard.protocol.testing.outside import foreign_events
+from callboard.protocol.testing.scenario import Scenario
+from callboard.protocol.testing.trace import Trace, Verb
+from callboard.protocol.tools import Isolation, Latency
+from callboard.providers.retry import RetryPolicy
+from callboard.providers.scripted import Scripted
+
+#: A run that takes more steps than this does not end: ten times the longest of 10,000 seeded conversations.
+MAX_STEPS: Final = 100_000
+#: Float sums of virtual times.
+_EPSILON: Final = 0.01
+#: Requests side by side in a seeded run.
+_SIDE_BY_SIDE: Final = (1, 1, 2, 3, 4)
+
+
+class SimulatedRun:
+    """Several requests on one actor system, from its start until nothing is left to do.
+
+    Raises UsageError when two scenarios have the same request id, or disagree about the tools: one dispatcher has them.
+    """
+
+    def __init__(
+        self, scenarios: Sequence[Scenario], faults: Faults | None = None, schedule: int | Schedule = 0
+    ) -> None:
+        if len({scenario.request_id for scenario in scenarios}) < len(scenarios):
+            raise UsageError("the scenarios of a run need different request ids")
+        if any(scenario.tools != scenarios[0].tools for scenario in scenarios):
+            raise UsageError("the scenarios of a run share one dispatcher, so they need the same tools")
+        self.faults = faults or Faults()
+        self.scheduler = SimulatedScheduler(schedule)
+        self.requests = {scenario.request_id: SimulatedRequest(_with_own_model(scenario)) for scenario in scenarios}
+        self.world = World([request.scenario for request in self.requests.values()], self.faults, self.scheduler)
+        self.system = self.world.system
+        self._tools: tuple[ToolOffer, ...] = scenarios[0].tools if scenarios else ()
+
+    @property
+    def traces(self) -> list[Trace]:
+        """One for each request."""
+        return [request.trace for request in self.requests.values()]
+
+    def play(self) -> list[Trace]:
+        """Run to the end. Raises what escapes the code under test, and AssertionError for a run that does not end."""
+        build(self.system, self._plan())
+        self._run_until_idle()
+        for number, request in enumerate(self.requests.values()):
+            self._begin(request, is_read_along=number % 4 != 3)
+        self._arrange()
+        self._run_until_idle()
+        for request in self.requests.values():
+            request.close(self.world)
+        return self.traces
+
+    def problems(self) -> list[str]:
+        """Every rule that this run has broken, one sentence each, with the request's id in front."""
+        found = [f"{request_id} {problem}" for request_id, each in self.requests.items() for problem in each.problems()]
+        return [*found, *self._problems_of_the_whole()]
+
+    def _run_until_idle(self) -> None:
+        while self.scheduler.step():
+            if self.scheduler.steps > MAX_STEPS:
+                raise AssertionError(f"the run does not end: {MAX_STEPS} steps, at {self.scheduler.now():g} s")
+
+    # -- the tree
+
+    def _plan(self) -> Plan:
+        def routes(model: str) -> tuple[Route]:
+            return (Route(Scripted(), model.partition("/")[2]),)
+
+        def pool(isolation: Isolation, latency: Latency) -> Actor:
+            make = self.world.make_workers(isolation, latency)
+            return ToolPool(isolation, make=make, max_waiting_calls=self.faults.max_waiting_calls)
+
+        return Plan(
+            telemetry=lambda: _CrashableTelemetry(NoSpans()),
+            llm_manager=lambda: LlmManager(routes, PlayedModel(self.world), RetryPolicy(max_attempts=1), self._cost),
+            pool=pool,
+            tools=[simulated_tool(offer) for offer in self._tools],
+            approver=PlayedPerson(self.world),
+            policy=PlannedPolicy(self._tools),
+            max_queued_calls=self.faults.max_queued_calls,
+            chance=lambda: 0.5,
+        )
+
+    def _cost(self, model: str, response: ModelResponse) -> float:
+        options = self.world.scenarios[RequestId(model.partition("/")[2])].options
+        usage = response.usage
+        return usage.input_tokens * (options.input_price or 0) + usage.output_tokens * (options.output_price or 0)
+
+    def _begin(self, request: SimulatedRequest, *, is_read_along: bool) -> None:
+        plan = request.scenario
+        store = SimulatedStore(self.world, plan.history)
+        store.take()
+        answer = request.answer = RequestAnswer(store)
+        staff = Staff(*(self.system.ref(f"root/{name}") for name in ("llm_manager", "dispatcher", "telemetry")))
+        question = Question(plan.tag, plan.history, plan.user, plan.options, is_read_along)
+        make = partial(RecordedSession, request, self.world)
+        start = partial(RequestSession, question, staff, answer, answer.record, make)
+        capacity = self.faults.session_capacity if self.faults.floods else SESSION_CAPACITY
+        spec = ChildSpec(str(plan.request_id), start, restart=Restart.TEMPORARY, capacity=capacity)
+        request.ref = start_child(self.system.ref("root/sessions"), spec)
+        self.system.watch(request.ref, request.ended)
+
+    # -- what happens to it
+
+    def _arrange(self) -> None:
+        at, world = self.scheduler.call_at, self.world
+        for request in self.requests.values():
+            self._arrange_scenario(request)
+        for crash in self.faults.crashes:
+            for name in crash.actors:
+                at(crash.at, partial(world.crash, name))
+        for when, pool in self.faults.workers.deaths:
+            at(when, partial(world.lose_worker, pool))
+        for when, seconds in self.faults.jumps:
+            at(when, partial(world.jump, seconds))
+        for when in self.faults.floods:
+            at(when, self._flood)
+
+    def _arrange_scenario(self, request: SimulatedRequest) -> None:
+        plan, session, at = request.scenario, request.ref, self.scheduler.call_at
+        assert session is not None
+        if plan.cancel_at is not None:
+            when = plan.cancel_at
+            at(when, lambda: session.tell_control(CancelRequested(plan.tag, when, "the user left")))
+        for when in plan.tools_lost_at:
+            at(when, lambda: self.world.crash("root/dispatcher"))
+        for when in plan.foreign_at:
+            at(when, lambda: self._foreign(request, session))
+
+    def _foreign(self, request: SimulatedRequest, session: Ref) -> None:
+        """Whatever this session has open, said of another request."""
+        plan, trace = request.scenario, request.trace
+        step = trace.session.step if trace.session is not None else plan.tag
+        other = Tag(RequestId(f"{step.request_id}-other"), step.parent_id, step.step)
+        for event in foreign_events(other, list(self.world.plans[plan.request_id].of_call), self.scheduler.now()):
+            with contextlib.suppress(MailboxFull):
+                session.tell(event)
+
+    def _flood(self) -> None:
+        for request in self.requests.values():
+            stranger = Tag(RequestId("stranger"), request.scenario.tag.parent_id)
+            for _ in range(self.faults.session_capacity):
+                with contextlib.suppress(MailboxFull):
+                    assert request.ref is not None
+                    request.ref.tell(CancelRequested(stranger, self.scheduler.now(), "flood"))
+
+    # -- what no single session can see
+
+    def _problems_of_the_whole(self) -> Iterator[str]:
+        statistics = self.system.statistics()
+        if statistics.unaccounted or statistics.queued:
+            yield f"conservation: at rest {statistics}"
+        harmless = {offer.definition.name for offer in self._tools if offer.contract.idempotent}
+        for tag, runs in self.world.runs.items():
+            if runs > 1 and self.world.plans[tag.request_id].of_call[tag].tool not in harmless:
+                yield f"run twice: {tag} ran {runs} times"
+        for letter in self.system.dead_letters.list():
+            is_planned = isinstance(letter.message, PlannedCrash) or "No space left" in letter.note
+            if letter.reason is DeadLetterReason.CRASHED and not is_planned:
+                yield f"crash: {letter.recipient} crashed on {type(letter.message).__name__}: {letter.note}"
+        yield from self._seen_of_others()
+
+    def _seen_of_others(self) -> Iterator[str]:
+        """A request that sees the result of another's call."""
+        texts = {request_id: request.trace.to_bytes() for request_id, request in self.requests.items()}
+        for request_id, text in texts.items():
+            for other in texts:
+                if other != request_id and f'"of":"{other}/'.encode() in text:
+                    yield f"isolation: {request_id} has seen a result of {other}"
+
+
+class SimulatedRequest:
+    """One request of a run: its trace, its conversation and how it ended."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
+        self.trace = Trace(scenario)
+        self.ref: Ref | None = None
+        self.answer: RequestAnswer | None = None
+        self.handling_from = 0
+        """The number of entries before the message that the session handles, or handled last."""
+        self.lost: Down | None = None
+        """How its session ended, when it ended without a Finish."""
+        self._jumps: list[tuple[float, float]] = []
+
+    @property
+    def kept(self) -> tuple[Any, ...]:
+        """The messages of its conversation."""
+        return self.answer.conversation.messages if self.answer is not None else ()
+
+    def ended(self, down: Down) -> None:
+        """Its session has ended."""
+        assert self.answer is not None
+        if self.answer.session_ended(down):
+            self.lost = down
+
+    def close(self, world: World) -> None:
+        """Nothing more happens. The trace of a lost session ends where that did, with a message it had not handled."""
+        trace = self.trace
+        self._jumps = world.jumps
+        trace.jumps = tuple(world.jumps)
+        trace.ended_at = world.scheduler.now()
+        # A session hears of a deadline that passed during a jump when the jump is over.
+        latency = self.scenario.latency_seconds + sum(seconds for _, seconds in world.jumps)
+        trace.scenario = replace(self.scenario, latency_seconds=latency)
+        if self.lost is not None:
+            self.session = trace.session
+            trace.entries = trace.entries[: self.handling_from]
+            trace.queued, trace.session = 1, None
+            trace.ended_at = trace.entries[-1].at if trace.entries else 0.0
+
+    def problems(self) -> Iterator[str]:
+        """What is wrong with this request."""
+        found = violations(self.trace)
+        if self.lost is not None:
+            # Its time ended with it; whether it was lost for a reason that counts is asked below.
+            found = [violation for violation in found if not violation.invariant.startswith("I5")]
+        yield from map(str, found)
+        yield from self._ended_once()
+        yield from self._recorded_once()
+        yield from self._late()
+
+    def _ended_once(self) -> Iterator[str]:
+        assert self.answer is not None
+        if not self.answer.future.done():
+            yield "end: it has not ended"
+            return
+        error = self.answer.future.exception()
+        if self.lost is None:
+            return
+        is_refused = isinstance(self.lost.error, OSError)
+        if not isinstance(error, RuntimeFailure) or not (is_refused or isinstance(self.lost.error, RuntimeFailure)):
+            yield f"end: its session was lost ({self.lost.reason.value}): {self.lost.error!r}"
+        elif is_refused and "No space left on device" not in str(error):
+            yield f"end: the store refused, and its caller is told {error}"
+
+    def _recorded_once(self) -> Iterator[str]:
+        """Whole steps, each once, in order; all of them, unless the session was lost."""
+        kept, history = self.kept, self.scenario.history
+        session = self.trace.session if self.lost is None else self.session
+        recorded = (self.scenario.user, *session.recorded) if session is not None else ()
+        if history_faults(kept):
+            yield f"I2 valid history: the next request cannot go on from {kept!r:.200}"
+        new = kept[len(history) :]
+        whole = new in ((), recorded) if self.lost is None else new == recorded[: len(new)]
+        if kept[: len(history)] != history or not whole:
+            yield f"record: the conversation has {new!r:.200}, the session recorded {recorded!r:.200}"
+
+    def _late(self) -> Iterator[str]:
+        """I5 where the clock jumps: late by no more than the jump in which the deadline passed."""
+        start = next((entry for entry in self.trace.entries if entry.verb is Verb.APPLIED), None)
+        finish = next((entry for entry in self.trace.entries if isinstance(entry.value, Finish)), None)
+        if start is None or finish is None:
+            return
+        latest = start.at + self.scenario.options.timeout_seconds
+        for at, seconds in self._jumps:
+            if at <= latest + _EPSILON:
+                latest = max(latest, at + seconds)
+        if finish.at > latest + _EPSILON + self.scenario.latency_seconds:
+            yield f"I5 bounded: finished at {finish.at:g}, with the clock's jumps {latest:g} was the latest"
+
+
+class RecordedSession(SessionLike):
+    """A session that writes down what goes in and what comes out."""
+
+    def __init__(self, request: SimulatedRequest, world: World) -> None:
+        self._request = request
+        self._world = world
+        self._session = request.trace.session = Session()
+
+    @property
+    def step(self) -> Tag:
+        """The session's present step."""
+        return self._session.step
+
+    def apply(self, event: Event) -> tuple[Command, ...]:
+        """Apply, and write down. Raises what the session raises."""
+        request, trace = self._request, self._request.trace
+        now, before = self._world.scheduler.now(), self._session.state
+        trace.sent += 1
+        request.handling_from = len(trace.entries)
+        try:
+            commands = self._session.apply(event)
+        except ProtocolError as error:
+            trace.add(now, Verb.REFUSED, event, str(error))
+            raise
+        trace.add(now, Verb.APPLIED, event, f"{before}: {type(event).__name__} -> {self._session.state}")
+        for command in commands:
+            trace.add(now, Verb.GAVE, command)
+            if isinstance(command, CallModel):
+                self._world.model_calls[command.tag.request_id] = command
+        return commands
+
+
+class _CrashableTelemetry(Telemetry):
+    """The real one ignores what it does not know."""
+
+    def on_receive(self, message: Any) -> Any:
+        if isinstance(message, PlannedCrash):
+            raise RuntimeError("a planned crash")
+        return super().on_receive(message)
+
+
+def _with_own_model(scenario: Scenario) -> Scenario:
+    """With a model named after the request, by which the played model knows whose call it is."""
+    return replace(scenario, options=replace(scenario.options, model=f"sim/{scenario.request_id}"))
+
+
+def play(scenario: Scenario, seed: int = 0, faults: Faults | None = None) -> Trace:
+    """One scenario under the real actors, in an order drawn from `seed`: a runtime for `testing.simulate`."""
+    (trace,) = SimulatedRun([scenario], faults, seed).play()
+    trace.seed = seed
+    return trace
+
+
+# -- runs from a token
+
+
+def seeded_scenarios(seed: int, fault_seed: int | None) -> list[Scenario]:
+    """One to four requests side by side. They share the tools, which run in different ways and few at a time."""
+    rng = random.Random(f"run {seed} {fault_seed}")
+    scenarios = [seeded.scenario(seed * max(_SIDE_BY_SIDE) + n) for n in range(rng.choice(_SIDE_BY_SIDE))]
+    tools = tuple(_somewhere(rng, offer) for offer in scenarios[0].tools) if fault_seed is not None else None
+    return [
+        replace(scenario, request_id=RequestId(f"r{number}"), tools=tools or scenarios[0].tools)
+        for number, scenario in enumerate(scenarios)
+    ]
+
+
+def _somewhere(rng: random.Random, offer: ToolOffer) -> ToolOffer:
+    contract = replace(
+        offer.contract,
+        isolation=rng.choice(list(Isolation)),
+        latency=rng.choice(list(Latency)),
+        concurrency=rng.choice((1, 2, 8)),
+    )
+    return replace(offer, contract=contract)
+
+
+def run_of(token: Token) -> SimulatedRun:
+    """The run that a token names, not played yet."""
+    faults = None if token.fault_seed is None else seeded_faults(token.fault_seed)
+    return SimulatedRun(seeded_scenarios(token.seed, token.fault_seed), faults, token.make_schedule())
+
+
+def token_of(seed: int) -> Token:
+    """The run of this seed: every other one is scheduled by PCT."""
+    return Token(seed, seed, "pct" if seed % 2 else "uniform")
+
+
+def attempt(token: Token, make: Callable[[Token], SimulatedRun] = run_of) -> tuple[SimulatedRun, list[str]]:
+    """Play a run, and say what is wrong with it; an exception that escapes the code under test is a problem too."""
+    run = make(token)
+    try:
+        run.play()
+        return run, run.problems()
+    except Exception as error:  # noqa: BLE001 - whatever escapes is what this is looking for
+        return run, [f"{type(error).__name__}: {error}"]
+
+
+def check(token: Token, make: Callable[[Token], SimulatedRun] = run_of) -> SimulatedRun:
+    """Play the run of a token. Raises AssertionError with a report of a failure and the line that plays it again."""
+    run, problems = attempt(token, make)
+    if problems:
+        raise AssertionError(report(shrunk(token, run, problems, make), make))
+    return run
+
+
+def shrunk(token: Token, run: SimulatedRun, problems: list[str], make: Callable[[Token], SimulatedRun]) -> Token:
+    """The same failure with the fewest deviations from FIFO; the token as it is where a replay does not show it."""
+    kinds = _kinds(problems)
+
+    def still_fails(chosen: Sequence[tuple[int, int]]) -> bool:
+        return bool(kinds & _kinds(attempt(replace(token, schedule=tuple(chosen)), make)[1]))
+
+    chosen: Chosen = tuple((deviation.step, deviation.index) for deviation in run.scheduler.deviations)
+    if not still_fails(chosen):
+        return token
+    fewest, _ = smallest(chosen, still_fails)
+    return replace(token, schedule=tuple(fewest))
+
+
+def _kinds(problems: list[str]) -> set[str]:
+    """What is wrong, without the details: the words before the colon, without the request's id."""
+    return {problem.partition(":")[0].split(" ", 1)[-1] for problem in problems}
+
+
+def report(token: Token, make: Callable[[Token], SimulatedRun] = run_of) -> str:
+    """What went wrong in this run, the story of it, and how to play it again."""
+    run, problems = attempt(token, make)
+    concerned = [request for name, request in run.requests.items() if any(p.startswith(f"{name} ") for p in problems)]
+    stories = [f"-- {each.scenario.request_id}: {each.trace.story()}" for each in concerned or run.requests.values()]
+    happened = [f"{at:9.3f} ** {what}" for at, what in run.world.happened]
+    return "\n".join(
+        [
+            *(problems or ["nothing is wrong with this run"]),
+            f"seed {token.seed}, faults {token.fault_seed}, {len(run.requests)} requests side by side, "
+            f"{run.scheduler.steps} steps, {len(run.scheduler.deviations)} deviations from FIFO",
+            *_deviations(token, run.scheduler.deviations),
+            *happened,
+            *stories,
+            f"play it again: python -m callboard.actors.testing.simulated_run '{token}'",
+        ]
+    )
+
+
+def _deviations(token: Token, deviations: Sequence[Deviation]) -> list[str]:
+    """Those that explain a failure; a seeded schedule has hundreds, and they explain nothing."""
+    return [] if isinstance(token.schedule, str) else [str(deviation) for deviation in deviations]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Play the run of one token and print its story: 0 if nothing is wrong, 1 if something is, 2 for a bad token."""
+    if len(arguments) != 1:
+        sys.stderr.write("usage: python -m callboard.actors.testing.simulated_run TOKEN\n")
+        return 2
+    logging.getLogger("callboard").setLevel(logging.CRITICAL)  # planned crashes are in the story
+    try:
+        token = Token.parse(arguments[0])
+    except UsageError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    sys.stdout.write(report(token) + "\n")
+    return 1 if attempt(token)[1] else 0
+
+
+def outcomes(runs: Sequence[SimulatedRun]) -> Counter[str]:
+    """How the requests of these runs ended, by outcome; "lost" where the session was."""
+    counts: Counter[str] = Counter()
+    for request in (request for run in runs for request in run.requests.values()):
+        finish = next((e.value for e in request.trace.entries if isinstance(e.value, Finish)), None)
+        counts[finish.outcome if finish is not None else "lost"] += 1
+    return counts
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
