@@ -131,6 +131,8 @@ class ToolDispatcher(Actor):
         self._calls: dict[Tag, _Call] = {}
         self._settled: dict[Tag, ToolCallEnd | None] = {}
         """Calls that have ended, oldest first; with the outcome, where it was a former incarnation's and is untold."""
+        self._begun: dict[Tag, ToolCallStarted] = {}
+        """Calls that began for a former incarnation, oldest first; their sessions send them again."""
         self._approvals: dict[Tag, Ref] = {}
         for tool in tools:
             self._register(tool)
@@ -199,11 +201,18 @@ class ToolDispatcher(Actor):
             call.timer = None
         call.pool = self._pools[tool.contract.isolation, tool.contract.latency]
         context = ToolContext(run.tag, run.effect_id, run.deadline_at, call.request.user_text, self._workspace)
-        call.pool.tell_control(StartCall(run, tool, context, self.ref))
+        begun = self._begun.pop(run.tag, None)
+        call.pool.tell_control(StartCall(run, tool, context, self.ref, has_begun=begun is not None))
+        if begun is not None:
+            call.request.reply_to.tell_control(begun)
 
     def _started(self, event: ToolCallStarted) -> None:
         if call := self._calls.get(event.tag):
             call.request.reply_to.tell_control(event)
+        elif event.tag not in self._settled:
+            self._begun[event.tag] = event
+            if len(self._begun) > MAX_SETTLED_CALLS:
+                del self._begun[next(iter(self._begun))]
 
     def _ended(self, event: ToolCallEnd) -> None:
         call = self._calls.pop(event.tag, None)
@@ -224,6 +233,7 @@ class ToolDispatcher(Actor):
 
     def _settle(self, tag: Tag, untold: ToolCallEnd | None) -> None:
         """Remember that the call has ended, lest it run again when a session, not having heard, sends it again."""
+        self._begun.pop(tag, None)
         self._settled.setdefault(tag, untold)
         if len(self._settled) > MAX_SETTLED_CALLS:
             del self._settled[next(iter(self._settled))]

@@ -53,6 +53,8 @@ class StartCall:
     tool: Tool
     context: ToolContext
     reply_to: Ref
+    has_begun: bool = False
+    """It began for a dispatcher that has crashed since: go on if it is here, but do not begin it again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +162,10 @@ class ToolPool(Actor):
             logger.warning("call is already running, sent twice: %s", run.tag)
             return
         call = Call(run, message.tool, message.context, message.reply_to)
+        if message.has_begun and not message.tool.contract.idempotent:
+            why = f"the pool that ran {run.name} was lost, and so was the dispatcher that knew of it"
+            self._tell_outcome(call, ToolFailure(run.name, FailureCode.OUTCOME_UNKNOWN, why), "")
+            return
         if run.deadline_at <= self.now():
             call.ending = Ending.TIMED_OUT
             self._tell_outcome(call, "", "")
