@@ -17,8 +17,8 @@ __all__ = ["Deviation", "Schedule", "fifo", "label", "owner", "pct", "replay", "
 #: Given the number of the step and what is ready (two or more, the oldest first): the index of the one to run.
 Schedule = Callable[[int, Sequence[Run]], int]
 
-#: Steps within which `pct` changes priorities unless told otherwise: half the simulated conversations have fewer.
-PCT_STEPS: Final = 150
+#: Steps within which `pct` changes priorities unless told otherwise: half of the seeded simulated runs have fewer.
+PCT_STEPS: Final = 200
 
 Item = TypeVar("Item")
 

@@ -45,6 +45,7 @@ from callboard.actors.telemetry import Telemetry
 from callboard.actors.testing.faults import Faults, seeded_faults
 from callboard.actors.testing.replay_token import Chosen, Token
 from callboard.actors.testing.simulated_request import RecordedSession, SimulatedRequest
+from callboard.actors.testing.simulated_workers import Later
 from callboard.actors.testing.simulated_world import (
     PlannedCrash,
     PlannedPolicy,
@@ -168,29 +169,32 @@ class SimulatedRun:
     # -- what happens to it
 
     def _arrange(self) -> None:
-        at, world = self.scheduler.call_at, self.world
+        at, world = self._at, self.world
         for request in self.requests.values():
             self._arrange_scenario(request)
         for crash in self.faults.crashes:
             for name in crash.actors:
-                at(crash.at, partial(world.crash, name))
+                at(crash.at, f"crash of {name}", partial(world.crash, name))
         for when, pool in self.faults.workers.deaths:
-            at(when, partial(world.lose_worker, pool))
+            at(when, f"death in {pool}", partial(world.lose_worker, pool))
         for when, seconds in self.faults.jumps:
-            at(when, partial(world.jump, seconds))
+            at(when, "jump", partial(world.jump, seconds))
         for when in self.faults.floods:
-            at(when, self._flood)
+            at(when, "flood", self._flood)
+
+    def _at(self, when: float, what: str, run: Callable[[], object]) -> None:
+        self.scheduler.call_at(when, Later(what, run))
 
     def _arrange_scenario(self, request: SimulatedRequest) -> None:
-        plan, session, at = request.scenario, request.ref, self.scheduler.call_at
+        plan, session, at = request.scenario, request.ref, self._at
         assert session is not None
         if plan.cancel_at is not None:
-            when = plan.cancel_at
-            at(when, lambda: session.tell_control(CancelRequested(plan.tag, when, "the user left")))
+            cancel = CancelRequested(plan.tag, plan.cancel_at, "the user left")
+            at(plan.cancel_at, f"cancel of {plan.request_id}", partial(session.tell_control, cancel))
         for when in plan.tools_lost_at:
-            at(when, lambda: self.world.crash("root/dispatcher"))
+            at(when, "crash of root/dispatcher", partial(self.world.crash, "root/dispatcher"))
         for when in plan.foreign_at:
-            at(when, lambda: self._foreign(request, session))
+            at(when, f"foreign events for {plan.request_id}", partial(self._foreign, request, session))
 
     def _foreign(self, request: SimulatedRequest, session: Ref) -> None:
         """Whatever this session has open, said of another request."""
@@ -282,7 +286,10 @@ def _somewhere(rng: random.Random, offer: ToolOffer) -> ToolOffer:
 def run_of(token: Token) -> SimulatedRun:
     """The run that a token names, not played yet."""
     faults = None if token.fault_seed is None else seeded_faults(token.fault_seed)
-    return SimulatedRun(seeded_scenarios(token.seed, token.fault_seed), faults, token.make_schedule())
+    run = SimulatedRun(seeded_scenarios(token.seed, token.fault_seed), faults, token.make_schedule())
+    for trace in run.traces:
+        trace.seed = token.seed
+    return run
 
 
 def token_of(seed: int) -> Token:

@@ -59,8 +59,14 @@ def faults() -> st.SearchStrategy[Faults]:
         fates=st.lists(st.sampled_from(WorkerFate), min_size=1, max_size=4).map(tuple),
         deaths=st.lists(st.tuples(seconds(20.0), st.sampled_from(POOLS)), max_size=2).map(tuple),
     )
+    store = st.builds(
+        StoreFaults,
+        slow=st.lists(st.tuples(seconds(10.0), st.just(30.0), seconds(10.0)), max_size=1).map(tuple),
+        refuses=st.lists(st.tuples(seconds(20.0), st.just(30.0)), max_size=1).map(tuple),
+    )
     return st.builds(
         Faults,
+        store=store,
         crashes=st.lists(crashes, max_size=3).map(tuple),
         floods=st.lists(seconds(20.0), max_size=1).map(tuple),
         jumps=st.lists(st.tuples(seconds(20.0), st.sampled_from(JUMP_SECONDS)), max_size=1).map(tuple),
