@@ -169,6 +169,11 @@ class ToolDispatcher(Actor):
             logger.warning("the policy failed for %s, which is denied: %r", tool.name, error)
             return Decision.DENY
 
+    @property
+    def open_calls(self) -> int:
+        """Calls that run or wait for their turn; 0 at rest."""
+        return sum(entry.running + len(entry.queue) for entry in self._entries.values())
+
     # -- the way of one call: dispatch -> (queue) -> start -> terminal
 
     def _dispatch(self, message: DispatchCall) -> None:

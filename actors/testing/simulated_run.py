@@ -19,7 +19,7 @@ import logging
 import random
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -27,7 +27,6 @@ from typing import Any, Final
 from callboard.actors.kernel import (
     Actor,
     ChildSpec,
-    DeadLetterReason,
     Deviation,
     MailboxFull,
     Ref,
@@ -55,6 +54,7 @@ from callboard.actors.testing.simulated_world import (
     World,
     simulated_tool,
 )
+from callboard.actors.testing.whole_run import problems_of_the_whole
 from callboard.actors.topology import SESSION_CAPACITY, Plan, build
 from callboard.actors.worker.pool import ToolPool
 from callboard.protocol.commands import Finish
@@ -73,8 +73,6 @@ from callboard.providers.scripted import Scripted
 
 #: A run that takes more steps than this does not end: ten times the longest of 10,000 seeded conversations.
 MAX_STEPS: Final = 100_000
-#: Crashes by which a session ends its request on purpose: a store that refuses, and failures that callboard names.
-_SESSION_ENDS: Final = ("OSError(28,", "RuntimeFailure(")
 #: Requests side by side in a seeded run.
 _SIDE_BY_SIDE: Final = (1, 1, 2, 3, 4)
 
@@ -119,7 +117,7 @@ class SimulatedRun:
     def problems(self) -> list[str]:
         """Every rule that this run has broken, one sentence each, with the request's id in front."""
         found = [f"{request_id} {problem}" for request_id, each in self.requests.items() for problem in each.problems()]
-        return [*found, *self._problems_of_the_whole()]
+        return [*found, *problems_of_the_whole(self.world, self.requests, self._tools)]
 
     def _run_until(self, seconds: float) -> None:
         while self.scheduler.step(seconds):
@@ -212,30 +210,6 @@ class SimulatedRun:
                 with contextlib.suppress(MailboxFull):
                     assert request.ref is not None
                     request.ref.tell(CancelRequested(stranger, self.scheduler.now(), "flood"))
-
-    # -- what no single session can see
-
-    def _problems_of_the_whole(self) -> Iterator[str]:
-        statistics = self.system.statistics()
-        if statistics.unaccounted or statistics.queued:
-            yield f"conservation: at rest {statistics}"
-        harmless = {offer.definition.name for offer in self._tools if offer.contract.idempotent}
-        for tag, runs in self.world.runs.items():
-            if runs > 1 and self.world.plans[tag.request_id].of_call[tag].tool not in harmless:
-                yield f"run twice: {tag} ran {runs} times"
-        for letter in self.system.dead_letters.list():
-            is_planned = isinstance(letter.message, PlannedCrash) or letter.note.startswith(_SESSION_ENDS)
-            if letter.reason is DeadLetterReason.CRASHED and not is_planned:
-                yield f"crash: {letter.recipient} crashed on {type(letter.message).__name__}: {letter.note}"
-        yield from self._seen_of_others()
-
-    def _seen_of_others(self) -> Iterator[str]:
-        """A request that sees the result of another's call."""
-        texts = {request_id: request.trace.to_bytes() for request_id, request in self.requests.items()}
-        for request_id, text in texts.items():
-            for other in texts:
-                if other != request_id and f'"of":"{other}/'.encode() in text:
-                    yield f"isolation: {request_id} has seen a result of {other}"
 
 
 class _CrashableTelemetry(Telemetry):

@@ -153,6 +153,11 @@ class ToolPool(Actor):
         self._waiting.clear()
         workers.close(lambda: None)
 
+    @property
+    def open_calls(self) -> int:
+        """Calls that run or wait for a worker; 0 at rest."""
+        return len(self._calls)
+
     # -- the way of one call --------------------------------------------------------------------------------------
 
     def _start_call(self, message: StartCall) -> None:
