@@ -18,7 +18,7 @@ from callboard.protocol.history import history_faults
 from callboard.protocol.ids import Tag
 from callboard.protocol.session import Session
 from callboard.protocol.testing.invariants import violations
-from callboard.protocol.testing.scenario import PlannedCall, Scenario
+from callboard.protocol.testing.scenario import Scenario
 from callboard.protocol.testing.trace import Trace, Verb
 
 #: Float sums of virtual times.
@@ -46,11 +46,6 @@ class SimulatedRequest:
     def kept(self) -> tuple[Message, ...]:
         """The messages of its conversation."""
         return self.answer.conversation.messages if self.answer is not None else ()
-
-    @property
-    def planned_calls(self) -> list[PlannedCall]:
-        """All calls that its model may ask for."""
-        return [call for turn in self.scenario.turns for call in turn.calls]
 
     def ended(self, down: Down) -> None:
         """Its session has ended."""

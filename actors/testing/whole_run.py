@@ -35,7 +35,7 @@ def problems_of_the_whole(world: World, requests: Requests, tools: Iterable[Tool
             yield f"run twice: {tag} ran {runs} times"
     yield from _unplanned_crashes(world)
     yield from _seen_of_others(requests)
-    if not any(plan.does is ToolDoes.VANISH for each in requests.values() for plan in each.planned_calls):
+    if not any(world.plans[tag.request_id].of_call[tag].does is ToolDoes.VANISH for tag in world.runs):
         yield from _left_open(world)
         if not world.jumps:
             for request in requests.values():
