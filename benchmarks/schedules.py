@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from callboard.actors.kernel import Actor, ActorSystem, Ref, Schedule, SimulatedScheduler
-from callboard.actors.kernel.schedule import fifo, pct, uniform
+from callboard.actors.kernel import Actor, ActorSystem, Ref, SimulatedScheduler
+from callboard.actors.kernel.schedule import Schedule, fifo, pct, uniform
 
 SEARCHES, MOST_RUNS = 20, 2_000
 

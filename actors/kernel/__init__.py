@@ -30,8 +30,7 @@ from .mailbox import Overflow
 from .monitors import Down, ExitReason, Monitor
 from .ref import Ref
 from .restart import Backoff, Restart
-from .schedule import Deviation, Schedule
-from .scheduler import LoopScheduler, Run, Scheduler, Timer
+from .scheduler import LoopScheduler, Scheduler, Timer
 from .simulation import SimulatedScheduler
 from .supervisor import Supervisor, children_of, start_child, stop_child
 from .system import ActorSystem
@@ -51,7 +50,6 @@ __all__ = [
     "DeadLetterReason",
     "DeadLetters",
     "DeadlockError",
-    "Deviation",
     "Down",
     "ExitReason",
     "Held",
@@ -67,8 +65,6 @@ __all__ = [
     "Ref",
     "Rejected",
     "Restart",
-    "Run",
-    "Schedule",
     "Scheduler",
     "SimulatedScheduler",
     "Statistics",

@@ -6,11 +6,10 @@ import re
 from dataclasses import dataclass
 from typing import Final, Self
 
-from callboard.actors.kernel import Schedule
-from callboard.actors.kernel.schedule import fifo, pct, replay, uniform
+from callboard.actors.kernel.schedule import Schedule, fifo, pct, replay, uniform
 from callboard.protocol.errors import UsageError
 
-#: Changes with whatever makes a seed mean another run: the generators of scenarios and faults, or what is simulated.
+#: To be raised when a seed comes to mean another run: by a change of the generators or of the simulation.
 VERSION: Final = 1
 #: Priority changes of the runs that PCT schedules, plus one: most ordering faults need two or three orderings.
 PCT_DEPTH: Final = 3

@@ -27,15 +27,13 @@ from typing import Any, Final
 from callboard.actors.kernel import (
     Actor,
     ChildSpec,
-    Deviation,
     MailboxFull,
     Ref,
     Restart,
-    Schedule,
     SimulatedScheduler,
     start_child,
 )
-from callboard.actors.kernel.schedule import smallest
+from callboard.actors.kernel.schedule import Deviation, Schedule, smallest
 from callboard.actors.llm_manager import LlmManager, Route
 from callboard.actors.session import Question, RequestSession, Staff
 from callboard.actors.spans import NoSpans
@@ -195,7 +193,7 @@ class SimulatedRun:
             at(when, f"foreign events for {plan.request_id}", partial(self._foreign, request, session))
 
     def _foreign(self, request: SimulatedRequest, session: Ref) -> None:
-        """Whatever this session has open, said of another request."""
+        """Answers to what this session has open, with the tag of another request."""
         plan, trace = request.scenario, request.trace
         step = trace.session.step if trace.session is not None else plan.tag
         other = Tag(RequestId(f"{step.request_id}-other"), step.parent_id, step.step)
@@ -277,7 +275,7 @@ def attempt(token: Token, make: Callable[[Token], SimulatedRun] = run_of) -> tup
     try:
         run.play()
         return run, run.problems()
-    except Exception as error:  # noqa: BLE001 - whatever escapes is what this is looking for
+    except Exception as error:  # noqa: BLE001 - any exception of the code under test is a failure
         return run, [f"{type(error).__name__}: {error}"]
 
 

@@ -64,7 +64,7 @@ class World:
         self.runs: Counter[Tag] = Counter()
         """How often the code of each call's tool ran."""
         self.happened: list[tuple[float, str]] = []
-        """The faults as they struck, for the story."""
+        """The faults that were carried out, for the report."""
         self.jumps: list[tuple[float, float]] = []
         self._crashes: dict[str, list[float]] = {name: [] for name in _BORNE}
         self._workers: dict[str, SimulatedWorkers] = {}

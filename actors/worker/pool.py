@@ -114,10 +114,10 @@ class ToolPool(Actor):
         isolation: Isolation,
         options: ProcessOptions | None = None,
         make: MakeWorkers | None = None,
-        max_waiting_calls: int = MAX_WAITING_CALLS,
+        max_waiting_calls: int | None = None,
     ) -> None:
         self._make_workers = make or make_workers(isolation, options or ProcessOptions())
-        self._max_waiting_calls = max_waiting_calls
+        self._max_waiting_calls = MAX_WAITING_CALLS if max_waiting_calls is None else max_waiting_calls
         self._workers: Workers | None = None
         self._waiting: deque[Call] = deque()
         self._calls: dict[Tag, Call] = {}

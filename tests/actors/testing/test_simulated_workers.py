@@ -1,4 +1,4 @@
-"""The real ToolPool over simulated workers, alone: what it tells of a call, whatever its worker does."""
+"""The real ToolPool over simulated workers, alone: what it tells of a call for each thing that its worker may do."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from callboard.protocol.tools import FailureCode, Isolation, Latency
 LOOK, AGAIN = simulated_tool(offer("look")), simulated_tool(offer("again", idempotent=True))
 
 
-class Stage:
+class OnePool:
     """One pool of this isolation, with the plan for its only call."""
 
     def __init__(self, isolation: Isolation, does: ToolDoes = ToolDoes.COMPLETE, **faults: object) -> None:
@@ -50,45 +50,45 @@ class Stage:
 @pytest.mark.parametrize("fate", list(WorkerFate))
 @pytest.mark.parametrize("does", [does for does in ToolDoes if does not in (ToolDoes.VANISH, ToolDoes.STOPPED)])
 def test_every_call_has_one_end(isolation: Isolation, fate: WorkerFate, does: ToolDoes) -> None:
-    stage = Stage(isolation, does, fates=(fate,), workers=1)
-    stage.start()
-    assert len(stage.ends()) == 1
-    assert stage.scheduler.now() < 20.0
-    assert stage.world.runs.total() <= 1
+    one = OnePool(isolation, does, fates=(fate,), workers=1)
+    one.start()
+    assert len(one.ends()) == 1
+    assert one.scheduler.now() < 20.0
+    assert one.world.runs.total() <= 1
 
 
 @pytest.mark.parametrize("isolation", list(Isolation))
 def test_a_stopped_call_is_cancelled_also_where_its_worker_ignores_the_interrupt(isolation: Isolation) -> None:
-    stage = Stage(isolation, ToolDoes.HANG, fates=(WorkerFate.IGNORES_INTERRUPT,))
-    stage.start()
-    stage.scheduler.run_until_idle(1.0)
-    stage.pool.tell_control(StopCall(stage.scenario.tag._replace(step=1, call_id=CallId("c"))))
-    assert stage.ends() == ["ToolCallCancelled"]
-    held = [message.count for message in stage.dispatcher.of(ThreadsHeld)]
+    one = OnePool(isolation, ToolDoes.HANG, fates=(WorkerFate.IGNORES_INTERRUPT,))
+    one.start()
+    one.scheduler.run_until_idle(1.0)
+    one.pool.tell_control(StopCall(one.scenario.tag._replace(step=1, call_id=CallId("c"))))
+    assert one.ends() == ["ToolCallCancelled"]
+    held = [message.count for message in one.dispatcher.of(ThreadsHeld)]
     assert held == ([] if isolation is Isolation.PROCESS else [1, 0]), "an abandoned thread is counted until it returns"
 
 
 def test_a_call_that_began_in_a_lost_pool_is_not_begun_again() -> None:
-    stage = Stage(Isolation.PROCESS)
-    stage.start(has_begun=True)
-    assert stage.ends() == ["ToolCallFailed"]
-    (failed,) = stage.dispatcher.of(ToolCallFailed)
+    one = OnePool(Isolation.PROCESS)
+    one.start(has_begun=True)
+    assert one.ends() == ["ToolCallFailed"]
+    (failed,) = one.dispatcher.of(ToolCallFailed)
     assert failed.failure.code is FailureCode.OUTCOME_UNKNOWN
-    assert not stage.world.runs
+    assert not one.world.runs
 
 
 def test_an_idempotent_call_that_began_in_a_lost_pool_is_begun_again() -> None:
-    stage = Stage(Isolation.PROCESS)
-    stage.start(AGAIN, has_begun=True)
-    assert stage.ends() == ["ToolCallCompleted"]
+    one = OnePool(Isolation.PROCESS)
+    one.start(AGAIN, has_begun=True)
+    assert one.ends() == ["ToolCallCompleted"]
 
 
 def test_a_call_that_began_and_is_still_here_goes_on() -> None:
-    stage = Stage(Isolation.PROCESS)
-    stage.start()
-    stage.start(has_begun=True)
-    assert stage.ends() == ["ToolCallCompleted"]
-    assert stage.world.runs.total() == 1
+    one = OnePool(Isolation.PROCESS)
+    one.start()
+    one.start(has_begun=True)
+    assert one.ends() == ["ToolCallCompleted"]
+    assert one.world.runs.total() == 1
 
 
 def test_a_pool_without_workers_of_its_own_needs_a_real_loop() -> None:
