@@ -17,8 +17,8 @@ from hypothesis import given, strategies as st
 
 @given(st.text(), st.integers())
 def test_any(text, number):
-    with open({log!r}, "a", encoding="utf-8") as log:
-        log.write(f"{{text!a}} {{number}}\\n")
+    with Path(__file__).with_name("log").open("a", encoding="utf-8") as log:
+        log.write(f"{text!a} {number}\\n")
 """
 FAILING = """
 from hypothesis import given, strategies as st

@@ -26,10 +26,17 @@ def be_stuck():
 """
 
 
-def run_tests(folder: Path, tests: str) -> subprocess.CompletedProcess[str]:
+def run_tests(folder: Path, tests: str, *, backstop_seconds: float = 0.5) -> subprocess.CompletedProcess[str]:
     shutil.copy(REPOSITORY / "tests" / "conftest.py", folder)
     (folder / "test_it.py").write_text(HEADER + tests)
-    settings = ["-c", str(REPOSITORY / "setup.cfg"), "--rootdir", str(folder), "-o", "backstop_seconds=0.5"]
+    settings = [
+        "-c",
+        str(REPOSITORY / "setup.cfg"),
+        "--rootdir",
+        str(folder),
+        "-o",
+        f"backstop_seconds={backstop_seconds}",
+    ]
     command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", *settings, str(folder)]
     return subprocess.run(command, capture_output=True, text=True, timeout=50)
 
@@ -113,6 +120,7 @@ def test_that_ends(): pass
 @pytest.mark.timeout(0)
 def test_without_a_limit(): pass
 """,
+        backstop_seconds=30.0,
     )
     assert "2 passed" in run.stdout
     assert (run.returncode, run.stderr) == (0, "")
