@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import faulthandler
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -86,5 +87,6 @@ def pytest_enter_pdb() -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """A thread that a test left behind must not hold the process either: Python waits for it after this."""
-    _set_backstop(config, 0.0)
+    """Python would wait for a thread that a test has left behind, and the run would not end."""
+    if any(not thread.daemon for thread in threading.enumerate() if thread is not threading.main_thread()):
+        _set_backstop(config, 0.0)
