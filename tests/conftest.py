@@ -34,7 +34,7 @@ settings.register_profile(
 settings.register_profile("ci", settings.get_profile("callboard"), derandomize=True, database=None)
 # New examples in every run, and none that an earlier run has found: `--hypothesis-seed` alone decides.
 settings.register_profile("fresh", settings.get_profile("callboard"), database=None, print_blob=True)
-# A hundred times as many.
+# A hundred times as many, however long that takes.
 settings.register_profile("deep", settings.get_profile("callboard"), max_examples=10_000)
 settings.load_profile("callboard")
 
@@ -57,6 +57,12 @@ def pytest_configure(config: pytest.Config) -> None:
 def _set_backstop(config: pytest.Config, seconds: float) -> None:
     grace = float(config.getini("backstop_seconds"))
     faulthandler.dump_traceback_later(seconds + grace, exit=True, file=config.stash[STDERR_FD])
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--hypothesis-profile") == "deep":
+        for item in items:
+            item.add_marker(pytest.mark.timeout(0))
 
 
 def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> None:

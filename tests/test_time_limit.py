@@ -26,7 +26,7 @@ def be_stuck():
 """
 
 
-def run_tests(folder: Path, tests: str, *, backstop_seconds: float = 0.5) -> subprocess.CompletedProcess[str]:
+def run_tests(folder: Path, tests: str, *, backstop_seconds: float = 30.0) -> subprocess.CompletedProcess[str]:
     shutil.copy(REPOSITORY / "tests" / "conftest.py", folder)
     (folder / "test_it.py").write_text(HEADER + tests)
     settings = [
@@ -77,6 +77,7 @@ def test_that_is_stuck_in_c():
     threading.Thread(target=be_stuck, daemon=True).start()
     lock_twice(ctypes.{library}(None))
 """,
+        backstop_seconds=0.5,
     )
     assert "test_that_is_stuck_in_c" in run.stdout
     assert "Timeout (0:00:00.7" in run.stderr
@@ -97,6 +98,7 @@ def room():
 @pytest.mark.timeout(0.2)
 def test_in_a_room(room): raise ValueError("failed")
 """,
+        backstop_seconds=0.5,
     )
     assert "test_in_a_room" in run.stdout
     assert "in room" in run.stderr
@@ -104,7 +106,8 @@ def test_in_a_room(room): raise ValueError("failed")
 
 
 def test_a_thread_left_behind_does_not_hold_the_process(tmp_path: Path) -> None:
-    run = run_tests(tmp_path, "\ndef test_that_leaves_one(): threading.Thread(target=be_stuck).start()\n")
+    leaves_one = "def test_that_leaves_one(): threading.Thread(target=be_stuck).start()\n"
+    run = run_tests(tmp_path, leaves_one, backstop_seconds=0.5)
     assert "1 passed" in run.stdout
     assert "in be_stuck" in run.stderr
     assert run.returncode == 1
@@ -120,7 +123,6 @@ def test_that_ends(): pass
 @pytest.mark.timeout(0)
 def test_without_a_limit(): pass
 """,
-        backstop_seconds=30.0,
     )
     assert "2 passed" in run.stdout
     assert (run.returncode, run.stderr) == (0, "")
