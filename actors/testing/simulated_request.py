@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Final
 
 from callboard.actors.kernel import Down, Ref
@@ -58,9 +57,6 @@ class SimulatedRequest:
         trace = self.trace
         trace.jumps = tuple(world.jumps)
         trace.ended_at = world.scheduler.now()
-        # A session hears of a deadline that passed during a jump when the jump is over.
-        latency = self.scenario.latency_seconds + sum(seconds for _, seconds in world.jumps)
-        trace.scenario = replace(self.scenario, latency_seconds=latency)
         if self.lost is not None:
             self._session = trace.session
             trace.entries = trace.entries[: self.handling_from]

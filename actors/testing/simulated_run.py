@@ -63,7 +63,7 @@ from callboard.protocol.model import ModelResponse
 from callboard.protocol.options import ToolOffer
 from callboard.protocol.testing import generator
 from callboard.protocol.testing.outside import foreign_events
-from callboard.protocol.testing.scenario import Scenario
+from callboard.protocol.testing.scenario import Scenario, Store
 from callboard.protocol.testing.trace import Trace
 from callboard.protocol.tools import Isolation, Latency
 from callboard.providers.retry import RetryPolicy
@@ -92,6 +92,7 @@ class SimulatedRun:
         self.scheduler = SimulatedScheduler(schedule)
         self.requests = {scenario.request_id: SimulatedRequest(_with_own_model(scenario)) for scenario in scenarios}
         self.world = World([request.scenario for request in self.requests.values()], self.faults, self.scheduler)
+        self.world.traces = {request_id: request.trace for request_id, request in self.requests.items()}
         self.system = self.world.system
         self._tools: tuple[ToolOffer, ...] = scenarios[0].tools if scenarios else ()
 
@@ -237,12 +238,17 @@ def play(scenario: Scenario, seed: int = 0, faults: Faults | None = None) -> Tra
 def seeded_scenarios(seed: int, fault_seed: int | None) -> list[Scenario]:
     """One to four requests side by side. They share the tools, which run in different ways and few at a time."""
     rng = random.Random(f"run {seed} {fault_seed}")
-    scenarios = [generator.scenario(seed * max(_SIDE_BY_SIDE) + n) for n in range(rng.choice(_SIDE_BY_SIDE))]
+    scenarios = [_playable(seed * max(_SIDE_BY_SIDE) + n) for n in range(rng.choice(_SIDE_BY_SIDE))]
     tools = tuple(_somewhere(rng, offer) for offer in scenarios[0].tools) if fault_seed is not None else None
     return [
         replace(scenario, request_id=RequestId(f"r{number}"), tools=tools or scenarios[0].tools)
         for number, scenario in enumerate(scenarios)
     ]
+
+
+def _playable(seed: int) -> Scenario:
+    """The scenario of this seed; what only the bare driver can do (restarts, strays, its journal) is left out."""
+    return replace(generator.scenario(seed), restart_at=(), strays=(), jumps=(), store=Store())
 
 
 def _somewhere(rng: random.Random, offer: ToolOffer) -> ToolOffer:

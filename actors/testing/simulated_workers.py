@@ -20,7 +20,7 @@ from callboard.actors.worker.call import Call, Ended, Held, Room
 from callboard.protocol.commands import RunTool
 from callboard.protocol.errors import UsageError
 from callboard.protocol.ids import Tag, ToolName
-from callboard.protocol.testing.outside import LATE_SECONDS, START_SECONDS
+from callboard.protocol.testing.outside import LATE_SECONDS, STOP_SECONDS
 from callboard.protocol.testing.scenario import PlannedCall, ToolDoes
 from callboard.protocol.tools import FailureCode, Isolation, ToolFailure
 
@@ -42,7 +42,7 @@ class World(Protocol):
     def result_of(self, tag: Tag) -> str:
         """What the call returns."""
 
-    def began(self, tag: Tag) -> None:
+    def began(self, run: RunTool) -> None:
         """The tool's code runs."""
 
     def stop_call(self, call: Call) -> None:
@@ -97,21 +97,21 @@ class SimulatedWorkers:
         fate = self._faults.fate_of(call.run.tag)
         if fate is WorkerFate.NOT_SHIPPED:
             raise UsageError(f"planned: {call.run.name} cannot be shipped")
-        if fate is WorkerFate.NOT_STARTED:
+        if fate is WorkerFate.NOT_STARTED or self._world.plan_of(call.run).does is ToolDoes.REFUSE:
             raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
         self._ready -= 1
         self._busy[call] = []
         plan = self._world.plan_of(call.run)
-        seconds = max(plan.seconds, START_SECONDS)
+        seconds = max(plan.seconds, STOP_SECONDS)
         if fate is WorkerFate.DIES_BEFORE:
-            self._later(call, START_SECONDS / 2, "worker dies", lambda: self._die(call))
+            self._later(call, STOP_SECONDS / 2, "worker dies", lambda: self._die(call))
             return
-        self._world.began(call.run.tag)
+        self._world.began(call.run)
         if fate is WorkerFate.DIES_DURING:
             self._later(call, seconds / 2, "worker dies", lambda: self._die(call))
         elif plan.does is ToolDoes.CRASH:
             self._later(call, seconds, "worker dies", lambda: self._die(call))
-        elif plan.does is ToolDoes.STOPPED:
+        elif plan.does in (ToolDoes.STOPPED, ToolDoes.WITHDRAWN):
             self._later(call, seconds, "call is withdrawn", lambda: self._world.stop_call(call))
         elif plan.does in (ToolDoes.COMPLETE, ToolDoes.FAIL):
             self._later(call, seconds, "tool returns", lambda: self._return(call, plan, fate))
@@ -121,7 +121,7 @@ class SimulatedWorkers:
         if self._isolation is Isolation.THREAD:
             self.kill(call)
         elif call in self._busy and self._listens(call):
-            self._later(call, START_SECONDS, "tool is interrupted", lambda: self._leave(call, "interrupted"))
+            self._later(call, STOP_SECONDS, "tool is interrupted", lambda: self._leave(call, "interrupted"))
 
     def kill(self, call: Call) -> None:
         """A process is gone soon; a task or thread is abandoned at once, and its thread held for a while."""

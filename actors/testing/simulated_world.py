@@ -39,6 +39,7 @@ from callboard.protocol.options import ToolOffer
 from callboard.protocol.policy import Decision, Policy
 from callboard.protocol.testing.outside import Answer, Plans, model_answers, person_answers
 from callboard.protocol.testing.scenario import PlannedCall, Scenario
+from callboard.protocol.testing.trace import Trace, Verb
 from callboard.protocol.tools import Isolation, Latency, ToolContract
 from callboard.providers.adapter import Provider
 
@@ -61,6 +62,8 @@ class World:
         self.plans = {scenario.request_id: Plans(scenario) for scenario in scenarios}
         self.model_calls: dict[RequestId, CallModel] = {}
         """The latest of each request."""
+        self.traces: dict[RequestId, Trace] = {}
+        """Where what is carried out is written down; filled by the run."""
         self.runs: Counter[Tag] = Counter()
         """How often the code of each call's tool ran."""
         self.happened: list[tuple[float, str]] = []
@@ -79,9 +82,14 @@ class World:
         """A result that names its call and its request, so that one in a wrong place shows."""
         return orjson.dumps({"ok": True, "of": f"{tag.request_id}/{tag.step}/{tag.call_id}"}).decode()
 
-    def began(self, tag: Tag) -> None:
-        """Count a run of the tool's code."""
-        self.runs[tag] += 1
+    def began(self, run: RunTool) -> None:
+        """Count a run of the tool's code, and write it down."""
+        self.runs[run.tag] += 1
+        self.write(Verb.RAN, run)
+
+    def write(self, verb: Verb, command: RunTool | CallModel | AskApproval) -> None:
+        """Write down in its request's trace that a command was carried out."""
+        self.traces[command.tag.request_id].add(self.scheduler.now(), verb, command)
 
     def stop_call(self, call: Call) -> None:
         """The pool is told to end the call, and not by its session."""
@@ -185,6 +193,7 @@ class PlayedModel:
         command = world.model_calls.get(request_id)
         if command is None:
             raise AssertionError(f"{provider.name} was asked for {request_id} before its session had asked for it")
+        world.write(Verb.ASKED, command)
         turn = world.plans[request_id].next_turn(command.tag.step)
         answers = model_answers(turn, command, world.scenarios[request_id].options, world.scheduler.now())
 
@@ -217,6 +226,7 @@ class PlayedPerson:
             if isinstance(event, ApprovalGranted | ApprovalDenied):
                 decide(Verdict(event.tag, isinstance(event, ApprovalGranted), event.by, "planned"))
 
+        self._world.write(Verb.ASKED, question)
         scheduler = self._world.scheduler
         answers = person_answers(self._world.plan_of(question), question, scheduler.now())
         who = f"person asked by {question.tag.request_id}"
