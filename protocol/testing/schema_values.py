@@ -19,7 +19,7 @@ MAX_TEXT: Final = 20
 MAX_HINTED_LENGTH: Final = 5_000
 #: Values of one argument that are tried one by one, and how deep they are varied within lists and objects.
 MAX_BOUNDARIES: Final = 200
-_BOUNDARY_DEPTH: Final = 3
+_BOUNDARY_DEPTH: Final = 6
 #: Texts that code forgets: blank, a line feed, NUL, beyond ASCII, beyond 16 bits, a path upwards, a very long one.
 _ODD_TEXTS: Final = ("", " ", "\n", "\x00", "\u00e9", "\U0001f600", "0", "-1", "../..", "x" * 1_000)
 _ODD_INTEGERS: Final = (0, 1, -1, 2, 10, 100, 2**31 - 1, 2**31, -(2**31) - 1, 2**53 + 1, 2**63 - 1, -(2**63))

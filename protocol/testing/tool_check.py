@@ -29,6 +29,8 @@ DEFAULT_CHECK_SECONDS: Final = 60.0
 SHRINK_SECONDS: Final = 3.0
 #: A check that could make fewer calls than this has seen nothing worth the name.
 MIN_CALLS: Final = 10
+#: Examples that are drawn before the time is looked at.
+_BATCH: Final = 100
 #: Of the arguments, before what was found; the line that makes the call again has all of them.
 _SHOWN_CHARS: Final = 300
 #: What OpenAI and Anthropic take as a tool's name; Gemini takes more.
@@ -135,12 +137,12 @@ class _Trial:
         for arguments in self._edges(drawn, hints):
             self.call(arguments)
 
-        @_quiet(examples)
-        @given(drawn)
-        def try_arguments(arguments: dict[str, Any]) -> None:
-            self.call(arguments)
-
-        try_arguments()
+        # In batches: Hypothesis cannot be told to stop, and a schema may have fewer values than examples are asked for.
+        for first in range(0, examples, _BATCH):
+            made = len(self._verdicts)
+            _quiet(min(_BATCH, examples - first))(given(drawn)(self.call))()
+            if time.monotonic() >= self._stop_at or len(self._verdicts) == made:
+                return
 
     def check_reached(self, least: int) -> None:
         """What was not reached proves nothing."""

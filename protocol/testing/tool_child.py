@@ -8,6 +8,7 @@ and finds the world that the test has made for it; what it changes in memory is 
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import os
 import signal
 import sys
@@ -128,6 +129,7 @@ def _serve(pipe: Connection, examine: Examine) -> None:
 def _set_up() -> None:
     """A session of its own, nothing to read, and what the tool prints goes nowhere: the terminal is the test's."""
     os.setsid()
+    faulthandler.disable()  # a test runner's: it would tell a tool's crash as one of the test's
     libc = ctypes.CDLL(None)
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

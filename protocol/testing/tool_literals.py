@@ -35,26 +35,30 @@ def _of_function(function: FunctionType, depth: int, seen: set[CodeType]) -> Ite
     if function.__code__ in seen:
         return
     seen.add(function.__code__)
-    yield from _of_code(function.__code__)
-    for name, value in inspect.getclosurevars(function).globals.items() if depth else ():
-        if isinstance(value, FunctionType) and value.__module__ == function.__module__:
-            yield from _of_function(value, depth - 1, seen)
-        elif not name.startswith("__"):
+    named: list[object] = []
+    for code in _codes(function.__code__):
+        for instruction in dis.get_instructions(code):
+            if instruction.opcode in dis.hasconst or instruction.opname == "LOAD_SMALL_INT":
+                yield from _of_value(instruction.argval)
+        named += [function.__globals__[name] for name in code.co_names if name in function.__globals__]
+    for value in [*named, *inspect.getclosurevars(function).nonlocals.values()]:
+        if isinstance(value, FunctionType):
+            if depth and value.__module__ == function.__module__:
+                yield from _of_function(value, depth - 1, seen)
+        else:
             yield from _of_value(value)
-    for value in inspect.getclosurevars(function).nonlocals.values():
-        yield from _of_value(value)
 
 
-def _of_code(code: CodeType) -> Iterator[Literal]:
-    for instruction in dis.get_instructions(code):
-        if instruction.opcode in dis.hasconst or instruction.opname == "LOAD_SMALL_INT":
-            yield from _of_value(instruction.argval)
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    """A function's code, with that of the lambdas and comprehensions in it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _codes(constant)
 
 
 def _of_value(value: object) -> Iterator[Literal]:
-    if isinstance(value, CodeType):  # a lambda, a comprehension
-        yield from _of_code(value)
-    elif isinstance(value, Enum):
+    if isinstance(value, Enum):
         yield from _of_value(value.value)
     elif isinstance(value, str):
         if len(value) <= MAX_CHARS:
