@@ -54,7 +54,7 @@ class ChatDecoder(BaseDecoder):
     ) -> None:
         super().__init__(dialect.family, status, headers, streaming, secret)
         self._dialect = dialect
-        self._tools = ToolCallTracker(keep_arguments=dialect.finish_optional)
+        self._tools = ToolCallTracker()
         self._details = ReasoningDetails(dialect.name)
         self._think_tags = ThinkTags() if dialect.think_tags else None
         # Given back to the server that wants it (ChatDialect.reasoning_replay_field).

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
-
-import orjson
 
 from callboard.protocol.content import AssistantMessage, AssistantPart, Replay, ServerTool, Text, Thinking, ToolCall
 from callboard.protocol.ids import CallId, ToolName
@@ -48,7 +47,7 @@ class Part:
     @property
     def arguments(self) -> Any:
         """Of a complete call, the JSON value; of a half one, the text."""
-        return orjson.loads(self.text or "{}") if self.complete else self.text
+        return _object(self.text) if self.complete else self.text
 
 
 @dataclass(slots=True)
@@ -191,20 +190,22 @@ def _call_event(
         return f"{_short(event)} is of a call that was complete already"
     elif isinstance(event, ToolCallDelta):
         call.text += event.args_delta
-    elif not _is_object(call.text or "{}"):
+    elif _object(call.text) is None:
         return f"call {event.id} was completed with {_short(call.text)}"
     else:
         call.complete = True
     return ""
 
 
-def _is_object(text: str) -> bool:
+def _object(text: str) -> dict[str, Any] | None:
+    """The arguments of a call; None for what is none. Nothing and null are {}, and some servers write the JSON text of
+    a JSON text (docs/wire.md, quirks 9 and 10)."""
     try:
-        value = orjson.loads(text)
-    except orjson.JSONDecodeError:
-        return False
-    # Some servers write the arguments as JSON text of JSON text (docs/wire.md, quirk 10).
-    return isinstance(value, dict) or (isinstance(value, str) and _is_object(value))
+        value = json.loads(text.strip() or "{}")
+        value = json.loads(value) if isinstance(value, str) else value
+    except ValueError:
+        return None
+    return {} if value is None else value if isinstance(value, dict) else None
 
 
 def _kept(replay: Replay | None) -> frozenset[str]:

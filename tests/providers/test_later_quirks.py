@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 
-from support.wire import answer, body, sse
+from support.wire import answer, body, events, sse
 
 from callboard.protocol.content import AssistantMessage, Replay, ServerTool, Text, Thinking, UserMessage
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.model import FinishReason, ModelRequest, Usage
+from callboard.protocol.stream import ToolCallComplete
 from callboard.providers.anthropic import Anthropic
 from callboard.providers.errors import error_kind
 from callboard.providers.gemini import Gemini
@@ -23,9 +24,9 @@ def chat(*deltas: dict[str, object], reason: str = "stop", **more: object) -> by
     return sse([*choices, {"choices": [{"index": 0, "delta": {}, "finish_reason": reason}], **more}], done=True)
 
 
-def anthropic(start: dict[str, object], *events: dict[str, object]) -> bytes:
+def anthropic(start: dict[str, object], *documents: dict[str, object]) -> bytes:
     end = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 2}}
-    return sse([{"type": "message_start", "message": start}, *events, end, {"type": "message_stop"}], named=True)
+    return sse([{"type": "message_start", "message": start}, *documents, end, {"type": "message_stop"}], named=True)
 
 
 def test_quirk_63_an_absent_content_index_is_0() -> None:
@@ -139,3 +140,14 @@ def test_quirk_81_two_texts_stay_two_parts() -> None:
     assert [part["text"] for part in body(CHAT, two)["messages"][0]["content"]] == ["one", "two"]
     assert [part["text"] for part in body(RESPONSES, two)["input"][0]["content"]] == ["one", "two"]
     assert body(CHAT, UserMessage.of("one"))["messages"][0]["content"] == "one"
+
+
+def test_quirk_21_a_half_call_in_a_turn_that_is_said_to_be_whole() -> None:
+    """llama.cpp's Responses call a turn completed that the length limit has cut; so do vLLM's Chat Completions."""
+    call = {"type": "function_call", "id": "f", "call_id": "c", "name": "look", "arguments": "{", "status": "completed"}
+    whole = {"status": "completed", "output": [call]}
+    told = events(RESPONSES, json.dumps(whole).encode(), streaming=False)
+    assert not any(isinstance(event, ToolCallComplete) for event in told)
+    half = [{"index": 0, "id": "c", "function": {"name": "look", "arguments": "{"}}]
+    told = events(CHAT, chat({"tool_calls": half}, reason="tool_calls"))
+    assert not any(isinstance(event, ToolCallComplete) for event in told)
