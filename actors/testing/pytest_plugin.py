@@ -23,7 +23,7 @@ import pytest
 #: Conversations of a test that does not say how many.
 DEFAULT_CONVERSATIONS: Final = 100
 #: What makes a scenario of a seed.
-_GENERATOR: Final = ("callboard.protocol.testing.seeded", "scenario")
+_GENERATOR: Final = ("callboard.protocol.testing.generator", "scenario")
 _MARKER: Final = "callboard_seeds"
 
 
