@@ -293,7 +293,7 @@ def ended_calls() -> Iterable[Row]:
     for state, situation in ENDED.items():
         timer = "" if state is CallState.DENIED else "ClearTimer "
         withdrawn = f"WithdrawApproval {timer}RecordStep ClearTimer Finish"
-        yield Row(situation, of_step(ToolsLost), TOOLS, state, "AskApproval ClearTimer")
+        yield Row(situation, of_step(ToolsLost), TOOLS, state, f"AskApproval {timer}".strip())
         yield Row(situation, of_step(DeadlinePassed), TOOLS, state, "")
         yield Row(situation, of_request(CancelRequested), OVER, state, withdrawn)
         yield Row(situation, of_request(DeadlinePassed, at=REQUEST_SECONDS), OVER, state, withdrawn)
