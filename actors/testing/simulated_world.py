@@ -60,8 +60,8 @@ class World:
         self.faults = faults
         self.scenarios = {scenario.request_id: scenario for scenario in scenarios}
         self.plans = {scenario.request_id: Plans(scenario) for scenario in scenarios}
-        self.model_calls: dict[RequestId, CallModel] = {}
-        """The latest of each request."""
+        self.model_calls: dict[RequestId, list[CallModel]] = {}
+        """Those of each request that the model was not asked yet."""
         self.traces: dict[RequestId, Trace] = {}
         """Where what is carried out is written down; filled by the run."""
         self.runs: Counter[Tag] = Counter()
@@ -190,9 +190,11 @@ class PlayedModel:
     def start(self, provider: Provider, request: ModelRequest, emit: Emit, end: End) -> Attempt:
         """Begin the planned turn of the request that asks."""
         world, request_id = self._world, RequestId(request.model)
-        command = world.model_calls.get(request_id)
+        given = world.model_calls.get(request_id, [])
+        command = next((command for command in given if command.request.messages == request.messages), None)
         if command is None:
-            raise AssertionError(f"{provider.name} was asked for {request_id} before its session had asked for it")
+            raise AssertionError(f"{provider.name} was asked for {request_id} what its session had not asked for")
+        given.remove(command)
         world.write(Verb.ASKED, command)
         turn = world.plans[request_id].next_turn(command.tag.step)
         answers = model_answers(turn, command, world.scenarios[request_id].options, world.scheduler.now())
