@@ -89,7 +89,9 @@ class World:
 
     def write(self, verb: Verb, command: RunTool | CallModel | AskApproval) -> None:
         """Write down in its request's trace that a command was carried out."""
-        self.traces[command.tag.request_id].add(self.scheduler.now(), verb, command)
+        trace = self.traces.get(command.tag.request_id)
+        if trace is not None:  # a pool that is played alone has none
+            trace.add(self.scheduler.now(), verb, command)
 
     def stop_call(self, call: Call) -> None:
         """The pool is told to end the call, and not by its session."""
