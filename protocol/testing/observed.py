@@ -1,0 +1,559 @@
+"""What can be seen of any runtime from outside, and the rules that hold for it.
+
+A runtime is asked a question, and then a second one in the same conversation. What is seen: each request that the model
+server got, with its messages; what the tools wrote down (start, effect, end); the cancel; and what the caller got. The
+rules are those of `invariants`, as far as they can be seen so; `NOT_OBSERVED` says why the others cannot. Times are seconds
+of one clock.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import partial
+from types import MappingProxyType
+from typing import Any, Final
+
+import orjson
+
+from callboard.protocol.history import is_json_object
+
+#: A call that hangs works this long past its start; what it does then is its late effect.
+HANG_SECONDS: Final = 2.0
+#: The deadline of a call.
+CALL_SECONDS: Final = 0.7
+#: What a loaded machine may take for anything that should happen at once. A late effect comes this long after that.
+SLACK_SECONDS: Final = 0.65
+#: The number of the calls that the conversation beside makes.
+BESIDE: Final = 0
+HELD: Final = ""
+"""What a check yields when it had something to look at and the rule held; anything else is a breach, in a sentence."""
+
+
+class Does(StrEnum):
+    """What becomes of a call, and so what its tool is asked to do."""
+
+    RETURNS = "returns"
+    RAISES = "raises"
+    EXITS = "exits"
+    """sys.exit(), or os._exit() where the runtime runs the tool in a process of its own."""
+    HANGS = "hangs"
+    """It works on past its deadline, and would have its effect then; an async tool awaits meanwhile."""
+    BLOCKS = "blocks"
+    """An async tool that hangs without awaiting: it holds its event loop."""
+    DENIED = "denied"
+    """The person who is asked says no."""
+    HALF = "half"
+    """Its arguments are cut off, or no JSON object."""
+    UNKNOWN = "unknown"
+    """There is no such tool."""
+
+
+class Ids(StrEnum):
+    """The ids of a turn's calls."""
+
+    UNIQUE = "unique"
+    TWICE = "twice"
+    """The first two calls have the same id, as sloppy servers send them."""
+    EARLIER = "earlier"
+    """The first call has the id of the one before in another turn: ids are promised to differ within a turn only."""
+
+
+class Stream(StrEnum):
+    """What becomes of the model's answer, each time that it is asked for."""
+
+    WHOLE = "whole"
+    CUT = "cut"
+    """The connection breaks in the middle."""
+    STALLS = "stalls"
+    """Nothing more comes, and the connection stays open."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskedCall:
+    """One call that the model asks for. Its number is unique in the conversation, and travels in its arguments."""
+
+    number: int
+    tool: str
+    """`look` is async, `again` a plain function, `write` a plain function that a person must allow."""
+    call_id: str
+    does: Does = Does.RETURNS
+    seconds: float = 0.0
+    """How long it works before it returns, raises or exits."""
+    garbled: str | None = None
+    """The arguments of a half call."""
+
+    @property
+    def arguments(self) -> str:
+        """As the model writes them."""
+        if self.garbled is not None:
+            return self.garbled
+        return orjson.dumps({"call": self.number, "does": self.does, "seconds": self.seconds}).decode()
+
+
+@dataclass(frozen=True, slots=True)
+class AskedTurn:
+    """One answer of the model."""
+
+    calls: tuple[AskedCall, ...]
+    text: str = ""
+    stream: Stream = Stream.WHOLE
+    ids: Ids = Ids.UNIQUE
+
+    @property
+    def faults(self) -> frozenset[tuple[str, Does]]:
+        """Tool and fault of each call that does not simply return."""
+        return frozenset((call.tool, call.does) for call in self.calls if call.does is not Does.RETURNS)
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """What one runtime is put through. After its turns, and to the second question, the model says "done"."""
+
+    turns: tuple[AskedTurn, ...]
+    run_seconds: float = 6.0
+    max_steps: int = 10
+    cancel_after_seconds: float | None = None
+    """The caller gives up this long after the first question."""
+
+
+class What(StrEnum):
+    """The kinds of observations."""
+
+    QUESTION = "question"
+    """The caller asked; `number` is 1 or 2."""
+    REPLY = "reply"
+    """The caller got an answer, or an exception."""
+    CANCEL = "cancel"
+    OVERDUE = "overdue"
+    """The run was past its deadline by more than the slack, and was cancelled from outside."""
+    ASKED = "asked"
+    """The model got a request; `number` is the question, `step` the model's turns since then."""
+    SERVED = "served"
+    """The whole answer of this step was sent."""
+    LEFT = "left"
+    """The client closed a stream that had stalled."""
+    STARTED = "started"
+    """A tool's code began; `number` is the call, `detail` the arguments that it got."""
+    EFFECT = "effect"
+    """A tool did what it is there for."""
+    STOPPED = "stopped"
+    """A tool's code ended; `detail` says how."""
+    PING = "ping"
+    """The conversation beside asked; `number` counts."""
+    PONG = "pong"
+    """The conversation beside got its answer; `detail` is "done" when it was right."""
+    DIED = "died"
+    """The process of the runtime ended before the conversation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One observation."""
+
+    at: float
+    what: What
+    number: int = 0
+    step: int = 0
+    detail: str = ""
+    messages: tuple[Mapping[str, Any], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """One conversation and all that was seen of it, by time."""
+
+    conversation: Conversation
+    seen: tuple[Seen, ...]
+    calls: Mapping[int, AskedCall] = field(init=False)
+
+    def __post_init__(self) -> None:
+        calls = {call.number: call for turn in self.conversation.turns for call in turn.calls}
+        object.__setattr__(self, "calls", MappingProxyType(calls))
+
+    def all(self, what: What, number: int | None = None) -> list[Seen]:
+        """The observations of a kind, of one question or call where a number is given."""
+        return [seen for seen in self.seen if seen.what is what and number in (None, seen.number)]
+
+    def first(self, what: What, number: int | None = None) -> Seen | None:
+        """The first observation of a kind."""
+        return next(iter(self.all(what, number)), None)
+
+    def request(self, step: int) -> Seen | None:
+        """The first request of a step of the first question."""
+        return next((seen for seen in self.all(What.ASKED, 1) if seen.step == step), None)
+
+    @property
+    def ended(self) -> str:
+        """How the first question ended, in words."""
+        reply = self.first(What.REPLY, 1)
+        if self.first(What.DIED) is not None:
+            return "the process died"
+        return f"the run ended with {reply.detail}" if reply is not None else "the run did not end"
+
+
+Check = Callable[[Played], Iterator[str]]
+
+
+# Histories.
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    calls: tuple[Mapping[str, Any], ...]
+    results: tuple[Mapping[str, Any], ...]
+    empty: bool = False
+
+    @property
+    def asked(self) -> list[str]:
+        return [call["id"] for call in self.calls]
+
+    @property
+    def answered(self) -> list[str]:
+        return [result.get("tool_call_id", "") for result in self.results]
+
+    @property
+    def repeats_ids(self) -> bool:
+        """Then its calls and results cannot be told apart; `goes_on` looks at them."""
+        return len(set(self.asked)) < len(self.calls)
+
+
+def _turns(messages: Sequence[Mapping[str, Any]]) -> Iterator[_Turn]:
+    """Each assistant turn with the results directly after it; results that follow no turn come with no calls."""
+    block: list[Mapping[str, Any]] = []
+    turn: Mapping[str, Any] = {}
+    for message in (*messages, {"role": "end"}):
+        if message["role"] == "tool":
+            block.append(message)
+            continue
+        if turn or block:
+            calls = tuple(turn.get("tool_calls") or ())
+            yield _Turn(calls, tuple(block), bool(turn) and not calls and not text_of(turn))
+        turn, block = (message if message["role"] == "assistant" else {}), []
+
+
+def text_of(message: Mapping[str, Any]) -> str:
+    """The text of a Chat Completions message, whose content may be a text or a list of parts."""
+    content = message.get("content") or ""
+    return content if isinstance(content, str) else "".join(part.get("text") or "" for part in content)
+
+
+def _number_in(call: Mapping[str, Any]) -> int | None:
+    arguments = call["function"]["arguments"] or ""
+    found = orjson.loads(arguments) if is_json_object(arguments) else {}
+    return found.get("call") if isinstance(found, dict) else None
+
+
+def _where(seen: Seen) -> str:
+    return f"question {seen.number}, request {seen.step + 1}"
+
+
+# The rules.
+
+
+def one_result(played: Played) -> Iterator[str]:
+    """Each call of a turn has exactly one result in the next request, and no call ran twice."""
+    for seen in played.all(What.ASKED, 1):
+        for turn in _turns(seen.messages):
+            asked, answered = Counter(turn.asked), Counter(turn.answered)
+            if not asked or turn.repeats_ids:
+                continue
+            wrong = [call for call in asked if asked[call] != answered[call]]
+            yield f"{_where(seen)}: calls {dict(asked)}, results {dict(answered)}" if wrong else HELD
+    runs = Counter(seen.number for seen in played.all(What.STARTED))
+    for call, count in runs.items():
+        yield f"call {call} was run {count} times" if count > 1 and call in played.calls else HELD
+
+
+def valid_history(played: Played, question: int | None = None) -> Iterator[str]:
+    """Every request is legal for every provider: each call has its result directly after it, no result is orphaned."""
+    for seen in played.all(What.ASKED, question):
+        if question is None and seen.number == 2 and played.first(What.CANCEL):
+            continue  # that is what the rule on cancels looks at
+        wrong = [
+            f"{_where(seen)}: calls {turn.asked}, results {turn.answered}{', an empty turn' * turn.empty}"
+            for turn in _turns(seen.messages)
+            if turn.empty or (Counter(turn.asked) != Counter(turn.answered) and not turn.repeats_ids)
+        ]
+        yield wrong[0] if wrong else HELD
+
+
+def valid_arguments(played: Played) -> Iterator[str]:
+    """Arguments in a history are JSON objects: some servers and most other providers refuse what is not."""
+    half = {call.arguments for call in played.calls.values() if call.does is Does.HALF}
+    for seen in played.all(What.ASKED):
+        calls = [call["function"]["arguments"] for turn in _turns(seen.messages) for call in turn.calls]
+        wrong = [arguments for arguments in calls if not is_json_object(arguments or "")]
+        if wrong or (half and seen.step):
+            yield f"{_where(seen)}: the arguments {wrong[0]!r} are no JSON object" if wrong else HELD
+
+
+def in_order(played: Played) -> Iterator[str]:
+    """Results come in the order of the calls, and each is that of its own call."""
+    for seen in played.all(What.ASKED):
+        for turn in _turns(seen.messages):
+            if len(turn.calls) < 2 or turn.repeats_ids or Counter(turn.asked) != Counter(turn.answered):
+                continue
+            if turn.asked != turn.answered:
+                yield f"{_where(seen)}: asked {turn.asked}, answered {turn.answered}"
+                continue
+            yield _of_another_call(_where(seen), turn)
+
+
+def _of_another_call(where: str, turn: _Turn) -> str:
+    """Is a result, by its text, that of another call of the turn?"""
+    numbers = [_number_in(call) for call in turn.calls]
+    told = [text_of(result).strip('"') for result in turn.results]
+    texts = {f"did {number}" for number in numbers}
+    swapped = [(n, text) for n, text in zip(numbers, told, strict=True) if text in texts - {f"did {n}"}]
+    return f"{where}: the result of call {swapped[0][0]} is {swapped[0][1]!r}" if swapped else HELD
+
+
+def no_early_step(played: Played) -> Iterator[str]:
+    """The model is not asked while a call runs that has not passed its deadline."""
+    ends = {seen.number: seen.at for seen in played.all(What.STOPPED)}
+    starts = [seen for seen in played.all(What.STARTED) if seen.number in played.calls]
+    for asked in played.all(What.ASKED, 1):
+        before = [start for start in starts if start.at < asked.at]
+        running = [
+            start.number for start in before if asked.at < min(ends.get(start.number, asked.at + 1), _due(start))
+        ]
+        if before:
+            yield f"{_where(asked)} was sent while call {running[0]} ran" if running else HELD
+
+
+def _due(start: Seen) -> float:
+    return start.at + CALL_SECONDS
+
+
+def run_bounded(played: Played) -> Iterator[str]:
+    """A run ends by its deadline, with an answer or an exception."""
+    question, reply = played.first(What.QUESTION, 1), played.first(What.REPLY, 1)
+    if question is None or played.first(What.CANCEL) or played.first(What.DIED):
+        return
+    if reply is None or played.first(What.OVERDUE):
+        yield f"it did not end by itself; its deadline was {played.conversation.run_seconds:g} s"
+    elif reply.at > question.at + played.conversation.run_seconds + SLACK_SECONDS:
+        yield f"it took {reply.at - question.at:.1f} s; its deadline was {played.conversation.run_seconds:g} s"
+    else:
+        yield HELD
+
+
+def goes_on(played: Played, tool: str = "", does: Does = Does.RETURNS, ids: Ids = Ids.UNIQUE) -> Iterator[str]:
+    """A call with this fault (or without one) has one result, and the model is asked again.
+
+    Only turns that hold no other fault are looked at, so that nothing else is to blame.
+    """
+    wanted = set() if does is Does.RETURNS else {(tool, does)}
+    for step, turn in enumerate(played.conversation.turns):
+        served = next((seen for seen in played.all(What.SERVED, 1) if seen.step == step), None)
+        if turn.faults != wanted or turn.ids is not ids:
+            continue
+        if not turn.calls or served is None or _ended_otherwise(played, step, served):
+            continue
+        following = played.request(step + 1)
+        calls = [call.number for call in turn.calls if call.does is does]
+        if following is None:
+            yield f"call {calls[0]} has no result: {played.ended}"
+        elif does in (Does.HANGS, Does.BLOCKS) and following.at > served.at + CALL_SECONDS + SLACK_SECONDS:
+            late = following.at - served.at - CALL_SECONDS
+            yield f"call {calls[0]} has its result {late:.1f} s after its deadline"
+        elif does is Does.RETURNS and not all(played.all(What.STARTED, number) for number in calls):
+            yield f"of the calls {calls} not all were run"
+        else:
+            answered = [turn for turn in _turns(following.messages) if turn.calls][-1:]
+            once = any(Counter(turn.asked) == Counter(turn.answered) for turn in answered)
+            others = f"calls {[turn.asked for turn in answered]}, results {[turn.answered for turn in answered]}"
+            yield _of_another_call(_where(following), answered[0]) if once else others
+
+
+def _ended_otherwise(played: Played, step: int, served: Seen) -> bool:
+    """Was there no time, or no step, left to go on?"""
+    cancel, question = played.first(What.CANCEL), played.first(What.QUESTION, 1)
+    if cancel is not None and cancel.at < served.at + CALL_SECONDS + SLACK_SECONDS:
+        return True
+    if step + 1 >= played.conversation.max_steps:
+        return True
+    left = question.at + played.conversation.run_seconds - served.at if question else 0.0
+    return left < CALL_SECONDS + SLACK_SECONDS
+
+
+def work_ends(played: Played, tool: str, does: Does) -> Iterator[str]:
+    """A call that hangs is ended at its deadline: it has no effect after it."""
+    for start in played.all(What.STARTED):
+        call = played.calls.get(start.number)
+        if call is None or (call.tool, call.does) != (tool, does):
+            continue
+        late = [seen.at for seen in played.all(What.EFFECT, start.number) if seen.at > _due(start) + SLACK_SECONDS]
+        yield f"call {call.number} had its effect {late[0] - _due(start):.1f} s after its deadline" if late else HELD
+
+
+def steps_bounded(played: Played) -> Iterator[str]:
+    """No more steps are begun than allowed; a step that is asked again counts once."""
+    steps = {seen.step for seen in played.all(What.ASKED, 1)}
+    if len(played.conversation.turns) >= played.conversation.max_steps and steps:
+        allowed = played.conversation.max_steps
+        yield f"{len(steps)} steps, allowed were {allowed}" if len(steps) > allowed else HELD
+
+
+def cancel_ends(played: Played) -> Iterator[str]:
+    """A cancel ends the run and its model stream at once, and begins nothing."""
+    cancel = played.first(What.CANCEL)
+    if cancel is None or played.first(What.DIED):
+        return
+    limit = cancel.at + SLACK_SECONDS
+    reply, left = played.first(What.REPLY, 1), played.first(What.LEFT)
+    begun = [seen for seen in (*played.all(What.ASKED, 1), *played.all(What.STARTED)) if seen.at > limit]
+    stalled = [seen for seen in played.all(What.ASKED, 1) if seen.detail == Stream.STALLS]
+    if reply is None or reply.at > limit:
+        yield "the run went on"
+    elif begun:
+        yield f"{begun[0].what} {begun[0].number} came {begun[0].at - cancel.at:.1f} s after the cancel"
+    elif stalled and (left is None or left.at > limit):
+        yield "the model's stream was left open"
+    else:
+        yield HELD
+
+
+def cancel_ends_work(played: Played, tool: str) -> Iterator[str]:
+    """A tool that runs at the cancel has no effect after it."""
+    cancel = played.first(What.CANCEL)
+    if cancel is None:
+        return
+    stops = {seen.number: seen.at for seen in played.all(What.STOPPED)}
+    for start in played.all(What.STARTED):
+        call = played.calls.get(start.number)
+        running = start.at < cancel.at < stops.get(start.number, cancel.at + 1)
+        if call is None or call.tool != tool or call.does is not Does.HANGS or not running:
+            continue
+        late = [seen.at for seen in played.all(What.EFFECT, start.number) if seen.at > cancel.at + SLACK_SECONDS]
+        yield f"call {call.number} had its effect {late[0] - cancel.at:.1f} s after the cancel" if late else HELD
+
+
+def cancel_leaves_history(played: Played) -> Iterator[str]:
+    """After a cancel the conversation goes on: a second question is asked with a legal history, and answered."""
+    second = played.first(What.QUESTION, 2)
+    if played.first(What.CANCEL) is None or second is None:
+        return
+    reply = played.first(What.REPLY, 2)
+    broken = [message for message in valid_history(played, 2) if message != HELD]
+    if broken:
+        yield broken[0]
+    elif reply is None or reply.detail != "done":
+        yield f"the second question ended with {reply.detail if reply else 'no answer'}"
+    else:
+        yield HELD
+
+
+def beside(played: Played) -> Iterator[str]:
+    """The conversation beside it, in the same process, is answered as if nothing was."""
+    for ping in played.all(What.PING):
+        pong = played.first(What.PONG, ping.number)
+        limit = ping.at + CALL_SECONDS + SLACK_SECONDS
+        if pong is None and not played.first(What.DIED) and played.seen[-1].at < limit:
+            continue
+        if pong is None:
+            yield f"its question {ping.number} was not answered: {played.ended}"
+        elif pong.detail != "done":
+            yield f"its question {ping.number} was answered {pong.detail}"
+        else:
+            yield f"its question {ping.number} took {pong.at - ping.at:.1f} s" if pong.at > limit else HELD
+
+
+def no_half_calls(played: Played) -> Iterator[str]:
+    """A call whose arguments were cut off or are no JSON object is never run."""
+    half = {number for number, call in played.calls.items() if call.does is Does.HALF}
+    whole = {_canonical(call.arguments) for number, call in played.calls.items() if number not in half}
+    for start in played.all(What.STARTED):
+        if start.number == BESIDE or (start.number in played.calls and start.number not in half):
+            continue
+        if _canonical(start.detail) not in whole:
+            yield f"a tool ran with {start.detail}, which the model did not ask for"
+    if half and played.all(What.SERVED, 1):
+        yield HELD
+
+
+def _canonical(arguments: str) -> str:
+    return orjson.dumps(orjson.loads(arguments), option=orjson.OPT_SORT_KEYS).decode()
+
+
+def denied(played: Played) -> Iterator[str]:
+    """A call that the person denied is never run."""
+    refused = {number for number, call in played.calls.items() if call.does is Does.DENIED}
+    ran = {seen.number for seen in played.all(What.STARTED)}
+    if refused and played.all(What.SERVED, 1):
+        yield f"call {min(refused & ran)} was denied, and run" if refused & ran else HELD
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedRule:
+    """One rule, or one case of it."""
+
+    invariant: str
+    """Its name among `INVARIANTS`."""
+    case: str
+    check: Check
+
+    @property
+    def name(self) -> str:
+        return f"{self.invariant}: {self.case}"
+
+
+def _one_failed_result(invariant: str, what: str, tool: str, does: Does) -> ObservedRule:
+    return ObservedRule(invariant, f"{what} is one failed result", partial(goes_on, tool=tool, does=does))
+
+
+def _ends(what: str, tool: str, does: Does) -> ObservedRule:
+    return ObservedRule("I5 bounded", f"{what} ends at its deadline", partial(work_ends, tool=tool, does=does))
+
+
+OBSERVED: Final = (
+    ObservedRule("I1 terminal once", "one result a call, run once", one_result),
+    ObservedRule("I1 terminal once", "calls that return are answered", goes_on),
+    ObservedRule("I1 terminal once", "calls with the same id in a turn are answered", partial(goes_on, ids=Ids.TWICE)),
+    ObservedRule("I1 terminal once", "calls that repeat an earlier id are answered", partial(goes_on, ids=Ids.EARLIER)),
+    _one_failed_result("I1 terminal once", "a call of an unknown tool", "nowhere", Does.UNKNOWN),
+    ObservedRule("I2 valid history", "calls and results", valid_history),
+    ObservedRule("I2 valid history", "arguments are JSON objects", valid_arguments),
+    ObservedRule("I3 order", "results in the order of the calls", in_order),
+    ObservedRule("I4 no early step", "the model waits for the tools", no_early_step),
+    ObservedRule("I5 bounded", "a run ends by its deadline", run_bounded),
+    _one_failed_result("I5 bounded", "an async tool that hangs", "look", Does.HANGS),
+    _ends("an async tool that hangs", "look", Does.HANGS),
+    _one_failed_result("I5 bounded", "a plain tool that hangs", "again", Does.HANGS),
+    _ends("a plain tool that hangs", "again", Does.HANGS),
+    _one_failed_result("I5 bounded", "an async tool that blocks", "look", Does.BLOCKS),
+    _ends("an async tool that blocks", "look", Does.BLOCKS),
+    ObservedRule("I6 budgets hold", "no step beyond the limit", steps_bounded),
+    ObservedRule("I7 cancel", "ends the run and its stream", cancel_ends),
+    ObservedRule("I7 cancel", "ends async tools", partial(cancel_ends_work, tool="look")),
+    ObservedRule("I7 cancel", "ends plain tools", partial(cancel_ends_work, tool="again")),
+    ObservedRule("I7 cancel", "the conversation can go on", cancel_leaves_history),
+    _one_failed_result("I10 blast radius", "an async tool that raises", "look", Does.RAISES),
+    _one_failed_result("I10 blast radius", "a plain tool that raises", "again", Does.RAISES),
+    _one_failed_result("I10 blast radius", "an async tool that exits", "look", Does.EXITS),
+    _one_failed_result("I10 blast radius", "a plain tool that exits", "again", Does.EXITS),
+    ObservedRule("I10 blast radius", "the conversation beside goes on", beside),
+    ObservedRule("I12 no half calls", "a half call is not run", no_half_calls),
+    _one_failed_result("I12 no half calls", "a half call of an async tool", "look", Does.HALF),
+    _one_failed_result("I12 no half calls", "a half call of a plain tool", "again", Does.HALF),
+    ObservedRule("I13 leave to run", "a denied call is not run", denied),
+    _one_failed_result("I13 leave to run", "a denied call", "write", Does.DENIED),
+)
+
+NOT_OBSERVED: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "I8 replay": "a journal, where there is one, is the runtime's own; from outside one cannot cut it and resume",
+        "I9 conservation": "messages between the parts of a runtime are not seen from outside",
+        "I11 isolation": "events of one run that reach another are seen only where they change it: in the conversation"
+        " beside (I10)",
+    }
+)
+
+
+def judge(played: Played) -> dict[str, list[str]]:
+    """Each rule that this conversation had something to show of, with its breaches; none means that it held."""
+    found = {rule.name: list(rule.check(played)) for rule in OBSERVED}
+    return {name: [message for message in messages if message != HELD] for name, messages in found.items() if messages}
