@@ -1,17 +1,14 @@
-"""What can be seen of any runtime from outside, and the rules that hold for it.
+"""The rules that can be seen from outside: they hold for any runtime, whatever it is made of.
 
-A runtime is asked a question, and then a second one in the same conversation. What is seen: each request that the model
-server got, with its messages; what the tools wrote down (start, effect, end); the cancel; and what the caller got. The
-rules are those of `invariants`, as far as they can be seen so; `NOT_OBSERVED` says why the others cannot. Times are seconds
-of one clock.
+They are those of `invariants` over what `observation` holds, some of them in several cases; `NOT_OBSERVED` says why the
+others cannot be seen. `judge` runs them all.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import StrEnum
+from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
@@ -19,180 +16,20 @@ from typing import Any, Final
 import orjson
 
 from callboard.protocol.history import is_json_object
+from callboard.protocol.testing.observation import (
+    BESIDE,
+    CALL_SECONDS,
+    SLACK_SECONDS,
+    Does,
+    Ids,
+    Played,
+    Seen,
+    Stream,
+    What,
+)
 
-#: A call that hangs works this long past its start; what it does then is its late effect.
-HANG_SECONDS: Final = 2.0
-#: The deadline of a call.
-CALL_SECONDS: Final = 0.7
-#: What a loaded machine may take for anything that should happen at once. A late effect comes this long after that.
-SLACK_SECONDS: Final = 0.65
-#: The number of the calls that the conversation beside makes.
-BESIDE: Final = 0
 HELD: Final = ""
 """What a check yields when it had something to look at and the rule held; anything else is a breach, in a sentence."""
-
-
-class Does(StrEnum):
-    """What becomes of a call, and so what its tool is asked to do."""
-
-    RETURNS = "returns"
-    RAISES = "raises"
-    EXITS = "exits"
-    """sys.exit(), or os._exit() where the runtime runs the tool in a process of its own."""
-    HANGS = "hangs"
-    """It works on past its deadline, and would have its effect then; an async tool awaits meanwhile."""
-    BLOCKS = "blocks"
-    """An async tool that hangs without awaiting: it holds its event loop."""
-    DENIED = "denied"
-    """The person who is asked says no."""
-    HALF = "half"
-    """Its arguments are cut off, or no JSON object."""
-    UNKNOWN = "unknown"
-    """There is no such tool."""
-
-
-class Ids(StrEnum):
-    """The ids of a turn's calls."""
-
-    UNIQUE = "unique"
-    TWICE = "twice"
-    """The first two calls have the same id, as sloppy servers send them."""
-    EARLIER = "earlier"
-    """The first call has the id of the one before in another turn: ids are promised to differ within a turn only."""
-
-
-class Stream(StrEnum):
-    """What becomes of the model's answer, each time that it is asked for."""
-
-    WHOLE = "whole"
-    CUT = "cut"
-    """The connection breaks in the middle."""
-    STALLS = "stalls"
-    """Nothing more comes, and the connection stays open."""
-
-
-@dataclass(frozen=True, slots=True)
-class AskedCall:
-    """One call that the model asks for. Its number is unique in the conversation, and travels in its arguments."""
-
-    number: int
-    tool: str
-    """`look` is async, `again` a plain function, `write` a plain function that a person must allow."""
-    call_id: str
-    does: Does = Does.RETURNS
-    seconds: float = 0.0
-    """How long it works before it returns, raises or exits."""
-    garbled: str | None = None
-    """The arguments of a half call."""
-
-    @property
-    def arguments(self) -> str:
-        """As the model writes them."""
-        if self.garbled is not None:
-            return self.garbled
-        return orjson.dumps({"call": self.number, "does": self.does, "seconds": self.seconds}).decode()
-
-
-@dataclass(frozen=True, slots=True)
-class AskedTurn:
-    """One answer of the model."""
-
-    calls: tuple[AskedCall, ...]
-    text: str = ""
-    stream: Stream = Stream.WHOLE
-    ids: Ids = Ids.UNIQUE
-
-    @property
-    def faults(self) -> frozenset[tuple[str, Does]]:
-        """Tool and fault of each call that does not simply return."""
-        return frozenset((call.tool, call.does) for call in self.calls if call.does is not Does.RETURNS)
-
-
-@dataclass(frozen=True, slots=True)
-class Conversation:
-    """What one runtime is put through. After its turns, and to the second question, the model says "done"."""
-
-    turns: tuple[AskedTurn, ...]
-    run_seconds: float = 6.0
-    max_steps: int = 10
-    cancel_after_seconds: float | None = None
-    """The caller gives up this long after the first question."""
-
-
-class What(StrEnum):
-    """The kinds of observations."""
-
-    QUESTION = "question"
-    """The caller asked; `number` is 1 or 2."""
-    REPLY = "reply"
-    """The caller got an answer, or an exception."""
-    CANCEL = "cancel"
-    OVERDUE = "overdue"
-    """The run was past its deadline by more than the slack, and was cancelled from outside."""
-    ASKED = "asked"
-    """The model got a request; `number` is the question, `step` the model's turns since then."""
-    SERVED = "served"
-    """The whole answer of this step was sent."""
-    LEFT = "left"
-    """The client closed a stream that had stalled."""
-    STARTED = "started"
-    """A tool's code began; `number` is the call, `detail` the arguments that it got."""
-    EFFECT = "effect"
-    """A tool did what it is there for."""
-    STOPPED = "stopped"
-    """A tool's code ended; `detail` says how."""
-    PING = "ping"
-    """The conversation beside asked; `number` counts."""
-    PONG = "pong"
-    """The conversation beside got its answer; `detail` is "done" when it was right."""
-    DIED = "died"
-    """The process of the runtime ended before the conversation."""
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """One observation."""
-
-    at: float
-    what: What
-    number: int = 0
-    step: int = 0
-    detail: str = ""
-    messages: tuple[Mapping[str, Any], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Played:
-    """One conversation and all that was seen of it, by time."""
-
-    conversation: Conversation
-    seen: tuple[Seen, ...]
-    calls: Mapping[int, AskedCall] = field(init=False)
-
-    def __post_init__(self) -> None:
-        calls = {call.number: call for turn in self.conversation.turns for call in turn.calls}
-        object.__setattr__(self, "calls", MappingProxyType(calls))
-
-    def all(self, what: What, number: int | None = None) -> list[Seen]:
-        """The observations of a kind, of one question or call where a number is given."""
-        return [seen for seen in self.seen if seen.what is what and number in (None, seen.number)]
-
-    def first(self, what: What, number: int | None = None) -> Seen | None:
-        """The first observation of a kind."""
-        return next(iter(self.all(what, number)), None)
-
-    def request(self, step: int) -> Seen | None:
-        """The first request of a step of the first question."""
-        return next((seen for seen in self.all(What.ASKED, 1) if seen.step == step), None)
-
-    @property
-    def ended(self) -> str:
-        """How the first question ended, in words."""
-        reply = self.first(What.REPLY, 1)
-        if self.first(What.DIED) is not None:
-            return "the process died"
-        return f"the run ended with {reply.detail}" if reply is not None else "the run did not end"
-
 
 Check = Callable[[Played], Iterator[str]]
 

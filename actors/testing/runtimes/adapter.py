@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 from callboard.actors.testing.runtimes.tools import Tools
-from callboard.protocol.testing.observed import CALL_SECONDS, Does
+from callboard.protocol.testing.observation import CALL_SECONDS, Does
 
 #: A stream that brings nothing for so long has stalled.
 IDLE_SECONDS = 1.0

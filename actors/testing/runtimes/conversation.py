@@ -8,7 +8,7 @@ from typing import Final
 from callboard.protocol.history import is_json_object
 from callboard.protocol.policy import Decision
 from callboard.protocol.testing import seeded
-from callboard.protocol.testing.observed import AskedCall, AskedTurn, Conversation, Does, Ids, Stream
+from callboard.protocol.testing.observation import AskedCall, AskedTurn, Conversation, Does, Ids, Stream
 from callboard.protocol.testing.scenario import ModelDoes, PersonDoes, PlannedCall, PlannedTurn, Scenario, ToolDoes
 
 #: Enough for every case, and short enough that a conversation takes about a second.

@@ -24,7 +24,7 @@ from callboard.actors.testing.runtimes.player import (
 from callboard.actors.testing.runtimes.tools import forget, read_log
 from callboard.actors.testing.wire_double import Api, Asked, Call, Fault, FaultKind, Turn, WireDouble
 from callboard.protocol.errors import RuntimeFailure, UsageError
-from callboard.protocol.testing.observed import (
+from callboard.protocol.testing.observation import (
     BESIDE,
     HANG_SECONDS,
     AskedTurn,

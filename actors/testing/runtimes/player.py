@@ -10,7 +10,7 @@ from typing import Final
 from callboard.actors.testing.runtimes.adapter import Adapter, AdapterType, Setup
 from callboard.actors.testing.runtimes.conversation import MAX_CALLS
 from callboard.actors.testing.runtimes.tools import forget, read_log, tools_for, write_down
-from callboard.protocol.testing.observed import HANG_SECONDS, SLACK_SECONDS, Conversation, Does, What
+from callboard.protocol.testing.observation import HANG_SECONDS, SLACK_SECONDS, Conversation, Does, What
 
 #: Between two questions of the conversation beside.
 PING_SECONDS: Final = 0.05

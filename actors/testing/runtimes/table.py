@@ -12,7 +12,8 @@ from typing import Final
 
 from callboard.actors.testing.runtimes.adapter import NotPromised
 from callboard.actors.testing.runtimes.harness import Harness, adapter_type
-from callboard.protocol.testing.observed import NOT_OBSERVED, OBSERVED, Conversation, Played, judge
+from callboard.protocol.testing.observation import Conversation, Played
+from callboard.protocol.testing.observed import NOT_OBSERVED, OBSERVED, judge
 
 _BLOCK: Final = re.compile(r"(<!-- generated: table -->\n).*?(<!-- end -->)", re.DOTALL)
 #: Kinds of observations that a story leaves out: there is one of them every few milliseconds.

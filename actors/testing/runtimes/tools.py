@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 
 from callboard.actors.tools import tool
-from callboard.protocol.testing.observed import HANG_SECONDS, Does, Seen, What
+from callboard.protocol.testing.observation import HANG_SECONDS, Does, Seen, What
 
 
 def write_down(log: Path, what: What, number: int = 0, detail: str = "") -> None:
