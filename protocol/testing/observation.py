@@ -1,8 +1,8 @@
 """What a runtime is put through, and what is seen of it from outside: plain data for the rules of `observed`.
 
 A runtime is asked a question, and then a second one in the same conversation. What is seen: each request that the model
-server got, with its messages; what the tools wrote down (start, effect, end); the cancel; what the caller got. Times are
-seconds of one clock.
+server got, with its messages; what the tools wrote down (start, effect, end); the cancel; what the caller got. Times
+are seconds of one clock.
 """
 
 from __future__ import annotations

@@ -104,11 +104,9 @@ def one_result(played: Played) -> Iterator[str]:
         yield f"call {call} was run {count} times" if count > 1 and call in played.calls else HELD
 
 
-def valid_history(played: Played, question: int | None = None) -> Iterator[str]:
+def valid_history(played: Played, question: int = 1) -> Iterator[str]:
     """Every request is legal for every provider: each call has its result directly after it, no result is orphaned."""
     for seen in played.all(What.ASKED, question):
-        if question is None and seen.number == 2 and played.first(What.CANCEL):
-            continue  # that is what the rule on cancels looks at
         wrong = [
             f"{_where(seen)}: calls {turn.asked}, results {turn.answered}{', an empty turn' * turn.empty}"
             for turn in _turns(seen.messages)
@@ -203,18 +201,19 @@ def goes_on(played: Played, tool: str = "", does: Does = Does.RETURNS, ids: Ids 
             answered = [turn for turn in _turns(following.messages) if turn.calls][-1:]
             once = any(Counter(turn.asked) == Counter(turn.answered) for turn in answered)
             others = f"calls {[turn.asked for turn in answered]}, results {[turn.answered for turn in answered]}"
-            yield _of_another_call(_where(following), answered[0]) if once else others
+            if not once:
+                yield others
+            else:
+                yield _of_another_call(_where(following), answered[0]) if ids is Ids.TWICE else HELD
 
 
 def _ended_otherwise(played: Played, step: int, served: Seen) -> bool:
     """Was there no time, or no step, left to go on?"""
     cancel, question = played.first(What.CANCEL), played.first(What.QUESTION, 1)
-    if cancel is not None and cancel.at < served.at + CALL_SECONDS + SLACK_SECONDS:
+    needed_until = served.at + CALL_SECONDS + SLACK_SECONDS
+    if question is None or needed_until > question.at + played.conversation.run_seconds:
         return True
-    if step + 1 >= played.conversation.max_steps:
-        return True
-    left = question.at + played.conversation.run_seconds - served.at if question else 0.0
-    return left < CALL_SECONDS + SLACK_SECONDS
+    return step + 1 >= played.conversation.max_steps or (cancel is not None and cancel.at < needed_until)
 
 
 def work_ends(played: Played, tool: str, does: Does) -> Iterator[str]:
@@ -269,12 +268,11 @@ def cancel_ends_work(played: Played, tool: str) -> Iterator[str]:
         yield f"call {call.number} had its effect {late[0] - cancel.at:.1f} s after the cancel" if late else HELD
 
 
-def cancel_leaves_history(played: Played) -> Iterator[str]:
-    """After a cancel the conversation goes on: a second question is asked with a legal history, and answered."""
-    second = played.first(What.QUESTION, 2)
-    if played.first(What.CANCEL) is None or second is None:
+def second_question(played: Played, after_cancel: bool) -> Iterator[str]:
+    """The conversation goes on: a second question is asked with a legal history, and answered."""
+    second, reply = played.first(What.QUESTION, 2), played.first(What.REPLY, 2)
+    if second is None or (played.first(What.CANCEL) is not None) is not after_cancel:
         return
-    reply = played.first(What.REPLY, 2)
     broken = [message for message in valid_history(played, 2) if message != HELD]
     if broken:
         yield broken[0]
@@ -284,8 +282,11 @@ def cancel_leaves_history(played: Played) -> Iterator[str]:
         yield HELD
 
 
-def beside(played: Played) -> Iterator[str]:
-    """The conversation beside it, in the same process, is answered as if nothing was."""
+def beside(played: Played, cause: Does) -> Iterator[str]:
+    """The conversation beside it, in the same process, is answered as if nothing was; RETURNS is any other cause."""
+    planned = {call.does for call in played.calls.values()}
+    if cause is not next((does for does in (Does.EXITS, Does.BLOCKS) if does in planned), Does.RETURNS):
+        return
     for ping in played.all(What.PING):
         pong = played.first(What.PONG, ping.number)
         limit = ping.at + CALL_SECONDS + SLACK_SECONDS
@@ -353,6 +354,7 @@ OBSERVED: Final = (
     ObservedRule("I1 terminal once", "calls that repeat an earlier id are answered", partial(goes_on, ids=Ids.EARLIER)),
     _one_failed_result("I1 terminal once", "a call of an unknown tool", "nowhere", Does.UNKNOWN),
     ObservedRule("I2 valid history", "calls and results", valid_history),
+    ObservedRule("I2 valid history", "the conversation can go on", partial(second_question, after_cancel=False)),
     ObservedRule("I2 valid history", "arguments are JSON objects", valid_arguments),
     ObservedRule("I3 order", "results in the order of the calls", in_order),
     ObservedRule("I4 no early step", "the model waits for the tools", no_early_step),
@@ -367,12 +369,14 @@ OBSERVED: Final = (
     ObservedRule("I7 cancel", "ends the run and its stream", cancel_ends),
     ObservedRule("I7 cancel", "ends async tools", partial(cancel_ends_work, tool="look")),
     ObservedRule("I7 cancel", "ends plain tools", partial(cancel_ends_work, tool="again")),
-    ObservedRule("I7 cancel", "the conversation can go on", cancel_leaves_history),
+    ObservedRule("I7 cancel", "the conversation can go on", partial(second_question, after_cancel=True)),
     _one_failed_result("I10 blast radius", "an async tool that raises", "look", Does.RAISES),
     _one_failed_result("I10 blast radius", "a plain tool that raises", "again", Does.RAISES),
     _one_failed_result("I10 blast radius", "an async tool that exits", "look", Does.EXITS),
     _one_failed_result("I10 blast radius", "a plain tool that exits", "again", Does.EXITS),
-    ObservedRule("I10 blast radius", "the conversation beside goes on", beside),
+    ObservedRule("I10 blast radius", "the conversation beside a tool that exits", partial(beside, cause=Does.EXITS)),
+    ObservedRule("I10 blast radius", "the conversation beside a tool that blocks", partial(beside, cause=Does.BLOCKS)),
+    ObservedRule("I10 blast radius", "the conversation beside any other", partial(beside, cause=Does.RETURNS)),
     ObservedRule("I12 no half calls", "a half call is not run", no_half_calls),
     _one_failed_result("I12 no half calls", "a half call of an async tool", "look", Does.HALF),
     _one_failed_result("I12 no half calls", "a half call of a plain tool", "again", Does.HALF),

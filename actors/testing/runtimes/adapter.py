@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
 from callboard.actors.testing.runtimes.tools import Tools
 from callboard.protocol.testing.observation import CALL_SECONDS, Does
@@ -44,6 +44,20 @@ class NotPromised:
     why: str
     page: str
     """The page of its documentation that says so, or where it would say otherwise."""
+
+
+#: Cases that several runtimes do not promise.
+EXITS: Final = (
+    "I10 blast radius: an async tool that exits",
+    "I10 blast radius: a plain tool that exits",
+    "I10 blast radius: the conversation beside a tool that exits",
+)
+BLOCKS: Final = (
+    "I5 bounded: an async tool that blocks",
+    "I10 blast radius: the conversation beside a tool that blocks",
+)
+PLAIN_WORK: Final = ("I5 bounded: a plain tool that hangs ends", "I7 cancel: ends plain tools")
+SAME_ID: Final = ("I1 terminal once: calls with the same id in a turn",)
 
 
 class Adapter(Protocol):

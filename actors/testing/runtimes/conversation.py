@@ -41,6 +41,17 @@ _STREAMS: Final = {
     ModelDoes.VANISH: Stream.STALLS,
     ModelDoes.LOST: Stream.STALLS,
 }
+#: Which fault a turn keeps: the first of these that it has. The last two are so frequent that they would hide the rest.
+_RANK: Final = (
+    Does.EXITS,
+    Does.RAISES,
+    Does.BLOCKS,
+    Does.HANGS,
+    Does.HALF,
+    Does.DENIED,
+    Does.UNKNOWN,
+    Does.RETURNS,
+)
 
 
 def conversation(seed: int) -> Conversation:
@@ -95,21 +106,24 @@ def _call(planned: PlannedCall, kind: tuple[str, Does], number: int) -> AskedCal
 
 
 def _turn(planned: PlannedTurn, calls: list[AskedCall], before: AskedTurn | None) -> AskedTurn:
-    faults = [(call.tool, call.does) for call in calls if call.does is not Does.RETURNS]
+    worst = min(calls, key=lambda call: _RANK.index(call.does), default=None)
     kept = tuple(
-        call if call.does is Does.RETURNS or (call.tool, call.does) == faults[0] else _harmless(call) for call in calls
+        call
+        if worst is None or call.does is Does.RETURNS or (call.tool, call.does) == (worst.tool, worst.does)
+        else _harmless(call)
+        for call in calls
     )
     turn = AskedTurn(kept, planned.text, _STREAMS.get(planned.does, Stream.WHOLE))
-    return turn if faults else _with_ids(turn, planned, before)
+    return turn if turn.faults else _with_ids(turn, planned, before)
 
 
 def _with_ids(turn: AskedTurn, planned: PlannedTurn, before: AskedTurn | None) -> AskedTurn:
-    """Repeat an id where the scenario does so in the first places; elsewhere each call has its own."""
-    wished = [call.call_id for call in planned.calls[:2]]
-    if len(wished) == 2 and wished[0] == wished[1]:
+    """Repeat an id where the scenario repeats one; elsewhere each call has its own."""
+    wished = [call.call_id for call in planned.calls[:MAX_CALLS]]
+    if len(set(wished)) < len(wished):
         twins = (turn.calls[0], replace(turn.calls[1], call_id=turn.calls[0].call_id))
         return replace(turn, calls=twins + turn.calls[2:], ids=Ids.TWICE)
-    if before is not None and before.calls and wished[:1] and wished[0] < "c":
+    if before is not None and before.calls and wished and wished[0] < "c":
         first = replace(turn.calls[0], call_id=before.calls[0].call_id)
         return replace(turn, calls=(first, *turn.calls[1:]), ids=Ids.EARLIER)
     return turn

@@ -13,7 +13,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 from pydantic import SecretStr
 
-from callboard.actors.testing.runtimes.adapter import NotPromised, Setup
+from callboard.actors.testing.runtimes.adapter import BLOCKS, EXITS, PLAIN_WORK, SAME_ID, NotPromised, Setup
 
 MIDDLEWARE_PAGE: Final = "https://docs.langchain.com/oss/python/langchain/middleware/built-in"
 TIMEOUTS_PAGE: Final = "https://docs.langchain.com/oss/python/langgraph/timeout-and-error-handling"
@@ -28,21 +28,19 @@ class Langgraph:
     isolates: ClassVar = False
     not_promised: ClassVar = (
         NotPromised(
-            ("I5 bounded: an async tool", "I5 bounded: a plain tool", "I7 cancel: ends plain"),
+            (*PLAIN_WORK, *BLOCKS, "I5 bounded: an async tool", "I5 bounded: a plain tool"),
             "timeouts are those of nodes and steps: they fail the run, and only async nodes can be stopped",
             TIMEOUTS_PAGE,
         ),
         NotPromised(
-            ("I7 cancel: the conversation can go on",),
+            ("I7 cancel: the conversation can go on", "I2 valid history: the conversation can go on"),
             "a history whose calls have no results is an error that the caller repairs",
             HISTORY_PAGE,
         ),
-        NotPromised(
-            ("I10 blast radius: an async tool that exits", "I10 blast radius: a plain tool that exits"),
-            "tools run in the process of the graph",
-            MIDDLEWARE_PAGE,
-        ),
-        NotPromised(("I2 valid history: arguments",), "arguments are kept as the model wrote them", HISTORY_PAGE),
+        NotPromised(EXITS, "tools run in the process of the graph", MIDDLEWARE_PAGE),
+        NotPromised(SAME_ID, "results are told apart by their call ids", HISTORY_PAGE),
+        NotPromised(("I2 valid history: arguments",), "that arguments are repaired is not said", HISTORY_PAGE),
+        NotPromised(("I3 order",), "the order of results is not said", MIDDLEWARE_PAGE),
     )
 
     def __init__(self, setup: Setup) -> None:

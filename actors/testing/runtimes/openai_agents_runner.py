@@ -17,7 +17,7 @@ from agents import (
 )
 from openai import AsyncOpenAI
 
-from callboard.actors.testing.runtimes.adapter import NotPromised, Setup
+from callboard.actors.testing.runtimes.adapter import BLOCKS, EXITS, PLAIN_WORK, SAME_ID, NotPromised, Setup
 
 TOOLS_PAGE: Final = "https://openai.github.io/openai-agents-python/tools/"
 
@@ -30,16 +30,18 @@ class OpenaiAgents:
     isolates: ClassVar = False
     not_promised: ClassVar = (
         NotPromised(
-            ("I5 bounded: a plain tool that hangs", "I7 cancel: ends plain", "I5 bounded: an async tool that blocks"),
+            (*PLAIN_WORK, *BLOCKS, "I5 bounded: a plain tool that hangs is one"),
             "timeouts are supported only for async function tools",
             TOOLS_PAGE + "#function-tool-timeouts",
         ),
+        NotPromised(EXITS, "tools run in the process of the runner", TOOLS_PAGE),
         NotPromised(
-            ("I10 blast radius: an async tool that exits", "I10 blast radius: a plain tool that exits"),
-            "tools run in the process of the runner",
+            (*SAME_ID, "I1 terminal once: calls that repeat an earlier id"),
+            "an id that was used before is refused as an error of the model",
             TOOLS_PAGE,
         ),
-        NotPromised(("I2 valid history: arguments",), "arguments are kept as the model wrote them", TOOLS_PAGE),
+        NotPromised(("I2 valid history: arguments",), "that arguments are repaired is not said", TOOLS_PAGE),
+        NotPromised(("I3 order",), "the order of results is not said", TOOLS_PAGE),
     )
 
     def __init__(self, setup: Setup) -> None:

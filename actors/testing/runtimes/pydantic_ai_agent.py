@@ -20,7 +20,7 @@ from pydantic_ai.exceptions import RunCancelled, ToolFailed
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
-from callboard.actors.testing.runtimes.adapter import NotPromised, Setup
+from callboard.actors.testing.runtimes.adapter import BLOCKS, EXITS, PLAIN_WORK, SAME_ID, NotPromised, Setup
 
 TOOLS_PAGE: Final = "https://ai.pydantic.dev/tools-advanced/"
 #: "Consider raising the limit", says the documentation: a conversation may hold this many failing calls of one tool.
@@ -35,20 +35,16 @@ class PydanticAi:
     isolates: ClassVar = False
     not_promised: ClassVar = (
         NotPromised(
-            (
-                "I5 bounded: a plain tool that hangs ends",
-                "I5 bounded: an async tool that blocks",
-                "I7 cancel: ends plain",
-            ),
-            "a timeout is answered with a retry prompt; that the work of a thread ends is not said",
-            TOOLS_PAGE,
+            (*PLAIN_WORK, *BLOCKS),
+            "a timeout is answered with a retry prompt; that a thread or a blocked loop is ended is not said",
+            TOOLS_PAGE + "#tool-timeout",
         ),
         NotPromised(
-            ("I10 blast radius: an async tool that exits", "I10 blast radius: a plain tool that exits"),
+            EXITS,
             "tools run in the process of the agent",
             TOOLS_PAGE,
         ),
-        NotPromised(("I2 valid history: arguments",), "arguments are kept as the model wrote them", TOOLS_PAGE),
+        NotPromised(SAME_ID, "ids that repeat in a turn are refused as an error of the model", TOOLS_PAGE),
     )
 
     def __init__(self, setup: Setup) -> None:

@@ -128,6 +128,7 @@ def _end(log: Path, call: int, does: str, hard_exit: bool) -> str:
     if does == Does.RAISES:
         raise RuntimeError(f"planned for call {call}")
     if does == Does.EXITS and hard_exit:
+        write_down(log, What.STOPPED, call, "exits")
         os._exit(3)
     if does == Does.EXITS:
         sys.exit(3)

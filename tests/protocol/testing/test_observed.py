@@ -175,6 +175,8 @@ CASES: list[Case] = [
     ),
     ("I2 valid history: calls and results", TWO, plays, with_history(USER, asks(LOOK, AGAIN), USER, result(LOOK))),
     ("I2 valid history: calls and results", TWO, plays, with_history(USER, {"role": "assistant", "content": ""}, USER)),
+    ("I2 valid history: the conversation can go on", TWO, plays, without(What.REPLY, 2)),
+    ("I2 valid history: the conversation can go on", TWO, plays, with_history(USER, asks(LOOK, AGAIN), USER)),
     (
         "I2 valid history: arguments are JSON objects",
         turn_of(HALF),
@@ -223,13 +225,20 @@ CASES: list[Case] = [
     ),
     ("I10 blast radius: an async tool that exits is one failed result", one(LOOK, Does.EXITS), plays, no_next_request),
     ("I10 blast radius: a plain tool that exits is one failed result", one(AGAIN, Does.EXITS), plays, no_next_request),
-    ("I10 blast radius: the conversation beside goes on", TWO, plays, later(What.PONG, 2.0)),
+    ("I10 blast radius: the conversation beside any other", TWO, plays, later(What.PONG, 2.0)),
     (
-        "I10 blast radius: the conversation beside goes on",
+        "I10 blast radius: the conversation beside any other",
         TWO,
         plays,
         lambda events: [*without(What.PONG)(events), DEATH],
     ),
+    (
+        "I10 blast radius: the conversation beside a tool that exits",
+        one(LOOK, Does.EXITS),
+        plays,
+        lambda events: [*without(What.PONG)(events), DEATH],
+    ),
+    ("I10 blast radius: the conversation beside a tool that blocks", BLOCKED, plays, later(What.PONG, 2.0)),
     ("I12 no half calls: a half call is not run", turn_of(HALF), plays, also(Seen(0.2, What.STARTED, 2, detail="{}"))),
     (
         "I12 no half calls: a half call of an async tool is one failed result",
