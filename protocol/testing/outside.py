@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import orjson
 
 from callboard.protocol.commands import AskApproval, CallModel, RunTool
-from callboard.protocol.content import AssistantPart, Text, ToolCall
+from callboard.protocol.content import AssistantPart, Replay, Text, Thinking, ToolCall
 from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind
 from callboard.protocol.events import (
     ApprovalDenied,
@@ -30,7 +31,7 @@ from callboard.protocol.ids import CallId, Tag
 from callboard.protocol.limits import STREAM_IDLE_TIMEOUT_SECONDS, TOOL_GRACE_SECONDS
 from callboard.protocol.model import FinishReason, ModelRequest, ModelResponse, Usage
 from callboard.protocol.options import RequestOptions
-from callboard.protocol.stream import Error, TextDelta
+from callboard.protocol.stream import Error, Restarted, StreamEvent, TextDelta
 from callboard.protocol.testing.scenario import ModelDoes, PersonDoes, PlannedCall, PlannedTurn, Scenario, ToolDoes
 from callboard.protocol.tokens import estimate_tokens, messages_tokens, tools_tokens
 from callboard.protocol.tools import FailureCode, ToolFailure
@@ -104,9 +105,9 @@ def cancelled(tag: Tag, now: float) -> Answer:
 def model_answers(turn: PlannedTurn, command: CallModel, options: RequestOptions, now: float) -> Iterator[Answer]:
     """The stream and the end of one model call."""
     tag, done_at = command.tag, min(now + turn.seconds, command.deadline_at)
-    if turn.text and turn.does is not ModelDoes.VANISH:
-        piece = TextDelta(turn.text)
-        yield Answer(now + turn.seconds / 2, lambda at: ModelStreamed(tag, at, (piece,)))
+    if turn.does is not ModelDoes.VANISH:
+        for share, pieces in _reads(turn):
+            yield Answer(now + turn.seconds * share, partial(ModelStreamed, tag, events=pieces))
     if turn.does is ModelDoes.LOST:
         yield Answer(done_at, lambda at: ModelLost(tag, at))
     elif turn.does is ModelDoes.STALL:
@@ -114,6 +115,19 @@ def model_answers(turn: PlannedTurn, command: CallModel, options: RequestOptions
         yield Answer(gives_up, lambda at: ModelFailed(tag, at, _error(ErrorKind.TIMEOUT)))
     elif turn.does is not ModelDoes.VANISH:
         yield from _repeat(Answer(done_at, _ending(turn, command, options, now)), turn.doubled, turn.late)
+
+
+def _reads(turn: PlannedTurn) -> Iterator[tuple[float, tuple[StreamEvent, ...]]]:
+    """What the socket reads of a turn before its end, by the share of its time that has passed."""
+    if turn.restarts:
+        yield 0.125, (TextDelta("void "),)
+    half = len(turn.text) // 2
+    if turn.text:
+        first: tuple[StreamEvent, ...] = (TextDelta(turn.text[:half]),)
+        yield 0.25, (Restarted("planned"), *first) if turn.restarts else first
+        yield 0.5, (TextDelta(turn.text[half:]),)
+    elif turn.restarts:
+        yield 0.25, (Restarted("planned"),)
 
 
 def _ending(turn: PlannedTurn, command: CallModel, options: RequestOptions, now: float) -> Make:
@@ -127,10 +141,13 @@ def _ending(turn: PlannedTurn, command: CallModel, options: RequestOptions, now:
         error = _error(kind)
         return lambda at: ModelFailed(tag, at, error)
     response = respond(turn, command.request)
-    cost = response.usage.input_tokens * (options.input_price or 0.0) + response.usage.output_tokens * (
-        options.output_price or 0.0
-    )
+    cost = turn.extra_cost + cost_of(response.usage, options)
     return lambda at: ModelResponded(tag, at, response, cost)
+
+
+def cost_of(usage: Usage, options: RequestOptions) -> float:
+    """US dollars for these tokens, by the prices of the request."""
+    return usage.input_tokens * (options.input_price or 0.0) + usage.output_tokens * (options.output_price or 0.0)
 
 
 def _error(kind: ErrorKind) -> Error:
@@ -139,14 +156,19 @@ def _error(kind: ErrorKind) -> Error:
 
 def respond(turn: PlannedTurn, request: ModelRequest) -> ModelResponse:
     """The response of a planned turn to this request; its usage is exact, and keeps within the output limit."""
-    parts: list[AssistantPart] = [Text(turn.text)] if turn.text else []
+    parts: list[AssistantPart] = []
+    if turn.thinking:
+        parts.append(Thinking(turn.thinking, Replay("sim", {"signature": turn.thinking})))
+    if turn.text:
+        parts.append(Text(turn.text))
     for call in turn.calls:
         complete = call.claimed_complete or is_json_object(call.arguments)
         parts.append(ToolCall(CallId(call.call_id), call.tool, call.arguments, complete))
     reason = turn.finish_reason or (FinishReason.TOOL_CALLS if turn.calls else FinishReason.STOP)
     limit = request.sampling.max_output_tokens
     output = turn.output_tokens if limit is None else min(turn.output_tokens, limit)
-    return ModelResponse(tuple(parts), reason, usage=Usage(input_tokens(request), output))
+    usage = Usage(input_tokens(request), output) if turn.counts_tokens else Usage()
+    return ModelResponse(tuple(parts), reason, usage=usage)
 
 
 def input_tokens(request: ModelRequest) -> int:
