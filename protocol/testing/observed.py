@@ -384,12 +384,28 @@ OBSERVED: Final = (
     _one_failed_result("I13 leave to run", "a denied call", "write", Does.DENIED),
 )
 
+_JOURNAL: Final = "a journal, where there is one, is the runtime's own: it cannot be cut and resumed from outside"
+_INSIDE: Final = "events, commands and timers are inside; what they lead to is seen by the other rules"
+_KEPT: Final = "what is kept is the runtime's own; what is shown of it to the model is seen by I1 to I3"
 NOT_OBSERVED: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "I8 replay": "a journal, where there is one, is the runtime's own; from outside one cannot cut it and resume",
-        "I9 conservation": "messages between the parts of a runtime are not seen from outside",
-        "I11 isolation": "events of one run that reach another are seen only where they change it: in the conversation"
-        " beside (I10)",
+        "I8 replay": _JOURNAL,
+        "I9 conservation": _INSIDE,
+        "I11 isolation": "seen only where it changes the conversation beside (I10)",
+        "I14 call deadlines": "all tools have the same deadline here; that it ends a call is seen by I5",
+        "I15 effect ids": _JOURNAL,
+        "I16 sent again": _JOURNAL,
+        "I17 recorded truly": _KEPT,
+        "I18 shown as recorded": _KEPT,
+        "I19 recorded in place": _KEPT,
+        "I20 turns decide": "what becomes of a turn that was cut off is each runtime's own decision",
+        "I21 true finish": "each runtime reports usage and cost in a way of its own",
+        "I22 timers": _INSIDE,
+        "I23 model calls": "which timeouts a model call has is each runtime's own; the run's is seen by I5",
+        "I24 goes on": _INSIDE,
+        "I25 taken or refused": _INSIDE,
+        "I26 resume": _JOURNAL,
+        "I27 carried out": _INSIDE,
     }
 )
 

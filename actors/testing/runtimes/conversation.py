@@ -7,9 +7,17 @@ from typing import Final
 
 from callboard.protocol.history import is_json_object
 from callboard.protocol.policy import Decision
-from callboard.protocol.testing import seeded
+from callboard.protocol.testing import generator
 from callboard.protocol.testing.observation import AskedCall, AskedTurn, Conversation, Does, Ids, Stream
-from callboard.protocol.testing.scenario import ModelDoes, PersonDoes, PlannedCall, PlannedTurn, Scenario, ToolDoes
+from callboard.protocol.testing.scenario import (
+    STANDARD_TOOLS,
+    ModelDoes,
+    PersonDoes,
+    PlannedCall,
+    PlannedTurn,
+    Scenario,
+    ToolDoes,
+)
 
 #: Enough for every case, and short enough that a conversation takes about a second.
 MAX_TURNS: Final = 3
@@ -56,7 +64,7 @@ _RANK: Final = (
 
 def conversation(seed: int) -> Conversation:
     """The conversation of this seed."""
-    return reduced(seeded.scenario(seed))
+    return reduced(generator.scenario(seed))
 
 
 def reduced(scenario: Scenario) -> Conversation:
@@ -65,7 +73,8 @@ def reduced(scenario: Scenario) -> Conversation:
     Left out are restarts, events of others, doubled and late answers, budgets of tokens and money: none of it is played
     from outside. A turn keeps one kind of fault, so that a breach has one cause.
     """
-    kinds = {offer.definition.name: _kind(offer.decision, offer.contract.idempotent) for offer in scenario.tools}
+    offers = (*STANDARD_TOOLS, *scenario.tools)
+    kinds = {offer.definition.name: _kind(offer.decision, offer.contract.idempotent) for offer in offers}
     turns: list[AskedTurn] = []
     number = 0
     for planned in scenario.turns[:MAX_TURNS]:

@@ -69,7 +69,8 @@ def render(surveys: Sequence[Survey], conversations: int) -> str:
     versions = ", ".join(f"{each.runtime} {each.version}" for each in surveys)
     played = f"{conversations} conversations each, Python {platform.python_version()}: {versions}."
     told = [f"- [{number}] {note.why}: <{note.page}>" for number, note in enumerate(notes, start=1)]
-    unseen = [f"- {rule}: {why}." for rule, why in NOT_OBSERVED.items()]
+    reasons = {why: [rule for rule, other in NOT_OBSERVED.items() if other == why] for why in NOT_OBSERVED.values()}
+    unseen = [f"- {', '.join(rules)}: {why}." for why, rules in reasons.items()]
     parts = [played, *rows, "Not promised:", *told, "Not seen from outside:", *unseen]
     lines = [f"\n{part}\n" if part.endswith(":") or part is played else part for part in parts]
     return "\n".join(lines).strip() + "\n"
