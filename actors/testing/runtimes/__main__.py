@@ -21,7 +21,7 @@ def _arguments() -> argparse.Namespace:
         f"breaks. With all of them, in a clone, the table is also written to {PAGE}.",
     )
     parser.add_argument("--runtime", choices=RUNTIMES, help="only this one")
-    parser.add_argument("--conversations", type=int, default=100, help="how many conversations each, from seed 0")
+    parser.add_argument("--conversations", type=int, default=60, help="how many conversations each, from seed 0")
     parser.add_argument("--seed", type=int, help="play the one conversation of this seed and tell its story")
     return parser.parse_args()
 

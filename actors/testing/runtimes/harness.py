@@ -14,6 +14,7 @@ from typing import Any, Final, cast
 
 from callboard.actors.testing.runtimes.adapter import AdapterType
 from callboard.actors.testing.runtimes.conversation import conversation
+from callboard.actors.testing.runtimes.log import forget, read_log
 from callboard.actors.testing.runtimes.player import (
     ADAPTER_FAILED,
     BESIDE_QUESTION,
@@ -21,7 +22,6 @@ from callboard.actors.testing.runtimes.player import (
     WARM_UP_QUESTION,
     play,
 )
-from callboard.actors.testing.runtimes.tools import forget, read_log
 from callboard.actors.testing.wire_double import Api, Asked, Call, Fault, FaultKind, Turn, WireDouble
 from callboard.protocol.errors import RuntimeFailure, UsageError
 from callboard.protocol.testing.observation import (

@@ -6,10 +6,12 @@ import asyncio
 import inspect
 import json
 from collections import defaultdict
+from collections.abc import Callable
 from typing import Any, ClassVar, Final
 
 from openai import AsyncOpenAI
 
+from callboard.actors import tool
 from callboard.actors.testing.runtimes.adapter import NotPromised, Setup
 
 PAGE: Final = "https://github.com/openai/openai-python/blob/main/README.md"
@@ -27,7 +29,7 @@ class NaiveLoop:
         self._setup = setup
         self._client = AsyncOpenAI(base_url=setup.base_url, api_key="none", timeout=setup.idle_seconds)
         self._tools = setup.tools.by_name()
-        self._schemas: Any = setup.tools.schemas()
+        self._schemas: Any = [_schema(each) for each in self._tools.values()]
         self._messages: defaultdict[str, list[Any]] = defaultdict(list)
 
     async def ask(self, conversation: str, text: str) -> str:
@@ -57,3 +59,10 @@ class NaiveLoop:
 
     async def close(self) -> None:
         await self._client.close()
+
+
+def _schema(function: Callable[..., Any]) -> dict[str, Any]:
+    """The function as a Chat Completions request offers it; by hand this is a dictionary for each tool."""
+    known = tool(function).definition
+    about = {"name": known.name, "description": known.description, "parameters": dict(known.parameters)}
+    return {"type": "function", "function": about}

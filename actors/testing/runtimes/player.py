@@ -9,7 +9,8 @@ from typing import Final
 
 from callboard.actors.testing.runtimes.adapter import Adapter, AdapterType, Setup
 from callboard.actors.testing.runtimes.conversation import MAX_CALLS
-from callboard.actors.testing.runtimes.tools import forget, read_log, tools_for, write_down
+from callboard.actors.testing.runtimes.log import forget, read_log
+from callboard.actors.testing.runtimes.tools import tools_for, write_down
 from callboard.protocol.testing.observation import HANG_SECONDS, SLACK_SECONDS, Conversation, Does, What
 
 #: Between two questions of the conversation beside.
@@ -18,7 +19,7 @@ PING_SECONDS: Final = 0.05
 BESIDE_QUESTION: Final = "beside"
 #: Asked before anything is measured: what starts with its first call has started then. Also the name of its script.
 WARM_UP_QUESTION: Final = "warm-up"
-WARM_UP_CALLS: Final = ("look", *("again",) * MAX_CALLS, *("write",) * MAX_CALLS)
+WARM_UP_CALLS: Final = ("look", *("again", "write") * (MAX_CALLS // 2))
 WARM_UP_SECONDS: Final = 5.0
 #: What the harness reads when an adapter itself fails.
 ADAPTER_FAILED: Final = "the adapter"
@@ -31,7 +32,7 @@ def play(adapter_type: AdapterType, conversation: Conversation, name: str, base_
 
 
 async def _play(adapter_type: AdapterType, conversation: Conversation, name: str, base_url: str, log: Path) -> None:
-    tools = tools_for(log, hard_exit=adapter_type.isolates)
+    tools = tools_for(log, HANG_SECONDS, hard_exit=adapter_type.isolates)
     try:
         adapter = adapter_type(Setup(base_url, tools, conversation.max_steps, conversation.run_seconds))
     except Exception as error:  # noqa: BLE001 - whatever an adapter raises is told by the harness

@@ -1,4 +1,7 @@
-"""The three tools that every runtime gets. They write down when they begin, have their effect, and end."""
+"""The three tools that every runtime gets. They write down when they begin, have their effect, and end.
+
+This module imports nothing of callboard: the processes in which tools run import it, and start the faster.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,8 @@ from typing import Any
 
 import orjson
 
-from callboard.actors.tools import tool
-from callboard.protocol.testing.observation import HANG_SECONDS, Does, Seen, What
 
-
-def write_down(log: Path, what: What, number: int = 0, detail: str = "") -> None:
+def write_down(log: Path, what: str, number: int = 0, detail: str = "") -> None:
     """Add an observation to the log, in one write: threads and processes may do so side by side."""
     line = orjson.dumps({"at": time.monotonic(), "what": what, "number": number, "detail": detail})
     descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
@@ -26,18 +26,6 @@ def write_down(log: Path, what: What, number: int = 0, detail: str = "") -> None
         os.write(descriptor, line + b"\n")
     finally:
         os.close(descriptor)
-
-
-def forget(log: Path) -> None:
-    """Remove what was written down."""
-    log.unlink(missing_ok=True)
-
-
-def read_log(log: Path) -> list[Seen]:
-    """What was written down so far; a line that is being written is left out."""
-    lines = log.read_bytes().split(b"\n")[:-1] if log.exists() else []
-    fields = [orjson.loads(line) for line in lines]
-    return [Seen(each["at"], What(each["what"]), each["number"], detail=each["detail"]) for each in fields]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,19 +40,8 @@ class Tools:
         """The functions by the names that a model calls them."""
         return {"look": self.look, "again": self.again, "write": self.write}
 
-    def schemas(self) -> list[dict[str, Any]]:
-        """As a Chat Completions request offers them, for a loop without a framework that would say so."""
-        offered = [(name, tool(function).definition) for name, function in self.by_name().items()]
-        return [
-            {
-                "type": "function",
-                "function": {"name": name, "description": known.description, "parameters": dict(known.parameters)},
-            }
-            for name, known in offered
-        ]
 
-
-def tools_for(log: Path, hard_exit: bool) -> Tools:
+def tools_for(log: Path, hang_seconds: float, hard_exit: bool) -> Tools:
     """The tools, which write to `log`. With `hard_exit` the plain ones end their process when they are to exit."""
 
     async def look(call: int, does: str, seconds: float) -> str:
@@ -76,10 +53,10 @@ def tools_for(log: Path, hard_exit: bool) -> Tools:
             seconds: How long it takes.
         """
         with _noted(log, call, does, seconds):
-            if does == Does.BLOCKS:
-                time.sleep(HANG_SECONDS)  # noqa: ASYNC251 - the fault that is played
+            if does == "blocks":
+                time.sleep(hang_seconds)  # noqa: ASYNC251 - the fault that is played
             else:
-                await asyncio.sleep(HANG_SECONDS if does == Does.HANGS else seconds)
+                await asyncio.sleep(hang_seconds if does == "hangs" else seconds)
             return _end(log, call, does, hard_exit=False)
 
     def again(call: int, does: str, seconds: float) -> str:
@@ -91,7 +68,7 @@ def tools_for(log: Path, hard_exit: bool) -> Tools:
             seconds: How long it takes.
         """
         with _noted(log, call, does, seconds):
-            time.sleep(HANG_SECONDS if does == Does.HANGS else seconds)
+            time.sleep(hang_seconds if does == "hangs" else seconds)
             return _end(log, call, does, hard_exit)
 
     def write(call: int, does: str, seconds: float) -> str:
@@ -112,7 +89,7 @@ def tools_for(log: Path, hard_exit: bool) -> Tools:
 @contextmanager
 def _noted(log: Path, call: int, does: str, seconds: float) -> Iterator[None]:
     arguments = orjson.dumps({"call": call, "does": does, "seconds": seconds}).decode()
-    write_down(log, What.STARTED, call, arguments)
+    write_down(log, "started", call, arguments)
     ended = "cancelled or exited"
     try:
         yield
@@ -121,16 +98,16 @@ def _noted(log: Path, call: int, does: str, seconds: float) -> Iterator[None]:
         ended = f"raised {type(error).__name__}"
         raise
     finally:
-        write_down(log, What.STOPPED, call, ended)
+        write_down(log, "stopped", call, ended)
 
 
 def _end(log: Path, call: int, does: str, hard_exit: bool) -> str:
-    if does == Does.RAISES:
+    if does == "raises":
         raise RuntimeError(f"planned for call {call}")
-    if does == Does.EXITS and hard_exit:
-        write_down(log, What.STOPPED, call, "exits")
+    if does == "exits" and hard_exit:
+        write_down(log, "stopped", call, "exited")
         os._exit(3)
-    if does == Does.EXITS:
+    if does == "exits":
         sys.exit(3)
-    write_down(log, What.EFFECT, call)
+    write_down(log, "effect", call)
     return f"did {call}"
