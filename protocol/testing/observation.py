@@ -7,13 +7,15 @@ are seconds of one clock.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Final
 
 import orjson
+
+from callboard.protocol.history import is_json_object
 
 #: A call that hangs works this long past its start; what it does then is its late effect.
 HANG_SECONDS: Final = 2.0
@@ -185,3 +187,55 @@ class Played:
         if self.first(What.DIED) is not None:
             return "the process died"
         return f"the run ended with {reply.detail}" if reply is not None else "the run did not end"
+
+
+# Histories.
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryTurn:
+    """An assistant turn of a Chat Completions history, with the results directly after it."""
+
+    calls: tuple[Mapping[str, Any], ...]
+    results: tuple[Mapping[str, Any], ...]
+    empty: bool = False
+
+    @property
+    def asked(self) -> list[str]:
+        return [call["id"] for call in self.calls]
+
+    @property
+    def answered(self) -> list[str]:
+        return [result.get("tool_call_id", "") for result in self.results]
+
+    @property
+    def repeats_ids(self) -> bool:
+        """Then its calls and results cannot be told apart; `goes_on` looks at them."""
+        return len(set(self.asked)) < len(self.calls)
+
+
+def turns_of(messages: Sequence[Mapping[str, Any]]) -> Iterator[HistoryTurn]:
+    """Each assistant turn with the results directly after it; results that follow no turn come with no calls."""
+    block: list[Mapping[str, Any]] = []
+    turn: Mapping[str, Any] = {}
+    for message in (*messages, {"role": "end"}):
+        if message["role"] == "tool":
+            block.append(message)
+            continue
+        if turn or block:
+            calls = tuple(turn.get("tool_calls") or ())
+            yield HistoryTurn(calls, tuple(block), bool(turn) and not calls and not text_of(turn))
+        turn, block = (message if message["role"] == "assistant" else {}), []
+
+
+def text_of(message: Mapping[str, Any]) -> str:
+    """The text of a Chat Completions message, whose content may be a text or a list of parts."""
+    content = message.get("content") or ""
+    return content if isinstance(content, str) else "".join(part.get("text") or "" for part in content)
+
+
+def number_in(call: Mapping[str, Any]) -> int | None:
+    """The number that the kit gave a call, from its arguments; None where they are garbled."""
+    arguments = call["function"]["arguments"] or ""
+    found = orjson.loads(arguments) if is_json_object(arguments) else {}
+    return found.get("call") if isinstance(found, dict) else None

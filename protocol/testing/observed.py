@@ -7,11 +7,11 @@ others cannot be seen. `judge` runs them all.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
 import orjson
 
@@ -21,66 +21,21 @@ from callboard.protocol.testing.observation import (
     CALL_SECONDS,
     SLACK_SECONDS,
     Does,
+    HistoryTurn,
     Ids,
     Played,
     Seen,
     Stream,
     What,
+    number_in,
+    text_of,
+    turns_of,
 )
 
 HELD: Final = ""
 """What a check yields when it had something to look at and the rule held; anything else is a breach, in a sentence."""
 
 Check = Callable[[Played], Iterator[str]]
-
-
-# Histories.
-
-
-@dataclass(frozen=True, slots=True)
-class _Turn:
-    calls: tuple[Mapping[str, Any], ...]
-    results: tuple[Mapping[str, Any], ...]
-    empty: bool = False
-
-    @property
-    def asked(self) -> list[str]:
-        return [call["id"] for call in self.calls]
-
-    @property
-    def answered(self) -> list[str]:
-        return [result.get("tool_call_id", "") for result in self.results]
-
-    @property
-    def repeats_ids(self) -> bool:
-        """Then its calls and results cannot be told apart; `goes_on` looks at them."""
-        return len(set(self.asked)) < len(self.calls)
-
-
-def _turns(messages: Sequence[Mapping[str, Any]]) -> Iterator[_Turn]:
-    """Each assistant turn with the results directly after it; results that follow no turn come with no calls."""
-    block: list[Mapping[str, Any]] = []
-    turn: Mapping[str, Any] = {}
-    for message in (*messages, {"role": "end"}):
-        if message["role"] == "tool":
-            block.append(message)
-            continue
-        if turn or block:
-            calls = tuple(turn.get("tool_calls") or ())
-            yield _Turn(calls, tuple(block), bool(turn) and not calls and not text_of(turn))
-        turn, block = (message if message["role"] == "assistant" else {}), []
-
-
-def text_of(message: Mapping[str, Any]) -> str:
-    """The text of a Chat Completions message, whose content may be a text or a list of parts."""
-    content = message.get("content") or ""
-    return content if isinstance(content, str) else "".join(part.get("text") or "" for part in content)
-
-
-def _number_in(call: Mapping[str, Any]) -> int | None:
-    arguments = call["function"]["arguments"] or ""
-    found = orjson.loads(arguments) if is_json_object(arguments) else {}
-    return found.get("call") if isinstance(found, dict) else None
 
 
 def _where(seen: Seen) -> str:
@@ -93,7 +48,7 @@ def _where(seen: Seen) -> str:
 def one_result(played: Played) -> Iterator[str]:
     """Each call of a turn has exactly one result in the next request, and no call ran twice."""
     for seen in played.all(What.ASKED, 1):
-        for turn in _turns(seen.messages):
+        for turn in turns_of(seen.messages):
             asked, answered = Counter(turn.asked), Counter(turn.answered)
             if not asked or turn.repeats_ids:
                 continue
@@ -109,7 +64,7 @@ def valid_history(played: Played, question: int = 1) -> Iterator[str]:
     for seen in played.all(What.ASKED, question):
         wrong = [
             f"{_where(seen)}: calls {turn.asked}, results {turn.answered}{', an empty turn' * turn.empty}"
-            for turn in _turns(seen.messages)
+            for turn in turns_of(seen.messages)
             if turn.empty or (Counter(turn.asked) != Counter(turn.answered) and not turn.repeats_ids)
         ]
         yield wrong[0] if wrong else HELD
@@ -119,7 +74,7 @@ def valid_arguments(played: Played) -> Iterator[str]:
     """Arguments in a history are JSON objects: some servers and most other providers refuse what is not."""
     half = {call.arguments for call in played.calls.values() if call.does is Does.HALF}
     for seen in played.all(What.ASKED):
-        calls = [call["function"]["arguments"] for turn in _turns(seen.messages) for call in turn.calls]
+        calls = [call["function"]["arguments"] for turn in turns_of(seen.messages) for call in turn.calls]
         wrong = [arguments for arguments in calls if not is_json_object(arguments or "")]
         if wrong or (half and seen.step):
             yield f"{_where(seen)}: the arguments {wrong[0]!r} are no JSON object" if wrong else HELD
@@ -128,7 +83,7 @@ def valid_arguments(played: Played) -> Iterator[str]:
 def in_order(played: Played) -> Iterator[str]:
     """Results come in the order of the calls, and each is that of its own call."""
     for seen in played.all(What.ASKED):
-        for turn in _turns(seen.messages):
+        for turn in turns_of(seen.messages):
             if len(turn.calls) < 2 or turn.repeats_ids or Counter(turn.asked) != Counter(turn.answered):
                 continue
             if turn.asked != turn.answered:
@@ -137,9 +92,9 @@ def in_order(played: Played) -> Iterator[str]:
             yield _of_another_call(_where(seen), turn)
 
 
-def _of_another_call(where: str, turn: _Turn) -> str:
+def _of_another_call(where: str, turn: HistoryTurn) -> str:
     """Is a result, by its text, that of another call of the turn?"""
-    numbers = [_number_in(call) for call in turn.calls]
+    numbers = [number_in(call) for call in turn.calls]
     told = [text_of(result).strip('"') for result in turn.results]
     texts = {f"did {number}" for number in numbers}
     swapped = [(n, text) for n, text in zip(numbers, told, strict=True) if text in texts - {f"did {n}"}]
@@ -198,7 +153,7 @@ def goes_on(played: Played, tool: str = "", does: Does = Does.RETURNS, ids: Ids 
         elif does is Does.RETURNS and not all(played.all(What.STARTED, number) for number in calls):
             yield f"of the calls {calls} not all were run"
         else:
-            answered = [turn for turn in _turns(following.messages) if turn.calls][-1:]
+            answered = [turn for turn in turns_of(following.messages) if turn.calls][-1:]
             once = any(Counter(turn.asked) == Counter(turn.answered) for turn in answered)
             others = f"calls {[turn.asked for turn in answered]}, results {[turn.answered for turn in answered]}"
             if not once:
