@@ -42,6 +42,7 @@ from callboard.protocol.testing.outside import (
     foreign_events,
     model_answers,
     person_answers,
+    stray_events,
     tool_answers,
 )
 from callboard.protocol.testing.scenario import Scenario
@@ -164,6 +165,8 @@ class Driver:
         tag = plan.tag
         start = RequestStarted(tag, 0.0, plan.history, plan.user, plan.options, plan.tools)
         self._post(0.0, ("outside", tag), lambda at: start)
+        for when, number in plan.strays:
+            self._schedule(when, partial(self._stray, start, number))
         if plan.cancel_at is not None:
             self._post(plan.cancel_at, ("outside", tag), lambda at: CancelRequested(tag, at, "the user left"))
         for when, seconds in plan.jumps:
@@ -223,6 +226,14 @@ class Driver:
         other = Tag(RequestId(step.request_id + "-other"), step.parent_id, step.step)
         for event in foreign_events(other, list(self._plans.of_call), self.now):
             self.deliver(event)
+
+    def _stray(self, start: RequestStarted, number: int) -> None:
+        """An event of this request that is not due."""
+        if self._session.state is RequestState.NEW:
+            return
+        waiting = {tag for kind, tag in self._owned if kind == "person"}
+        strays = list(stray_events(start, self._session.step, list(self._plans.of_call), waiting, self.now))
+        self.deliver(strays[number % len(strays)])
 
     # Carrying out commands.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final, Protocol, TypeVar
 
 from callboard.protocol.content import (
@@ -91,14 +92,15 @@ def draw_scenario(
 ) -> Scenario:
     """A whole request: its history, options and tools, what model, tools and people do, what is lost."""
     return Scenario(
-        turns=tuple(draw_turn(choices, max_calls) for _ in range(choices.number(min(4, max_turns), max_turns))),
+        turns=_draw_turns(choices, max_turns, max_calls),
         history=draw_history(choices, 2) if _chance(choices, 35) else (),
         options=draw_options(choices),
         tools=draw_tools(choices),
-        cancel_at=_seconds(choices, 30) if _chance(choices, 10) else None,
+        cancel_at=_seconds(choices, 40) if _chance(choices, 15) else None,
         restart_at=_moments(choices, 25) if restarts else (),
-        tools_lost_at=_moments(choices, 25),
+        tools_lost_at=_burst(choices) if _chance(choices, 8) else _moments(choices, 25),
         foreign_at=_moments(choices, 20),
+        strays=_draw_strays(choices) if _chance(choices, 40) else (),
         jumps=((_seconds(choices, 20), float(choices.pick((1, 30, 700, 3_600)))),) if _chance(choices, 6) else (),
         store=draw_store(choices) if restarts and _chance(choices, 15) else Store(),
         latency_seconds=choices.pick((0.0, 0.0, 0.0, 0.5)),
@@ -107,7 +109,11 @@ def draw_scenario(
 
 def draw_tools(choices: Choices) -> tuple[ToolOffer, ...]:
     """The standard tools, mostly; sometimes some are missing, or none is offered."""
-    return choices.pick((STANDARD_TOOLS,) * 8 + (STANDARD_TOOLS[:4], ()))
+    return choices.pick((STANDARD_TOOLS,) * 20 + (STANDARD_TOOLS[:4], ()))
+
+
+def _draw_strays(choices: Choices) -> tuple[tuple[float, int], ...]:
+    return tuple((_seconds(choices, 40), choices.number(0, 30)) for _ in range(choices.number(1, 8)))
 
 
 def draw_store(choices: Choices) -> Store:
@@ -151,6 +157,18 @@ def _replay(choices: Choices) -> Replay | None:
 # What model, tools and people will do.
 
 
+def _draw_turns(choices: Choices, max_turns: int, max_calls: int) -> tuple[PlannedTurn, ...]:
+    """Turns with calls mostly, and sometimes a last one whose end is odd."""
+    turns = [draw_turn(choices, max_calls) for _ in range(choices.number(min(4, max_turns), max_turns))]
+    if _chance(choices, 8):  # a model that sends the same call again and again
+        stubborn = PlannedCall(_TOOLS[0], call_id="s")
+        turns = [replace(turn, calls=(stubborn, *turn.calls[: max_calls - 1])) for turn in turns]
+    if _chance(choices, 35):
+        text, reason = choices.pick(("so far", "")), choices.pick(list(FinishReason))
+        turns.append(PlannedTurn(text, (), reason, thinking=choices.pick(("", "hm"))))
+    return tuple(turns)
+
+
 def draw_turn(choices: Choices, max_calls: int = MAX_PARALLEL_CALLS) -> PlannedTurn:
     """A turn of the model with its fate: mostly calls that run."""
     sizes = [size for size in (1, 2, 3, 4, 5, 6, max_calls) if size <= max_calls]
@@ -166,6 +184,7 @@ def draw_turn(choices: Choices, max_calls: int = MAX_PARALLEL_CALLS) -> PlannedT
         thinking=choices.pick(("", "", "", "hm")),
         restarts=_chance(choices, 5),
         counts_tokens=not _chance(choices, 8),
+        charged=_chance(choices, 50),
         extra_cost=choices.pick((0.0, 0.0, 0.0, 0.02)),
     )
 
@@ -184,11 +203,13 @@ def draw_call(choices: Choices) -> PlannedCall:
         call_id=choices.pick(CALL_IDS),
         does=choices.pick(list(ToolDoes)) if _chance(choices, 25) else ToolDoes.COMPLETE,
         seconds=_seconds(choices, 6),
+        waits_seconds=choices.pick((0.125, 0.125, 0.125, 0.125, 1.5, 4.0)),
         person=choices.pick((PersonDoes.GRANT,) * 8 + tuple(PersonDoes)),
         person_seconds=_seconds(choices, 10),
         doubled=_chance(choices, 12),
         late=_chance(choices, 12),
         claimed_complete=_chance(choices, 8),
+        unfinished=_chance(choices, 3),
     )
 
 
@@ -202,7 +223,7 @@ def _arguments(choices: Choices) -> str:
 
 def draw_options(choices: Choices) -> RequestOptions:
     """Options of a request: mostly generous, sometimes any mixture of tight limits."""
-    tight = _chance(choices, 25)
+    tight = _chance(choices, 30)
     priced = _chance(choices, 40)
     return RequestOptions(
         "sim/model",
@@ -235,6 +256,12 @@ def _chance(choices: Choices, percent: int) -> bool:
 def _seconds(choices: Choices, longest: int) -> float:
     """Virtual durations in quarters: equal times are likely, and so are both sides of a deadline."""
     return choices.number(1, longest * 4) / 4
+
+
+def _burst(choices: Choices) -> tuple[float, ...]:
+    """Several times in a row, nearer to each other than a call needs to begin."""
+    first = _seconds(choices, 15)
+    return tuple(first + number / 32 for number in range(choices.number(2, 4)))
 
 
 def _moments(choices: Choices, percent: int) -> tuple[float, ...]:

@@ -93,8 +93,12 @@ def _wrong_result(call: CallRun, result: ToolMessage) -> Iterator[str]:
         yield f"call {call.tag} was not ended, its result is {result.content!r}"
     elif _code(result) != expected:
         yield f"call {call.tag} ended as {expected}, its result is {result.content!r}"
-    elif orjson.loads(result.content)["tool"] != call.name:
+        return
+    told = orjson.loads(result.content)
+    if told["tool"] != call.name:
         yield f"the failure of call {call.tag} names another tool: {result.content!r}"
+    if isinstance(ending, ApprovalDenied) and ending.reason not in told["message"]:
+        yield f"call {call.tag} was denied because {ending.reason!r}, the model reads {told['message']!r}"
 
 
 def _closed_with(call: CallRun) -> FailureCode | None:
@@ -233,7 +237,7 @@ def _ended_too_late(story: Story) -> Iterator[str]:
             due.pop(reaction.event.tag, None)
         for command in reaction.commands:
             if isinstance(command, RunTool):
-                due[command.tag] = command.deadline_at + CALL_BACKSTOP_SECONDS
+                due[command.tag] = max(command.deadline_at + CALL_BACKSTOP_SECONDS, reaction.at)
             else:
                 due.pop(command.tag, None)
 

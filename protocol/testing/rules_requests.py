@@ -31,6 +31,7 @@ from callboard.protocol.events import (
 )
 from callboard.protocol.ids import Tag
 from callboard.protocol.limits import CLOCK_TOLERANCE_SECONDS
+from callboard.protocol.model import FinishReason
 from callboard.protocol.testing.expected import Follows, expected_turns
 from callboard.protocol.testing.rules_limits import LIMITS, Spending
 from callboard.protocol.testing.story import CALL_ENDINGS, MODEL_ENDINGS, OpenWork, Reaction, Story
@@ -135,10 +136,17 @@ def true_finish(story: Story) -> Iterator[str]:
     for reaction, finish in finishes[:1]:
         yield from _wrong_outcome(story, reaction, finish)
         yield from _wrong_sums(story, finish)
-        if not finish.reason and finish.outcome is not Outcome.ANSWERED:
-            yield f"it ended as {finish.outcome} without a reason"
+        if bool(finish.reason) != _needs_reason(story, finish):
+            yield f"it ended as {finish.outcome} with the reason {finish.reason!r}"
         if story.start is not None and finish.tag != story.start.tag:
             yield f"the end has the tag {finish.tag}"
+
+
+def _needs_reason(story: Story, finish: Finish) -> bool:
+    """Every end but a whole answer is explained."""
+    response = story.models[-1].response if story.models else None
+    whole = response is not None and response.finish_reason not in (FinishReason.LENGTH, FinishReason.REFUSAL)
+    return finish.outcome is not Outcome.ANSWERED or not whole
 
 
 def _wrong_outcome(story: Story, reaction: Reaction, finish: Finish) -> Iterator[str]:

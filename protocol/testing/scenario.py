@@ -30,7 +30,11 @@ class ToolDoes(StrEnum):
     VANISH = "vanish"
     """It never ends, and whoever should have ended it says nothing either."""
     STOPPED = "stopped"
-    """The dispatcher cancels it on its own account (the tool was withdrawn)."""
+    """The dispatcher cancels it on its own account while it runs."""
+    WITHDRAWN = "withdrawn"
+    """The dispatcher cancels it before it begins."""
+    REFUSE = "refuse"
+    """The dispatcher does not take it (overloaded): it fails without having begun."""
 
 
 class PersonDoes(StrEnum):
@@ -68,6 +72,8 @@ class PlannedCall:
     call_id: str = "c"
     does: ToolDoes = ToolDoes.COMPLETE
     seconds: float = 1.0
+    waits_seconds: float = 0.125
+    """In the dispatcher's queue, before its code begins."""
     person: PersonDoes = PersonDoes.GRANT
     person_seconds: float = 1.0
     doubled: bool = False
@@ -76,6 +82,8 @@ class PlannedCall:
     """One more answer comes long after the call has ended."""
     claimed_complete: bool = False
     """The adapter says that the arguments are complete, whatever they are."""
+    unfinished: bool = False
+    """The provider never finished the call, although its arguments can be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +105,8 @@ class PlannedTurn:
     """The stream begins again in the middle: what came before is void."""
     counts_tokens: bool = True
     """False: the provider reports no usage."""
+    charged: bool = False
+    """Where the call fails, it has cost tokens all the same."""
     extra_cost: float = 0.0
     """US dollars besides those for tokens (a server tool)."""
 
@@ -127,6 +137,9 @@ class Scenario:
     """The dispatcher dies at these times."""
     foreign_at: tuple[float, ...] = ()
     """Events of another request arrive at these times."""
+    strays: tuple[tuple[float, int], ...] = ()
+    """At each time, one event of this request arrives that is not due: stale, early, in the wrong state. Which one, of
+    those that are possible then, the number says."""
     jumps: tuple[tuple[float, float], ...] = ()
     """At each first time the clock jumps forward by the second number of seconds (a suspended machine)."""
     store: Store = Store()

@@ -98,7 +98,11 @@ def _plainer(data: _Data) -> Iterator[_Data]:
 
 
 def _nearer_to_nothing(value: Any) -> Iterator[Any]:
-    if isinstance(value, tuple) and value and isinstance(value[0], float):
-        yield from _shorter(value) if len(value) > 1 else ((sooner,) for sooner in _SOONER if sooner < value[0])
+    if isinstance(value, tuple) and len(value) > 1 and isinstance(value[0], float | tuple):
+        yield from _shorter(value)
+    elif isinstance(value, tuple) and value and isinstance(value[0], float):
+        yield from ((sooner,) for sooner in _SOONER if sooner < value[0])
+    elif isinstance(value, tuple) and value and isinstance(value[0], tuple):
+        yield from (((sooner, *value[0][1:]),) for sooner in _SOONER if sooner < value[0][0])
     elif type(value) is int and value > 1:
         yield 1
