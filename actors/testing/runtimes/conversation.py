@@ -70,14 +70,14 @@ def conversation(seed: int) -> Conversation:
 def reduced(scenario: Scenario) -> Conversation:
     """What of a scenario can be asked of any runtime.
 
-    Left out are restarts, events of others, doubled and late answers, budgets of tokens and money: none of it is played
-    from outside. A turn keeps one kind of fault, so that a breach has one cause.
+    Left out are restarts, events of others, doubled answers, budgets of tokens and money: they cannot be played from
+    outside. A late answer is a call that hangs. A turn keeps one kind of fault, so that a breach has one cause.
     """
     offers = (*STANDARD_TOOLS, *scenario.tools)
     kinds = {offer.definition.name: _kind(offer.decision, offer.contract.idempotent) for offer in offers}
     turns: list[AskedTurn] = []
     number = 0
-    for planned in scenario.turns[:MAX_TURNS]:
+    for planned in [turn for turn in scenario.turns if turn.calls][:MAX_TURNS]:
         calls = []
         for call in planned.calls[:MAX_CALLS]:
             number += 1
@@ -110,7 +110,7 @@ def _call(planned: PlannedCall, kind: tuple[str, Does], number: int) -> AskedCal
         return replace(call, does=Does.HALF, garbled=garbled)
     if tool == "write":
         return replace(call, does=Does.RETURNS if planned.person is PersonDoes.GRANT else Does.DENIED)
-    does = _DOES.get(planned.does, Does.RETURNS)
+    does = Does.HANGS if planned.late else _DOES.get(planned.does, Does.RETURNS)
     return replace(call, does=Does.HANGS if does is Does.BLOCKS and tool == "again" else does)
 
 

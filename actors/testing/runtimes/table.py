@@ -12,6 +12,7 @@ from typing import Final
 
 from callboard.actors.testing.runtimes.adapter import NotPromised
 from callboard.actors.testing.runtimes.harness import Harness, adapter_type
+from callboard.protocol.testing.generator import VERSION
 from callboard.protocol.testing.observation import Conversation, Played
 from callboard.protocol.testing.observed import NOT_OBSERVED, OBSERVED, judge
 
@@ -67,7 +68,8 @@ def render(surveys: Sequence[Survey], conversations: int) -> str:
     for rule in OBSERVED:
         rows.append(f"| {rule.name} | {' | '.join(_cell(each, rule.name, notes) for each in surveys)} |")
     versions = ", ".join(f"{each.runtime} {each.version}" for each in surveys)
-    played = f"{conversations} conversations each, Python {platform.python_version()}: {versions}."
+    seeds = f"seeds 0 to {conversations - 1} of version {VERSION} of the generator"
+    played = f"{conversations} conversations each, {seeds}, Python {platform.python_version()}: {versions}."
     told = [f"- [{number}] {note.why}: <{note.page}>" for number, note in enumerate(notes, start=1)]
     reasons = {why: [rule for rule, other in NOT_OBSERVED.items() if other == why] for why in NOT_OBSERVED.values()}
     unseen = [f"- {', '.join(rules)}: {why}." for why, rules in reasons.items()]

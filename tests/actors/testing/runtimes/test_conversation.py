@@ -87,7 +87,9 @@ def test_what_a_planned_call_becomes() -> None:
 
 
 def test_streams_deadlines_steps_and_cancels_are_kept() -> None:
-    turns = (PlannedTurn(does=ModelDoes.CUT), PlannedTurn(does=ModelDoes.STALL), PlannedTurn())
+    calls = (PlannedCall(STANDARD_TOOLS[0].definition.name),)
+    fates = (ModelDoes.CUT, ModelDoes.STALL, ModelDoes.ANSWER)
+    turns = (PlannedTurn("no calls"), *(PlannedTurn(calls=calls, does=does) for does in fates))
     options = RequestOptions("sim/model", timeout_seconds=20.0, max_steps=3)
     planned = reduced(Scenario(turns, options=options, tools=STANDARD_TOOLS, cancel_at=2.0))
     assert [turn.stream for turn in planned.turns] == [Stream.CUT, Stream.STALLS, Stream.WHOLE]
