@@ -21,6 +21,7 @@ BESIDE_QUESTION: Final = "beside"
 WARM_UP_QUESTION: Final = "warm-up"
 WARM_UP_CALLS: Final = ("look", *("again", "write") * (MAX_CALLS // 2))
 WARM_UP_SECONDS: Final = 5.0
+WARM_UP_TRIES: Final = 3
 #: What the harness reads when an adapter itself fails.
 ADAPTER_FAILED: Final = "the adapter"
 _WORKS_ON: Final = (f'"{Does.HANGS}"', f'"{Does.BLOCKS}"')
@@ -38,7 +39,9 @@ async def _play(adapter_type: AdapterType, conversation: Conversation, name: str
     except Exception as error:  # noqa: BLE001 - whatever an adapter raises is told by the harness
         write_down(log, What.DIED, detail=f"{ADAPTER_FAILED} could not be made: {_words(error)}")
         return
-    await _warm_up(adapter, log)
+    if failed := await _warm_up(adapter, log):
+        write_down(log, What.DIED, detail=f"{ADAPTER_FAILED} ran no tool, and answered: {failed}")
+        return
     player = _Player(adapter, conversation, name, log)
     await player.first_question()
     await player.second_question()
@@ -49,18 +52,22 @@ async def _play(adapter_type: AdapterType, conversation: Conversation, name: str
         write_down(log, What.DIED, detail=f"{ADAPTER_FAILED} could not be closed: {_words(error)}")
 
 
-async def _warm_up(adapter: Adapter, log: Path) -> None:
-    """Ask until all calls of a turn ran: what is started or loaded for a first call is not what is looked at."""
+async def _warm_up(adapter: Adapter, log: Path) -> str:
+    """Ask until all calls of a turn ran: what is started or loaded for a first call is not what is looked at.
+
+    Returns how the last answer read where no tool ran at all; then the adapter does not work. "" if it does.
+    """
     until = time.monotonic() + WARM_UP_SECONDS
-    count, ran = 0, 0
-    while ran < len(WARM_UP_CALLS) and time.monotonic() < until:
+    count, ran, outcome = 0, 0, ""
+    while ran < len(WARM_UP_CALLS) and time.monotonic() < until and (ran or count < WARM_UP_TRIES):
         count += 1
         forget(log)
         task = asyncio.create_task(adapter.ask(f"{WARM_UP_QUESTION}-{count}", WARM_UP_QUESTION))
         await asyncio.wait({task}, timeout=WARM_UP_SECONDS)
-        _outcome(task)
+        outcome = _outcome(task)
         ran = sum(each.what is What.EFFECT for each in read_log(log))
     forget(log)
+    return "" if ran else outcome
 
 
 class _Player:

@@ -9,8 +9,9 @@ from typing import ClassVar
 import pytest
 from support.one_fault import CONVERSATIONS
 
-from callboard.actors.testing.runtimes.adapter import Setup
+from callboard.actors.testing.runtimes.adapter import AdapterType, Setup
 from callboard.actors.testing.runtimes.harness import AdapterFailed, Harness, adapter_type
+from callboard.actors.testing.runtimes.naive_loop import NaiveLoop
 from callboard.protocol.errors import UsageError
 from callboard.protocol.testing.observation import What
 from callboard.protocol.testing.observed import judge
@@ -107,23 +108,43 @@ class Broken:
         """Nothing was made."""
 
 
-class LateBroken(Broken):
-    """An adapter that cannot be closed, and answers with its question."""
+class Idle(Broken):
+    """An adapter that answers without asking a model."""
 
     def __init__(self, setup: Setup) -> None:
         """Needs nothing."""
+
+
+class Raises(Idle):
+    """An adapter whose questions all fail."""
+
+    async def ask(self, conversation: str, text: str) -> str:
+        raise AttributeError("no attribute 'run'")
+
+
+class NotClosed(NaiveLoop):
+    """An adapter that cannot be closed."""
 
     async def close(self) -> None:
         raise OSError("still in use")
 
 
-def test_an_adapter_that_raises_is_told_in_one_line_with_the_replay(driver: Harness) -> None:
-    replay = "replay: python -m callboard.actors.testing.runtimes --runtime broken --seed 7"
+@pytest.mark.parametrize(
+    ("adapter", "told"),
+    [
+        (Broken, "could not be made: ZeroDivisionError: no such server"),
+        (Idle, "ran no tool, and answered: warm-up"),
+        (Raises, "ran no tool, and answered: AttributeError: no attribute 'run'"),
+        (NotClosed, "could not be closed: OSError: still in use"),
+    ],
+)
+def test_an_adapter_that_fails_is_told_in_one_line_with_the_replay(
+    driver: Harness, adapter: AdapterType, told: str
+) -> None:
     with pytest.raises(AdapterFailed) as caught:
-        driver.play_with(Broken, CONVERSATIONS["nothing"], "broken-7")
-    assert str(caught.value) == f"broken: the adapter could not be made: ZeroDivisionError: no such server; {replay}"
-    with pytest.raises(AdapterFailed, match="could not be closed: OSError: still in use; replay: "):
-        driver.play_with(LateBroken, CONVERSATIONS["nothing"], "broken-7")
+        driver.play_with(adapter, CONVERSATIONS["nothing"], "broken-7")
+    replay = "python -m callboard.actors.testing.runtimes --runtime broken --seed 7"
+    assert str(caught.value) == f"broken: the adapter {told}; replay: {replay}"
 
 
 def test_a_process_that_dies_is_replaced(driver: Harness) -> None:
