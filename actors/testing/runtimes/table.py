@@ -13,12 +13,13 @@ from typing import Final
 from callboard.actors.testing.runtimes.adapter import NotPromised
 from callboard.actors.testing.runtimes.harness import Harness, adapter_type
 from callboard.protocol.testing.generator import VERSION
-from callboard.protocol.testing.observation import Conversation, Played
+from callboard.protocol.testing.observation import BESIDE, Conversation, Played, What
 from callboard.protocol.testing.observed import NOT_OBSERVED, OBSERVED, judge
 
 _BLOCK: Final = re.compile(r"(<!-- generated: table -->\n).*?(<!-- end -->)", re.DOTALL)
-#: Kinds of observations that a story leaves out: there is one of them every few milliseconds.
-_UNTOLD: Final = ("ping", "pong")
+#: What a story leaves out: the conversation beside asks every few milliseconds.
+_UNTOLD: Final = (What.PING, What.PONG)
+_OF_TOOLS: Final = (What.STARTED, What.EFFECT, What.STOPPED)
 
 
 @dataclass(slots=True)
@@ -109,9 +110,9 @@ def story(played: Played) -> str:
     lines.append(f"deadline {planned.run_seconds:g} s, at most {planned.max_steps} steps; seen:")
     start = played.seen[0].at if played.seen else 0.0
     for seen in played.seen:
-        if seen.what in _UNTOLD or (seen.number == 0 and seen.detail.startswith("{")):
+        if seen.what in _UNTOLD or (seen.what in _OF_TOOLS and seen.number == BESIDE):
             continue
-        step = f" step {seen.step}" if seen.what in ("asked", "served", "left") else ""
+        step = f" step {seen.step}" if seen.what in (What.ASKED, What.SERVED, What.LEFT) else ""
         lines.append(f"  {seen.at - start:7.3f} {seen.what} {seen.number or ''}{step} {seen.detail}".rstrip())
     for rule, breaches in judge(played).items():
         lines += [f"{rule}: {'kept' if not breaches else 'BROKEN: ' + breaches[0]}"]
