@@ -180,6 +180,12 @@ class Played:
         """The first request of a step of the first question."""
         return next((seen for seen in self.all(What.ASKED, 1) if seen.step == step), None)
 
+    def served(self, does: Does) -> set[int]:
+        """The numbers of the calls with this fault that the model asked for."""
+        steps = {seen.step for seen in self.all(What.SERVED, 1)}
+        turns = [turn for step, turn in enumerate(self.conversation.turns) if step in steps]
+        return {call.number for turn in turns for call in turn.calls if call.does is does}
+
     @property
     def ended(self) -> str:
         """How the first question ended, in words."""

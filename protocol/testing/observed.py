@@ -239,8 +239,8 @@ def second_question(played: Played, after_cancel: bool) -> Iterator[str]:
 
 def beside(played: Played, cause: Does) -> Iterator[str]:
     """The conversation beside it, in the same process, is answered as if nothing was; RETURNS is any other cause."""
-    planned = {call.does for call in played.calls.values()}
-    if cause is not next((does for does in (Does.EXITS, Does.BLOCKS) if does in planned), Does.RETURNS):
+    ran = {played.calls[seen.number].does for seen in played.all(What.STARTED) if seen.number in played.calls}
+    if cause is not next((does for does in (Does.EXITS, Does.BLOCKS) if does in ran), Does.RETURNS):
         return
     for ping in played.all(What.PING):
         pong = played.first(What.PONG, ping.number)
@@ -257,14 +257,14 @@ def beside(played: Played, cause: Does) -> Iterator[str]:
 
 def no_half_calls(played: Played) -> Iterator[str]:
     """A call whose arguments were cut off or are no JSON object is never run."""
-    half = {number for number, call in played.calls.items() if call.does is Does.HALF}
-    whole = {_canonical(call.arguments) for number, call in played.calls.items() if number not in half}
+    half = played.served(Does.HALF)
+    whole = {_canonical(call.arguments) for call in played.calls.values() if call.does is not Does.HALF}
     for start in played.all(What.STARTED):
         if start.number == BESIDE or (start.number in played.calls and start.number not in half):
             continue
         if _canonical(start.detail) not in whole:
             yield f"a tool ran with {start.detail}, which the model did not ask for"
-    if half and played.all(What.SERVED, 1):
+    if half:
         yield HELD
 
 
@@ -274,9 +274,9 @@ def _canonical(arguments: str) -> str:
 
 def denied(played: Played) -> Iterator[str]:
     """A call that the person denied is never run."""
-    refused = {number for number, call in played.calls.items() if call.does is Does.DENIED}
+    refused = played.served(Does.DENIED)
     ran = {seen.number for seen in played.all(What.STARTED)}
-    if refused and played.all(What.SERVED, 1):
+    if refused:
         yield f"call {min(refused & ran)} was denied, and run" if refused & ran else HELD
 
 

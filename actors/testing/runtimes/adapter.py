@@ -43,7 +43,7 @@ class NotPromised:
     """Names of `ObservedRule`s, or their beginnings."""
     why: str
     page: str
-    """The page of its documentation that says so, or where it would say otherwise."""
+    """The page of its documentation that says so, or that would say otherwise."""
 
 
 #: Cases that several runtimes do not promise.

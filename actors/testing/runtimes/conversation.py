@@ -38,6 +38,7 @@ MIN_STEPS: Final = 2
 
 _DOES: Final = {
     ToolDoes.FAIL: Does.RAISES,
+    ToolDoes.STOPPED: Does.RAISES,
     ToolDoes.CRASH: Does.EXITS,
     ToolDoes.HANG: Does.HANGS,
     ToolDoes.VANISH: Does.BLOCKS,
@@ -51,8 +52,8 @@ _STREAMS: Final = {
 }
 #: Which fault a turn keeps: the first of these that it has. The last two are so frequent that they would hide the rest.
 _RANK: Final = (
-    Does.EXITS,
     Does.RAISES,
+    Does.EXITS,
     Does.BLOCKS,
     Does.HANGS,
     Does.HALF,

@@ -40,6 +40,11 @@ class Langgraph:
         NotPromised(EXITS, "tools run in the process of the graph", MIDDLEWARE_PAGE),
         NotPromised(SAME_ID, "results are told apart by their call ids", HISTORY_PAGE),
         NotPromised(("I2 valid history: arguments",), "that arguments are repaired is not said", HISTORY_PAGE),
+        NotPromised(
+            ("I6 budgets hold",),
+            "the limit is that of one invocation, and an approval resumes the run with another",
+            MIDDLEWARE_PAGE + "#model-call-limit",
+        ),
         NotPromised(("I3 order",), "the order of results is not said", MIDDLEWARE_PAGE),
     )
 

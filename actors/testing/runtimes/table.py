@@ -28,6 +28,7 @@ class Survey:
 
     runtime: str
     version: str
+    """The distribution and its version."""
     not_promised: tuple[NotPromised, ...]
     looked: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     """In how many conversations a rule had something to look at."""
@@ -43,7 +44,7 @@ def survey(harness: Harness, runtime: str, seeds: Iterable[int]) -> Survey:
     """Play the conversations of these seeds. A breach counts when the same seed shows it twice: a busy machine is slow
     now and then. Raises what `Harness.play` raises."""
     adapter = adapter_type(runtime)
-    found = Survey(runtime, metadata.version(adapter.distribution), adapter.not_promised)
+    found = Survey(runtime, f"{adapter.distribution} {metadata.version(adapter.distribution)}", adapter.not_promised)
     for seed in seeds:
         played = harness.play(runtime, seed)
         first = judge(played)
@@ -68,10 +69,10 @@ def render(surveys: Sequence[Survey], conversations: int) -> str:
     rows = [f"| rule | {' | '.join(each.runtime for each in surveys)} |", f"|---|{'---|' * len(surveys)}"]
     for rule in OBSERVED:
         rows.append(f"| {rule.name} | {' | '.join(_cell(each, rule.name, notes) for each in surveys)} |")
-    versions = ", ".join(f"{each.runtime} {each.version}" for each in surveys)
+    versions = ", ".join(each.version for each in surveys)
     seeds = f"seeds 0 to {conversations - 1} of version {VERSION} of the generator"
     played = f"{conversations} conversations each, {seeds}, Python {platform.python_version()}: {versions}."
-    told = [f"- [{number}] {note.why}: <{note.page}>" for number, note in enumerate(notes, start=1)]
+    told = [f"- [{number}] {note.why} ([its documentation]({note.page}))" for number, note in enumerate(notes, start=1)]
     reasons = {why: [rule for rule, other in NOT_OBSERVED.items() if other == why] for why in NOT_OBSERVED.values()}
     unseen = [f"- {', '.join(rules)}: {why}." for why, rules in reasons.items()]
     parts = [played, *rows, "Not promised:", *told, "Not seen from outside:", *unseen]

@@ -70,7 +70,7 @@ def test_what_a_planned_call_becomes() -> None:
         (PlannedCall(look, does=ToolDoes.CRASH), "look", Does.EXITS),
         (PlannedCall(look, does=ToolDoes.HANG), "look", Does.HANGS),
         (PlannedCall(look, does=ToolDoes.VANISH), "look", Does.BLOCKS),
-        (PlannedCall(look, does=ToolDoes.STOPPED), "look", Does.RETURNS),
+        (PlannedCall(look, does=ToolDoes.STOPPED), "look", Does.RAISES),
         (PlannedCall(again, does=ToolDoes.VANISH), "again", Does.HANGS),
         (PlannedCall(again, arguments='{"x":'), "again", Does.HALF),
         (PlannedCall(look, arguments="[1]"), "look", Does.HALF),

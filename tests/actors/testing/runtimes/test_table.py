@@ -28,13 +28,13 @@ def cells(table: str, rule: str) -> list[str]:
 def test_a_cell_says_kept_broken_not_promised_or_nothing() -> None:
     disclaimer = NotPromised((SECOND[:20], THIRD), "it is not said", "https://example.org/tools")
     looked = defaultdict(int, {FIRST: 3, THIRD: 5})
-    mine = Survey("mine", "1.0", (), looked, defaultdict(list, {THIRD: [(9, 2), (4, 7)]}))
-    theirs = Survey("theirs", "2.0", (disclaimer,), looked, defaultdict(list, {THIRD: [(9, 2)]}))
+    mine = Survey("mine", "mine 1.0", (), looked, defaultdict(list, {THIRD: [(9, 2), (4, 7)]}))
+    theirs = Survey("theirs", "theirs 2.0", (disclaimer,), looked, defaultdict(list, {THIRD: [(9, 2)]}))
     table = render([mine, theirs], 10)
     assert cells(table, FIRST)[0] == "kept (3)"
     assert cells(table, FOURTH) == ["-", "-"]
     assert cells(table, THIRD) == ["**broken** 2 of 5, seed 7", "not promised [1]: broken 1 of 5, seed 2"]
-    assert "- [1] it is not said: <https://example.org/tools>" in table
+    assert "- [1] it is not said ([its documentation](https://example.org/tools))" in table
     assert "10 conversations each" in table
     assert "mine 1.0, theirs 2.0" in table
     assert all(rule in table for rule in NOT_OBSERVED)
