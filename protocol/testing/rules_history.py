@@ -20,6 +20,7 @@ from callboard.protocol.content import (
 )
 from callboard.protocol.events import ModelResponded, ModelStreamed
 from callboard.protocol.history import is_json_object
+from callboard.protocol.ids import CallId
 from callboard.protocol.model import ModelRequest, ModelResponse, ToolChoice, ToolChoiceMode
 from callboard.protocol.options import RequestOptions
 from callboard.protocol.stream import Restarted, TextDelta
@@ -128,7 +129,7 @@ def _plain(parts: Sequence[AssistantPart], response: ModelResponse | None) -> li
         elif not stopped:
             arguments = part.arguments if is_whole(part) else "{}"
             # Half a call stands in the history as "{}", and is marked as incomplete.
-            plain.append(replace(part, call_id=part.call_id[:0], arguments=arguments, complete=is_whole(part)))
+            plain.append(replace(part, call_id=CallId(""), arguments=arguments, complete=is_whole(part)))
     return plain
 
 

@@ -25,7 +25,7 @@ class End(StrEnum):
     WELL = "well"
     """The answer is ended, the connection kept."""
     HANGUP = "hangup"
-    """The answer is ended, and the connection closed without notice."""
+    """The answer is ended, and the connection closed although keep-alive was promised."""
     STALL = "stall"
     """Nothing, until the client leaves."""
     CUT = "cut"
@@ -103,7 +103,7 @@ def _raw_answer(answer: RawAnswer) -> WireAnswer:
 
 
 def _is_error_for_whole(fault: Fault, question: Question) -> bool:
-    """An answer that is no stream has no middle for an error: it fails as a whole."""
+    """An error in the middle needs a stream; an answer that is one document fails as a whole."""
     return fault.kind is FaultKind.STREAM_ERROR and not question.streamed
 
 
@@ -112,7 +112,7 @@ def _end(fault: Fault | None) -> End:
 
 
 class _Place(Enum):
-    """Where in an answer some bytes stand."""
+    """Which section of an answer some bytes belong to."""
 
     OPENING = auto()
     CONTENT = auto()
@@ -152,7 +152,7 @@ def _document_parts(document: Document, endless: bool) -> Iterator[_Part]:
 
 
 def _with_fault(parts: Iterator[_Part], fault: Fault | None, error: Callable[[Fault], bytes]) -> Iterator[bytes]:
-    """The bytes of the parts, or of those before the fault and what stands in place of the rest."""
+    """The bytes of the parts, or of those before the fault and then what replaces the rest."""
     if fault is None or fault.kind not in _BREAKING_FAULTS:
         yield from (part.data for part in parts)
         return

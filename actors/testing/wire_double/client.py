@@ -54,12 +54,18 @@ class WireDouble:
             stdout=subprocess.PIPE,
             text=True,
         )
-        assert self._process.stdout is not None
-        self.url = json.loads(self._process.stdout.readline())["url"]
-        self.play_scripts(self._first)
+        try:
+            assert self._process.stdout is not None
+            self.url = json.loads(self._process.stdout.readline())["url"]
+            self.play_scripts(self._first)
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
+        # The end of its input would do, unless a forked child of this process still holds the other end.
+        self._process.terminate()
         self._process.communicate(timeout=_PATIENCE_SECONDS)
 
     def base_url(self, api: Api = Api.CHAT, script: str = "") -> str:

@@ -15,6 +15,7 @@ from pydantic import JsonValue
 
 from callboard.actors.testing.wire_double.answers import WireAnswer, error_answer, wire_answer
 from callboard.actors.testing.wire_double.apis import APIS, api_of
+from callboard.actors.testing.wire_double.pacing import Pacer
 from callboard.actors.testing.wire_double.script import (
     Api,
     Fault,
@@ -38,6 +39,8 @@ from callboard.protocol.errors import UsageError
 
 _LOOPBACK: Final = "127.0.0.1"
 _BACKLOG: Final = 4096
+#: For answers that are being sent; 0 would mean no limit.
+_SHUTDOWN_SECONDS: Final = 0.05
 _CONTROL: Final = "/_double/"
 _NAMED: Final = "/s/"
 _COPILOT: Final = "/copilot/"
@@ -63,13 +66,14 @@ class WireDoubleServer:
     def __init__(self, scripts: list[Script]) -> None:
         self._playing: dict[str, _Playing] = {}
         self._recorder = Recorder()
+        self._pacer = Pacer()
         self._tokens = 0
         self._play(scripts)
 
     async def start(self, port: int) -> tuple[web.ServerRunner, str]:
         """Listen on a loopback port (0: any); the runner to clean up, and the address. OSError for a taken port."""
         server = web.Server(self._handle, handler_cancellation=True, access_log=None)
-        runner = web.ServerRunner(server, shutdown_timeout=0.0)
+        runner = web.ServerRunner(server, shutdown_timeout=_SHUTDOWN_SECONDS)
         await runner.setup()
         await web.TCPSite(runner, _LOOPBACK, port, backlog=_BACKLOG).start()
         return runner, f"http://{_LOOPBACK}:{runner.addresses[0][1]}"
@@ -92,7 +96,7 @@ class WireDoubleServer:
         self._recorder.add(exchange, request.transport)
         answer = self._answer(exchange, request.path, str(request.url.origin()))
         try:
-            return await send(request, answer, exchange)
+            return await send(request, answer, exchange, self._pacer)
         except ConnectionResetError:
             return web.Response()  # the client has gone: nothing can be sent, and nothing is wrong here
         finally:

@@ -76,7 +76,7 @@ class ChatApi(WireApi):
         return {"reasoning_content": text}
 
     def choice_of_calls(self, turn: ResolvedTurn) -> int:
-        """The choice in which calls and the finish reason stand."""
+        """The index of the choice that holds the calls and the finish reason."""
         return 0
 
     def choice(self, delta: Document, finish: str | None = None, index: int = 0) -> Document:
@@ -153,7 +153,7 @@ class OpenRouterApi(ChatApi):
 
 
 class CopilotApi(ChatApi):
-    """A first chunk without choices; where Claude answers, the calls stand in a second choice."""
+    """A first chunk without choices; the calls of a Claude model are in a second choice."""
 
     def events(self, turn: ResolvedTurn) -> Iterator[Event]:
         filters = [{"prompt_index": 0, "content_filter_results": {"hate": {"filtered": False, "severity": "safe"}}}]

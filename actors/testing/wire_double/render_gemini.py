@@ -31,7 +31,7 @@ _FINISH_REASONS: Final = {
     FinishReason.LENGTH: "MAX_TOKENS",
     FinishReason.CONTENT_FILTER: "SAFETY",
 }
-#: What the model wrote is no call: the API says so and leaves it out.
+#: The finish reason for a call that the model wrote wrongly; the call itself is left out.
 _MALFORMED: Final = "MALFORMED_FUNCTION_CALL"
 _STATUSES: Final = {
     401: "UNAUTHENTICATED",
@@ -125,7 +125,7 @@ def _call_parts(turn: ResolvedTurn) -> Iterator[Document]:
 
 
 def _function_call(call: ResolvedCall) -> Document | None:
-    """None where the arguments are no object: this API cannot carry them."""
+    """None where the arguments are not a JSON object: this API cannot carry them."""
     # Google leaves the ids out of most answers.
     head: Document = {"id": call.given_id, "name": call.name} if call.given_id else {"name": call.name}
     if not call.whole:

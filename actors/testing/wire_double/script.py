@@ -26,7 +26,7 @@ _FINISH_REASONS: Final = (
     FinishReason.TOOL_CALLS,
     FinishReason.CONTENT_FILTER,
 )
-#: A script's name stands in paths and headers.
+#: A script's name is part of paths and headers.
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{0,64}")
 
 
@@ -79,7 +79,7 @@ class FaultKind(StrEnum):
     """No byte of an answer; the connection stays open until the client leaves."""
 
 
-#: The faults of an answer that is no turn.
+#: The faults of a raw answer.
 _RAW_FAULTS: Final = (
     FaultKind.STALL,
     FaultKind.CUT,
@@ -162,7 +162,7 @@ class Turn:
     fragment: int = 4
     """Characters of each piece in which text, thinking and arguments are sent."""
     pause: float = 0.0
-    """Seconds between two pieces."""
+    """Seconds between two pieces, and at most as long before the first."""
     fault: Fault | None = None
 
     def __post_init__(self) -> None:
@@ -212,7 +212,7 @@ Answer = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """Answers under a name. Raises ValueError for a name that cannot stand in a path."""
+    """Answers under a name. Raises ValueError for a name that cannot be part of a path."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _FORBID_EXTRA
 

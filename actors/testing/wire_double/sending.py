@@ -12,13 +12,14 @@ from typing import Final
 from aiohttp import web
 
 from callboard.actors.testing.wire_double.answers import SILENT_ENDS, End, WireAnswer
+from callboard.actors.testing.wire_double.pacing import Pacer
 from callboard.actors.testing.wire_double.traffic import Exchange
 
 #: SO_LINGER: on, with no time: closing the socket sends RST.
 _LINGER_NONE: Final = struct.pack("ii", 1, 0)
 
 
-async def send(request: web.BaseRequest, answer: WireAnswer, exchange: Exchange) -> web.StreamResponse:
+async def send(request: web.BaseRequest, answer: WireAnswer, exchange: Exchange, pacer: Pacer) -> web.StreamResponse:
     """Send the answer, and set `exchange.ended_at` when its last byte is written.
 
     Where the client leaves before, the server cancels this, or ConnectionResetError is raised.
@@ -27,10 +28,11 @@ async def send(request: web.BaseRequest, answer: WireAnswer, exchange: Exchange)
     if answer.end not in SILENT_ENDS:
         response.enable_chunked_encoding()
         await response.prepare(request)
-        for number, piece in enumerate(answer.pieces):
-            if answer.pause and number:
-                await asyncio.sleep(answer.pause)
-            await response.write(piece)
+        if answer.pause:
+            await pacer.write(_transport(request), answer.pieces, answer.pause)
+        else:
+            for piece in answer.pieces:
+                await response.write(piece)
     await _END[answer.end](request, response, exchange)
     return response
 

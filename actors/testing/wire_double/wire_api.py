@@ -65,7 +65,7 @@ class ResolvedCall:
     """False where the arguments were cut off."""
 
     def object(self) -> Document | None:
-        """The arguments parsed; None where they are no JSON object."""
+        """The arguments parsed; None where they are not a JSON object."""
         try:
             value = orjson.loads(self.arguments)
         except orjson.JSONDecodeError:
