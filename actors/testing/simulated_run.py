@@ -247,8 +247,8 @@ def seeded_scenarios(seed: int, fault_seed: int | None) -> list[Scenario]:
 
 
 def _playable(seed: int) -> Scenario:
-    """The scenario of this seed; what only the bare driver can do (restarts, strays, its journal) is left out."""
-    return replace(generator.scenario(seed), restart_at=(), strays=(), jumps=(), store=Store())
+    """The scenario of this seed; crashes and clock jumps are left to the faults, strays and restarts to the bare driver."""
+    return replace(generator.scenario(seed), restart_at=(), tools_lost_at=(), strays=(), jumps=(), store=Store())
 
 
 def _somewhere(rng: random.Random, offer: ToolOffer) -> ToolOffer:

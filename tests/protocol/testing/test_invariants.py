@@ -184,6 +184,9 @@ ONCE_FOUND = {
     "streamed text was journalled once more after a timer had fired early": Scenario(
         (PlannedTurn("let me look", does=ModelDoes.STALL),), strays=((0.75, 1),), restart_at=(1.0,)
     ),
+    "text that was void by the time of a crash was journalled after a timer had fired early": Scenario(
+        (PlannedTurn(restarts=True, does=ModelDoes.BREAK),), strays=((0.1875, 1),), restart_at=(1.5,)
+    ),
     "a step's timer outlived the step whose calls were lost": Scenario(
         (PlannedTurn(calls=(PlannedCall(LOOK, seconds=3.0),)),), tools=STANDARD_TOOLS, tools_lost_at=(1.5,)
     ),
