@@ -253,6 +253,8 @@ def beside(played: Played, cause: Does) -> Iterator[str]:
             yield f"its question {ping.number} was answered {pong.detail}"
         else:
             yield f"its question {ping.number} took {pong.at - ping.at:.1f} s" if pong.at > limit else HELD
+    if played.first(What.DIED):
+        yield "it could ask no more: the process died"
 
 
 def no_half_calls(played: Played) -> Iterator[str]:

@@ -238,6 +238,12 @@ CASES: list[Case] = [
         plays,
         lambda events: [*without(What.PONG)(events), DEATH],
     ),
+    (
+        "I10 blast radius: the conversation beside a tool that exits",
+        one(LOOK, Does.EXITS),
+        plays,
+        lambda events: [*events, DEATH],
+    ),
     ("I10 blast radius: the conversation beside a tool that blocks", BLOCKED, plays, later(What.PONG, 2.0)),
     ("I12 no half calls: a half call is not run", turn_of(HALF), plays, also(Seen(0.2, What.STARTED, 2, detail="{}"))),
     (
