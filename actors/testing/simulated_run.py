@@ -247,7 +247,7 @@ def seeded_scenarios(seed: int, fault_seed: int | None) -> list[Scenario]:
 
 
 def _playable(seed: int) -> Scenario:
-    """The scenario of this seed; crashes and clock jumps are left to the faults, strays and restarts to the bare driver."""
+    """The scenario of this seed, without what only the bare driver can do, and without what the faults do here."""
     return replace(generator.scenario(seed), restart_at=(), tools_lost_at=(), strays=(), jumps=(), store=Store())
 
 

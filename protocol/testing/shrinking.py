@@ -86,7 +86,9 @@ def simpler(scenario: Scenario) -> Iterator[Scenario]:
 
 def _prompt(turns: tuple[PlannedTurn, ...]) -> tuple[PlannedTurn, ...]:
     """The same turns, each call and answer after the usual time."""
-    usual = {field.name: field.default for field in fields(PlannedCall) if field.name.endswith("seconds")}
+    usual: dict[str, Any] = {
+        field.name: field.default for field in fields(PlannedCall) if field.name.endswith("seconds")
+    }
     return tuple(
         replace(turn, seconds=1.0, calls=tuple(replace(call, **usual) for call in turn.calls)) for turn in turns
     )
