@@ -23,7 +23,7 @@ from callboard.actors.testing.faults import (
     WorkerFate,
     WorkerFaults,
 )
-from callboard.actors.testing.replay_token import Token
+from callboard.actors.testing.replay_token import RunToken
 from callboard.actors.testing.simulated_run import SimulatedRun, check, play, run_of, token_of
 from callboard.protocol.commands import Finish, Outcome, RunTool
 from callboard.protocol.content import ToolMessage
@@ -151,10 +151,10 @@ def test_the_seed_decides_the_order() -> None:
 @pytest.mark.parametrize("schedule", ["uniform", "pct"])
 def test_the_deviations_from_fifo_alone_give_the_same_traces(schedule: str) -> None:
     for seed in range(20):
-        first = run_of(Token(seed, seed, schedule))
+        first = run_of(RunToken(seed, seed, schedule))
         traces = [trace.to_bytes() for trace in first.play()]
         chosen = tuple((deviation.step, deviation.index) for deviation in first.scheduler.deviations)
-        again = run_of(Token(seed, seed, chosen))
+        again = run_of(RunToken(seed, seed, chosen))
         assert [trace.to_bytes() for trace in again.play()] == traces
         assert again.scheduler.deviations == first.scheduler.deviations
 
