@@ -1,0 +1,190 @@
+"""Which tests run which line, recorded once with coverage.py, and which of them a mutant is to meet.
+
+The recording is kept in a folder. Files of tests that are new or changed are recorded again by themselves; when a
+source file has changed, its line numbers have too, and everything is recorded again.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+from coverage import CoverageData
+
+from mutation.operators import Mutant
+from mutation.tree import LAYERS, Tree
+
+#: Recorded seconds of the tests that one mutant meets: they pass within the limit of 60 s on a machine with other work.
+MAX_RECORDED_SECONDS: Final = 15.0
+#: For the recording itself; the suite takes some minutes.
+_RECORDING_SECONDS: Final = 3_600.0
+
+
+class Covering:
+    """The recording of one state of the sources and tests."""
+
+    def __init__(self, folder: Path, tree: Tree) -> None:
+        self._folder = folder
+        self._tree = tree
+        folder.mkdir(parents=True, exist_ok=True)
+        self._state = _read(folder / "state.json")
+        self._bring_up_to_date()
+        self._seconds: dict[str, float] = _read(folder / "tests.json")
+        self._data = CoverageData(str(folder / "coverage"))
+        self._data.read()
+        self._names = _Names(tree.folder)
+
+    def _bring_up_to_date(self) -> None:
+        sources = _digests(self._tree.folder, LAYERS)
+        tests = _digests(self._tree.folder, ("tests",))
+        if sources != self._state.get("sources"):
+            (self._folder / "coverage").unlink(missing_ok=True)
+            self._state = {"tests": {}, "root": str(self._tree.folder)}
+            _write(self._folder / "tests.json", {})
+        changed = {name for name, digest in tests.items() if self._state["tests"].get(name) != digest}
+        if any(Path(name).name == "conftest.py" or "support" in Path(name).parts for name in changed):
+            changed = set(tests)
+        files = sorted(name for name in changed if Path(name).name.startswith("test_"))
+        if files:
+            print(f"recording which lines {len(files)} files of tests run (once; some minutes)", flush=True)
+            self._record(files)
+        _write(self._folder / "state.json", {"sources": sources, "tests": tests, "root": self._state["root"]})
+
+    def _record(self, files: list[str]) -> None:
+        fresh = self._folder / "fresh"
+        fresh.mkdir(exist_ok=True)
+        (fresh / "coverage").unlink(missing_ok=True)
+        orders = self._folder / "orders.json"
+        _write(orders, {"record": str(fresh)})
+        ran = self._tree.run((*PYTEST, *files), _RECORDING_SECONDS, {"MUTANTS_ORDERS": str(orders)})
+        if ran.status not in (0, 1):
+            raise SystemExit(f"the tests could not be recorded:\n{ran.output[-2_000:]}")
+        print(ran.output.strip().splitlines()[-1], flush=True)
+        recorded, data = CoverageData(str(fresh / "coverage")), CoverageData(str(self._folder / "coverage"))
+        recorded.read()
+        data.update(recorded, map_path=lambda path: path.replace(str(self._tree.folder), self._state["root"], 1))
+        data.write()
+        seconds = _read(self._folder / "tests.json")
+        kept = {test: taken for test, taken in seconds.items() if test.split("::")[0] not in files}
+        _write(self._folder / "tests.json", kept | _read(fresh / "tests.json"))
+
+    def tests_of(self, mutant: Mutant) -> tuple[list[str], list[str]]:
+        """Those that run the mutant's lines, within the budget: the mirrored file's, and the others; fast ones first.
+
+        A line that only an import runs (a table, a default) has the tests of all functions that use its name. What runs
+        in a tool's process is not recorded: there it is the mirrored tests.
+        """
+        found = self._running(mutant.path, range(mutant.lines[0], mutant.lines[1] + 1))
+        found = found or self._running(mutant.path, range(mutant.statement[0], mutant.statement[1] + 1))
+        if not found:
+            for path, lines in self._names.users(mutant.path, mutant.statement[0]):
+                found |= self._running(path, lines)
+        mirrored = _mirrored(mutant.path, self._seconds)
+        chosen = self._affordable(found or mirrored, mirrored)
+        return [test for test in chosen if test in mirrored], [test for test in chosen if test not in mirrored]
+
+    def _running(self, path: str, lines: Iterable[int]) -> set[str]:
+        contexts = self._data.contexts_by_lineno(f"{self._state['root']}/{path}")
+        return {test for line in lines for test in contexts.get(line, ()) if test in self._seconds}
+
+    def _affordable(self, tests: set[str], mirrored: set[str]) -> list[str]:
+        chosen: list[str] = []
+        spent = 0.0
+        for test in sorted(tests, key=lambda test: (test not in mirrored, self._seconds[test], test)):
+            spent += self._seconds[test]
+            if chosen and spent > MAX_RECORDED_SECONDS:
+                break
+            chosen.append(test)
+        return chosen
+
+
+PYTEST: Final = (
+    "-m", "pytest", "-p", "no:cacheprovider", "-p", "mutation.plugin", "--hypothesis-seed=0", "-q", "--tb=line",
+)  # fmt: skip
+
+
+def _mirrored(path: str, tests: Iterable[str]) -> set[str]:
+    """tests/actors/worker/test_pool.py for actors/worker/pool.py; where there is none, the folder's."""
+    source = Path(path)
+    tests = list(tests)
+    own = {test for test in tests if test.startswith(f"tests/{source.parent}/test_{source.stem}.py::")}
+    return own or {test for test in tests if test.startswith(f"tests/{source.parent}/test_")}
+
+
+class _Names:
+    """Who uses a name that a module's top level binds: functions, also by way of further names of top levels."""
+
+    def __init__(self, root: Path) -> None:
+        self._bodies: list[tuple[str, ast.stmt, set[str]]] = []
+        self._top: dict[str, list[tuple[ast.stmt, set[str]]]] = {}
+        for layer in LAYERS:
+            for file in sorted((root / layer).rglob("*.py")):
+                self._add(str(file.relative_to(root)), ast.parse(file.read_text()))
+
+    def _add(self, path: str, tree: ast.Module) -> None:
+        self._top[path] = [(statement, _bound(statement)) for statement in tree.body]
+        functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+        self._bodies += [(path, function, _mentioned(function)) for function in functions]
+        plain = [
+            node for node in tree.body if not isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef)
+        ]
+        self._bodies += [(path, statement, _mentioned(statement)) for statement in plain]
+
+    def users(self, path: str, line: int) -> Iterator[tuple[str, range]]:
+        """The lines of the functions that use what the top-level statement at this line of this file binds."""
+        wanted = {name for top, names in self._top[path] if _holds(top, line) for name in names}
+        wanted |= {name for top, _ in self._top[path] if _holds(top, line) for name in _bound_inside(top, line)}
+        while True:
+            more = {
+                name
+                for _, statement, names in self._bodies
+                if not isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef) and names & wanted
+                for name in _bound(statement)
+            }
+            if more <= wanted:
+                break
+            wanted |= more
+        for user, node, names in self._bodies:
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and names & wanted:
+                yield user, range(node.body[0].lineno, (node.end_lineno or node.lineno) + 1)
+
+
+def _holds(node: ast.stmt, line: int) -> bool:
+    return node.lineno <= line <= (node.end_lineno or node.lineno)
+
+
+def _bound(statement: ast.stmt) -> set[str]:
+    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return {statement.name}
+    if isinstance(statement, ast.Assign | ast.AnnAssign):
+        targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+        return {node.id for target in targets for node in ast.walk(target) if isinstance(node, ast.Name)}
+    return set()
+
+
+def _bound_inside(top: ast.stmt, line: int) -> set[str]:
+    """In a class: the field or method at the line."""
+    inside = top.body if isinstance(top, ast.ClassDef) else []
+    return {name for statement in inside if _holds(statement, line) for name in _bound(statement)}
+
+
+def _mentioned(node: ast.AST) -> set[str]:
+    names = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+    return names | {each.attr for each in ast.walk(node) if isinstance(each, ast.Attribute)}
+
+
+def _digests(root: Path, folders: Iterable[str]) -> dict[str, str]:
+    files = (file for folder in folders for file in sorted((root / folder).rglob("*.py")))
+    return {str(file.relative_to(root)): hashlib.sha256(file.read_bytes()).hexdigest()[:16] for file in files}
+
+
+def _read(file: Path) -> dict:
+    return json.loads(file.read_text()) if file.exists() else {}
+
+
+def _write(file: Path, content: object) -> None:
+    file.write_text(json.dumps(content, indent=0))
