@@ -50,7 +50,7 @@ FILES: Final = (
 )  # fmt: skip
 #: Of one mutant against its tests, or against the kit.
 LIMIT_SECONDS: Final = 60.0
-#: At the limit, a test that began longer ago than this is taken to have met a loop without end: no test takes that long.
+#: At the limit, a test that began longer ago than this is taken to have met a loop without end: none takes that long.
 #: Else the machine was slow, and the mutant counts as one that survived.
 HUNG_SECONDS: Final = 30.0
 KILLED_SHARE: Final = 0.9
@@ -92,7 +92,7 @@ def run(tree: Tree, task: Task, seconds: float) -> tuple[Result, str]:
             ran = _run_tests(tree, orders, [group for group in task.tests if group], began + seconds)
     if ran.status not in _STATUS:
         raise RuntimeError(f"mutant {task.mutant.id}: exit status {ran.status}\n{ran.output[-2_000:]}")
-    return Result(_STATUS[ran.status], _by(ran.output), round(time.monotonic() - began, 1)), ran.output
+    return Result(_STATUS[ran.status], _by(ran.output, task), round(time.monotonic() - began, 1)), ran.output
 
 
 def _run_tests(tree: Tree, orders: dict[str, str], groups: Sequence[Sequence[str]], until: float) -> Ran:
@@ -104,17 +104,38 @@ def _run_tests(tree: Tree, orders: dict[str, str], groups: Sequence[Sequence[str
         files = sorted({test.split("::")[0] for test in group})
         left = max(1.0, until - time.monotonic())
         ran = tree.run((*PYTEST, "-x", *files), left, {"MUTANTS_ORDERS": str(file)})
-        if ran.status != 0:
+        if ran.status not in (0, 5):  # 5: the tests of this group are no more
             break
     if ran.status is None and time.monotonic() - float(running.read_text()) < HUNG_SECONDS:
         return Ran(0, "the time was over before all its tests had run")
     return ran
 
 
-def _by(output: str) -> str:
-    lines = [line for line in output.strip().splitlines() if line.startswith(("FAILED ", "ERROR ", "seed "))]
-    last = lines[0] if lines else (output.strip().splitlines() or [""])[-1]
-    return last.removeprefix("FAILED ").removeprefix("ERROR ").split(" - ")[0][:200]
+def _by(output: str, task: Task) -> str:
+    """The test that failed; else what was printed last."""
+    failed = _failed(output, [test for group in task.tests or () for test in group])
+    return next(iter(failed), (output.strip().splitlines() or [""])[-1][:200])
+
+
+def _failed(output: str, tests: Iterable[str]) -> set[str]:
+    lines = {line.split(" - ")[0] for line in output.splitlines() if line.startswith(("FAILED ", "ERROR "))}
+    return {test for test in tests if f"FAILED {test}" in lines or f"ERROR {test}" in lines}
+
+
+def proves_nothing(tree: Tree, results: Sequence[tuple[Task, Result]]) -> set[str]:
+    """Of the tests that killed, those that fail without a mutant too."""
+    named = {test for task, _ in results for group in task.tests or () for test in group}
+    tests = sorted({result.by for _, result in results if result.status == "killed"} & named)
+    if not tests:
+        return set()
+    file = tree.folder / "actors" / "__init__.py"
+    orders = {"module": "callboard.actors", "file": str(file), "text": file.read_text()}
+    (tree.folder / "orders.json").write_text(
+        json.dumps({**orders, "tests": tests, "running": str(tree.folder / "running")})
+    )
+    files = sorted({test.split("::")[0] for test in tests})
+    ran = tree.run((*PYTEST, *files), 3_600.0, {"MUTANTS_ORDERS": str(tree.folder / "orders.json")})
+    return _failed(ran.output, tests)
 
 
 _own: list[Tree] = []
@@ -227,7 +248,7 @@ def report(results: Sequence[tuple[Task, Result]], root: Path) -> bool:
     share = 1 - len(survivors) / len(results)
     print(f"\n{share:.1%} of {len(results)} killed" + (", survivors:" if survivors else ""))
     for mutant, result in survivors:
-        print(_described(mutant, root), f"({result.by})" if result.by.startswith(("no test", "the time")) else "")
+        print(_described(mutant, root), f"({result.by})" if result.by.startswith(("no test", "the t")) else "")
     return share >= KILLED_SHARE
 
 
@@ -263,7 +284,7 @@ def main() -> int:
     with contextlib.ExitStack() as stack:
         trees = [stack.enter_context(contextlib.closing(Tree(ROOT))) for _ in range(arguments.workers)]
         covering = Covering(CACHE, trees[0]) if arguments.against == "tests" else None
-        tasks = [_task(mutant, ROOT, covering) for mutant in chosen]
+        tasks = [_task(mutant, trees[0].folder, covering) for mutant in chosen]
         results = []
         for task, result, output in run_all(tasks, trees, arguments.limit):
             results.append((task, result))
@@ -274,7 +295,12 @@ def main() -> int:
                 f"{len(results):4} {result.status:9} {result.seconds:5.1f} s  {task.mutant.id} {where}  {result.by}",
                 flush=True,
             )
-        return 0 if report(results, ROOT) else 1
+        wrong = proves_nothing(trees[0], results)
+        unproved = "the test that failed, fails without the mutant too"
+        results = [
+            (task, Result("survived", unproved, 0.0) if result.by in wrong else result) for task, result in results
+        ]
+        return 0 if report(results, trees[0].folder) else 1
 
 
 if __name__ == "__main__":

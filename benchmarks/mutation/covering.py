@@ -66,6 +66,7 @@ class Covering:
         print(ran.output.strip().splitlines()[-1], flush=True)
         recorded, data = CoverageData(str(fresh / "coverage")), CoverageData(str(self._folder / "coverage"))
         recorded.read()
+        data.read()
         data.update(recorded, map_path=lambda path: path.replace(str(self._tree.folder), self._state["root"], 1))
         data.write()
         seconds = _read(self._folder / "tests.json")
@@ -73,46 +74,48 @@ class Covering:
         _write(self._folder / "tests.json", kept | _read(fresh / "tests.json"))
 
     def tests_of(self, mutant: Mutant) -> tuple[list[str], list[str]]:
-        """Those that run the mutant's lines, within the budget: the mirrored file's, and the others; fast ones first.
+        """Those that run the mutant's lines, within the budget: of the mirrored folder, and the others.
 
-        A line that only an import runs (a table, a default) has the tests of all functions that use its name. What runs
-        in a tool's process is not recorded: there it is the mirrored tests.
+        The mirrored file's come first, then the fast ones. A line that only an import runs (a table, a default) has the
+        tests of all functions that use its name. What runs in a tool's process is not recorded: there it is the tests
+        of the mirrored folder.
         """
         found = self._running(mutant.path, range(mutant.lines[0], mutant.lines[1] + 1))
         found = found or self._running(mutant.path, range(mutant.statement[0], mutant.statement[1] + 1))
         if not found:
             for path, lines in self._names.users(mutant.path, mutant.statement[0]):
                 found |= self._running(path, lines)
-        mirrored = _mirrored(mutant.path, self._seconds)
-        chosen = self._affordable(found or mirrored, mirrored)
-        return [test for test in chosen if test in mirrored], [test for test in chosen if test not in mirrored]
+        source = Path(mutant.path)
+        folder, file = f"tests/{source.parent}/test_", f"tests/{source.parent}/test_{source.stem}.py::"
+        found = found or {test for test in self._seconds if test.startswith(folder)}
+        order = sorted(
+            found,
+            key=lambda test: (not test.startswith(file), not test.startswith(folder), self._seconds[test], test),
+        )
+        chosen = self._affordable(order)
+        return [test for test in chosen if test.startswith(folder)], [
+            test for test in chosen if not test.startswith(folder)
+        ]
 
     def _running(self, path: str, lines: Iterable[int]) -> set[str]:
         contexts = self._data.contexts_by_lineno(f"{self._state['root']}/{path}")
         return {test for line in lines for test in contexts.get(line, ()) if test in self._seconds}
 
-    def _affordable(self, tests: set[str], mirrored: set[str]) -> list[str]:
+    def _affordable(self, tests: Iterable[str]) -> list[str]:
         chosen: list[str] = []
         spent = 0.0
-        for test in sorted(tests, key=lambda test: (test not in mirrored, self._seconds[test], test)):
+        for test in tests:
             spent += self._seconds[test]
-            if chosen and spent > MAX_RECORDED_SECONDS:
-                break
-            chosen.append(test)
+            if not chosen or spent <= MAX_RECORDED_SECONDS:
+                chosen.append(test)
+            else:
+                spent -= self._seconds[test]  # a fast one may still be among the others
         return chosen
 
 
 PYTEST: Final = (
     "-m", "pytest", "-p", "no:cacheprovider", "-p", "mutation.plugin", "--hypothesis-seed=0", "-q", "--tb=line",
 )  # fmt: skip
-
-
-def _mirrored(path: str, tests: Iterable[str]) -> set[str]:
-    """tests/actors/worker/test_pool.py for actors/worker/pool.py; where there is none, the folder's."""
-    source = Path(path)
-    tests = list(tests)
-    own = {test for test in tests if test.startswith(f"tests/{source.parent}/test_{source.stem}.py::")}
-    return own or {test for test in tests if test.startswith(f"tests/{source.parent}/test_")}
 
 
 class _Names:

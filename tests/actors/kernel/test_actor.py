@@ -1,6 +1,7 @@
 """Actors on a real loop and on real threads: asks, ends, time, and who learns what."""
 
 import asyncio
+import gc
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -246,6 +247,16 @@ def test_monitors_fire_once_are_cancelled_and_also_tell_of_the_dead(system: Acto
         Down(target, ExitReason.NORMAL),
         Down(target, ExitReason.NOT_ALIVE),
     ]
+
+
+def test_a_monitor_that_has_fired_is_not_kept(system: ActorSystem) -> None:
+    """Who watches every client would else hold all that have left."""
+    target, watcher = system.spawn(Doing, "target"), system.spawn(Doing, "watcher")
+    monitor = watcher.ask(lambda actor: actor.monitor(target), 5)
+    assert any(isinstance(holder, set) for holder in gc.get_referrers(monitor))
+    target.stop(block=True, timeout=5)
+    watcher.ask(diary, 5)
+    assert not any(isinstance(holder, set) for holder in gc.get_referrers(monitor))
 
 
 def test_the_monitors_of_a_dead_watcher_are_taken_off(system: ActorSystem) -> None:

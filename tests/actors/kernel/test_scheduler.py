@@ -127,6 +127,21 @@ def test_a_scheduler_that_was_never_started_can_be_stopped() -> None:
     assert LoopScheduler("test").stop(1)
 
 
+def test_an_actor_with_endless_messages_leaves_asyncio_its_turns(scheduler: LoopScheduler, system: ActorSystem) -> None:
+    heard = threading.Event()
+
+    class Endless(Actor):
+        def on_receive(self, message: Any) -> None:
+            if not heard.is_set():
+                self.ref.tell(message)
+
+    system.spawn(Endless, "endless").tell("again")
+    scheduler.loop.call_soon_threadsafe(heard.set)
+    came = heard.wait(5)
+    heard.set()  # or the actor, and with it the test's thread, would go on for good
+    assert came
+
+
 def test_the_watchdog_names_who_holds_the_loop(until: Until) -> None:
     held: list[Held] = []
     watchdog = Watchdog(limit_seconds=0.02, report=held.append)

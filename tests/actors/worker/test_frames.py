@@ -13,16 +13,21 @@ from callboard.actors.worker.frames import (
     LENGTH,
     MAX_REPLY_BYTES,
     REPLY,
+    Ask,
     BrokenFrame,
     Order,
     Reply,
     ReplyDecoder,
+    Told,
     decode_order,
     encode_order,
     encode_reply,
 )
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
 from callboard.protocol.tools import FailureCode, ToolFailure
+
+#: The names of what goes between the runtime and the fork server, aliases too.
+FORK_SERVER_MESSAGES = (*Ask.__members__.items(), *Told.__members__.items())
 
 texts = st.text(st.characters(exclude_categories=["Cs"]))
 failures = st.builds(ToolFailure, texts.map(ToolName), st.sampled_from(FailureCode), texts, texts, texts, texts, texts)
@@ -62,3 +67,8 @@ def test_orders_arrive(number: int, name: str, packed: bytes | None, arguments: 
     frame = encode_order(order)
     assert LENGTH.unpack_from(frame) == (len(frame) - LENGTH.size,)
     assert decode_order(frame[LENGTH.size :]) == order
+
+
+@pytest.mark.parametrize(("name", "member"), FORK_SERVER_MESSAGES)
+def test_no_two_messages_of_the_fork_server_have_one_number(name: str, member: Ask | Told) -> None:
+    assert member.name == name
