@@ -23,11 +23,11 @@ def main(module: str, file: str, seconds: float) -> int:
         print(f"{module} is not the mutant but {spec and spec.origin}")
         return NOT_THE_MUTANT
     testing = importlib.import_module("callboard.protocol.testing")
-    seeded = importlib.import_module("callboard.protocol.testing.seeded")
+    generator = importlib.import_module("callboard.protocol.testing.generator")
     importlib.import_module(module)
     seed, until = 0, time.monotonic() + seconds
     while time.monotonic() < until:
-        for violation in testing.violations(testing.drive(seeded.scenario(seed), seed)):
+        for violation in testing.violations(testing.drive(generator.scenario(seed), seed)):
             print(f"seed {seed}: {violation}")
             return 1
         seed += 1

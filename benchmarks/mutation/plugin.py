@@ -25,7 +25,7 @@ import pytest
 
 
 class Recorder:
-    """Coverage of every line by every test, and how long each test took (seconds; only those that passed)."""
+    """Coverage of every line by every test, and how long each test took: seconds, None when it failed."""
 
     def __init__(self, folder: Path, root: Path) -> None:
         self._folder = folder
@@ -52,8 +52,8 @@ class Recorder:
     def pytest_sessionfinish(self) -> None:
         self._coverage.stop()
         self._coverage.save()
-        passed = {test: round(taken, 4) for test, taken in self._seconds.items() if test not in self._failed}
-        (self._folder / "tests.json").write_text(json.dumps(passed, indent=0))
+        taken = {test: None if test in self._failed else round(time, 4) for test, time in self._seconds.items()}
+        (self._folder / "tests.json").write_text(json.dumps(taken, indent=0))
 
 
 class Chosen:
@@ -89,7 +89,10 @@ class Chosen:
 def pytest_configure(config: pytest.Config) -> None:
     """Hypothesis: the same examples in every run, and no time spent on the smallest example."""
     phases = (hypothesis.Phase.explicit, hypothesis.Phase.generate)
-    hypothesis.settings.register_profile("mutants", database=None, deadline=None, phases=phases)
+    slow = (hypothesis.HealthCheck.too_slow,)
+    hypothesis.settings.register_profile(
+        "mutants", database=None, deadline=None, phases=phases, suppress_health_check=slow
+    )
     hypothesis.settings.load_profile("mutants")
     orders = json.loads(Path(os.environ["MUTANTS_ORDERS"]).read_text())
     if "record" in orders:

@@ -249,13 +249,16 @@ def test_monitors_fire_once_are_cancelled_and_also_tell_of_the_dead(system: Acto
     ]
 
 
-def test_a_monitor_that_has_fired_is_not_kept(system: ActorSystem) -> None:
+@pytest.mark.parametrize("ends", ["fired", "cancelled"])
+def test_a_monitor_that_is_over_is_not_kept(system: ActorSystem, ends: str) -> None:
     """Who watches every client would else hold all that have left."""
     target, watcher = system.spawn(Doing, "target"), system.spawn(Doing, "watcher")
     monitor = watcher.ask(lambda actor: actor.monitor(target), 5)
     assert any(isinstance(holder, set) for holder in gc.get_referrers(monitor))
+    if ends == "cancelled":
+        monitor.cancel()
     target.stop(block=True, timeout=5)
-    watcher.ask(diary, 5)
+    assert len(watcher.ask(diary, 5)) == (2 if ends == "fired" else 1)
     assert not any(isinstance(holder, set) for holder in gc.get_referrers(monitor))
 
 

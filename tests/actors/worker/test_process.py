@@ -537,7 +537,7 @@ def test_a_lost_fork_server_costs_its_calls_and_is_replaced(tmp_path: Path) -> N
         assert all(ends(int(pid)) for pid in log.read_text().split()), "a process in its own session too"
 
 
-def test_a_fork_server_that_does_not_answer_is_replaced() -> None:
+def test_a_fork_server_that_does_not_answer_is_replaced(caplog: pytest.LogCaptureFixture) -> None:
     before = set(fork_servers())
     with ToolStage() as stage:
         assert isinstance(stage.call(add, a=1, b=2), ToolCallCompleted)
@@ -549,6 +549,7 @@ def test_a_fork_server_that_does_not_answer_is_replaced() -> None:
         assert isinstance(unborn.wait(), ToolCallTimedOut)
         assert isinstance(stage.call(add, a=1, b=2), ToolCallCompleted)
         assert ends(server)
+    assert "asyncio" not in {record.name for record in caplog.records}, "an exception that reached the loop"
 
 
 def test_children_that_are_not_needed_any_more_are_ended() -> None:
