@@ -23,19 +23,19 @@ import contextlib
 import fnmatch
 import hashlib
 import json
-import multiprocessing
 import random
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from multiprocessing.queues import SimpleQueue
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Final
 
 from mutation.covering import PYTEST, Covering
+from mutation.kit import NOT_THE_MUTANT
 from mutation.operators import Mutant, mutants
 from mutation.tree import Ran, Tree
 
@@ -54,8 +54,8 @@ LIMIT_SECONDS: Final = 60.0
 #: Else the machine was slow, and the mutant counts as one that survived.
 HUNG_SECONDS: Final = 30.0
 KILLED_SHARE: Final = 0.9
-#: Exit statuses of pytest: all passed; a test failed; the tests could not be imported; there is no test.
-_STATUS: Final = {None: "timed out", 0: "survived", 1: "killed", 2: "killed", 5: "survived"}
+#: Exit statuses of pytest: all passed; there is no test. Any other: a test failed, or could not even be imported.
+_STATUS: Final = {None: "timed out", 0: "survived", 5: "survived"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +90,11 @@ def run(tree: Tree, task: Task, seconds: float) -> tuple[Result, str]:
         else:
             orders = {"module": module, "file": str(file), "text": task.text}
             ran = _run_tests(tree, orders, [group for group in task.tests if group], began + seconds)
-    if ran.status not in _STATUS:
-        raise RuntimeError(f"mutant {task.mutant.id}: exit status {ran.status}\n{ran.output[-2_000:]}")
-    return Result(_STATUS[ran.status], _by(ran.output, task), round(time.monotonic() - began, 1)), ran.output
+    if ran.status == NOT_THE_MUTANT:
+        raise RuntimeError(f"mutant {task.mutant.id} was not what ran:\n{ran.output[-2_000:]}")
+    return Result(
+        _STATUS.get(ran.status, "killed"), _by(ran.output, task), round(time.monotonic() - began, 1)
+    ), ran.output
 
 
 def _run_tests(tree: Tree, orders: dict[str, str], groups: Sequence[Sequence[str]], until: float) -> Ran:
@@ -136,19 +138,6 @@ def proves_nothing(tree: Tree, results: Sequence[tuple[Task, Result]]) -> set[st
     files = sorted({test.split("::")[0] for test in tests})
     ran = tree.run((*PYTEST, *files), 3_600.0, {"MUTANTS_ORDERS": str(tree.folder / "orders.json")})
     return _failed(ran.output, tests)
-
-
-_own: list[Tree] = []
-
-
-def _start_worker(trees: SimpleQueue[Tree]) -> None:
-    """A worker is a process, since it ends whatever becomes its child; it works in one of the trees."""
-    _own.append(trees.get())
-    _own[0].adopt_orphans()
-
-
-def _run_in_worker(task: Task, seconds: float) -> tuple[Result, str]:
-    return run(_own[0], task, seconds)
 
 
 def candidates(root: Path, patterns: Sequence[str]) -> dict[str, list[Mutant]]:
@@ -217,11 +206,19 @@ def run_all(tasks: Sequence[Task], trees: Sequence[Tree], seconds: float) -> Ite
     """Results in the order of the tasks, as they come; known ones from the cache. One worker for each tree."""
     cache = CACHE / "results.json"
     known = json.loads(cache.read_text()) if cache.exists() else {}
-    offered: SimpleQueue[Tree] = multiprocessing.SimpleQueue()
+    free: SimpleQueue[Tree] = SimpleQueue()
     for tree in trees:
-        offered.put(tree)
-    with ProcessPoolExecutor(len(trees), initializer=_start_worker, initargs=(offered,)) as pool:
-        started = {task.key: pool.submit(_run_in_worker, task, seconds) for task in tasks if task.key not in known}
+        free.put(tree)
+
+    def run_somewhere(task: Task) -> tuple[Result, str]:
+        tree = free.get()
+        try:
+            return run(tree, task, seconds)
+        finally:
+            free.put(tree)
+
+    with ThreadPoolExecutor(len(trees)) as pool:
+        started = {task.key: pool.submit(run_somewhere, task) for task in tasks if task.key not in known}
         for task in tasks:
             output = ""
             if task.key in started:

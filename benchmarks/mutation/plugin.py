@@ -23,6 +23,8 @@ import coverage
 import hypothesis
 import pytest
 
+from mutation.kit import NOT_THE_MUTANT
+
 
 class Recorder:
     """Coverage of every line by every test, and how long each test took: seconds, None when it failed."""
@@ -69,7 +71,9 @@ class Chosen:
         """
         spec = importlib.util.find_spec(self._orders["module"])
         if spec is None or spec.origin is None or Path(spec.origin).resolve() != Path(self._orders["file"]):
-            pytest.exit(f"{self._orders['module']} is not the mutant but {spec and spec.origin}", returncode=99)
+            pytest.exit(
+                f"{self._orders['module']} is not the mutant but {spec and spec.origin}", returncode=NOT_THE_MUTANT
+            )
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
@@ -83,7 +87,7 @@ class Chosen:
         """Once more, after the run: what was imported has the mutant's text."""
         module = sys.modules.get(self._orders["module"])
         if module is not None and inspect.getsource(module) != self._orders["text"]:
-            pytest.exit(f"{self._orders['module']} was imported from {module.__file__}", returncode=99)
+            pytest.exit(f"{self._orders['module']} was imported from {module.__file__}", returncode=NOT_THE_MUTANT)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -1,17 +1,13 @@
 """A copy of the working tree in a temporary folder, in which one file at a time is a mutant and something runs.
 
-The working tree is never written to. Linux only: what a mutant's tests leave behind (processes of tools) becomes a
-child of this process, and is ended after each run.
+The working tree is never written to. Linux only: what runs there is ended with all that it has started, and can reach no process but its own: see init.py.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
-import resource
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -21,9 +17,12 @@ from pathlib import Path
 from typing import Final
 
 LAYERS: Final = ("protocol", "providers", "actors")
-#: Heap of one process of a mutant that allocates without end; the tests' own need less.
-MAX_DATA_BYTES: Final = 6 * 1024**3
-_PR_SET_CHILD_SUBREAPER: Final = 36
+_INIT: Final = Path(__file__).with_name("init.py")
+#: Of util-linux. Anybody may make a namespace for processes, within one for users.
+_NAMESPACE: Final = (
+    *("nice", "-n", "10", "unshare", "--pid", "--fork", "--mount-proc", "--kill-child"),
+    *(() if os.geteuid() == 0 else ("--user", "--map-current-user")),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +37,6 @@ class Tree:
     """A copy of `root`, as it is now; files that git ignores are left out."""
 
     def __init__(self, root: Path) -> None:
-        self.adopt_orphans()
         self.folder = Path(tempfile.mkdtemp(prefix="mutants-")).resolve()
         listed = subprocess.run(
             ("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"),
@@ -54,11 +52,6 @@ class Tree:
         for layer in LAYERS:
             if not (package / layer).exists():
                 (package / layer).symlink_to(self.folder / layer)
-
-    @staticmethod
-    def adopt_orphans() -> None:
-        """What loses its parent below this process becomes a child of it."""
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
     def close(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -80,35 +73,20 @@ class Tree:
         """Run Python with these arguments in the tree; it and all that it started are ended at the limit."""
         path = os.pathsep.join((str(self.folder / ".dev"), str(Path(__file__).resolve().parents[1])))
         process = subprocess.Popen(
-            ("nice", "-n", "10", sys.executable, *arguments),
+            (*_NAMESPACE, sys.executable, str(_INIT), sys.executable, *arguments),
             cwd=self.folder, env={**os.environ, **environment, "PYTHONPATH": path},
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
-            start_new_session=True, preexec_fn=_limit_memory,
         )  # fmt: skip
         try:
             output, _ = process.communicate(timeout=seconds)
             return Ran(process.returncode, output)
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
             return Ran(None, "")
         finally:
             process.kill()
-            process.wait()
-            _end_children()
-
-
-def _limit_memory() -> None:
-    resource.setrlimit(resource.RLIMIT_DATA, (MAX_DATA_BYTES, MAX_DATA_BYTES))
+            process.communicate()
 
 
 def _forget_compiled(file: Path) -> None:
     for compiled in (file.parent / "__pycache__").glob(f"{file.stem}.*.pyc"):
         compiled.unlink()
-
-
-def _end_children() -> None:
-    """End and reap every child of this process, and theirs as they become ours."""
-    while children := [int(text) for text in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]:
-        for child in children:
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)

@@ -247,6 +247,14 @@ def test_the_end_of_the_body_before_message_stop_is_a_cut() -> None:
     assert (turn.error.kind, turn.error.retryable, turn.text) == (ErrorKind.TRUNCATED, True, "Hi")
 
 
+def test_a_done_in_place_of_message_stop_ends_only_a_turn_that_told_why_it_stopped() -> None:
+    said = [START, *block(0, "text", text("Hi"), text="")]
+    assert answer(ADAPTER, sse([*said, end("end_turn")], done=True)).finish_reason is FinishReason.STOP
+    (*_, last) = events(ADAPTER, sse(said, done=True))
+    assert isinstance(last, Error)
+    assert last.kind is ErrorKind.TRUNCATED
+
+
 def test_a_call_of_the_providers_own_code_goes_back_with_its_caller() -> None:
     caller = {"type": "code_execution_20250825", "tool_id": "srvtoolu_1"}
     call = block(0, "tool_use", part_of_input("{}"), id="t", name="lookup", input={}, caller=caller)
