@@ -29,7 +29,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Final
@@ -92,9 +92,8 @@ def run(tree: Tree, task: Task, seconds: float) -> tuple[Result, str]:
             ran = _run_tests(tree, orders, [group for group in task.tests if group], began + seconds)
     if ran.status == NOT_THE_MUTANT:
         raise RuntimeError(f"mutant {task.mutant.id} was not what ran:\n{ran.output[-2_000:]}")
-    return Result(
-        _STATUS.get(ran.status, "killed"), _by(ran.output, task), round(time.monotonic() - began, 1)
-    ), ran.output
+    status, taken = _STATUS.get(ran.status, "killed"), round(time.monotonic() - began, 1)
+    return Result(status, _by(ran.output, task), taken), ran.output
 
 
 def _run_tests(tree: Tree, orders: dict[str, str], groups: Sequence[Sequence[str]], until: float) -> Ran:
@@ -245,7 +244,7 @@ def report(results: Sequence[tuple[Task, Result]], root: Path) -> bool:
     share = 1 - len(survivors) / len(results)
     print(f"\n{share:.1%} of {len(results)} killed" + (", survivors:" if survivors else ""))
     for mutant, result in survivors:
-        print(_described(mutant, root), f"({result.by})" if result.by.startswith(("no test", "the t")) else "")
+        print(_described(mutant, root), f"({result.by})" if result.by.startswith(("no test", "the time")) else "")
     return share >= KILLED_SHARE
 
 
@@ -282,22 +281,33 @@ def main() -> int:
         trees = [stack.enter_context(contextlib.closing(Tree(ROOT))) for _ in range(arguments.workers)]
         covering = Covering(CACHE, trees[0]) if arguments.against == "tests" else None
         tasks = [_task(mutant, trees[0].folder, covering) for mutant in chosen]
-        results = []
-        for task, result, output in run_all(tasks, trees, arguments.limit):
-            results.append((task, result))
-            if arguments.only:
-                print(output)
-            where = f"{task.mutant.path}:{task.mutant.lines[0]}"
-            print(
-                f"{len(results):4} {result.status:9} {result.seconds:5.1f} s  {task.mutant.id} {where}  {result.by}",
-                flush=True,
-            )
-        wrong = proves_nothing(trees[0], results)
-        unproved = "the test that failed, fails without the mutant too"
-        results = [
-            (task, Result("survived", unproved, 0.0) if result.by in wrong else result) for task, result in results
-        ]
+        results = _results(tasks, trees, arguments.limit, shown=bool(arguments.only))
         return 0 if report(results, trees[0].folder) else 1
+
+
+def _results(tasks: list[Task], trees: Sequence[Tree], seconds: float, shown: bool) -> list[tuple[Task, Result]]:
+    """Run all; then again, without them, those that a test has killed which fails without the mutant too."""
+    proved: dict[str, tuple[Task, Result]] = {}
+    while tasks:
+        results = []
+        for task, result, output in run_all(tasks, trees, seconds):
+            results.append((task, result))
+            if shown:
+                print(output)
+            where = f"{task.mutant.id} {task.mutant.path}:{task.mutant.lines[0]}"
+            print(f"{len(results):4} {result.status:9} {result.seconds:5.1f} s  {where}  {result.by}", flush=True)
+        wrong = proves_nothing(trees[0], results)
+        if wrong:
+            print("these fail without a mutant too, and are left out:", *sorted(wrong), sep="\n    ", flush=True)
+        proved.update({task.mutant.id: (task, result) for task, result in results})
+        tasks = [_without(task, wrong) for task, result in results if result.by in wrong]
+    return list(proved.values())
+
+
+def _without(task: Task, tests: set[str]) -> Task:
+    left = tuple(tuple(test for test in group if test not in tests) for group in task.tests or ())
+    digest = hashlib.sha256("\0".join((task.key, *sorted(tests))).encode())
+    return replace(task, tests=left, key=digest.hexdigest()[:24])
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Process 1 of the namespace in which a mutant runs: starts a command, reaps what loses its parent, ends with the command.
+"""Process 1 of the namespace in which a mutant runs: starts a command, reaps what loses its parent, ends with it.
 
     unshare --pid --fork --mount-proc --kill-child python init.py COMMAND ...       # exits with the command's status
 

@@ -1,6 +1,7 @@
 """A copy of the working tree in a temporary folder, in which one file at a time is a mutant and something runs.
 
-The working tree is never written to. Linux only: what runs there is ended with all that it has started, and can reach no process but its own: see init.py.
+The working tree is never written to. Linux only: what runs there is ended with all that it has started, and can reach
+no process but its own: see init.py.
 """
 
 from __future__ import annotations
