@@ -136,9 +136,9 @@ class Batch:
             else:
                 failure = (failures.never_started if unstarted else failures.outcome_unknown)(call.call.name)
                 self.fail(call, ToolsLost, CallState.FAILED, failure)
-        # After a crash the timer is gone too.
-        self._timer_at = None
-        return commands + self.watch()
+        # After a crash the timer is gone: set it again, or clear it where no call is left to watch.
+        cleared = self.clear()
+        return commands + (self.watch() or cleared)
 
     def abandon(self, event: type[CancelRequested] | type[DeadlinePassed], why: str) -> list[Command]:
         """The request ends: each open call gets its result, and whoever holds it is told to stop."""

@@ -134,7 +134,8 @@ class Session:
         partial = "".join(self._partial)
         if not partial or type(event) is events.ModelResponded:
             return (event,)
-        return (events.ModelStreamed(self._step, event.at, (TextDelta(partial),)), event)
+        # Restarted: an earlier line may hold the beginning of it already.
+        return (events.ModelStreamed(self._step, event.at, (Restarted("journal"), TextDelta(partial))), event)
 
     @classmethod
     def replay(cls, journal: Iterable[Event], *, count_tokens: TokenCounter = estimate_tokens) -> Session:

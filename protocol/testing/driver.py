@@ -1,5 +1,7 @@
 """Plays a scenario against a session in virtual time: the pure stand-in for LLM manager, dispatcher, people and timers.
 
+Its journal is written ahead: commands are carried out once the event they follow from is written.
+
 Which of several messages due at the same time comes first, and how long each waits, is drawn from the seed: the same
 scenario and seed give the same trace, byte for byte.
 """
@@ -10,6 +12,8 @@ import heapq
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
 from typing import Any, Final, Protocol, Self
 
 from callboard.protocol.codec import decode_event, encode_event
@@ -29,6 +33,7 @@ from callboard.protocol.events import CancelRequested, DeadlinePassed, Event, Re
 from callboard.protocol.ids import RequestId, Tag
 from callboard.protocol.session import Session
 from callboard.protocol.states import RequestState
+from callboard.protocol.testing.journal import Journal
 from callboard.protocol.testing.outside import (
     Answer,
     Make,
@@ -37,6 +42,7 @@ from callboard.protocol.testing.outside import (
     foreign_events,
     model_answers,
     person_answers,
+    stray_events,
     tool_answers,
 )
 from callboard.protocol.testing.scenario import Scenario
@@ -84,26 +90,37 @@ class Driver:
         self._heap: list[tuple[float, float, int, _Post | Callable[[], None]]] = []
         self._owned: dict[tuple[str, Tag], list[_Post]] = defaultdict(list)
         self._plans = Plans(scenario)
-        self._journal: list[bytes] = []
+        self._journal = Journal(scenario.store)
         self._count = 0
 
     def run(self) -> Trace:
-        """Play to the end: until the session has finished and every message has arrived."""
-        self._arrange()
-        while self._heap and self._count < MAX_MESSAGES:
-            self.now, _, _, item = heapq.heappop(self._heap)
-            if not isinstance(item, _Post):
-                item()
-            elif item.live:
-                self.deliver(item.make(self.now))
+        """Play to the end: until the session has finished and every message has arrived.
+
+        An exception of the code under test ends the run; the trace says which, in `broken`.
+        """
+        try:
+            self._arrange()
+            self._play()
+        except Exception as error:  # noqa: BLE001 - whatever the code under test raises is the finding
+            self.trace.broken = f"{type(error).__name__}: {error}"
         self.trace.ended_at = self.now
         self.trace.queued = sum(isinstance(item, _Post) and item.live for *_, item in self._heap)
         self.trace.sent += self.trace.queued
         self.trace.session = self._session
         return self.trace
 
+    def _play(self) -> None:
+        while self._heap:
+            if self._count >= MAX_MESSAGES:
+                raise RuntimeError(f"more than {MAX_MESSAGES} messages: this request does not end")
+            self.now, _, _, item = heapq.heappop(self._heap)
+            if not isinstance(item, _Post):
+                item()
+            elif item.live:
+                self.deliver(item.make(self.now))
+
     def deliver(self, event: Event) -> None:
-        """One message reaches the session: it is applied, or it is a dead letter."""
+        """One message reaches the session: it is applied, or it is a dead letter. Commands wait for the journal."""
         self.trace.sent += 1
         before = self._session.state
         lines = [encode_event(line) for line in self._session.to_journal(event)]
@@ -112,19 +129,31 @@ class Driver:
         except ProtocolError as error:
             self.trace.add(self.now, Verb.REFUSED, event, str(error))
             return
-        except AssertionError as error:
-            # The table forbids what the session was about to do: the run ends here, and `violations` tells.
-            self.trace.broken = f"{type(event).__name__}: {error}"
-            self._heap.clear()
-            return
-        self._journal += lines
         row = f"{before}: {type(event).__name__} -> {self._session.state}"
         self.trace.add(self.now, Verb.APPLIED, event, row)
-        self.carry_out(commands)
+        self._give(commands)
+        written_at = self._journal.write(lines, len(self.trace.entries), self.now)
+        self.trace.lag_seconds = max(self.trace.lag_seconds, written_at - self.now)
+        if written_at <= self.now:
+            self.carry_out(commands)
+        else:
+            self._post_write(written_at, commands)
+
+    def _post_write(self, written_at: float, commands: Iterable[Command]) -> None:
+        incarnation = self._session
+
+        def written() -> None:
+            if self._session is incarnation:
+                self.carry_out(commands)
+
+        self._schedule(written_at, written, before_others=True)
+
+    def _give(self, commands: Iterable[Command]) -> None:
+        for command in commands:
+            self.trace.add(self.now, Verb.GAVE, command)
 
     def carry_out(self, commands: Iterable[Command]) -> None:
         for command in commands:
-            self.trace.add(self.now, Verb.GAVE, command)
             handler = _CARRY.get(type(command))
             if handler is not None:
                 handler(self, command)
@@ -136,8 +165,12 @@ class Driver:
         tag = plan.tag
         start = RequestStarted(tag, 0.0, plan.history, plan.user, plan.options, plan.tools)
         self._post(0.0, ("outside", tag), lambda at: start)
+        for when, number in plan.strays:
+            self._schedule(when, partial(self._stray, start, number))
         if plan.cancel_at is not None:
             self._post(plan.cancel_at, ("outside", tag), lambda at: CancelRequested(tag, at, "the user left"))
+        for when, seconds in plan.jumps:
+            self._schedule(when, partial(self._jump, seconds))
         for when in plan.restart_at:
             self._schedule(when, self._restart)
         for when in plan.tools_lost_at:
@@ -146,17 +179,40 @@ class Driver:
             self._schedule(when, self._foreign)
 
     def _restart(self) -> None:
-        """The process dies with all it holds, and comes back from its journal."""
+        """The process dies with all it holds, and comes back from what its journal has written by now."""
         if self._session.state is RequestState.NEW:
             return
         for owner in [owner for owner in self._owned if owner[0] != "outside"]:
             self._stop(owner)
-        self._session = self._type.replay([decode_event(line) for line in self._journal])
+        lines, entries = self._journal.crash(self.now)
+        self._lose_unwritten(entries)
+        self._session = self._type.replay([decode_event(line) for line in lines])
         self.trace.add(self.now, Verb.RESUMED, None)
-        self.carry_out(self._session.resume_commands())
+        resumed = self._session.resume_commands()
+        self._give(resumed)
+        self._journal.mark(len(self.trace.entries), self.now)
+        self.carry_out(resumed)
         loss = self._session.loss_event(self.now)
         if loss is not None:
             self.deliver(loss)
+
+    def _lose_unwritten(self, entries: int) -> None:
+        """What was applied and never written did not happen: its commands were never carried out."""
+        gone = [entry for entry in self.trace.entries[entries:] if entry.verb is not Verb.GAVE]
+        del self.trace.entries[entries:]
+        for entry in gone:
+            if entry.verb in (Verb.APPLIED, Verb.REFUSED):
+                entry = replace(entry, verb=Verb.LOST, note="the process died before it was written")
+            self.trace.entries.append(entry)
+
+    def _jump(self, seconds: float) -> None:
+        """The clock jumps: what was due in between is due at once, each sender's messages in their order."""
+        until = self.now + seconds
+        due = sorted(entry for entry in self._heap if entry[0] < until)
+        self._heap = [entry for entry in self._heap if entry[0] >= until]
+        places = sorted(self._random.random() for _ in due)
+        self._heap += [(until, place, entry[2], entry[3]) for place, entry in zip(places, due, strict=True)]
+        heapq.heapify(self._heap)
 
     def _lose_tools(self) -> None:
         for owner in [owner for owner in self._owned if owner[0] in ("tool", "person")]:
@@ -171,18 +227,29 @@ class Driver:
         for event in foreign_events(other, list(self._plans.of_call), self.now):
             self.deliver(event)
 
+    def _stray(self, start: RequestStarted, number: int) -> None:
+        """An event of this request that is not due."""
+        if self._session.state is RequestState.NEW:
+            return
+        waiting = {tag for kind, tag in self._owned if kind == "person"}
+        strays = list(stray_events(start, self._session.step, list(self._plans.of_call), waiting, self.now))
+        self.deliver(strays[number % len(strays)])
+
     # Carrying out commands.
 
     def _call_model(self, command: CallModel) -> None:
+        self.trace.add(self.now, Verb.ASKED, command)
         turn = self._plans.next_turn(command.tag.step)
         for answer in model_answers(turn, command, self._scenario.options, self.now):
             self._say(("model", command.tag), answer)
 
     def _run_tool(self, command: RunTool) -> None:
+        self.trace.add(self.now, Verb.RAN, command)
         for answer in tool_answers(self._plans.of(command), command, self.now):
             self._say(("tool", command.tag), answer)
 
     def _ask_approval(self, command: AskApproval) -> None:
+        self.trace.add(self.now, Verb.ASKED, command)
         for answer in person_answers(self._plans.of(command), command, self.now):
             self._say(("person", command.tag), answer)
 
@@ -214,9 +281,9 @@ class Driver:
         self._owned[owner].append(post)
         self._schedule(at + self._random.random() * self._scenario.latency_seconds, post)
 
-    def _schedule(self, at: float, item: _Post | Callable[[], None]) -> None:
+    def _schedule(self, at: float, item: _Post | Callable[[], None], *, before_others: bool = False) -> None:
         self._count += 1
-        heapq.heappush(self._heap, (at, self._random.random(), self._count, item))
+        heapq.heappush(self._heap, (at, -1.0 if before_others else self._random.random(), self._count, item))
 
     def _stop(self, owner: tuple[str, Tag]) -> None:
         for post in self._owned.pop(owner, ()):

@@ -69,6 +69,11 @@ class MutatedSession:
         self._mutation.session = self._session
 
     @property
+    def behind(self) -> Session:
+        """The real session."""
+        return self._session
+
+    @property
     def state(self) -> RequestState:
         return self._session.state
 

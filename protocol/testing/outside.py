@@ -2,35 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 import orjson
 
 from callboard.protocol.commands import AskApproval, CallModel, RunTool
-from callboard.protocol.content import AssistantPart, Text, ToolCall
+from callboard.protocol.content import AssistantPart, Replay, Text, Thinking, ToolCall
 from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind
 from callboard.protocol.events import (
     ApprovalDenied,
     ApprovalGranted,
+    DeadlinePassed,
     Event,
     ModelFailed,
     ModelLost,
     ModelResponded,
     ModelStreamed,
+    RequestStarted,
     ToolCallCancelled,
     ToolCallCompleted,
     ToolCallFailed,
     ToolCallStarted,
     ToolCallTimedOut,
+    ToolsLost,
 )
 from callboard.protocol.history import is_json_object
 from callboard.protocol.ids import CallId, Tag
 from callboard.protocol.limits import STREAM_IDLE_TIMEOUT_SECONDS, TOOL_GRACE_SECONDS
 from callboard.protocol.model import FinishReason, ModelRequest, ModelResponse, Usage
 from callboard.protocol.options import RequestOptions
-from callboard.protocol.stream import Error, TextDelta
+from callboard.protocol.stream import Error, Restarted, StreamEvent, TextDelta
 from callboard.protocol.testing.scenario import ModelDoes, PersonDoes, PlannedCall, PlannedTurn, Scenario, ToolDoes
 from callboard.protocol.tokens import estimate_tokens, messages_tokens, tools_tokens
 from callboard.protocol.tools import FailureCode, ToolFailure
@@ -43,8 +47,8 @@ Make = Callable[[float], Event]
 
 #: A late answer comes this long after the one that counted.
 LATE_SECONDS: Final = 50.0
-#: A tool's code begins this long after it was sent.
-START_SECONDS: Final = 0.125
+#: A dispatcher stops a call this long after it was told to.
+STOP_SECONDS: Final = 0.125
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +99,7 @@ def _repeat(answer: Answer, doubled: bool, late: bool) -> Iterator[Answer]:
 
 def cancelled(tag: Tag, now: float) -> Answer:
     """What a dispatcher says when it has carried out a CancelTool."""
-    return Answer(now + START_SECONDS, lambda at: ToolCallCancelled(tag, at))
+    return Answer(now + STOP_SECONDS, lambda at: ToolCallCancelled(tag, at))
 
 
 # The model.
@@ -104,9 +108,9 @@ def cancelled(tag: Tag, now: float) -> Answer:
 def model_answers(turn: PlannedTurn, command: CallModel, options: RequestOptions, now: float) -> Iterator[Answer]:
     """The stream and the end of one model call."""
     tag, done_at = command.tag, min(now + turn.seconds, command.deadline_at)
-    if turn.text and turn.does is not ModelDoes.VANISH:
-        piece = TextDelta(turn.text)
-        yield Answer(now + turn.seconds / 2, lambda at: ModelStreamed(tag, at, (piece,)))
+    if turn.does is not ModelDoes.VANISH:
+        for share, pieces in _reads(turn):
+            yield Answer(now + turn.seconds * share, partial(ModelStreamed, tag, events=pieces))
     if turn.does is ModelDoes.LOST:
         yield Answer(done_at, lambda at: ModelLost(tag, at))
     elif turn.does is ModelDoes.STALL:
@@ -116,6 +120,19 @@ def model_answers(turn: PlannedTurn, command: CallModel, options: RequestOptions
         yield from _repeat(Answer(done_at, _ending(turn, command, options, now)), turn.doubled, turn.late)
 
 
+def _reads(turn: PlannedTurn) -> Iterator[tuple[float, tuple[StreamEvent, ...]]]:
+    """What the socket reads of a turn before its end, by the share of its time that has passed."""
+    if turn.restarts:
+        yield 0.125, (TextDelta("void "),)
+    half = len(turn.text) // 2
+    if turn.text:
+        first: tuple[StreamEvent, ...] = (TextDelta(turn.text[:half]),)
+        yield 0.25, (Restarted("planned"), *first) if turn.restarts else first
+        yield 0.5, (TextDelta(turn.text[half:]),)
+    elif turn.restarts:
+        yield 0.25, (Restarted("planned"),)
+
+
 def _ending(turn: PlannedTurn, command: CallModel, options: RequestOptions, now: float) -> Make:
     tag = command.tag
     kind = {ModelDoes.CUT: ErrorKind.TRUNCATED, ModelDoes.BREAK: ErrorKind.SERVER}.get(turn.does)
@@ -123,14 +140,18 @@ def _ending(turn: PlannedTurn, command: CallModel, options: RequestOptions, now:
         kind = ErrorKind.TOOLS_UNSUPPORTED
     if kind is None and now + turn.seconds > command.deadline_at:
         kind = ErrorKind.TIMEOUT
-    if kind is not None:
-        error = _error(kind)
-        return lambda at: ModelFailed(tag, at, error)
+    if kind is not None and not turn.charged:
+        return partial(ModelFailed, tag, error=_error(kind))
     response = respond(turn, command.request)
-    cost = response.usage.input_tokens * (options.input_price or 0.0) + response.usage.output_tokens * (
-        options.output_price or 0.0
-    )
+    if kind is not None:
+        response = replace(response, parts=(), error=_error(kind))
+    cost = turn.extra_cost + cost_of(response.usage, options)
     return lambda at: ModelResponded(tag, at, response, cost)
+
+
+def cost_of(usage: Usage, options: RequestOptions) -> float:
+    """US dollars for these tokens, by the prices of the request."""
+    return usage.input_tokens * (options.input_price or 0.0) + usage.output_tokens * (options.output_price or 0.0)
 
 
 def _error(kind: ErrorKind) -> Error:
@@ -139,14 +160,19 @@ def _error(kind: ErrorKind) -> Error:
 
 def respond(turn: PlannedTurn, request: ModelRequest) -> ModelResponse:
     """The response of a planned turn to this request; its usage is exact, and keeps within the output limit."""
-    parts: list[AssistantPart] = [Text(turn.text)] if turn.text else []
+    parts: list[AssistantPart] = []
+    if turn.thinking:
+        parts.append(Thinking(turn.thinking, Replay("sim", {"signature": turn.thinking})))
+    if turn.text:
+        parts.append(Text(turn.text))
     for call in turn.calls:
-        complete = call.claimed_complete or is_json_object(call.arguments)
+        complete = not call.unfinished and (call.claimed_complete or is_json_object(call.arguments))
         parts.append(ToolCall(CallId(call.call_id), call.tool, call.arguments, complete))
     reason = turn.finish_reason or (FinishReason.TOOL_CALLS if turn.calls else FinishReason.STOP)
     limit = request.sampling.max_output_tokens
     output = turn.output_tokens if limit is None else min(turn.output_tokens, limit)
-    return ModelResponse(tuple(parts), reason, usage=Usage(input_tokens(request), output))
+    usage = Usage(input_tokens(request), output) if turn.counts_tokens else Usage()
+    return ModelResponse(tuple(parts), reason, usage=usage)
 
 
 def input_tokens(request: ModelRequest) -> int:
@@ -159,29 +185,36 @@ def input_tokens(request: ModelRequest) -> int:
 
 def tool_answers(plan: PlannedCall, command: RunTool, now: float) -> Iterator[Answer]:
     """The start and the end of one run of a tool, as a faithful dispatcher tells them."""
-    tag = command.tag
-    if now + START_SECONDS < command.deadline_at:
-        yield Answer(now + START_SECONDS, lambda at: ToolCallStarted(tag, at))
-    ends_at = now + max(plan.seconds, START_SECONDS)
+    tag, starts_at = command.tag, now + plan.waits_seconds
+    begins = starts_at < command.deadline_at and plan.does not in _NOT_BEGUN
+    if begins:
+        yield Answer(starts_at, partial(ToolCallStarted, tag))
     if plan.does is ToolDoes.VANISH:
         return
-    if plan.does is ToolDoes.HANG or ends_at > command.deadline_at:
+    ends_at = starts_at + (plan.seconds if begins else 0.0)
+    if ends_at > command.deadline_at or (plan.does is ToolDoes.HANG and begins):
         killed_at = max(command.deadline_at, now) + TOOL_GRACE_SECONDS
-        ending = Answer(killed_at, lambda at: ToolCallTimedOut(tag, at))
+        ending = Answer(killed_at, partial(ToolCallTimedOut, tag))
     else:
         ending = Answer(ends_at, _tool_ending(plan, tag))
     yield from _repeat(ending, plan.doubled, plan.late)
 
 
+_NOT_BEGUN: Final = frozenset({ToolDoes.REFUSE, ToolDoes.WITHDRAWN})
+_FAILURES: Final = {
+    ToolDoes.FAIL: FailureCode.TOOL_ERROR,
+    ToolDoes.CRASH: FailureCode.CRASHED,
+    ToolDoes.REFUSE: FailureCode.OVERLOADED,
+}
+
+
 def _tool_ending(plan: PlannedCall, tag: Tag) -> Make:
-    if plan.does is ToolDoes.STOPPED:
-        return lambda at: ToolCallCancelled(tag, at)
-    if plan.does is ToolDoes.COMPLETE:
-        content = result_of(tag)
-        return lambda at: ToolCallCompleted(tag, at, content)
-    code = FailureCode.CRASHED if plan.does is ToolDoes.CRASH else FailureCode.TOOL_ERROR
-    failure = ToolFailure(plan.tool, code, f"planned: {plan.does}")
-    return lambda at: ToolCallFailed(tag, at, failure)
+    if plan.does in (ToolDoes.STOPPED, ToolDoes.WITHDRAWN):
+        return partial(ToolCallCancelled, tag)
+    code = _FAILURES.get(plan.does)
+    if code is None:
+        return partial(ToolCallCompleted, tag, content=result_of(tag))
+    return partial(ToolCallFailed, tag, failure=ToolFailure(plan.tool, code, f"planned: {plan.does}"))
 
 
 def result_of(tag: Tag) -> str:
@@ -198,6 +231,30 @@ def person_answers(plan: PlannedCall, command: AskApproval, now: float) -> Itera
         granted = Answer(at, lambda at: ApprovalGranted(tag, at, "sim"))
         return _repeat(granted, plan.doubled, plan.late)
     return _repeat(Answer(at, lambda at: ApprovalDenied(tag, at, "sim", "planned")), plan.doubled, plan.late)
+
+
+def stray_events(
+    start: RequestStarted, step: Tag, asked: Sequence[Tag], waiting: Collection[Tag], now: float
+) -> Iterator[Event]:
+    """Events of this very request that are not due: early timers, stale answers, results before leave.
+
+    `asked` are the calls handed out so far, `waiting` those whose question is open.
+    """
+    yield start
+    yield DeadlinePassed(start.tag, now)
+    yield DeadlinePassed(step, now)
+    for other in (step.at_step(step.step + 1), step.at_step(max(1, step.step - 1))):
+        if other != step:
+            yield ModelResponded(other, now, ModelResponse((Text("stale"),), usage=Usage(1, 1)), 0.5)
+            yield ModelLost(other, now)
+            yield ToolsLost(other, now)
+    for call in asked[-4:]:
+        if call.step < step.step or call in waiting:
+            yield ToolCallStarted(call, now)
+            yield ToolCallCompleted(call, now, result_of(call))
+        else:
+            yield ApprovalGranted(call, now, "stray")
+            yield ApprovalDenied(call, now, "stray")
 
 
 def foreign_events(step: Tag, calls: Sequence[Tag], now: float) -> Iterator[Event]:

@@ -1,41 +1,54 @@
-"""Faults planted on purpose, each a small patch: what the kit must find, and so the proof that it looks.
+"""Faults planted on purpose, at least one for each rule: what the kit must find, and so the proof that it looks.
 
-Each names the invariant that must catch it. `find` hunts one and shrinks it to a short story.
+Each is a mutation of what a session hears and says. `hunting.find` hunts one and shrinks it to a short story;
+`independent_faults` holds more, by an author who did not know the rules.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
-from unittest.mock import patch
 
-from callboard.protocol import asking, transcript, turns
-from callboard.protocol.budgets import Allowance
-from callboard.protocol.calls import NO_CALLS, Batch
-from callboard.protocol.commands import CallModel, CancelTool, Command, StopModel, WithdrawApproval
-from callboard.protocol.content import Message, SystemMessage, ToolMessage
+import orjson
+
+from callboard.protocol.commands import (
+    CallModel,
+    CancelTool,
+    ClearTimer,
+    Command,
+    Finish,
+    Note,
+    Outcome,
+    RecordStep,
+    RunTool,
+    SetTimer,
+    StopModel,
+    WithdrawApproval,
+)
+from callboard.protocol.content import AssistantMessage, Message, SystemMessage, Text, ToolMessage, UserMessage
 from callboard.protocol.errors import ProtocolError
 from callboard.protocol.events import (
     ApprovalDenied,
     DeadlinePassed,
     Event,
+    ModelLost,
     ModelResponded,
+    RequestStarted,
     ToolCallCompleted,
+    ToolCallFailed,
+    ToolCallStarted,
+    ToolsLost,
 )
-from callboard.protocol.session import Session
-from callboard.protocol.states import CALL_TRANSITIONS, CallState, RequestState
-from callboard.protocol.testing import seeded
+from callboard.protocol.ids import Tag, ToolName
+from callboard.protocol.options import RequestOptions, ToolOffer
+from callboard.protocol.policy import Decision
 from callboard.protocol.testing.driver import drive
-from callboard.protocol.testing.invariants import INVARIANTS
+from callboard.protocol.testing.mutation import Mutation, mutated
+from callboard.protocol.testing.runtimes import Runtime
 from callboard.protocol.testing.scenario import Scenario
-from callboard.protocol.testing.shrinking import shrink
-from callboard.protocol.testing.story import Story
-from callboard.protocol.testing.trace import Trace, Verb
-from callboard.protocol.tools import FailureCode
-
-Plant = Callable[[], AbstractContextManager[Any]]
+from callboard.protocol.testing.trace import Entry, Trace, Verb
+from callboard.protocol.tools import FailureCode, Risk
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,224 +58,451 @@ class Fault:
     name: str
     invariant: str
     """The key of `INVARIANTS` that must notice."""
-    plant: Plant
+    play: Runtime
 
 
-def _swap(target: object, name: str, value: object) -> Plant:
-    return lambda: patch.object(target, name, value)
+#: Filled below, rule by rule.
+FAULTS: Final[list[Fault]] = []
 
 
-# What the faulty code does instead. Each keeps the rest of the original.
-
-_messages: Final = Batch.messages
-_let_go: Final = Session._let_go
-_apply: Final = Session.apply
-_after_calls: Final = Session._after_calls
-_add: Final = Trace.add
-_tidy_call: Final = turns._tidy_call
+def _plant(invariant: str, name: str, mutation: type[Mutation]) -> None:
+    FAULTS.append(Fault(name, invariant, lambda scenario, seed: drive(scenario, seed, mutated(mutation))))
 
 
-def _late_answer_counts_twice() -> AbstractContextManager[Any]:
-    done: Any = CALL_TRANSITIONS[CallState.COMPLETED]
-    return patch.dict(done, {ToolCallCompleted: (CallState.COMPLETED,)})
+def _fault(invariant: str) -> Callable[[type[Mutation]], type[Mutation]]:
+    """Plant a mutation under the rule that must notice it; its docstring is its name."""
+
+    def plant(mutation: type[Mutation]) -> type[Mutation]:
+        _plant(invariant, (mutation.__doc__ or "").rstrip("."), mutation)
+        return mutation
+
+    return plant
 
 
-def _results_by_completion(self: Batch) -> tuple[Message, ...]:
-    first, *rest = _messages(self)
-    results = [message for message in rest if isinstance(message, ToolMessage)]
-    return (first, *sorted(results, key=lambda result: result.is_error), *rest[len(results) :])
+# The operators: what most faults are made of.
 
 
-def _notes_between_results(self: Batch) -> tuple[Message, ...]:
-    first, *rest = _messages(self)
-    failed = any(isinstance(message, ToolMessage) and message.is_error for message in rest)
-    return (first, SystemMessage("a call failed"), *rest) if failed else (first, *rest)
+def _saying(change: Callable[[Event, list[Command]], Sequence[Command]]) -> type[Mutation]:
+    class Saying(Mutation):
+        """Other commands come out."""
+
+        def says(self, event: Event, commands: list[Command]) -> Sequence[Command]:
+            return change(event, commands)
+
+    return Saying
 
 
-def _turn_without_results(self: Session, event: Any, why: str) -> list[Command]:
-    if not self._batch.calls:
-        return _let_go(self, event, why)
-    commands = self._batch.abandon(event, why)
-    turn, *_ = self._batch.messages()
-    self._batch = NO_CALLS
-    return [*commands, self._record((turn,))]
+def _hearing(change: Callable[[Any], Event | None]) -> type[Mutation]:
+    class Hearing(Mutation):
+        """Other events go in."""
+
+        def hears(self, event: Event) -> Event | None:
+            return change(event)
+
+    return Hearing
 
 
-def _starts_early(self: Session, at: float, commands: list[Command]) -> Any:
-    if any(call.result is not None for call in self._batch.calls.values()):
-        for call in self._batch.open_calls():
-            call.result = ToolMessage(call.call.call_id, call.call.name, "null")
-            self._batch.open -= 1
-    return _after_calls(self, at, commands)
+def _dropping(kind: type[Any], *, after: type[Any] = object) -> type[Mutation]:
+    return _saying(
+        lambda event, commands: [c for c in commands if not (isinstance(event, after) and isinstance(c, kind))]
+    )
 
 
-def _deadline_waits_for_people(self: Session, event: Event) -> tuple[Command, ...]:
-    waiting = CallState.AWAITING_APPROVAL in self.calls.values()
-    if type(event) is DeadlinePassed and event.tag == self.tag and waiting:
-        return ()
-    return _apply(self, event)
+def _changing(kind: type[Any], change: Callable[[Any], Command]) -> type[Mutation]:
+    return _saying(lambda event, commands: [change(c) if isinstance(c, kind) else c for c in commands])
 
 
-def _replay_without_denials(journal: Any, **options: Any) -> Session:
-    rebuilt = Session(**options)
-    for event in journal:
-        if type(event) is not ApprovalDenied:
-            with suppress(ProtocolError):
-                rebuilt.apply(event)
-    return rebuilt
+def _believing(change: Callable[[RequestStarted], RequestStarted]) -> type[Mutation]:
+    return _hearing(lambda event: change(event) if isinstance(event, RequestStarted) else event)
 
 
-def _step_number_is_enough(self: Session, event: Event) -> None:
-    if event.tag.step != self._step.step:
-        raise ProtocolError(self._state, type(event).__name__, "another step")
+def _with_options(change: Callable[[RequestOptions], RequestOptions]) -> type[Mutation]:
+    return _believing(lambda start: replace(start, options=change(start.options)))
 
 
-def _charged_although_refused(self: Session, event: Event) -> tuple[Command, ...]:
-    try:
-        return _apply(self, event)
-    except ProtocolError:
-        if type(event) is ModelResponded and self.state is not RequestState.NEW:
-            self._asking.spent.usage += event.response.usage
-        raise
+def _with_offers(change: Callable[[ToolOffer], ToolOffer]) -> type[Mutation]:
+    return _believing(lambda start: replace(start, tools=tuple(map(change, start.tools))))
 
 
-def _same_number_when_asked_again(self: Session, at: float, reason: str) -> Any:
-    self._retries += 1
-    number = self._step.step
-    state, commands = self._next_step(at, [], again=True)
-    if state is RequestState.CALLING_MODEL:
-        self._step = self.tag.at_step(number)
-        commands = [replace(c, tag=self._step) if isinstance(c, CallModel) else c for c in commands]
-    return state, commands
+def _with_contracts(**changes: Any) -> type[Mutation]:
+    return _with_offers(lambda offer: replace(offer, contract=replace(offer.contract, **changes)))
 
 
-def _without(*kinds: type[Any]) -> Callable[..., list[Command]]:
-    def let_go(self: Session, event: Any, why: str) -> list[Command]:
-        return [command for command in _let_go(self, event, why) if not isinstance(command, kinds)]
-
-    return let_go
+def _recording(change: Callable[[tuple[Message, ...]], Iterable[Message]]) -> type[Mutation]:
+    return _changing(RecordStep, lambda record: replace(record, messages=tuple(change(record.messages))))
 
 
-def _drop_half_an_atom(self: Any, target: int) -> None:
-    for piece in self._steps:
-        piece.messages = piece.messages[:1]
+def _showing(change: Callable[[tuple[Message, ...]], Iterable[Message]]) -> type[Mutation]:
+    def shown(call: CallModel) -> Command:
+        return replace(call, request=replace(call.request, messages=tuple(change(call.request.messages))))
+
+    return _changing(CallModel, shown)
 
 
-def _crash_takes_siblings(self: Batch, call: Any, event: Any, state: CallState, failure: Any) -> None:
-    _fail(self, call, event, state, failure)
-    if failure.code is FailureCode.CRASHED:
-        for sibling in self.open_calls():
-            _fail(self, sibling, event, state, replace(failure, tool=sibling.call.name))
+# I1 to I3: results and their places.
 
 
-_fail: Final = Batch.fail
-_resend: Final = Batch.resend
+@_fault("I1 terminal once")
+class LateAnswerCounts(Mutation):
+    """A late answer is taken as a second end."""
+
+    def __init__(self) -> None:
+        self.ended: set[Tag] = set()
+
+    def refuses(self, event: Event, error: ProtocolError) -> Sequence[Command]:
+        if isinstance(event, ToolCallCompleted) and event.tag in self.ended:
+            return ()
+        raise error
+
+    def says(self, event: Event, commands: list[Command]) -> Sequence[Command]:
+        self.ended.update({event.tag} if isinstance(event, ToolCallCompleted) else ())
+        return commands
 
 
-def _runs_what_had_begun(self: Batch, at: float, max_runs: int) -> list[Command]:
-    for call in self.open_calls():
-        if call.state is CallState.RUNNING:
-            call.offer = (
-                replace(call.offer, contract=replace(call.offer.contract, idempotent=True)) if call.offer else None
-            )
-    return _resend(self, at, max_runs)
+def _results_by_success(messages: tuple[Message, ...]) -> Iterable[Message]:
+    results = [message for message in messages if isinstance(message, ToolMessage)]
+    return (*messages[:1], *sorted(results, key=lambda result: result.is_error), *messages[1 + len(results) :])
 
 
-def _swallows_dead_letters(self: Trace, at: float, verb: Verb, value: Any, note: str = "") -> None:
-    if verb is not Verb.REFUSED:
-        _add(self, at, verb, value, note)
+def _note_between(messages: tuple[Message, ...]) -> Iterable[Message]:
+    failed = any(isinstance(message, ToolMessage) and message.is_error for message in messages)
+    return (messages[0], SystemMessage("a call failed"), *messages[1:]) if failed else messages
 
 
-def _one_step_more(self: Any, *, again: bool) -> Any:
-    return _next_request(self, again=again or self._steps_taken == self._options.max_steps)
+def _all_well(messages: tuple[Message, ...]) -> Iterable[Message]:
+    return [replace(message, is_error=False) if isinstance(message, ToolMessage) else message for message in messages]
 
 
-_next_request: Final = asking.Asking.next_request
+_plant("I1 terminal once", "a failed result is not marked as an error", _recording(_all_well))
+_plant("I2 valid history", "a cancelled step is recorded without results", _recording(lambda messages: messages[:1]))
+_plant("I2 valid history", "a note stands between turn and results", _recording(_note_between))
+_plant("I3 order", "results stand by success, not by call", _recording(_results_by_success))
 
 
-def _keeps_duplicate_ids(call: Any, taken: Any, index: int) -> Any:
-    return _tidy_call(call, set(), index)
+@_fault("I1 terminal once")
+class CrashedMeansTimedOut(Mutation):
+    """A crash is told to the model as a timeout."""
+
+    def hears(self, event: Event) -> Event | None:
+        if isinstance(event, ToolCallFailed) and event.failure.code is FailureCode.CRASHED:
+            return replace(event, failure=replace(event.failure, code=FailureCode.TIMED_OUT))
+        return event
 
 
-def _takes_half_a_call(call: Any, taken: Any, index: int) -> Any:
-    asked = _tidy_call(call, taken, index)
-    return replace(asked, arguments="{}", call=replace(asked.call, arguments=call.arguments))
+# I4 to I7: steps, limits, cancels.
 
 
-def _no_deadline(self: Batch, call: Any, event: Any, at: float) -> Any:
-    return replace(_send(self, call, event, at), deadline_at=at + 1_000_000.0)
+@_fault("I4 no early step")
+class StartsEarly(Mutation):
+    """The next step starts when the first call has ended."""
+
+    def says(self, event: Event, commands: list[Command]) -> Sequence[Command]:
+        self.asked = next((c for c in commands if isinstance(c, CallModel)), getattr(self, "asked", None))
+        early = isinstance(event, ToolCallCompleted) and self.session.calls and not commands
+        if not early or self.asked is None:
+            return commands
+        return [replace(self.asked, tag=self.asked.tag.at_step(self.asked.tag.step + 1))]
 
 
-_send: Final = Batch.send
+@_fault("I5 bounded")
+class DeadlineWaitsForPeople(Mutation):
+    """The deadline waits for people."""
 
-FAULTS: Final[tuple[Fault, ...]] = (
-    Fault("a late answer counts a second time", "I1 terminal once", _late_answer_counts_twice),
-    Fault(
-        "a step asked again keeps its number",
-        "I1 terminal once",
-        _swap(Session, "_ask_again", _same_number_when_asked_again),
+    def hears(self, event: Event) -> Event | None:
+        waiting = "awaiting_approval" in self.session.calls.values()
+        own = isinstance(event, DeadlinePassed) and event.tag == self.session.tag
+        return None if own and waiting else event
+
+
+_plant(
+    "I6 budgets hold",
+    "one step more than allowed",
+    _with_options(lambda options: replace(options, max_steps=options.max_steps + 1)),
+)
+_plant(
+    "I6 budgets hold",
+    "the token budget is not looked at",
+    _with_options(lambda options: replace(options, token_budget=None)),
+)
+_plant(
+    "I6 budgets hold",
+    "the cost budget is not looked at",
+    _with_options(lambda options: replace(options, cost_budget=None)),
+)
+_plant(
+    "I6 budgets hold",
+    "the limit of output tokens is forgotten",
+    _changing(
+        CallModel,
+        lambda call: replace(
+            call, request=replace(call.request, sampling=replace(call.request.sampling, max_output_tokens=None))
+        ),
     ),
-    Fault(
-        "a cancel leaves calls without results", "I2 valid history", _swap(Session, "_let_go", _turn_without_results)
-    ),
-    Fault(
-        "a note stands between turn and results", "I2 valid history", _swap(Batch, "messages", _notes_between_results)
-    ),
-    Fault("duplicate call ids are kept", "I2 valid history", _swap(turns, "_tidy_call", _keeps_duplicate_ids)),
-    Fault(
-        "the history is cut inside an atom",
-        "I2 valid history",
-        _swap(transcript.Transcript, "_drop_old", _drop_half_an_atom),
-    ),
-    Fault("results stand in another order", "I3 order", _swap(Batch, "messages", _results_by_completion)),
-    Fault("the next step starts early", "I4 no early step", _swap(Session, "_after_calls", _starts_early)),
-    Fault("the deadline waits for people", "I5 bounded", _swap(Session, "apply", _deadline_waits_for_people)),
-    Fault("no backstop behind the dispatcher", "I5 bounded", _swap(Batch, "watch", lambda self: [])),
-    Fault("a call is given no deadline", "I5 bounded", _swap(Batch, "send", _no_deadline)),
-    Fault("one step more than allowed", "I6 budgets hold", _swap(asking.Asking, "next_request", _one_step_more)),
-    Fault(
-        "budgets are not looked at",
-        "I6 budgets hold",
-        _swap(asking, "allow_step", lambda options, spent, tokens: Allowance()),
-    ),
-    Fault("a cancel leaves the stream running", "I7 cancel", _swap(Session, "_let_go", _without(StopModel))),
-    Fault("a cancel leaves the tools running", "I7 cancel", _swap(Session, "_let_go", _without(CancelTool))),
-    Fault("a cancel leaves the question open", "I7 cancel", _swap(Session, "_let_go", _without(WithdrawApproval))),
-    Fault("replay skips a denied call", "I8 replay", _swap(Session, "replay", staticmethod(_replay_without_denials))),
-    Fault("a refused event is charged", "I8 replay", _swap(Session, "apply", _charged_although_refused)),
-    Fault("what had begun is run again", "I8 replay", _swap(Batch, "resend", _runs_what_had_begun)),
-    Fault("dead letters vanish", "I9 conservation", _swap(Trace, "add", _swallows_dead_letters)),
-    Fault("a crash takes its siblings along", "I10 blast radius", _swap(Batch, "fail", _crash_takes_siblings)),
-    Fault("another request's answer is taken", "I11 isolation", _swap(Session, "_check_step", _step_number_is_enough)),
-    Fault("half a call is run", "I12 no half calls", _swap(turns, "_tidy_call", _takes_half_a_call)),
+)
+_plant("I7 cancel", "a cancel leaves the stream running", _dropping(StopModel))
+_plant("I7 cancel", "a cancel leaves the tools running", _dropping(CancelTool))
+_plant("I7 cancel", "a cancel leaves the question open", _dropping(WithdrawApproval))
+
+
+# I8 to I12: journal, letters, neighbours, half calls.
+
+
+@_fault("I8 replay")
+class ReplaySkipsDenials(Mutation):
+    """A denial is not in the journal."""
+
+    def journals(self, event: Event, lines: tuple[Event, ...]) -> tuple[Event, ...]:
+        return tuple(line for line in lines if not isinstance(line, ApprovalDenied))
+
+
+@_fault("I8 replay")
+class ReadsOnlyTheEnd(Mutation):
+    """A replay stops at the first failure of a tool."""
+
+    def reads(self, journal: list[Event]) -> Iterable[Event]:
+        failed = next((i for i, event in enumerate(journal) if isinstance(event, ToolCallFailed)), len(journal))
+        return journal[:failed]
+
+
+@_fault("I10 blast radius")
+class CrashTakesSiblings(Mutation):
+    """A crash is told of the call's siblings too."""
+
+    def __init__(self) -> None:
+        self.crashed: ToolMessage | None = None
+
+    def hears(self, event: Event) -> Event | None:
+        if isinstance(event, ToolCallFailed) and event.failure.code is FailureCode.CRASHED:
+            content = orjson.dumps(event.failure.to_wire()).decode()
+            self.crashed = ToolMessage(event.tag.call_id, event.failure.tool, content, is_error=True)
+        return event
+
+    def says(self, event: Event, commands: list[Command]) -> Sequence[Command]:
+        crashed = self.crashed
+        if crashed is None:
+            return commands
+        return [self._spread(crashed, c) if isinstance(c, RecordStep) else c for c in commands]
+
+    def _spread(self, crashed: ToolMessage, record: RecordStep) -> RecordStep:
+        self.crashed = None
+        spread = [
+            replace(message, content=crashed.content, is_error=True) if isinstance(message, ToolMessage) else message
+            for message in record.messages
+        ]
+        return replace(record, messages=tuple(spread))
+
+
+@_fault("I11 isolation")
+class StepNumberIsEnough(Mutation):
+    """Another request's answer is taken."""
+
+    def hears(self, event: Event) -> Event | None:
+        own = self.session.tag.request_id
+        return replace(event, tag=event.tag._replace(request_id=own)) if own else event
+
+
+@_fault("I12 no half calls")
+class RunsHalfCalls(Mutation):
+    """Half a call is run."""
+
+    def hears(self, event: Event) -> Event | None:
+        if not isinstance(event, ModelResponded):
+            return event
+        parts = [
+            replace(part, arguments="{}", complete=True) if hasattr(part, "complete") and not part.complete else part
+            for part in event.response.parts
+        ]
+        return replace(event, response=replace(event.response, parts=tuple(parts)))
+
+
+# I13 to I16: leave, deadlines, effect ids, losses.
+
+_plant(
+    "I13 leave to run",
+    "what policy denies is run",
+    _with_offers(lambda offer: replace(offer, decision=Decision.ALLOW) if offer.decision is Decision.DENY else offer),
+)
+_plant(
+    "I13 leave to run",
+    "what must be asked about is run",
+    _with_offers(lambda offer: replace(offer, decision=Decision.ALLOW) if offer.decision is Decision.ASK else offer),
+)
+_plant("I13 leave to run", "a question understates the risk", _with_contracts(risk=Risk.READ))
+
+
+@_fault("I13 leave to run")
+class DeniedRunsAfterLoss(Mutation):
+    """A call that was denied runs when its siblings' holder is lost."""
+
+    def __init__(self) -> None:
+        self.denied: list[Tag] = []
+
+    def says(self, event: Event, commands: list[Command]) -> Sequence[Command]:
+        self.denied += [event.tag] if isinstance(event, ApprovalDenied) else []
+        again = [tag for tag in self.denied if isinstance(event, ToolsLost) and tag.step == event.tag.step]
+        return [*commands, *(RunTool(tag, ToolName("write"), "{}", event.at + 5.0, str(tag)) for tag in again)]
+
+
+_plant("I14 call deadlines", "every call has the longest deadline", _with_contracts(timeout_seconds=600.0))
+_plant(
+    "I15 effect ids",
+    "an effect id is shared by calls of one id",
+    _changing(RunTool, lambda run: replace(run, effect_id=f"{run.tag.request_id}/{run.tag.call_id}")),
+)
+_plant("I16 sent again", "what had begun is run again", _with_contracts(idempotent=True))
+
+
+_plant("I16 sent again", "lost calls are not sent again", _dropping(RunTool, after=ToolsLost))
+
+
+# I17 to I19: records.
+
+
+def _without_thinking(messages: tuple[Message, ...]) -> Iterable[Message]:
+    first = messages[0]
+    if not isinstance(first, AssistantMessage):
+        return messages
+    kept = tuple(part for part in first.parts if type(part).__name__ != "Thinking")
+    return (replace(first, parts=kept or (Text("x"),)), *messages[1:])
+
+
+_plant("I17 recorded truly", "thinking is not recorded", _recording(_without_thinking))
+_plant("I17 recorded truly", "the final answer is not recorded", _dropping(RecordStep, after=ModelResponded))
+
+
+_plant(
+    "I18 shown as recorded",
+    "the instructions are not shown",
+    _showing(lambda messages: messages[1:] if isinstance(messages[0], SystemMessage) else messages),
+)
+_plant(
+    "I18 shown as recorded",
+    "the question is shown twice",
+    _showing(lambda messages: [m for message in messages for m in [message] * (1 + isinstance(message, UserMessage))]),
+)
+_plant(
+    "I18 shown as recorded",
+    "only the last exchange is shown",
+    _showing(lambda messages: messages[-7:] if not isinstance(messages[-7:][0], ToolMessage) else messages),
+)
+_plant(
+    "I19 recorded in place",
+    "the step is recorded after the next call",
+    _saying(lambda event, commands: sorted(commands, key=lambda command: isinstance(command, RecordStep))),
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """The shortest story that shows a fault."""
+# I20 to I23: turns, ends, timers, model calls.
 
-    trace: Trace
-    messages: tuple[str, ...]
-    runs: int
+_plant(
+    "I20 turns decide",
+    "a step is asked again once more",
+    _with_options(lambda options: replace(options, max_step_retries=options.max_step_retries + 1)),
+)
+_plant(
+    "I13 leave to run",
+    "a repetition is noticed one step late",
+    _with_options(lambda options: replace(options, repeated_call_limit=options.repeated_call_limit + 1)),
+)
+_plant("I20 turns decide", "a step is asked again without a note", _dropping(Note))
+_plant(
+    "I21 true finish",
+    "the cost of the last call is forgotten",
+    _saying(
+        lambda event, commands: [
+            replace(c, cost=c.cost - event.cost) if isinstance(c, Finish) and isinstance(event, ModelResponded) else c
+            for c in commands
+        ]
+    ),
+)
+_plant(
+    "I21 true finish",
+    "every end is an answer",
+    _changing(Finish, lambda finish: replace(finish, outcome=Outcome.ANSWERED)),
+)
+_plant("I22 timers", "the request has no timer", _dropping(SetTimer, after=RequestStarted))
+_plant("I22 timers", "calls have no timer", _dropping(SetTimer, after=ModelResponded))
+_plant("I22 timers", "timers are never cleared", _dropping(ClearTimer))
+_plant(
+    "I23 model calls",
+    "a model call has no deadline of its own",
+    _changing(CallModel, lambda call: replace(call, deadline_at=call.deadline_at + 1_200.0)),
+)
 
 
-def find(fault: Fault, *, max_scenarios: int = 5_000, shorten: bool = True) -> Found | None:
-    """Plant the fault, hunt it through the scenarios of seeds 0, 1, 2 ..., and shrink the first that shows it.
+_plant(
+    "I23 model calls",
+    "a model call keeps the number of the one before",
+    _changing(CallModel, lambda call: replace(call, tag=call.tag.at_step(max(1, call.tag.step - 1)))),
+)
 
-    None when `max_scenarios` of them did not show it.
-    """
-    check = INVARIANTS[fault.invariant]
-    runs = 0
 
-    def shows(scenario: Scenario) -> bool:
-        nonlocal runs
-        runs += 1
-        return any(True for _ in check(Story.of(drive(scenario))))
+# I24 to I26: progress, due events, resume.
 
-    with fault.plant():
-        scenario = next((found for found in map(seeded.scenario, range(max_scenarios)) if shows(found)), None)
-        if scenario is None:
-            return None
-        trace = drive(shrink(scenario, shows) if shorten else scenario)
-        return Found(trace, tuple(check(Story.of(trace))), runs)
+
+_plant("I24 goes on", "after a denial no step follows", _dropping(CallModel, after=ApprovalDenied))
+
+
+@_fault("I25 taken or refused")
+class StartedIsRefused(Mutation):
+    """That a call has begun is refused."""
+
+    def hears(self, event: Event) -> Event | None:
+        if isinstance(event, ToolCallStarted):
+            raise ProtocolError(self.session.state, "ToolCallStarted", "not now")
+        return event
+
+
+@_fault("I26 resume")
+class ForgetsRecords(Mutation):
+    """A resumed session forgets its records."""
+
+    def resumes(self, commands: list[Command]) -> Sequence[Command]:
+        return [command for command in commands if not isinstance(command, RecordStep)]
+
+
+@_fault("I26 resume")
+class ForgetsTimer(Mutation):
+    """A resumed session forgets its timer."""
+
+    def resumes(self, commands: list[Command]) -> Sequence[Command]:
+        return [command for command in commands if not isinstance(command, SetTimer)]
+
+
+@_fault("I26 resume")
+class ForgetsTheModel(Mutation):
+    """A model call that a crash has cut off is not told."""
+
+    def loses(self, loss: Event | None) -> Event | None:
+        return None if isinstance(loss, ModelLost) else loss
+
+
+# Faults of whatever carries a session, rather than of the session.
+
+
+def _fault_of_the_runtime(invariant: str, name: str, change: Callable[[Entry], Entry | None]) -> None:
+    def play(scenario: Scenario, seed: int) -> Trace:
+        trace = drive(scenario, seed)
+        trace.entries = [entry for entry in map(change, trace.entries) if entry is not None]
+        return trace
+
+    FAULTS.append(Fault(name, invariant, play))
+
+
+_fault_of_the_runtime(
+    "I9 conservation", "dead letters vanish", lambda entry: None if entry.verb is Verb.REFUSED else entry
+)
+_fault_of_the_runtime(
+    "I27 carried out",
+    "cancelled calls are begun",
+    lambda entry: replace(entry, verb=Verb.RAN) if isinstance(entry.value, CancelTool) else entry,
+)
+_fault_of_the_runtime(
+    "I27 carried out",
+    "tools get other arguments",
+    lambda entry: (
+        replace(entry, value=replace(entry.value, arguments='{"x":0}'))
+        if entry.verb is Verb.RAN and isinstance(entry.value, RunTool)
+        else entry
+    ),
+)

@@ -1,38 +1,93 @@
-"""A check for whole runtimes: whatever plays a scenario and writes down what its session took and gave."""
+"""A check for whole runtimes: whatever plays a scenario and writes down what its session took, gave and carried out."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from callboard.protocol.testing import seeded
+from callboard.protocol.events import RequestStarted
 from callboard.protocol.testing.driver import drive
-from callboard.protocol.testing.invariants import violations
+from callboard.protocol.testing.generator import scenario as seeded_scenario
+from callboard.protocol.testing.invariants import Violation, violations
+from callboard.protocol.testing.replay import Token
 from callboard.protocol.testing.scenario import Scenario
-from callboard.protocol.testing.shrinking import shrink
-from callboard.protocol.testing.trace import Trace
+from callboard.protocol.testing.shrinking import follow, shrink_path
+from callboard.protocol.testing.trace import Trace, Verb
 
 Runtime = Callable[[Scenario, int], Trace]
 """Plays a scenario with a seed, whatever it is made of, and writes down what its session took and gave."""
 
+#: Played again, to see that the same seed gives the same trace: one conversation in so many.
+_PLAYED_AGAIN_EVERY = 10
+
 
 def simulate(runtime: Runtime = drive, *, conversations: int = 200, first_seed: int = 0) -> None:
-    """Play many scenarios on a runtime; the first broken rule is shrunk and told as a story.
+    """Play many scenarios on a runtime; the first broken rule is shrunk and told as a story with a line to replay it.
 
-    Also holds it to determinism: the same scenario and seed, played again, give the same trace, byte for byte.
+    Also holds it to determinism (the same scenario and seed give the same trace, byte for byte), and to showing what
+    it did: a trace in which nothing was taken or carried out proves nothing, and is refused.
+
+    Raises AssertionError.
     """
+    carried_out = 0
     for seed in range(first_seed, first_seed + conversations):
-        scenario = seeded.scenario(seed)
+        token = Token(seed)
+        scenario = seeded_scenario(seed)
+        trace, found = _played(runtime, scenario, seed)
+        if found or trace is None:
+            raise AssertionError(_story(runtime, scenario, token, found))
+        carried_out += sum(entry.verb in (Verb.RAN, Verb.ASKED) for entry in trace.entries)
+        again = seed % _PLAYED_AGAIN_EVERY == first_seed % _PLAYED_AGAIN_EVERY
+        if again and runtime(scenario, seed).to_bytes() != trace.to_bytes():
+            raise AssertionError(f"seed {seed} gave another trace when played again\n{token.line}")
+    if conversations and not carried_out:
+        raise AssertionError("no trace says what was carried out: write entries with Verb.RAN and Verb.ASKED")
+
+
+def _played(runtime: Runtime, scenario: Scenario, seed: int) -> tuple[Trace | None, list[Violation]]:
+    """The trace and what is wrong with it; whatever the runtime raises is a finding too."""
+    try:
         trace = runtime(scenario, seed)
-        if violations(trace):
-            raise AssertionError(_story(runtime, scenario, seed))
-        if seed % 10 == first_seed % 10:
-            assert runtime(scenario, seed).to_bytes() == trace.to_bytes(), (
-                f"seed {seed} gave another trace when played again"
-            )
+    except Exception as error:  # noqa: BLE001 - whatever the code under test raises is the finding
+        return None, [Violation("no exception", f"the runtime raised {type(error).__name__}: {error}")]
+    return trace, [*_unseen(trace, scenario), *violations(trace)]
 
 
-def _story(runtime: Runtime, scenario: Scenario, seed: int) -> str:
-    smallest = shrink(scenario, lambda simpler: bool(violations(runtime(simpler, seed))))
-    trace = runtime(smallest, seed)
-    found = "\n".join(map(str, violations(trace)))
-    return f"{found}\n{trace.story()}\nplay it again with {smallest!r}, seed {seed}"
+def _unseen(trace: Trace, scenario: Scenario) -> list[Violation]:
+    """What makes a trace worthless: it is of another scenario, or empty."""
+    if trace.broken:
+        return []
+    starts = [entry.value for entry in trace.entries if isinstance(entry.value, RequestStarted)]
+    applied = [entry for entry in trace.entries if entry.verb is Verb.APPLIED]
+    if trace.scenario != scenario:
+        return [Violation("played", "the trace is of another scenario")]
+    if not starts:
+        return [Violation("played", "the trace has no RequestStarted: the scenario was not played")]
+    start = starts[0]
+    if (start.history, start.user, start.options) != (scenario.history, scenario.user, scenario.options):
+        return [Violation("played", "the request was started with another history, user message or options")]
+    if {offer.definition for offer in start.tools} != {offer.definition for offer in scenario.tools}:
+        return [Violation("played", "the request was started with other tools")]
+    lost = any(entry.verb is Verb.LOST for entry in trace.entries)
+    return [] if applied or lost else [Violation("played", "the session took no event: nothing was played")]
+
+
+def _story(runtime: Runtime, scenario: Scenario, token: Token, found: list[Violation]) -> str:
+    rules = {violation.invariant for violation in found}
+
+    def shows(simpler: Scenario) -> bool:
+        return bool(rules & {violation.invariant for violation in _played(runtime, simpler, token.seed)[1]})
+
+    path = shrink_path(scenario, shows)
+    trace, still = _played(runtime, follow(scenario, path), token.seed)
+    told = "\n".join(map(str, still))
+    story = trace.story() if trace is not None else f"no trace; the scenario is {follow(scenario, path)!r}"
+    return f"{told}\n{story}\n{Token(token.seed, path).line}"
+
+
+def replay(token: str, runtime: Runtime = drive) -> Trace:
+    """Play again what a failure named: `replay("2.17/4.0")`.
+
+    Raises UsageError for a token of another version of the generator, or one that is no token.
+    """
+    parsed = Token.parse(token)
+    return runtime(parsed.scenario, parsed.seed)

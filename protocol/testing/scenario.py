@@ -14,7 +14,7 @@ from callboard.protocol.ids import MessageId, RequestId, Tag, ToolName
 from callboard.protocol.model import FinishReason
 from callboard.protocol.options import RequestOptions, ToolOffer
 from callboard.protocol.policy import Decision
-from callboard.protocol.tools import Risk, ToolContract, ToolDefinition
+from callboard.protocol.tools import Isolation, Risk, ToolContract, ToolDefinition
 
 
 class ToolDoes(StrEnum):
@@ -30,7 +30,11 @@ class ToolDoes(StrEnum):
     VANISH = "vanish"
     """It never ends, and whoever should have ended it says nothing either."""
     STOPPED = "stopped"
-    """The dispatcher cancels it on its own account (the tool was withdrawn)."""
+    """The dispatcher cancels it on its own account while it runs."""
+    WITHDRAWN = "withdrawn"
+    """The dispatcher cancels it before it begins."""
+    REFUSE = "refuse"
+    """The dispatcher does not take it (overloaded): it fails without having begun."""
 
 
 class PersonDoes(StrEnum):
@@ -68,6 +72,8 @@ class PlannedCall:
     call_id: str = "c"
     does: ToolDoes = ToolDoes.COMPLETE
     seconds: float = 1.0
+    waits_seconds: float = 0.125
+    """In the dispatcher's queue, before its code begins."""
     person: PersonDoes = PersonDoes.GRANT
     person_seconds: float = 1.0
     doubled: bool = False
@@ -76,6 +82,8 @@ class PlannedCall:
     """One more answer comes long after the call has ended."""
     claimed_complete: bool = False
     """The adapter says that the arguments are complete, whatever they are."""
+    unfinished: bool = False
+    """The provider never finished the call, although its arguments can be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +99,26 @@ class PlannedTurn:
     output_tokens: int = 8
     doubled: bool = False
     late: bool = False
+    thinking: str = ""
+    """One block of reasoning with a signature, which must be replayed as it came."""
+    restarts: bool = False
+    """The stream begins again in the middle: what came before is void."""
+    counts_tokens: bool = True
+    """False: the provider reports no usage."""
+    charged: bool = False
+    """Where the call fails, it has cost tokens all the same."""
+    extra_cost: float = 0.0
+    """US dollars besides those for tokens (a server tool)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """How the journal behaves. Commands are carried out once the event they follow from is written."""
+
+    write_seconds: float = 0.0
+    full_from: float = 0.0
+    full_until: float = 0.0
+    """Between these times nothing can be written: writes wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +137,12 @@ class Scenario:
     """The dispatcher dies at these times."""
     foreign_at: tuple[float, ...] = ()
     """Events of another request arrive at these times."""
+    strays: tuple[tuple[float, int], ...] = ()
+    """At each time, one event of this request arrives that is not due: stale, early, in the wrong state. Which one, of
+    those that are possible then, the number says."""
+    jumps: tuple[tuple[float, float], ...] = ()
+    """At each first time the clock jumps forward by the second number of seconds (a suspended machine)."""
+    store: Store = Store()
     latency_seconds: float = 0.0
     """A slow consumer: each message to the session waits up to this long, by the seed."""
     request_id: RequestId = RequestId("r")
@@ -123,18 +157,32 @@ class Scenario:
 
 
 def offer(
-    name: str, decision: Decision = Decision.ALLOW, *, timeout_seconds: float = 5.0, idempotent: bool = False
+    name: str,
+    decision: Decision = Decision.ALLOW,
+    *,
+    timeout_seconds: float = 5.0,
+    idempotent: bool = False,
+    risk: Risk | None = None,
+    isolation: Isolation = Isolation.PROCESS,
 ) -> ToolOffer:
     """A tool on offer in a scenario."""
-    risk = Risk.WRITE if decision is Decision.ASK else Risk.READ
-    contract = ToolContract(risk=risk, timeout_seconds=timeout_seconds, idempotent=idempotent)
+    contract = ToolContract(
+        risk=risk or (Risk.WRITE if decision is Decision.ASK else Risk.READ),
+        timeout_seconds=timeout_seconds,
+        isolation=isolation,
+        idempotent=idempotent,
+    )
     return ToolOffer(ToolDefinition(ToolName(name), f"The tool {name}."), contract, decision)
 
 
-#: What scenarios draw from: a plain tool, an idempotent one, one that a person must allow, one that is denied.
+#: What scenarios draw from: tools of different deadlines, risks and isolation; idempotent or not; allowed, to be asked
+#: about, denied.
 STANDARD_TOOLS: tuple[ToolOffer, ...] = (
     offer("look"),
     offer("again", idempotent=True),
     offer("write", Decision.ASK),
     offer("never", Decision.DENY),
+    offer("quick", timeout_seconds=1.0, risk=Risk.NETWORK, isolation=Isolation.TASK),
+    offer("patient", timeout_seconds=600.0, idempotent=True, isolation=Isolation.THREAD),
+    offer("deploy", Decision.ASK, timeout_seconds=60.0, risk=Risk.EXECUTE),
 )

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, fields, replace
+from itertools import islice
 from typing import Any, TypeVar
 
+from callboard.protocol.errors import UsageError
 from callboard.protocol.options import RequestOptions
 from callboard.protocol.testing.scenario import PlannedCall, PlannedTurn, Scenario
 
@@ -20,15 +22,36 @@ _KEPT = frozenset({"tools", "tool", "turns", "calls", "options", "model", "reque
 _SOONER = (0.75, 1.25, 1.5, 2.25)
 
 
+Path = tuple[int, ...]
+"""Which of the simplifications was taken, time after time: with the scenario it began with, the whole story."""
+
+
 def shrink(scenario: Scenario, shows: Callable[[Scenario], bool]) -> Scenario:
     """The smallest scenario reached by single simplifications that all still show the fault."""
+    return follow(scenario, shrink_path(scenario, shows))
+
+
+def shrink_path(scenario: Scenario, shows: Callable[[Scenario], bool]) -> Path:
+    """The way to that smallest scenario."""
+    path: list[int] = []
     smaller = True
     while smaller:
         smaller = False
-        for candidate in simpler(scenario):
+        for index, candidate in enumerate(simpler(scenario)):
             if shows(candidate):
                 scenario, smaller = candidate, True
+                path.append(index)
                 break
+    return tuple(path)
+
+
+def follow(scenario: Scenario, path: Path) -> Scenario:
+    """The scenario at the end of a path. Raises UsageError when the path does not fit it."""
+    for index in path:
+        candidate = next(islice(simpler(scenario), index, None), None)
+        if candidate is None:
+            raise UsageError(f"there is no simplification {index} of this scenario: the token does not fit the seed")
+        scenario = candidate
     return scenario
 
 
@@ -75,7 +98,11 @@ def _plainer(data: _Data) -> Iterator[_Data]:
 
 
 def _nearer_to_nothing(value: Any) -> Iterator[Any]:
-    if isinstance(value, tuple) and value and isinstance(value[0], float):
-        yield from _shorter(value) if len(value) > 1 else ((sooner,) for sooner in _SOONER if sooner < value[0])
+    if isinstance(value, tuple) and len(value) > 1 and isinstance(value[0], float | tuple):
+        yield from _shorter(value)
+    elif isinstance(value, tuple) and value and isinstance(value[0], float):
+        yield from ((sooner,) for sooner in _SOONER if sooner < value[0])
+    elif isinstance(value, tuple) and value and isinstance(value[0], tuple):
+        yield from (((sooner, *value[0][1:]),) for sooner in _SOONER if sooner < value[0][0])
     elif type(value) is int and value > 1:
         yield 1

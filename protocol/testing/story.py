@@ -1,13 +1,17 @@
-"""A trace, read once: what the session was told, what it did each time, and what became of each call.
+"""A trace, read once: what the session was told and did, each model call, and the life of each tool call.
 
-Independent of the session's own bookkeeping on purpose: the invariants are checked against this reading.
+Independent of the session's own bookkeeping on purpose: the rules are checked against this reading.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import combinations
 from typing import Any, Final
+
+import orjson
 
 from callboard.protocol.commands import (
     AskApproval,
@@ -20,9 +24,12 @@ from callboard.protocol.commands import (
     StopModel,
     WithdrawApproval,
 )
-from callboard.protocol.content import AssistantMessage, Message, ToolCall, ToolMessage
+from callboard.protocol.content import Message, ToolCall, ToolMessage
 from callboard.protocol.events import (
     ApprovalDenied,
+    ApprovalGranted,
+    CancelRequested,
+    DeadlinePassed,
     Event,
     ModelFailed,
     ModelLost,
@@ -31,17 +38,26 @@ from callboard.protocol.events import (
     ToolCallCancelled,
     ToolCallCompleted,
     ToolCallFailed,
+    ToolCallStarted,
     ToolCallTimedOut,
     ToolsLost,
 )
-from callboard.protocol.ids import Tag
+from callboard.protocol.history import is_json_object
+from callboard.protocol.ids import Tag, ToolName
+from callboard.protocol.model import FinishReason, ModelResponse
+from callboard.protocol.options import ToolOffer
 from callboard.protocol.testing.trace import Trace, Verb
 
 #: The events that end a call.
 CALL_ENDINGS: Final = (ToolCallCompleted, ToolCallFailed, ToolCallTimedOut, ToolCallCancelled, ApprovalDenied)
+MODEL_ENDINGS: Final = (ModelResponded, ModelFailed, ModelLost)
+#: A turn that its provider stopped asks for nothing.
+STOPPED: Final = frozenset({FinishReason.CONTENT_FILTER, FinishReason.REFUSAL})
+#: A turn that ended so may have been cut in the middle of a call.
+CUT: Final = frozenset({FinishReason.LENGTH, FinishReason.ERROR})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Reaction:
     """One event that the session took (None: it was resumed), and the commands it gave."""
 
@@ -54,73 +70,215 @@ class Reaction:
 
 
 @dataclass(slots=True)
+class ModelRun:
+    """One CallModel: why it was given, how it ended, what was recorded of it."""
+
+    command: CallModel
+    reaction: Reaction
+    records_before: int
+    """Steps recorded before it was given."""
+    end: Reaction | None = None
+    """The reaction to its ModelResponded, ModelFailed or ModelLost."""
+    record: RecordStep | None = None
+
+    @property
+    def response(self) -> ModelResponse | None:
+        if self.end is None or not isinstance(self.end.event, ModelResponded) or self.end.event.response.error:
+            return None
+        return self.end.event.response
+
+
+@dataclass(slots=True)
+class CallRun:
+    """One tool call that was handed out: to the dispatcher, or to a person first."""
+
+    tag: Tag
+    name: ToolName
+    offer: ToolOffer | None
+    runs: list[tuple[float, RunTool]] = field(default_factory=list)
+    """Each RunTool and the `at` of the event it followed from."""
+    questions: int = 0
+    granted: bool = False
+    starts: int = 0
+    states: list[tuple[str, str, str]] = field(default_factory=list)
+    """The rows of the call table that it went through: state, event, next state."""
+    state: str = "requested"
+    ending: Event | None = None
+    """The event that ended it."""
+    closed_by: Reaction | None = None
+    """The reaction in which the session itself ended it."""
+
+    def enter(self, event: Event, state: str) -> None:
+        self.states.append((self.state, type(event).__name__, state))
+        self.state = state
+
+    @property
+    def open(self) -> bool:
+        return self.state in ("awaiting_approval", "sent", "running")
+
+
+_END_STATES: Final = {
+    ToolCallCompleted: "completed",
+    ToolCallFailed: "failed",
+    ToolCallTimedOut: "timed_out",
+    ToolCallCancelled: "cancelled",
+    ApprovalDenied: "denied",
+}
+
+
 class Story:
     """A trace by reactions; `start` is None when the request never began."""
 
-    trace: Trace
-    reactions: list[Reaction]
-    start: RequestStarted | None
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        self.reactions: list[Reaction] = []
+        self.start: RequestStarted | None = None
+        self.models: list[ModelRun] = []
+        self.calls: dict[Tag, CallRun] = {}
+        self.records: list[RecordStep] = []
+        self.offers: dict[ToolName, ToolOffer] = {}
+        self.pairs: Counter[tuple[str, str]] = Counter()
+        """States of calls that were open side by side, sorted."""
+        self._current: list[CallRun] = []
+        self._finish: tuple[float, Finish] | None = None
+        self._read()
 
     @classmethod
     def of(cls, trace: Trace) -> Story:
-        reactions: list[Reaction] = []
-        start: RequestStarted | None = None
-        for entry in trace.entries:
+        return cls(trace)
+
+    # Reading.
+
+    def _read(self) -> None:
+        for entry in self.trace.entries:
             value: Any = entry.value
             if entry.verb is Verb.GAVE:
-                reactions[-1].commands.append(value)
-            elif entry.verb is not Verb.REFUSED:
-                reactions.append(Reaction(entry.at, value))
-                start = value if isinstance(value, RequestStarted) else start
-        return cls(trace, reactions, start)
+                self.reactions[-1].commands.append(value)
+            elif entry.verb in (Verb.APPLIED, Verb.RESUMED):
+                self.reactions.append(Reaction(entry.at, value))
+        for reaction in self.reactions:
+            if reaction.event is not None:
+                self._hear(reaction, reaction.event)
+                for command in reaction.commands:
+                    self._see(reaction, reaction.event, command)
+                self._close_unanswered(reaction, reaction.event)
+                self._count_pairs()
+            elif reaction.given(Finish) and self._finish is None:
+                self._finish = reaction.at, reaction.given(Finish)[0]
+
+    def _hear(self, reaction: Reaction, event: Event) -> None:
+        call = self.calls.get(event.tag)
+        if isinstance(event, RequestStarted):
+            self.start = event
+            self.offers = {offer.definition.name: offer for offer in event.tools}
+        elif isinstance(event, MODEL_ENDINGS):
+            if self.models and self.models[-1].command.tag == event.tag:
+                self.models[-1].end = reaction
+        elif call is None:
+            return
+        elif isinstance(event, CALL_ENDINGS):
+            if call.open:
+                call.enter(event, _END_STATES[type(event)])
+            call.ending = call.ending or event
+        elif isinstance(event, ToolCallStarted):
+            call.starts += 1
+            call.enter(event, "running")
+        elif isinstance(event, ApprovalGranted):
+            call.granted = True
+
+    def _see(self, reaction: Reaction, event: Event, command: Command) -> None:
+        match command:
+            case CallModel():
+                self.models.append(ModelRun(command, reaction, len(self.records)))
+                self._current = []
+            case RunTool():
+                call = self._call(command)
+                call.runs.append((event.at, command))
+                call.enter(event, "sent")
+            case AskApproval():
+                call = self._call(command)
+                call.questions += 1
+                call.enter(event, "awaiting_approval")
+            case RecordStep():
+                self.records.append(command)
+                for model in self.models[-1:]:
+                    if model.command.tag == command.tag:
+                        model.record = command
+            case Finish() if self._finish is None:
+                self._finish = reaction.at, command
+            case CancelTool() | WithdrawApproval():
+                self._close(self.calls.get(command.tag), reaction, event)
+
+    def _call(self, command: RunTool | AskApproval) -> CallRun:
+        if command.tag not in self.calls:
+            self.calls[command.tag] = CallRun(command.tag, command.name, self.offers.get(command.name))
+            self._current.append(self.calls[command.tag])
+        return self.calls[command.tag]
+
+    def _close_unanswered(self, reaction: Reaction, event: Event) -> None:
+        """Calls that were not handed out again after their holder was lost have been ended by the session."""
+        if isinstance(event, ToolsLost):
+            again = {command.tag for kind in (RunTool, AskApproval) for command in reaction.given(kind)}
+            for call in self.calls.values():
+                if call.open and call.tag not in again and call.tag.step == event.tag.step:
+                    self._close(call, reaction, event)
+
+    @staticmethod
+    def _close(call: CallRun | None, reaction: Reaction, event: Event) -> None:
+        if call is not None and call.open:
+            states = {CancelRequested: "cancelled", DeadlinePassed: "timed_out"}
+            call.enter(event, states.get(type(event), "failed"))
+            call.closed_by = reaction
+
+    def _count_pairs(self) -> None:
+        states = sorted(call.state for call in self._current if call.open)
+        self.pairs.update(set(combinations(states, 2)))
+
+    # What was read.
 
     def events(self, *kinds: type[Any]) -> Iterator[Any]:
         """The events of these kinds that the session took."""
         return (reaction.event for reaction in self.reactions if isinstance(reaction.event, kinds))
 
     def given(self, kind: type[Any]) -> list[Any]:
-        """All commands of a kind; those that a resumed session gives out anew are left out."""
+        """All commands of a kind; those that a resumed session gives out again are left out."""
         return [
             command for reaction in self.reactions if reaction.event is not None for command in reaction.given(kind)
         ]
 
     def finish(self) -> tuple[float, Finish] | None:
         """When and how the request ended."""
-        for reaction in self.reactions:
-            for command in reaction.given(Finish):
-                return reaction.at, command
-        return None
+        return self._finish
+
+    @property
+    def deadline(self) -> float:
+        """When the request must have ended."""
+        assert self.start is not None
+        return self.start.at + self.start.options.timeout_seconds
+
+    def latest(self, due: float) -> float:
+        """When something due then is noticed at the latest: session or journal are slow, or the clock has jumped."""
+        due += self.trace.scenario.latency_seconds + self.trace.lag_seconds
+        for at, seconds in sorted(self.trace.scenario.jumps):
+            due = at + seconds if at <= due < at + seconds else due
+        return due + 0.01
 
     def shown_and_kept(self) -> Iterator[tuple[str, tuple[Message, ...]]]:
         """Every history that somebody gets to see: each model call's, and the conversation after each step."""
         if self.start is None:
             return
         kept: tuple[Message, ...] = (*self.start.history, self.start.user)
-        for reaction in self.reactions:
-            if reaction.event is None:
-                continue
-            for command in reaction.commands:
-                if isinstance(command, CallModel):
-                    yield f"the messages of model call {command.tag.step}", command.request.messages
-                elif isinstance(command, RecordStep):
-                    kept += command.messages
-                    yield f"the conversation after step {command.tag.step}", kept
-
-    def asked(self) -> dict[Tag, ToolCall]:
-        """Every call as it stands in the history, by its tag."""
-        return {
-            record.tag.for_call(call.call_id): call
-            for record in self.given(RecordStep)
-            for message in record.messages
-            if isinstance(message, AssistantMessage)
-            for call in message.tool_calls
-        }
+        for model in self.models:
+            yield f"the messages of model call {model.command.tag.step}", model.command.request.messages
+        for record in self.records:
+            kept += record.messages
+            yield f"the conversation after step {record.tag.step}", kept
 
     def results(self) -> list[tuple[Tag, ToolMessage]]:
         """Every result that was recorded, by its call's tag."""
         return [
             (record.tag.for_call(message.call_id), message)
-            for record in self.given(RecordStep)
+            for record in self.records
             for message in record.messages
             if isinstance(message, ToolMessage)
         ]
@@ -141,27 +299,29 @@ class OpenWork:
         if isinstance(event, CALL_ENDINGS):
             self.running.discard(event.tag)
             self.waiting.discard(event.tag)
+        elif isinstance(event, ApprovalGranted):
+            self.waiting.discard(event.tag)
         elif isinstance(event, ToolsLost):
             self.running.clear()
             self.waiting.clear()
-        elif event.tag == self.model and isinstance(event, ModelResponded | ModelFailed | ModelLost):
+        elif event.tag == self.model and isinstance(event, MODEL_ENDINGS):
             self.model = None
 
     def see(self, command: Command) -> None:
         """What a command opens or closes."""
-        if isinstance(command, RunTool):
-            self.waiting.discard(command.tag)
-            self.running.add(command.tag)
-        elif isinstance(command, AskApproval):
-            self.waiting.add(command.tag)
-        elif isinstance(command, CancelTool):
-            self.running.discard(command.tag)
-        elif isinstance(command, CallModel):
-            self.model = command.tag
-        elif isinstance(command, WithdrawApproval):
-            self.waiting.discard(command.tag)
-        elif isinstance(command, StopModel):
-            self.model = None
+        match command:
+            case RunTool():
+                self.running.add(command.tag)
+            case AskApproval():
+                self.waiting.add(command.tag)
+            case CancelTool():
+                self.running.discard(command.tag)
+            case WithdrawApproval():
+                self.waiting.discard(command.tag)
+            case CallModel():
+                self.model = command.tag
+            case StopModel():
+                self.model = None
 
     @property
     def calls(self) -> set[Tag]:
@@ -171,3 +331,15 @@ class OpenWork:
 def responses(story: Story) -> dict[int, ModelResponded]:
     """The model's answers, by step."""
     return {event.tag.step: event for event in story.events(ModelResponded)}
+
+
+def is_whole(call: ToolCall) -> bool:
+    """Whether a call may be run: the provider finished it, and its arguments are a JSON object."""
+    return call.complete and is_json_object(call.arguments)
+
+
+def signature(call: ToolCall) -> tuple[str, str]:
+    """What makes two calls the same: the tool and its arguments, however they were written."""
+    if not is_whole(call):
+        return call.name, call.arguments
+    return call.name, orjson.dumps(orjson.loads(call.arguments), option=orjson.OPT_SORT_KEYS).decode()

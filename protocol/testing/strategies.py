@@ -5,26 +5,17 @@ They shrink towards the plain: no fault, one call, one turn.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from hypothesis import strategies as st
 
-from callboard.protocol.content import (
-    AssistantMessage,
-    Message,
-    Replay,
-    SystemMessage,
-    Text,
-    Thinking,
-    ToolCall,
-    ToolMessage,
-    UserMessage,
-)
+from callboard.protocol.content import Message, Replay
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.ids import CallId, ToolName
 from callboard.protocol.model import FinishReason, Usage
-from callboard.protocol.options import RequestOptions, ToolFallback
+from callboard.protocol.options import RequestOptions
 from callboard.protocol.stream import (
     Done,
     Error,
@@ -35,24 +26,11 @@ from callboard.protocol.stream import (
     ToolCallDelta,
     ToolCallStart,
 )
-from callboard.protocol.testing.scenario import (
-    STANDARD_TOOLS,
-    ModelDoes,
-    PersonDoes,
-    PlannedCall,
-    PlannedTurn,
-    Scenario,
-    ToolDoes,
-)
-
-#: Larger than nearly all real requests, small enough to be played by the thousand.
-MAX_TURNS: Final = 6
-MAX_PARALLEL_CALLS: Final = 8
+from callboard.protocol.testing import generator
+from callboard.protocol.testing.scenario import STANDARD_TOOLS, PlannedCall, PlannedTurn, Scenario, ToolDoes
 
 _NAMES: Final = tuple(offer.definition.name for offer in STANDARD_TOOLS)
-#: Few ids and arguments, so that they collide; "" and "{..." are what sloppy servers send.
-_CALL_IDS: Final = ("a", "b", "c", "d", "")
-_ARGUMENTS: Final = ("{}", '{"x":1}', '{"x":2}', '{ "x": 1 }', '{"x":', "[1]", "")
+_Item = TypeVar("_Item")
 
 
 def texts(max_size: int = 20) -> st.SearchStrategy[str]:
@@ -75,43 +53,38 @@ def replays() -> st.SearchStrategy[Replay | None]:
     return st.none() | st.builds(Replay, st.sampled_from(("anthropic", "gemini", "openai-responses")), data)
 
 
-# Histories.
+# The one generator, with Hypothesis to choose.
 
 
-def _results() -> st.SearchStrategy[str]:
-    return texts() | st.just("x" * 1_500)
+class _Drawn:
+    """Decisions drawn by Hypothesis, which can make them smaller."""
+
+    def __init__(self, draw: st.DrawFn) -> None:
+        self._draw = draw
+
+    def pick(self, options: Sequence[_Item]) -> _Item:
+        return self._draw(st.sampled_from(options))
+
+    def number(self, low: int, high: int) -> int:
+        return self._draw(st.integers(low, high))
+
+    def text(self) -> str:
+        return self._draw(texts())
 
 
-@st.composite
-def _exchange(draw: st.DrawFn) -> list[Message]:
-    names = draw(st.lists(st.sampled_from(_NAMES), max_size=3))
-    parts: list[Any] = [Text(draw(texts()) or "x", draw(replays()))]
-    if draw(st.booleans()):
-        parts.insert(0, Thinking(draw(texts()), draw(replays())))
-    calls = [
-        ToolCall(CallId(f"h{index}"), name, draw(st.sampled_from(_ARGUMENTS[:3]))) for index, name in enumerate(names)
-    ]
-    results = [ToolMessage(call.call_id, call.name, draw(_results()), draw(st.booleans())) for call in calls]
-    messages: list[Message] = [UserMessage.of(draw(texts())), AssistantMessage((*parts, *calls)), *results]
-    noted = draw(st.booleans())
-    if results and noted:
-        messages.append(SystemMessage("a note after the results"))
-    return messages
+def _drawn(make: Callable[..., _Item], *arguments: Any, **named: Any) -> st.SearchStrategy[_Item]:
+    """What a function of the generator makes, as a strategy."""
+
+    @st.composite
+    def strategy(draw: st.DrawFn) -> _Item:
+        return make(_Drawn(draw), *arguments, **named)
+
+    return strategy()
 
 
 def histories(max_exchanges: int = 4) -> st.SearchStrategy[tuple[Message, ...]]:
-    """Conversations that are legal for every provider."""
-    return st.lists(_exchange(), max_size=max_exchanges).map(
-        lambda exchanges: tuple(message for exchange in exchanges for message in exchange)
-    )
-
-
-# What model, tools and people will do.
-
-
-def seconds(longest: float = 12.0) -> st.SearchStrategy[float]:
-    """Virtual durations, in quarters: equal times are likely, and so are both sides of a 5 s deadline."""
-    return st.integers(1, int(longest * 4)).map(lambda quarters: quarters / 4)
+    """Conversations that are legal for every provider: also with a leading system message, and with old tool calls."""
+    return _drawn(generator.draw_history, max_exchanges)
 
 
 def tool_outcomes() -> st.SearchStrategy[ToolDoes]:
@@ -120,75 +93,30 @@ def tool_outcomes() -> st.SearchStrategy[ToolDoes]:
 
 
 def planned_calls() -> st.SearchStrategy[PlannedCall]:
-    """A call with its fate; one in eight names no tool that exists."""
-    return st.builds(
-        PlannedCall,
-        st.sampled_from((*_NAMES, *_NAMES, ToolName("nowhere"))),
-        st.sampled_from(_ARGUMENTS),
-        st.sampled_from(_CALL_IDS),
-        tool_outcomes(),
-        seconds(),
-        st.sampled_from(PersonDoes),
-        seconds(),
-        st.booleans(),
-        st.booleans(),
-        st.booleans(),
-    )
+    """A call with its fate; some name no tool that exists."""
+    return _drawn(generator.draw_call)
 
 
-def model_turns(max_calls: int = MAX_PARALLEL_CALLS) -> st.SearchStrategy[PlannedTurn]:
-    """A turn of the model with its fate; every finish reason with any content."""
-    return st.builds(
-        PlannedTurn,
-        st.sampled_from(("", "let me look")),
-        st.lists(planned_calls(), max_size=max_calls).map(tuple),
-        st.none() | st.sampled_from(FinishReason),
-        st.sampled_from((*[ModelDoes.ANSWER] * 8, *ModelDoes)),
-        seconds(),
-        st.sampled_from((1, 8, 40)),
-        st.booleans(),
-        st.booleans(),
-    )
+def model_turns(max_calls: int = generator.MAX_PARALLEL_CALLS) -> st.SearchStrategy[PlannedTurn]:
+    """A turn of the model with its fate."""
+    return _drawn(generator.draw_turn, max_calls)
 
 
 def request_options() -> st.SearchStrategy[RequestOptions]:
-    """Options with any mixture of limits, tight enough to be met."""
-    return st.builds(
-        RequestOptions,
-        model=st.just("sim/model"),
-        system_prompt=st.sampled_from(("", "be brief")),
-        timeout_seconds=st.sampled_from((1_800.0, 120.0, 20.0, 6.0)),
-        max_steps=st.sampled_from((32, 3, 1)),
-        token_budget=st.none() | st.integers(10, 3_000),
-        cost_budget=st.none() | st.sampled_from((0.01, 0.1, 1.0)),
-        input_price=st.none() | st.just(1e-5),
-        output_price=st.none() | st.just(1e-4),
-        context_tokens=st.none() | st.integers(50, 1_500),
-        tool_fallback=st.sampled_from(ToolFallback),
-        repeated_call_limit=st.sampled_from((3, 2, 1)),
-        max_step_retries=st.sampled_from((2, 0, 1)),
-    )
+    """Options of a request: mostly generous, sometimes any mixture of tight limits."""
+    return _drawn(generator.draw_options)
 
 
-def moments(longest: float = 30.0) -> st.SearchStrategy[tuple[float, ...]]:
-    """At most two times at which something is done to a request."""
-    return st.lists(seconds(longest), max_size=2).map(tuple)
+def scenarios(
+    max_turns: int = generator.MAX_TURNS, max_calls: int = generator.MAX_PARALLEL_CALLS, *, restarts: bool = True
+) -> st.SearchStrategy[Scenario]:
+    """Whole requests with every kind of fault; `restarts` also lets the process die and its journal be slow."""
+    return _drawn(generator.draw_scenario, max_turns=max_turns, max_calls=max_calls, restarts=restarts)
 
 
-def scenarios(max_turns: int = MAX_TURNS, max_calls: int = MAX_PARALLEL_CALLS) -> st.SearchStrategy[Scenario]:
-    """Whole requests with every kind of fault, under the standard tools."""
-    return st.builds(
-        Scenario,
-        turns=st.lists(model_turns(max_calls), max_size=max_turns).map(tuple),
-        history=histories(2),
-        options=request_options(),
-        tools=st.just(STANDARD_TOOLS),
-        cancel_at=st.none() | seconds(30.0),
-        restart_at=moments(),
-        tools_lost_at=moments(),
-        foreign_at=moments(),
-        latency_seconds=st.sampled_from((0.0, 0.5)),
-    )
+def seconds(longest: float = 12.0) -> st.SearchStrategy[float]:
+    """Virtual durations, in quarters: equal times are likely, and so are both sides of a deadline."""
+    return st.integers(1, int(longest * 4)).map(lambda quarters: quarters / 4)
 
 
 # Streams and bytes, for adapters.

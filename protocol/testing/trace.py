@@ -21,8 +21,14 @@ class Verb(StrEnum):
     """The session refused it: a dead letter, with the reason in `note`."""
     GAVE = "gave"
     """The session gave this command, in answer to the last applied event (or when it was resumed)."""
+    RAN = "ran"
+    """This RunTool was carried out: the tool's code began."""
+    ASKED = "asked"
+    """This CallModel or AskApproval was carried out: the model, or the person, was asked."""
     RESUMED = "resumed"
     """The process died, and the session was rebuilt from its journal."""
+    LOST = "lost"
+    """The process died before this event was written: it did not happen. The reason is in `note`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +52,10 @@ class Trace:
     sent: int = 0
     queued: int = 0
     ended_at: float = 0.0
+    lag_seconds: float = 0.0
+    """The longest that a command waited for the journal before it was carried out."""
     broken: str = ""
-    """The session went against its own table here, and the run stopped."""
+    """The code under test raised this, or went against its own table, and the run stopped."""
     session: Any = None
     """The session as it was at the end, where the driver can see it (I8 compares it with its replay)."""
 
@@ -72,7 +80,15 @@ class Trace:
         """The trace as a person reads it: one short line for each event and command."""
         lines = [f"seed {self.seed}, {self.steps} steps"]
         for entry in self.entries:
-            sign = {Verb.APPLIED: "->", Verb.REFUSED: "!!", Verb.GAVE: "   <-", Verb.RESUMED: "**"}[entry.verb]
+            sign = {
+                Verb.APPLIED: "->",
+                Verb.REFUSED: "!!",
+                Verb.GAVE: "   <-",
+                Verb.RAN: "   >>",
+                Verb.ASKED: "   >>",
+                Verb.RESUMED: "**",
+                Verb.LOST: "xx",
+            }[entry.verb]
             told = describe(entry.value) if entry.value is not None else "restarted from the journal"
             lines.append(f"{entry.at:9.3f} {sign} {told}" + (f"   [{entry.note}]" if entry.note else ""))
         return "\n".join(lines)

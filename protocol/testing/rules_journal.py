@@ -1,4 +1,4 @@
-"""I8: the journal alone rebuilds the session, and every prefix of it recovers to a legal state."""
+"""The rules about crashes: the journal rebuilds the session, and a resumed session forgets and repeats nothing."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from enum import Enum
 from typing import Any
 
 from callboard.protocol.codec import decode_event, encode_event
-from callboard.protocol.commands import Command, RunTool
+from callboard.protocol.commands import Command, Finish, RecordStep, SetTimer
 from callboard.protocol.errors import ProtocolError
-from callboard.protocol.events import Event, ModelStreamed, ToolCallStarted
+from callboard.protocol.events import Event, ModelLost, ModelStreamed, ToolsLost
 from callboard.protocol.ids import Tag
 from callboard.protocol.session import Session
 from callboard.protocol.states import RequestState
-from callboard.protocol.testing.story import Story
+from callboard.protocol.testing.mutation import MutatedSession
+from callboard.protocol.testing.story import OpenWork, Reaction, Story
 
 #: Recovering every prefix is quadratic; longer journals are probed at this many places.
 PROBES = 4
@@ -21,7 +22,6 @@ PROBES = 4
 
 def replay_faults(story: Story) -> Iterator[str]:
     """I8, by bytes: what the journal holds is what it gives back."""
-    yield from _run_again(story)
     try:
         yield from _replay(story)
     except (ProtocolError, AssertionError) as error:
@@ -48,23 +48,6 @@ def _replay(story: Story) -> Iterator[str]:
         yield from _recovers(kind.replay(journal[:size]), journal, size)
 
 
-def _run_again(story: Story) -> Iterator[str]:
-    """What had begun is run again only if its tool says that this does no harm, and then under the same effect id."""
-    harmless = (
-        {offer.definition.name for offer in story.start.tools if offer.contract.idempotent} if story.start else set()
-    )
-    begun: set[Tag] = set()
-    effects: dict[Tag, str] = {}
-    for reaction in story.reactions:
-        if isinstance(reaction.event, ToolCallStarted):
-            begun.add(reaction.event.tag)
-        for command in reaction.given(RunTool):
-            if command.tag in begun and command.name not in harmless:
-                yield f"call {command.tag} had begun, and {command.name} was run again"
-            if effects.setdefault(command.tag, command.effect_id) != command.effect_id:
-                yield f"call {command.tag} was run again under another effect id"
-
-
 def journalled(story: Story) -> list[tuple[Event, list[Command]]]:
     """What survives of a run, and what followed live: deltas not yet written are lost when the process dies."""
     lived: list[tuple[Event, list[Command]]] = []
@@ -87,7 +70,9 @@ def _recovers(session: Any, journal: list[Event], size: int) -> Iterator[str]:
 
 
 def fingerprint(value: Any) -> Any:
-    """Everything a session holds, as plain values that can be compared."""
+    """Everything a session holds, as plain values that can be compared; of a mutated one, what is behind the fault."""
+    if isinstance(value, MutatedSession):
+        value = value.behind
     if isinstance(value, dict):
         return {key: fingerprint(item) for key, item in value.items()}
     if isinstance(value, list) and all(isinstance(item, str) for item in value):
@@ -110,3 +95,53 @@ def _difference(live: Any, again: Any, where: str = "session") -> str:
             if live.get(key) != again.get(key):
                 return _difference(live.get(key), again.get(key), f"{where}.{key}")
     return f"{where} is {live!r:.80}, replayed {again!r:.80}"
+
+
+# I26.
+
+
+def resumes(story: Story) -> Iterator[str]:
+    """I26: a resumed session gives every record and the request's timer, and says what was lost; nothing else.
+
+    It begins no work of its own: that follows from the loss. A session that had ended gives its end once more.
+    """
+    recorded: list[RecordStep] = []
+    work = OpenWork()
+    end: Finish | None = None
+    for index, reaction in enumerate(story.reactions):
+        if reaction.event is not None:
+            work.hear(reaction.event)
+            for command in reaction.commands:
+                work.see(command)
+            recorded += reaction.given(RecordStep)
+            end = end or next(iter(reaction.given(Finish)), None)
+            continue
+        yield from _wrong_resume(story, reaction, recorded, end)
+        after = story.reactions[index + 1 : index + 2]
+        if after and after[0].event is None:
+            continue  # it died once more, before what it was told was written
+        following = after[0].event if after else None
+        if end is None and work.model is not None and not _is_loss(following, ModelLost, work.model):
+            yield f"model call {work.model.step} was lost in a crash, and the session was not told"
+        if end is None and work.calls and not _is_loss(following, ToolsLost, next(iter(work.calls))):
+            yield f"{len(work.calls)} calls were lost in a crash, and the session was not told"
+
+
+def _is_loss(event: Event | None, kind: type[ModelLost | ToolsLost], tag: Tag) -> bool:
+    return isinstance(event, kind) and event.tag == tag.at_step(tag.step)
+
+
+def _wrong_resume(story: Story, reaction: Reaction, recorded: list[RecordStep], end: Finish | None) -> Iterator[str]:
+    if reaction.given(RecordStep) != recorded:
+        yield f"resumed with {len(reaction.given(RecordStep))} records, {len(recorded)} were made"
+    if end is not None:
+        if reaction.given(Finish) != [end]:
+            yield "resumed after its end, it does not give the same end"
+        return
+    others = {type(command).__name__ for command in reaction.commands} - {"RecordStep", "SetTimer"}
+    if others:
+        yield f"resumed with {', '.join(sorted(others))}"
+    timers = [(command.tag, command.at) for command in reaction.given(SetTimer)]
+    begun = story.start is not None and reaction is not story.reactions[0]
+    if begun and story.start is not None and timers != [(story.start.tag, story.deadline)]:
+        yield f"resumed with the timers {timers}, the request's deadline is {story.deadline:g}"

@@ -1,0 +1,168 @@
+"""What must follow from a model's answer, as docs/protocol.md says it: a second reading, made for the rules alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum, auto
+from functools import lru_cache
+from typing import Final
+
+from callboard.protocol.content import AssistantPart, Text, ToolCall
+from callboard.protocol.errors import ErrorKind
+from callboard.protocol.events import ModelFailed, ModelLost, ModelResponded
+from callboard.protocol.ids import ToolName
+from callboard.protocol.limits import MAX_CALLS_PER_STEP
+from callboard.protocol.model import FinishReason, ModelResponse
+from callboard.protocol.options import ToolFallback, ToolOffer
+from callboard.protocol.policy import Decision
+from callboard.protocol.testing.story import CUT, STOPPED, ModelRun, Story, is_whole, signature
+from callboard.protocol.tools import FailureCode
+
+
+class Follows(Enum):
+    """What a model call leads to."""
+
+    ANSWER = auto()
+    CALLS = auto()
+    GO_ON = auto()
+    """The provider paused: the turn is recorded and sent back."""
+    AGAIN = auto()
+    WITHOUT_TOOLS = auto()
+    FAIL = auto()
+
+
+_ASKED_AGAIN: Final = frozenset({ErrorKind.TRUNCATED, ErrorKind.MALFORMED_TOOL_CALL})
+_BY_DECISION: Final = {Decision.ALLOW: "run", Decision.ASK: "ask"}
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedCall:
+    """One call of a turn: handed out ("run", "ask"), or ended at once with a failure code."""
+
+    call: ToolCall
+    offer: ToolOffer | None
+    begins: str = ""
+    code: FailureCode | None = None
+
+
+@dataclass(slots=True)
+class ExpectedTurn:
+    """What must follow from the end of one model call."""
+
+    model: ModelRun
+    follows: Follows
+    retries: int
+    """How often this step had been asked again when this call was made."""
+    calls: list[ExpectedCall]
+    loops: bool = False
+    """A repeated call ends the run."""
+    steps: int = 1
+    """Steps begun so far, this one included: repeated tries are one step."""
+
+    @property
+    def taken(self) -> bool:
+        """Whether the turn becomes part of the history."""
+        return self.follows in (Follows.ANSWER, Follows.CALLS, Follows.GO_ON)
+
+
+@lru_cache(maxsize=1)
+def expected_turns(story: Story) -> tuple[ExpectedTurn, ...]:
+    """One for each model call that ended, in their order. Several rules ask; a story does not change."""
+    return tuple(_expected_turns(story))
+
+
+def _expected_turns(story: Story) -> Iterator[ExpectedTurn]:
+    if story.start is None:
+        return
+    options = story.start.options
+    offers = dict(story.offers)
+    retries, steps, again = 0, 0, False
+    repeats: Counter[tuple[str, str]] = Counter()
+    for model in story.models:
+        steps += not again
+        if model.end is None:
+            return
+        follows = _follows(story, model, offers, may_retry=retries < options.max_step_retries)
+        turn = ExpectedTurn(model, follows, retries, [], steps=steps)
+        if follows is Follows.WITHOUT_TOOLS:
+            offers = {}
+        again = follows in (Follows.AGAIN, Follows.WITHOUT_TOOLS)
+        retries = retries + (follows is Follows.AGAIN) if again else 0
+        if follows is Follows.CALLS and model.response is not None:
+            calls = model.response.tool_calls
+            found = [signature(call) for call in calls]
+            repeats = Counter({one: repeats[one] + 1 for one in set(found)})
+            turn.loops = _expect_calls(turn, calls, offers, repeats, options.repeated_call_limit)
+        yield turn
+
+
+def _follows(story: Story, model: ModelRun, offers: dict[ToolName, ToolOffer], *, may_retry: bool) -> Follows:
+    assert story.start is not None
+    assert model.end is not None
+    event = model.end.event
+    again = Follows.AGAIN if may_retry else Follows.FAIL
+    if isinstance(event, ModelLost):
+        return again
+    error = event.error if isinstance(event, ModelFailed) else None
+    if isinstance(event, ModelResponded):
+        error = event.response.error
+    if error is not None:
+        fallback = story.start.options.tool_fallback is ToolFallback.RETRY_WITHOUT_TOOLS
+        if error.kind is ErrorKind.TOOLS_UNSUPPORTED and offers and fallback:
+            return Follows.WITHOUT_TOOLS
+        return again if error.kind in _ASKED_AGAIN else Follows.FAIL
+    assert isinstance(event, ModelResponded)
+    return _follows_turn(event.response, again)
+
+
+def _follows_turn(response: ModelResponse, again: Follows) -> Follows:
+    reason = response.finish_reason
+    calls = () if reason in STOPPED else response.tool_calls
+    if len(calls) > MAX_CALLS_PER_STEP:
+        return again
+    if calls:
+        cut = reason in CUT and not all(is_whole(call) for call in calls)
+        return Follows.AGAIN if cut and again is Follows.AGAIN else Follows.CALLS
+    if reason is FinishReason.PAUSE and any(map(is_kept, response.parts)):
+        return Follows.GO_ON
+    if reason is FinishReason.CONTENT_FILTER:
+        return Follows.FAIL
+    if reason is FinishReason.REFUSAL:
+        return Follows.ANSWER if response.text else Follows.FAIL
+    return Follows.ANSWER if response.text and reason is not FinishReason.ERROR else again
+
+
+def is_kept(part: AssistantPart) -> bool:
+    """Whether a part of a turn belongs into the history: empty texts without provider data do not."""
+    return not isinstance(part, Text) or bool(part.text) or part.replay is not None
+
+
+def _expect_calls(
+    turn: ExpectedTurn,
+    calls: tuple[ToolCall, ...],
+    offers: dict[ToolName, ToolOffer],
+    repeats: Counter[tuple[str, str]],
+    limit: int,
+) -> bool:
+    counts = [repeats[signature(call)] if limit else 0 for call in calls]
+    loops = bool(limit) and max(counts) > limit
+    for call, count in zip(calls, counts, strict=True):
+        offer = offers.get(call.name)
+        if limit and count >= limit:
+            turn.calls.append(ExpectedCall(call, offer, code=FailureCode.REPEATED))
+        elif loops:
+            turn.calls.append(ExpectedCall(call, offer, code=FailureCode.CANCELLED))
+        else:
+            turn.calls.append(_expect_call(call, offer))
+    return loops
+
+
+def _expect_call(call: ToolCall, offer: ToolOffer | None) -> ExpectedCall:
+    if offer is None:
+        return ExpectedCall(call, None, code=FailureCode.UNKNOWN_TOOL)
+    if not is_whole(call):
+        return ExpectedCall(call, offer, code=FailureCode.INCOMPLETE_CALL)
+    begins = _BY_DECISION.get(offer.decision, "")
+    return ExpectedCall(call, offer, begins, None if begins else FailureCode.DENIED)

@@ -1,0 +1,268 @@
+"""The one generator of scenarios. What it chooses from is given: a seed, or Hypothesis.
+
+A seed is all that one must write down to see a scenario again, as long as the generator is the same: `VERSION` says
+which one it is. Choices are ordered from the plain to the odd, so that Hypothesis shrinks towards the plain.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final, Protocol, TypeVar
+
+from callboard.protocol.content import (
+    AssistantMessage,
+    AssistantPart,
+    Message,
+    Replay,
+    SystemMessage,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolMessage,
+    UserMessage,
+)
+from callboard.protocol.ids import CallId, ToolName
+from callboard.protocol.model import FinishReason, Sampling, ToolChoice, ToolChoiceMode
+from callboard.protocol.options import RequestOptions, ToolFallback, ToolOffer
+from callboard.protocol.testing.scenario import (
+    STANDARD_TOOLS,
+    ModelDoes,
+    PersonDoes,
+    PlannedCall,
+    PlannedTurn,
+    Scenario,
+    Store,
+    ToolDoes,
+)
+
+#: Raise it whenever the same seed gives another scenario: an old seed is then refused instead of telling another story.
+VERSION: Final = 2
+
+MAX_TURNS: Final = 12
+MAX_PARALLEL_CALLS: Final = 8
+#: Few ids and arguments, so that they collide; "" and '{"x":' are what sloppy servers send.
+CALL_IDS: Final = ("a", "b", "c", "d", "e", "")
+GOOD_ARGUMENTS: Final = ('{"x":1}', "{}", '{ "x": 1 }', '{"x":2}', '{"x":3}', '{"x":4}')
+BAD_ARGUMENTS: Final = ('{"x":', "[1]", "")
+#: Most calls are of tools that simply run; "nowhere" is not on offer.
+_TOOLS: Final = tuple(
+    ToolName(name) for name in ("look", "look", "again", "write", "quick", "patient", "deploy", "never", "nowhere")
+)
+_ASKED_AGAIN: Final = (ModelDoes.CUT, ModelDoes.LOST, ModelDoes.REFUSE_TOOLS)
+
+_Item = TypeVar("_Item")
+
+
+class Choices(Protocol):
+    """Where a generator's decisions come from."""
+
+    def pick(self, options: Sequence[_Item]) -> _Item: ...
+    def number(self, low: int, high: int) -> int: ...
+    def text(self) -> str: ...
+
+
+class SeededChoices:
+    """Decisions from a seed."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+
+    def pick(self, options: Sequence[_Item]) -> _Item:
+        """One of them, all equally likely."""
+        return self._random.choice(options)
+
+    def number(self, low: int, high: int) -> int:
+        """An integer between these two, both included."""
+        return self._random.randint(low, high)
+
+    def text(self) -> str:
+        """A short text."""
+        return self._random.choice(("hello", "what is this?", "", "ünïcödé ✓"))
+
+
+def scenario(seed: int) -> Scenario:
+    """The scenario of this seed."""
+    return draw_scenario(SeededChoices(seed))
+
+
+def draw_scenario(
+    choices: Choices, *, max_turns: int = MAX_TURNS, max_calls: int = MAX_PARALLEL_CALLS, restarts: bool = True
+) -> Scenario:
+    """A whole request: its history, options and tools, what model, tools and people do, what is lost."""
+    return Scenario(
+        turns=_draw_turns(choices, max_turns, max_calls),
+        history=draw_history(choices, 2) if _chance(choices, 35) else (),
+        options=draw_options(choices),
+        tools=draw_tools(choices),
+        cancel_at=_seconds(choices, 40) if _chance(choices, 15) else None,
+        restart_at=_moments(choices, 25) if restarts else (),
+        tools_lost_at=_burst(choices) if _chance(choices, 8) else _moments(choices, 25),
+        foreign_at=_moments(choices, 20),
+        strays=_draw_strays(choices) if _chance(choices, 40) else (),
+        jumps=((_seconds(choices, 20), float(choices.pick((1, 30, 700, 3_600)))),) if _chance(choices, 6) else (),
+        store=draw_store(choices) if restarts and _chance(choices, 15) else Store(),
+        latency_seconds=choices.pick((0.0, 0.0, 0.0, 0.5)),
+    )
+
+
+def draw_tools(choices: Choices) -> tuple[ToolOffer, ...]:
+    """The standard tools, mostly; sometimes some are missing, or none is offered."""
+    return choices.pick((STANDARD_TOOLS,) * 20 + (STANDARD_TOOLS[:4], ()))
+
+
+def _draw_strays(choices: Choices) -> tuple[tuple[float, int], ...]:
+    return tuple((_seconds(choices, 40), choices.number(0, 30)) for _ in range(choices.number(1, 8)))
+
+
+def draw_store(choices: Choices) -> Store:
+    """A slow journal, or one that is full for a while."""
+    full_from = _seconds(choices, 15)
+    return Store(choices.pick((0.0, 0.25, 2.0)), full_from, full_from + choices.pick((0.0, 3.0, 30.0)))
+
+
+# Histories.
+
+
+def draw_history(choices: Choices, max_exchanges: int) -> tuple[Message, ...]:
+    """A legal conversation: sometimes begun by a system message, with old tool calls and notes."""
+    messages: list[Message] = [SystemMessage("Answer in English.")] if _chance(choices, 40) else []
+    for index in range(choices.number(0, max_exchanges)):
+        messages += _exchange(choices, index)
+    return tuple(messages)
+
+
+def _exchange(choices: Choices, index: int) -> list[Message]:
+    parts: list[AssistantPart] = [Text(choices.text() or "x")]
+    if _chance(choices, 30):
+        parts.insert(0, Thinking(choices.text(), _replay(choices)))
+    calls = [
+        ToolCall(CallId(f"h{index}{number}"), choices.pick(_TOOLS[:3]), choices.pick(GOOD_ARGUMENTS))
+        for number in range(choices.number(0, 3))
+    ]
+    results = [
+        ToolMessage(call.call_id, call.name, choices.pick((choices.text(), "x" * 1_500)), is_error=_chance(choices, 20))
+        for call in calls
+    ]
+    notes = [SystemMessage("A note after the results.")] if results and _chance(choices, 20) else []
+    answer = [AssistantMessage((Text("So it is."),))] if results else []
+    return [UserMessage.of(choices.text()), AssistantMessage((*parts, *calls)), *results, *notes, *answer]
+
+
+def _replay(choices: Choices) -> Replay | None:
+    return Replay("sim", {"signature": choices.text()}) if _chance(choices, 60) else None
+
+
+# What model, tools and people will do.
+
+
+def _draw_turns(choices: Choices, max_turns: int, max_calls: int) -> tuple[PlannedTurn, ...]:
+    """Turns with calls mostly, and sometimes a last one whose end is odd."""
+    turns = [draw_turn(choices, max_calls) for _ in range(choices.number(min(4, max_turns), max_turns))]
+    if _chance(choices, 8):  # a model that sends the same call again and again
+        stubborn = PlannedCall(_TOOLS[0], call_id="s")
+        turns = [replace(turn, calls=(stubborn, *turn.calls[: max_calls - 1])) for turn in turns]
+    if _chance(choices, 35):
+        text, reason = choices.pick(("so far", "")), choices.pick(list(FinishReason))
+        turns.append(PlannedTurn(text, (), reason, thinking=choices.pick(("", "hm"))))
+    return tuple(turns)
+
+
+def draw_turn(choices: Choices, max_calls: int = MAX_PARALLEL_CALLS) -> PlannedTurn:
+    """A turn of the model with its fate: mostly calls that run."""
+    sizes = [size for size in (1, 2, 3, 4, 5, 6, max_calls) if size <= max_calls]
+    return PlannedTurn(
+        text=choices.pick(("", "let me look", "one moment")),
+        calls=tuple(draw_call(choices) for _ in range(0 if _chance(choices, 4) else choices.pick(sizes))),
+        finish_reason=choices.pick(list(FinishReason)) if _chance(choices, 4) else None,
+        does=_model_does(choices),
+        seconds=_seconds(choices, 4),
+        output_tokens=choices.pick((8, 1, 40)),
+        doubled=_chance(choices, 8),
+        late=_chance(choices, 8),
+        thinking=choices.pick(("", "", "", "hm")),
+        restarts=_chance(choices, 5),
+        counts_tokens=not _chance(choices, 8),
+        charged=_chance(choices, 50),
+        extra_cost=choices.pick((0.0, 0.0, 0.0, 0.02)),
+    )
+
+
+def _model_does(choices: Choices) -> ModelDoes:
+    if not _chance(choices, 7):
+        return ModelDoes.ANSWER
+    return choices.pick((*_ASKED_AGAIN * 3, ModelDoes.STALL, ModelDoes.BREAK, ModelDoes.VANISH))
+
+
+def draw_call(choices: Choices) -> PlannedCall:
+    """A call with its fate; most of them complete, most questions are answered with yes."""
+    return PlannedCall(
+        tool=choices.pick(_TOOLS),
+        arguments=choices.pick(BAD_ARGUMENTS) if _chance(choices, 6) else _arguments(choices),
+        call_id=choices.pick(CALL_IDS),
+        does=choices.pick(list(ToolDoes)) if _chance(choices, 25) else ToolDoes.COMPLETE,
+        seconds=_seconds(choices, 6),
+        waits_seconds=choices.pick((0.125, 0.125, 0.125, 0.125, 1.5, 4.0)),
+        person=choices.pick((PersonDoes.GRANT,) * 8 + tuple(PersonDoes)),
+        person_seconds=_seconds(choices, 10),
+        doubled=_chance(choices, 12),
+        late=_chance(choices, 12),
+        claimed_complete=_chance(choices, 8),
+        unfinished=_chance(choices, 3),
+    )
+
+
+def _arguments(choices: Choices) -> str:
+    """Mostly different from call to call: the same ones in a row end a request as a loop."""
+    return choices.pick(GOOD_ARGUMENTS) if _chance(choices, 25) else f'{{"x":{choices.number(0, 999)}}}'
+
+
+# Options: mild mostly, so that requests live long; tight ones one at a time.
+
+
+def draw_options(choices: Choices) -> RequestOptions:
+    """Options of a request: mostly generous, sometimes any mixture of tight limits."""
+    tight = _chance(choices, 30)
+    priced = _chance(choices, 40)
+    return RequestOptions(
+        "sim/model",
+        system_prompt=choices.pick(("", "be brief")),
+        timeout_seconds=choices.pick((1_800.0, 120.0, 20.0, 6.0)) if tight else 1_800.0,
+        max_steps=choices.pick((32, 32, 3, 1)) if tight else 32,
+        token_budget=choices.number(10, 6_000) if tight and _chance(choices, 40) else None,
+        cost_budget=choices.pick((1.0, 0.1, 0.01)) if tight and _chance(choices, 40) else None,
+        input_price=1e-5 if priced or (tight and _chance(choices, 30)) else None,
+        output_price=1e-4 if priced else None,
+        context_tokens=choices.number(50, 1_500) if _chance(choices, 25) else None,
+        sampling=Sampling(temperature=0.5, max_output_tokens=choices.pick((None, 100)), stop=("END",)),
+        tool_choice=_tool_choice(choices),
+        parallel_tool_calls=choices.pick((None, None, True)),
+        tool_fallback=choices.pick(list(ToolFallback)),
+        repeated_call_limit=choices.pick((3, 3, 2, 1, 0)) if _chance(choices, 40) else 3,
+        max_step_retries=choices.pick((2, 2, 2, 1, 0)),
+    )
+
+
+def _tool_choice(choices: Choices) -> ToolChoice:
+    modes = (ToolChoice(),) * 5
+    return choices.pick((*modes, ToolChoice(ToolChoiceMode.REQUIRED), ToolChoice(ToolChoiceMode.NAMED, _TOOLS[0])))
+
+
+def _chance(choices: Choices, percent: int) -> bool:
+    return choices.number(1, 100) > 100 - percent
+
+
+def _seconds(choices: Choices, longest: int) -> float:
+    """Virtual durations in quarters: equal times are likely, and so are both sides of a deadline."""
+    return choices.number(1, longest * 4) / 4
+
+
+def _burst(choices: Choices) -> tuple[float, ...]:
+    """Several times in a row, nearer to each other than a call needs to begin."""
+    first = _seconds(choices, 15)
+    return tuple(first + number / 32 for number in range(choices.number(2, 4)))
+
+
+def _moments(choices: Choices, percent: int) -> tuple[float, ...]:
+    return tuple(_seconds(choices, 40) for _ in range(3) if _chance(choices, percent))

@@ -1,0 +1,131 @@
+"""What a set of traces has reached: each row of the tables, and each pair of call states side by side.
+
+A rule that was never put to the test proves nothing. `FLOORS` say how often the fixed seeds must reach each row.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+from callboard.protocol.commands import AskApproval, CallModel, Finish, RunTool
+from callboard.protocol.states import CALL_TRANSITIONS, REQUEST_TRANSITIONS, CallState, RequestState
+from callboard.protocol.testing.expected import expected_turns
+from callboard.protocol.testing.story import Reaction, Story
+from callboard.protocol.testing.trace import Trace, Verb
+from callboard.protocol.tools import FailureCode
+
+Row = tuple[str, str, str]
+"""State, event, next state."""
+
+#: The fixed seeds: 0 to this one.
+FIXED_SEEDS: Final = 1_000
+#: How often the fixed seeds must reach each row, at least.
+FLOOR: Final = 20
+#: Rows that are rare by their nature: a limit is reached by just this event; each of three holders was lost.
+FLOORS: Mapping[Row, int] = MappingProxyType(
+    {
+        ("new", "RequestStarted", "finished"): 5,
+        ("running_tools", "ApprovalDenied", "finished"): 2,
+        ("running_tools", "ToolCallFailed", "finished"): 3,
+        ("running_tools", "ToolCallCancelled", "finished"): 1,
+        ("running_tools", "ToolsLost", "finished"): 3,
+        ("sent", "ToolsLost", "failed"): 3,
+        ("sent", "ToolCallCompleted", "completed"): 5,  # only a slow session hears of the start after the end
+        ("sent", "CancelRequested", "cancelled"): 5,
+        ("calling_model", "DeadlinePassed", "finished"): 10,
+    }
+)
+
+_AT_ONCE: Final = {FailureCode.DENIED: "denied", FailureCode.CANCELLED: "cancelled"}
+
+
+def rows_of(table: Mapping[Any, Mapping[type[Any], tuple[Any, ...]]]) -> Iterator[Row]:
+    """Each way through a table of states.py."""
+    for state, events in table.items():
+        for event, following in events.items():
+            yield from ((str(state), event.__name__, str(after)) for after in following)
+
+
+REQUEST_ROWS: Final = tuple(rows_of(REQUEST_TRANSITIONS))
+CALL_ROWS: Final = tuple(rows_of(CALL_TRANSITIONS))
+
+
+class Reach:
+    """Counts over any number of traces."""
+
+    def __init__(self, traces: Iterable[Trace] = ()) -> None:
+        self.requests: Counter[Row] = Counter()
+        self.calls: Counter[Row] = Counter()
+        self.pairs: Counter[tuple[str, str]] = Counter()
+        self.refused: Counter[tuple[str, str]] = Counter()
+        """State and event that was refused in it."""
+        self.conversations = self.events = 0
+        for trace in traces:
+            self.add(trace)
+
+    def add(self, trace: Trace) -> None:
+        """Read one more trace."""
+        story = Story.of(trace)
+        self.conversations += 1
+        self.events += trace.steps
+        self.pairs.update(story.pairs)
+        for call in story.calls.values():
+            self.calls.update(call.states)
+        for turn in expected_turns(story):
+            codes = [call.code for call in turn.calls if call.code is not None]
+            self.calls.update(
+                (str(CallState.REQUESTED), "ModelResponded", _AT_ONCE.get(code, "failed")) for code in codes
+            )
+        self._walk(trace, story)
+
+    def _walk(self, trace: Trace, story: Story) -> None:
+        state = RequestState.NEW
+        reactions = iter(story.reactions)
+        for entry in trace.entries:
+            if entry.verb is Verb.REFUSED:
+                self.refused[str(state), type(entry.value).__name__] += 1
+            elif entry.verb in (Verb.APPLIED, Verb.RESUMED):
+                reaction = next(reactions)
+                after = _after(state, reaction)
+                if reaction.event is not None:
+                    self.requests[str(state), type(reaction.event).__name__, str(after)] += 1
+                state = after
+
+    def short(self) -> list[str]:
+        """The rows that were reached less often than their floor."""
+        counted = [(row, self.requests[row]) for row in REQUEST_ROWS]
+        counted += [(row, self.calls[row]) for row in CALL_ROWS]
+        return [
+            f"{row[0]}: {row[1]} -> {row[2]}: {count} of {FLOORS.get(row, FLOOR)}"
+            for row, count in counted
+            if count < FLOORS.get(row, FLOOR)
+        ]
+
+    def report(self) -> str:
+        """The counts as Markdown tables."""
+        lines = [
+            f"{self.conversations:,} conversations, {self.events / max(1, self.conversations):.1f} events each.",
+            "",
+        ]
+        for title, rows, counts in (("request", REQUEST_ROWS, self.requests), ("call", CALL_ROWS, self.calls)):
+            lines += [f"| {title} | event | leads to | reached |", "|---|---|---|---|"]
+            lines += [f"| {row[0]} | `{row[1]}` | {row[2]} | {counts[row]:,} |" for row in rows]
+            lines.append("")
+        lines += ["| calls side by side | reached |", "|---|---|"]
+        lines += [f"| {one}, {other} | {count:,} |" for (one, other), count in sorted(self.pairs.items())]
+        return "\n".join(lines)
+
+
+def _after(state: RequestState, reaction: Reaction) -> RequestState:
+    """The state that the commands show."""
+    if reaction.given(Finish):
+        return RequestState.FINISHED
+    if reaction.event is None:
+        return state
+    if reaction.given(CallModel):
+        return RequestState.CALLING_MODEL
+    begun = reaction.given(RunTool) or reaction.given(AskApproval)
+    return RequestState.RUNNING_TOOLS if begun else state

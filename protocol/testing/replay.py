@@ -1,0 +1,57 @@
+"""Tokens: one short word for a seeded scenario, and for the way in which it was made smaller.
+
+2.17            seed 17 of version 2 of the generator
+2.17/4.0.12     the same, after the simplifications 4, 0 and 12 (see shrinking.py)
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from callboard.protocol.errors import UsageError
+from callboard.protocol.testing.generator import VERSION
+from callboard.protocol.testing.generator import scenario as seeded_scenario
+from callboard.protocol.testing.scenario import Scenario
+from callboard.protocol.testing.shrinking import Path, follow
+
+_TOKEN: Final = re.compile(r"(\d+)\.(\d+)(?:/(\d+(?:\.\d+)*))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A scenario by its seed, and the simplifications since."""
+
+    seed: int
+    path: Path = ()
+
+    @classmethod
+    def parse(cls, text: str) -> Token:
+        """Raises UsageError for a text that is no token, or one of another version."""
+        match = _TOKEN.fullmatch(text.strip())
+        if match is None:
+            raise UsageError(f"{text!r} is no replay token; one looks like {Token(17, (4, 0))}")
+        version, seed, path = match.groups()
+        if int(version) != VERSION:
+            raise UsageError(
+                f"{text!r} is of version {version} of the scenario generator, this is version {VERSION}, where the "
+                "same seed is another scenario; check out the commit that printed it, or look for it again"
+            )
+        token = cls(int(seed), tuple(map(int, path.split("."))) if path else ())
+        _ = token.scenario
+        return token
+
+    @property
+    def scenario(self) -> Scenario:
+        """The scenario it stands for. Raises UsageError when its path does not fit."""
+        return follow(seeded_scenario(self.seed), self.path)
+
+    @property
+    def line(self) -> str:
+        """What to paste to see it again."""
+        return f"play it again: python -m callboard.actors.testing replay {self}"
+
+    def __str__(self) -> str:
+        path = "/" + ".".join(map(str, self.path)) if self.path else ""
+        return f"{VERSION}.{self.seed}{path}"

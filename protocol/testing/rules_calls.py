@@ -1,0 +1,298 @@
+"""The rules about tool calls: who may run, once, with which deadline, and what the model reads of it."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from typing import Any, Final
+
+import orjson
+
+from callboard.protocol.commands import AskApproval, RunTool
+from callboard.protocol.content import ToolMessage
+from callboard.protocol.events import (
+    ApprovalDenied,
+    ApprovalGranted,
+    CancelRequested,
+    DeadlinePassed,
+    Event,
+    ModelResponded,
+    ToolCallCancelled,
+    ToolCallCompleted,
+    ToolCallFailed,
+    ToolCallStarted,
+    ToolCallTimedOut,
+    ToolsLost,
+)
+from callboard.protocol.history import is_json_object
+from callboard.protocol.ids import Tag
+from callboard.protocol.limits import CALL_BACKSTOP_SECONDS, MAX_CALL_SENDS
+from callboard.protocol.policy import Decision
+from callboard.protocol.testing.expected import ExpectedCall, ExpectedTurn, expected_turns
+from callboard.protocol.testing.story import CALL_ENDINGS, CallRun, OpenWork, Reaction, Story, responses
+from callboard.protocol.tools import FailureCode
+
+#: Float sums of virtual times.
+EPSILON: Final = 0.01
+_HANDED_OUT: Final = (RunTool, AskApproval)
+_CODE_OF: Final = {
+    ToolCallTimedOut: FailureCode.TIMED_OUT,
+    ToolCallCancelled: FailureCode.CANCELLED,
+    ApprovalDenied: FailureCode.DENIED,
+    CancelRequested: FailureCode.CANCELLED,
+    DeadlinePassed: FailureCode.TIMED_OUT,
+}
+
+
+# I1.
+
+
+def terminal_once(story: Story) -> Iterator[str]:
+    """I1: every call has exactly one end and one result, and that result is what its end said."""
+    endings = Counter(event.tag for event in story.events(*CALL_ENDINGS))
+    yield from (f"call {tag} was ended {count} times" for tag, count in endings.items() if count > 1)
+    results = Counter(tag for tag, _ in story.results())
+    yield from (f"call {tag} has {count} results" for tag, count in results.items() if count > 1)
+    if story.finish() is not None:
+        yield from (f"call {tag} has no result" for tag in story.calls if not results[tag])
+    at_once = _ended_at_once(story)
+    for tag, result in story.results():
+        call = story.calls.get(tag)
+        if call is not None:
+            yield from _wrong_result(call, result)
+        elif tag in at_once and _code(result) != at_once[tag].code:
+            yield f"call {tag} was never handed out, its result should say {at_once[tag].code}: {result.content!r}"
+
+
+def _ended_at_once(story: Story) -> dict[Tag, ExpectedCall]:
+    """The calls that were never handed out, by the tags that their results have."""
+    found: dict[Tag, ExpectedCall] = {}
+    for turn in expected_turns(story):
+        record = turn.model.record
+        results = [message for message in record.messages if isinstance(message, ToolMessage)] if record else []
+        if record is not None and len(results) == len(turn.calls):
+            for result, expected in zip(results, turn.calls, strict=True):
+                if expected.code is not None:
+                    found[record.tag.for_call(result.call_id)] = expected
+    return found
+
+
+def _wrong_result(call: CallRun, result: ToolMessage) -> Iterator[str]:
+    ending = call.ending
+    if isinstance(ending, ToolCallCompleted):
+        if result.content != ending.content or result.is_error:
+            yield f"call {call.tag} completed with {ending.content!r}, its result is {result.content!r}"
+        return
+    if isinstance(ending, ToolCallFailed):
+        told = orjson.loads(result.content) if result.is_error else None
+        if told != ending.failure.to_wire():
+            yield f"call {call.tag} failed with {ending.failure.code}, its result is {result.content!r}"
+        return
+    expected = _CODE_OF.get(type(ending)) if ending is not None else _closed_with(call)
+    if expected is None:
+        yield f"call {call.tag} was not ended, its result is {result.content!r}"
+    elif _code(result) != expected:
+        yield f"call {call.tag} ended as {expected}, its result is {result.content!r}"
+        return
+    told = orjson.loads(result.content)
+    if told["tool"] != call.name:
+        yield f"the failure of call {call.tag} names another tool: {result.content!r}"
+    if isinstance(ending, ApprovalDenied) and ending.reason not in told["message"]:
+        yield f"call {call.tag} was denied because {ending.reason!r}, the model reads {told['message']!r}"
+
+
+def _closed_with(call: CallRun) -> FailureCode | None:
+    """What the model must read of a call that the session itself ended."""
+    reaction = call.closed_by
+    if reaction is None:
+        return None
+    if isinstance(reaction.event, ToolsLost):
+        begun = any(state == "running" for state, _, _ in call.states[-1:])
+        return FailureCode.OUTCOME_UNKNOWN if begun else FailureCode.CRASHED
+    return _CODE_OF.get(type(reaction.event))
+
+
+def _code(result: ToolMessage) -> Any:
+    return orjson.loads(result.content).get("code") if result.is_error else None
+
+
+# I10, I12, I13.
+
+
+def blast_radius(story: Story) -> Iterator[str]:
+    """I10: a tool that dies is exactly one failed result; its siblings keep theirs.
+
+    The session itself says "crashed" only of a call that was sent as often as is allowed, and never begun.
+    """
+    told = {tag for tag, result in story.results() if _code(result) == FailureCode.CRASHED}
+    recorded = {record.tag.step for record in story.records}
+    for call in story.calls.values():
+        died = isinstance(call.ending, ToolCallFailed) and call.ending.failure.code is FailureCode.CRASHED
+        if died and call.tag not in told and call.tag.step in recorded:
+            yield f"call {call.tag} crashed, and its result does not say so"
+        if not died and call.tag in told and len(call.runs) < MAX_CALL_SENDS:
+            yield f"call {call.tag} did not crash, its result says it did"
+
+
+def no_half_calls(story: Story) -> Iterator[str]:
+    """I12: a call whose arguments were cut off or are no JSON object is never run, nor asked about."""
+    answers = responses(story)
+    for command in (*story.given(RunTool), *story.given(AskApproval)):
+        if not is_json_object(command.arguments):
+            yield f"call {command.tag} was handed out with {command.arguments!r}"
+            continue
+        answer = answers.get(command.tag.step)
+        whole = {(call.name, call.arguments) for call in answer.response.tool_calls if call.complete} if answer else ()
+        if (command.name, command.arguments) not in whole:
+            yield f"call {command.tag} was handed out, but the model did not ask for all of it"
+
+
+def leave_to_run(story: Story) -> Iterator[str]:
+    """I13: a call runs by the policy's leave or by a person's, for this very call; what is denied never runs."""
+    for call in story.calls.values():
+        decision = call.offer.decision if call.offer else None
+        if call.runs and decision is not Decision.ALLOW and not (decision is Decision.ASK and call.granted):
+            yield f"call {call.tag} of {call.name} was run without leave ({decision or 'not on offer'})"
+        if call.questions and decision is not Decision.ASK:
+            yield f"call {call.tag} of {call.name} was asked about, its policy is {decision}"
+    for reaction in story.reactions:
+        yield from _runs_after_grant(story, reaction)
+        for question in reaction.given(AskApproval):
+            offer = story.offers.get(question.name)
+            if offer is not None and question.risk != offer.contract.risk:
+                yield f"the question about {question.tag} says {question.risk}, its tool's is {offer.contract.risk}"
+    for turn in expected_turns(story):
+        yield from _wrong_beginnings(turn)
+
+
+def _runs_after_grant(story: Story, reaction: Reaction) -> Iterator[str]:
+    """A grant runs its own call, and no other."""
+    if isinstance(reaction.event, ApprovalGranted):
+        run = [command.tag for command in reaction.given(RunTool)]
+        if run != [reaction.event.tag]:
+            yield f"the grant of {reaction.event.tag} ran {run}"
+        asked = story.calls[reaction.event.tag].questions if reaction.event.tag in story.calls else 0
+        if not asked:
+            yield f"call {reaction.event.tag} was granted and never asked about"
+
+
+def _wrong_beginnings(turn: ExpectedTurn) -> Iterator[str]:
+    """Directly after the turn: exactly those calls are handed out that may be, in the turn's order, under their ids."""
+    reaction = turn.model.end
+    if reaction is None or not isinstance(reaction.event, ModelResponded):
+        return
+    kinds = {RunTool: "run", AskApproval: "ask"}
+    begun = [
+        (kinds[type(command)], command.name, command.arguments)
+        for command in reaction.commands
+        if isinstance(command, RunTool | AskApproval)
+    ]
+    expected = [(one.begins, one.call.name, one.call.arguments) for one in turn.calls if one.begins]
+    if begun != expected:
+        yield f"step {turn.model.command.tag.step} began {begun}, the turn asks for {expected}"
+        return
+    tags = [command.tag for command in reaction.commands if isinstance(command, RunTool | AskApproval)]
+    asked = [call.call.call_id for call in turn.calls]
+    for tag, call in zip(tags, [one for one in turn.calls if one.begins], strict=True):
+        own = call.call.call_id
+        if tag.step != turn.model.command.tag.step or (own and asked.count(own) == 1 and tag.call_id != own):
+            yield f"call {own!r} of step {turn.model.command.tag.step} was handed out as {tag}"
+    if len(set(tags)) < len(tags):
+        yield f"two calls of step {turn.model.command.tag.step} were handed out under one tag"
+
+
+# Deadlines, effect ids, and what happens when the holder of the calls is lost.
+
+
+def call_deadlines(story: Story) -> Iterator[str]:
+    """I14: each call has its own tool's deadline, whatever runs beside it, and never one after the request's."""
+    for call in story.calls.values():
+        for at, run in call.runs:
+            if call.offer is None:
+                continue
+            expected = min(at + call.offer.contract.timeout_seconds, story.deadline)
+            if abs(run.deadline_at - expected) > EPSILON:
+                yield f"call {call.tag} may run until {run.deadline_at:g}, its tool's deadline is {expected:g}"
+        if call.closed_by is not None and isinstance(call.closed_by.event, DeadlinePassed):
+            yield from _ended_too_early(story, call, call.closed_by.event)
+    yield from _ended_too_late(story)
+
+
+def _ended_too_early(story: Story, call: CallRun, event: Event) -> Iterator[str]:
+    if story.start is None or event.tag == story.start.tag or not call.runs:
+        return
+    if event.at < call.runs[-1][1].deadline_at + CALL_BACKSTOP_SECONDS - EPSILON:
+        yield f"call {call.tag} was ended at {event.at:g}, before {call.runs[-1][1].deadline_at:g} and its grace"
+
+
+def _ended_too_late(story: Story) -> Iterator[str]:
+    """A call that nobody ends is ended by the session, at its own deadline and the backstop behind it."""
+    due: dict[Tag, float] = {}
+    for reaction in story.reactions:
+        if reaction.event is None or isinstance(reaction.event, ToolsLost):
+            due.clear()
+        for tag in [tag for tag, latest in due.items() if reaction.at > story.latest(latest)]:
+            yield f"call {tag} was still open at {reaction.at:g}, {due.pop(tag):g} was the latest"
+        if isinstance(reaction.event, CALL_ENDINGS):
+            due.pop(reaction.event.tag, None)
+        for command in reaction.commands:
+            if isinstance(command, RunTool):
+                due[command.tag] = max(command.deadline_at + CALL_BACKSTOP_SECONDS, reaction.at)
+            else:
+                due.pop(command.tag, None)
+
+
+def effect_ids(story: Story) -> Iterator[str]:
+    """I15: an effect id stands for one call of one step: the same each time that call is run, and no other call's."""
+    owners: dict[str, Tag] = {}
+    ids: defaultdict[Tag, set[str]] = defaultdict(set)
+    for run in story.given(RunTool):
+        ids[run.tag].add(run.effect_id)
+        if not run.effect_id:
+            yield f"call {run.tag} has no effect id"
+        if owners.setdefault(run.effect_id, run.tag) != run.tag:
+            yield f"calls {owners[run.effect_id]} and {run.tag} share the effect id {run.effect_id!r}"
+    yield from (f"call {tag} was run under {len(own)} effect ids" for tag, own in ids.items() if len(own) > 1)
+
+
+def sent_again(story: Story) -> Iterator[str]:
+    """I16: when the holder of the calls is lost, exactly those are handed out again that may be.
+
+    A question is asked again; what was sent and not begun is sent again, up to a limit; what had begun is run again
+    only if its tool is idempotent, up to a limit.
+    """
+    work = OpenWork()
+    begun: set[Tag] = set()
+    runs: Counter[Tag] = Counter()
+    starts: Counter[Tag] = Counter()
+    for reaction in story.reactions:
+        event = reaction.event
+        if isinstance(event, ToolsLost):
+            for tag in sorted(work.calls):
+                yield from _wrong_again(story, reaction, tag, (tag in work.waiting, tag in begun, runs, starts))
+            begun.clear()
+        elif isinstance(event, ToolCallStarted):
+            begun.add(event.tag)
+            starts[event.tag] += 1
+        work.hear(event)
+        for command in reaction.commands if event is not None else ():
+            if isinstance(command, RunTool):
+                if runs[command.tag] and not isinstance(event, ToolsLost):
+                    yield f"call {command.tag} was handed out again although its holder was not lost"
+                runs[command.tag] += 1
+            work.see(command)
+
+
+def _wrong_again(
+    story: Story, reaction: Reaction, tag: Tag, facts: tuple[bool, bool, Counter[Tag], Counter[Tag]]
+) -> Iterator[str]:
+    waiting, begun, runs, starts = facts
+    call = story.calls[tag]
+    assert story.start is not None
+    idempotent = call.offer is not None and call.offer.contract.idempotent
+    may_run = not begun or (idempotent and starts[tag] <= story.start.options.max_step_retries)
+    expected = [AskApproval] if waiting else [RunTool] * (may_run and runs[tag] < MAX_CALL_SENDS)
+    again = [type(command) for command in reaction.commands if command.tag == tag and type(command) in _HANDED_OUT]
+    if again != expected:
+        told = [kind.__name__ for kind in again] or "nothing"
+        yield f"call {tag} was lost ({'begun' if begun else 'not begun'}, {runs[tag]} times sent), and got {told}"

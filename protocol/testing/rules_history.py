@@ -1,0 +1,283 @@
+"""The rules about histories: legal for every provider, true to what was said, and shown to the model as recorded."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import orjson
+
+from callboard.protocol.commands import CallModel, Finish, RecordStep
+from callboard.protocol.content import (
+    AssistantMessage,
+    AssistantPart,
+    Message,
+    SystemMessage,
+    Text,
+    ToolCall,
+    ToolMessage,
+)
+from callboard.protocol.events import ModelResponded, ModelStreamed
+from callboard.protocol.history import is_json_object
+from callboard.protocol.model import ModelRequest, ModelResponse, ToolChoice, ToolChoiceMode
+from callboard.protocol.options import RequestOptions
+from callboard.protocol.stream import Restarted, TextDelta
+from callboard.protocol.testing.expected import ExpectedTurn, Follows, expected_turns, is_kept
+from callboard.protocol.testing.outside import input_tokens
+from callboard.protocol.testing.story import CUT, STOPPED, ModelRun, Story, is_whole, responses
+
+_FORCED = frozenset({ToolChoiceMode.REQUIRED, ToolChoiceMode.NAMED})
+
+
+# I2, I3.
+
+
+def valid_history(story: Story) -> Iterator[str]:
+    """I2: each call has its result directly after the turn that asked, and there is no result without its call."""
+    for where, messages in story.shown_and_kept():
+        for turn, block in _turns(messages):
+            asked = Counter((call.call_id, call.name) for call in turn.tool_calls)
+            answered = Counter((result.call_id, result.name) for result in block)
+            if asked != answered:
+                yield f"{where}: calls {dict(asked)}, results {dict(answered)}"
+            if any(count > 1 or not call_id for (call_id, _), count in asked.items()):
+                yield f"{where}: a turn whose calls have no id, or share one"
+            if not turn.parts:
+                yield f"{where}: an empty turn"
+            if any(not is_json_object(call.arguments) for call in turn.tool_calls):
+                yield f"{where}: arguments that are no JSON object"
+
+
+def in_order(story: Story) -> Iterator[str]:
+    """I3: results stand in the order in which the model asked."""
+    for where, messages in story.shown_and_kept():
+        for turn, block in _turns(messages):
+            asked = [call.call_id for call in turn.tool_calls]
+            answered = [result.call_id for result in block]
+            if asked != answered and Counter(asked) == Counter(answered):
+                yield f"{where}: asked {asked}, answered {answered}"
+    answers = responses(story)
+    for record in story.records:
+        answer = answers.get(record.tag.step)
+        names = [message.name for message in record.messages if isinstance(message, ToolMessage)]
+        if answer is not None and names and names != [call.name for call in answer.response.tool_calls]:
+            yield f"step {record.tag.step}: results of {names} in another order than the model asked"
+
+
+def _turns(messages: Sequence[Message]) -> Iterator[tuple[AssistantMessage, list[ToolMessage]]]:
+    """Each assistant turn with the results directly after it; results that follow no turn come with an empty turn."""
+    turn = AssistantMessage(())
+    block: list[ToolMessage] = []
+    begun = False
+    for message in messages:
+        if isinstance(message, ToolMessage):
+            block.append(message)
+            continue
+        if begun or block:
+            yield turn, block
+        begun, block = isinstance(message, AssistantMessage), []
+        turn = message if isinstance(message, AssistantMessage) else AssistantMessage(())
+    if begun or block:
+        yield turn, block
+
+
+# I17: what is recorded is what was said.
+
+
+def recorded_truly(story: Story) -> Iterator[str]:
+    """I17: each turn that counts is recorded once and whole, a cut one by what was streamed, the final answer too."""
+    steps = Counter(record.tag.step for record in story.records)
+    yield from (f"step {step} was recorded {count} times" for step, count in steps.items() if count > 1)
+    known = {model.command.tag for model in story.models}
+    yield from (f"{record.tag} was recorded and never asked" for record in story.records if record.tag not in known)
+    for turn in expected_turns(story):
+        if turn.taken:
+            yield from _wrong_turn(story, turn)
+    yield from _wrong_partial(story)
+
+
+def _wrong_turn(story: Story, turn: ExpectedTurn) -> Iterator[str]:
+    step, record, response = turn.model.command.tag.step, turn.model.record, turn.model.response
+    assert response is not None
+    still_open = any(call.open for call in story.calls.values() if call.tag.step == step)
+    if record is None:
+        if not still_open:
+            yield f"the turn of step {step} was not recorded"
+        return
+    first, *rest = record.messages
+    if not isinstance(first, AssistantMessage) or _plain(first.parts, None) != _plain(response.parts, response):
+        yield f"step {step} was recorded as {first!r:.300}, the model said {response.parts!r:.300}"
+    notes = [message for message in rest if not isinstance(message, ToolMessage)]
+    if len(rest) - len(notes) != len(turn.calls):
+        yield f"step {step} has {len(turn.calls)} calls and {len(rest) - len(notes)} results"
+    if any(isinstance(message, ToolMessage) for message in rest[len(turn.calls) :]):
+        yield f"step {step}: a note stands before the last result"
+    cut = response.finish_reason in CUT and any(not is_whole(call) for call in response.tool_calls)
+    if any(not isinstance(note, SystemMessage) for note in notes) or bool(notes) != cut:
+        yield f"step {step} ended {response.finish_reason}, its notes are {notes!r:.200}"
+
+
+def _plain(parts: Sequence[AssistantPart], response: ModelResponse | None) -> list[AssistantPart]:
+    """A turn's parts without what a history changes on purpose: ids, arguments of half calls, what was stopped."""
+    stopped = response is not None and response.finish_reason in STOPPED
+    plain: list[AssistantPart] = []
+    for part in filter(is_kept, parts):
+        if not isinstance(part, ToolCall):
+            plain.append(part)
+        elif not stopped:
+            arguments = part.arguments if is_whole(part) else "{}"
+            # Half a call stands in the history as "{}", and is marked as incomplete.
+            plain.append(replace(part, call_id=part.call_id[:0], arguments=arguments, complete=is_whole(part)))
+    return plain
+
+
+def _wrong_partial(story: Story) -> Iterator[str]:
+    """What was streamed of a turn that ended the request stays in the history, exactly once."""
+    end = story.finish()
+    if end is None or not story.models or story.start is None:
+        return
+    said, last = said_texts(story)
+    model = story.models[-1]
+    finish = end[1]
+    if finish.text != (said or last):
+        yield f"the request finished with the text {finish.text!r}, said was {(said or last)!r}"
+    if said and (model.record is None or model.record.messages != (AssistantMessage((Text(said),)),)):
+        yield f"{said!r} was streamed and is recorded as {model.record and model.record.messages!r:.200}"
+    texts = [text.text for record in story.records for text in record.messages if isinstance(text, AssistantMessage)]
+    if finish.text and finish.text not in texts:
+        yield f"the text {finish.text!r} of the finished request is not in the history"
+
+
+def said_texts(story: Story) -> tuple[str, str]:
+    """At the end: what the last, unfinished turn has said, and the text of the last turn that counted."""
+    said, last, written = "", "", ""
+    taken = {turn.model.command.tag: turn.taken for turn in expected_turns(story)}
+    for reaction in story.reactions:
+        event = reaction.event
+        if event is None:
+            said = written  # deltas that no further event was journalled after are lost when the process dies
+        elif isinstance(event, ModelStreamed):
+            said = _after_deltas(said, event)
+        elif isinstance(event, ModelResponded):
+            said = event.response.text
+            if taken.get(event.tag):
+                said, last = "", event.response.text
+        if event is not None and any(isinstance(command, CallModel) for command in reaction.commands):
+            said = ""
+        if not isinstance(event, ModelStreamed):
+            written = said
+    return said, last
+
+
+def _after_deltas(said: str, event: ModelStreamed) -> str:
+    for piece in event.events:
+        if isinstance(piece, TextDelta):
+            said += piece.text
+        elif isinstance(piece, Restarted):
+            said = ""
+    return said
+
+
+# I18: what is recorded is shown, and only that.
+
+
+def shown_as_recorded(story: Story) -> Iterator[str]:
+    """I18: the model sees instructions, history, the user's message and every recorded step, in this order.
+
+    Without a limit on the context that is all of it, exactly; with one, what is left out is left out from the oldest
+    on, by whole exchanges and steps, or shortened. Tools, tool choice and sampling are those of the request.
+    """
+    if story.start is None:
+        return
+    options, offered, cut = story.start.options, True, False
+    for model, turn in _with_turns(story):
+        full = _full_history(story, model)
+        request = model.command.request
+        tools = tuple(offer.definition for offer in story.start.tools) if offered else ()
+        size = input_tokens(replace(request, messages=full, tools=tools))
+        cut = cut or (options.context_tokens is not None and size > options.context_tokens)
+        step = model.command.tag.step
+        if not cut and request.messages != full:
+            yield f"model call {step} shows {_kinds(request.messages)}, recorded is {_kinds(full)}"
+        elif cut and not _is_cut_of(story, model, request.messages):
+            yield f"model call {step} shows {_kinds(request.messages)}, which is no rightful cut of {_kinds(full)}"
+        if request.tools != tools:
+            yield f"model call {step} offers {[tool.name for tool in request.tools]}"
+        yield from _wrong_options(request, options, first=model.records_before == 0, step=step)
+        offered = offered and not (turn is not None and turn.follows is Follows.WITHOUT_TOOLS)
+
+
+def _with_turns(story: Story) -> Iterator[tuple[ModelRun, ExpectedTurn | None]]:
+    turns = {turn.model.command.tag: turn for turn in expected_turns(story)}
+    return ((model, turns.get(model.command.tag)) for model in story.models)
+
+
+def _head_and_old(story: Story) -> tuple[tuple[Message, ...], tuple[Message, ...]]:
+    """Instructions with the history's own leading ones, and the rest of the history."""
+    assert story.start is not None
+    history, prompt = story.start.history, story.start.options.system_prompt
+    leading = next((i for i, message in enumerate(history) if not isinstance(message, SystemMessage)), len(history))
+    head: tuple[Message, ...] = (SystemMessage(prompt),) if prompt else ()
+    return head + history[:leading], history[leading:]
+
+
+def _full_history(story: Story, model: ModelRun) -> tuple[Message, ...]:
+    assert story.start is not None
+    head, old = _head_and_old(story)
+    steps = tuple(message for record in story.records[: model.records_before] for message in record.messages)
+    return (*head, *old, story.start.user, *steps)
+
+
+def _is_cut_of(story: Story, model: ModelRun, shown: tuple[Message, ...]) -> bool:
+    assert story.start is not None
+    head, old = _head_and_old(story)
+    if shown[: len(head)] != head:
+        return False
+    records = story.records[: model.records_before]
+    rest = shown[len(head) :]
+    for steps in range(len(records), -1 if not records else 0, -1):
+        tail = [message for record in records[len(records) - steps :] for message in record.messages]
+        place = len(rest) - len(tail) - 1
+        if place >= 0 and rest[place] == story.start.user and all(map(_alike, rest[place + 1 :], tail)):
+            kept = old[len(old) - place :] if place else ()
+            return place <= len(old) and all(map(_alike, rest[:place], kept))
+    return False
+
+
+def _alike(shown: Message, original: Message) -> bool:
+    """The same, or a result that was shortened to its beginning."""
+    if shown == original or not isinstance(shown, ToolMessage) or not isinstance(original, ToolMessage):
+        return shown == original
+    told = orjson.loads(shown.content) if is_json_object(shown.content) else {}
+    same = (shown.call_id, shown.name, shown.is_error) == (original.call_id, original.name, original.is_error)
+    return same and told.get("shortened") is True and original.content.startswith(told.get("beginning", "?"))
+
+
+def _wrong_options(request: ModelRequest, options: RequestOptions, *, first: bool, step: int) -> Iterator[str]:
+    if request.model != options.model:
+        yield f"model call {step} asks {request.model!r}, not {options.model!r}"
+    if replace(request.sampling, max_output_tokens=None) != replace(options.sampling, max_output_tokens=None):
+        yield f"model call {step} has other sampling than the request"
+    choice = ToolChoice() if not request.tools or (options.tool_choice.mode in _FORCED and not first) else None
+    if request.tool_choice != (choice or options.tool_choice):
+        yield f"model call {step} has the tool choice {request.tool_choice}"
+    if request.parallel_tool_calls != (options.parallel_tool_calls if request.tools else None):
+        yield f"model call {step} has parallel_tool_calls={request.parallel_tool_calls}"
+
+
+def _kinds(messages: Sequence[Message]) -> str:
+    letters = {"SystemMessage": "S", "UserMessage": "U", "AssistantMessage": "A", "ToolMessage": "T"}
+    return "".join(letters[type(message).__name__] for message in messages)
+
+
+def records_in_place(story: Story) -> Iterator[str]:
+    """I19: a step is recorded before the next model call and before the end, and the end comes last."""
+    for reaction in story.reactions:
+        if reaction.event is None:
+            continue
+        kinds = [type(command) for command in reaction.commands]
+        if Finish in kinds and kinds.index(Finish) != len(kinds) - 1:
+            yield f"{kinds[-1].__name__} follows the end of the request"
+        if RecordStep in kinds and CallModel in kinds and kinds.index(RecordStep) > kinds.index(CallModel):
+            yield "a step was recorded after the next model call"

@@ -1,0 +1,313 @@
+"""The rules about limits: deadlines, timers, budgets, how often a step is asked again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from callboard.protocol.commands import (
+    CallModel,
+    CancelTool,
+    ClearTimer,
+    Command,
+    Finish,
+    Note,
+    Outcome,
+    RecordStep,
+    RunTool,
+    SetTimer,
+)
+from callboard.protocol.events import DeadlinePassed, Event, ModelResponded, ToolsLost
+from callboard.protocol.ids import Tag
+from callboard.protocol.limits import CALL_BACKSTOP_SECONDS, CLOCK_TOLERANCE_SECONDS, STREAM_TOTAL_TIMEOUT_SECONDS
+from callboard.protocol.model import Usage
+from callboard.protocol.options import RequestOptions
+from callboard.protocol.testing.expected import ExpectedTurn, Follows, expected_turns
+from callboard.protocol.testing.outside import input_tokens
+from callboard.protocol.testing.story import CALL_ENDINGS, ModelRun, Reaction, Story
+from callboard.protocol.tokens import estimate_tokens, message_tokens
+
+EPSILON: Final = 0.01
+#: A step which may answer less than this is not worth its input (docs/protocol.md, "Budgets").
+_MIN_OUTPUT_TOKENS: Final = 16
+_ENDS: Final = {Follows.FAIL: Outcome.FAILED, Follows.ANSWER: Outcome.ANSWERED}
+#: How a request may end instead of making one more model call.
+LIMITS: Final = frozenset({Outcome.STEP_LIMIT, Outcome.TOKEN_LIMIT, Outcome.COST_LIMIT})
+
+
+# I5.
+
+
+def bounded(story: Story) -> Iterator[str]:
+    """I5: the request ends by its deadline, and gives no one below it more time than that."""
+    if story.start is None:
+        return
+    deadline, end = story.deadline, story.finish()
+    # A process that was down at the deadline finishes once it is back.
+    back = [reaction.at for reaction in story.reactions if reaction.event is None and end and reaction.at <= end[0]]
+    latest = max(story.latest(due) for due in (deadline, *back))
+    if end is None and story.trace.ended_at >= latest:
+        yield f"not finished at {story.trace.ended_at:g}, the deadline was {deadline:g}"
+    elif end is None and not story.trace.queued:
+        yield "it waits for nothing, and has not finished"
+    elif end is not None and end[0] > latest:
+        yield f"finished at {end[0]:g}, the deadline was {deadline:g}"
+    for command in (*story.given(RunTool), *story.given(CallModel)):
+        if command.deadline_at > deadline + EPSILON:
+            yield f"{type(command).__name__} {command.tag} may take until {command.deadline_at:g}"
+
+
+# I6.
+
+
+class Spending:
+    """Usage and cost, model call by model call; a provider that reports no usage is charged an estimate."""
+
+    def __init__(self) -> None:
+        self.usage = Usage()
+        self.cost = 0.0
+        self.last_output = 0
+        self.last_cost = 0.0
+        self.reported = True
+        self.exact = True
+        """False once an estimate of a turn that was never recorded is in it: its output is not known here."""
+
+    def add(self, model: ModelRun, *, taken: bool) -> None:
+        """Charge one model call; `taken` when its turn became part of the history."""
+        event = model.end.event if model.end else None
+        if not isinstance(event, ModelResponded):
+            return
+        usage = event.response.usage
+        if not usage.total_tokens:
+            self.reported = False
+            output = message_tokens(model.record.messages[0], estimate_tokens) if model.record else 0
+            usage = Usage(input_tokens(model.command.request), output)
+            self.exact = self.exact and taken and model.record is not None
+        self.usage, self.cost = self.usage + usage, self.cost + event.cost
+        self.last_output, self.last_cost = usage.output_tokens, event.cost
+
+
+def budgets_hold(story: Story) -> Iterator[str]:
+    """I6: no step is begun that the limits on steps, tokens or cost do not cover, and none is refused that they do."""
+    if story.start is None:
+        return
+    options, spent, steps, again = story.start.options, Spending(), 0, False
+    turns = {turn.model.command.tag: turn for turn in expected_turns(story)}
+    for model in story.models:
+        steps += not again
+        step = model.command.tag.step
+        if not again and steps > options.max_steps:
+            yield f"model call {step} begins step {steps} of {options.max_steps}"
+        if spent.exact:
+            yield from _wrong_allowance(model, options, spent)
+        turn = turns.get(model.command.tag)
+        spent.add(model, taken=turn is not None and turn.taken)
+        again = turn is not None and turn.follows in (Follows.AGAIN, Follows.WITHOUT_TOOLS)
+    if options.token_budget is not None and spent.reported and spent.usage.total_tokens > options.token_budget:
+        yield f"{spent.usage.total_tokens} tokens used, the budget was {options.token_budget}"
+    end = story.finish()
+    if end is not None and spent.exact:
+        yield from _stopped_too_early(story, end[1], spent, 0 if again else steps)
+
+
+def _needed(options: RequestOptions, spent: Spending, tokens: int) -> tuple[int, float]:
+    """What the next step needs at least: output tokens, and dollars."""
+    output = max(_MIN_OUTPUT_TOKENS, spent.last_output)
+    cost = tokens * (options.input_price or 0.0) + output * (options.output_price or 0.0)
+    if options.input_price is None or options.output_price is None:
+        cost = max(cost, spent.last_cost)
+    return output, cost
+
+
+def _wrong_allowance(model: ModelRun, options: RequestOptions, spent: Spending) -> Iterator[str]:
+    request, step = model.command.request, model.command.tag.step
+    tokens = input_tokens(request)
+    output, cost = _needed(options, spent, tokens)
+    allowed = [options.sampling.max_output_tokens]
+    if options.token_budget is not None:
+        left = options.token_budget - spent.usage.total_tokens - tokens
+        allowed.append(left)
+        if left < output:
+            yield f"model call {step} needs {tokens} and {output} tokens, of {options.token_budget} {left} are left"
+    if options.cost_budget is not None:
+        money = options.cost_budget - spent.cost
+        if money <= 0 or cost > money + 1e-9:
+            yield f"model call {step} costs about {cost:g}, of {options.cost_budget:g} dollars {money:g} are left"
+        if options.output_price:
+            allowed.append(int((money - tokens * (options.input_price or 0.0)) / options.output_price))
+    if options.context_tokens is not None and tokens > options.context_tokens:
+        yield f"model call {step} has {tokens} tokens of context"
+    given = [limit for limit in allowed if limit is not None]
+    expected = min(given) if given else None
+    if request.sampling.max_output_tokens != expected:
+        yield f"model call {step} may answer {request.sampling.max_output_tokens} tokens, allowed are {expected}"
+
+
+def _stopped_too_early(story: Story, finish: Finish, spent: Spending, steps: int) -> Iterator[str]:
+    """A limit ends a request only when the next step would have passed it."""
+    assert story.start is not None
+    options, outcome = story.start.options, finish.outcome
+    if outcome is Outcome.STEP_LIMIT and steps != options.max_steps:
+        yield f"ended at the step limit after {steps} of {options.max_steps} steps"
+    if outcome is Outcome.COST_LIMIT and options.cost_budget is None:
+        yield "ended at a cost limit that was not set"
+    if outcome is Outcome.TOKEN_LIMIT and options.token_budget is None and options.context_tokens is None:
+        yield "ended at a token limit that was not set"
+    if outcome not in (Outcome.COST_LIMIT, Outcome.TOKEN_LIMIT) or options.context_tokens is not None:
+        return
+    if not story.models:
+        return
+    grown = sum(message_tokens(message, estimate_tokens) for record in story.records for message in record.messages)
+    first = story.models[-1].command.request
+    tokens = input_tokens(first) + grown - _recorded_before(story)
+    output, cost = _needed(options, spent, tokens)
+    budget = options.token_budget
+    if outcome is Outcome.TOKEN_LIMIT and budget is not None and spent.usage.total_tokens + tokens + output <= budget:
+        yield f"ended at the token limit although {tokens} and {output} more fit into {budget}"
+    money = options.cost_budget
+    if outcome is Outcome.COST_LIMIT and money is not None and spent.cost + cost <= money - 1e-9 and spent.cost < money:
+        yield f"ended at the cost limit with {spent.cost:g} of {money:g} dollars spent, {cost:g} needed"
+
+
+def _recorded_before(story: Story) -> int:
+    records = story.records[: story.models[-1].records_before]
+    return sum(message_tokens(message, estimate_tokens) for record in records for message in record.messages)
+
+
+# I20.
+
+
+def turns_decide(story: Story) -> Iterator[str]:
+    """I20: each end of a model call leads to what it must; steps are asked again exactly as often as is allowed."""
+    for turn in expected_turns(story):
+        reaction = turn.model.end
+        assert reaction is not None
+        calls, notes = reaction.given(CallModel), reaction.given(Note)
+        finishes = reaction.given(Finish)
+        outcome = finishes[0].outcome if finishes else None
+        told = f"step {turn.model.command.tag.step} must lead to {turn.follows.name} (asked again {turn.retries} times)"
+        if turn.follows in (Follows.AGAIN, Follows.WITHOUT_TOOLS):
+            if not notes:
+                yield f"{told}: it was asked again without a note"
+            if not calls and (outcome not in LIMITS or outcome is Outcome.STEP_LIMIT):
+                yield f"{told}: it ended as {outcome}"
+        elif outcome is not _ENDS.get(turn.follows, outcome):
+            yield f"{told}: it went on, or ended as {outcome}"
+        elif turn.follows is Follows.GO_ON and not calls and outcome not in LIMITS:
+            yield f"{told}: it ended as {outcome}"
+        elif turn.follows is Follows.CALLS:
+            yield from _wrong_calls(turn, reaction, outcome, told)
+
+
+def _wrong_calls(turn: ExpectedTurn, reaction: Reaction, outcome: Outcome | None, told: str) -> Iterator[str]:
+    if turn.loops:
+        if outcome is not Outcome.REPEATED_CALLS:
+            yield f"{told}: a call was repeated too often, and it went on or ended as {outcome}"
+        return
+    begun = any(call.begins for call in turn.calls)
+    if begun and (reaction.given(CallModel) or reaction.given(RecordStep) or outcome is not None):
+        yield f"{told}: it went on while its calls are open"
+    if not begun and not reaction.given(CallModel) and outcome not in LIMITS:
+        yield f"{told}: all its calls have ended, and it did not go on"
+
+
+# I22.
+
+
+class _Timers:
+    """Which timers are set, and for which deadlines of open calls there must be one."""
+
+    def __init__(self, story: Story) -> None:
+        self._story = story
+        self._live: dict[Tag, float] = {}
+        self._due: dict[Tag, float] = {}
+        self._step = 0
+
+    def hear(self, event: Event | None) -> None:
+        """A timer fires; a call ends; a crash takes all timers away."""
+        if event is None:
+            self._live.clear()
+        elif isinstance(event, DeadlinePassed):
+            self._live.pop(event.tag, None)
+        elif isinstance(event, CALL_ENDINGS):
+            self._due.pop(event.tag, None)
+        elif isinstance(event, ToolsLost):
+            self._due.clear()
+
+    def see(self, command: Command) -> Iterator[str]:
+        """A timer is set or cleared; a call gets its deadline."""
+        match command:
+            case SetTimer():
+                self._live[command.tag] = command.at
+                yield from self._wrong_time(command)
+            case ClearTimer():
+                self._live.pop(command.tag, None)
+            case RunTool():
+                self._due[command.tag] = command.deadline_at + CALL_BACKSTOP_SECONDS
+            case CancelTool():
+                self._due.pop(command.tag, None)
+            case RecordStep():
+                self._due.clear()
+            case CallModel():
+                self._step = command.tag.step
+
+    def _wrong_time(self, command: SetTimer) -> Iterator[str]:
+        story = self._story
+        if story.start is not None and command.tag == story.start.tag:
+            if abs(command.at - story.deadline) > EPSILON:
+                yield f"the request's timer is set to {command.at:g}, its deadline is {story.deadline:g}"
+            return
+        runs = [run for call in story.calls.values() if call.tag.step == command.tag.step for _, run in call.runs]
+        if not any(abs(command.at - run.deadline_at - CALL_BACKSTOP_SECONDS) <= EPSILON for run in runs):
+            yield f"the timer of step {command.tag.step} is set to {command.at:g}, which is no deadline of its calls"
+
+    def missing(self) -> Iterator[str]:
+        """What waits without a timer, and which timers have nothing to wait for."""
+        request = self._story.deadline and self._story.start
+        if request and request.tag not in self._live:
+            yield "the request has no timer"
+        for tag, latest in self._due.items():
+            if self._live.get(tag.at_step(tag.step), float("inf")) > latest + EPSILON:
+                yield f"call {tag} has no timer at its deadline"
+        yield from (f"the timer of {tag} outlived its step" for tag in self._live if 0 < tag.step < self._step)
+
+    def left(self) -> Iterator[str]:
+        """Timers at the end of the request."""
+        return (f"the timer of {tag} was neither cleared nor fired" for tag in self._live)
+
+
+def timers(story: Story) -> Iterator[str]:
+    """I22: every wait has a timer: the request's until its end, a step's for its next call; each fires or is cleared."""
+    if story.start is None:
+        return
+    watch = _Timers(story)
+    for reaction in story.reactions:
+        watch.hear(reaction.event)
+        for command in reaction.commands:
+            yield from watch.see(command)
+        if reaction.given(Finish):
+            yield from watch.left()
+            return
+        if reaction.event is not None:
+            yield from watch.missing()
+
+
+# I23.
+
+
+def model_deadlines(story: Story) -> Iterator[str]:
+    """I23: model calls are numbered one by one; each has a deadline of its own, within the request's."""
+    for number, model in enumerate(story.models, 1):
+        event = model.reaction.event
+        assert event is not None
+        expected = min(event.at + STREAM_TOTAL_TIMEOUT_SECONDS, story.deadline)
+        if abs(model.command.deadline_at - expected) > EPSILON:
+            yield f"model call {number} may take until {model.command.deadline_at:g}, expected is {expected:g}"
+        if model.command.tag.step != number:
+            yield f"model call {number} has the step number {model.command.tag.step}"
+
+
+def at_deadline(event: DeadlinePassed, story: Story) -> bool:
+    """Whether this is the request's own deadline, and not fired early."""
+    own = story.start is not None and event.tag == story.start.tag
+    return own and event.at >= story.deadline - CLOCK_TOLERANCE_SECONDS

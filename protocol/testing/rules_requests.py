@@ -1,0 +1,316 @@
+"""The rules about the request as a whole: what may happen when, how it ends, and that it never stands still."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from callboard.protocol.commands import (
+    AskApproval,
+    CallModel,
+    CancelTool,
+    Command,
+    Finish,
+    Outcome,
+    RunTool,
+    StopModel,
+    WithdrawApproval,
+)
+from callboard.protocol.events import (
+    ApprovalDenied,
+    ApprovalGranted,
+    CancelRequested,
+    DeadlinePassed,
+    Event,
+    ModelResponded,
+    ModelStreamed,
+    RequestStarted,
+    ToolCallCompleted,
+    ToolCallStarted,
+    ToolsLost,
+)
+from callboard.protocol.ids import Tag
+from callboard.protocol.limits import CLOCK_TOLERANCE_SECONDS
+from callboard.protocol.model import FinishReason
+from callboard.protocol.testing.expected import Follows, expected_turns
+from callboard.protocol.testing.rules_limits import LIMITS, Spending
+from callboard.protocol.testing.story import CALL_ENDINGS, MODEL_ENDINGS, OpenWork, Reaction, Story
+from callboard.protocol.testing.trace import Verb
+
+_CARRIED_OUT: Final = (RunTool, CallModel, AskApproval)
+_NEEDS_CARRYING_OUT: Final = (ToolCallStarted, ToolCallCompleted, ModelResponded, ApprovalGranted)
+_MODEL_EVENTS: Final = (ModelStreamed, *MODEL_ENDINGS)
+
+
+# I4, I7.
+
+
+def no_early_step(story: Story) -> Iterator[str]:
+    """I4: the model is not called while a call, or another model call, is open."""
+    work = OpenWork()
+    for reaction in story.reactions:
+        if reaction.event is None:
+            continue
+        work.hear(reaction.event)
+        for command in reaction.commands:
+            if isinstance(command, CallModel) and work.calls:
+                yield f"model call {command.tag.step} while {len(work.calls)} calls are open"
+            if isinstance(command, CallModel) and work.model is not None:
+                yield f"model call {command.tag.step} while {work.model.step} is open"
+            work.see(command)
+
+
+def cancel_ends(story: Story) -> Iterator[str]:
+    """I7: a cancel ends the request at once; its end stops all that is open; only what is open is stopped."""
+    work = OpenWork()
+    for reaction in story.reactions:
+        if reaction.event is None:
+            continue
+        work.hear(reaction.event)
+        yield from _stopped_wrongly(work, reaction.commands)
+        cancelled = isinstance(reaction.event, CancelRequested)
+        if cancelled or reaction.given(Finish):
+            yield from _left_behind(work, reaction.commands)
+        if cancelled:
+            if [command.outcome for command in reaction.given(Finish)] != [Outcome.CANCELLED]:
+                yield "a cancelled request did not finish as cancelled"
+            if reaction.given(CallModel) or reaction.given(RunTool) or reaction.given(AskApproval):
+                yield "a cancelled request began new work"
+        for command in reaction.commands:
+            work.see(command)
+
+
+def _stopped_wrongly(work: OpenWork, commands: Sequence[Command]) -> Iterator[str]:
+    for command in commands:
+        match command:
+            case CancelTool() if command.tag not in work.running:
+                yield f"call {command.tag} was cancelled, and does not run"
+            case WithdrawApproval() if command.tag not in work.waiting:
+                yield f"the question about {command.tag} was withdrawn, and is not open"
+            case StopModel() if command.tag != work.model:
+                yield f"model call {command.tag.step} was stopped, and is not open"
+
+
+def _left_behind(work: OpenWork, commands: Sequence[Any]) -> Iterator[str]:
+    told: dict[type[Any], set[Tag]] = {}
+    for command in commands:
+        told.setdefault(type(command), set()).add(command.tag)
+    if work.model is not None and work.model not in told.get(StopModel, ()):
+        yield f"model call {work.model.step} was left running"
+    yield from (f"call {tag} was left running" for tag in work.running - told.get(CancelTool, set()))
+    yield from (f"the question about {tag} was left open" for tag in work.waiting - told.get(WithdrawApproval, set()))
+
+
+# I9, I11.
+
+
+def conserved(story: Story) -> Iterator[str]:
+    """I9: every message sent was handled, is a dead letter with a reason, or is still queued."""
+    handled = sum(entry.verb is Verb.APPLIED for entry in story.trace.entries)
+    dead = [entry for entry in story.trace.entries if entry.verb in (Verb.REFUSED, Verb.LOST)]
+    if story.trace.sent != handled + len(dead) + story.trace.queued:
+        yield f"{story.trace.sent} sent, {handled} handled, {len(dead)} dead, {story.trace.queued} queued"
+    yield from (f"a dead {type(entry.value).__name__} without a reason" for entry in dead if not entry.note)
+
+
+def isolated(story: Story) -> Iterator[str]:
+    """I11: nothing of another request goes in or comes out."""
+    if story.start is None:
+        return
+    own = story.start.tag.request
+    for reaction in story.reactions:
+        for value in (reaction.event, *reaction.commands):
+            if value is not None and value.tag.request != own:
+                yield f"{type(value).__name__} is of request {value.tag.request_id!r}, not {own.request_id!r}"
+
+
+# I21.
+
+
+def true_finish(story: Story) -> Iterator[str]:
+    """I21: a request ends once, as what happened says; usage and cost are of its model calls, each once."""
+    finishes = [(reaction, command) for reaction in story.reactions for command in reaction.given(Finish)]
+    finishes = [(reaction, command) for reaction, command in finishes if reaction.event is not None]
+    if len(finishes) > 1:
+        yield "the request finished more than once"
+    for reaction, finish in finishes[:1]:
+        yield from _wrong_outcome(story, reaction, finish)
+        yield from _wrong_sums(story, finish)
+        if bool(finish.reason) != _needs_reason(story, finish):
+            yield f"it ended as {finish.outcome} with the reason {finish.reason!r}"
+        if story.start is not None and finish.tag != story.start.tag:
+            yield f"the end has the tag {finish.tag}"
+
+
+def _needs_reason(story: Story, finish: Finish) -> bool:
+    """Every end but a whole answer is explained."""
+    response = story.models[-1].response if story.models else None
+    whole = response is not None and response.finish_reason not in (FinishReason.LENGTH, FinishReason.REFUSAL)
+    return finish.outcome is not Outcome.ANSWERED or not whole
+
+
+def _wrong_outcome(story: Story, reaction: Reaction, finish: Finish) -> Iterator[str]:
+    event, outcome = reaction.event, finish.outcome
+    if isinstance(event, CancelRequested):
+        expected: frozenset[Outcome] = frozenset({Outcome.CANCELLED})
+    elif isinstance(event, DeadlinePassed) and story.start is not None and event.tag == story.start.tag:
+        expected = frozenset({Outcome.TIMED_OUT})
+        if event.at < story.deadline - CLOCK_TOLERANCE_SECONDS:
+            yield f"it timed out at {event.at:g}, its deadline is {story.deadline:g}"
+    elif isinstance(event, MODEL_ENDINGS):
+        expected = _outcomes_of_turn(story)
+    else:
+        expected = LIMITS  # a step is complete, or none was begun: only a limit ends it here
+    if outcome not in expected:
+        yield f"it ended as {outcome} after {type(event).__name__}, which is one of {sorted(expected)}"
+
+
+def _outcomes_of_turn(story: Story) -> frozenset[Outcome]:
+    turn = expected_turns(story)[-1]
+    return {
+        Follows.ANSWER: frozenset({Outcome.ANSWERED}),
+        Follows.FAIL: frozenset({Outcome.FAILED}),
+        Follows.CALLS: frozenset({Outcome.REPEATED_CALLS}) if turn.loops else LIMITS,
+        Follows.GO_ON: LIMITS,
+        Follows.AGAIN: LIMITS,
+        Follows.WITHOUT_TOOLS: LIMITS,
+    }[turn.follows]
+
+
+def _wrong_sums(story: Story, finish: Finish) -> Iterator[str]:
+    spent = Spending()
+    taken = {turn.model.command.tag: turn.taken for turn in expected_turns(story)}
+    for model in story.models:
+        spent.add(model, taken=taken.get(model.command.tag, False))
+    if spent.exact and finish.usage != spent.usage:
+        yield f"it says {finish.usage}, used were {spent.usage}"
+    if finish.usage.input_tokens != spent.usage.input_tokens:
+        yield f"it says {finish.usage.input_tokens} input tokens, used were {spent.usage.input_tokens}"
+    if abs(finish.cost - spent.cost) > 1e-9:
+        yield f"it says ${finish.cost:g}, spent were ${spent.cost:g}"
+    if finish.steps != len(story.models):
+        yield f"it says {finish.steps} model calls, made were {len(story.models)}"
+
+
+# I24, I25.
+
+
+def goes_on(story: Story) -> Iterator[str]:
+    """I24: until its end a request waits for something: a model call, a tool call, or a person."""
+    work = OpenWork()
+    for reaction in story.reactions:
+        if reaction.event is None:
+            continue
+        work.hear(reaction.event)
+        for command in reaction.commands:
+            work.see(command)
+        if reaction.given(Finish):
+            return
+        if work.model is None and not work.calls:
+            yield f"after {type(reaction.event).__name__} it waits for nothing"
+            return
+
+
+class ExpectedEvents:
+    """Which events a session must take now, by the commands that it gave: all others it must refuse."""
+
+    def __init__(self, request: Tag) -> None:
+        self.request = request
+        self.started = self.over = False
+        self.model: Tag | None = None
+        self.step = request
+        self.calls: dict[Tag, str] = {}
+        """What each open call waits for: "person", "start" or "end"."""
+
+    def allows(self, event: Event) -> bool:
+        """Whether a session must take this event now."""
+        if isinstance(event, RequestStarted):
+            return not self.started and event.tag == self.request
+        if not self.started or self.over or event.tag.request != self.request:
+            return False
+        if isinstance(event, CancelRequested):
+            return True
+        if isinstance(event, _MODEL_EVENTS):
+            return event.tag == self.model
+        if isinstance(event, DeadlinePassed):
+            return event.tag == self.request or (self.model is None and event.tag == self.step)
+        if isinstance(event, ToolsLost):
+            return self.model is None and event.tag == self.step
+        return self._allows_call(event)
+
+    def _allows_call(self, event: Event) -> bool:
+        waits_for = self.calls.get(event.tag)
+        if isinstance(event, ApprovalGranted | ApprovalDenied):
+            return waits_for == "person"
+        if isinstance(event, ToolCallStarted):
+            return waits_for == "start"
+        return waits_for in ("start", "end")
+
+    def took(self, event: Event, commands: Sequence[Command]) -> None:
+        """Learn from what was taken, and from the commands it led to."""
+        self.started = True
+        if isinstance(event, ToolCallStarted):
+            self.calls[event.tag] = "end"
+        elif isinstance(event, ToolsLost):
+            self.calls.clear()
+        elif isinstance(event, CALL_ENDINGS):
+            self.calls.pop(event.tag, None)
+        elif isinstance(event, MODEL_ENDINGS):
+            self.model = None
+        for command in commands:
+            self._see(command)
+
+    def _see(self, command: Command) -> None:
+        match command:
+            case CallModel():
+                self.model = self.step = command.tag
+                self.calls = {}
+            case RunTool():
+                self.calls[command.tag] = "start"
+            case AskApproval():
+                self.calls[command.tag] = "person"
+            case Finish():
+                self.over = True
+            case CancelTool() | WithdrawApproval():
+                self.calls.pop(command.tag, None)
+
+
+def taken_or_refused(story: Story) -> Iterator[str]:
+    """I25: exactly those events are taken that are due: of this request, of what is open, before the end."""
+    if story.start is None:
+        return
+    expected = ExpectedEvents(story.start.tag)
+    reactions = iter(story.reactions)
+    for entry in story.trace.entries:
+        event: Any = entry.value
+        if entry.verb is Verb.REFUSED and expected.allows(event):
+            yield f"{type(event).__name__} {event.tag} was refused, and it was due: {entry.note}"
+        elif entry.verb in (Verb.APPLIED, Verb.RESUMED):
+            reaction = next(reactions)
+            if reaction.event is None:
+                continue
+            if not expected.allows(event):
+                yield f"{type(event).__name__} {event.tag} was taken, and it was not due"
+            expected.took(event, reaction.commands)
+
+
+# I27.
+
+
+def carried_out(story: Story) -> Iterator[str]:
+    """I27: what is carried out is what the session asked for: the same calls, as often as it gave them, no others."""
+    waiting: dict[tuple[type[Any], Tag], list[Any]] = {}
+    begun: set[Tag] = set()
+    for entry in story.trace.entries:
+        value: Any = entry.value
+        if entry.verb is Verb.GAVE and isinstance(value, _CARRIED_OUT):
+            waiting.setdefault((type(value), value.tag), []).append(value)
+        elif entry.verb in (Verb.RAN, Verb.ASKED):
+            begun.add(value.tag)
+            given = waiting.get((type(value), value.tag), [])
+            if value not in given:
+                yield f"{type(value).__name__} {value.tag} was carried out, and the session did not give it so (again)"
+            else:
+                given.remove(value)
+        elif entry.verb is Verb.APPLIED and isinstance(value, _NEEDS_CARRYING_OUT) and value.tag not in begun:
+            yield f"{type(value).__name__} {value.tag} came, and nothing was carried out that could lead to it"
