@@ -1,5 +1,98 @@
-"""`pytest --hypothesis-profile=deep` looks a hundred times longer."""
+"""For all tests: how Hypothesis looks for examples, and the end of a test that hangs.
 
-from hypothesis import settings
+A test that passes its time limit (60 s, see setup.cfg; `@pytest.mark.timeout(seconds)` where one needs more) is failed
+by pytest-timeout, which shows the stacks of all threads and goes on with the next test. That takes Python code to run
+in the main thread. Behind it is a backstop that needs none, for C code that never returns and for cleaning up that
+hangs as well: it writes all stacks to stderr and ends the process.
+"""
 
-settings.register_profile("deep", max_examples=10_000, deadline=None)
+from __future__ import annotations
+
+import faulthandler
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis.database import DirectoryBasedExampleDatabase
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+
+# A slow machine, or a first run that has yet to write its tables of Unicode, says nothing about the code: examples have
+# no time limit of their own, the test has. The database is named, because Hypothesis warns where its own choice cannot
+# be written, and warnings are errors here; a named one that cannot be written is left alone.
+settings.register_profile(
+    "callboard",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    database=DirectoryBasedExampleDatabase(REPOSITORY / ".hypothesis" / "examples"),
+)
+# The same examples in every run: what fails once fails again, on each machine.
+settings.register_profile("ci", settings.get_profile("callboard"), derandomize=True, database=None)
+# New examples in every run, and none that an earlier run has found: `--hypothesis-seed` alone decides.
+settings.register_profile("fresh", settings.get_profile("callboard"), database=None, print_blob=True)
+# A hundred times as many, however long that takes.
+settings.register_profile("deep", settings.get_profile("callboard"), max_examples=10_000)
+settings.load_profile("callboard")
+
+STDERR_FD = pytest.StashKey[int]()
+LIMIT_SECONDS = pytest.StashKey[float]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addini(
+        "backstop_seconds", "how long after its time limit a test may go on before the run ends", default="15"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    capture = config.pluginmanager.getplugin("capturemanager")
+    with capture.global_and_fixture_disabled():  # the real stderr, not the file that takes a test's output
+        config.stash[STDERR_FD] = os.dup(2)
+
+
+def _set_backstop(config: pytest.Config, seconds: float) -> None:
+    grace = float(config.getini("backstop_seconds"))
+    faulthandler.dump_traceback_later(seconds + grace, exit=True, file=config.stash[STDERR_FD])
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--hypothesis-profile") == "deep":
+        for item in items:
+            item.add_marker(pytest.mark.timeout(0))
+
+
+def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> None:
+    """Called by pytest-timeout for each test with a limit, before it sets its own timer."""
+    item.config.stash[LIMIT_SECONDS] = settings.timeout
+    _set_backstop(item.config, settings.timeout)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_exception_interact(node: pytest.Item | pytest.Collector) -> None:
+    """Pytest itself has just cleared the backstop, for a debugger; cleaning up after the failed test needs it again."""
+    if LIMIT_SECONDS in node.config.stash:
+        _set_backstop(node.config, node.config.stash[LIMIT_SECONDS])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+        if LIMIT_SECONDS in item.config.stash:
+            del item.config.stash[LIMIT_SECONDS]
+
+
+def pytest_enter_pdb() -> None:
+    faulthandler.cancel_dump_traceback_later()  # a person who debugs takes their time
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Python would wait for a thread that a test has left behind, and the run would not end."""
+    if any(not thread.daemon for thread in threading.enumerate() if thread is not threading.main_thread()):
+        _set_backstop(config, 0.0)

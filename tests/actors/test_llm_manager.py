@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support.probes import Probe, Probed
 
-from callboard.actors.kernel import ActorSystem, ChildSpec, Ref, SimulatedScheduler, Supervisor, Timer
+from callboard.actors.kernel import ActorSystem, Backoff, ChildSpec, Ref, SimulatedScheduler, Supervisor, Timer
 from callboard.actors.llm_manager import LlmManager, Route, StartModel, _AttemptEnded, _TellAgain, text_length
 from callboard.actors.model_stream import Attempt, Emit, End
 from callboard.protocol.commands import CallModel, StopModel
@@ -337,3 +337,52 @@ def test_text_length_counts_what_becomes_tokens() -> None:
     messages: list[Message] = [SystemMessage("12345"), UserMessage.of("123"), AssistantMessage((Text("1234"), call))]
     assert [text_length(message) for message in messages] == [5, 3, 11]
     assert text_length(ToolMessage(CallId("c"), ToolName("t"), "12")) == 2
+
+
+@pytest.fixture
+def cut_off(simulated: ActorSystem) -> Desk:
+    """The first attempt has said "half" and failed. That this is void cannot be told for a while: the session starts
+    again after a crash, which takes ten seconds, and its mailbox is full."""
+    error = Error(ErrorKind.CONNECTION, "cut", retryable=True)
+    first = ScriptedTurn("half", error=error, delay_seconds=0.1)
+    desk = Desk(simulated, Scripted([first, ScriptedTurn("whole", delay_seconds=1.0)]))
+    pause = Backoff(initial_seconds=10.0, maximum_seconds=10.0, jitter=0.0)
+    spec = ChildSpec("session", lambda: Probe(desk.session.heard, _crash), backoff=pause, capacity=5)
+    simulated.spawn(lambda: Supervisor([spec], chance=lambda: 0.0), "crowded")
+    desk.run(0.0)
+    session = simulated.ref("crowded/session")
+    desk.ask(reply_to=session)
+    while not any(error in message.events for message in desk.session.of(ModelStreamed)):
+        assert desk.scheduler.step()
+    for _ in range(2):  # after the first crash, an actor starts again at once
+        session.tell("crash")
+        desk.run(desk.scheduler.now())
+    for _ in range(5):
+        session.tell("in the way")
+    return desk
+
+
+def _crash(probe: Probe, message: Any) -> None:
+    if message == "crash":
+        raise RuntimeError("struck")
+
+
+def test_no_attempt_begins_before_the_session_knows_that_the_last_one_is_void(
+    simulated: ActorSystem, cut_off: Desk
+) -> None:
+    cut_off.run(9.0)
+    assert simulated.statistics().refused > 1, "it was tried, and will be tried again"
+    assert len(cut_off.driver.started) == 1
+    cut_off.run()
+    assert [what for what in cut_off.told() if what != "str"] == ["half", "<restarted>", "whole", "ModelResponded"]
+    assert len(cut_off.driver.started) == 2
+    assert cut_off.driver.started[1][1] >= 10.0
+    assert simulated.statistics().restarts == 2, "of the session, none of the manager"
+
+
+def test_a_call_is_stopped_also_while_its_restart_cannot_be_told(cut_off: Desk) -> None:
+    cut_off.run(9.0)
+    cut_off.ref.tell_control(StopModel(TAG))
+    cut_off.run()
+    assert [what for what in cut_off.told() if what != "str"] == ["half"]
+    assert len(cut_off.driver.started) == 1

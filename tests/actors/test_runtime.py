@@ -389,11 +389,27 @@ def test_a_runtime_may_be_started_again() -> None:
 
 async def test_stopping_with_open_requests_ends_them_all(until: Until) -> None:
     runtime = Runtime(settings_for(HANGS), tools=[wait_for_ever]).start()
+    begun = len(ENTERED)
+    asking = [asyncio.create_task(runtime.ask(f"go {n}")) for n in range(20)]
+    await asyncio.to_thread(until, lambda: len(ENTERED) == begun + 20)
+    await asyncio.to_thread(runtime.stop)
+    ends = await asyncio.gather(*asking, return_exceptions=True)
+    assert {type(end) for end in ends} == {RequestEnded}
+    assert {end.reply.outcome for end in ends if isinstance(end, RequestEnded)} == {Outcome.CANCELLED}
+
+
+async def test_requests_that_begin_while_the_runtime_stops_are_told_so() -> None:
+    """Those whose session had begun are cancelled; the others never began."""
+    runtime = Runtime(settings_for(HANGS), tools=[wait_for_ever]).start()
     asking = [asyncio.create_task(runtime.ask(f"go {n}")) for n in range(20)]
     await asyncio.sleep(0)
     await asyncio.to_thread(runtime.stop)
     ends = await asyncio.gather(*asking, return_exceptions=True)
-    assert {type(end) for end in ends} == {RequestEnded}
+    assert {type(end) for end in ends} <= {RequestEnded, RuntimeFailure}
+    assert {str(end) for end in ends} <= {
+        "the runtime is stopping",
+        "the request has no answer, since the runtime was stopped",
+    }
 
 
 async def test_stopping_while_an_approval_waits() -> None:

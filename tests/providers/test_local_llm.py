@@ -18,7 +18,8 @@ from callboard.providers.adapter import Provider
 from callboard.providers.registry import provider_for
 from callboard.providers.response_builder import ResponseBuilder
 
-pytestmark = pytest.mark.local_llm
+# A small model on a slow machine takes its time, and the first test waits for the server to load it.
+pytestmark = [pytest.mark.local_llm, pytest.mark.timeout(600)]
 
 USER = UserMessage.of("Hi")
 SCHEMA = {

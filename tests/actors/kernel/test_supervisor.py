@@ -443,3 +443,73 @@ def test_bad_specs_are_refused() -> None:
             ChildSpec(start=Actor, **options)
     with pytest.raises(ValueError, match="different ids"):
         Supervisor([ChildSpec("a", Actor), ChildSpec("a", Actor)])
+
+
+# -- a child that is started later, beside a group that shares its fate ------------------------------------------------
+
+
+@pytest.fixture(params=[Strategy.ONE_FOR_ALL, Strategy.REST_FOR_ONE])
+def with_a_late_one(request: pytest.FixtureRequest) -> World:
+    """Three listed children, and one that was started later."""
+    world = World.of(three, strategy=request.param, intensity=3)
+    start_child(world.root, spec(world.log, "late"))
+    assert world.run() == [("start", each) for each in ("a", "b", "c", "late")]
+    return world
+
+
+def test_a_group_that_starts_again_leaves_a_late_child_alone(with_a_late_one: World) -> None:
+    world = with_a_late_one
+    world.child("a").tell("crash")
+    happened = world.run()
+    assert [who for what, who in happened if what == "start"] == ["a", "b", "c"]
+    assert "late" not in {who for _, who in happened}
+    assert world.child("late").is_alive()
+
+
+def test_a_late_child_that_fails_starts_again_alone(with_a_late_one: World) -> None:
+    world = with_a_late_one
+    world.child("late").tell("crash")
+    assert world.run() == [("crash", "late"), ("start", "late")]
+    world.child("a").tell("crash")
+    assert ("crash", "late") not in world.run()
+    reply = world.child("late").ask("well?", block=False)
+    world.run()
+    assert reply.get(timeout=0) == "well?"
+
+
+def test_the_failures_of_a_late_child_count_for_all(with_a_late_one: World) -> None:
+    world = with_a_late_one
+    for _ in range(3):
+        world.child("late").tell("crash")
+        assert world.run() == [("crash", "late"), ("start", "late")]
+    world.child("late").tell("crash")
+    assert world.run() == [("crash", "late"), ("stop", "c"), ("stop", "b"), ("stop", "a")]
+    assert not world.root.is_alive()
+
+
+def test_a_late_child_stops_with_its_supervisor_and_the_listed_ones_in_reverse(with_a_late_one: World) -> None:
+    world = with_a_late_one
+    world.root.stop(block=False)
+    happened = world.run()
+    assert [who for _, who in happened if who != "late"] == ["c", "b", "a"]
+    assert ("stop", "late") in happened
+    assert len(happened) == 4
+
+
+def test_a_late_child_stops_with_a_supervisor_that_is_starting_its_group_again(with_a_late_one: World) -> None:
+    world = with_a_late_one
+    refs = [world.child(each) for each in ("a", "b", "c", "late")]
+    refs[0].tell("crash")
+    world.root.stop(block=False)
+    assert [what for what, who in world.run() if who == "late"] == ["stop"]
+    assert not any(ref.is_alive() for ref in refs)
+
+
+def test_a_late_child_taken_out_does_not_come_back_with_the_group(with_a_late_one: World) -> None:
+    world = with_a_late_one
+    stop_child(world.root, "late")
+    assert world.run() == [("stop", "late")]
+    world.child("b").tell("crash")
+    assert "late" not in {who for _, who in world.run()}
+    start_child(world.root, spec(world.log, "late"))
+    assert world.run() == [("start", "late")]

@@ -43,7 +43,7 @@ def test_lines_come_in_a_fence_with_their_exact_span(workspace: Path) -> None:
 lines = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n\0"), max_size=20)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.lists(lines, min_size=1, max_size=8), st.booleans(), st.data())
 def test_any_lines_of_any_text_can_be_read(tmp_path: Path, texts: list[str], ended: bool, data: st.DataObject) -> None:
     whole = "\n".join(texts) + "\n" * ended

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
+from support.patience import timed_out_while_hanging
 
 from callboard.actors.tools import tool
 from callboard.actors.worker.stage import ToolStage
 from callboard.protocol.events import ToolCallCancelled, ToolCallCompleted, ToolCallFailed, ToolCallTimedOut
 from callboard.protocol.tools import FailureCode
+
+Until = Callable[[Callable[[], bool]], None]
 
 
 @pytest.fixture
@@ -47,28 +49,26 @@ def test_whatever_it_raises_is_one_failure(stage: ToolStage, error: BaseExceptio
     assert event.failure.code is expected
 
 
-def test_at_its_deadline_the_call_ends_and_the_thread_is_counted_until_it_returns(stage: ToolStage) -> None:
-    release = threading.Event()
+def test_at_its_deadline_the_call_ends_and_the_thread_is_counted_until_it_returns(
+    stage: ToolStage, until: Until
+) -> None:
+    release, hanging = threading.Event(), threading.Semaphore(0)
 
     @tool(isolation="thread")
     def hang() -> None:
+        hanging.release()
         release.wait(20)
 
-    @tool(isolation="thread")
-    def brief() -> int:
-        return 1
-
-    timed_out = stage.start(hang, "{}", timeout_seconds=0.1)
     cancelled = stage.start(hang, "{}", timeout_seconds=30)
+    assert hanging.acquire(timeout=20)
     stage.stop(cancelled)
     assert isinstance(cancelled.wait(), ToolCallCancelled)
-    assert isinstance(timed_out.wait(), ToolCallTimedOut)
+    timed_out = timed_out_while_hanging(
+        lambda seconds: stage.start(hang, "{}", seconds), lambda _: hanging.acquire(blocking=False)
+    )
     assert stage.held_threads == {"hang": 2}
     release.set()
-    deadline = time.monotonic() + 5
-    while stage.held_threads[hang.name] and time.monotonic() < deadline:
-        assert isinstance(stage.call(brief), ToolCallCompleted)
-    assert stage.held_threads == {"hang": 0}
+    until(lambda: stage.held_threads == {"hang": 0})
     assert len(timed_out.events) == len(cancelled.events) == 2
 
 

@@ -1,0 +1,411 @@
+"""Every event in every state: what it leads to, or that it is refused and changes nothing.
+
+`ROWS` says what a real session must do, in a table of its own; `states.py` is compared with it at the end, entry by
+entry. So a row of `states.py` that accepts too much, or too little, is found in any case: by a session that does
+something else, or by an entry that nothing here leads to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any, get_args
+
+import orjson
+import pytest
+
+from callboard.protocol.commands import Command, RecordStep
+from callboard.protocol.content import Text, ToolCall, ToolMessage, UserMessage
+from callboard.protocol.errors import ErrorKind, ProtocolError
+from callboard.protocol.events import (
+    ApprovalDenied,
+    ApprovalGranted,
+    CancelRequested,
+    DeadlinePassed,
+    Event,
+    ModelFailed,
+    ModelLost,
+    ModelResponded,
+    ModelStreamed,
+    RequestStarted,
+    ToolCallCancelled,
+    ToolCallCompleted,
+    ToolCallFailed,
+    ToolCallStarted,
+    ToolCallTimedOut,
+    ToolsLost,
+)
+from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
+from callboard.protocol.limits import MAX_CALL_SENDS
+from callboard.protocol.model import FinishReason, ModelResponse
+from callboard.protocol.options import RequestOptions, ToolOffer
+from callboard.protocol.policy import Decision
+from callboard.protocol.session import Session
+from callboard.protocol.states import (
+    CALL_TRANSITIONS,
+    REQUEST_TRANSITIONS,
+    TERMINAL_CALL_STATES,
+    CallState,
+    RequestState,
+)
+from callboard.protocol.stream import Error, TextDelta
+from callboard.protocol.testing.replaying import fingerprint
+from callboard.protocol.tools import FailureCode, ToolContract, ToolDefinition, ToolFailure
+
+NEW, ASKING, TOOLS, OVER = RequestState
+REQUEST = Tag(RequestId("r"), MessageId("m"))
+LOOK = ToolName("look")
+FAILURE = ToolFailure(LOOK, FailureCode.TOOL_ERROR, "no")
+SO_FAR = (TextDelta("so far"),)
+OVERLOADED = Error(ErrorKind.OVERLOADED, "too busy")
+TRUNCATED = Error(ErrorKind.TRUNCATED, "cut off")
+REQUEST_SECONDS, SECONDS, BACKSTOP_SECONDS = 100.0, 10.0, 2.0
+OFFERS = tuple(
+    ToolOffer(ToolDefinition(ToolName(name), ""), ToolContract(timeout_seconds=SECONDS, idempotent=again), decision)
+    for name, again, decision in (
+        ("look", False, Decision.ALLOW),
+        ("again", True, Decision.ALLOW),
+        ("write", False, Decision.ASK),
+        ("never", False, Decision.DENY),
+    )
+)
+
+# -- a session in each state -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Situation:
+    """How the session comes to be in its state. `call` is where its call "a" is, None where it has none."""
+
+    request: RequestState
+    call: CallState | None = None
+    tool: str = "look"
+    """What "a" asks for."""
+    beside: bool = False
+    """Whether a call "b" of the same step waits for a person: "a" can end, and the step goes on."""
+    max_steps: int = 9
+    token_budget: int | None = None
+    retries: int = 1
+    repeated: int = 0
+    """The steps in a row that have asked for the same call before; the second is told, the third ends the run."""
+    sends: int = 1
+    """The times that the call has been sent."""
+
+
+def start(situation: Situation) -> RequestStarted:
+    options = RequestOptions(
+        "sim/model",
+        timeout_seconds=REQUEST_SECONDS,
+        max_steps=situation.max_steps,
+        token_budget=situation.token_budget,
+        repeated_call_limit=2,
+        max_step_retries=situation.retries,
+    )
+    return RequestStarted(REQUEST, 0.0, (), UserMessage.of("go"), options, OFFERS)
+
+
+def call(call_id: str, tool: str, arguments: str = "{}") -> ToolCall:
+    return ToolCall(CallId(call_id), ToolName(tool), arguments)
+
+
+def turn(*parts: Any, reason: FinishReason | None = None) -> ModelResponse:
+    calls = any(isinstance(part, ToolCall) for part in parts)
+    return ModelResponse(parts, reason or (FinishReason.TOOL_CALLS if calls else FinishReason.STOP))
+
+
+#: How "a" gets from SENT, or from AWAITING_APPROVAL, to where a situation has it.
+WAY: dict[CallState, Callable[[Tag], Event]] = {
+    CallState.RUNNING: lambda tag: ToolCallStarted(tag, 1.0),
+    CallState.COMPLETED: lambda tag: ToolCallCompleted(tag, 1.0, "1"),
+    CallState.FAILED: lambda tag: ToolCallFailed(tag, 1.0, FAILURE),
+    CallState.TIMED_OUT: lambda tag: ToolCallTimedOut(tag, 1.0),
+    CallState.CANCELLED: lambda tag: ToolCallCancelled(tag, 1.0),
+    CallState.DENIED: lambda tag: ApprovalDenied(tag, 1.0),
+}
+
+
+def session_in(situation: Situation) -> Session:
+    """A real session, brought there by events alone."""
+    session = Session(REQUEST)
+    if situation.request is NEW:
+        return session
+    session.apply(start(situation))
+    if situation.request is OVER:
+        session.apply(ModelResponded(session.step, 1.0, turn(Text("done"))))
+    for _ in range(situation.repeated):
+        session.apply(ModelResponded(session.step, 1.0, turn(call("z", "look"))))
+        if session.state is TOOLS:
+            session.apply(ToolCallCompleted(a(session, "z"), 1.0, "1"))
+    if situation.call is not None:
+        asked = call("a", situation.tool), *([call("b", "write")] if situation.beside else [])
+        session.apply(ModelResponded(session.step, 0.0, turn(*asked)))
+        for _ in range(1, situation.sends):
+            session.apply(ToolsLost(session.step, 0.0))
+        if situation.call in WAY:
+            session.apply(WAY[situation.call](a(session)))
+    assert session.state is situation.request
+    assert session.calls.get(a(session)) is situation.call
+    return session
+
+
+def a(session: Session, call_id: str = "a") -> Tag:
+    return session.step.for_call(CallId(call_id))
+
+
+# -- what must happen --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Said:
+    """An event of this kind, with the tags of the session that will hear it."""
+
+    kind: type[Any]
+    to: Callable[[Session], Event]
+
+
+@dataclass(frozen=True)
+class Row:
+    """In this situation, this event leads there, and gives these commands."""
+
+    situation: Situation
+    event: Said
+    request: RequestState
+    call: CallState | None
+    commands: str
+
+    def __str__(self) -> str:
+        where = self.situation.call or self.situation.request
+        return f"{where}-{self.event.kind.__name__}-{self.request}-{self.call}"
+
+
+IDLE = Situation(ASKING)
+WAITING = Situation(TOOLS, CallState.AWAITING_APPROVAL, "write")
+SENT = Situation(TOOLS, CallState.SENT)
+RUNNING = Situation(TOOLS, CallState.RUNNING)
+ENDED = {
+    state: Situation(TOOLS, state, "write" if state is CallState.DENIED else "look", beside=True)
+    for state in TERMINAL_CALL_STATES
+}
+
+
+def started(situation: Situation) -> Said:
+    return Said(RequestStarted, lambda _: start(situation))
+
+
+def responded(*parts: Any, reason: FinishReason | None = None) -> Said:
+    return Said(ModelResponded, lambda session: ModelResponded(session.step, 1.0, turn(*parts, reason=reason)))
+
+
+def of_step(kind: type[Any], *values: Any, at: float = 1.0) -> Said:
+    return Said(kind, lambda session: kind(session.step, at, *values))
+
+
+def of_request(kind: type[Any], *, at: float = 1.0) -> Said:
+    return Said(kind, lambda _: kind(REQUEST, at))
+
+
+def of_call(kind: type[Any], *values: Any) -> Said:
+    return Said(kind, lambda session: kind(a(session), 1.0, *values))
+
+
+def without_calls() -> Iterable[Row]:
+    new = Situation(NEW)
+    yield Row(new, started(new), ASKING, None, "SetTimer CallModel")
+    poor = replace(new, token_budget=1)
+    yield Row(poor, started(poor), OVER, None, "SetTimer ClearTimer Finish")
+
+    gave_up = replace(IDLE, retries=0)
+    yield Row(IDLE, of_step(ModelStreamed, SO_FAR), ASKING, None, "")
+    yield Row(IDLE, responded(Text("done")), OVER, None, "RecordStep ClearTimer Finish")
+    yield Row(IDLE, responded(Text("hm"), reason=FinishReason.PAUSE), ASKING, None, "RecordStep CallModel")
+    yield Row(IDLE, of_step(ModelFailed, TRUNCATED), ASKING, None, "Note CallModel")
+    yield Row(gave_up, of_step(ModelFailed, TRUNCATED), OVER, None, "ClearTimer Finish")
+    yield Row(IDLE, of_step(ModelFailed, OVERLOADED), OVER, None, "ClearTimer Finish")
+    yield Row(IDLE, of_step(ModelLost), ASKING, None, "Note CallModel")
+    yield Row(gave_up, of_step(ModelLost), OVER, None, "ClearTimer Finish")
+    yield Row(IDLE, of_request(CancelRequested), OVER, None, "StopModel ClearTimer Finish")
+    yield Row(IDLE, of_request(DeadlinePassed, at=99.0), ASKING, None, "SetTimer")
+    yield Row(IDLE, of_request(DeadlinePassed, at=100.0), OVER, None, "StopModel ClearTimer Finish")
+
+
+def beginnings() -> Iterable[Row]:
+    """What becomes of a call that the model asks for."""
+    yield Row(IDLE, responded(call("a", "look")), TOOLS, CallState.SENT, "RunTool SetTimer")
+    yield Row(IDLE, responded(call("a", "write")), TOOLS, CallState.AWAITING_APPROVAL, "AskApproval")
+    yield Row(IDLE, responded(call("a", "never")), ASKING, CallState.DENIED, "RecordStep CallModel")
+    yield Row(IDLE, responded(call("a", "nowhere")), ASKING, CallState.FAILED, "RecordStep CallModel")
+    yield Row(IDLE, responded(call("a", "look", "[1]")), ASKING, CallState.FAILED, "RecordStep CallModel")
+    last = replace(IDLE, max_steps=1)
+    yield Row(last, responded(call("a", "never")), OVER, CallState.DENIED, "RecordStep ClearTimer Finish")
+    told = replace(IDLE, repeated=1)
+    yield Row(told, responded(call("a", "look")), ASKING, CallState.FAILED, "RecordStep CallModel")
+    again = replace(IDLE, repeated=2)
+    stopped = "RecordStep ClearTimer Finish"
+    yield Row(again, responded(call("a", "look")), OVER, CallState.FAILED, stopped)
+    yield Row(again, responded(call("a", "again"), call("z", "look")), OVER, CallState.CANCELLED, stopped)
+
+
+def ends_of(
+    situation: Situation, event: Callable[[Session], Event], state: CallState, cancels: str = ""
+) -> Iterable[Row]:
+    """A call ends: while another is open, as the last one, as the last one of the last step."""
+    timer = "" if situation.call is CallState.AWAITING_APPROVAL or cancels else "ClearTimer "
+    yield Row(replace(situation, beside=True), event, TOOLS, state, cancels)
+    yield Row(situation, event, ASKING, state, f"{timer}{cancels} RecordStep CallModel")
+    last = replace(situation, max_steps=1)
+    yield Row(last, event, OVER, state, f"{timer}{cancels} RecordStep ClearTimer Finish")
+
+
+def open_calls() -> Iterable[Row]:
+    for held in (SENT, RUNNING):
+        yield from ends_of(held, of_call(ToolCallCompleted, "1"), CallState.COMPLETED)
+        yield from ends_of(held, of_call(ToolCallFailed, FAILURE), CallState.FAILED)
+        yield from ends_of(held, of_call(ToolCallTimedOut), CallState.TIMED_OUT)
+        yield from ends_of(held, of_call(ToolCallCancelled), CallState.CANCELLED)
+        late = of_step(DeadlinePassed, at=SECONDS + BACKSTOP_SECONDS)
+        yield from ends_of(held, late, CallState.TIMED_OUT, "CancelTool")
+        assert held.call is not None
+        yield Row(held, of_step(DeadlinePassed, at=SECONDS), TOOLS, held.call, "SetTimer")
+        yield Row(held, of_request(DeadlinePassed, at=99.0), TOOLS, held.call, "SetTimer")
+        stopped = "CancelTool ClearTimer RecordStep ClearTimer Finish"
+        yield Row(held, of_request(CancelRequested), OVER, CallState.CANCELLED, stopped)
+        yield Row(held, of_request(DeadlinePassed, at=REQUEST_SECONDS), OVER, CallState.TIMED_OUT, stopped)
+
+    yield Row(SENT, of_call(ToolCallStarted), TOOLS, CallState.RUNNING, "")
+    yield Row(SENT, of_step(ToolsLost), TOOLS, CallState.SENT, "RunTool SetTimer")
+    lost_each_time = replace(SENT, sends=MAX_CALL_SENDS)
+    yield Row(lost_each_time, of_step(ToolsLost), ASKING, CallState.FAILED, "RecordStep CallModel")
+    yield Row(RUNNING, of_step(ToolsLost), ASKING, CallState.FAILED, "RecordStep CallModel")
+    yield Row(replace(RUNNING, max_steps=1), of_step(ToolsLost), OVER, CallState.FAILED, "RecordStep ClearTimer Finish")
+    yield Row(replace(RUNNING, tool="again"), of_step(ToolsLost), TOOLS, CallState.SENT, "RunTool SetTimer")
+
+    yield Row(WAITING, of_call(ApprovalGranted), TOOLS, CallState.SENT, "RunTool SetTimer")
+    yield from ends_of(WAITING, of_call(ApprovalDenied), CallState.DENIED)
+    yield Row(WAITING, of_step(ToolsLost), TOOLS, CallState.AWAITING_APPROVAL, "AskApproval")
+    yield Row(WAITING, of_step(DeadlinePassed), TOOLS, CallState.AWAITING_APPROVAL, "")
+    withdrawn = "WithdrawApproval RecordStep ClearTimer Finish"
+    yield Row(WAITING, of_request(CancelRequested), OVER, CallState.CANCELLED, withdrawn)
+    yield Row(WAITING, of_request(DeadlinePassed, at=REQUEST_SECONDS), OVER, CallState.TIMED_OUT, withdrawn)
+
+
+def ended_calls() -> Iterable[Row]:
+    """What happens to the rest of the step leaves a call that has ended as it is."""
+    for state, situation in ENDED.items():
+        timer = "" if state is CallState.DENIED else "ClearTimer "
+        withdrawn = f"WithdrawApproval {timer}RecordStep ClearTimer Finish"
+        yield Row(situation, of_step(ToolsLost), TOOLS, state, "AskApproval")
+        yield Row(situation, of_step(DeadlinePassed), TOOLS, state, "")
+        yield Row(situation, of_request(CancelRequested), OVER, state, withdrawn)
+        yield Row(situation, of_request(DeadlinePassed, at=REQUEST_SECONDS), OVER, state, withdrawn)
+
+
+ROWS = (*without_calls(), *beginnings(), *open_calls(), *ended_calls())
+
+#: The end of a call, by the failure that the model reads.
+END_BY_CODE = {
+    "": CallState.COMPLETED,
+    "cancelled": CallState.CANCELLED,
+    "timed_out": CallState.TIMED_OUT,
+    "denied": CallState.DENIED,
+}
+
+
+def call_after(session: Session, tag: Tag, commands: Iterable[Command]) -> CallState | None:
+    """Where the call is; after the end of its step, what the recorded result says."""
+    if tag in session.calls:
+        return session.calls[tag]
+    for record in (command for command in commands if isinstance(command, RecordStep)):
+        for message in record.messages:
+            if isinstance(message, ToolMessage) and message.call_id == tag.call_id:
+                code = orjson.loads(message.content)["code"] if message.is_error else ""
+                return END_BY_CODE.get(code, CallState.FAILED)
+    return None
+
+
+@pytest.mark.parametrize("row", ROWS, ids=str)
+def test_what_an_event_leads_to(row: Row) -> None:
+    session = session_in(row.situation)
+    event, tag = row.event.to(session), a(session)
+    commands = session.apply(event)
+    assert session.state is row.request
+    assert call_after(session, tag, commands) is row.call
+    assert [type(command).__name__ for command in commands] == row.commands.split()
+
+
+# -- what must be refused ----------------------------------------------------------------------------------------------
+
+#: One event of each kind, with the tags that the session would take it with.
+ANY = {
+    said.kind: said
+    for said in (
+        started(IDLE),
+        of_step(ModelStreamed, SO_FAR),
+        responded(call("a", "look")),
+        of_step(ModelFailed, OVERLOADED),
+        of_step(ModelLost),
+        of_call(ApprovalGranted),
+        of_call(ApprovalDenied),
+        of_call(ToolCallStarted),
+        of_call(ToolCallCompleted, "1"),
+        of_call(ToolCallFailed, FAILURE),
+        of_call(ToolCallTimedOut),
+        of_call(ToolCallCancelled),
+        of_step(ToolsLost),
+        of_request(CancelRequested),
+        of_request(DeadlinePassed, at=REQUEST_SECONDS),
+    )
+}
+SITUATIONS = (Situation(NEW), IDLE, WAITING, SENT, RUNNING, *ENDED.values(), Situation(OVER))
+
+
+LEGAL = {(row.situation.request, row.situation.call, row.event.kind) for row in ROWS}
+REFUSED = [
+    pytest.param(situation, kind, id=f"{situation.call or situation.request}-{kind.__name__}")
+    for situation in SITUATIONS
+    for kind in get_args(Event)
+    if (situation.request, situation.call, kind) not in LEGAL
+]
+
+
+@pytest.mark.parametrize(("situation", "kind"), REFUSED)
+def test_what_is_refused_and_changes_nothing(situation: Situation, kind: type[Any]) -> None:
+    session = session_in(situation)
+    before = fingerprint(session)
+    with pytest.raises(ProtocolError) as caught:
+        session.apply(ANY[kind].to(session))
+    assert (caught.value.state, caught.value.event) == (situation.request, kind.__name__)
+    assert fingerprint(session) == before
+
+
+# -- the tables of states.py are these rows, entry by entry ------------------------------------------------------------
+
+
+def test_the_table_of_requests_is_what_a_request_does_and_no_more() -> None:
+    entries = {
+        (state, kind, outcome)
+        for state, row in REQUEST_TRANSITIONS.items()
+        for kind, outcomes in row.items()
+        for outcome in outcomes
+    }
+    assert entries == {(row.situation.request, row.event.kind, row.request) for row in ROWS}
+
+
+def test_the_table_of_calls_is_what_a_call_does_and_no_more() -> None:
+    """A call that an event leaves where it is takes no row; being given out again after a loss is one."""
+    entries = {
+        (state, kind, outcome)
+        for state, row in CALL_TRANSITIONS.items()
+        for kind, outcomes in row.items()
+        for outcome in outcomes
+    }
+    seen = set()
+    for row in ROWS:
+        before = row.situation.call or CallState.REQUESTED
+        moves = row.call is not before or row.event.kind is ToolsLost
+        if row.call is not None and before not in TERMINAL_CALL_STATES and moves:
+            seen.add((before, row.event.kind, row.call))
+    assert entries == seen
+
+
+def test_nothing_else_ends_a_call() -> None:
+    assert {state for state, row in CALL_TRANSITIONS.items() if not row} == TERMINAL_CALL_STATES == set(ENDED)
