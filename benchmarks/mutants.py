@@ -12,8 +12,8 @@ kept in .mutants/ by the texts of the mutant and its test files, so a run that w
 if fewer than 90% were killed. Linux; needs the extra `dev`. docs/mutants.md explains the survivors of the recorded run.
 
 Why not a library. mutmut 3 changes functions only, none in a class with `@dataclass`, and no table; it finds a module
-by its path, which `package_dir` maps elsewhere. cosmic-ray and poodle run one command for each mutant, whichever line
-it is on; mutatest needs coverage before version 6. None takes a row out of a table, or an argument out of a call.
+by its path, which `package_dir` maps elsewhere. cosmic-ray and poodle run one command for each mutant, with all
+its tests; mutatest needs coverage before version 6. None takes a row out of a table, or an argument out of a call.
 """
 
 from __future__ import annotations
@@ -253,7 +253,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--count", type=int, default=300, help="how many mutants (300)")
     parser.add_argument("--seed", type=int, default=1, help="which of them (1)")
     parser.add_argument("--files", nargs="+", default=FILES, metavar="GLOB", help="files to change, from the root on")
-    parser.add_argument("--only", nargs="+", default=(), metavar="ID", help="these mutants, whatever the sample")
+    parser.add_argument("--only", nargs="+", default=(), metavar="ID", help="these mutants and no others")
     parser.add_argument("--against", choices=("tests", "kit"), default="tests", help="what is to find them (tests)")
     parser.add_argument("--limit", type=float, default=LIMIT_SECONDS, metavar="SECONDS", help="for one mutant (60)")
     parser.add_argument("--workers", type=int, default=1, help="how many run at the same time (1)")

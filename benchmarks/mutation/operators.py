@@ -3,7 +3,8 @@
 A mutant replaces one span of the source, so its diff is short and the rest of the file keeps its bytes. Left out by
 rule, since such a change cannot alter what the program decides: docstrings, annotations and aliases of types, log
 calls, the wording of messages (any string with a space, anything in an f-string or a `raise`), `__repr__`, `__str__`,
-`__slots__`, `__all__`, `if TYPE_CHECKING`, decorators, imports, asserts and `strict=True`.
+`__slots__`, `__all__`, `if TYPE_CHECKING`, decorators, imports, asserts and `strict=True`. The sizes of limits
+(`MAX_CALLS = 128`) are left out too: a test could only repeat the number.
 """
 
 from __future__ import annotations
@@ -165,6 +166,8 @@ def _constant(place: Place) -> Iterator[tuple[Target, Replacement]]:
     value = node.value
     if isinstance(value, bool):
         yield node, ast.Constant(not value)
+    elif isinstance(value, int | float) and value != 1 and value and _is_limit(place):
+        return
     elif isinstance(value, int):
         yield node, ast.Constant(value + 1)
         if value > 0:
@@ -175,6 +178,13 @@ def _constant(place: Place) -> Iterator[tuple[Target, Replacement]]:
         yield node, ast.Constant(value + "x")
     elif isinstance(value, bytes):
         yield node, ast.Constant(value + b"x")
+
+
+def _is_limit(place: Place) -> bool:
+    """A number of a module's constants, as in `MAX_CALLS = 128`."""
+    top = place.statement
+    targets = [top.target] if isinstance(top, ast.AnnAssign) else top.targets if isinstance(top, ast.Assign) else []
+    return len(place.around) > 1 and place.around[1] is top and any(ast.unparse(each).isupper() for each in targets)
 
 
 def _arithmetic(place: Place) -> Iterator[tuple[Target, Replacement]]:

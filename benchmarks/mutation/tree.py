@@ -19,7 +19,7 @@ from typing import Final
 
 LAYERS: Final = ("protocol", "providers", "actors")
 _INIT: Final = Path(__file__).with_name("init.py")
-#: Of util-linux. Anybody may make a namespace for processes, within one for users.
+#: Of util-linux. A namespace for processes needs no privileges within a namespace for users.
 _NAMESPACE: Final = (
     *("nice", "-n", "10", "unshare", "--pid", "--fork", "--mount-proc", "--kill-child"),
     *(() if os.geteuid() == 0 else ("--user", "--map-current-user")),
@@ -59,7 +59,7 @@ class Tree:
 
     @contextlib.contextmanager
     def changed(self, path: str, text: str) -> Iterator[Path]:
-        """The file at `path` has this text; its compiled form is removed before and after, whatever its time stamp."""
+        """The file at `path` has this text; its compiled form is removed before and after."""
         file = self.folder / path
         original = file.read_bytes()
         try:

@@ -438,6 +438,7 @@ def test_bad_specs_are_refused() -> None:
         ({"id": ""}, "without '/'"),
         ({"id": "a", "shutdown_seconds": -1}, "cannot be negative"),
         ({"id": "a", "intensity": -1}, "intensity >= 0"),
+        ({"id": "a", "intensity": 0, "period_seconds": 0}, "period"),
     ):
         with pytest.raises(ValueError, match=message):
             ChildSpec(start=Actor, **options)
