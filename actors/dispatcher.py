@@ -118,6 +118,7 @@ class ToolDispatcher(Actor):
         observer: Ref,
         workspace: Path | None = None,
         failure_budget: int | None = FAILURE_BUDGET,
+        max_queued_calls: int = MAX_QUEUED_CALLS,
     ) -> None:
         self._entries: dict[ToolName, _Entry] = {}
         self._pools = pools
@@ -126,9 +127,12 @@ class ToolDispatcher(Actor):
         self._observer = observer
         self._workspace = workspace
         self._failure_budget = failure_budget
+        self._max_queued_calls = max_queued_calls
         self._calls: dict[Tag, _Call] = {}
         self._settled: dict[Tag, ToolCallEnd | None] = {}
         """Calls that have ended, oldest first; with the outcome, where it was a former incarnation's and is untold."""
+        self._begun: dict[Tag, ToolCallStarted] = {}
+        """Calls that began for a former incarnation, oldest first; their sessions send them again."""
         self._approvals: dict[Tag, Ref] = {}
         for tool in tools:
             self._register(tool)
@@ -165,6 +169,11 @@ class ToolDispatcher(Actor):
             logger.warning("the policy failed for %s, which is denied: %r", tool.name, error)
             return Decision.DENY
 
+    @property
+    def open_calls(self) -> int:
+        """Calls that run or wait for their turn; 0 at rest."""
+        return sum(entry.running + len(entry.queue) for entry in self._entries.values())
+
     # -- the way of one call: dispatch -> (queue) -> start -> terminal
 
     def _dispatch(self, message: DispatchCall) -> None:
@@ -181,7 +190,7 @@ class ToolDispatcher(Actor):
         elif entry.running < entry.tool.contract.concurrency:
             call = self._calls[run.tag] = _Call(message, entry)
             self._start(call)
-        elif len(entry.queue) < MAX_QUEUED_CALLS:
+        elif len(entry.queue) < self._max_queued_calls:
             timer = self.tell_at(run.deadline_at, _QueuedTooLong(run.tag))
             self._calls[run.tag] = _Call(message, entry, timer=timer)
             entry.queue.append(run.tag)
@@ -197,11 +206,18 @@ class ToolDispatcher(Actor):
             call.timer = None
         call.pool = self._pools[tool.contract.isolation, tool.contract.latency]
         context = ToolContext(run.tag, run.effect_id, run.deadline_at, call.request.user_text, self._workspace)
-        call.pool.tell_control(StartCall(run, tool, context, self.ref))
+        begun = self._begun.pop(run.tag, None)
+        call.pool.tell_control(StartCall(run, tool, context, self.ref, has_begun=begun is not None))
+        if begun is not None:
+            call.request.reply_to.tell_control(begun)
 
     def _started(self, event: ToolCallStarted) -> None:
         if call := self._calls.get(event.tag):
             call.request.reply_to.tell_control(event)
+        elif event.tag not in self._settled:
+            self._begun[event.tag] = event
+            if len(self._begun) > MAX_SETTLED_CALLS:
+                del self._begun[next(iter(self._begun))]
 
     def _ended(self, event: ToolCallEnd) -> None:
         call = self._calls.pop(event.tag, None)
@@ -222,6 +238,7 @@ class ToolDispatcher(Actor):
 
     def _settle(self, tag: Tag, untold: ToolCallEnd | None) -> None:
         """Remember that the call has ended, lest it run again when a session, not having heard, sends it again."""
+        self._begun.pop(tag, None)
         self._settled.setdefault(tag, untold)
         if len(self._settled) > MAX_SETTLED_CALLS:
             del self._settled[next(iter(self._settled))]

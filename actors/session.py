@@ -76,7 +76,7 @@ class Staff:
 
 
 class SessionLike(Protocol):
-    """What this actor needs of the protocol's Session; a rehearsal puts one in its place that takes notes."""
+    """What this actor needs of the protocol's Session; a simulated run has one that writes down what it hears."""
 
     @property
     def step(self) -> Tag: ...

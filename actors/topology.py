@@ -18,7 +18,7 @@ from itertools import product
 from pathlib import Path
 
 from callboard.actors.approvals import Approver
-from callboard.actors.dispatcher import PoolKey, ToolDispatcher
+from callboard.actors.dispatcher import MAX_QUEUED_CALLS, PoolKey, ToolDispatcher
 from callboard.actors.kernel import Actor, ActorSystem, ChildSpec, Ref, Supervisor, children_of
 from callboard.actors.llm_manager import LlmManager
 from callboard.actors.session import Staff
@@ -52,6 +52,8 @@ class Plan:
     workspace: Path | None = None
     failure_budget: int | None = FAILURE_BUDGET
     """Breakdowns of a tool within a minute that do not withdraw it yet; None never does."""
+    max_queued_calls: int = MAX_QUEUED_CALLS
+    """Calls of one tool that may wait for their turn; more are refused as overloaded."""
     threads: tuple[ChildSpec, ...] = ()
     """Further permanent children of the root, started before the tools."""
     chance: Callable[[], float] = random.random
@@ -113,4 +115,13 @@ def pool_id(isolation: Isolation, latency: Latency) -> str:
 def _dispatcher(system: ActorSystem, plan: Plan) -> ToolDispatcher:
     pools: dict[PoolKey, Ref] = {key: system.ref(f"root/tools/{pool_id(*key)}") for key in product(Isolation, Latency)}
     observer = system.ref("root/telemetry")
-    return ToolDispatcher(plan.tools, pools, plan.approver, plan.policy, observer, plan.workspace, plan.failure_budget)
+    return ToolDispatcher(
+        plan.tools,
+        pools,
+        plan.approver,
+        plan.policy,
+        observer,
+        plan.workspace,
+        plan.failure_budget,
+        plan.max_queued_calls,
+    )

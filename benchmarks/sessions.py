@@ -3,7 +3,7 @@
     python benchmarks/sessions.py [--sessions 2000] [--concurrency 100 1000] [--peer openai-agents|none]
 
 A session is one user message, one model turn with four parallel calls of trivial async tools whose arguments arrive in
-fragments, and one streamed answer of 50 chunks. The model is a loopback server in a process of its own. Each contender
+fragments, and one streamed answer of 50 chunks. The model is the wire double, in a process of its own. Each contender
 runs in a fresh process; CPU is that process's own (user and system), so the server does not count.
 """
 
@@ -19,102 +19,34 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import orjson
+if TYPE_CHECKING:
+    from callboard.actors.testing.wire_double import Turn
 
 CALLS = 4
-CHUNKS = 50
-ARGUMENT_FRAGMENTS = 4
+#: A quarter of a call's arguments.
+ARGUMENT_CHARS = 9
+#: A chunk each, all of one length.
+WORDS = [f"word {number} " for number in range(10, 60)]
+ANSWER = "".join(WORDS)
 #: Between two chunks of one stream: a fast model's 250 tokens a second.
 TICK_SECONDS = 0.004
 
 # -- the model server
 
 
-def sse(document: object) -> bytes:
-    data = b"data: " + orjson.dumps(document) + b"\n\n"
-    return b"%x\r\n%s\r\n" % (len(data), data)
+def script() -> list[Turn]:
+    """Four calls, then the answer; each a piece a tick."""
+    # Not at the top: the contenders' processes import this file too, and should not load the double.
+    from callboard.actors.testing.wire_double import Call, Tokens, Turn  # noqa: PLC0415
 
-
-def chunk(delta: dict[str, Any], finish: str | None = None) -> dict[str, Any]:
-    choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
-    return {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [choice]}
-
-
-def calling_turn() -> list[bytes]:
-    documents = [chunk({"role": "assistant", "content": None})]
-    for index in range(CALLS):
-        function = {"name": "lookup", "arguments": ""}
-        documents.append(
-            chunk({"tool_calls": [{"index": index, "id": f"call_{index}", "type": "function", "function": function}]})
-        )
-    arguments = [json.dumps({"city": f"city number {index}", "days": index}) for index in range(CALLS)]
-    for fragment in range(ARGUMENT_FRAGMENTS):
-        for index, text in enumerate(arguments):
-            size = -(-len(text) // ARGUMENT_FRAGMENTS)
-            piece = text[fragment * size : (fragment + 1) * size]
-            documents.append(chunk({"tool_calls": [{"index": index, "function": {"arguments": piece}}]}))
-    documents.append(chunk({}, "tool_calls"))
-    return [sse(document) for document in documents] + [ending()]
-
-
-def answering_turn() -> list[bytes]:
-    documents = [chunk({"content": f"word {number} "}) for number in range(CHUNKS)]
-    return [sse(document) for document in [*documents, chunk({}, "stop")]] + [ending()]
-
-
-def ending() -> bytes:
-    usage = {"prompt_tokens": 100, "completion_tokens": 50, "total_tokens": 150}
-    last = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [], "usage": usage}
-    done = b"data: [DONE]\n\n"
-    return sse(last) + b"%x\r\n%s\r\n0\r\n\r\n" % (len(done), done)
-
-
-class ModelServer(asyncio.Protocol):
-    """Just enough HTTP: one request at a time on a connection, the turn chosen by whether results are in the body."""
-
-    streams: dict[asyncio.Transport, list[bytes]] = {}  # noqa: RUF012 - shared on purpose: one ticker feeds all
-    calling, answering = calling_turn(), answering_turn()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport: Any = transport
-        self.buffer = b""
-
-    def data_received(self, data: bytes) -> None:
-        self.buffer += data
-        head, found, body = self.buffer.partition(b"\r\n\r\n")
-        if not found:
-            return
-        length = next(
-            int(line.split(b":")[1]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")
-        )
-        if len(body) < length:
-            return
-        self.buffer = body[length:]
-        self.transport.write(
-            b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
-        )
-        turn = self.answering if b'"role":"tool"' in body.replace(b'": "', b'":"') else self.calling
-        self.streams[self.transport] = list(reversed(turn))
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self.streams.pop(self.transport, None)
-
-    @classmethod
-    async def feed(cls) -> None:
-        while True:
-            await asyncio.sleep(TICK_SECONDS)
-            for transport, turn in list(cls.streams.items()):
-                transport.write(turn.pop())
-                if not turn:
-                    del cls.streams[transport]
-
-
-async def serve() -> None:
-    server = await asyncio.get_running_loop().create_server(ModelServer, "127.0.0.1", 0, backlog=4096)
-    print(server.sockets[0].getsockname()[1], flush=True)
-    await ModelServer.feed()
+    calls = tuple(Call("lookup", {"city": f"city number {n}", "days": n}, f"call_{n}") for n in range(CALLS))
+    usage = Tokens(100, 50)
+    return [
+        Turn(calls=calls, fragment=ARGUMENT_CHARS, pause=TICK_SECONDS, usage=usage),
+        Turn(ANSWER, fragment=len(WORDS[0]), pause=TICK_SECONDS, usage=usage),
+    ]
 
 
 # -- contenders: each gives an async function that runs one session
@@ -218,13 +150,12 @@ CONTENDERS = {"callboard": run_callboard, "bare": run_bare, "openai-agents": run
 
 
 async def measure(contender: str, url: str, sessions: int, concurrency: int) -> dict[str, float]:
-    expected = "".join(f"word {number} " for number in range(CHUNKS))
     figures: dict[str, float] = {}
 
     async def drive(session: Session) -> None:
         async def worker(count: int) -> None:
             for _ in range(count):
-                assert await session() == expected
+                assert await session() == ANSWER
 
         await asyncio.gather(*(worker(1) for _ in range(min(20, concurrency))))  # warm up
         cpu, wall = time.process_time(), time.perf_counter()
@@ -252,17 +183,14 @@ def child(*arguments: str) -> subprocess.Popen[str]:
 
 
 def run_child(contender: str, sessions: int, concurrency: int) -> dict[str, float]:
-    server = child("--serve")
-    try:
-        port = server.stdout.readline().strip() if server.stdout else ""
-        url = f"http://127.0.0.1:{port}/v1"
+    from callboard.actors.testing.wire_double import WireDouble  # noqa: PLC0415
+
+    with WireDouble(script(), by_turn=True) as double:
+        url = double.base_url()
         run = child("--run", contender, "--url", url, "--sessions", str(sessions), "--concurrency", str(concurrency))
         output, _ = run.communicate(timeout=600)
-        figures: dict[str, float] = json.loads(output.splitlines()[-1])
-        return figures
-    finally:
-        server.kill()
-        server.wait()
+    figures: dict[str, float] = json.loads(output.splitlines()[-1])
+    return figures
 
 
 def compare(sessions: int, concurrencies: list[int], peer: str) -> None:
@@ -287,13 +215,10 @@ def main() -> None:
     parser.add_argument("--concurrency", type=int, nargs="+", default=[100, 1000])
     installed = importlib.util.find_spec("agents") is not None
     parser.add_argument("--peer", default="openai-agents" if installed else "none", choices=["openai-agents", "none"])
-    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--run", choices=list(CONTENDERS), help=argparse.SUPPRESS)
     parser.add_argument("--url", default="", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.serve:
-        run(serve())
-    elif options.run:
+    if options.run:
         print(json.dumps(run(measure(options.run, options.url, options.sessions, options.concurrency[0]))))
     else:
         compare(options.sessions, options.concurrency, options.peer)

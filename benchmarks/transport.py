@@ -9,22 +9,18 @@ rows take turns. All rows but ours only read bytes: the difference is what trans
 from __future__ import annotations
 
 import asyncio
-import sys
 import time
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 
 import aiohttp
 import httpx
 from httpx_aiohttp import HttpxAiohttpClient
 
+from callboard.actors.testing.wire_double import Turn, WireDouble
 from callboard.protocol.content import UserMessage
 from callboard.protocol.model import ModelRequest
 from callboard.providers.openai_chat import OpenAIChat
 from callboard.providers.transport import HttpProvider
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from support.model_server import ModelServer, stream
 
 CALLS = 150
 ROUNDS = 5
@@ -79,10 +75,9 @@ async def compare(base_url: str) -> None:
 
 def main() -> None:
     for fragment in (len(TEXT), 4):
-        answer = stream(text=TEXT, fragment=fragment)
-        print(f"An answer of {len(answer.steps)} events, a socket write each:")
-        with ModelServer([answer], by_turn=True) as server:
-            asyncio.run(compare(server.base_url))
+        print(f"An answer of {-(-len(TEXT) // fragment)} pieces, a socket write each:")
+        with WireDouble([Turn(TEXT, fragment=fragment)], by_turn=True) as double:
+            asyncio.run(compare(double.base_url()))
 
 
 if __name__ == "__main__":

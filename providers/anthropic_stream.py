@@ -120,6 +120,10 @@ class AnthropicDecoder(BaseDecoder):
         self._tracker.seed = str(message.get("id") or "")
         self._model = str(message.get("model") or "")
         self._note_end(message, message)
+        for index, block in enumerate(message.get("content") or ()):
+            # Newer servers may begin with whole blocks (quirk 68).
+            self._block_start({"index": index, "content_block": block}, out)
+            self._block_stop({"index": index}, out)
 
     def _block_start(self, document: dict[str, Any], out: _Out) -> None:
         start = document["content_block"]
@@ -244,9 +248,11 @@ _PROSE_BLOCKS: Final = frozenset({"text", "thinking", "redacted_thinking"}) | _I
 
 def _server_block(block: _Block) -> dict[str, Any]:
     """The whole block of a server tool, as it must go back."""
-    if not block.pieces:
-        return block.start
-    return {**block.start, "input": loads("".join(block.pieces))}
+    text = "".join(block.pieces)
+    try:
+        return {**block.start, "input": loads(text)} if text else block.start
+    except ValueError:
+        return block.start  # cut off by the length limit: no reason to lose the answer around it (quirk 64)
 
 
 def _usage(raw: dict[str, Any]) -> Usage:

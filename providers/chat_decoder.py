@@ -35,8 +35,9 @@ FINISH_REASONS: Final[Mapping[str, FinishReason]] = {
     "refusal": FinishReason.REFUSAL,
     "error": FinishReason.ERROR,
 }
-#: After these the last call is cut off. Any other reason with calls means: run them.
-_CUT: Final = frozenset({FinishReason.LENGTH, FinishReason.CONTENT_FILTER})
+#: After these the last call is cut off. So it is after a reason that we do not know: `insufficient_system_resource`,
+#: `network_error`, `abort` and their kin all mean that (docs/wire.md quirk 69).
+_CUT: Final = frozenset({FinishReason.LENGTH, FinishReason.CONTENT_FILTER, FinishReason.OTHER})
 _REASONING_FIELDS: Final = ("reasoning_content", "reasoning")
 
 
@@ -53,7 +54,7 @@ class ChatDecoder(BaseDecoder):
     ) -> None:
         super().__init__(dialect.family, status, headers, streaming, secret)
         self._dialect = dialect
-        self._tools = ToolCallTracker(keep_arguments=dialect.finish_optional)
+        self._tools = ToolCallTracker()
         self._details = ReasoningDetails(dialect.name)
         self._think_tags = ThinkTags() if dialect.think_tags else None
         # Given back to the server that wants it (ChatDialect.reasoning_replay_field).
@@ -70,6 +71,9 @@ class ChatDecoder(BaseDecoder):
         if event == "error" or document.get("error") or document.get("object") == "error":
             self.fail_payload(out, document)
             return
+        if groq_error := (document.get("x_groq") or {}).get("error"):
+            self.fail_payload(out, {"error": groq_error})  # in an answer that looks whole (70)
+            return
         self._note(document)
         for choice in document.get("choices") or ():
             self._chosen = True
@@ -84,8 +88,11 @@ class ChatDecoder(BaseDecoder):
             self.fail_malformed(out, "the answer has no choices.", self._last_data)
             return
         for choice in choices if self._dialect.merge_choices else choices[:1]:
-            self._message(choice.get("index") or 0, choice["message"], out)
-            self._finish_reason = choice.get("finish_reason") or self._finish_reason
+            reason = choice.get("finish_reason")
+            # Azure's filter leaves the message out, and says so by the reason (66).
+            message = choice.get("message") or {} if reason else choice["message"]
+            self._message(choice.get("index") or 0, message, out)
+            self._finish_reason = reason or self._finish_reason
         self._end_turn(out)
 
     def on_end(self, out: list[StreamEvent], marked: bool) -> None:
@@ -142,7 +149,7 @@ class ChatDecoder(BaseDecoder):
             self._close_reasoning(out)
             for call in calls:
                 self._call_delta(index, call, out)
-        if legacy := delta.get("function_call"):
+        if legacy := _legacy_call(delta):
             self._tools.delta(out, index="function_call", name=legacy.get("name"), arguments=legacy.get("arguments"))
 
     def _call_delta(self, choice: int, call: Mapping[str, Any], out: list[StreamEvent]) -> None:
@@ -171,7 +178,7 @@ class ChatDecoder(BaseDecoder):
         if (replay := self._extra(message)) is not None:
             out.append(TextDelta("", index, replay))
         calls = list(message.get("tool_calls") or ())
-        if legacy := message.get("function_call"):
+        if legacy := _legacy_call(message):
             calls.append({"function": legacy})
         for call in calls:
             function = call.get("function") or call.get("custom") or {}
@@ -237,12 +244,19 @@ class ChatDecoder(BaseDecoder):
         if reason is FinishReason.ERROR:
             self.fail(out, make_error(ErrorKind.SERVER, "The provider broke off the turn with finish reason 'error'."))
             return
-        self._tools.complete_all(out, cut=reason in _CUT)
-        if self._tools.count and reason not in _CUT:
+        cut = reason in _CUT
+        self._tools.complete_all(out, cut=cut)
+        if self._tools.count and not cut:
             reason = FinishReason.TOOL_CALLS
         elif self._refused and reason is FinishReason.STOP:
             reason = FinishReason.REFUSAL
         self.end(out, Done(reason, self._finish_reason, normal_usage(self._usage), self._usage, self._model))
+
+
+def _legacy_call(holder: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The call in the API's old form; some servers put an empty one beside every text (65)."""
+    legacy = holder.get("function_call")
+    return legacy if legacy and (legacy.get("name") or legacy.get("arguments")) else None
 
 
 def normal_usage(raw: Mapping[str, Any]) -> Usage:
@@ -251,16 +265,17 @@ def normal_usage(raw: Mapping[str, Any]) -> Usage:
     completion = raw.get("completion_tokens_details") or {}
     asked, answered = _count(raw.get("prompt_tokens")), _count(raw.get("completion_tokens"))
     reasoned = _count(completion.get("reasoning_tokens"))
+    # DeepSeek and Moonshot put it on the top level.
+    cached = _count(prompt.get("cached_tokens") or raw.get("prompt_cache_hit_tokens") or raw.get("cached_tokens"))
+    if cached > asked:
+        asked += cached  # counted beside the prompt's, by Grok on Azure (71)
     if reasoned and _count(raw.get("total_tokens")) == asked + answered + reasoned:
         # xAI counts the reasoning beside the answer: 12 + 1 + 314 = 327.
         answered += reasoned
     return Usage(
         input_tokens=asked,
         output_tokens=answered,
-        # DeepSeek and Moonshot put it on the top level.
-        cached_tokens=_count(
-            prompt.get("cached_tokens") or raw.get("prompt_cache_hit_tokens") or raw.get("cached_tokens")
-        ),
+        cached_tokens=cached,
         cache_write_tokens=_count(prompt.get("cache_write_tokens")),
         reasoning_tokens=reasoned,
     )

@@ -51,6 +51,7 @@ KINDS: Final[Mapping[tuple[str, int, str], ErrorKind]] = {
     (ANY, 0, "model_not_found"): _K.NOT_FOUND,
     (ANY, 0, "deploymentnotfound"): _K.NOT_FOUND,
     (ANY, 0, "context_length_exceeded"): _K.CONTEXT_LENGTH,
+    (ANY, 0, "exceed_context_size_error"): _K.CONTEXT_LENGTH,  # llama.cpp
     (ANY, 0, "string_above_max_length"): _K.REQUEST_TOO_LARGE,
     (ANY, 0, "request_too_large"): _K.REQUEST_TOO_LARGE,
     (ANY, 0, "content_filter"): _K.CONTENT_FILTER,

@@ -75,9 +75,10 @@ class GeminiDecoder(BaseDecoder):
             return
         if not self._tracker.seed:
             self._tracker.seed = text_of(document.get("responseId"))
-        if usage := document.get("usageMetadata"):
-            # Cumulative, and partial on Vertex: field by field, the last value that is no null wins.
-            self._usage.update((key, value) for key, value in usage.items() if value is not None)
+        usage = {key: value for key, value in (document.get("usageMetadata") or {}).items() if value is not None}
+        # Cumulative: the last counts, as a whole. Vertex sends some without any count, which add to it (quirk 67).
+        counted = any(key.endswith("TokenCount") for key in usage)
+        self._usage = usage if counted else {**self._usage, **usage}
         self._model = text_of(document.get("modelVersion")) or self._model
         if feedback := document.get("promptFeedback"):
             self._blocked(feedback)

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from callboard.protocol.content import (
     AssistantMessage,
+    Image,
     Message,
     SystemMessage,
     Text,
@@ -152,7 +153,8 @@ def _response_format(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _user_content(message: UserMessage) -> str | list[dict[str, Any]]:
-    if all(isinstance(part, Text) for part in message.parts):
+    # Two texts stay two parts: glued together, words would run into each other (docs/wire.md quirk 81).
+    if len(message.parts) <= 1 and not any(isinstance(part, Image) for part in message.parts):
         return message.text
     return [_user_part(part) for part in message.parts]
 

@@ -47,6 +47,9 @@ from callboard.providers.turns import (
 
 #: A call_id longer than 64 is refused, and an output is paired with its call by it alone: it must not repeat.
 RESPONSES_IDS: Final = CallIdRule(re.compile(r"[\x21-\x7e]{1,64}"))
+#: What came from a model must go back to it, whatever a deployment is called (docs/wire.md quirk 72): to all but those
+#: that are known to refuse it.
+_PLAIN_MODEL: Final = re.compile(r"(?:^|/)(?:chatgpt|gpt-[34]|gpt-\d.*chat)")
 #: Others answer 400 "Encrypted content is not supported with this model".
 _REASONING_MODEL: Final = re.compile(r"(?:^|/)(?:o\d|gpt-(?:[5-9]|\d\d)(?!.*chat)|codex|gpt-oss|computer-use)")
 
@@ -82,7 +85,8 @@ class OpenAIResponses:
     def encode(self, request: ModelRequest, /) -> WireRequest:
         known = self._reasoning
         reasons = bool(_REASONING_MODEL.search(request.model)) if known is None else known
-        encoding = _Encoding(request, self._origin, reasons)
+        returns = not _PLAIN_MODEL.search(request.model) if known is None else known
+        encoding = _Encoding(request, self._origin, reasons, returns)
         return post(f"{self._url}/responses", self.headers(request), encoding.body(), encoding.notes)
 
     def decoder(
@@ -101,11 +105,12 @@ class OpenAIResponses:
 class _Encoding:
     """One request being written."""
 
-    def __init__(self, request: ModelRequest, origin: str, reasons: bool) -> None:
+    def __init__(self, request: ModelRequest, origin: str, reasons: bool, returns: bool) -> None:
         self.request = request
         self.notes: list[str] = []
         self._origin = origin
         self._reasons = reasons
+        self._returns = returns
         self._input: list[dict[str, Any]] = []
 
     def body(self) -> dict[str, Any]:
@@ -142,8 +147,10 @@ class _Encoding:
         self._say("system", message.text)
 
     def _user(self, message: UserMessage) -> None:
-        only_text = all(isinstance(part, Text) for part in message.parts)
-        self._say("user", message.text if only_text else [_user_part(part) for part in message.parts])
+        parts = message.parts
+        # Two texts stay two parts: glued together, words would run into each other (docs/wire.md quirk 81).
+        one_text = len(parts) <= 1 and all(isinstance(part, Text) for part in parts)
+        self._say("user", message.text if one_text else [_user_part(part) for part in parts])
 
     def _assistant(self, message: AssistantMessage) -> None:
         start = len(self._input)
@@ -173,8 +180,12 @@ class _Encoding:
             call = {"type": "function_call", "call_id": part.call_id, "name": called_name(part)}
             return {**call, "arguments": sent_arguments(part)}
         own = own_replay(part, self._origin)
+        if own is None:
+            return None
         # Without `store` the server remembers no item, so only one that carries its content can go back.
-        if own is None or not self._reasons or not own.get("encrypted_content"):
+        if not self._returns or not own.get("encrypted_content"):
+            if isinstance(part, ServerTool):
+                self.notes.append(f"{part.kind}: an item without its encrypted content cannot go back; left out")
             return None
         if isinstance(part, ServerTool):
             return dict(own)

@@ -189,10 +189,10 @@ class ResponsesDecoder(BaseDecoder):
             prose.sent = len(text)
 
     def _text_delta(self, document: _Document, out: _Out) -> None:
-        self._delta(document, (_TEXT, document.get("content_index")), TextDelta, out)
+        self._delta(document, (_TEXT, document.get("content_index") or 0), TextDelta, out)
 
     def _text_done(self, document: _Document, out: _Out) -> None:
-        self._rest(document, (_TEXT, document.get("content_index")), TextDelta, document.get("text"), out)
+        self._rest(document, (_TEXT, document.get("content_index") or 0), TextDelta, document.get("text"), out)
 
     def _refusal_delta(self, document: _Document, out: _Out) -> None:
         self._refused = True
@@ -200,19 +200,19 @@ class ResponsesDecoder(BaseDecoder):
 
     def _refusal_done(self, document: _Document, out: _Out) -> None:
         self._refused = True
-        self._rest(document, (_TEXT, document.get("content_index")), TextDelta, document.get("refusal"), out)
+        self._rest(document, (_TEXT, document.get("content_index") or 0), TextDelta, document.get("refusal"), out)
 
     def _summary_delta(self, document: _Document, out: _Out) -> None:
-        self._delta(document, (_SUMMARY, document.get("summary_index")), ThinkingDelta, out)
+        self._delta(document, (_SUMMARY, document.get("summary_index") or 0), ThinkingDelta, out)
 
     def _summary_done(self, document: _Document, out: _Out) -> None:
-        self._rest(document, (_SUMMARY, document.get("summary_index")), ThinkingDelta, document.get("text"), out)
+        self._rest(document, (_SUMMARY, document.get("summary_index") or 0), ThinkingDelta, document.get("text"), out)
 
     def _reasoning_delta(self, document: _Document, out: _Out) -> None:
-        self._delta(document, (_REASONING, document.get("content_index")), ThinkingDelta, out)
+        self._delta(document, (_REASONING, document.get("content_index") or 0), ThinkingDelta, out)
 
     def _reasoning_text_done(self, document: _Document, out: _Out) -> None:
-        self._rest(document, (_REASONING, document.get("content_index")), ThinkingDelta, document.get("text"), out)
+        self._rest(document, (_REASONING, document.get("content_index") or 0), ThinkingDelta, document.get("text"), out)
 
     # Arguments.
 

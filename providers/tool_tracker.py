@@ -43,7 +43,7 @@ class _Call:
     early: list[str] = field(default_factory=list)
     """Argument text that came before the name."""
     kept: list[str] = field(default_factory=list)
-    """All argument text, where the tracker keeps it."""
+    """All argument text."""
     size: int = 0
     completed: bool = False
 
@@ -53,15 +53,12 @@ class ToolCallTracker:
 
     `seed` (the provider's id of the answer, where there is one) goes into invented ids, so that they differ from turn
     to turn and are the same however the bytes were cut.
-
-    `keep_arguments` is for servers that do not say when a turn is over: `all_whole` then tells by the arguments.
     """
 
-    __slots__ = ("_by_id", "_by_index", "_calls", "_keep", "_last", "_taken", "seed")
+    __slots__ = ("_by_id", "_by_index", "_calls", "_last", "_taken", "seed")
 
-    def __init__(self, seed: str = "", keep_arguments: bool = False) -> None:
+    def __init__(self, seed: str = "") -> None:
         self.seed = seed
-        self._keep = keep_arguments
         self._calls: list[_Call] = []
         self._by_id: dict[str, _Call] = {}
         self._by_index: dict[Hashable, _Call] = {}
@@ -74,7 +71,7 @@ class ToolCallTracker:
         return len(self._calls)
 
     def all_whole(self) -> bool:
-        """Are the arguments of every call a whole JSON object? Needs `keep_arguments`."""
+        """Are the arguments of every call a whole JSON object?"""
         return all(canonical_arguments("".join(call.kept))[1] for call in self._calls)
 
     def delta(
@@ -197,7 +194,9 @@ class ToolCallTracker:
             # A call that never got a name is shown all the same: the model is told that there is no such tool.
             self._start(call, out)
         call.completed = True
-        out.append(ToolCallComplete(call.call_id))
+        # Servers call a turn whole that the length limit has cut (docs/wire.md quirk 21, llama.cpp's Responses).
+        if canonical_arguments("".join(call.kept))[1]:
+            out.append(ToolCallComplete(call.call_id))
 
     def _unique_id(self, call: _Call) -> CallId:
         chosen = call.sent_id
@@ -211,8 +210,7 @@ class ToolCallTracker:
 
     def _grow(self, call: _Call, text: str) -> None:
         call.size += len(text)
-        if self._keep:
-            call.kept.append(text)
+        call.kept.append(text)
         if call.size > MAX_ARGUMENT_BYTES:
             raise TooManyCallsError(f"the arguments of a tool call are longer than {MAX_ARGUMENT_BYTES} bytes")
 

@@ -6,7 +6,6 @@ A block after `<!-- not run: REASON -->` is not run; one of Python without impor
 from __future__ import annotations
 
 import ast
-import json
 import os
 import re
 import shlex
@@ -22,7 +21,9 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from support.model_server import ModelServer, stream  # noqa: E402 - tests/ is on the path from here on
+from support.shared_double import shared_double  # noqa: E402 - tests/ is on the path from here on
+
+from callboard.actors.testing.wire_double import Call, Turn  # noqa: E402
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 FENCE = re.compile(r"^(?P<not_run><!-- not run: .*-->\n)?```(?P<language>\w+)\n(?P<text>.*?)^```$", re.M | re.S)
@@ -85,9 +86,9 @@ def test_python(block: Block, tmp_path: Path) -> None:
         return
     script = tmp_path / "snippet.py"
     script.write_text(block.text)
-    turns = [stream("", [("call_1", "weather", json.dumps({"city": "Oslo"}))]), stream("It rains in Oslo.")]
-    with ModelServer(turns, by_turn=True) as server:
-        settings = {"CALLBOARD_MODEL": "openai-compatible/any", "CALLBOARD_BASE_URL": server.base_url}
+    turns = [Turn(calls=(Call("weather", {"city": "Oslo"}),)), Turn("It rains in Oslo.")]
+    with shared_double(turns, by_turn=True) as server:
+        settings = {"CALLBOARD_MODEL": "openai-compatible/any", "CALLBOARD_BASE_URL": server.base_url()}
         ran = run([sys.executable, str(script)], tmp_path, tmp_path, **settings)
     assert ran.returncode == 0, ran.stderr
     assert "Traceback" not in ran.stderr

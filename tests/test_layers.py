@@ -26,8 +26,12 @@ OPTIONAL = {
     "providers/catalog.py": {"genai_prices"},
     "providers/copilot_tokens.py": {"keyring"},
 }
-#: Files that open connections or read the environment; nobody else does.
-ONLY_CONNECTS = {"providers/transport.py"}
+#: Files that open connections, or accept them, or read the environment; no others do.
+ONLY_CONNECTS = {
+    "providers/transport.py",
+    "actors/testing/wire_double/http_server.py",
+    "actors/testing/wire_double/sending.py",
+}
 ONLY_READS_ENVIRONMENT = {
     "actors/settings.py",
     "actors/worker/launch.py",  # passes the harmless part of it on to its children

@@ -28,7 +28,7 @@ FACES = {
     """,
     "callboard.protocol.testing": """
         INVARIANTS STANDARD_TOOLS Entry ModelDoes PersonDoes PlannedCall PlannedTurn Scenario ToolDoes Trace
-        Verb Violation check_provider_adapter check_tool drive shrink simulate violations
+        Verb Violation check_provider_adapter check_tool drive replay shrink simulate violations
     """,
     "callboard.providers": """
         Adapter Decoder Provider ResponseBuilder WireRequest adapter_for build_response

@@ -113,7 +113,7 @@ class Cell:
         self._restart = restart
         self._keep = False
         self._epoch = 0  # incarnations ended; tells a late handler that its time is over
-        self._monitors: set[Monitor] | None = None
+        self._monitors: dict[Monitor, None] | None = None  # not a set: its order would differ from run to run
         self._stop_replies: list[ReplyTo] | None = None
 
     # -- turns ------------------------------------------------------------------------------------------------
@@ -335,8 +335,8 @@ class Cell:
             alive = self.state is not State.DEAD
             if alive:
                 if self._monitors is None:
-                    self._monitors = set()
-                self._monitors.add(monitor)
+                    self._monitors = {}
+                self._monitors[monitor] = None
         if not alive:
             monitor.fire(Down(self.ref, ExitReason.NOT_ALIVE))
         return monitor
@@ -345,7 +345,7 @@ class Cell:
         """Take a monitor off."""
         with self.system.lock:
             if self._monitors is not None:
-                self._monitors.discard(monitor)
+                self._monitors.pop(monitor, None)
 
     # -- introspection ----------------------------------------------------------------------------------------
 

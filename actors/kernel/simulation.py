@@ -1,40 +1,46 @@
-"""The same actors in virtual time, one thing at a time, in an order chosen by a seed or by the caller (Hypothesis).
+"""The same actors in virtual time, one thing at a time, in an order chosen by a schedule (schedule.py) or Hypothesis.
 
 Time advances to the next timer only when nothing is ready. `runs_on="thread"` actors get real threads, but these hand
 each other a baton, so that still only one runs, and a blocking ask costs virtual time only.
 """
 
 import heapq
-import random
 import threading
-from collections.abc import Callable
+from bisect import insort
 from itertools import count
 from typing import Final
 
 from .errors import AskOnLoopError, DeadlockError, KernelError
 from .reply import Reply
+from .schedule import Deviation, Schedule, label, uniform
 from .scheduler import OwnThread, Run, Timer
 
-__all__ = ["Chooser", "SimulatedScheduler"]
-
-#: Given n >= 2 options, the index of the one to take.
-Chooser = Callable[[int], int]
+__all__ = ["SimulatedScheduler"]
 
 #: Real seconds a simulated thread may take for one turn: only a handler that hangs for real exceeds it.
 BATON_SECONDS: Final = 60.0
 
 
 class SimulatedScheduler:
-    """A deterministic Scheduler. The same seed and the same calls give the same trace, byte for byte."""
+    """A deterministic Scheduler. The same schedule and the same calls give the same trace, byte for byte.
+
+    A number as the schedule is the seed of a uniform one.
+    """
 
     turn_messages = 1
 
-    def __init__(self, seed: int | Chooser = 0) -> None:
-        self._choose: Chooser = seed if callable(seed) else random.Random(seed).randrange
+    def __init__(self, schedule: int | Schedule = 0) -> None:
+        self._choose: Schedule = schedule if callable(schedule) else uniform(schedule)
         self._now = 0.0
         self._ready: list[Run] = []
-        self._timers: list[tuple[float, int, SimulatedTimer]] = []
+        self._timers: list[_Entry] = []
+        """A heap of what is not due yet."""
+        self._due: list[_Entry] = []
+        """Sorted: what was due first, comes first."""
         self._serial = count(1)
+        self.steps = 0
+        #: Every choice that FIFO would not have made, in order.
+        self.deviations: list[Deviation] = []
         self._driver = threading.get_ident()
         self._running = False
         self._threads: list[BatonThread] = []
@@ -59,7 +65,11 @@ class SimulatedScheduler:
     def call_at(self, when_seconds: float, run: Run) -> Timer:
         """Run when virtual time has reached `when_seconds`."""
         timer = SimulatedTimer(run)
-        heapq.heappush(self._timers, (max(when_seconds, self._now), next(self._serial), timer))
+        entry = (max(when_seconds, self._now), next(self._serial), timer)
+        if entry[0] <= self._now:
+            insort(self._due, entry)
+        else:
+            heapq.heappush(self._timers, entry)
         return timer
 
     def is_current(self) -> bool:
@@ -103,24 +113,27 @@ class SimulatedScheduler:
         for thread in self._threads:
             thread.end()
 
+    def jump(self, seconds: float) -> None:
+        """Let time pass without anything having run, as while a laptop is suspended: timers due meanwhile are due now.
+
+        Also from within a handler: then it is the handler that took so long.
+        """
+        if seconds < 0:
+            raise ValueError(f"a clock that never goes back cannot jump by {seconds} s")
+        self._advance(self._now + seconds)
+
     def step(self, until_seconds: float = float("inf")) -> bool:
         """Run one thing; False when there is none until then."""
-        due = self._due()
-        if not self._ready and not due:
+        self._due = [entry for entry in self._due if not entry[2].cancelled]
+        if not (self._ready or self._due):
+            while self._timers and self._timers[0][2].cancelled:
+                heapq.heappop(self._timers)
             if not self._timers or self._timers[0][0] > until_seconds:
                 return False
-            self._now = self._timers[0][0]
-            due = self._due()
-        options = len(self._ready) + len(due)
-        chosen = self._choose(options) if options > 1 else 0
-        if chosen < len(self._ready):
-            run = self._ready.pop(chosen)
-        else:
-            entry = due[chosen - len(self._ready)]
-            self._timers.remove(entry)
-            heapq.heapify(self._timers)
-            run = entry[2].run
+            self._advance(self._timers[0][0])
+        run = self._take()
         self.trace.append(f"{self._now:.6f} {label(run)}")
+        self.steps += 1
         self._running = True
         try:
             run()
@@ -128,20 +141,22 @@ class SimulatedScheduler:
             self._running = False
         return True
 
-    def _due(self) -> list[tuple[float, int, "SimulatedTimer"]]:
-        while self._timers and self._timers[0][2].cancelled:
-            heapq.heappop(self._timers)
-        if not self._timers or self._timers[0][0] > self._now:
-            return []
-        return sorted(entry for entry in self._timers if entry[0] <= self._now and not entry[2].cancelled)
+    def _take(self) -> Run:
+        ready, due = self._ready, self._due
+        if len(ready) + len(due) == 1:
+            return ready.pop() if ready else due.pop()[2].run
+        options = [*ready, *(timer.run for _, _, timer in due)] if due else ready
+        index = self._choose(self.steps, options)
+        if index:
+            self.deviations.append(Deviation(self.steps, index, self._now, label(options[index]), label(options[0])))
+        return ready.pop(index) if index < len(ready) else due.pop(index - len(ready))[2].run
 
-
-def label(run: Run) -> str:
-    """One thing that ran, for the trace: never an id or an address, which differ from run to run."""
-    describe = getattr(getattr(run, "__self__", run), "describe", None)
-    if describe is not None:
-        return str(describe())
-    return str(getattr(run, "__qualname__", type(run).__name__))
+    def _advance(self, now_seconds: float) -> None:
+        self._now = now_seconds
+        while self._timers and (self._timers[0][0] <= now_seconds or self._timers[0][2].cancelled):
+            entry = heapq.heappop(self._timers)
+            if not entry[2].cancelled:
+                self._due.append(entry)
 
 
 class SimulatedTimer:
@@ -156,6 +171,10 @@ class SimulatedTimer:
     def cancel(self) -> None:
         """Do not run it."""
         self.cancelled = True
+
+
+_Entry = tuple[float, int, SimulatedTimer]
+"""When, a serial number that keeps equal times in order, and what."""
 
 
 class _Baton(threading.local):
@@ -173,7 +192,7 @@ class BatonThread:
     """A thread that runs only while the simulation waits for it."""
 
     def __init__(self, name: str, scheduler: SimulatedScheduler) -> None:
-        self._name = name
+        self.name = name
         self._scheduler = scheduler
         self._todo: list[Run] = []
         self._mine = threading.Semaphore(0)
@@ -208,8 +227,8 @@ class BatonThread:
     def describe(self) -> str:
         """For the trace."""
         if self._blocked:
-            return f"{self._name} resumed"
-        return label(self._todo[0]) if self._todo else f"{self._name} -"
+            return f"{self.name} resumed"
+        return label(self._todo[0]) if self._todo else f"{self.name} -"
 
     def __call__(self) -> None:
         """Hand over the baton, and wait until it comes back."""
@@ -217,11 +236,11 @@ class BatonThread:
         if self._ended or not (self._todo or self._blocked):
             return
         if self._thread is None:
-            self._thread = threading.Thread(target=self._main, name=self._name, daemon=True)
+            self._thread = threading.Thread(target=self._main, name=self.name, daemon=True)
             self._thread.start()
         self._mine.release()
         if not self._theirs.acquire(timeout=BATON_SECONDS):
-            raise DeadlockError(f"{self._name} has not come back for {BATON_SECONDS} real seconds")
+            raise DeadlockError(f"{self.name} has not come back for {BATON_SECONDS} real seconds")
         if self._todo and not self._blocked:
             self._post()
 
@@ -248,7 +267,7 @@ class BatonThread:
         if timer is not None:
             timer.cancel()
         if self._ended:
-            raise SimulationEnded(f"{self._name} waited for an answer when its simulation was closed")
+            raise SimulationEnded(f"{self.name} waited for an answer when its simulation was closed")
         return gate.done
 
     def _main(self) -> None:
@@ -278,4 +297,4 @@ class Resume:
 
     def describe(self) -> str:
         """For the trace."""
-        return f"{self._thread._name} resumes"
+        return f"{self._thread.name} resumes"

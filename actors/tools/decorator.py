@@ -58,6 +58,10 @@ class Tool(Generic[P, R]):
     @property
     def alone(self) -> Callable[..., R]:
         """The function for a call outside of a runtime: its ToolContext, where it takes one, is made up."""
+        return self.alone_as("alone")
+
+    def alone_as(self, effect_id: str) -> Callable[..., R]:
+        """`alone`, as the call with this effect id: twice the same id is the same call, run again."""
         function: Callable[..., R] = self.function
         hidden = self.signature.context_parameter
         if not hidden:
@@ -66,7 +70,7 @@ class Tool(Generic[P, R]):
         @wraps(function)
         def alone(*args: Any, **kwargs: Any) -> R:
             tag = Tag(RequestId("alone"), MessageId("alone"))
-            context: Any = ToolContext(tag, "alone", time.monotonic() + self.contract.timeout_seconds)
+            context: Any = ToolContext(tag, effect_id, time.monotonic() + self.contract.timeout_seconds)
             return function(*args, **kwargs, **{hidden: context})
 
         shown = inspect.signature(function)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from callboard.actors.kernel import Actor, LoopScheduler, MailboxFull, Ref
+from callboard.actors.kernel import Actor, LoopScheduler, MailboxFull, Ref, Scheduler
 from callboard.actors.tools.context import ToolContext
 from callboard.actors.tools.decorator import Tool
 from callboard.actors.tools.invoke import Result
@@ -53,6 +53,8 @@ class StartCall:
     tool: Tool
     context: ToolContext
     reply_to: Ref
+    has_begun: bool = False
+    """It began for a dispatcher that has crashed since: go on if it is here, but do not begin it again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,24 +87,37 @@ class _GraceOver:
     call: Call
 
 
-MakeWorkers = Callable[[asyncio.AbstractEventLoop, Ended, Room, Held], Workers]
+MakeWorkers = Callable[[Scheduler, Ended, Room, Held], Workers]
 
 
 def make_workers(isolation: Isolation, options: ProcessOptions) -> MakeWorkers:
-    """Those who run calls of this isolation."""
-    table: Mapping[Isolation, MakeWorkers] = {
+    """The real workers of this isolation: processes, tasks or threads, on the loop of a LoopScheduler."""
+    table: Mapping[Isolation, Callable[[asyncio.AbstractEventLoop, Ended, Room, Held], Workers]] = {
         Isolation.PROCESS: lambda loop, ended, room, _held: ProcessWorkers(loop, ended, room, options),
         Isolation.TASK: TaskWorkers,
         Isolation.THREAD: ThreadWorkers,
     }
-    return table[isolation]
+
+    def make(scheduler: Scheduler, ended: Ended, room: Room, held: Held) -> Workers:
+        if not isinstance(scheduler, LoopScheduler):
+            raise UsageError("a ToolPool starts real processes and tasks; it needs a LoopScheduler")
+        return table[isolation](scheduler.loop, ended, room, held)
+
+    return make
 
 
 class ToolPool(Actor):
-    """See the module. One per isolation and latency, on the loop thread of a LoopScheduler."""
+    """See the module. One per isolation and latency. `make` makes its workers; a simulation gives its own."""
 
-    def __init__(self, isolation: Isolation, options: ProcessOptions | None = None) -> None:
-        self._make_workers = make_workers(isolation, options or ProcessOptions())
+    def __init__(
+        self,
+        isolation: Isolation,
+        options: ProcessOptions | None = None,
+        make: MakeWorkers | None = None,
+        max_waiting_calls: int | None = None,
+    ) -> None:
+        self._make_workers = make or make_workers(isolation, options or ProcessOptions())
+        self._max_waiting_calls = MAX_WAITING_CALLS if max_waiting_calls is None else max_waiting_calls
         self._workers: Workers | None = None
         self._waiting: deque[Call] = deque()
         self._calls: dict[Tag, Call] = {}
@@ -111,10 +126,8 @@ class ToolPool(Actor):
         """Who sent the last call: there is one dispatcher, and it hears of threads that are held."""
 
     def on_start(self) -> None:
-        scheduler = self.system.scheduler
-        if not isinstance(scheduler, LoopScheduler):
-            raise UsageError("a ToolPool starts real processes and tasks; it needs a LoopScheduler")
-        workers = self._workers = self._make_workers(scheduler.loop, self._ended, self._start_next, self._held)
+        make = self._make_workers
+        workers = self._workers = make(self.system.scheduler, self._ended, self._start_next, self._held)
         # However this incarnation ends, its processes end with it: `on_stop` is not called for a crash or a kill.
         self.system.watch(self.ref, lambda _down: self._let_go(workers))
 
@@ -140,6 +153,11 @@ class ToolPool(Actor):
         self._waiting.clear()
         workers.close(lambda: None)
 
+    @property
+    def open_calls(self) -> int:
+        """Calls that run or wait for a worker; 0 at rest."""
+        return len(self._calls)
+
     # -- the way of one call --------------------------------------------------------------------------------------
 
     def _start_call(self, message: StartCall) -> None:
@@ -149,12 +167,17 @@ class ToolPool(Actor):
             logger.warning("call is already running, sent twice: %s", run.tag)
             return
         call = Call(run, message.tool, message.context, message.reply_to)
+        if message.has_begun and not message.tool.contract.idempotent:
+            why = f"the pool that ran {run.name} was lost, and so was the dispatcher that knew of it"
+            self._tell_outcome(call, ToolFailure(run.name, FailureCode.OUTCOME_UNKNOWN, why), "")
+            return
         if run.deadline_at <= self.now():
             call.ending = Ending.TIMED_OUT
             self._tell_outcome(call, "", "")
             return
-        if len(self._waiting) >= MAX_WAITING_CALLS:
-            failure = ToolFailure(run.name, FailureCode.OVERLOADED, f"{MAX_WAITING_CALLS} calls wait for a worker")
+        if len(self._waiting) >= self._max_waiting_calls:
+            why = f"{self._max_waiting_calls} calls wait for a worker"
+            failure = ToolFailure(run.name, FailureCode.OVERLOADED, why)
             self._tell_outcome(call, failure, "")
             return
         self._calls[run.tag] = call
@@ -169,6 +192,9 @@ class ToolPool(Actor):
                 self._workers.start(call)
             except UsageError as error:
                 self._tell_outcome(call, ToolFailure(call.run.name, FailureCode.CRASHED, str(error)), "")
+            except (OSError, RuntimeError) as error:  # no descriptor, process or thread left: this call's failure only
+                why = f"no worker could be started for the tool: {error}"
+                self._tell_outcome(call, ToolFailure(call.run.name, FailureCode.OVERLOADED, why), "")
             else:
                 call.reply_to.tell_control(ToolCallStarted(call.run.tag, self.now()))
 

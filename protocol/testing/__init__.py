@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from callboard.protocol.testing.driver import drive
 from callboard.protocol.testing.invariants import INVARIANTS, Violation, violations
-from callboard.protocol.testing.runtimes import simulate
+from callboard.protocol.testing.runtimes import replay, simulate
 from callboard.protocol.testing.scenario import (
     STANDARD_TOOLS,
     ModelDoes,
@@ -25,7 +25,8 @@ from callboard.protocol.testing.shrinking import shrink
 from callboard.protocol.testing.trace import Entry, Trace, Verb
 
 if TYPE_CHECKING:
-    from callboard.protocol.testing.checks import check_provider_adapter, check_tool
+    from callboard.protocol.testing.adapter_check import check_provider_adapter
+    from callboard.protocol.testing.tool_check import check_tool
 
 __all__ = [
     "INVARIANTS",
@@ -43,17 +44,21 @@ __all__ = [
     "check_provider_adapter",
     "check_tool",
     "drive",
+    "replay",
     "shrink",
     "simulate",
     "violations",
 ]
 
 
+_CHECKS = {"check_provider_adapter": "adapter_check", "check_tool": "tool_check"}
+
+
 def __getattr__(name: str) -> Any:
     """The two checks that need Hypothesis, an optional extra: imported when they are asked for."""
-    if name not in ("check_provider_adapter", "check_tool"):
+    if name not in _CHECKS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        return getattr(importlib.import_module("callboard.protocol.testing.checks"), name)
+        return getattr(importlib.import_module(f"callboard.protocol.testing.{_CHECKS[name]}"), name)
     except ModuleNotFoundError as missing:
         raise ImportError(f"{name} needs Hypothesis ({missing}): pip install 'callboard[testing]'") from missing

@@ -25,7 +25,12 @@ class Found:
 
 
 def find(
-    play: Runtime, *, invariant: str = "", max_scenarios: int = 5_000, go_on: Callable[[], bool] = lambda: True
+    play: Runtime,
+    *,
+    invariant: str = "",
+    max_scenarios: int = 5_000,
+    shorten: bool = True,
+    go_on: Callable[[], bool] = lambda: True,
 ) -> Found | None:
     """Play the scenarios of seeds 0, 1, 2 ... until one breaks `invariant` ("": any rule), and shrink that one.
 
@@ -48,6 +53,6 @@ def find(
         return None
     wanted = {invariant} if invariant else rules
     scenario = Token(seed).scenario
-    path = shrink_path(scenario, lambda simpler: go_on() and bool(wanted & broken(simpler, seed)))
+    path = shrink_path(scenario, lambda simpler: go_on() and bool(wanted & broken(simpler, seed))) if shorten else ()
     trace = play(follow(scenario, path), seed)
     return Found(Token(seed, path), trace, tuple(violations(trace)), runs)

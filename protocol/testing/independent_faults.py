@@ -36,6 +36,7 @@ from callboard.protocol.events import (
 )
 from callboard.protocol.ids import Tag, ToolName
 from callboard.protocol.states import CallState
+from callboard.protocol.stream import Restarted
 from callboard.protocol.testing.independent_bases import (
     CallEvent,
     ChangedFinish,
@@ -174,11 +175,19 @@ class JournalsNoPartialText(Mutation):
         return tuple(line for line in lines if not isinstance(line, ModelStreamed))
 
 
+def _without_restart(line: Event) -> Event:
+    if not isinstance(line, ModelStreamed):
+        return line
+    return replace(line, events=tuple(piece for piece in line.events if not isinstance(piece, Restarted)))
+
+
 class JournalsPartialTextTwice(Mutation):
     """What was streamed before a turn was cut is journalled twice: after a restart the text is doubled."""
 
     def journals(self, event: Event, lines: tuple[Event, ...]) -> tuple[Event, ...]:
-        return tuple(again for line in lines for again in [line] * (2 if isinstance(line, ModelStreamed) else 1))
+        return tuple(
+            again for line in lines for again in [line, _without_restart(line)][: 1 + isinstance(line, ModelStreamed)]
+        )
 
 
 class JournalsResultsTwice(Mutation):

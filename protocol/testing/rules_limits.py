@@ -277,7 +277,7 @@ class _Timers:
 
 
 def timers(story: Story) -> Iterator[str]:
-    """I22: every wait has a timer: the request's until its end, a step's for its next call; each fires or is cleared."""
+    """I22: the request has a timer until its end, each step one for its next call; each fires or is cleared."""
     if story.start is None:
         return
     watch = _Timers(story)

@@ -38,7 +38,7 @@ from callboard.protocol.testing.story import CALL_ENDINGS, MODEL_ENDINGS, OpenWo
 from callboard.protocol.testing.trace import Verb
 
 _CARRIED_OUT: Final = (RunTool, CallModel, AskApproval)
-_NEEDS_CARRYING_OUT: Final = (ToolCallStarted, ToolCallCompleted, ModelResponded, ApprovalGranted)
+_NEEDS_CARRYING_OUT: Final = (ToolCallCompleted, ModelResponded, ApprovalGranted)
 _MODEL_EVENTS: Final = (ModelStreamed, *MODEL_ENDINGS)
 
 

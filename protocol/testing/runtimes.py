@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from callboard.protocol.events import RequestStarted
 from callboard.protocol.testing.driver import drive
@@ -58,14 +59,13 @@ def _unseen(trace: Trace, scenario: Scenario) -> list[Violation]:
         return []
     starts = [entry.value for entry in trace.entries if isinstance(entry.value, RequestStarted)]
     applied = [entry for entry in trace.entries if entry.verb is Verb.APPLIED]
-    if trace.scenario != scenario:
-        return [Violation("played", "the trace is of another scenario")]
     if not starts:
         return [Violation("played", "the trace has no RequestStarted: the scenario was not played")]
     start = starts[0]
-    if (start.history, start.user, start.options) != (scenario.history, scenario.user, scenario.options):
+    played = (start.history, start.user, replace(start.options, model=""))
+    if played != (scenario.history, scenario.user, replace(scenario.options, model="")):
         return [Violation("played", "the request was started with another history, user message or options")]
-    if {offer.definition for offer in start.tools} != {offer.definition for offer in scenario.tools}:
+    if {offer.definition.name for offer in start.tools} != {offer.definition.name for offer in scenario.tools}:
         return [Violation("played", "the request was started with other tools")]
     lost = any(entry.verb is Verb.LOST for entry in trace.entries)
     return [] if applied or lost else [Violation("played", "the session took no event: nothing was played")]

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from callboard.protocol.errors import UsageError
 from callboard.protocol.options import RequestOptions
-from callboard.protocol.testing.scenario import PlannedCall, PlannedTurn, Scenario
+from callboard.protocol.testing.scenario import STANDARD_TOOLS, PlannedCall, PlannedTurn, Scenario
 
 _Data = TypeVar("_Data", PlannedCall, PlannedTurn, RequestOptions, Scenario)
 #: What says nothing when it is reset: a scenario needs its tools, and each part of it is made smaller on its own.
@@ -21,6 +21,11 @@ _KEPT = frozenset({"tools", "tool", "turns", "calls", "options", "model", "reque
 #: Moments in the first model call, in the first tool call, and between them.
 _SOONER = (0.75, 1.25, 1.5, 2.25)
 
+
+#: It simply runs.
+_PLAIN_TOOL = STANDARD_TOOLS[0].definition.name
+#: Kinds of strays that are possible at one time, about.
+_STRAY_NUMBERS = 16
 
 Path = tuple[int, ...]
 """Which of the simplifications was taken, time after time: with the scenario it began with, the whole story."""
@@ -65,6 +70,26 @@ def simpler(scenario: Scenario) -> Iterator[Scenario]:
     for index, turn in enumerate(scenario.turns):
         for plain in (*_with_fewer_calls(turn), *_plainer(turn), *_plainer_calls(turn)):
             yield replace(scenario, turns=(*scenario.turns[:index], plain, *scenario.turns[index + 1 :]))
+    # With fewer turns everything happens sooner, so what is done to the request must too.
+    for turns in _shorter(scenario.turns):
+        yield from (replace(scenario, turns=turns, **_sooner(scenario, when)) for when in (*_SOONER, 3.25))
+    # Last, since there are many: the same kind of stray has another number at another time.
+    if len(scenario.strays) == 1:
+        for sooner in _SOONER:
+            if sooner < scenario.strays[0][0]:
+                yield from (replace(scenario, strays=((sooner, number),)) for number in range(_STRAY_NUMBERS))
+
+
+def _sooner(scenario: Scenario, when: float) -> dict[str, Any]:
+    """The moments of a scenario at which something is done to it, all at one time."""
+    changes: dict[str, Any] = {
+        name: (when,) for name in ("restart_at", "tools_lost_at", "foreign_at") if getattr(scenario, name)
+    }
+    if scenario.cancel_at is not None:
+        changes["cancel_at"] = when
+    if scenario.strays:
+        changes["strays"] = ((when, scenario.strays[-1][1]),)
+    return changes
 
 
 def _with_fewer_calls(turn: PlannedTurn) -> Iterator[PlannedTurn]:
@@ -74,7 +99,8 @@ def _with_fewer_calls(turn: PlannedTurn) -> Iterator[PlannedTurn]:
 
 def _plainer_calls(turn: PlannedTurn) -> Iterator[PlannedTurn]:
     for index, call in enumerate(turn.calls):
-        for plain in _plainer(call):
+        ordinary = [replace(call, tool=_PLAIN_TOOL)] if call.tool != _PLAIN_TOOL else []
+        for plain in (*ordinary, *_plainer(call)):
             yield replace(turn, calls=(*turn.calls[:index], plain, *turn.calls[index + 1 :]))
 
 

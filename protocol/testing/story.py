@@ -259,7 +259,7 @@ class Story:
     def latest(self, due: float) -> float:
         """When something due then is noticed at the latest: session or journal are slow, or the clock has jumped."""
         due += self.trace.scenario.latency_seconds + self.trace.lag_seconds
-        for at, seconds in sorted(self.trace.scenario.jumps):
+        for at, seconds in sorted((*self.trace.scenario.jumps, *self.trace.jumps)):
             due = at + seconds if at <= due < at + seconds else due
         return due + 0.01
 

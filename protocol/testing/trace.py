@@ -54,6 +54,8 @@ class Trace:
     ended_at: float = 0.0
     lag_seconds: float = 0.0
     """The longest that a command waited for the journal before it was carried out."""
+    jumps: tuple[tuple[float, float], ...] = ()
+    """When the clock jumped forward without anything having run, and by how many seconds."""
     broken: str = ""
     """The code under test raised this, or went against its own table, and the run stopped."""
     session: Any = None

@@ -28,7 +28,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 @pytest.fixture
 def simulation() -> Iterator[SimulatedScheduler]:
-    simulation = SimulatedScheduler(seed=1)
+    simulation = SimulatedScheduler(1)
     yield simulation
     simulation.close()
 

@@ -12,6 +12,7 @@ from support.probes import Probe, Probed
 from callboard.actors import dispatcher as under_test
 from callboard.actors.approvals import Approver, Decide, NobodyToAsk, Verdict
 from callboard.actors.dispatcher import (
+    MAX_QUEUED_CALLS,
     DispatchCall,
     OfferTools,
     SeekApproval,
@@ -66,6 +67,7 @@ class Backstage:
         approver: Approver | None = None,
         policy: Policy | None = None,
         failure_budget: int | None = FAILURE_BUDGET,
+        max_queued_calls: int = MAX_QUEUED_CALLS,
     ) -> None:
         self.system = system
         self.scheduler = system.scheduler
@@ -81,6 +83,7 @@ class Backstage:
                 policy or Policy(),
                 self.telemetry.ref,
                 failure_budget=failure_budget,
+                max_queued_calls=max_queued_calls,
             ),
             "dispatcher",
         )
@@ -151,8 +154,8 @@ def test_another_tool_does_not_wait_for_a_full_one(backstage: Backstage) -> None
     assert backstage.running() == ["a", "b", "w"]
 
 
-def test_a_full_queue_refuses_as_overloaded(backstage: Backstage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(under_test, "MAX_QUEUED_CALLS", 1)
+def test_a_full_queue_refuses_as_overloaded(simulated: ActorSystem) -> None:
+    backstage = Backstage(simulated, max_queued_calls=1)
     for call_id in "abcd":
         backstage.dispatch(call_id)
     assert backstage.failures() == [("d", FailureCode.OVERLOADED)]
@@ -226,6 +229,18 @@ def test_an_outcome_for_a_former_incarnation_is_told_when_the_call_is_sent_again
     assert backstage.session.heard == [completed("a")]
     backstage.dispatch("a")
     assert len(backstage.session.heard) == 1
+
+
+def test_a_call_that_began_for_a_former_incarnation_must_not_begin_again(backstage: Backstage) -> None:
+    """The dispatcher crashed with the call's start in its mailbox; its session took it for not begun."""
+    started = ToolCallStarted(tag("a"), 0.5)
+    backstage.say(started)
+    backstage.dispatch("a")
+    (start,) = backstage.pool.of(StartCall)
+    assert start.has_begun
+    assert backstage.session.heard == [started]
+    backstage.dispatch("b")
+    assert not backstage.pool.of(StartCall)[1].has_begun
 
 
 def test_settled_calls_are_remembered_within_a_bound(backstage: Backstage, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,10 +11,11 @@ import pytest
 
 from callboard.actors import Runtime, Settings
 from callboard.actors.rag import CodeSearch
+from callboard.actors.testing.wire_double import RawAnswer
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from support.model_server import Answer, ModelServer, error
+from support.shared_double import shared_double
 
 CODE = '''
 def red():
@@ -38,10 +38,10 @@ def search(runtime: Runtime) -> CodeSearch:
     return found
 
 
-def vectors(count: int) -> Iterator[Answer]:
+def vectors(count: int) -> Iterator[RawAnswer]:
     """Whatever is asked, the query is like `green`: the answers give text after text the same directions."""
     document = {"data": [{"index": n, "embedding": [1.0, float(n)]} for n in range(count)]}
-    yield Answer((("send", json.dumps(document)),), headers={"content-type": "application/json"})
+    yield RawAnswer(document)
 
 
 def test_a_changed_file_is_found_as_it_is_now(workspace: Path) -> None:
@@ -66,11 +66,11 @@ def test_the_embedding_api_is_asked_with_its_key(workspace: Path) -> None:
             await runtime.refresh_index()
             return len((await search(runtime).search("paints the fence", 2_000)).context)
 
-    with ModelServer([*vectors(1), *vectors(2)]) as server:
-        assert asyncio.run(ask(server.base_url)) > 0
-        stats = server.stats()
-    assert stats.bodies[0]["model"] == "small"
-    assert stats.headers[0]["authorization"] == "Bearer secret-key"
+    with shared_double([*vectors(1), *vectors(2)]) as server:
+        assert asyncio.run(ask(server.base_url())) > 0
+        traffic = server.traffic()
+    assert traffic.bodies[0]["model"] == "small"
+    assert traffic.requests[0].headers["authorization"] == "Bearer secret-key"
 
 
 def test_a_failing_embedding_api_leaves_the_lexical_order(workspace: Path) -> None:
@@ -83,5 +83,5 @@ def test_a_failing_embedding_api_leaves_the_lexical_order(workspace: Path) -> No
             await runtime.refresh_index()
             return [item.name for item in (await search(runtime).search("green", 2_000)).context]
 
-    with ModelServer([error(500, {"error": {"message": "down"}})] * 4) as server:
-        assert "green" in "".join(asyncio.run(ask(server.base_url)))
+    with shared_double([RawAnswer({"error": {"message": "down"}}, 500)] * 4) as server:
+        assert "green" in "".join(asyncio.run(ask(server.base_url())))

@@ -6,11 +6,12 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
-from support.model_server import Answer, ModelServer, cut, error, stall, stream
+from support.shared_double import cut, shared_double, stall
 
 from callboard.actors.reply import ModelCallFailed
 from callboard.actors.runtime import Runtime
 from callboard.actors.settings import Settings
+from callboard.actors.testing.wire_double import Call, RawAnswer, Turn, WireDouble
 from callboard.actors.tools import tool
 from callboard.protocol.errors import ErrorKind
 
@@ -23,48 +24,50 @@ def double(x: int) -> int:
     return 2 * x
 
 
-CALL = stream(calls=[("call_1", "double", '{"x": 21}')])
+CALL = Turn(calls=(Call("double", {"x": 21}, "call_1"),))
 
 
-def runtime_for(server: ModelServer, **more: object) -> Runtime:
-    settings = Settings(model="openai-compatible/fake-1", base_url=server.base_url, api_key=KEY, **more)
+def runtime_for(server: WireDouble, **more: object) -> Runtime:
+    settings = Settings(model="openai-compatible/fake-1", base_url=server.base_url(), api_key=KEY, **more)
     return Runtime(settings, tools=[double])
 
 
 def test_a_call_its_result_and_the_answer_and_again_after_a_restart() -> None:
-    with ModelServer([CALL, stream("It is 42.")], by_turn=True) as server:
+    with shared_double([CALL, Turn("It is 42.")], by_turn=True) as server:
         runtime = runtime_for(server)
         for _ in range(2):
             with runtime:
                 assert runtime.ask_sync("twice 21?").text == "It is 42."
-        bodies = server.stats().bodies
+        bodies = server.traffic().bodies
     assert len(bodies) == 4
     assert bodies[1]["messages"][-1] == {"role": "tool", "tool_call_id": "call_1", "content": "42"}
     assert bodies[0]["tools"][0]["function"]["name"] == "double"
 
 
 def test_a_passing_failure_and_a_cut_stream_are_tried_again() -> None:
-    overloaded = error(503, {"error": {"message": "try later"}}, {"retry-after": "0.01"})
+    overloaded = RawAnswer({"error": {"message": "try later"}}, 503, {"retry-after": "0.01"})
     with (
-        ModelServer([overloaded, cut("half an ans"), stream("whole answer")]) as server,
+        shared_double([overloaded, cut("half an ans"), Turn("whole answer")]) as server,
         runtime_for(server) as runtime,
     ):
         reply = runtime.ask_sync("go")
         assert reply.text == "whole answer"
-        assert len(server.stats().bodies) == 3
+        assert len(server.traffic().bodies) == 3
         assert reply.messages[-1].text == "whole answer"  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
     ("answer", "kind"),
     [
-        (error(401, {"error": {"message": f"Incorrect API key provided: {KEY}"}}), ErrorKind.AUTHENTICATION),
-        (error(400, {"error": {"message": "no such parameter"}}), ErrorKind.INVALID_REQUEST),
+        (RawAnswer({"error": {"message": f"Incorrect API key provided: {KEY}"}}, 401), ErrorKind.AUTHENTICATION),
+        (RawAnswer({"error": {"message": "no such parameter"}}, 400), ErrorKind.INVALID_REQUEST),
     ],
 )
-def test_a_failure_is_told_without_the_key(answer: Answer, kind: ErrorKind, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failure_is_told_without_the_key(
+    answer: RawAnswer, kind: ErrorKind, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level("DEBUG")
-    with ModelServer([answer]) as server, runtime_for(server) as runtime:
+    with shared_double([answer]) as server, runtime_for(server) as runtime:
         with pytest.raises(ModelCallFailed) as caught:
             runtime.ask_sync("go")
         letters = repr(runtime.dead_letters())
@@ -75,29 +78,29 @@ def test_a_failure_is_told_without_the_key(answer: Answer, kind: ErrorKind, capl
 
 
 async def test_cancelling_hangs_up() -> None:
-    with ModelServer([stall("thinking")]) as server:
+    with shared_double([stall("thinking")]) as server:
         async with runtime_for(server) as runtime:
             events = runtime.stream("go")
             async for item in events:
                 if getattr(item, "text", "") == "thinking":
                     break
-            await asyncio.to_thread(server.wait_until, lambda stats: stats.abandoned == 1)
+            await asyncio.to_thread(server.wait_until, lambda traffic: traffic.abandoned == 1)
 
 
 async def test_stopping_hangs_up() -> None:
-    with ModelServer([stall("thinking")] * 5) as server:
+    with shared_double([stall("thinking")] * 5) as server:
         runtime = runtime_for(server).start()
         asking = [asyncio.create_task(runtime.ask("go")) for _ in range(5)]
-        await asyncio.to_thread(server.wait_until, lambda stats: len(stats.bodies) == 5)
+        await asyncio.to_thread(server.wait_until, lambda traffic: len(traffic.bodies) == 5)
         await asyncio.to_thread(runtime.stop)
         await asyncio.gather(*asking, return_exceptions=True)
-        stats = await asyncio.to_thread(server.wait_until, lambda stats: stats.open_connections == 0)
-        assert stats.abandoned == 5
+        traffic = await asyncio.to_thread(server.wait_until, lambda traffic: traffic.open_connections == 0)
+        assert traffic.abandoned == 5
 
 
 def test_a_stalled_stream_is_an_error_and_not_a_wait() -> None:
     with (
-        ModelServer([stall("hm")] * 9) as server,
+        shared_double([stall("hm")] * 9) as server,
         runtime_for(server, stream_idle_timeout_seconds=0.2, max_attempts=1) as runtime,
         pytest.raises(ModelCallFailed) as caught,
     ):
@@ -110,6 +113,6 @@ def test_two_hundred_requests_side_by_side() -> None:
         replies = await asyncio.gather(*(runtime.ask(f"question {n}") for n in range(200)))
         return [reply.text for reply in replies]
 
-    with ModelServer([CALL, stream("done")], by_turn=True) as server, runtime_for(server) as runtime:
+    with shared_double([CALL, Turn("done")], by_turn=True) as server, runtime_for(server) as runtime:
         assert asyncio.run(ask_all(runtime)) == ["done"] * 200
         assert runtime.metrics().counters["tool.double.ok"] == 200

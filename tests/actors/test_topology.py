@@ -9,11 +9,12 @@ import pytest
 from callboard.actors.approvals import NobodyToAsk
 from callboard.actors.kernel import Actor, ActorInfo, ActorSystem, SimulatedScheduler
 from callboard.actors.llm_manager import LlmManager
-from callboard.actors.rehearsal import PlayedModel, Rehearsal
 from callboard.actors.runtime import Runtime
 from callboard.actors.settings import Settings
 from callboard.actors.spans import NoSpans
 from callboard.actors.telemetry import Telemetry
+from callboard.actors.testing.faults import Faults
+from callboard.actors.testing.simulated_world import PlayedModel, World
 from callboard.actors.topology import ROOT_INTENSITY, Plan, build, house_of, pool_id
 from callboard.protocol.policy import Policy
 from callboard.protocol.testing.scenario import Scenario
@@ -26,9 +27,10 @@ class Idle(Actor):
 
 
 def plan() -> Plan:
+    world = World([Scenario()], Faults(), SimulatedScheduler())
     return Plan(
         telemetry=lambda: Telemetry(NoSpans()),
-        llm_manager=lambda: LlmManager(lambda _: (), PlayedModel(Rehearsal(Scenario())), RetryPolicy(), lambda *_: 0.0),
+        llm_manager=lambda: LlmManager(lambda _: (), PlayedModel(world), RetryPolicy(), lambda *_: 0.0),
         pool=lambda isolation, latency: Idle(),
         tools=(),
         approver=NobodyToAsk(),

@@ -103,7 +103,7 @@ def test_a_text_answer() -> None:
     assert only(talk.first, SetTimer) == SetTimer(REQUEST, OPTIONS.timeout_seconds)
     asked = only(talk.first, CallModel).request
     assert asked.messages == (SystemMessage("be brief"), UserMessage.of("go"))
-    assert [tool.name for tool in asked.tools] == ["look", "again", "write", "never"]
+    assert [tool.name for tool in asked.tools] == [offer.definition.name for offer in STANDARD_TOOLS]
     commands = talk.respond(Text("hello"))
     assert kinds(commands) == ["RecordStep", "ClearTimer", "Finish"]
     assert only(commands, RecordStep).messages == (AssistantMessage((Text("hello"),)),)
@@ -383,6 +383,6 @@ def test_what_a_journal_must_hold() -> None:
     talk.session.apply(delta)
     talk.session.apply(replace(delta, events=(TextDelta("far"),)))
     cancel = CancelRequested(REQUEST, 2.0)
-    assert talk.session.to_journal(cancel) == (ModelStreamed(talk.step, 2.0, (TextDelta("so far"),)), cancel)
+    assert talk.session.to_journal(cancel) == (ModelStreamed(talk.step, 2.0, (Restarted("journal"), TextDelta("so far"))), cancel)
     whole = ModelResponded(talk.step, 2.0, ModelResponse((Text("so far"),)))
     assert talk.session.to_journal(whole) == (whole,)

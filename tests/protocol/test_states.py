@@ -20,7 +20,7 @@ from callboard.protocol.states import (
     RequestState,
 )
 from callboard.protocol.testing import drive
-from callboard.protocol.testing.replaying import fingerprint
+from callboard.protocol.testing.rules_journal import fingerprint
 from callboard.protocol.testing.scenario import STANDARD_TOOLS, PlannedCall, PlannedTurn, Scenario
 
 EVENTS = get_args(Event)

@@ -49,7 +49,7 @@ from callboard.protocol.states import (
     RequestState,
 )
 from callboard.protocol.stream import Error, TextDelta
-from callboard.protocol.testing.replaying import fingerprint
+from callboard.protocol.testing.rules_journal import fingerprint
 from callboard.protocol.tools import FailureCode, ToolContract, ToolDefinition, ToolFailure
 
 NEW, ASKING, TOOLS, OVER = RequestState
@@ -274,9 +274,9 @@ def open_calls() -> Iterable[Row]:
     yield Row(SENT, of_call(ToolCallStarted), TOOLS, CallState.RUNNING, "")
     yield Row(SENT, of_step(ToolsLost), TOOLS, CallState.SENT, "RunTool SetTimer")
     lost_each_time = replace(SENT, sends=MAX_CALL_SENDS)
-    yield Row(lost_each_time, of_step(ToolsLost), ASKING, CallState.FAILED, "RecordStep CallModel")
-    yield Row(RUNNING, of_step(ToolsLost), ASKING, CallState.FAILED, "RecordStep CallModel")
-    yield Row(replace(RUNNING, max_steps=1), of_step(ToolsLost), OVER, CallState.FAILED, "RecordStep ClearTimer Finish")
+    yield Row(lost_each_time, of_step(ToolsLost), ASKING, CallState.FAILED, "ClearTimer RecordStep CallModel")
+    yield Row(RUNNING, of_step(ToolsLost), ASKING, CallState.FAILED, "ClearTimer RecordStep CallModel")
+    yield Row(replace(RUNNING, max_steps=1), of_step(ToolsLost), OVER, CallState.FAILED, "ClearTimer RecordStep ClearTimer Finish")
     yield Row(replace(RUNNING, tool="again"), of_step(ToolsLost), TOOLS, CallState.SENT, "RunTool SetTimer")
 
     yield Row(WAITING, of_call(ApprovalGranted), TOOLS, CallState.SENT, "RunTool SetTimer")
@@ -293,7 +293,7 @@ def ended_calls() -> Iterable[Row]:
     for state, situation in ENDED.items():
         timer = "" if state is CallState.DENIED else "ClearTimer "
         withdrawn = f"WithdrawApproval {timer}RecordStep ClearTimer Finish"
-        yield Row(situation, of_step(ToolsLost), TOOLS, state, "AskApproval")
+        yield Row(situation, of_step(ToolsLost), TOOLS, state, f"AskApproval {timer}".strip())
         yield Row(situation, of_step(DeadlinePassed), TOOLS, state, "")
         yield Row(situation, of_request(CancelRequested), OVER, state, withdrawn)
         yield Row(situation, of_request(DeadlinePassed, at=REQUEST_SECONDS), OVER, state, withdrawn)

@@ -13,6 +13,7 @@ from callboard.protocol.content import Replay
 from callboard.protocol.limits import MAX_ARGUMENT_BYTES, MAX_CALLS_PER_STEP
 from callboard.protocol.model import FinishReason
 from callboard.protocol.stream import Done, StreamEvent, ToolCallComplete, ToolCallDelta, ToolCallStart
+from callboard.providers.json_text import canonical_arguments
 from callboard.providers.response_builder import build_response
 from callboard.providers.tool_tracker import ToolCallTracker, TooManyCallsError
 
@@ -141,7 +142,7 @@ fragments = st.fixed_dictionaries(
 
 
 @given(st.lists(fragments, max_size=12))
-def test_whatever_comes_each_call_starts_once_and_completes_once(deltas: list[dict[str, Any]]) -> None:
+def test_whatever_comes_each_call_starts_once_and_completes_once_if_it_is_whole(deltas: list[dict[str, Any]]) -> None:
     tracker, out = ToolCallTracker(), list[StreamEvent]()
     for delta in deltas:
         tracker.delta(out, **delta)
@@ -149,7 +150,12 @@ def test_whatever_comes_each_call_starts_once_and_completes_once(deltas: list[di
     started = [event.id for event in out if isinstance(event, ToolCallStart)]
     completed = [event.id for event in out if isinstance(event, ToolCallComplete)]
     assert len(set(started)) == len(started) == tracker.count
-    assert sorted(completed) == sorted(started)
+    # A call whose arguments are no whole object is not complete, whatever the server says (quirk 21).
+    told: dict[str, str] = dict.fromkeys(started, "")
+    for event in out:
+        if isinstance(event, ToolCallDelta):
+            told[event.id] += event.args_delta
+    assert sorted(completed) == sorted(call for call, text in told.items() if canonical_arguments(text)[1])
     for event in out:
         assert isinstance(event, ToolCallStart | ToolCallDelta | ToolCallComplete)
         assert event.id in started

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from support.model_server import Answer, ModelServer, chunk, cut, error, sse, stall, stream
+from support.shared_double import cut, shared_double, stall
 
+from callboard.actors.testing.wire_double import Answer, Call, Fault, FaultKind, RawAnswer, Turn, WireDouble
 from callboard.protocol.content import AssistantMessage, ToolMessage, UserMessage
 from callboard.protocol.errors import ErrorKind, ProviderError, UsageError
 from callboard.protocol.model import FinishReason, ModelRequest, ModelResponse
@@ -19,7 +20,7 @@ from callboard.providers.transport import HttpProvider
 
 KEY = "sk-very-secret-1234567890"
 ASKED = ModelRequest("fake-1", (UserMessage.of("Hi"),))
-CALLS = [(f"call_{n}", "lookup", f'{{"city":"town number {n}"}}') for n in range(4)]
+CALLS = tuple(Call("lookup", f'{{"city":"town number {n}"}}', f"call_{n}") for n in range(4))
 #: Long enough for a busy machine, short enough to wait for.
 PATIENT = Timeouts(connect_seconds=5, idle_seconds=10, total_seconds=20)
 
@@ -41,8 +42,8 @@ async def collect(provider: HttpProvider, request: ModelRequest = ASKED) -> Mode
 
 @pytest.fixture
 def unused_url() -> str:
-    with ModelServer([]) as server:
-        url = server.base_url
+    with WireDouble() as server:
+        url = server.base_url()
     return url
 
 
@@ -50,7 +51,8 @@ def test_four_parallel_calls_in_fragments_then_the_answer() -> None:
     async def talk(url: str) -> ModelResponse:
         provider = HttpProvider(OpenAIChat(base_url=url, api_key=KEY), timeouts=PATIENT)
         turn = await collect(provider)
-        assert [(call.call_id, call.name, call.arguments) for call in turn.tool_calls] == CALLS
+        told = tuple(Call(call.name, call.arguments, call.call_id) for call in turn.tool_calls)
+        assert told == CALLS
         results = tuple(ToolMessage(call.call_id, call.name, "rain") for call in turn.tool_calls)
         answer = await collect(
             provider, ModelRequest("fake-1", (*ASKED.messages, AssistantMessage(turn.parts), *results))
@@ -58,35 +60,35 @@ def test_four_parallel_calls_in_fragments_then_the_answer() -> None:
         await provider.aclose()
         return answer
 
-    with ModelServer([stream(calls=CALLS), stream(text="It rains everywhere.")], by_turn=True) as server:
-        answer = asyncio.run(talk(server.base_url))
+    with shared_double([Turn(calls=CALLS), Turn(text="It rains everywhere.")], by_turn=True) as server:
+        answer = asyncio.run(talk(server.base_url()))
         assert (answer.text, answer.finish_reason, answer.usage.total_tokens) == (
             "It rains everywhere.",
             FinishReason.STOP,
             18,
         )
-        stats = server.stats()
-    assert [message.get("tool_call_id") for message in stats.bodies[1]["messages"][2:]] == [call[0] for call in CALLS]
-    assert stats.connections == 1, "the connection of a finished stream is used again"
-    assert stats.headers[0]["authorization"] == f"Bearer {KEY}"
+        traffic = server.traffic()
+    assert [message.get("tool_call_id") for message in traffic.bodies[1]["messages"][2:]] == [call.id for call in CALLS]
+    assert traffic.connections == 1, "the connection of a finished stream is used again"
+    assert traffic.requests[0].headers["authorization"] == f"Bearer {KEY}"
 
 
 @pytest.mark.parametrize(
     ("answer", "kind", "words"),
     [
-        (error(401, {"error": {"message": f"Incorrect API key provided: {KEY}"}}), ErrorKind.AUTHENTICATION, "***"),
-        (error(429, {"error": {"message": "slow"}}, {"retry-after": "7"}), ErrorKind.RATE_LIMITED, "slow"),
-        (error(200, "<html>Welcome to nginx</html>"), ErrorKind.MALFORMED, "not JSON"),
-        (error(502, "<html>Bad gateway</html>"), ErrorKind.SERVER, "HTTP 502"),
-        (error(302, "moved", {"location": "https://elsewhere.example/"}), ErrorKind.NOT_FOUND, "elsewhere.example"),
-        (Answer(), ErrorKind.TRUNCATED, "without an answer"),
+        (RawAnswer({"error": {"message": f"Incorrect API key provided: {KEY}"}}, 401), ErrorKind.AUTHENTICATION, "***"),
+        (RawAnswer({"error": {"message": "slow"}}, 429, {"retry-after": "7"}), ErrorKind.RATE_LIMITED, "slow"),
+        (RawAnswer("<html>Welcome to nginx</html>"), ErrorKind.MALFORMED, "not JSON"),
+        (RawAnswer("<html>Bad gateway</html>", 502), ErrorKind.SERVER, "HTTP 502"),
+        (RawAnswer("moved", 302, {"location": "https://elsewhere.example/"}), ErrorKind.NOT_FOUND, "elsewhere.example"),
+        (RawAnswer(headers={"content-type": "text/event-stream"}), ErrorKind.TRUNCATED, "without an answer"),
         (cut("half"), ErrorKind.CONNECTION, "127.0.0.1"),
         (stall("half"), ErrorKind.TIMEOUT, "127.0.0.1 sent nothing for 0.2 s"),
     ],
 )  # fmt: skip
 def test_whatever_goes_wrong_is_one_error_event(answer: Answer, kind: ErrorKind, words: str) -> None:
-    with ModelServer([answer]) as server:
-        response = asyncio.run(ask(server.base_url, timeouts=Timeouts(5, 0.2, 10)))
+    with shared_double([answer]) as server:
+        response = asyncio.run(ask(server.base_url(), timeouts=Timeouts(5, 0.2, 10)))
     found = response.error
     assert found is not None
     assert found.kind is kind
@@ -97,9 +99,9 @@ def test_whatever_goes_wrong_is_one_error_event(answer: Answer, kind: ErrorKind,
 
 
 def test_a_stream_that_never_ends_is_ended_at_the_total_timeout() -> None:
-    drip = Answer(tuple(step for n in range(200) for step in (("send", sse(chunk({"content": "x"}))), ("pause", 0.05))))
-    with ModelServer([drip]) as server:
-        found = asyncio.run(ask(server.base_url, timeouts=Timeouts(5, 5, 0.3))).error
+    drip = Turn("x", pause=0.05, fault=Fault(FaultKind.ENDLESS))
+    with shared_double([drip]) as server:
+        found = asyncio.run(ask(server.base_url(), timeouts=Timeouts(5, 5, 0.3))).error
         assert found is not None
         assert (found.kind, "0.3 s" in found.message) == (ErrorKind.TIMEOUT, True)
 
@@ -112,8 +114,8 @@ def test_nobody_listens_there(unused_url: str) -> None:
 
 
 def test_cancelling_the_reader_closes_the_connection_at_once() -> None:
-    async def cancel(server: ModelServer) -> None:
-        provider = HttpProvider(OpenAIChat(base_url=server.base_url, api_key=KEY), timeouts=PATIENT)
+    async def cancel(server: WireDouble) -> None:
+        provider = HttpProvider(OpenAIChat(base_url=server.base_url(), api_key=KEY), timeouts=PATIENT)
         started = asyncio.Event()
 
         async def read() -> None:
@@ -125,12 +127,12 @@ def test_cancelling_the_reader_closes_the_connection_at_once() -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await asyncio.to_thread(server.wait_until, lambda stats: stats.abandoned == 1)
+        await asyncio.to_thread(server.wait_until, lambda traffic: traffic.abandoned == 1)
         await provider.aclose()
 
-    with ModelServer([stall("half")]) as server:
+    with shared_double([stall("half")]) as server:
         asyncio.run(cancel(server))
-        assert server.stats().open_connections == 0
+        assert server.traffic().open_connections == 0
 
 
 def test_one_list_of_events_a_read_and_the_end_is_the_last_event() -> None:
@@ -140,8 +142,8 @@ def test_one_list_of_events_a_read_and_the_end_is_the_last_event() -> None:
         await provider.aclose()
         return found
 
-    with ModelServer([stream(text="abcdefgh", fragment=1)]) as server:
-        found = asyncio.run(batches(server.base_url))
+    with shared_double([Turn("abcdefgh", fragment=1)]) as server:
+        found = asyncio.run(batches(server.base_url()))
     assert all(found)
     assert "".join(event.text for events in found for event in events if isinstance(event, TextDelta)) == "abcdefgh"
 
@@ -156,15 +158,15 @@ def test_headers_are_told_to_whoever_listens() -> None:
         await collect(provider)
         await provider.aclose()
 
-    with ModelServer([error(429, {}, {"Retry-After": "3"})]) as server:
-        asyncio.run(talk(server.base_url))
+    with shared_double([RawAnswer({}, 429, {"Retry-After": "3"})]) as server:
+        asyncio.run(talk(server.base_url()))
     assert heard == [(429, "3")]
 
 
 def test_an_answer_that_is_not_streamed() -> None:
     document = {"choices": [{"index": 0, "message": {"content": "whole"}, "finish_reason": "stop"}]}
-    with ModelServer([error(200, document)]) as server:
-        response = asyncio.run(ask(server.base_url, ModelRequest("m", ASKED.messages, stream=False)))
+    with shared_double([RawAnswer(document)]) as server:
+        response = asyncio.run(ask(server.base_url(), ModelRequest("m", ASKED.messages, stream=False)))
     assert response.text == "whole"
 
 
@@ -184,8 +186,8 @@ def test_a_key_that_cannot_be_sent_is_named_and_not_shown(key: str) -> None:
 
 
 def test_one_provider_serves_several_loops_one_after_the_other() -> None:
-    with ModelServer([stream(text="a"), stream(text="b")]) as server:
-        provider = HttpProvider(OpenAIChat(base_url=server.base_url), timeouts=PATIENT)
+    with shared_double([Turn("a"), Turn("b")]) as server:
+        provider = HttpProvider(OpenAIChat(base_url=server.base_url()), timeouts=PATIENT)
 
         async def once() -> str:
             response = await collect(provider)
@@ -198,8 +200,7 @@ def test_one_provider_serves_several_loops_one_after_the_other() -> None:
 
 def test_a_kept_connection_that_the_server_closed_is_replaced() -> None:
     """Found with llama.cpp, which closes each connection after a stream while it promises to keep it."""
-    hangs_up = stream(text="a")
-    answer = Answer((*hangs_up.steps, ("hangup", 0.0)))
+    answer = Turn("a", fault=Fault(FaultKind.HANGUP))
 
     async def talk(url: str) -> list[str]:
         provider = HttpProvider(OpenAIChat(base_url=url), timeouts=PATIENT)
@@ -207,18 +208,17 @@ def test_a_kept_connection_that_the_server_closed_is_replaced() -> None:
         await provider.aclose()
         return texts
 
-    with ModelServer([answer] * 5) as server:
-        assert asyncio.run(talk(server.base_url)) == ["a"] * 5
-        assert len(server.stats().bodies) == 5
+    with shared_double([answer] * 5) as server:
+        assert asyncio.run(talk(server.base_url())) == ["a"] * 5
+        assert len(server.traffic().bodies) == 5
 
 
 def test_a_server_that_never_answers_is_asked_twice_at_most() -> None:
-    with ModelServer([]) as server:
-        deaf = server.base_url.replace("/v1", "/deaf")
-        found = asyncio.run(ask(deaf)).error
+    with shared_double([Turn(fault=Fault(FaultKind.CLOSE))] * 3) as server:
+        found = asyncio.run(ask(server.base_url())).error
         assert found is not None
         assert found.kind is ErrorKind.CONNECTION
-        assert server.stats().paths == ["/deaf/chat/completions"] * 2
+        assert [asked.path for asked in server.requests()] == ["/v1/chat/completions"] * 2
 
 
 def test_fetch_gets_a_whole_answer_or_says_why_not(unused_url: str) -> None:
@@ -230,16 +230,16 @@ def test_fetch_gets_a_whole_answer_or_says_why_not(unused_url: str) -> None:
         finally:
             await provider.aclose()
 
-    with ModelServer([error(404, "nothing here")]) as server:
-        assert asyncio.run(fetch(server.base_url)) == (404, b"nothing here")
+    with shared_double([RawAnswer("nothing here", 404)]) as server:
+        assert asyncio.run(fetch(server.base_url())) == (404, b"nothing here")
     with pytest.raises(ProviderError, match="No connection to"):
         asyncio.run(fetch(unused_url))
 
 
 def test_the_deadline_does_not_swallow_a_cancellation_of_somebody_elses() -> None:
     async def cancelled() -> None:
-        with ModelServer([stall()]) as server:
-            provider = HttpProvider(OpenAIChat(base_url=server.base_url), timeouts=Timeouts(5, 5, 5))
+        with shared_double([stall()]) as server:
+            provider = HttpProvider(OpenAIChat(base_url=server.base_url()), timeouts=Timeouts(5, 5, 5))
             try:
                 async with asyncio.timeout(0.1):
                     response = await collect(provider)

@@ -6,11 +6,13 @@ import os
 from typing import Any
 
 import pytest
-from support.model_server import Answer, ModelServer, error
+from support.shared_double import shared_double
+
+from callboard.actors.testing.wire_double import RawAnswer
 
 USAGE, FAILED = 2, 1
 MODEL = "openai-compatible/any"
-HTML = Answer((("send", "<!DOCTYPE html><title>Welcome</title>"),), 200, {"content-type": "text/html"})
+HTML = RawAnswer("<!DOCTYPE html><title>Welcome</title>")
 
 
 @pytest.mark.parametrize(
@@ -58,19 +60,19 @@ def test_a_question_that_is_no_text(callboard: Any) -> None:
 @pytest.mark.parametrize(
     ("answer", "says"),
     [
-        (error(401, {"error": {"message": "Incorrect API key", "code": "invalid_api_key"}}), "check the key in"),
-        (error(404, {"error": {"message": "no model any", "code": "model_not_found"}}), "check the model's name"),
-        (error(403, "<html>forbidden</html>"), "check what the key"),
+        (RawAnswer({"error": {"message": "Incorrect API key", "code": "invalid_api_key"}}, 401), "check the key in"),
+        (RawAnswer({"error": {"message": "no model any", "code": "model_not_found"}}, 404), "check the model's name"),
+        (RawAnswer("<html>forbidden</html>", 403), "check what the key"),
         (HTML, "check that --base-url is the address of the API"),
-        (Answer((("send", "data: {half\n\n"),)), "check that --base-url"),
-        (error(400, {"error": {"message": "bad"}}), "check the model's name"),
+        (RawAnswer("data: {half\n\n", headers={"content-type": "text/event-stream"}), "check that --base-url"),
+        (RawAnswer({"error": {"message": "bad"}}, 400), "check the model's name"),
     ],
     ids=["401", "404", "403 HTML", "HTML", "half JSON", "400"],
 )
-def test_a_server_that_refuses_or_talks_nonsense(callboard: Any, answer: Answer, says: str) -> None:
+def test_a_server_that_refuses_or_talks_nonsense(callboard: Any, answer: RawAnswer, says: str) -> None:
     callboard.environment["CALLBOARD_API_KEY"] = "sk-very-secret"
-    with ModelServer([answer] * 8) as server:
-        ran = callboard.run("ask", "x", "--model", MODEL, "--base-url", server.base_url)
+    with shared_double([answer] * 8) as server:
+        ran = callboard.run("ask", "x", "--model", MODEL, "--base-url", server.base_url())
     assert says in ran.sentence
     assert MODEL in ran.sentence
     assert ran.status == FAILED

@@ -12,9 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from support.model_server import ModelServer, stream
+from support.shared_double import shared_double
 
 from callboard.actors import Reply, Runtime, Settings, tool
+from callboard.actors.testing.wire_double import Call, Turn
 from callboard.protocol.events import ToolCallCompleted
 
 MODEL = "openai-compatible/any"
@@ -46,12 +47,12 @@ def fails(value: str) -> str:
 
 
 def test_four_parallel_calls_in_fragments_go_back_in_the_models_order() -> None:
-    calls = [
-        ("call_1", "slow", json.dumps({"value": "ä" * 10})),
-        ("call_2", "quick", json.dumps({"value": "b"})),
-        ("call_3", "fails", json.dumps({"value": "c"})),
-        ("call_4", "quick", json.dumps({"value": "d"})),
-    ]
+    calls = (
+        Call("slow", {"value": "ä" * 10}, "call_1"),
+        Call("quick", {"value": "b"}, "call_2"),
+        Call("fails", {"value": "c"}, "call_3"),
+        Call("quick", {"value": "d"}, "call_4"),
+    )
     ended: list[str] = []
 
     async def ask(url: str) -> Reply:
@@ -64,9 +65,9 @@ def test_four_parallel_calls_in_fragments_go_back_in_the_models_order() -> None:
                     return event
         raise AssertionError("no reply")
 
-    with ModelServer([stream("Let me see.", calls, fragment=3), stream("All done.", fragment=2)]) as server:
-        reply = asyncio.run(ask(server.base_url))
-        first, second = server.stats().bodies
+    with shared_double([Turn("Let me see.", calls, fragment=3), Turn("All done.", fragment=2)]) as server:
+        reply = asyncio.run(ask(server.base_url()))
+        first, second = server.traffic().bodies
     assert reply.text == "All done."
     assert reply.steps == 2
     assert [each["function"]["name"] for each in first["tools"]] == ["slow", "quick", "fails"]
@@ -81,15 +82,15 @@ def test_four_parallel_calls_in_fragments_go_back_in_the_models_order() -> None:
 
 def test_the_command_line_runs_the_tools_of_the_workspace(callboard: Any) -> None:
     where = callboard.workspace
-    calls = [
-        ("call_a", "read_file", json.dumps({"path": "weather.py"})),
-        ("call_b", "list_dir", json.dumps({"path": "."})),
-        ("call_c", "request_code_context", json.dumps({"token_budget": 1000, "hint": "weather"})),
-        ("call_d", "read_file", json.dumps({"path": "../../etc/passwd"})),
-    ]
-    with ModelServer([stream("", calls, fragment=5), stream("It is in weather.py.", fragment=3)]) as server:
-        ran = callboard.run("ask", "where is the weather?", "--model", MODEL, "--base-url", server.base_url)
-        first, second = server.stats().bodies
+    calls = (
+        Call("read_file", {"path": "weather.py"}, "call_a"),
+        Call("list_dir", {"path": "."}, "call_b"),
+        Call("request_code_context", {"token_budget": 1000, "hint": "weather"}, "call_c"),
+        Call("read_file", {"path": "../../etc/passwd"}, "call_d"),
+    )
+    with shared_double([Turn("", calls, fragment=5), Turn("It is in weather.py.", fragment=3)]) as server:
+        ran = callboard.run("ask", "where is the weather?", "--model", MODEL, "--base-url", server.base_url())
+        first, second = server.traffic().bodies
     assert ran.status == 0, ran.err
     assert ran.out == "It is in weather.py.\n"
     offered = {each["function"]["name"] for each in first["tools"]}
@@ -134,14 +135,14 @@ def exits(folder: str) -> None:
 
 def test_tools_that_hang_sleep_in_c_and_exit_are_one_failed_result_each(tmp_path: Path, until: Until) -> None:
     names = ["hangs", "sleeps_in_c", "exits"]
-    calls = [(f"call_{name}", name, json.dumps({"folder": str(tmp_path)})) for name in names]
-    with ModelServer([stream("", calls), stream("Three of them failed.")]) as server:
-        settings = Settings(model=MODEL, base_url=server.base_url)
+    calls = tuple(Call(name, {"folder": str(tmp_path)}, f"call_{name}") for name in names)
+    with shared_double([Turn("", calls), Turn("Three of them failed.")]) as server:
+        settings = Settings(model=MODEL, base_url=server.base_url())
         with Runtime(settings, tools=[hangs, sleeps_in_c, exits]) as runtime:
             reply = runtime.ask_sync("Try them.")
             pids = [pid for name in names for pid in (tmp_path / name).read_text().split()]
             until(lambda: not any(is_alive(pid) for pid in pids))
-        body = server.stats().bodies[1]
+        body = server.traffic().bodies[1]
     assert reply.text == "Three of them failed."
     failures = [json.loads(content) for _, content in results_of(body)]
     assert [(each["tool"], each["code"]) for each in failures] == [

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.model_server import ModelServer, error, stream
+from support.shared_double import shared_double
 
 from callboard.actors.cli.login import sign_in
 from callboard.actors.parts import route_for
 from callboard.actors.settings import Settings
+from callboard.actors.testing.wire_double import RawAnswer, Turn
 from callboard.protocol.errors import ProviderError, UsageError
 from callboard.providers.adapter import HttpAnswer, WireRequest
 from callboard.providers.copilot_tokens import FileStore
@@ -26,9 +27,9 @@ SECRET = "sk-very-secret"
 
 def test_the_doctor_says_what_is_set_and_that_the_model_answers(callboard: Any) -> None:
     callboard.environment["CALLBOARD_API_KEY"] = SECRET
-    with ModelServer([stream("ok")]) as server:
-        ran = callboard.run("doctor", "--model", MODEL, "--base-url", server.base_url)
-        (asked,) = server.stats().bodies
+    with shared_double([Turn("ok")]) as server:
+        ran = callboard.run("doctor", "--model", MODEL, "--base-url", server.base_url())
+        (asked,) = server.traffic().bodies
     assert ran.status == 0, ran.err
     assert f"ok  {MODEL}" in ran.out
     assert "CALLBOARD_API_KEY is set" in ran.out
@@ -39,10 +40,10 @@ def test_the_doctor_says_what_is_set_and_that_the_model_answers(callboard: Any) 
 
 def test_the_doctor_says_what_to_do_and_fails_when_the_model_does_not_answer(callboard: Any) -> None:
     callboard.environment["CALLBOARD_API_KEY"] = SECRET
-    refusal = error(401, {"error": {"message": f"bad key {SECRET}", "code": "invalid_api_key"}})
-    with ModelServer([refusal] * 2) as server:
-        ran = callboard.run("doctor", "--model", MODEL, "--base-url", server.base_url)
-        assert len(server.stats().bodies) == 1
+    refusal = RawAnswer({"error": {"message": f"bad key {SECRET}", "code": "invalid_api_key"}}, 401)
+    with shared_double([refusal] * 2) as server:
+        ran = callboard.run("doctor", "--model", MODEL, "--base-url", server.base_url())
+        assert len(server.traffic().bodies) == 1
     assert ran.status == 1
     assert "HTTP 401" in ran.out
     assert "check the key in CALLBOARD_API_KEY" in ran.sentence

@@ -8,7 +8,9 @@ import subprocess
 from collections.abc import Callable
 from typing import Any
 
-from support.model_server import ModelServer, stall, stream
+from support.shared_double import shared_double, stall
+
+from callboard.actors.testing.wire_double import Turn
 
 MODEL = "openai-compatible/any"
 INTERRUPTED, FAILED = 130, 1
@@ -16,11 +18,11 @@ Until = Callable[[Callable[[], bool]], None]
 
 
 def test_ctrl_c_while_the_model_is_silent(callboard: Any, until: Until) -> None:
-    with ModelServer([stall("Well")]) as server:
-        process = callboard.start("ask", "x", "--model", MODEL, "--base-url", server.base_url)
+    with shared_double([stall("Well")]) as server:
+        process = callboard.start("ask", "x", "--model", MODEL, "--base-url", server.base_url())
         assert process.stdout.read(4) == b"Well"
         ran = callboard.interrupt(process)
-        until(lambda: server.stats().abandoned == 1)
+        until(lambda: server.traffic().abandoned == 1)
     assert ran.sentence == "interrupted"
     assert ran.status == INTERRUPTED
     until(lambda: callboard.processes() == [])
@@ -58,8 +60,8 @@ def _mapped(pid: int) -> str:
 
 
 def test_a_reader_that_goes_away_is_no_error_to_talk_about(callboard: Any, until: Until) -> None:
-    with ModelServer([stream("line\n" * 60_000, fragment=4_000)]) as server:
-        process = callboard.start("ask", "x", "--model", MODEL, "--base-url", server.base_url)
+    with shared_double([Turn("line\n" * 60_000, fragment=4_000)]) as server:
+        process = callboard.start("ask", "x", "--model", MODEL, "--base-url", server.base_url())
         assert process.stdout.readline() == b"line\n"
         process.stdout.close()
         process.stdout = None
@@ -83,8 +85,8 @@ def test_closed_streams(callboard: Any) -> None:
 
 def test_an_ascii_terminal_gets_question_marks_not_a_traceback(callboard: Any) -> None:
     callboard.environment["PYTHONIOENCODING"] = "ascii"
-    with ModelServer([stream("Grüße, 世界")]) as server:
-        ran = callboard.run("ask", "x", "--model", MODEL, "--base-url", server.base_url)
+    with shared_double([Turn("Grüße, 世界")]) as server:
+        ran = callboard.run("ask", "x", "--model", MODEL, "--base-url", server.base_url())
     assert ran.out == "Gr??e, ??\n"
     assert ran.status == 0
 

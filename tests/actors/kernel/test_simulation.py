@@ -90,7 +90,7 @@ def test_the_same_trace_in_another_process_with_another_hash_seed() -> None:
 
 @given(st.data())
 def test_the_caller_may_choose_and_each_actor_keeps_its_order(data: st.DataObject) -> None:
-    simulation = SimulatedScheduler(lambda options: data.draw(st.integers(0, options - 1)))
+    simulation = SimulatedScheduler(lambda _, options: data.draw(st.integers(0, len(options) - 1)))
     system = ActorSystem(simulation)
     diaries: list[list[int]] = [[], [], []]
     refs = [system.spawn(lambda diary=diary: Diary(diary), f"d{at}") for at, diary in enumerate(diaries)]  # type: ignore[misc]

@@ -170,7 +170,7 @@ def test_strategies_do_what_the_model_says(
 def test_whoever_fails_whenever_all_are_up_again_in_the_end(
     strategy: Strategy, doomed: list[int], slow: set[int], runs_on: Any, choices: st.DataObject
 ) -> None:
-    simulation = SimulatedScheduler(lambda options: choices.draw(st.integers(0, options - 1)))
+    simulation = SimulatedScheduler(lambda _, options: choices.draw(st.integers(0, len(options) - 1)))
     system, log = ActorSystem(simulation), Log()
     specs = [
         spec(log, str(at), Stubborn if at in slow else Logged, shutdown_seconds=1.0, runs_on=runs_on) for at in range(4)

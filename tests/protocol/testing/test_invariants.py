@@ -1,23 +1,43 @@
-"""I1 to I12 over drawn scenarios, each under its own name; and that each fails when its rule is broken."""
+"""The rules over drawn scenarios; and that each rule notices when it is broken."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from callboard.protocol.commands import Command, SetTimer
+from callboard.protocol.errors import UsageError
+from callboard.protocol.events import DeadlinePassed, Event, ToolCallCompleted
 from callboard.protocol.ids import RequestId, ToolName
-from callboard.protocol.testing import INVARIANTS, Scenario, drive, simulate, violations
+from callboard.protocol.testing import INVARIANTS, Scenario, drive, replay, simulate, violations
 from callboard.protocol.testing.driver import Driver
-from callboard.protocol.testing.planted import FAULTS, Fault, find
-from callboard.protocol.testing.scenario import STANDARD_TOOLS, ModelDoes, PlannedCall, PlannedTurn, ToolDoes
-from callboard.protocol.testing.seeded import scenario as seeded_scenario
+from callboard.protocol.testing.generator import VERSION
+from callboard.protocol.testing.generator import scenario as seeded_scenario
+from callboard.protocol.testing.hunting import find
+from callboard.protocol.testing.independent_faults import INDEPENDENT_FAULTS
+from callboard.protocol.testing.invariants import EXCEPTION, broken
+from callboard.protocol.testing.mutation import Mutation, mutated
+from callboard.protocol.testing.planted import FAULTS, Fault
+from callboard.protocol.testing.reach import CALL_ROWS, FIXED_SEEDS, FLOORS, REQUEST_ROWS, Reach
+from callboard.protocol.testing.replay import Token
+from callboard.protocol.testing.scenario import (
+    STANDARD_TOOLS,
+    ModelDoes,
+    PlannedCall,
+    PlannedTurn,
+    Store,
+    ToolDoes,
+)
 from callboard.protocol.testing.story import Story
 from callboard.protocol.testing.strategies import scenarios
 
 LOOK = ToolName("look")
+MAX_STEPS = 12
 
 
 @settings(deadline=None, suppress_health_check=list(HealthCheck))
@@ -28,22 +48,126 @@ def test_all_rules_hold_over_all_interleavings(scenario: Scenario, seed: int) ->
 
 
 def test_all_rules_hold_over_seeded_conversations_which_play_again_byte_for_byte() -> None:
-    simulate(conversations=400)
+    simulate(conversations=300)
+
+
+def test_the_fixed_seeds_reach_every_row_of_the_tables() -> None:
+    reach = Reach(drive(seeded_scenario(seed), seed) for seed in range(FIXED_SEEDS))
+    assert reach.short() == [], "a row that is not reached proves nothing"
+    assert 30 <= reach.events / reach.conversations <= 60
+    assert len(reach.pairs) == 6, "calls that wait for a person, were sent and run stand side by side in every way"
+    assert {state for state, _ in reach.refused} == {"new", "calling_model", "running_tools", "finished"}
+    assert set(FLOORS) <= {*REQUEST_ROWS, *CALL_ROWS}
+    assert len(reach.report().splitlines()) > len(REQUEST_ROWS) + len(CALL_ROWS)
+
+
+def test_a_row_that_is_not_reached_is_named() -> None:
+    short = Reach([drive(Scenario((PlannedTurn("hi"),)))]).short()
+    assert "running_tools: ToolsLost -> calling_model: 0 of 20" in short
 
 
 def test_each_rule_has_a_planted_fault() -> None:
     assert {fault.invariant for fault in FAULTS} == set(INVARIANTS)
-    assert len(FAULTS) >= 15
+    assert len(FAULTS) + len(INDEPENDENT_FAULTS) >= 150
+    names = Counter(fault.name for fault in FAULTS)
+    assert not [name for name, count in names.items() if count > 1]
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_a_planted_fault_is_found_and_shrunk(fault: Fault) -> None:
-    found = find(fault, max_scenarios=1_000)
+    found = find(fault.play, invariant=fault.invariant, max_scenarios=400)
     assert found is not None, "not found"
-    assert found.trace.steps <= 10, found.trace.story()
-    scenario = found.trace.scenario
-    story = Story.of(drive(scenario))
-    assert not list(INVARIANTS[fault.invariant](story)), "and without the fault the same scenario breaks nothing"
+    assert found.trace.steps <= MAX_STEPS, found.trace.story()
+    again = Token.parse(str(found.token))
+    assert again == found.token
+    assert not broken(fault.invariant, Story.of(drive(again.scenario, again.seed))), "without the fault all is well"
+
+
+@pytest.mark.parametrize("mutation", INDEPENDENT_FAULTS, ids=lambda mutation: mutation.__name__)
+def test_a_fault_by_somebody_who_did_not_know_the_rules_is_found(mutation: type[Mutation]) -> None:
+    session = mutated(mutation)
+    found = find(lambda scenario, seed: drive(scenario, seed, session), max_scenarios=800, shorten=False)
+    assert found is not None, mutation.__doc__
+    assert not violations(drive(found.token.scenario, found.token.seed)), "without the fault all is well"
+
+
+# Replay tokens.
+
+
+def test_a_failure_can_be_pasted_and_seen_again() -> None:
+    fault = next(fault for fault in FAULTS if fault.name == "every end is an answer")
+    with pytest.raises(AssertionError) as caught:
+        simulate(fault.play)
+    *_, line = str(caught.value).splitlines()
+    token = line.removeprefix("play it again: python -m callboard.actors.testing replay ")
+    assert str(violations(replay(token, fault.play))[0]) in str(caught.value)
+    assert replay(token).story().splitlines()[0] in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("token", "told"),
+    [
+        (f"{VERSION + 1}.17", f"is of version {VERSION + 1} of the scenario generator, this is version {VERSION}"),
+        ("17", "is no replay token"),
+        (f"{VERSION}.17/999999", "there is no simplification 999999"),
+    ],
+)
+def test_a_token_that_cannot_be_played_is_refused_in_one_sentence(token: str, told: str) -> None:
+    with pytest.raises(UsageError, match=told) as caught:
+        replay(token)
+    assert "\n" not in str(caught.value)
+
+
+class Raises(Mutation):
+    """Code under test that raises."""
+
+    def says(self, event: Event, commands: list[Command]) -> Sequence[Command]:
+        if isinstance(event, ToolCallCompleted):
+            raise KeyError("lost")
+        return commands
+
+
+def test_an_exception_of_the_code_under_test_is_a_finding_with_a_line_to_replay() -> None:
+    with pytest.raises(AssertionError) as caught:
+        simulate(lambda scenario, seed: drive(scenario, seed, mutated(Raises)))
+    assert f"{EXCEPTION}: KeyError: 'lost'" in str(caught.value)
+    assert "play it again: python -m callboard.actors.testing replay" in str(caught.value)
+
+
+class NeverEnds(Mutation):
+    """Ignores every timer and sets it again."""
+
+    def hears(self, event: Event) -> Event | None:
+        return None if isinstance(event, DeadlinePassed) else event
+
+    def says(self, event: Event, commands: list[Command]) -> Sequence[Command]:
+        again = [SetTimer(event.tag, event.at + 0.001)] if isinstance(event, DeadlinePassed) else []
+        return [*commands, *again]
+
+
+def test_a_session_that_does_not_end_is_stopped_and_told() -> None:
+    scenario = Scenario((PlannedTurn(does=ModelDoes.VANISH),), tools=STANDARD_TOOLS)
+    assert "this request does not end" in str(violations(drive(scenario, 0, mutated(NeverEnds))))
+
+
+# The journal of the driver.
+
+
+def test_what_was_not_written_when_the_process_died_did_not_happen() -> None:
+    calls = (PlannedCall(LOOK),)
+    slow = Scenario((PlannedTurn(calls=calls),), tools=STANDARD_TOOLS, store=Store(2.0), restart_at=(4.0,))
+    trace = drive(slow)
+    assert not violations(trace)
+    assert "the process died before it was written" in trace.story()
+    assert Story.of(trace).finish() is not None
+
+
+def test_a_full_journal_holds_commands_back_until_there_is_room() -> None:
+    calls = (PlannedCall(LOOK),)
+    full = Scenario((PlannedTurn(calls=calls),), tools=STANDARD_TOOLS, store=Store(0.0, 0.5, 20.0))
+    trace = drive(full)
+    assert not violations(trace)
+    assert trace.lag_seconds == 19.0
 
 
 #: What Hypothesis or the seeds once found, kept as it was.
@@ -57,6 +181,12 @@ ONCE_FOUND = {
     "deltas not yet written when the process died": Scenario(
         (PlannedTurn("let me look", does=ModelDoes.STALL),), restart_at=(0.75,)
     ),
+    "streamed text was journalled once more after a timer had fired early": Scenario(
+        (PlannedTurn("let me look", does=ModelDoes.STALL),), strays=((0.75, 1),), restart_at=(1.0,)
+    ),
+    "a step's timer outlived the step whose calls were lost": Scenario(
+        (PlannedTurn(calls=(PlannedCall(LOOK, seconds=3.0),)),), tools=STANDARD_TOOLS, tools_lost_at=(1.5,)
+    ),
 }
 
 
@@ -67,11 +197,14 @@ def test_what_was_once_found(name: str) -> None:
 
 
 def test_a_process_that_was_down_at_the_deadline_finishes_when_it_is_back() -> None:
-    assert not violations(drive(seeded_scenario(33_261), 33_261))
+    options = replace(Scenario().options, timeout_seconds=6.0)
+    slow = Scenario((PlannedTurn(does=ModelDoes.STALL),), options=options, restart_at=(6.25,), latency_seconds=0.5)
+    for seed in range(20):
+        assert not violations(drive(slow, seed))
 
 
 def test_the_same_seed_gives_the_same_trace_and_another_seed_another() -> None:
-    slow = replace(seeded_scenario(3), latency_seconds=0.5)
+    slow = replace(seeded_scenario(4), latency_seconds=0.5)
     assert drive(slow, 7).to_bytes() == drive(slow, 7).to_bytes()
     assert drive(slow, 7).to_bytes() != drive(slow, 8).to_bytes()
 
@@ -91,7 +224,7 @@ def test_a_dying_request_changes_no_other_one() -> None:
 def test_a_story_reads_in_short_lines_with_the_row_that_was_hit() -> None:
     trace = drive(Scenario((PlannedTurn("hi"),)), 5)
     assert trace.story().splitlines()[:2] == [
-        "seed 5, 3 steps",
+        "seed 5, 4 steps",
         "    0.000 -> RequestStarted r 0 messages, tools []   [new: RequestStarted -> calling_model]",
     ]
     assert max(map(len, trace.story().splitlines())) < 160

@@ -1,4 +1,4 @@
-"""The state machine runs clean on the real session, and notices broken ones."""
+"""The state machine runs clean on the real session, runs long, and notices broken ones."""
 
 from __future__ import annotations
 
@@ -7,19 +7,35 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from callboard.protocol.testing.machine import SessionMachine
-from callboard.protocol.testing.planted import FAULTS, Fault
+from callboard.protocol.testing.mutation import Mutation, mutated
+from callboard.protocol.testing.planted import RunsHalfCalls, StartedIsRefused, StepNumberIsEnough
+from callboard.protocol.testing.reach import Reach
 
-QUICK = settings(max_examples=60, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck))
-#: Those that a wrong prediction or a changed state shows, rather than a whole run.
-NOTICED = ("another request's answer is taken", "a refused event is charged")
-
-
-def test_a_session_under_fire() -> None:
-    run_state_machine_as_test(SessionMachine, settings=settings(QUICK, max_examples=settings().max_examples))
+OPTIONS = settings(
+    max_examples=100, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck), database=None
+)
 
 
-@pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault.name in NOTICED], ids=lambda fault: fault.name)
-def test_the_machine_notices(fault: Fault) -> None:
-    options = settings(QUICK, max_examples=600, database=None, report_multiple_bugs=False, phases=[Phase.generate])
-    with fault.plant(), pytest.raises(AssertionError, match=r"taken, but illegal|a refused event changed"):
-        run_state_machine_as_test(SessionMachine, settings=options)
+def test_sessions_under_fire_live_long_and_keep_all_rules() -> None:
+    class Fixed(SessionMachine):
+        lengths: list[int] = []  # noqa: RUF012 - of this run only
+        reach = Reach()
+
+    run_state_machine_as_test(Fixed, settings=settings(OPTIONS, derandomize=True))
+    assert 30 <= sum(Fixed.lengths) / len(Fixed.lengths) <= 60
+    assert Fixed.reach.calls["running", "ToolCallCompleted", "completed"] >= 50
+    assert Fixed.reach.requests["running_tools", "ToolCallCompleted", "calling_model"] >= 10
+
+
+def test_sessions_under_other_fire_each_time() -> None:
+    run_state_machine_as_test(SessionMachine, settings=settings(OPTIONS, max_examples=30))
+
+
+@pytest.mark.parametrize("mutation", [StepNumberIsEnough, StartedIsRefused, RunsHalfCalls])
+def test_the_machine_notices(mutation: type[Mutation]) -> None:
+    class Broken(SessionMachine):
+        session_type = mutated(mutation)
+
+    options = settings(OPTIONS, max_examples=600, report_multiple_bugs=False, phases=[Phase.generate], derandomize=True)
+    with pytest.raises(AssertionError, match=r"taken, but not due|refused, but due|I12 no half calls"):
+        run_state_machine_as_test(Broken, settings=options)

@@ -1,0 +1,147 @@
+"""What is done to the actors, their workers, their clock and the conversation store in a simulated run: plain data.
+
+What model, tools and people do is in the scenario (`callboard.protocol.testing.scenario`). Times are virtual seconds.
+"""
+
+from __future__ import annotations
+
+import random
+import zlib
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import product
+from typing import Final
+
+from callboard.actors.topology import pool_id
+from callboard.protocol.ids import Tag
+from callboard.protocol.tools import Isolation, Latency
+
+#: The name of each pool of the tree.
+POOLS: Final = tuple(pool_id(*key) for key in product(Isolation, Latency))
+#: The actors that a fault may crash: all that a supervisor starts again, and the supervisor of the pools itself.
+CRASHABLE: Final = (
+    "root/dispatcher",
+    "root/llm_manager",
+    "root/telemetry",
+    "root/tools",
+    *(f"root/tools/{pool}" for pool in POOLS),
+)
+#: Crashes in one seeded run, at most.
+MAX_CRASHES: Final = 3
+#: How long the clock jumps in seeded runs: a paused virtual machine, a short and a long sleep of a laptop.
+JUMP_SECONDS: Final = (1.0, 60.0, 3_600.0)
+
+
+class WorkerFate(StrEnum):
+    """What becomes of the worker that is given a call."""
+
+    FINE = "fine"
+    DIES_BEFORE = "dies_before"
+    """It dies before the order reaches it: the tool's code does not run."""
+    DIES_DURING = "dies_during"
+    """It dies half way through the call."""
+    DIES_AFTER = "dies_after"
+    """It has told the result, then it dies."""
+    REPORTS_TWICE = "reports_twice"
+    IGNORES_INTERRUPT = "ignores_interrupt"
+    SLOW_TO_DIE = "slow_to_die"
+    """It ignores the interrupt, and is gone only a while after it was killed."""
+    NOT_SHIPPED = "not_shipped"
+    """The call cannot be started: UsageError, as for a tool that cannot be pickled."""
+    NOT_STARTED = "not_started"
+    """The call cannot be started: OSError, as without descriptors or processes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Crash:
+    """These actors crash at the same instant."""
+
+    at: float
+    actors: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFaults:
+    """What becomes of recording a step in a conversation."""
+
+    slow: tuple[tuple[float, float, float], ...] = ()
+    """From, until, and how many seconds each recording takes; the loop does nothing else meanwhile."""
+    refuses: tuple[tuple[float, float], ...] = ()
+    """From, until: each recording raises OSError, as on a full disk."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerFaults:
+    """How the simulated workers of every pool behave."""
+
+    workers: int = 8
+    """Workers of one pool."""
+    start_seconds: float = 0.0
+    """Before a new worker, or one that replaces another, takes a call."""
+    fates: tuple[WorkerFate, ...] = (WorkerFate.FINE,)
+    """Each call has one of these by its tag, so that it keeps it under another schedule."""
+    deaths: tuple[tuple[float, str], ...] = ()
+    """When, and in which pool (a name of `POOLS`), a worker dies: one with a call, else an idle one."""
+
+    def fate_of(self, tag: Tag) -> WorkerFate:
+        """What becomes of the worker that gets this call."""
+        return self.fates[zlib.crc32(repr(tag).encode()) % len(self.fates)]
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """Everything that is done to one run from outside its scenarios."""
+
+    crashes: tuple[Crash, ...] = ()
+    """One that would be more than a supervisor bears is left out."""
+    floods: tuple[float, ...] = ()
+    """Every session's mailbox is filled with messages of another request."""
+    jumps: tuple[tuple[float, float], ...] = ()
+    """When the clock jumps forward without anything having run, and by how many seconds."""
+    store: StoreFaults = StoreFaults()
+    workers: WorkerFaults = WorkerFaults()
+    session_capacity: int = 8
+    """Messages a session's mailbox holds, where there are floods."""
+    max_queued_calls: int = 10_000
+    """Calls that may wait at the dispatcher for their turn with one tool."""
+    max_waiting_calls: int = 1_024
+    """Calls that may wait in a pool for a worker."""
+
+
+def seeded_faults(seed: int) -> Faults:
+    """The faults of this seed: up to three crashes, and each other kind of fault in some of the runs."""
+    rng = random.Random(f"faults {seed}")
+    crashes = tuple(_crash(rng) for _ in range(rng.choice((0, 0, 1, 2, MAX_CRASHES))))
+    is_contended = rng.random() < 0.5
+    return Faults(
+        crashes,
+        floods=(_moment(rng, 20),) if rng.random() < 0.2 else (),
+        jumps=((_moment(rng, 20), rng.choice(JUMP_SECONDS)),) if rng.random() < 0.15 else (),
+        store=_store(rng),
+        workers=WorkerFaults(
+            workers=rng.choice((1, 2, 3)) if is_contended else 8,
+            start_seconds=rng.choice((0.0, 0.0, 0.25, 1.0)),
+            fates=tuple(WorkerFate) + (WorkerFate.FINE,) * 40 if rng.random() < 0.6 else (WorkerFate.FINE,),
+            deaths=tuple((_moment(rng, 20), rng.choice(POOLS)) for _ in range(rng.choice((0, 0, 1, 3)))),
+        ),
+        max_queued_calls=rng.choice((0, 1, 2, 4)) if is_contended else 10_000,
+        max_waiting_calls=rng.choice((1, 2, 4)) if is_contended else 1_024,
+    )
+
+
+def _crash(rng: random.Random) -> Crash:
+    return Crash(_moment(rng, 20), tuple(rng.sample(CRASHABLE, rng.choice((1, 1, 1, 2)))))
+
+
+def _store(rng: random.Random) -> StoreFaults:
+    since = _moment(rng, 15)
+    until = since + rng.choice((1.0, 5.0, 30.0))
+    kind = rng.random()
+    if kind < 0.1:
+        return StoreFaults(slow=((since, until, rng.choice((0.125, 1.0, 10.0))),))
+    return StoreFaults(refuses=((since, until),)) if kind < 0.2 else StoreFaults()
+
+
+def _moment(rng: random.Random, latest: int) -> float:
+    """An eighth of a second, as most times of a scenario are, so that things coincide."""
+    return rng.randint(1, latest * 8) / 8

@@ -1,0 +1,62 @@
+"""A token that names one simulated run: short enough to paste, and refused when it is of another version."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final, Self
+
+from callboard.actors.kernel.schedule import Schedule, fifo, pct, replay, uniform
+from callboard.protocol.errors import UsageError
+
+#: To be raised when a seed comes to mean another run: by a change of the generators or of the simulation.
+VERSION: Final = 1
+#: Priority changes of the runs that PCT schedules, plus one: most ordering faults need two or three orderings.
+PCT_DEPTH: Final = 3
+_TOKEN: Final = re.compile(r"v(\d+):(\d+):(\d+|none):(fifo|uniform|pct|\d+\.\d+(?:,\d+\.\d+)*)")
+
+Chosen = tuple[tuple[int, int], ...]
+"""Deviations from FIFO: the step, and the index of what ran."""
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """What a run is made of. As text: `v1:SEED:FAULT_SEED:SCHEDULE`, for example `v1:12:12:57.1,63.2`."""
+
+    seed: int
+    fault_seed: int | None
+    """None: no faults."""
+    schedule: str | Chosen
+    """"fifo", "uniform" or "pct", both seeded by `seed`; or the deviations from FIFO."""
+
+    def __str__(self) -> str:
+        faults = "none" if self.fault_seed is None else self.fault_seed
+        schedule = self.schedule if isinstance(self.schedule, str) else ",".join(f"{s}.{i}" for s, i in self.schedule)
+        return f"v{VERSION}:{self.seed}:{faults}:{schedule or 'fifo'}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read a token. Raises UsageError, in one sentence, for one of another version or of none."""
+        version = re.match(r"v(\d+):", text)
+        if version is not None and int(version[1]) != VERSION:
+            raise UsageError(
+                f"the token {text!r} is of version {version[1]} and this callboard plays version {VERSION}: "
+                "play it with the callboard that printed it"
+            )
+        match = _TOKEN.fullmatch(text)
+        if match is None:
+            raise UsageError(f"{text!r} is no token: one looks like v{VERSION}:12:12:pct or v{VERSION}:12:12:57.1,63.2")
+        _, seed, faults, schedule = match.groups()
+        chosen: str | Chosen = schedule
+        if "." in schedule:
+            pairs = (pair.split(".") for pair in schedule.split(","))
+            chosen = tuple((int(step), int(index)) for step, index in pairs)
+        return cls(int(seed), None if faults == "none" else int(faults), chosen)
+
+    def make_schedule(self) -> Schedule:
+        """The schedule of one run; it has state, so each run needs its own."""
+        if not isinstance(self.schedule, str):
+            return replay(self.schedule)
+        if self.schedule == "pct":
+            return pct(self.seed, PCT_DEPTH)
+        return uniform(self.seed) if self.schedule == "uniform" else fifo

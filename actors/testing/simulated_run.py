@@ -1,0 +1,364 @@
+"""Simulated runs: scenarios of `callboard.protocol.testing`, played side by side under the real actors in virtual time.
+
+    run = SimulatedRun([scenario, another], faults, schedule=7)
+    traces = run.play()
+    assert not run.problems()
+
+Session, dispatcher, LLM manager, tool pools and supervisors are the real ones. Model, people, workers and conversation
+store are played, and fail as scenarios and `Faults` say. The same scenarios, faults and schedule give the same traces.
+A process that dies and comes back from its journal is left to the bare driver: these actors have no journal.
+
+`check(token)` plays the run that a token names, and reports a failure with the fewest deviations from FIFO that show
+it. `python -m callboard.actors.testing.simulated_run TOKEN` plays one again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import random
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
+
+from callboard.actors.kernel import (
+    Actor,
+    ChildSpec,
+    MailboxFull,
+    Ref,
+    Restart,
+    SimulatedScheduler,
+    start_child,
+)
+from callboard.actors.kernel.schedule import Deviation, Schedule, smallest
+from callboard.actors.llm_manager import LlmManager, Route
+from callboard.actors.session import Question, RequestSession, Staff
+from callboard.actors.spans import NoSpans
+from callboard.actors.subscription import Answer as RequestAnswer
+from callboard.actors.telemetry import Telemetry
+from callboard.actors.testing.faults import Faults, seeded_faults
+from callboard.actors.testing.replay_token import Chosen, Token
+from callboard.actors.testing.simulated_request import RecordedSession, SimulatedRequest
+from callboard.actors.testing.simulated_workers import Later
+from callboard.actors.testing.simulated_world import (
+    PlannedCrash,
+    PlannedPolicy,
+    PlayedModel,
+    PlayedPerson,
+    SimulatedStore,
+    World,
+    simulated_tool,
+)
+from callboard.actors.testing.whole_run import problems_of_the_whole
+from callboard.actors.topology import SESSION_CAPACITY, Plan, build
+from callboard.actors.worker.pool import ToolPool
+from callboard.protocol.commands import Finish
+from callboard.protocol.errors import UsageError
+from callboard.protocol.events import CancelRequested
+from callboard.protocol.ids import RequestId, Tag
+from callboard.protocol.model import ModelResponse
+from callboard.protocol.options import ToolOffer
+from callboard.protocol.testing import generator
+from callboard.protocol.testing.outside import foreign_events
+from callboard.protocol.testing.scenario import Scenario, Store
+from callboard.protocol.testing.trace import Trace
+from callboard.protocol.tools import Isolation, Latency
+from callboard.providers.retry import RetryPolicy
+from callboard.providers.scripted import Scripted
+
+#: A run that takes more steps than this does not end: ten times the longest of 10,000 seeded conversations.
+MAX_STEPS: Final = 100_000
+#: Requests side by side in a seeded run.
+_SIDE_BY_SIDE: Final = (1, 1, 2, 3, 4)
+
+
+class SimulatedRun:
+    """Several requests on one actor system, from its start until nothing is left to do.
+
+    Raises UsageError when two scenarios have the same request id, or disagree about the tools: one dispatcher has them.
+    """
+
+    def __init__(
+        self, scenarios: Sequence[Scenario], faults: Faults | None = None, schedule: int | Schedule = 0
+    ) -> None:
+        if len({scenario.request_id for scenario in scenarios}) < len(scenarios):
+            raise UsageError("the scenarios of a run need different request ids")
+        if any(scenario.tools != scenarios[0].tools for scenario in scenarios):
+            raise UsageError("the scenarios of a run share one dispatcher, so they need the same tools")
+        self.faults = faults or Faults()
+        self.scheduler = SimulatedScheduler(schedule)
+        self.requests = {scenario.request_id: SimulatedRequest(_with_own_model(scenario)) for scenario in scenarios}
+        self.world = World([request.scenario for request in self.requests.values()], self.faults, self.scheduler)
+        self.world.traces = {request_id: request.trace for request_id, request in self.requests.items()}
+        self.system = self.world.system
+        self._tools: tuple[ToolOffer, ...] = scenarios[0].tools if scenarios else ()
+
+    @property
+    def traces(self) -> list[Trace]:
+        """One for each request."""
+        return [request.trace for request in self.requests.values()]
+
+    def play(self) -> list[Trace]:
+        """Run to the end. Raises what escapes the code under test, and AssertionError for a run that does not end."""
+        build(self.system, self._plan())
+        self._run_until(0.0)
+        for number, request in enumerate(self.requests.values()):
+            self._begin(request, is_read_along=number % 4 != 3)
+        self._arrange()
+        self._run_until(float("inf"))
+        for request in self.requests.values():
+            request.close(self.world)
+        return self.traces
+
+    def problems(self) -> list[str]:
+        """Every rule that this run has broken, one sentence each, with the request's id in front."""
+        found = [f"{request_id} {problem}" for request_id, each in self.requests.items() for problem in each.problems()]
+        return [*found, *problems_of_the_whole(self.world, self.requests, self._tools)]
+
+    def _run_until(self, seconds: float) -> None:
+        while self.scheduler.step(seconds):
+            if self.scheduler.steps > MAX_STEPS:
+                raise AssertionError(f"the run does not end: {MAX_STEPS} steps, at {self.scheduler.now():g} s")
+
+    # -- the tree
+
+    def _plan(self) -> Plan:
+        def routes(model: str) -> tuple[Route]:
+            return (Route(Scripted(), model.partition("/")[2]),)
+
+        def pool(isolation: Isolation, latency: Latency) -> Actor:
+            make = self.world.make_workers(isolation, latency)
+            return ToolPool(isolation, make=make, max_waiting_calls=self.faults.max_waiting_calls)
+
+        return Plan(
+            telemetry=lambda: _CrashableTelemetry(NoSpans()),
+            llm_manager=lambda: LlmManager(routes, PlayedModel(self.world), RetryPolicy(max_attempts=1), self._cost),
+            pool=pool,
+            tools=[simulated_tool(offer) for offer in self._tools],
+            approver=PlayedPerson(self.world),
+            policy=PlannedPolicy(self._tools),
+            max_queued_calls=self.faults.max_queued_calls,
+            chance=lambda: 0.5,
+        )
+
+    def _cost(self, model: str, response: ModelResponse) -> float:
+        options = self.world.scenarios[RequestId(model.partition("/")[2])].options
+        usage = response.usage
+        return usage.input_tokens * (options.input_price or 0) + usage.output_tokens * (options.output_price or 0)
+
+    def _begin(self, request: SimulatedRequest, *, is_read_along: bool) -> None:
+        plan = request.scenario
+        store = SimulatedStore(self.world, plan.history)
+        store.take()
+        answer = request.answer = RequestAnswer(store)
+        staff = Staff(*(self.system.ref(f"root/{name}") for name in ("llm_manager", "dispatcher", "telemetry")))
+        question = Question(plan.tag, plan.history, plan.user, plan.options, is_read_along)
+        make = partial(RecordedSession, request, self.world)
+        start = partial(RequestSession, question, staff, answer, answer.record, make)
+        capacity = self.faults.session_capacity if self.faults.floods else SESSION_CAPACITY
+        spec = ChildSpec(str(plan.request_id), start, restart=Restart.TEMPORARY, capacity=capacity)
+        request.ref = start_child(self.system.ref("root/sessions"), spec)
+        self.system.watch(request.ref, request.ended)
+
+    # -- what happens to it
+
+    def _arrange(self) -> None:
+        at, world = self._at, self.world
+        for request in self.requests.values():
+            self._arrange_scenario(request)
+        for crash in self.faults.crashes:
+            for name in crash.actors:
+                at(crash.at, f"crash of {name}", partial(world.crash, name))
+        for when, pool in self.faults.workers.deaths:
+            at(when, f"death in {pool}", partial(world.lose_worker, pool))
+        for when, seconds in self.faults.jumps:
+            at(when, "jump", partial(world.jump, seconds))
+        for when in self.faults.floods:
+            at(when, "flood", self._flood)
+
+    def _at(self, when: float, what: str, run: Callable[[], object]) -> None:
+        self.scheduler.call_at(when, Later(what, run))
+
+    def _arrange_scenario(self, request: SimulatedRequest) -> None:
+        plan, session, at = request.scenario, request.ref, self._at
+        assert session is not None
+        if plan.cancel_at is not None:
+            cancel = CancelRequested(plan.tag, plan.cancel_at, "the user left")
+            at(plan.cancel_at, f"cancel of {plan.request_id}", partial(session.tell_control, cancel))
+        for when in plan.tools_lost_at:
+            at(when, "crash of root/dispatcher", partial(self.world.crash, "root/dispatcher"))
+        for when in plan.foreign_at:
+            at(when, f"foreign events for {plan.request_id}", partial(self._foreign, request, session))
+
+    def _foreign(self, request: SimulatedRequest, session: Ref) -> None:
+        """Answers to what this session has open, with the tag of another request."""
+        plan, trace = request.scenario, request.trace
+        step = trace.session.step if trace.session is not None else plan.tag
+        other = Tag(RequestId(f"{step.request_id}-other"), step.parent_id, step.step)
+        for event in foreign_events(other, list(self.world.plans[plan.request_id].of_call), self.scheduler.now()):
+            with contextlib.suppress(MailboxFull):
+                session.tell(event)
+
+    def _flood(self) -> None:
+        for request in self.requests.values():
+            stranger = Tag(RequestId("stranger"), request.scenario.tag.parent_id)
+            for _ in range(self.faults.session_capacity):
+                with contextlib.suppress(MailboxFull):
+                    assert request.ref is not None
+                    request.ref.tell(CancelRequested(stranger, self.scheduler.now(), "flood"))
+
+
+class _CrashableTelemetry(Telemetry):
+    """The real one ignores what it does not know."""
+
+    def on_receive(self, message: Any) -> Any:
+        if isinstance(message, PlannedCrash):
+            raise RuntimeError("a planned crash")
+        return super().on_receive(message)
+
+
+def _with_own_model(scenario: Scenario) -> Scenario:
+    """With a model named after the request, by which the played model knows whose call it is."""
+    return replace(scenario, options=replace(scenario.options, model=f"sim/{scenario.request_id}"))
+
+
+def play(scenario: Scenario, seed: int = 0, faults: Faults | None = None) -> Trace:
+    """One scenario under the real actors, in an order drawn from `seed`: a runtime for `testing.simulate`."""
+    (trace,) = SimulatedRun([scenario], faults, seed).play()
+    trace.seed = seed
+    return trace
+
+
+# -- runs from a token
+
+
+def seeded_scenarios(seed: int, fault_seed: int | None) -> list[Scenario]:
+    """One to four requests side by side. They share the tools, which run in different ways and few at a time."""
+    rng = random.Random(f"run {seed} {fault_seed}")
+    scenarios = [_playable(seed * max(_SIDE_BY_SIDE) + n) for n in range(rng.choice(_SIDE_BY_SIDE))]
+    tools = tuple(_somewhere(rng, offer) for offer in scenarios[0].tools) if fault_seed is not None else None
+    return [
+        replace(scenario, request_id=RequestId(f"r{number}"), tools=tools or scenarios[0].tools)
+        for number, scenario in enumerate(scenarios)
+    ]
+
+
+def _playable(seed: int) -> Scenario:
+    """The scenario of this seed; what only the bare driver can do (restarts, strays, its journal) is left out."""
+    return replace(generator.scenario(seed), restart_at=(), strays=(), jumps=(), store=Store())
+
+
+def _somewhere(rng: random.Random, offer: ToolOffer) -> ToolOffer:
+    contract = replace(
+        offer.contract,
+        isolation=rng.choice(list(Isolation)),
+        latency=rng.choice(list(Latency)),
+        concurrency=rng.choice((1, 2, 8)),
+    )
+    return replace(offer, contract=contract)
+
+
+def run_of(token: Token) -> SimulatedRun:
+    """The run that a token names, not played yet."""
+    faults = None if token.fault_seed is None else seeded_faults(token.fault_seed)
+    run = SimulatedRun(seeded_scenarios(token.seed, token.fault_seed), faults, token.make_schedule())
+    for trace in run.traces:
+        trace.seed = token.seed
+    return run
+
+
+def token_of(seed: int) -> Token:
+    """The run of this seed: every other one is scheduled by PCT."""
+    return Token(seed, seed, "pct" if seed % 2 else "uniform")
+
+
+def attempt(token: Token, make: Callable[[Token], SimulatedRun] = run_of) -> tuple[SimulatedRun, list[str]]:
+    """Play a run, and say what is wrong with it; an exception that escapes the code under test is a problem too."""
+    run = make(token)
+    try:
+        run.play()
+        return run, run.problems()
+    except Exception as error:  # noqa: BLE001 - any exception of the code under test is a failure
+        return run, [f"{type(error).__name__}: {error}"]
+
+
+def check(token: Token, make: Callable[[Token], SimulatedRun] = run_of) -> SimulatedRun:
+    """Play the run of a token. Raises AssertionError with a report of a failure and the line that plays it again."""
+    run, problems = attempt(token, make)
+    if problems:
+        raise AssertionError(report(shrunk(token, run, problems, make), make))
+    return run
+
+
+def shrunk(token: Token, run: SimulatedRun, problems: list[str], make: Callable[[Token], SimulatedRun]) -> Token:
+    """The same failure with the fewest deviations from FIFO; the token as it is where a replay does not show it."""
+    kinds = _kinds(problems)
+
+    def still_fails(chosen: Sequence[tuple[int, int]]) -> bool:
+        return bool(kinds & _kinds(attempt(replace(token, schedule=tuple(chosen)), make)[1]))
+
+    chosen: Chosen = tuple((deviation.step, deviation.index) for deviation in run.scheduler.deviations)
+    if not still_fails(chosen):
+        return token
+    fewest, _ = smallest(chosen, still_fails)
+    return replace(token, schedule=tuple(fewest))
+
+
+def _kinds(problems: list[str]) -> set[str]:
+    """What is wrong, without the details: the words before the colon, without the request's id."""
+    return {problem.partition(":")[0].split(" ", 1)[-1] for problem in problems}
+
+
+def report(token: Token, make: Callable[[Token], SimulatedRun] = run_of) -> str:
+    """What went wrong in this run, the story of it, and how to play it again."""
+    run, problems = attempt(token, make)
+    concerned = [request for name, request in run.requests.items() if any(p.startswith(f"{name} ") for p in problems)]
+    stories = [f"-- {each.scenario.request_id}: {each.trace.story()}" for each in concerned or run.requests.values()]
+    happened = [f"{at:9.3f} ** {what}" for at, what in run.world.happened]
+    return "\n".join(
+        [
+            *(problems or ["nothing is wrong with this run"]),
+            f"seed {token.seed}, faults {token.fault_seed}, {len(run.requests)} requests side by side, "
+            f"{run.scheduler.steps} steps, {len(run.scheduler.deviations)} deviations from FIFO",
+            *_deviations(token, run.scheduler.deviations),
+            *happened,
+            *stories,
+            f"play it again: python -m callboard.actors.testing.simulated_run '{token}'",
+        ]
+    )
+
+
+def _deviations(token: Token, deviations: Sequence[Deviation]) -> list[str]:
+    """Those that explain a failure; a seeded schedule has hundreds, and they explain nothing."""
+    return [] if isinstance(token.schedule, str) else [str(deviation) for deviation in deviations]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Play the run of one token and print its story: 0 if nothing is wrong, 1 if something is, 2 for a bad token."""
+    if len(arguments) != 1:
+        sys.stderr.write("usage: python -m callboard.actors.testing.simulated_run TOKEN\n")
+        return 2
+    logging.getLogger("callboard").setLevel(logging.CRITICAL)  # planned crashes are in the story
+    try:
+        token = Token.parse(arguments[0])
+    except UsageError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    sys.stdout.write(report(token) + "\n")
+    return 1 if attempt(token)[1] else 0
+
+
+def outcomes(runs: Sequence[SimulatedRun]) -> Counter[str]:
+    """How the requests of these runs ended, by outcome; "lost" where the session was."""
+    counts: Counter[str] = Counter()
+    for request in (request for run in runs for request in run.requests.values()):
+        finish = next((e.value for e in request.trace.entries if isinstance(e.value, Finish)), None)
+        counts[finish.outcome if finish is not None else "lost"] += 1
+    return counts
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,264 @@
+"""What surrounds the real actors in a simulated run: model, people, tools and conversation store, played by plan."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+
+import orjson
+
+from callboard.actors.approvals import Decide, Verdict
+from callboard.actors.conversation import Conversation
+from callboard.actors.kernel import ActorSystem, MailboxFull, SimulatedScheduler, Timer
+from callboard.actors.model_stream import Attempt, Emit, End
+from callboard.actors.testing.faults import Faults
+from callboard.actors.testing.simulated_workers import Later, SimulatedWorkers
+from callboard.actors.tools import Tool
+from callboard.actors.tools.schema import read_signature
+from callboard.actors.topology import ROOT_INTENSITY, ROOT_PERIOD_SECONDS, pool_id
+from callboard.actors.worker.call import Call, Ended, Held, Room, Workers
+from callboard.actors.worker.pool import MakeWorkers, StopCall
+from callboard.protocol.commands import AskApproval, CallModel, RunTool
+from callboard.protocol.content import Message
+from callboard.protocol.events import (
+    ApprovalDenied,
+    ApprovalGranted,
+    Event,
+    ModelFailed,
+    ModelLost,
+    ModelResponded,
+    ModelStreamed,
+    ToolCallCompleted,
+)
+from callboard.protocol.ids import RequestId, Tag
+from callboard.protocol.model import ModelRequest, ModelResponse
+from callboard.protocol.options import ToolOffer
+from callboard.protocol.policy import Decision, Policy
+from callboard.protocol.testing.outside import Answer, Plans, model_answers, person_answers
+from callboard.protocol.testing.scenario import PlannedCall, Scenario
+from callboard.protocol.testing.trace import Trace, Verb
+from callboard.protocol.tools import Isolation, Latency, ToolContract
+from callboard.providers.adapter import Provider
+
+#: What a supervisor bears, with the time by which its backoff may bring crashes nearer to each other.
+_BORNE = {"root": (ROOT_INTENSITY, ROOT_PERIOD_SECONDS + 5.0), "root/tools": (3, 6.0)}
+
+
+class PlannedCrash:
+    """A message that no actor survives."""
+
+
+class World:
+    """What the parts of one run share: time, the plans of each request, and what was done to whom."""
+
+    def __init__(self, scenarios: Sequence[Scenario], faults: Faults, scheduler: SimulatedScheduler) -> None:
+        self.scheduler = scheduler
+        self.system = ActorSystem(scheduler, dead_letters_kept=100_000)
+        self.faults = faults
+        self.scenarios = {scenario.request_id: scenario for scenario in scenarios}
+        self.plans = {scenario.request_id: Plans(scenario) for scenario in scenarios}
+        self.model_calls: dict[RequestId, CallModel] = {}
+        """The latest of each request."""
+        self.traces: dict[RequestId, Trace] = {}
+        """Where what is carried out is written down; filled by the run."""
+        self.runs: Counter[Tag] = Counter()
+        """How often the code of each call's tool ran."""
+        self.happened: list[tuple[float, str]] = []
+        """The faults that were carried out, for the report."""
+        self.jumps: list[tuple[float, float]] = []
+        self._crashes: dict[str, list[float]] = {name: [] for name in _BORNE}
+        self._workers: dict[str, SimulatedWorkers] = {}
+
+    # -- what workers need (simulated_workers.World)
+
+    def plan_of(self, run: RunTool | AskApproval) -> PlannedCall:
+        """What the scenario of the call's request holds for it."""
+        return self.plans[run.tag.request_id].of(run)
+
+    def result_of(self, tag: Tag) -> str:
+        """A result that names its call and its request, so that one in a wrong place shows."""
+        return orjson.dumps({"ok": True, "of": f"{tag.request_id}/{tag.step}/{tag.call_id}"}).decode()
+
+    def began(self, run: RunTool) -> None:
+        """Count a run of the tool's code, and write it down."""
+        self.runs[run.tag] += 1
+        self.write(Verb.RAN, run)
+
+    def write(self, verb: Verb, command: RunTool | CallModel | AskApproval) -> None:
+        """Write down in its request's trace that a command was carried out."""
+        self.traces[command.tag.request_id].add(self.scheduler.now(), verb, command)
+
+    def stop_call(self, call: Call) -> None:
+        """The pool is told to end the call, and not by its session."""
+        contract = call.tool.contract
+        pool = self.system.ref(f"root/tools/{pool_id(contract.isolation, contract.latency)}")
+        pool.tell_control(StopCall(call.run.tag))
+
+    def tell_late(self, call: Call) -> None:
+        """The dispatcher gets an outcome of a call that has ended long ago."""
+        tag = call.run.tag
+        call.reply_to.tell_control(ToolCallCompleted(tag, self.scheduler.now(), self.result_of(tag)))
+
+    def make_workers(self, isolation: Isolation, latency: Latency) -> MakeWorkers:
+        """For the real ToolPool of this isolation and latency."""
+
+        def make(_scheduler: object, ended: Ended, room: Room, held: Held) -> Workers:
+            workers = SimulatedWorkers(self, self.faults.workers, isolation, ended, room, held)
+            self._workers[pool_id(isolation, latency)] = workers
+            return workers
+
+        return make
+
+    # -- faults
+
+    def crash(self, name: str) -> None:
+        """Make an actor crash, unless its supervisor would give up; a supervisor is killed with all its children."""
+        now, parent = self.scheduler.now(), name.rpartition("/")[0]
+        most, period = _BORNE[parent]
+        recent = [at for at in self._crashes[parent] if now - at < period]
+        if len(recent) >= most:
+            return
+        self._crashes[parent] = [*recent, now]
+        self.happened.append((now, f"{name} crashes"))
+        ref = self.system.ref(name)
+        if name in _BORNE:
+            ref._cell.kill()
+        else:
+            ref.tell_control(PlannedCrash())
+
+    def lose_worker(self, pool: str) -> None:
+        """A worker of this pool dies."""
+        self.happened.append((self.scheduler.now(), f"a worker of {pool} dies"))
+        self._workers[pool].lose_one()
+
+    def jump(self, seconds: float, why: str = "the clock jumps") -> None:
+        """Time passes, and nothing runs meanwhile."""
+        at = self.scheduler.now()
+        self.happened.append((at, f"{why} by {seconds:g} s"))
+        self.jumps.append((at, seconds))
+        self.scheduler.jump(seconds)
+
+
+class SimulatedStore(Conversation):
+    """A conversation whose store is slow, or refuses, when the faults say so."""
+
+    __slots__ = ("_world",)
+
+    def __init__(self, world: World, messages: tuple[Message, ...]) -> None:
+        super().__init__(messages)
+        self._world = world
+
+    def record(self, messages: tuple[Message, ...]) -> None:
+        """Record, after a while or not at all. Raises OSError where the store is full."""
+        world, now = self._world, self._world.scheduler.now()
+        for since, until, seconds in world.faults.store.slow:
+            if since <= now < until:
+                world.jump(seconds, "the store holds the loop")
+        if any(since <= now < until for since, until in world.faults.store.refuses):
+            world.happened.append((now, "the store refuses"))
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        super().record(messages)
+
+
+class Playing:
+    """Answers on their way. Cancelling stops those that can still be stopped."""
+
+    def __init__(
+        self, scheduler: SimulatedScheduler, who: str, answers: Iterable[Answer], say: Callable[[Event], object]
+    ) -> None:
+        self._timers: list[Timer] = []
+        for answer in answers:
+            timer = scheduler.call_at(answer.at, Later(who, lambda make=answer.make: say(make(scheduler.now()))))  # type: ignore[misc]
+            if not answer.unstoppable:
+                self._timers.append(timer)
+
+    def cancel(self) -> None:
+        """Stop them."""
+        for timer in self._timers:
+            timer.cancel()
+
+
+class PlayedModel:
+    """The stream driver under the real LLM manager. Each request has a model named after it."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def start(self, provider: Provider, request: ModelRequest, emit: Emit, end: End) -> Attempt:
+        """Begin the planned turn of the request that asks."""
+        world, request_id = self._world, RequestId(request.model)
+        command = world.model_calls.get(request_id)
+        if command is None:
+            raise AssertionError(f"{provider.name} was asked for {request_id} before its session had asked for it")
+        world.write(Verb.ASKED, command)
+        turn = world.plans[request_id].next_turn(command.tag.step)
+        answers = model_answers(turn, command, world.scenarios[request_id].options, world.scheduler.now())
+
+        def say(event: Event) -> None:
+            match event:
+                case ModelStreamed():
+                    with contextlib.suppress(MailboxFull):  # the response says it all once more
+                        emit(list(event.events))
+                case ModelResponded():
+                    end(event.response)
+                case ModelFailed():
+                    end(ModelResponse(error=event.error))
+                case ModelLost():
+                    world.crash("root/llm_manager")
+
+        return Playing(world.scheduler, f"model of {request_id}", answers, say)
+
+
+class PlayedPerson:
+    """The approver."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._playing: dict[Tag, Playing] = {}
+
+    def ask(self, question: AskApproval, decide: Decide) -> None:
+        """Answer as planned."""
+
+        def say(event: Event) -> None:
+            if isinstance(event, ApprovalGranted | ApprovalDenied):
+                decide(Verdict(event.tag, isinstance(event, ApprovalGranted), event.by, "planned"))
+
+        self._world.write(Verb.ASKED, question)
+        scheduler = self._world.scheduler
+        answers = person_answers(self._world.plan_of(question), question, scheduler.now())
+        who = f"person asked by {question.tag.request_id}"
+        self._playing[question.tag] = Playing(scheduler, who, answers, say)
+
+    def withdraw(self, tag: Tag) -> None:
+        """The question is not to be answered any more."""
+        if playing := self._playing.pop(tag, None):
+            playing.cancel()
+
+    def close(self) -> None:
+        """Simulated people hold nothing."""
+
+
+class PlannedPolicy(Policy):
+    """Decides as the scenario's offers say."""
+
+    def __init__(self, offers: Iterable[ToolOffer]) -> None:
+        super().__init__()
+        # By identity: two tools may have equal contracts and different decisions.
+        object.__setattr__(self, "_planned", {id(offer.contract): offer.decision for offer in offers})
+
+    def decide(self, contract: ToolContract) -> Decision:
+        """What the offer with this contract says."""
+        planned: dict[int, Decision] = object.__getattribute__(self, "_planned")
+        return planned.get(id(contract), Decision.DENY)
+
+
+def simulated_tool(offer: ToolOffer) -> Tool:
+    """A tool of which only definition and contract are used."""
+
+    def never_run() -> str:
+        raise AssertionError("a simulated run plays its tools, it does not run them")
+
+    return Tool(never_run, offer.definition, offer.contract, read_signature(never_run, offer.definition.name, {}))

@@ -1,0 +1,76 @@
+"""What no single request of a simulated run can see: rules on all actors together, asked when nothing more happens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+from callboard.actors.dispatcher import ToolDispatcher
+from callboard.actors.kernel import DeadLetterReason
+from callboard.actors.testing.faults import POOLS
+from callboard.actors.testing.simulated_request import SimulatedRequest
+from callboard.actors.testing.simulated_world import PlannedCrash, World
+from callboard.actors.worker.pool import ToolPool
+from callboard.protocol.commands import CancelTool
+from callboard.protocol.events import DeadlinePassed, Event
+from callboard.protocol.ids import RequestId
+from callboard.protocol.options import ToolOffer
+from callboard.protocol.testing.scenario import ToolDoes
+from callboard.protocol.testing.trace import Trace, Verb
+
+#: Crashes by which a session ends its request on purpose: a store that refuses, and failures that callboard names.
+_SESSION_ENDS: Final = ("OSError(28,", "RuntimeFailure(")
+
+Requests = Mapping[RequestId, SimulatedRequest]
+
+
+def problems_of_the_whole(world: World, requests: Requests, tools: Iterable[ToolOffer]) -> Iterator[str]:
+    """Every rule on the whole that was broken, one sentence each; the words before the colon name the rule."""
+    statistics = world.system.statistics()
+    if statistics.unaccounted or statistics.queued:
+        yield f"conservation: at rest {statistics}"
+    harmless = {offer.definition.name for offer in tools if offer.contract.idempotent}
+    for tag, runs in world.runs.items():
+        if runs > 1 and world.plans[tag.request_id].of_call[tag].tool not in harmless:
+            yield f"run twice: {tag} ran {runs} times"
+    yield from _unplanned_crashes(world)
+    yield from _seen_of_others(requests)
+    if not any(world.plans[tag.request_id].of_call[tag].does is ToolDoes.VANISH for tag in world.runs):
+        yield from _left_open(world)
+        if not world.jumps:
+            for request in requests.values():
+                yield from _ended_by_session(request.trace)
+
+
+def _unplanned_crashes(world: World) -> Iterator[str]:
+    for letter in world.system.dead_letters.list():
+        is_planned = isinstance(letter.message, PlannedCrash) or letter.note.startswith(_SESSION_ENDS)
+        if letter.reason is DeadLetterReason.CRASHED and not is_planned:
+            yield f"crash: {letter.recipient} crashed on {type(letter.message).__name__}: {letter.note}"
+
+
+def _seen_of_others(requests: Requests) -> Iterator[str]:
+    """A request that sees the result of another's call."""
+    texts = {request_id: request.trace.to_bytes() for request_id, request in requests.items()}
+    for request_id, text in texts.items():
+        for other in texts:
+            if other != request_id and f'"of":"{other}/'.encode() in text:
+                yield f"isolation: {request_id} has seen a result of {other}"
+
+
+def _left_open(world: World) -> Iterator[str]:
+    """At rest, a place that is still taken will never be free again."""
+    for name in ("root/dispatcher", *(f"root/tools/{pool}" for pool in POOLS)):
+        actor = world.system.ref(name)._cell.actor
+        if isinstance(actor, ToolDispatcher | ToolPool) and actor.open_calls:
+            yield f"left open: {name} has {actor.open_calls} calls at rest"
+
+
+def _ended_by_session(trace: Trace) -> Iterator[str]:
+    """The session ends a call itself only where dispatcher and pool say nothing, which was not planned here."""
+    event: Event | None = None
+    for entry in trace.entries:
+        if entry.verb is Verb.APPLIED:
+            event = entry.value  # type: ignore[assignment]
+        elif isinstance(entry.value, CancelTool) and isinstance(event, DeadlinePassed) and event.tag.step:
+            yield f"backstop: call {entry.value.tag} was ended by its session, at {entry.at:g}"

@@ -1,0 +1,351 @@
+"""All rules under the real actors: sessions side by side, dispatcher, LLM manager, pools, supervisors, in any order."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from callboard.actors.subscription import RuntimeFailure
+from callboard.actors.testing.faults import (
+    CRASHABLE,
+    JUMP_SECONDS,
+    POOLS,
+    Crash,
+    Faults,
+    StoreFaults,
+    WorkerFate,
+    WorkerFaults,
+)
+from callboard.actors.testing.replay_token import Token
+from callboard.actors.testing.simulated_run import SimulatedRun, check, play, run_of, token_of
+from callboard.protocol.commands import Finish, Outcome, RunTool
+from callboard.protocol.content import ToolMessage
+from callboard.protocol.errors import UsageError
+from callboard.protocol.events import ToolsLost
+from callboard.protocol.ids import RequestId, ToolName
+from callboard.protocol.limits import MAX_CALL_SENDS
+from callboard.protocol.options import RequestOptions
+from callboard.protocol.testing.runtimes import simulate
+from callboard.protocol.testing.scenario import (
+    STANDARD_TOOLS,
+    ModelDoes,
+    PersonDoes,
+    PlannedCall,
+    PlannedTurn,
+    Scenario,
+    ToolDoes,
+)
+from callboard.protocol.testing.strategies import scenarios, seconds
+from callboard.protocol.testing.trace import Trace
+
+EXAMPLES = settings().max_examples
+DEEP = EXAMPLES > 1_000  # pytest --hypothesis-profile=deep
+LOOK, AGAIN, WRITE = ToolName("look"), ToolName("again"), ToolName("write")
+
+
+def faults() -> st.SearchStrategy[Faults]:
+    crashes = st.builds(Crash, seconds(30.0), st.lists(st.sampled_from(CRASHABLE), min_size=1, max_size=2).map(tuple))
+    workers = st.builds(
+        WorkerFaults,
+        workers=st.integers(1, 8),
+        start_seconds=st.sampled_from((0.0, 0.25, 1.0)),
+        fates=st.lists(st.sampled_from(WorkerFate), min_size=1, max_size=4).map(tuple),
+        deaths=st.lists(st.tuples(seconds(20.0), st.sampled_from(POOLS)), max_size=2).map(tuple),
+    )
+    store = st.builds(
+        StoreFaults,
+        slow=st.lists(st.tuples(seconds(10.0), st.just(30.0), seconds(10.0)), max_size=1).map(tuple),
+        refuses=st.lists(st.tuples(seconds(20.0), st.just(30.0)), max_size=1).map(tuple),
+    )
+    return st.builds(
+        Faults,
+        store=store,
+        crashes=st.lists(crashes, max_size=3).map(tuple),
+        floods=st.lists(seconds(20.0), max_size=1).map(tuple),
+        jumps=st.lists(st.tuples(seconds(20.0), st.sampled_from(JUMP_SECONDS)), max_size=1).map(tuple),
+        workers=workers,
+        max_queued_calls=st.sampled_from((0, 1, 10_000)),
+        max_waiting_calls=st.sampled_from((1, 1_024)),
+    )
+
+
+def played(*scenarios: Scenario, seed: int = 0, faults: Faults | None = None) -> SimulatedRun:
+    """A run that has been played, and found in order."""
+    run = SimulatedRun(scenarios, faults, seed)
+    run.play()
+    assert not run.problems(), "\n".join([*run.problems(), *(trace.story() for trace in run.traces)])
+    return run
+
+
+def one(*scenarios: Scenario, faults: Faults | None = None) -> Trace:
+    """The first trace of a run that was in order."""
+    return played(*scenarios, faults=faults).traces[0]
+
+
+def results(trace: Trace) -> list[str]:
+    return [message.content for message in trace.session.recorded if isinstance(message, ToolMessage)]
+
+
+def outcome(trace: Trace) -> Outcome:
+    (finish,) = [entry.value for entry in trace.entries if isinstance(entry.value, Finish)]
+    return finish.outcome
+
+
+def step(*calls: PlannedCall, request_id: str = "r", **more: Any) -> Scenario:
+    turns = (PlannedTurn(calls=calls),)
+    return Scenario(turns=turns, tools=STANDARD_TOOLS, request_id=RequestId(request_id), **more)
+
+
+# -- everything at once
+
+
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(scenarios(max_turns=6 if DEEP else 3, max_calls=8 if DEEP else 4), st.integers(0, 1 << 30), faults())
+def test_every_rule_holds(scenario: Scenario, seed: int, faults: Faults) -> None:
+    played(scenario, seed=seed, faults=faults)
+
+
+@settings(max_examples=EXAMPLES // 2, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(scenarios(max_turns=2, max_calls=3), st.data())
+def test_hypothesis_may_choose_who_runs_next(scenario: Scenario, data: st.DataObject) -> None:
+    run = SimulatedRun([scenario], schedule=lambda _, options: data.draw(st.integers(0, len(options) - 1)))
+    run.play()
+    assert not run.problems()
+
+
+@pytest.mark.parametrize("seed", range(80))
+def test_seeded_requests_side_by_side_with_every_kind_of_fault(seed: int) -> None:
+    check(token_of(seed))
+
+
+def test_the_kit_can_simulate_on_the_real_actors() -> None:
+    simulate(play, conversations=20)
+
+
+def test_the_same_token_gives_the_same_traces_byte_for_byte_in_another_process() -> None:
+    code = (
+        "import hashlib;from callboard.actors.testing.simulated_run import run_of, token_of;"
+        "print(hashlib.sha256(b''.join(t.to_bytes() for s in range(25) for t in run_of(token_of(s)).play()))"
+        ".hexdigest())"
+    )
+    traces = [trace.to_bytes() for seed in range(25) for trace in run_of(token_of(seed)).play()]
+    environment = {**os.environ, "PYTHONHASHSEED": "12345"}
+    there = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True, timeout=120
+    )
+    assert there.stdout.strip() == hashlib.sha256(b"".join(traces)).hexdigest()
+
+
+def test_the_seed_decides_the_order() -> None:
+    scenario = step(*(PlannedCall(LOOK, f'{{"x":{n}}}', f"c{n}") for n in range(6)))
+    assert len({play(scenario, seed).to_bytes() for seed in range(8)}) > 1
+
+
+@pytest.mark.parametrize("schedule", ["uniform", "pct"])
+def test_the_deviations_from_fifo_alone_give_the_same_traces(schedule: str) -> None:
+    for seed in range(20):
+        first = run_of(Token(seed, seed, schedule))
+        traces = [trace.to_bytes() for trace in first.play()]
+        chosen = tuple((deviation.step, deviation.index) for deviation in first.scheduler.deviations)
+        again = run_of(Token(seed, seed, chosen))
+        assert [trace.to_bytes() for trace in again.play()] == traces
+        assert again.scheduler.deviations == first.scheduler.deviations
+
+
+def test_scenarios_of_one_run_differ_in_their_request_and_share_their_tools() -> None:
+    with pytest.raises(UsageError, match="different request ids"):
+        SimulatedRun([Scenario(), Scenario()])
+    with pytest.raises(UsageError, match="the same tools"):
+        SimulatedRun([Scenario(), Scenario(request_id=RequestId("s"), tools=STANDARD_TOOLS)])
+
+
+# -- several requests
+
+
+def crowd(count: int = 4) -> list[Scenario]:
+    calls = tuple(PlannedCall(LOOK, f'{{"x":{n}}}', f"c{n}", seconds=2.0) for n in range(4))
+    return [step(*calls, request_id=f"r{number}") for number in range(count)]
+
+
+def test_requests_that_wait_for_the_same_workers_all_end_with_their_own_results() -> None:
+    run = played(*crowd(), faults=Faults(workers=WorkerFaults(workers=2)))
+    for name, request in run.requests.items():
+        assert outcome(request.trace) is Outcome.ANSWERED
+        told = results(request.trace)
+        assert len(told) == 4
+        assert all(f'"of":"{name}/' in result or '"timed_out"' in result for result in told)
+    assert any('"timed_out"' in result for trace in run.traces for result in results(trace))
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        Faults(workers=WorkerFaults(workers=1), max_waiting_calls=2),
+        Faults(max_queued_calls=1),
+    ],
+    ids=["pool", "dispatcher"],
+)
+def test_what_finds_a_queue_full_is_overloaded_at_once(faults: Faults) -> None:
+    run = played(*crowd(), faults=faults)
+    overloaded = [result for trace in run.traces for result in results(trace) if '"overloaded"' in result]
+    assert overloaded
+    assert {outcome(trace) for trace in run.traces} == {Outcome.ANSWERED}
+
+
+def test_a_refusing_store_ends_its_request_with_the_reason_and_touches_no_other() -> None:
+    quick, slow = crowd(2)
+    slow = step(PlannedCall(LOOK, seconds=4.0), request_id="r1")
+    run = played(quick, slow, faults=Faults(store=StoreFaults(refuses=((2.5, 3.5),))))
+    refused, other = run.requests.values()
+    assert refused.kept == ()
+    assert refused.answer is not None
+    with pytest.raises(RuntimeFailure, match="No space left on device"):
+        refused.answer.future.result()
+    alone = played(slow)
+    assert other.kept == alone.requests[RequestId("r1")].kept
+    assert outcome(other.trace) is Outcome.ANSWERED
+
+
+def test_a_slow_store_holds_everybody_up_and_nothing_is_lost() -> None:
+    run = played(*crowd(), faults=Faults(store=StoreFaults(slow=((0.0, 10.0, 1.0),))))
+    assert {outcome(trace) for trace in run.traces} == {Outcome.ANSWERED}
+    assert run.scheduler.now() >= 4.0 + 3.0
+
+
+# -- the clock
+
+
+@pytest.mark.parametrize("jump", JUMP_SECONDS)
+def test_a_jump_makes_what_was_due_meanwhile_due_at_once(jump: float) -> None:
+    options = RequestOptions("sim/model", timeout_seconds=120.0)
+    trace = one(step(PlannedCall(LOOK, does=ToolDoes.HANG), options=options), faults=Faults(jumps=((2.0, jump),)))
+    assert trace.jumps == ((2.0, jump),)
+    assert outcome(trace) is (Outcome.TIMED_OUT if jump > 120.0 else Outcome.ANSWERED)
+    if jump > 1.0:
+        ended = next(entry.at for entry in trace.entries if "TimedOut" in entry.note or "Deadline" in entry.note)
+        assert 2.0 + jump <= ended < 2.0 + jump + 1.0
+
+
+# -- workers
+
+
+def test_a_call_that_no_worker_can_be_started_for_is_that_calls_failure_only() -> None:
+    fates = (WorkerFate.NOT_STARTED,)
+    trace = one(step(PlannedCall(LOOK)), faults=Faults(workers=WorkerFaults(fates=fates)))
+    assert '"overloaded"' in results(trace)[0]
+    assert "ToolsLost" not in trace.story()
+
+
+@pytest.mark.parametrize(
+    ("fate", "told"),
+    [
+        (WorkerFate.FINE, '"ok":true'),
+        (WorkerFate.DIES_BEFORE, '"crashed"'),
+        (WorkerFate.DIES_DURING, '"crashed"'),
+        (WorkerFate.DIES_AFTER, '"ok":true'),
+        (WorkerFate.REPORTS_TWICE, '"ok":true'),
+        (WorkerFate.NOT_SHIPPED, '"crashed"'),
+    ],
+)
+@pytest.mark.parametrize("workers", [1, 8])
+def test_a_worker_that_dies_costs_its_own_call_at_most(fate: WorkerFate, told: str, workers: int) -> None:
+    calls = [PlannedCall(LOOK, f'{{"x":{n}}}', f"c{n}", seconds=0.5) for n in range(3)]
+    run = played(step(*calls), faults=Faults(workers=WorkerFaults(workers=workers, fates=(fate,))))
+    assert [told in result for result in results(run.traces[0])] == [True] * 3
+    assert run.world.runs.total() == (0 if fate in (WorkerFate.DIES_BEFORE, WorkerFate.NOT_SHIPPED) else 3)
+
+
+@pytest.mark.parametrize("fate", [WorkerFate.FINE, WorkerFate.IGNORES_INTERRUPT, WorkerFate.SLOW_TO_DIE])
+def test_a_hanging_call_times_out_however_its_worker_takes_that(fate: WorkerFate) -> None:
+    scenario = step(PlannedCall(LOOK, does=ToolDoes.HANG), PlannedCall(LOOK, '{"x":1}', "d"))
+    trace = one(scenario, faults=Faults(workers=WorkerFaults(workers=1, fates=(fate,))))
+    assert ['"timed_out"' in result for result in results(trace)] == [True, True], "the second one waits behind it"
+    assert outcome(trace) is Outcome.ANSWERED
+
+
+def test_a_worker_that_dies_at_its_time_takes_its_call_with_it() -> None:
+    faults = Faults(workers=WorkerFaults(deaths=((2.0, "process-short"),)))
+    (result,) = results(one(step(PlannedCall(LOOK, seconds=3.0)), faults=faults))
+    assert '"crashed"' in result
+
+
+# -- crashes, by name
+
+
+def crash(at: float, *actors: str) -> Faults:
+    return Faults(crashes=(Crash(at, actors),))
+
+
+def test_a_lost_llm_manager_is_asked_again() -> None:
+    trace = one(step(PlannedCall(LOOK)), faults=crash(0.5, "root/llm_manager"))
+    assert outcome(trace) is Outcome.ANSWERED
+    assert "ModelLost" in trace.story()
+
+
+@pytest.mark.parametrize("actor", ["root/dispatcher", "root/tools/process-short", "root/tools"])
+def test_a_started_call_of_a_lost_actor_has_an_unknown_outcome(actor: str) -> None:
+    (result,) = results(one(step(PlannedCall(LOOK, seconds=3.0)), faults=crash(1.5, actor)))
+    assert '"outcome_unknown"' in result
+
+
+def test_a_call_that_had_not_begun_is_sent_again_and_runs_once() -> None:
+    waiting = Faults(crashes=(Crash(1.5, ("root/dispatcher",)),), workers=WorkerFaults(start_seconds=2.0))
+    run = played(step(PlannedCall(LOOK, seconds=1.0)), faults=waiting)
+    assert '"ok":true' in results(run.traces[0])[0]
+    assert list(run.world.runs.values()) == [1]
+
+
+def test_an_idempotent_call_goes_on_after_its_dispatcher_was_lost() -> None:
+    trace = one(step(PlannedCall(AGAIN, seconds=3.0), tools_lost_at=(1.5,)))
+    assert '"ok":true' in results(trace)[0]
+
+
+def test_a_call_that_no_dispatcher_survives_fails_and_the_others_go_on() -> None:
+    lost = tuple(1.01 + n / 100 for n in range(MAX_CALL_SENDS))
+    trace = one(step(PlannedCall(LOOK), tools_lost_at=lost), faults=Faults(workers=WorkerFaults(start_seconds=3.0)))
+    sent = [entry.value for entry in trace.entries if isinstance(entry.value, RunTool)]
+    assert len(sent) == MAX_CALL_SENDS
+    assert len([entry for entry in trace.entries if isinstance(entry.value, ToolsLost)]) >= MAX_CALL_SENDS
+    assert '"crashed"' in results(trace)[0]
+    assert "was not run" in results(trace)[0]
+    assert outcome(trace) is Outcome.ANSWERED
+
+
+def test_telemetry_may_crash_unnoticed() -> None:
+    crashes = Faults(crashes=(Crash(0.5, ("root/telemetry",)), Crash(1.5, ("root/telemetry",))))
+    assert one(step(PlannedCall(LOOK)), faults=crashes).to_bytes() == one(step(PlannedCall(LOOK))).to_bytes()
+
+
+def test_everything_that_may_crash_crashes_at_once_and_the_request_is_answered() -> None:
+    everything = tuple(name for name in CRASHABLE if not name.startswith("root/tools/"))
+    assert outcome(one(step(PlannedCall(LOOK, seconds=3.0)), faults=crash(1.5, *everything))) is Outcome.ANSWERED
+
+
+def test_a_crash_more_than_a_supervisor_bears_is_left_out() -> None:
+    run = played(step(PlannedCall(LOOK, seconds=3.0)), faults=crash(1.5, *(["root/telemetry"] * 20)))
+    assert len(run.world.happened) < 20
+
+
+def test_a_flooded_session_answers_and_the_strangers_are_dead_letters() -> None:
+    run = played(step(PlannedCall(LOOK)), faults=Faults(floods=(1.0, 2.0), session_capacity=4))
+    assert outcome(run.traces[0]) is Outcome.ANSWERED
+    assert run.system.dead_letters.total >= 4
+
+
+def test_an_approval_that_waits_survives_its_dispatcher() -> None:
+    call = PlannedCall(WRITE, person=PersonDoes.GRANT, person_seconds=4.0)
+    assert '"ok":true' in results(one(step(call, tools_lost_at=(2.0,))))[0]
+
+
+def test_hanging_tools_and_a_vanished_model_end_in_time() -> None:
+    calls = (PlannedCall(LOOK, does=ToolDoes.HANG), PlannedCall(LOOK, '{"x":1}', "d", does=ToolDoes.VANISH))
+    trace = one(Scenario((PlannedTurn(calls=calls), PlannedTurn(does=ModelDoes.VANISH)), tools=STANDARD_TOOLS))
+    assert outcome(trace) is Outcome.TIMED_OUT
+    assert ['"timed_out"' in result for result in results(trace)] == [True, True]

@@ -1,0 +1,153 @@
+"""Quirks 63 and on: what the shipped answers of the testing kit found in our own decoders and encoders."""
+
+from __future__ import annotations
+
+import json
+
+from support.wire import answer, body, events, sse
+
+from callboard.protocol.content import AssistantMessage, Replay, ServerTool, Text, Thinking, UserMessage
+from callboard.protocol.errors import ErrorKind
+from callboard.protocol.model import FinishReason, ModelRequest, Usage
+from callboard.protocol.stream import ToolCallComplete
+from callboard.providers.anthropic import Anthropic
+from callboard.providers.errors import error_kind
+from callboard.providers.gemini import Gemini
+from callboard.providers.openai_chat import OpenAIChat
+from callboard.providers.openai_responses import OpenAIResponses
+
+CHAT, RESPONSES = OpenAIChat(), OpenAIResponses()
+
+
+def chat(*deltas: dict[str, object], reason: str = "stop", **more: object) -> bytes:
+    choices = [{"choices": [{"index": 0, "delta": delta}]} for delta in deltas]
+    return sse([*choices, {"choices": [{"index": 0, "delta": {}, "finish_reason": reason}], **more}], done=True)
+
+
+def anthropic(start: dict[str, object], *documents: dict[str, object]) -> bytes:
+    end = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 2}}
+    return sse([{"type": "message_start", "message": start}, *documents, end, {"type": "message_stop"}], named=True)
+
+
+def test_quirk_63_an_absent_content_index_is_0() -> None:
+    item = {"type": "message", "id": "m", "content": [{"type": "output_text", "text": "Hi"}]}
+    turn = answer(
+        RESPONSES,
+        sse(
+            [
+                {"type": "response.output_item.added", "item": {**item, "content": []}},
+                {"type": "response.output_text.delta", "item_id": "m", "delta": "Hi"},
+                {"type": "response.output_text.done", "item_id": "m", "text": "Hi"},
+                {"type": "response.output_item.done", "item": item},
+                {"type": "response.completed", "response": {"status": "completed", "output": [item]}},
+            ]
+        ),
+    )
+    assert turn.text == "Hi"
+
+
+def test_quirk_64_the_empty_or_cut_input_of_a_server_tool() -> None:
+    for piece in ("", '{"query": "we'):
+        block = {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}}
+        turn = answer(
+            Anthropic(),
+            anthropic(
+                {},
+                {"type": "content_block_start", "index": 0, "content_block": block},
+                {
+                    "type": "content_block_delta",
+                    "index": 0,
+                    "delta": {"type": "input_json_delta", "partial_json": piece},
+                },
+                {"type": "content_block_stop", "index": 0},
+            ),
+        )
+        assert turn.error is None
+        assert turn.parts == (ServerTool("server_tool_use", Replay("anthropic", block)),)
+
+
+def test_quirk_65_an_empty_function_call_is_none() -> None:
+    empty = {"name": "", "arguments": ""}
+    assert answer(CHAT, chat({"content": "Hi", "function_call": empty})).parts == (Text("Hi"),)
+    whole = {"choices": [{"message": {"content": "Hi", "function_call": empty}, "finish_reason": "stop"}]}
+    assert answer(CHAT, json.dumps(whole).encode(), streaming=False).parts == (Text("Hi"),)
+
+
+def test_quirk_66_a_filtered_choice_without_a_message() -> None:
+    whole = {"choices": [{"finish_reason": "content_filter", "index": 0}], "usage": {"prompt_tokens": 8}}
+    turn = answer(CHAT, json.dumps(whole).encode(), streaming=False)
+    assert (turn.finish_reason, turn.usage) == (FinishReason.CONTENT_FILTER, Usage(8, 0))
+    without = {"choices": [{"index": 0}]}
+    error = answer(CHAT, json.dumps(without).encode(), streaming=False).error
+    assert error is not None
+    assert error.kind is ErrorKind.MALFORMED
+
+
+def test_quirk_67_the_last_usage_counts_as_a_whole() -> None:
+    def usage(**counts: object) -> dict[str, object]:
+        return {"candidates": [{"content": {"parts": [{"text": "a"}]}}], "usageMetadata": counts}
+
+    finish = {"candidates": [{"finishReason": "STOP"}], "usageMetadata": {"trafficType": "ON_DEMAND"}}
+    first = usage(promptTokenCount=5, candidatesTokenCount=2)
+    last = usage(promptTokenCount=5, toolUsePromptTokenCount=7)
+    turn = answer(Gemini(), sse([first, last, finish]))
+    assert turn.usage == Usage(12, 0)
+    assert turn.raw_usage["trafficType"] == "ON_DEMAND"
+
+
+def test_quirk_68_a_first_message_that_holds_blocks() -> None:
+    assert answer(Anthropic(), anthropic({"content": [{"type": "text", "text": "Hi"}]})).text == "Hi"
+
+
+def test_quirk_69_an_unknown_reason_leaves_the_last_call_incomplete() -> None:
+    calls = [{"index": n, "id": f"c{n}", "function": {"name": "look", "arguments": "{}"}} for n in range(2)]
+    turn = answer(CHAT, chat({"tool_calls": calls}, reason="insufficient_system_resource"))
+    assert [call.complete for call in turn.tool_calls] == [True, False]
+    assert turn.finish_reason is FinishReason.OTHER
+
+
+def test_quirk_70_groqs_error_in_an_answer_that_looks_whole() -> None:
+    error = answer(CHAT, chat({"content": "Hi"}, x_groq={"error": "over capacity"})).error
+    assert error is not None
+    assert error.message == "over capacity"
+
+
+def test_quirk_71_cached_tokens_beside_the_prompts() -> None:
+    counts = {"prompt_tokens": 10, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 30}}
+    assert answer(CHAT, chat({"content": "Hi"}, usage=counts)).usage == Usage(40, 2, cached_tokens=30)
+
+
+def test_quirk_72_encrypted_reasoning_goes_back_whatever_the_deployment_is_called() -> None:
+    item = {"type": "reasoning", "id": "rs", "summary": [], "encrypted_content": "ENC"}
+    turn = AssistantMessage((Thinking("", Replay("openai-responses", item)), Text("Yes")))
+    for model, goes_back in (("my-deployment", True), ("o3", True), ("gpt-4o", False), ("gpt-5-chat-latest", False)):
+        sent = body(RESPONSES, UserMessage.of("Hi"), turn, model=model)
+        assert (item in sent["input"]) is goes_back, model
+
+
+def test_quirk_73_a_server_tool_item_that_cannot_go_back_is_noted() -> None:
+    search = ServerTool("web_search_call", Replay("openai-responses", {"type": "web_search_call", "id": "ws"}))
+    history = (UserMessage.of("Hi"), AssistantMessage((search, Text("Yes"))))
+    assert any("web_search_call" in note for note in RESPONSES.encode(ModelRequest("o3", history)).notes)
+
+
+def test_quirk_77_llama_cpps_code_for_a_full_context() -> None:
+    assert error_kind("llamacpp", 400, ("exceed_context_size_error",)) is ErrorKind.CONTEXT_LENGTH
+
+
+def test_quirk_81_two_texts_stay_two_parts() -> None:
+    two = UserMessage((Text("one"), Text("two")))
+    assert [part["text"] for part in body(CHAT, two)["messages"][0]["content"]] == ["one", "two"]
+    assert [part["text"] for part in body(RESPONSES, two)["input"][0]["content"]] == ["one", "two"]
+    assert body(CHAT, UserMessage.of("one"))["messages"][0]["content"] == "one"
+
+
+def test_quirk_21_a_half_call_in_a_turn_that_is_said_to_be_whole() -> None:
+    """llama.cpp's Responses call a turn completed that the length limit has cut; so do vLLM's Chat Completions."""
+    call = {"type": "function_call", "id": "f", "call_id": "c", "name": "look", "arguments": "{", "status": "completed"}
+    whole = {"status": "completed", "output": [call]}
+    told = events(RESPONSES, json.dumps(whole).encode(), streaming=False)
+    assert not any(isinstance(event, ToolCallComplete) for event in told)
+    half = [{"index": 0, "id": "c", "function": {"name": "look", "arguments": "{"}}]
+    told = events(CHAT, chat({"tool_calls": half}, reason="tool_calls"))
+    assert not any(isinstance(event, ToolCallComplete) for event in told)
