@@ -64,7 +64,8 @@ class Covering:
         (fresh / "coverage").unlink(missing_ok=True)
         orders = self._folder / "orders.json"
         _write(orders, {"record": str(fresh)})
-        ran = self._tree.run((*PYTEST, *files), _RECORDING_SECONDS, {"MUTANTS_ORDERS": str(orders)})
+        arguments = (*PYTEST, "--continue-on-collection-errors", *files)
+        ran = self._tree.run(arguments, _RECORDING_SECONDS, {"MUTANTS_ORDERS": str(orders)})
         if ran.status not in (0, 1):
             raise SystemExit(f"the tests could not be recorded:\n{ran.output[-2_000:]}")
         print(ran.output.strip().splitlines()[-1], flush=True)

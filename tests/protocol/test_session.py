@@ -383,6 +383,9 @@ def test_what_a_journal_must_hold() -> None:
     talk.session.apply(delta)
     talk.session.apply(replace(delta, events=(TextDelta("far"),)))
     cancel = CancelRequested(REQUEST, 2.0)
-    assert talk.session.to_journal(cancel) == (ModelStreamed(talk.step, 2.0, (Restarted("journal"), TextDelta("so far"))), cancel)
+    assert talk.session.to_journal(cancel) == (
+        ModelStreamed(talk.step, 2.0, (Restarted("journal"), TextDelta("so far"))),
+        cancel,
+    )
     whole = ModelResponded(talk.step, 2.0, ModelResponse((Text("so far"),)))
     assert talk.session.to_journal(whole) == (whole,)

@@ -276,7 +276,13 @@ def open_calls() -> Iterable[Row]:
     lost_each_time = replace(SENT, sends=MAX_CALL_SENDS)
     yield Row(lost_each_time, of_step(ToolsLost), ASKING, CallState.FAILED, "ClearTimer RecordStep CallModel")
     yield Row(RUNNING, of_step(ToolsLost), ASKING, CallState.FAILED, "ClearTimer RecordStep CallModel")
-    yield Row(replace(RUNNING, max_steps=1), of_step(ToolsLost), OVER, CallState.FAILED, "ClearTimer RecordStep ClearTimer Finish")
+    yield Row(
+        replace(RUNNING, max_steps=1),
+        of_step(ToolsLost),
+        OVER,
+        CallState.FAILED,
+        "ClearTimer RecordStep ClearTimer Finish",
+    )
     yield Row(replace(RUNNING, tool="again"), of_step(ToolsLost), TOOLS, CallState.SENT, "RunTool SetTimer")
 
     yield Row(WAITING, of_call(ApprovalGranted), TOOLS, CallState.SENT, "RunTool SetTimer")

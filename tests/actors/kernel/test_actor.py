@@ -270,6 +270,15 @@ def test_the_monitors_of_a_dead_watcher_are_taken_off(system: ActorSystem) -> No
     assert system.dead_letters.total == 0
 
 
+def test_the_end_of_one_watcher_leaves_the_monitors_of_another(system: ActorSystem) -> None:
+    target, first, second = (system.spawn(Doing, name) for name in ("target", "first", "second"))
+    for watcher in (first, second):
+        watcher.ask(lambda actor: actor.monitor(target) and None, 5)
+    first.stop(block=True, timeout=5)
+    target.stop(block=True, timeout=5)
+    assert second.ask(diary, 5) == ["start", Down(target, ExitReason.NORMAL)]
+
+
 def test_names_are_unique_among_the_living(system: ActorSystem) -> None:
     first = system.spawn(Doing, "actor")
     with pytest.raises(NameTaken, match="'actor' is alive"):
@@ -307,6 +316,8 @@ def test_the_tree_shows_what_an_actor_works_on_and_for_how_long(system: ActorSys
     assert (info.name, info.state, info.mailbox_depth, info.restarts, info.children) == ("actor", "running", 1, 0, ())
     assert info.handling_seconds >= 0
     gate.set()
+    until(lambda: system.tree()[0].handling is None)
+    assert system.tree()[0].handling_seconds == 0.0
 
 
 def test_after_a_shutdown_nothing_starts_any_more(scheduler: Any) -> None:

@@ -199,3 +199,14 @@ def test_closing_ends_the_threads_that_wait_for_their_next_message() -> None:
     simulation.close()
     thread.join(5)
     assert not thread.is_alive()
+
+
+def test_a_wait_of_the_test_itself_ends_at_its_virtual_deadline(simulated: ActorSystem) -> None:
+    class Unwilling(Actor):
+        def on_stopping(self) -> bool:
+            return False
+
+    unwilling, began = simulated.spawn(Unwilling, "unwilling"), simulated.now()
+    with pytest.raises(AskTimeout):
+        unwilling.stop(block=True, timeout=5)
+    assert simulated.now() == began + 5
