@@ -21,6 +21,11 @@ from mutation.tree import LAYERS, Tree
 
 #: Recorded seconds of the tests that one mutant meets: they pass within the limit of 60 s on a machine with other work.
 MAX_RECORDED_SECONDS: Final = 15.0
+#: What runs in the processes of tools is not recorded; these are its tests.
+_IN_CHILDREN: Final = {
+    f"actors/worker/{name}.py": "tests/actors/worker/test_process.py::"
+    for name in ("child", "forkserver", "linux", "surroundings")
+}
 #: For the recording itself; the suite takes some minutes.
 _RECORDING_SECONDS: Final = 3_600.0
 
@@ -82,16 +87,19 @@ class Covering:
         """Those that run the mutant's lines, within the budget: of the mirrored folder, and the others.
 
         The mirrored file's come first, then the fast ones. A line that only an import runs (a table, a default) has the
-        tests of all functions that use its name. What runs in a tool's process is not recorded: there it is the tests
-        of the mirrored folder.
+        mirrored file's tests and those of all functions that use its name.
         """
         found = self._running(mutant.path, range(mutant.lines[0], mutant.lines[1] + 1))
         found = found or self._running(mutant.path, range(mutant.statement[0], mutant.statement[1] + 1))
+        recorded = bool(found)
+        source = Path(mutant.path)
+        folder = f"tests/{source.parent}/test_"
+        file = _IN_CHILDREN.get(mutant.path, f"{folder}{source.stem}.py::")
         if not found:
             for path, lines in self._names.users(mutant.path, mutant.statement[0]):
                 found |= self._running(path, lines)
-        source = Path(mutant.path)
-        folder, file = f"tests/{source.parent}/test_", f"tests/{source.parent}/test_{source.stem}.py::"
+        if not recorded or mutant.path in _IN_CHILDREN:
+            found |= {test for test in self._seconds if test.startswith(file)}
         found = found or {test for test in self._seconds if test.startswith(folder)}
         order = sorted(
             found,

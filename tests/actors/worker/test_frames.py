@@ -53,6 +53,28 @@ def test_any_bytes_are_replies_or_a_broken_frame(data: bytes) -> None:
     assert all(isinstance(reply, Reply) for reply in found)
 
 
+BAD_FAILURES = {
+    "no JSON": b"{",
+    "no object": b"[1]",
+    "no code": b'{"tool": "t", "message": "m"}',
+    "an unknown code": b'{"tool": "t", "code": "x", "message": "m"}',
+    "an unknown field": b'{"tool": "t", "code": "crashed", "message": "m", "x": 1}',
+}
+
+
+@pytest.mark.parametrize("what", BAD_FAILURES)
+def test_a_failure_that_is_none_is_a_broken_frame(what: str) -> None:
+    body = REPLY.pack(1, True, False) + BAD_FAILURES[what]
+    with pytest.raises(BrokenFrame):
+        ReplyDecoder().feed(LENGTH.pack(len(body)) + body)
+
+
+def test_a_result_that_is_no_text_is_a_broken_frame() -> None:
+    body = REPLY.pack(1, False, False) + b"\xff"
+    with pytest.raises(BrokenFrame):
+        ReplyDecoder().feed(LENGTH.pack(len(body)) + body)
+
+
 @pytest.mark.parametrize("length", [0, REPLY.size - 1, MAX_REPLY_BYTES + 1, 2**32 - 1])
 def test_an_impossible_length_is_refused_before_anything_is_buffered(length: int) -> None:
     with pytest.raises(BrokenFrame):
