@@ -24,7 +24,7 @@ from support.patience import timed_out_while_hanging
 
 from callboard.actors.tools import ToolContext, tool
 from callboard.actors.worker.pool import StopCall
-from callboard.actors.worker.process import ProcessOptions
+from callboard.actors.worker.process import ProcessOptions, how_it_ended
 from callboard.actors.worker.stage import ToolStage
 from callboard.protocol.errors import ToolError
 from callboard.protocol.events import (
@@ -640,3 +640,12 @@ def be_a_host() -> None:
 
 if __name__ == "__main__":
     be_a_host()
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [(0, "exited with status 0 (os._exit?)"), (3 << 8, "exited with status 3 (os._exit?)"),
+     (signal.SIGSEGV, "was killed by SIGSEGV"), (35, "was killed by signal 35")],
+)  # fmt: skip
+def test_how_a_process_ended_in_words(status: int, words: str) -> None:
+    assert how_it_ended(status) == words
