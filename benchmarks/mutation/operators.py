@@ -4,7 +4,7 @@ A mutant replaces one span of the source, so its diff is short and the rest of t
 rule, since such a change cannot alter what the program decides: docstrings, annotations and aliases of types, log
 calls, the wording of messages (any string with a space, anything in an f-string or a `raise`), `__repr__`, `__str__`,
 `__slots__`, `__all__`, `if TYPE_CHECKING`, decorators, imports, asserts and `strict=True`. The sizes of limits
-(`MAX_CALLS = 128`) are left out too: a test could only repeat the number.
+(`MAX_CALLS = 128`, `timeout=5.0`) are left out too: a test could only repeat the number.
 """
 
 from __future__ import annotations
@@ -181,7 +181,9 @@ def _constant(place: Place) -> Iterator[tuple[Target, Replacement]]:
 
 
 def _is_limit(place: Place) -> bool:
-    """A number of a module's constants, as in `MAX_CALLS = 128`."""
+    """A number of a module's constants, as in `MAX_CALLS = 128`, or one that stands for an argument left out."""
+    if isinstance(place.parent, ast.arguments):
+        return True
     top = place.statement
     targets = [top.target] if isinstance(top, ast.AnnAssign) else top.targets if isinstance(top, ast.Assign) else []
     return len(place.around) > 1 and place.around[1] is top and any(ast.unparse(each).isupper() for each in targets)
@@ -212,6 +214,8 @@ def _return(place: Place) -> Iterator[tuple[Target, Replacement]]:
 
 def _delete_statement(place: Place) -> Iterator[tuple[Target, Replacement]]:
     node = place.node
+    if isinstance(node, ast.Raise) and node.exc is not None and "AssertionError" in ast.unparse(node.exc):
+        return  # an assert in other words
     effect = isinstance(node, ast.Expr) and isinstance(node.value, ast.Call | ast.Await | ast.Yield | ast.YieldFrom)
     if effect or isinstance(node, ast.AugAssign | ast.Raise | ast.Delete | ast.Break | ast.Continue):
         yield node, "pass"
