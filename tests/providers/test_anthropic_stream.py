@@ -104,6 +104,13 @@ def test_quirk_33_pings_and_unknown_kinds_are_ignored() -> None:
     assert len(turn.parts) == 1
 
 
+def test_a_compaction_goes_back_with_what_its_start_and_its_deltas_have_told() -> None:
+    delta = {"type": "compaction_delta", "content": "what was said"}
+    found = events(ADAPTER, sse([START, *block(0, "compaction", delta, key="k"), end("compaction"), STOP]))
+    (shown,) = (event for event in found if isinstance(event, ServerToolEvent))
+    assert shown.replay.data == {"type": "compaction", "key": "k", "content": "what was said"}
+
+
 @pytest.mark.parametrize("kind", ["server_tool_use", "mcp_tool_use"])
 def test_quirk_34_a_server_tool_is_no_call_of_ours(kind: str) -> None:
     stream = [
