@@ -263,20 +263,13 @@ def test_a_monitor_that_is_over_is_not_kept(system: ActorSystem, ends: str) -> N
 
 
 def test_the_monitors_of_a_dead_watcher_are_taken_off(system: ActorSystem) -> None:
-    target, watcher = system.spawn(Doing, "target"), system.spawn(Doing, "watcher")
-    watcher.ask(lambda actor: actor.monitor(target) and None, 5)
+    watcher, *targets = (system.spawn(Doing, name) for name in ("watcher", "first", "second", "third"))
+    for target in targets:
+        watcher.ask(lambda actor, target=target: actor.monitor(target) and None, 5)
     watcher.stop(block=True, timeout=5)
-    target.stop(block=True, timeout=5)
+    for target in targets:
+        target.stop(block=True, timeout=5)
     assert system.dead_letters.total == 0
-
-
-def test_the_end_of_one_watcher_leaves_the_monitors_of_another(system: ActorSystem) -> None:
-    target, first, second = (system.spawn(Doing, name) for name in ("target", "first", "second"))
-    for watcher in (first, second):
-        watcher.ask(lambda actor: actor.monitor(target) and None, 5)
-    first.stop(block=True, timeout=5)
-    target.stop(block=True, timeout=5)
-    assert second.ask(diary, 5) == ["start", Down(target, ExitReason.NORMAL)]
 
 
 def test_names_are_unique_among_the_living(system: ActorSystem) -> None:
