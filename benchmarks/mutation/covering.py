@@ -87,7 +87,7 @@ class Covering:
         """Those that run the mutant's lines, within the budget: of the mirrored folder, and the others.
 
         The mirrored file's come first, then the fast ones. A line that only an import runs (a table, a default) has the
-        mirrored file's tests and those of all functions that use its name.
+        mirrored file's tests, those of all functions that use its name, and of all files of tests that do.
         """
         found = self._running(mutant.path, range(mutant.lines[0], mutant.lines[1] + 1))
         found = found or self._running(mutant.path, range(mutant.statement[0], mutant.statement[1] + 1))
@@ -96,8 +96,11 @@ class Covering:
         folder = f"tests/{source.parent}/test_"
         file = _IN_CHILDREN.get(mutant.path, f"{folder}{source.stem}.py::")
         if not found:
-            for path, lines in self._names.users(mutant.path, mutant.statement[0]):
+            names = self._names.bound_at(mutant.path, mutant.statement[0])
+            for path, lines in self._names.users(names):
                 found |= self._running(path, lines)
+            files = self._names.test_files(names)
+            found |= {test for test in self._seconds if test.split("::")[0] in files}
         if not recorded or mutant.path in _IN_CHILDREN:
             found |= {test for test in self._seconds if test.startswith(file)}
         found = found or {test for test in self._seconds if test.startswith(folder)}
@@ -140,6 +143,8 @@ class _Names:
         for layer in LAYERS:
             for file in sorted((root / layer).rglob("*.py")):
                 self._add(str(file.relative_to(root)), ast.parse(file.read_text()))
+        files = sorted((root / "tests").rglob("test_*.py"))
+        self._tests = {str(file.relative_to(root)): _mentioned(ast.parse(file.read_text())) for file in files}
 
     def _add(self, path: str, tree: ast.Module) -> None:
         self._top[path] = [(statement, _bound(statement)) for statement in tree.body]
@@ -150,8 +155,8 @@ class _Names:
         ]
         self._bodies += [(path, statement, _mentioned(statement)) for statement in plain]
 
-    def users(self, path: str, line: int) -> Iterator[tuple[str, range]]:
-        """The lines of the functions that use what the top-level statement at this line of this file binds."""
+    def bound_at(self, path: str, line: int) -> set[str]:
+        """What the top-level statement at this line binds, and what further top-level statements make of that."""
         wanted = {name for top, names in self._top[path] if _holds(top, line) for name in names}
         wanted |= {name for top, _ in self._top[path] if _holds(top, line) for name in _bound_inside(top, line)}
         while True:
@@ -162,8 +167,15 @@ class _Names:
                 for name in _bound(statement)
             }
             if more <= wanted:
-                break
+                return wanted
             wanted |= more
+
+    def test_files(self, wanted: set[str]) -> set[str]:
+        """The files of tests that use one of these names."""
+        return {file for file, names in self._tests.items() if names & wanted}
+
+    def users(self, wanted: set[str]) -> Iterator[tuple[str, range]]:
+        """The lines of the functions that use one of these names."""
         for user, node, names in self._bodies:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and names & wanted:
                 yield user, range(node.body[0].lineno, (node.end_lineno or node.lineno) + 1)

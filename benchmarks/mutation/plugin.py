@@ -77,8 +77,14 @@ class Chosen:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """The names of a test's parameters may be the mutant's: then all of that test's runs take their place."""
         found = {item.nodeid: item for item in items}
-        items[:] = [found[test] for test in self._orders["tests"] if test in found]
+        wanted = set(self._orders["tests"])
+        renamed = {test.split("[")[0] for test in self._orders["tests"] if test not in found}
+        chosen = [found[test] for test in self._orders["tests"] if test in found]
+        items[:] = chosen + [
+            item for item in items if item.nodeid not in wanted and item.nodeid.split("[")[0] in renamed
+        ]
 
     def pytest_runtest_logstart(self) -> None:
         Path(self._orders["running"]).write_text(str(time.monotonic()))
