@@ -196,6 +196,31 @@ def test_a_fallback_is_asked_when_the_first_stays_down(simulated: ActorSystem) -
     assert desk.told()[-2:] == ["from the other", "ModelResponded"]
 
 
+#: Where another model would fail for the same reason, or the user must be told of it.
+NO_FALLBACK = {
+    ErrorKind.AUTHENTICATION,
+    ErrorKind.PERMISSION,
+    ErrorKind.INVALID_REQUEST,
+    ErrorKind.CONTEXT_LENGTH,
+    ErrorKind.REQUEST_TOO_LARGE,
+    ErrorKind.TOOLS_UNSUPPORTED,
+    ErrorKind.CONTENT_FILTER,
+    ErrorKind.MALFORMED,
+    ErrorKind.MALFORMED_TOOL_CALL,
+    ErrorKind.CANCELLED,
+    ErrorKind.OTHER,
+}
+
+
+@pytest.mark.parametrize("kind", ErrorKind)
+def test_at_which_errors_the_next_route_is_asked(simulated: ActorSystem, kind: ErrorKind) -> None:
+    desk = Desk(simulated, Scripted(failing(kind, times=4)), Scripted(["from the other"], name="other"))
+    desk.ask()
+    desk.run()
+    asked_the_other = desk.driver.started[-1][0] == "other/model-1"
+    assert asked_the_other == (kind not in NO_FALLBACK)
+
+
 def test_when_all_routes_fail_the_last_error_is_told(simulated: ActorSystem) -> None:
     desk = Desk(simulated, *(Scripted(failing(ErrorKind.SERVER, times=4), name=name) for name in ("a", "b")))
     desk.ask()

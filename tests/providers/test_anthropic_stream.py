@@ -104,6 +104,13 @@ def test_quirk_33_pings_and_unknown_kinds_are_ignored() -> None:
     assert len(turn.parts) == 1
 
 
+def test_a_compaction_goes_back_with_what_its_start_and_its_deltas_have_told() -> None:
+    delta = {"type": "compaction_delta", "content": "what was said"}
+    found = events(ADAPTER, sse([START, *block(0, "compaction", delta, key="k"), end("compaction"), STOP]))
+    (shown,) = (event for event in found if isinstance(event, ServerToolEvent))
+    assert shown.replay.data == {"type": "compaction", "key": "k", "content": "what was said"}
+
+
 @pytest.mark.parametrize("kind", ["server_tool_use", "mcp_tool_use"])
 def test_quirk_34_a_server_tool_is_no_call_of_ours(kind: str) -> None:
     stream = [
@@ -245,6 +252,14 @@ def test_the_end_of_the_body_before_message_stop_is_a_cut() -> None:
     turn = answer(ADAPTER, sse([START, *block(0, "text", text("Hi"), text=""), end("end_turn")]))
     assert turn.error is not None
     assert (turn.error.kind, turn.error.retryable, turn.text) == (ErrorKind.TRUNCATED, True, "Hi")
+
+
+def test_a_done_in_place_of_message_stop_ends_only_a_turn_that_told_why_it_stopped() -> None:
+    said = [START, *block(0, "text", text("Hi"), text="")]
+    assert answer(ADAPTER, sse([*said, end("end_turn")], done=True)).finish_reason is FinishReason.STOP
+    (*_, last) = events(ADAPTER, sse(said, done=True))
+    assert isinstance(last, Error)
+    assert last.kind is ErrorKind.TRUNCATED
 
 
 def test_a_call_of_the_providers_own_code_goes_back_with_its_caller() -> None:

@@ -297,6 +297,10 @@ def test_quirk_47_reasoning_once_under_two_names() -> None:
         chunk(finish="stop"), adapter=OpenRouter(),
     )  # fmt: skip
     assert (response.thinking, response.text) == ("hm", "a")
+    unnamed = streamed(
+        chunk({"reasoning_details": details}), chunk({"content": "a"}, finish="stop"), adapter=OpenRouter()
+    )
+    assert (unnamed.thinking, unnamed.text) == ("hm", "a")
     deepseek = streamed(chunk({"content": None, "reasoning_content": "hm"}), chunk({"content": "a"}, finish="stop"))
     assert (deepseek.thinking, deepseek.text) == ("hm", "a")
 

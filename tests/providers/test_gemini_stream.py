@@ -228,3 +228,24 @@ def test_code_that_the_provider_ran_is_shown() -> None:
     found = events(ADAPTER, sse([chunk(part, finishReason="STOP")]))
     assert found[0] == ServerToolEvent("executableCode", Replay("gemini", part))
     assert isinstance(found[-1], Done)
+
+
+@pytest.mark.parametrize(
+    ("reason", "kind"),
+    [
+        ("MALFORMED_FUNCTION_CALL", ErrorKind.MALFORMED_TOOL_CALL),
+        ("MALFORMED_RESPONSE", ErrorKind.MALFORMED),
+        ("MISSING_THOUGHT_SIGNATURE", ErrorKind.INVALID_REQUEST),
+    ],
+)
+def test_finish_reasons_that_mean_that_there_is_no_answer(reason: str, kind: ErrorKind) -> None:
+    (found,) = events(ADAPTER, sse([chunk(finishReason=reason)]))
+    assert isinstance(found, Error)
+    assert found.kind is kind
+
+
+def test_an_array_that_is_never_closed_was_cut() -> None:
+    whole = b"[" + json.dumps(chunk({"text": "Hi"})).encode() + b","
+    (*_, last) = events(ADAPTER, whole)
+    assert isinstance(last, Error)
+    assert last.kind is ErrorKind.TRUNCATED

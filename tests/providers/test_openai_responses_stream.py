@@ -271,6 +271,31 @@ def test_the_end_of_the_body_before_the_end_of_the_response_is_a_cut() -> None:
         assert (turn.error.kind, turn.text) == (ErrorKind.TRUNCATED, "Hi")
 
 
+def test_a_call_whose_end_was_left_out_is_complete_when_the_response_is() -> None:
+    stream = [CREATED, added(0, **function_call()), delta("function_call_arguments", 0, ROME), completed()]
+    turn = answer(ADAPTER, sse(stream))
+    assert [(call.arguments, call.complete) for call in turn.tool_calls] == [(ROME, True)]
+    assert turn.finish_reason is FinishReason.TOOL_CALLS
+
+
+def test_the_response_tells_the_rest_of_a_call_whose_end_was_left_out() -> None:
+    stream = [CREATED, added(0, **function_call()), delta("function_call_arguments", 0, ROME[:5])]
+    turn = answer(ADAPTER, sse([*stream, completed(function_call(ROME))]))
+    assert [(call.arguments, call.complete) for call in turn.tool_calls] == [(ROME, True)]
+
+
+def test_calls_of_a_whole_answer_that_have_no_item_id_are_told_apart() -> None:
+    first, second = ({**function_call(ROME, call_id=name), "id": None} for name in ("a", "b"))
+    turn = answer(ADAPTER, json.dumps(completed(first, second)["response"]).encode(), streaming=False)
+    assert [(call.call_id, call.arguments) for call in turn.tool_calls] == [("a", ROME), ("b", ROME)]
+
+
+def test_a_response_that_was_cancelled_at_the_server_is_an_error_of_that_kind() -> None:
+    turn = answer(ADAPTER, sse([CREATED, text("Hi"), completed(status="cancelled")]))
+    assert turn.error is not None
+    assert (turn.error.kind, turn.text) == (ErrorKind.CANCELLED, "Hi")
+
+
 def test_statuses() -> None:
     document = {"error": {"message": "Bad key secret-key", "type": "invalid_request_error", "code": "invalid_api_key"}}
     (found,) = events(ADAPTER, json.dumps(document).encode(), status=401)

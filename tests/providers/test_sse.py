@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from support.wire import cut
 
-from callboard.providers.sse import SseDecoder, SseLimitError
+from callboard.providers.sse import ServerSentEvent, SseDecoder, SseLimitError
 
 #: What matters to the decoder, so that random streams hit the corners.
 PIECES = [
@@ -106,3 +106,12 @@ def test_one_byte_chunks_copy_no_more_than_a_line() -> None:
     line = b"data: " + b"x" * 200_000 + b"\n\n"
     events = [event for byte in line for event in decoder.feed(bytes([byte]))]
     assert [len(event.data) for event in events] == [200_000]
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
+def test_the_lines_of_one_event_stay_together_wherever_they_are_cut(newline: str) -> None:
+    data = newline.join(("event: e", "data: a", "data: b", "", "")).encode()
+    for place in range(len(data) + 1):
+        decoder = SseDecoder()
+        found = decoder.feed(data[:place]) + decoder.feed(data[place:]) + decoder.finish()
+        assert found == [ServerSentEvent("e", b"a\nb")], place

@@ -1,6 +1,7 @@
 """Actors on a real loop and on real threads: asks, ends, time, and who learns what."""
 
 import asyncio
+import gc
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -248,11 +249,26 @@ def test_monitors_fire_once_are_cancelled_and_also_tell_of_the_dead(system: Acto
     ]
 
 
-def test_the_monitors_of_a_dead_watcher_are_taken_off(system: ActorSystem) -> None:
+@pytest.mark.parametrize("ends", ["fired", "cancelled"])
+def test_a_monitor_that_is_over_is_not_kept(system: ActorSystem, ends: str) -> None:
+    """Who watches every client would else hold all that have left."""
     target, watcher = system.spawn(Doing, "target"), system.spawn(Doing, "watcher")
-    watcher.ask(lambda actor: actor.monitor(target) and None, 5)
-    watcher.stop(block=True, timeout=5)
+    monitor = watcher.ask(lambda actor: actor.monitor(target), 5)
+    assert any(isinstance(holder, set) for holder in gc.get_referrers(monitor))
+    if ends == "cancelled":
+        monitor.cancel()
     target.stop(block=True, timeout=5)
+    assert len(watcher.ask(diary, 5)) == (2 if ends == "fired" else 1)
+    assert not any(isinstance(holder, set) for holder in gc.get_referrers(monitor))
+
+
+def test_the_monitors_of_a_dead_watcher_are_taken_off(system: ActorSystem) -> None:
+    watcher, *targets = (system.spawn(Doing, name) for name in ("watcher", "first", "second", "third"))
+    for target in targets:
+        watcher.ask(lambda actor, target=target: actor.monitor(target) and None, 5)
+    watcher.stop(block=True, timeout=5)
+    for target in targets:
+        target.stop(block=True, timeout=5)
     assert system.dead_letters.total == 0
 
 
@@ -293,6 +309,8 @@ def test_the_tree_shows_what_an_actor_works_on_and_for_how_long(system: ActorSys
     assert (info.name, info.state, info.mailbox_depth, info.restarts, info.children) == ("actor", "running", 1, 0, ())
     assert info.handling_seconds >= 0
     gate.set()
+    until(lambda: system.tree()[0].handling is None)
+    assert system.tree()[0].handling_seconds == 0.0
 
 
 def test_after_a_shutdown_nothing_starts_any_more(scheduler: Any) -> None:

@@ -2,8 +2,11 @@
 
 import asyncio
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -127,6 +130,32 @@ def test_a_scheduler_that_was_never_started_can_be_stopped() -> None:
     assert LoopScheduler("test").stop(1)
 
 
+def test_an_actor_with_endless_messages_leaves_asyncio_its_turns(scheduler: LoopScheduler, system: ActorSystem) -> None:
+    heard = threading.Event()
+
+    class Endless(Actor):
+        def on_receive(self, message: Any) -> None:
+            if not heard.is_set():
+                self.ref.tell(message)
+
+    system.spawn(Endless, "endless").tell("again")
+    scheduler.loop.call_soon_threadsafe(heard.set)
+    came = heard.wait(5)
+    heard.set()  # or the actor, and with it the test's thread, would go on for good
+    assert came
+
+
+def test_a_timer_set_by_another_thread_wakes_a_loop_that_sleeps(scheduler: LoopScheduler) -> None:
+    fired = threading.Event()
+    scheduler.call_at(scheduler.now() + 0.01, fired.set)
+    assert fired.wait(5)
+
+
+def test_a_program_that_forgets_to_stop_its_scheduler_still_ends() -> None:
+    program = "from callboard.actors.kernel import LoopScheduler; LoopScheduler('forgotten').start()"
+    assert subprocess.run([sys.executable, "-c", program], timeout=30, check=False).returncode == 0
+
+
 def test_the_watchdog_names_who_holds_the_loop(until: Until) -> None:
     held: list[Held] = []
     watchdog = Watchdog(limit_seconds=0.02, report=held.append)
@@ -145,3 +174,41 @@ def test_the_watchdog_names_who_holds_the_loop(until: Until) -> None:
     assert scheduler.stop(5)
     assert (held[0].actor, held[0].message_type, watchdog.count) == ("hog", "Event", 1)
     assert held[0].seconds >= 0.02
+
+
+@dataclass
+class Watched:
+    """What a watchdog looks at, at a time of the test's choice."""
+
+    running: object
+    time: float = 0.0
+
+    def now(self) -> float:
+        return self.time
+
+
+@dataclass
+class Working:
+    since_seconds: float
+
+    def busy_with(self) -> tuple[str, str, float]:
+        return "actor", "str", self.since_seconds
+
+    def run(self) -> None:
+        """What the loop calls."""
+
+
+def test_the_watchdog_reports_a_handler_at_its_limit_and_once() -> None:
+    held: list[Held] = []
+    watchdog, working = Watchdog(limit_seconds=1.0, report=held.append), Working(since_seconds=10.0)
+    watched = Watched(working.run)
+    for seconds, reports in ((10.0, 0), (10.9, 0), (11.0, 1), (12.0, 1)):
+        watched.time = seconds
+        watchdog.look(watched)
+        assert len(held) == reports, seconds
+    working.since_seconds = 12.0  # the next message
+    for seconds, reports in ((12.5, 1), (13.5, 2)):
+        watched.time = seconds
+        watchdog.look(watched)
+        assert len(held) == reports, seconds
+    assert held == [Held("actor", "str", 1.0), Held("actor", "str", 1.5)]

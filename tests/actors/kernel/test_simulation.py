@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -187,3 +188,25 @@ def test_waiting_for_an_answer_that_cannot_come_is_a_deadlock(simulation: Simula
     ref = ActorSystem(simulation).spawn(Late, "late")
     with pytest.raises(DeadlockError, match="never came"):
         ref.stop().get()
+
+
+def test_closing_ends_the_threads_that_wait_for_their_next_message() -> None:
+    simulation = SimulatedScheduler(1)
+    before = set(threading.enumerate())
+    idle = ActorSystem(simulation).spawn(lambda: Relay(None), "idle", runs_on="thread")
+    assert idle.ask("word", 5) == "word"
+    (thread,) = set(threading.enumerate()) - before
+    simulation.close()
+    thread.join(5)
+    assert not thread.is_alive()
+
+
+def test_a_wait_of_the_test_itself_ends_at_its_virtual_deadline(simulated: ActorSystem) -> None:
+    class Unwilling(Actor):
+        def on_stopping(self) -> bool:
+            return False
+
+    unwilling, began = simulated.spawn(Unwilling, "unwilling"), simulated.now()
+    with pytest.raises(AskTimeout):
+        unwilling.stop(block=True, timeout=5)
+    assert simulated.now() == began + 5

@@ -432,12 +432,39 @@ def test_a_thread_that_does_not_come_back_is_replaced(system: ActorSystem, until
     gate.set()
 
 
+def test_a_thread_that_comes_back_with_an_exception_does_not_end_its_replacement(
+    system: ActorSystem, until: Any
+) -> None:
+    gate, raised, log = threading.Event(), threading.Event(), Log()
+
+    class Hanging(Logged):
+        def on_receive(self, message: Any) -> Any:
+            if message != "hang":
+                return super().on_receive(message)
+            gate.wait(10)
+            raised.set()
+            raise ValueError("too late")
+
+    specs = [spec(log, "a", Hanging, runs_on="thread", shutdown_seconds=0.01), spec(log, "b")]
+    children = children_of(system.spawn(lambda: Supervisor(specs, Strategy.ONE_FOR_ALL), "root"), 5)
+    children["a"].tell("hang")
+    until(lambda: system.tree()[0].children[0].handling == "str")
+    children["b"].tell("crash")
+    assert children["a"].ask("of the second", 5) == "of the second"
+    gate.set()
+    assert raised.wait(5)
+    until(lambda: system.abandoned == 0)
+    assert children["a"].ask("still there", 5) == "still there"
+    assert log.count(("start", "a")) == 2
+
+
 def test_bad_specs_are_refused() -> None:
     for options, message in (
         ({"id": "a/b"}, "without '/'"),
         ({"id": ""}, "without '/'"),
         ({"id": "a", "shutdown_seconds": -1}, "cannot be negative"),
         ({"id": "a", "intensity": -1}, "intensity >= 0"),
+        ({"id": "a", "intensity": 0, "period_seconds": 0}, "period"),
     ):
         with pytest.raises(ValueError, match=message):
             ChildSpec(start=Actor, **options)

@@ -24,7 +24,7 @@ from support.patience import timed_out_while_hanging
 
 from callboard.actors.tools import ToolContext, tool
 from callboard.actors.worker.pool import StopCall
-from callboard.actors.worker.process import ProcessOptions
+from callboard.actors.worker.process import ProcessOptions, how_it_ended
 from callboard.actors.worker.stage import ToolStage
 from callboard.protocol.errors import ToolError
 from callboard.protocol.events import (
@@ -535,7 +535,7 @@ def test_a_lost_fork_server_costs_its_calls_and_is_replaced(tmp_path: Path) -> N
         assert all(ends(int(pid)) for pid in log.read_text().split()), "a process in its own session too"
 
 
-def test_a_fork_server_that_does_not_answer_is_replaced() -> None:
+def test_a_fork_server_that_does_not_answer_is_replaced(caplog: pytest.LogCaptureFixture) -> None:
     before = set(fork_servers())
     with ToolStage() as stage:
         assert isinstance(stage.call(add, a=1, b=2), ToolCallCompleted)
@@ -547,6 +547,7 @@ def test_a_fork_server_that_does_not_answer_is_replaced() -> None:
         assert isinstance(unborn.wait(), ToolCallTimedOut)
         assert isinstance(stage.call(add, a=1, b=2), ToolCallCompleted)
         assert ends(server)
+    assert "asyncio" not in {record.name for record in caplog.records}, "an exception that reached the loop"
 
 
 def test_children_that_are_not_needed_any_more_are_ended(until: Until) -> None:
@@ -639,3 +640,12 @@ def be_a_host() -> None:
 
 if __name__ == "__main__":
     be_a_host()
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [(0, "exited with status 0 (os._exit?)"), (3 << 8, "exited with status 3 (os._exit?)"),
+     (signal.SIGSEGV, "was killed by SIGSEGV"), (35, "was killed by signal 35")],
+)  # fmt: skip
+def test_how_a_process_ended_in_words(status: int, words: str) -> None:
+    assert how_it_ended(status) == words

@@ -266,3 +266,21 @@ def test_stopping_the_pool_ends_its_calls_with_one_outcome() -> None:
         stage.call(add, a=1, b=2)
     assert isinstance(call.wait(), ToolCallCancelled)
     assert len(call.events) == 2
+
+
+def test_no_more_calls_run_at_once_than_the_loop_takes(stage: ToolStage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["callboard.actors.worker.task"], "MAX_TASKS", 2)
+    running: list[int] = []
+    seen: list[int] = []
+
+    @tool(isolation="task")
+    async def crowd(number: int) -> None:
+        running.append(number)
+        for _ in range(100):  # the others get their turn, if they have begun
+            await asyncio.sleep(0)
+            seen.append(len(running))
+        running.remove(number)
+
+    calls = [stage.start(crowd, json.dumps({"number": number})) for number in range(6)]
+    assert all(isinstance(call.wait(), ToolCallCompleted) for call in calls)
+    assert max(seen) == 2
