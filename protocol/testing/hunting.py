@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
 
 from callboard.protocol.testing.invariants import Violation, violations
 from callboard.protocol.testing.replay import Token
 from callboard.protocol.testing.runtimes import Runtime
 from callboard.protocol.testing.scenario import Scenario
-from callboard.protocol.testing.shrinking import follow, shrink_path
+from callboard.protocol.testing.shrinking import Path, follow, shrink_path
 from callboard.protocol.testing.trace import Trace
+
+#: A story of so many steps can be read at a glance.
+SHORT_STEPS: Final = 12
+#: Seeds that are shrunk in the hope of a short one.
+ATTEMPTS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,25 +40,47 @@ def find(
 ) -> Found | None:
     """Play the scenarios of seeds 0, 1, 2 ... until one breaks `invariant` ("": any rule), and shrink that one.
 
-    None when `max_scenarios` of them did not show it, or `go_on` said that time is up.
+    A story that stays longer than `SHORT_STEPS` is looked for in further seeds, up to `ATTEMPTS` of them. None when
+    `max_scenarios` did not show the fault, or `go_on` said that time is up.
     """
-    runs = 0
-
-    def broken(scenario: Scenario, seed: int) -> set[str]:
-        nonlocal runs
-        runs += 1
-        return {violation.invariant for violation in violations(play(scenario, seed))}
-
+    hunt = _Hunt(play, go_on)
+    best: Found | None = None
+    attempts = 0
     for seed in range(max_scenarios):
         if not go_on():
-            return None
-        rules = broken(Token(seed).scenario, seed)
-        if invariant in rules or (rules and not invariant):
             break
-    else:
-        return None
-    wanted = {invariant} if invariant else rules
-    scenario = Token(seed).scenario
-    path = shrink_path(scenario, lambda simpler: go_on() and bool(wanted & broken(simpler, seed))) if shorten else ()
-    trace = play(follow(scenario, path), seed)
-    return Found(Token(seed, path), trace, tuple(violations(trace)), runs)
+        rules = hunt.broken(Token(seed).scenario, seed)
+        if rules and (not invariant or invariant in rules):
+            attempts += 1
+            found = hunt.shrink(seed, {invariant} if invariant else rules) if shorten else hunt.found(seed, ())
+            if best is None or found.trace.steps < best.trace.steps:
+                best = found
+            if not shorten or best.trace.steps <= SHORT_STEPS or attempts == ATTEMPTS:
+                break
+    return replace(best, runs=hunt.runs) if best else None
+
+
+class _Hunt:
+    """One fault, and how many scenarios were played on it."""
+
+    def __init__(self, play: Runtime, go_on: Callable[[], bool]) -> None:
+        self.runs = 0
+        self._play = play
+        self._go_on = go_on
+
+    def broken(self, scenario: Scenario, seed: int) -> set[str]:
+        """The rules that this scenario breaks."""
+        self.runs += 1
+        return {violation.invariant for violation in violations(self._play(scenario, seed))}
+
+    def shrink(self, seed: int, wanted: set[str]) -> Found:
+        """The shortest way to break one of these rules from the scenario of this seed."""
+        path = shrink_path(
+            Token(seed).scenario, lambda simpler: self._go_on() and bool(wanted & self.broken(simpler, seed))
+        )
+        return self.found(seed, path)
+
+    def found(self, seed: int, path: Path) -> Found:
+        """The story at the end of this path."""
+        trace = self._play(follow(Token(seed).scenario, path), seed)
+        return Found(Token(seed, path), trace, tuple(violations(trace)), self.runs)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
-from typing import ClassVar
 
 import pytest
+from support.broken_adapters import Broken, Idle, NotClosed, Raises
 from support.one_fault import CONVERSATIONS
 
-from callboard.actors.testing.runtimes.adapter import AdapterType, Setup
+from callboard.actors.testing.runtimes.adapter import AdapterType
 from callboard.actors.testing.runtimes.harness import AdapterFailed, Harness, adapter_type
-from callboard.actors.testing.runtimes.naive_loop import NaiveLoop
 from callboard.protocol.errors import UsageError
 from callboard.protocol.testing.observation import What
 from callboard.protocol.testing.observed import judge
@@ -88,45 +87,6 @@ def test_the_bare_loop_breaks_what_it_must(driver: Harness, fault: str, broken: 
 @pytest.mark.parametrize("fault", ["nothing", "denied", "steps", "cut"])
 def test_the_bare_loop_keeps_the_rules_where_nothing_goes_wrong(driver: Harness, fault: str) -> None:
     assert kept(play(driver, "bare-loop", fault) for _ in range(2))
-
-
-class Broken:
-    """An adapter that cannot be made."""
-
-    name: ClassVar = "broken"
-    distribution: ClassVar = "callboard"
-    isolates: ClassVar = False
-    not_promised: ClassVar = ()
-
-    def __init__(self, setup: Setup) -> None:
-        raise ZeroDivisionError("no such server")
-
-    async def ask(self, conversation: str, text: str) -> str:
-        return text
-
-    async def close(self) -> None:
-        """Nothing was made."""
-
-
-class Idle(Broken):
-    """An adapter that answers without asking a model."""
-
-    def __init__(self, setup: Setup) -> None:
-        """Needs nothing."""
-
-
-class Raises(Idle):
-    """An adapter whose questions all fail."""
-
-    async def ask(self, conversation: str, text: str) -> str:
-        raise AttributeError("no attribute 'run'")
-
-
-class NotClosed(NaiveLoop):
-    """An adapter that cannot be closed."""
-
-    async def close(self) -> None:
-        raise OSError("still in use")
 
 
 @pytest.mark.parametrize(
