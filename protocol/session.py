@@ -63,6 +63,7 @@ class Session:
         self._repeats: Repeats
         self._batch = NO_CALLS
         self._partial: list[str] = []
+        self._has_streamed = False
         self._text = ""
         self._recorded: list[RecordStep] = []
         self._final: tuple[Command, ...] = ()
@@ -131,11 +132,11 @@ class Session:
         """
         if type(event) is events.ModelStreamed:
             return ()
-        partial = "".join(self._partial)
-        if not partial or type(event) is events.ModelResponded:
+        if not self._has_streamed or type(event) is events.ModelResponded:
             return (event,)
-        # Restarted: an earlier line may hold the beginning of it already.
-        return (events.ModelStreamed(self._step, event.at, (Restarted("journal"), TextDelta(partial))), event)
+        # Restarted: an earlier line may hold some of it already, or text that is void by now.
+        so_far = (Restarted("journal"), TextDelta("".join(self._partial)))
+        return (events.ModelStreamed(self._step, event.at, so_far), event)
 
     @classmethod
     def replay(cls, journal: Iterable[Event], *, count_tokens: TokenCounter = estimate_tokens) -> Session:
@@ -238,13 +239,14 @@ class Session:
         if isinstance(request, Stop):
             return self._finish(commands, request.outcome, request.reason)
         self._step = self._tag.at_step(self._step.step + 1)
-        self._partial = []
+        self._partial, self._has_streamed = [], False
         deadline_at = min(at + STREAM_TOTAL_TIMEOUT_SECONDS, self._deadline_at)
         commands.append(CallModel(self._step, request, deadline_at))
         return RequestState.CALLING_MODEL, commands
 
     def _model_streamed(self, event: events.ModelStreamed) -> _Step:
         self._check_step(event)
+        self._has_streamed = True
         for delta in event.events:
             if type(delta) is TextDelta:
                 self._partial.append(delta.text)
@@ -256,7 +258,7 @@ class Session:
         self._check_step(event)
         response = event.response
         turn = tidy(response)
-        self._partial = [response.text]
+        self._partial, self._has_streamed = [response.text], False
         self._asking.charge(response, event.cost, turn)
         if response.error is not None:
             return self._model_error(event.at, response.error)
@@ -374,7 +376,7 @@ class Session:
         if partial:
             commands.append(self._record((AssistantMessage((Text(partial),)),)))
             self._text = partial
-        self._partial = []
+        self._partial, self._has_streamed = [], False
         finish = Finish(self._tag, outcome, self._text, self.usage, self.cost, self._step.step, reason)
         self._final = (ClearTimer(self._tag), finish)
         return RequestState.FINISHED, [*commands, *self._final]

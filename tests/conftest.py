@@ -26,6 +26,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 # be written, and warnings are errors here; a named one that cannot be written is left alone.
 settings.register_profile(
     "callboard",
+    derandomize=False,  # where the variable CI is set, Hypothesis would draw the same examples each time
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
     database=DirectoryBasedExampleDatabase(REPOSITORY / ".hypothesis" / "examples"),

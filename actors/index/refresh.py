@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import threading
@@ -123,10 +124,12 @@ def _receive(process: subprocess.Popen[bytes], stream: IO[bytes]) -> object:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    if process.stdin is not None:
-        process.stdin.close()
     process.kill()
     process.wait()
+    if process.stdin is not None:
+        # A process that ended before it had read its request leaves some of it unwritten.
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.close()
     if process.stdout is not None:
         process.stdout.close()
 

@@ -20,7 +20,7 @@ Chosen = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Token:
+class RunToken:
     """What a run is made of. As text: `v1:SEED:FAULT_SEED:SCHEDULE`, for example `v1:12:12:57.1,63.2`."""
 
     seed: int

@@ -142,5 +142,5 @@ class RecordedSession(SessionLike):
         for command in commands:
             trace.add(now, Verb.GAVE, command)
             if isinstance(command, CallModel):
-                self._world.model_calls[command.tag.request_id] = command
+                self._world.model_calls.setdefault(command.tag.request_id, []).append(command)
         return commands

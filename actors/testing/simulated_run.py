@@ -40,7 +40,7 @@ from callboard.actors.spans import NoSpans
 from callboard.actors.subscription import Answer as RequestAnswer
 from callboard.actors.telemetry import Telemetry
 from callboard.actors.testing.faults import Faults, seeded_faults
-from callboard.actors.testing.replay_token import Chosen, Token
+from callboard.actors.testing.replay_token import Chosen, RunToken
 from callboard.actors.testing.simulated_request import RecordedSession, SimulatedRequest
 from callboard.actors.testing.simulated_workers import Later
 from callboard.actors.testing.simulated_world import (
@@ -247,8 +247,8 @@ def seeded_scenarios(seed: int, fault_seed: int | None) -> list[Scenario]:
 
 
 def _playable(seed: int) -> Scenario:
-    """The scenario of this seed; what only the bare driver can do (restarts, strays, its journal) is left out."""
-    return replace(generator.scenario(seed), restart_at=(), strays=(), jumps=(), store=Store())
+    """The scenario of this seed, without what only the bare driver can do, and without what the faults do here."""
+    return replace(generator.scenario(seed), restart_at=(), tools_lost_at=(), strays=(), jumps=(), store=Store())
 
 
 def _somewhere(rng: random.Random, offer: ToolOffer) -> ToolOffer:
@@ -261,7 +261,7 @@ def _somewhere(rng: random.Random, offer: ToolOffer) -> ToolOffer:
     return replace(offer, contract=contract)
 
 
-def run_of(token: Token) -> SimulatedRun:
+def run_of(token: RunToken) -> SimulatedRun:
     """The run that a token names, not played yet."""
     faults = None if token.fault_seed is None else seeded_faults(token.fault_seed)
     run = SimulatedRun(seeded_scenarios(token.seed, token.fault_seed), faults, token.make_schedule())
@@ -270,12 +270,12 @@ def run_of(token: Token) -> SimulatedRun:
     return run
 
 
-def token_of(seed: int) -> Token:
+def token_of(seed: int) -> RunToken:
     """The run of this seed: every other one is scheduled by PCT."""
-    return Token(seed, seed, "pct" if seed % 2 else "uniform")
+    return RunToken(seed, seed, "pct" if seed % 2 else "uniform")
 
 
-def attempt(token: Token, make: Callable[[Token], SimulatedRun] = run_of) -> tuple[SimulatedRun, list[str]]:
+def attempt(token: RunToken, make: Callable[[RunToken], SimulatedRun] = run_of) -> tuple[SimulatedRun, list[str]]:
     """Play a run, and say what is wrong with it; an exception that escapes the code under test is a problem too."""
     run = make(token)
     try:
@@ -285,7 +285,7 @@ def attempt(token: Token, make: Callable[[Token], SimulatedRun] = run_of) -> tup
         return run, [f"{type(error).__name__}: {error}"]
 
 
-def check(token: Token, make: Callable[[Token], SimulatedRun] = run_of) -> SimulatedRun:
+def check(token: RunToken, make: Callable[[RunToken], SimulatedRun] = run_of) -> SimulatedRun:
     """Play the run of a token. Raises AssertionError with a report of a failure and the line that plays it again."""
     run, problems = attempt(token, make)
     if problems:
@@ -293,7 +293,9 @@ def check(token: Token, make: Callable[[Token], SimulatedRun] = run_of) -> Simul
     return run
 
 
-def shrunk(token: Token, run: SimulatedRun, problems: list[str], make: Callable[[Token], SimulatedRun]) -> Token:
+def shrunk(
+    token: RunToken, run: SimulatedRun, problems: list[str], make: Callable[[RunToken], SimulatedRun]
+) -> RunToken:
     """The same failure with the fewest deviations from FIFO; the token as it is where a replay does not show it."""
     kinds = _kinds(problems)
 
@@ -312,7 +314,7 @@ def _kinds(problems: list[str]) -> set[str]:
     return {problem.partition(":")[0].split(" ", 1)[-1] for problem in problems}
 
 
-def report(token: Token, make: Callable[[Token], SimulatedRun] = run_of) -> str:
+def report(token: RunToken, make: Callable[[RunToken], SimulatedRun] = run_of) -> str:
     """What went wrong in this run, the story of it, and how to play it again."""
     run, problems = attempt(token, make)
     concerned = [request for name, request in run.requests.items() if any(p.startswith(f"{name} ") for p in problems)]
@@ -331,7 +333,7 @@ def report(token: Token, make: Callable[[Token], SimulatedRun] = run_of) -> str:
     )
 
 
-def _deviations(token: Token, deviations: Sequence[Deviation]) -> list[str]:
+def _deviations(token: RunToken, deviations: Sequence[Deviation]) -> list[str]:
     """Those that explain a failure; a seeded schedule has hundreds, and they explain nothing."""
     return [] if isinstance(token.schedule, str) else [str(deviation) for deviation in deviations]
 
@@ -343,7 +345,7 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     logging.getLogger("callboard").setLevel(logging.CRITICAL)  # planned crashes are in the story
     try:
-        token = Token.parse(arguments[0])
+        token = RunToken.parse(arguments[0])
     except UsageError as error:
         sys.stderr.write(f"{error}\n")
         return 2

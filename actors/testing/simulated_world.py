@@ -60,8 +60,8 @@ class World:
         self.faults = faults
         self.scenarios = {scenario.request_id: scenario for scenario in scenarios}
         self.plans = {scenario.request_id: Plans(scenario) for scenario in scenarios}
-        self.model_calls: dict[RequestId, CallModel] = {}
-        """The latest of each request."""
+        self.model_calls: dict[RequestId, list[CallModel]] = {}
+        """Those of each request that the model was not asked yet."""
         self.traces: dict[RequestId, Trace] = {}
         """Where what is carried out is written down; filled by the run."""
         self.runs: Counter[Tag] = Counter()
@@ -89,7 +89,9 @@ class World:
 
     def write(self, verb: Verb, command: RunTool | CallModel | AskApproval) -> None:
         """Write down in its request's trace that a command was carried out."""
-        self.traces[command.tag.request_id].add(self.scheduler.now(), verb, command)
+        trace = self.traces.get(command.tag.request_id)
+        if trace is not None:  # a pool that is played alone has none
+            trace.add(self.scheduler.now(), verb, command)
 
     def stop_call(self, call: Call) -> None:
         """The pool is told to end the call, and not by its session."""
@@ -190,9 +192,11 @@ class PlayedModel:
     def start(self, provider: Provider, request: ModelRequest, emit: Emit, end: End) -> Attempt:
         """Begin the planned turn of the request that asks."""
         world, request_id = self._world, RequestId(request.model)
-        command = world.model_calls.get(request_id)
+        given = world.model_calls.get(request_id, [])
+        command = next((command for command in given if command.request.messages == request.messages), None)
         if command is None:
-            raise AssertionError(f"{provider.name} was asked for {request_id} before its session had asked for it")
+            raise AssertionError(f"{provider.name} was asked for {request_id} what its session had not asked for")
+        given.remove(command)
         world.write(Verb.ASKED, command)
         turn = world.plans[request_id].next_turn(command.tag.step)
         answers = model_answers(turn, command, world.scenarios[request_id].options, world.scheduler.now())

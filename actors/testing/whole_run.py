@@ -21,6 +21,9 @@ from callboard.protocol.testing.trace import Trace, Verb
 #: Crashes by which a session ends its request on purpose: a store that refuses, and failures that callboard names.
 _SESSION_ENDS: Final = ("OSError(28,", "RuntimeFailure(")
 
+#: Between the crash of an actor and the next incarnation: the longest backoff (kernel/restart.py), and its jitter.
+_LONGEST_BACKOFF_SECONDS: Final = 7.5
+
 Requests = Mapping[RequestId, SimulatedRequest]
 
 
@@ -39,7 +42,7 @@ def problems_of_the_whole(world: World, requests: Requests, tools: Iterable[Tool
         yield from _left_open(world)
         if not world.jumps:
             for request in requests.values():
-                yield from _ended_by_session(request.trace)
+                yield from _ended_by_session(world, request.trace)
 
 
 def _unplanned_crashes(world: World) -> Iterator[str]:
@@ -66,11 +69,17 @@ def _left_open(world: World) -> Iterator[str]:
             yield f"left open: {name} has {actor.open_calls} calls at rest"
 
 
-def _ended_by_session(trace: Trace) -> Iterator[str]:
-    """The session ends a call itself only where dispatcher and pool say nothing, which was not planned here."""
+def _ended_by_session(world: World, trace: Trace) -> Iterator[str]:
+    """The session ends a call itself only where dispatcher and pool say nothing.
+
+    That is not planned here, but for the time in which a dispatcher that has crashed often is not started again yet.
+    """
     event: Event | None = None
+    crashes = [at for at, what in world.happened if what == "root/dispatcher crashes"]
     for entry in trace.entries:
         if entry.verb is Verb.APPLIED:
             event = entry.value  # type: ignore[assignment]
+        elif any(0 <= entry.at - at < _LONGEST_BACKOFF_SECONDS for at in crashes):
+            continue
         elif isinstance(entry.value, CancelTool) and isinstance(event, DeadlinePassed) and event.tag.step:
             yield f"backstop: call {entry.value.tag} was ended by its session, at {entry.at:g}"

@@ -133,16 +133,16 @@ class Driver:
         self.trace.add(self.now, Verb.APPLIED, event, row)
         self._give(commands)
         written_at = self._journal.write(lines, len(self.trace.entries), self.now)
-        self.trace.lag_seconds = max(self.trace.lag_seconds, written_at - self.now)
         if written_at <= self.now:
             self.carry_out(commands)
         else:
             self._post_write(written_at, commands)
 
     def _post_write(self, written_at: float, commands: Iterable[Command]) -> None:
-        incarnation = self._session
+        incarnation, given_at = self._session, self.now
 
         def written() -> None:
+            self.trace.lag_seconds = max(self.trace.lag_seconds, self.now - given_at)
             if self._session is incarnation:
                 self.carry_out(commands)
 

@@ -43,7 +43,7 @@ VERSION: Final = 2
 MAX_TURNS: Final = 12
 MAX_PARALLEL_CALLS: Final = 8
 #: Few ids and arguments, so that they collide; "" and '{"x":' are what sloppy servers send.
-CALL_IDS: Final = ("a", "b", "c", "d", "e", "")
+CALL_IDS: Final = ("a", "b", "c", "d", "a_2", "")
 GOOD_ARGUMENTS: Final = ('{"x":1}', "{}", '{ "x": 1 }', '{"x":2}', '{"x":3}', '{"x":4}')
 BAD_ARGUMENTS: Final = ('{"x":', "[1]", "")
 #: Most calls are of tools that simply run; "nowhere" is not on offer.
@@ -224,16 +224,15 @@ def _arguments(choices: Choices) -> str:
 def draw_options(choices: Choices) -> RequestOptions:
     """Options of a request: mostly generous, sometimes any mixture of tight limits."""
     tight = _chance(choices, 30)
-    priced = _chance(choices, 40)
     return RequestOptions(
         "sim/model",
         system_prompt=choices.pick(("", "be brief")),
         timeout_seconds=choices.pick((1_800.0, 120.0, 20.0, 6.0)) if tight else 1_800.0,
         max_steps=choices.pick((32, 32, 3, 1)) if tight else 32,
         token_budget=choices.number(10, 6_000) if tight and _chance(choices, 40) else None,
-        cost_budget=choices.pick((1.0, 0.1, 0.01)) if tight and _chance(choices, 40) else None,
-        input_price=1e-5 if priced or (tight and _chance(choices, 30)) else None,
-        output_price=1e-4 if priced else None,
+        cost_budget=choices.pick((1.0, 0.1, 0.05, 0.01)) if tight and _chance(choices, 50) else None,
+        input_price=choices.pick((None, 1e-5)),
+        output_price=choices.pick((None, 1e-4)),
         context_tokens=choices.number(50, 1_500) if _chance(choices, 25) else None,
         sampling=Sampling(temperature=0.5, max_output_tokens=choices.pick((None, 100)), stop=("END",)),
         tool_choice=_tool_choice(choices),
@@ -245,8 +244,8 @@ def draw_options(choices: Choices) -> RequestOptions:
 
 
 def _tool_choice(choices: Choices) -> ToolChoice:
-    modes = (ToolChoice(),) * 5
-    return choices.pick((*modes, ToolChoice(ToolChoiceMode.REQUIRED), ToolChoice(ToolChoiceMode.NAMED, _TOOLS[0])))
+    others = (ToolChoice(ToolChoiceMode.REQUIRED), ToolChoice(ToolChoiceMode.NAMED, _TOOLS[0]))
+    return choices.pick((*(ToolChoice(),) * 6, *others, ToolChoice(ToolChoiceMode.NONE)))
 
 
 def _chance(choices: Choices, percent: int) -> bool:

@@ -6,6 +6,7 @@ recorded. They speak of events and commands only. `violations` checks them all.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -61,6 +62,17 @@ INVARIANTS: Mapping[str, Callable[[Story], Iterator[str]]] = MappingProxyType(
         "I27 carried out": requests.carried_out,
     }
 )
+
+
+def rules_table() -> str:
+    """The rules as a Markdown table, from their docstrings."""
+    rows = ["| rule | what it says | checked by |", "|---|---|---|"]
+    for name, check in INVARIANTS.items():
+        meaning = (inspect.getdoc(check) or "").partition("\n\n")[0].replace("\n", " ").partition(": ")[2]
+        rows.append(f"| {name} | {meaning} | `{check.__name__}` |")
+    return "\n".join([*rows, ""])
+
+
 #: What a trace breaks whose run ended in an exception of the code under test.
 EXCEPTION = "no exception"
 

@@ -242,15 +242,19 @@ class SessionMachine(RuleBasedStateMachine):
         if tag not in request.expected.calls:
             self.send(request, ToolCallCompleted(tag, self.now, result_of(tag)))
 
-    @rule(waited=seconds(8.0) | seconds(8.0) | seconds(700.0))
+    @rule(waited=seconds(1.0) | seconds(2.0) | seconds(60.0))
     def time_passes(self, waited: float) -> None:
         until = self.now + waited
-        for request in self.all:
-            while request.timers and min(request.timers.values()) <= until:
-                tag = min(request.timers, key=lambda tag: request.timers[tag])
-                self.now = max(self.now, request.timers.pop(tag))
-                self.send(request, DeadlinePassed(tag, self.now))
-        self.now = max(self.now, until)
+        while (due := self._next_timer()) is not None and due[0] <= until:
+            at, tag, request = due
+            del request.timers[tag]
+            self.now = max(self.now, at)
+            self.send(request, DeadlinePassed(tag, self.now))
+        self.now = until
+
+    def _next_timer(self) -> tuple[float, Tag, Request] | None:
+        timers = [(at, tag, request) for request in self.all for tag, at in request.timers.items()]
+        return min(timers, key=lambda timer: timer[:2], default=None)
 
     @rule(request=requests, early=st.booleans())
     def a_timer_fires_early(self, request: Request, early: bool) -> None:

@@ -26,7 +26,15 @@ from callboard.protocol.commands import (
     StopModel,
     WithdrawApproval,
 )
-from callboard.protocol.content import AssistantMessage, Message, SystemMessage, Text, ToolMessage, UserMessage
+from callboard.protocol.content import (
+    AssistantMessage,
+    Message,
+    SystemMessage,
+    Text,
+    ToolCall,
+    ToolMessage,
+    UserMessage,
+)
 from callboard.protocol.errors import ProtocolError
 from callboard.protocol.events import (
     ApprovalDenied,
@@ -309,7 +317,7 @@ class RunsHalfCalls(Mutation):
         if not isinstance(event, ModelResponded):
             return event
         parts = [
-            replace(part, arguments="{}", complete=True) if hasattr(part, "complete") and not part.complete else part
+            replace(part, arguments="{}", complete=True) if isinstance(part, ToolCall) and not part.complete else part
             for part in event.response.parts
         ]
         return replace(event, response=replace(event.response, parts=tuple(parts)))

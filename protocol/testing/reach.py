@@ -28,8 +28,8 @@ FLOOR: Final = 20
 FLOORS: Mapping[Row, int] = MappingProxyType(
     {
         ("new", "RequestStarted", "finished"): 5,
-        ("running_tools", "ApprovalDenied", "finished"): 2,
-        ("running_tools", "ToolCallFailed", "finished"): 3,
+        ("running_tools", "ApprovalDenied", "finished"): 1,
+        ("running_tools", "ToolCallFailed", "finished"): 1,
         ("running_tools", "ToolCallCancelled", "finished"): 1,
         ("running_tools", "ToolsLost", "finished"): 3,
         ("sent", "ToolsLost", "failed"): 3,

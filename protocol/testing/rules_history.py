@@ -20,6 +20,7 @@ from callboard.protocol.content import (
 )
 from callboard.protocol.events import ModelResponded, ModelStreamed
 from callboard.protocol.history import is_json_object
+from callboard.protocol.ids import CallId
 from callboard.protocol.model import ModelRequest, ModelResponse, ToolChoice, ToolChoiceMode
 from callboard.protocol.options import RequestOptions
 from callboard.protocol.stream import Restarted, TextDelta
@@ -27,6 +28,8 @@ from callboard.protocol.testing.expected import ExpectedTurn, Follows, expected_
 from callboard.protocol.testing.outside import input_tokens
 from callboard.protocol.testing.story import CUT, STOPPED, ModelRun, Story, is_whole, responses
 
+#: A result of up to twice as many characters is not worth shortening (docs/protocol.md, "History").
+SHORTENED_RESULT_CHARS = 400
 _FORCED = frozenset({ToolChoiceMode.REQUIRED, ToolChoiceMode.NAMED})
 
 
@@ -128,7 +131,7 @@ def _plain(parts: Sequence[AssistantPart], response: ModelResponse | None) -> li
         elif not stopped:
             arguments = part.arguments if is_whole(part) else "{}"
             # Half a call stands in the history as "{}", and is marked as incomplete.
-            plain.append(replace(part, call_id=part.call_id[:0], arguments=arguments, complete=is_whole(part)))
+            plain.append(replace(part, call_id=CallId(""), arguments=arguments, complete=is_whole(part)))
     return plain
 
 
@@ -241,8 +244,14 @@ def _is_cut_of(story: Story, model: ModelRun, shown: tuple[Message, ...]) -> boo
         place = len(rest) - len(tail) - 1
         if place >= 0 and rest[place] == story.start.user and all(map(_alike, rest[place + 1 :], tail)):
             kept = old[len(old) - place :] if place else ()
-            return place <= len(old) and all(map(_alike, rest[:place], kept))
+            shortened = place == len(old) or not any(map(_is_long, rest[:place]))
+            return place <= len(old) and shortened and all(map(_alike, rest[:place], kept))
     return False
+
+
+def _is_long(message: Message) -> bool:
+    """Whether a result should have been shortened before anything was left out."""
+    return isinstance(message, ToolMessage) and len(message.content) > 2 * SHORTENED_RESULT_CHARS
 
 
 def _alike(shown: Message, original: Message) -> bool:

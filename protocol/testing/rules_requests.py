@@ -278,6 +278,8 @@ class ExpectedEvents:
 def taken_or_refused(story: Story) -> Iterator[str]:
     """I25: exactly those events are taken that are due: of this request, of what is open, before the end."""
     if story.start is None:
+        starts = [entry for entry in story.trace.entries if isinstance(entry.value, RequestStarted)]
+        yield from (f"the request was not begun: {entry.note}" for entry in starts if entry.verb is Verb.REFUSED)
         return
     expected = ExpectedEvents(story.start.tag)
     reactions = iter(story.reactions)

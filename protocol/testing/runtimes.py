@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from callboard.protocol.events import RequestStarted
+from callboard.protocol.commands import Finish
+from callboard.protocol.events import CancelRequested, ModelResponded, RequestStarted
 from callboard.protocol.testing.driver import drive
 from callboard.protocol.testing.generator import scenario as seeded_scenario
 from callboard.protocol.testing.invariants import Violation, violations
@@ -68,7 +69,26 @@ def _unseen(trace: Trace, scenario: Scenario) -> list[Violation]:
     if {offer.definition.name for offer in start.tools} != {offer.definition.name for offer in scenario.tools}:
         return [Violation("played", "the request was started with other tools")]
     lost = any(entry.verb is Verb.LOST for entry in trace.entries)
-    return [] if applied or lost else [Violation("played", "the session took no event: nothing was played")]
+    if not applied and not lost:
+        return [Violation("played", "the session took no event: nothing was played")]
+    return [Violation("played", told) for told in _left_out(trace, scenario)]
+
+
+def _left_out(trace: Trace, scenario: Scenario) -> Iterator[str]:
+    """What the scenario holds and the trace does not show."""
+    values = [entry.value for entry in trace.entries]
+    finish = next((entry for entry in trace.entries if isinstance(entry.value, Finish)), None)
+    left = any(isinstance(value, CancelRequested) for value in values)
+    if scenario.cancel_at is not None and not left and (finish is None or finish.at > scenario.cancel_at):
+        yield f"the user left at {scenario.cancel_at:g}, and the trace has no CancelRequested"
+    planned = {(call.tool, call.arguments) for turn in scenario.turns for call in turn.calls}
+    for value in values:
+        calls = value.response.tool_calls if isinstance(value, ModelResponded) else ()
+        yield from (
+            f"the model asked for {call.name}({call.arguments}), which the scenario does not hold"
+            for call in calls
+            if (call.name, call.arguments) not in planned
+        )
 
 
 def _story(runtime: Runtime, scenario: Scenario, token: Token, found: list[Violation]) -> str:

@@ -71,13 +71,27 @@ def simpler(scenario: Scenario) -> Iterator[Scenario]:
         for plain in (*_with_fewer_calls(turn), *_plainer(turn), *_plainer_calls(turn)):
             yield replace(scenario, turns=(*scenario.turns[:index], plain, *scenario.turns[index + 1 :]))
     # With fewer turns everything happens sooner, so what is done to the request must too.
-    for turns in _shorter(scenario.turns):
-        yield from (replace(scenario, turns=turns, **_sooner(scenario, when)) for when in (*_SOONER, 3.25))
+    without_first = (scenario.turns[index:] for index in range(2, len(scenario.turns)))
+    for turns in (*_shorter(scenario.turns), *without_first, scenario.turns):
+        for when in (*_SOONER, 3.25):
+            for candidate in (turns, _prompt(turns)):
+                if candidate != scenario.turns:  # the moments alone could be moved for ever
+                    yield replace(scenario, turns=candidate, **_sooner(scenario, when))
     # Last, since there are many: the same kind of stray has another number at another time.
     if len(scenario.strays) == 1:
         for sooner in _SOONER:
             if sooner < scenario.strays[0][0]:
                 yield from (replace(scenario, strays=((sooner, number),)) for number in range(_STRAY_NUMBERS))
+
+
+def _prompt(turns: tuple[PlannedTurn, ...]) -> tuple[PlannedTurn, ...]:
+    """The same turns, each call and answer after the usual time."""
+    usual: dict[str, Any] = {
+        field.name: field.default for field in fields(PlannedCall) if field.name.endswith("seconds")
+    }
+    return tuple(
+        replace(turn, seconds=1.0, calls=tuple(replace(call, **usual) for call in turn.calls)) for turn in turns
+    )
 
 
 def _sooner(scenario: Scenario, when: float) -> dict[str, Any]:

@@ -258,9 +258,10 @@ class Story:
 
     def latest(self, due: float) -> float:
         """When something due then is noticed at the latest: session or journal are slow, or the clock has jumped."""
-        due += self.trace.scenario.latency_seconds + self.trace.lag_seconds
+        slack = self.trace.scenario.latency_seconds + self.trace.lag_seconds
+        due += slack
         for at, seconds in sorted((*self.trace.scenario.jumps, *self.trace.jumps)):
-            due = at + seconds if at <= due < at + seconds else due
+            due = at + seconds + slack if at <= due < at + seconds else due
         return due + 0.01
 
     def shown_and_kept(self) -> Iterator[tuple[str, tuple[Message, ...]]]:

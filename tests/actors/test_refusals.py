@@ -2,23 +2,41 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from support.model_server import Answer, ModelServer, chunk, sse
+from support.shared_double import shared_double
 
 from callboard.actors.reply import Reply, RequestEnded
 from callboard.actors.runtime import Runtime
 from callboard.actors.settings import Settings
+from callboard.actors.testing.wire_double import Api, RawAnswer
 from callboard.protocol.commands import Outcome
 from callboard.protocol.stream import TextDelta
 
+APIS = {
+    "openai-compatible/m": Api.CHAT,
+    "openai/m": Api.RESPONSES,
+    "anthropic/m": Api.ANTHROPIC,
+    "gemini/m": Api.GEMINI,
+}
 WORDS = ("I cannot ", "help ", "with that.")
+
+
+def chunk(delta: Mapping[str, Any], finish: str | None = None) -> dict[str, Any]:
+    choice = {"index": 0, "delta": delta, "finish_reason": finish}
+    return {"id": "chatcmpl-1", "object": "chat.completion.chunk", "model": "m", "choices": [choice]}
+
+
+def sse(*documents: Any) -> str:
+    return "".join(f"data: {doc if isinstance(doc, str) else json.dumps(doc)}\n\n" for doc in documents)
 
 
 def chat(*words: str) -> list[Any]:
     said = [chunk({"role": "assistant"}), *(chunk({"refusal": word}) for word in words)]
-    return [*said, chunk(finish="stop"), "[DONE]"]
+    return [*said, chunk({}, "stop"), "[DONE]"]
 
 
 def responses(*words: str) -> list[Any]:
@@ -62,8 +80,8 @@ def gemini(*words: str) -> list[Any]:
 async def ask(model: str, documents: list[Any]) -> tuple[list[str], Reply]:
     """The pieces that a reader saw, and the reply; of a request that was not answered, the one of its error."""
     seen: list[str] = []
-    with ModelServer([Answer((("send", sse(*documents)),))]) as server:
-        settings = Settings(model=model, base_url=server.base_url, api_key="a-key")
+    with shared_double([RawAnswer(sse(*documents), headers={"content-type": "text/event-stream"})]) as server:
+        settings = Settings(model=model, base_url=server.base_url(APIS[model]), api_key="a-key")
         async with Runtime(settings) as runtime:
             try:
                 async for event in runtime.stream("go"):

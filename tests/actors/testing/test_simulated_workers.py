@@ -46,9 +46,13 @@ class OnePool:
         return [type(event).__name__ for event in self.dispatcher.heard if isinstance(event, ToolCallEnd)]
 
 
+#: What only a dispatcher does, or only a whole run ends.
+NEEDS_A_DISPATCHER = (ToolDoes.VANISH, ToolDoes.STOPPED, ToolDoes.WITHDRAWN)
+
+
 @pytest.mark.parametrize("isolation", list(Isolation))
 @pytest.mark.parametrize("fate", list(WorkerFate))
-@pytest.mark.parametrize("does", [does for does in ToolDoes if does not in (ToolDoes.VANISH, ToolDoes.STOPPED)])
+@pytest.mark.parametrize("does", [does for does in ToolDoes if does not in NEEDS_A_DISPATCHER])
 def test_every_call_has_one_end(isolation: Isolation, fate: WorkerFate, does: ToolDoes) -> None:
     one = OnePool(isolation, does, fates=(fate,), workers=1)
     one.start()
