@@ -86,12 +86,11 @@ class Covering:
     def tests_of(self, mutant: Mutant) -> tuple[list[str], list[str]]:
         """Those that run the mutant's lines, within the budget: of the mirrored folder, and the others.
 
-        The mirrored file's come first, then the fast ones. A line that only an import runs (a table, a default) has the
-        mirrored file's tests, those of all functions that use its name, and of all files of tests that do.
+        The mirrored file's are always among them and come first, then the fast ones. A line that only an import runs
+        (a table, a default) has the tests of all functions that use its name, and of all files of tests that do.
         """
         found = self._running(mutant.path, range(mutant.lines[0], mutant.lines[1] + 1))
         found = found or self._running(mutant.path, range(mutant.statement[0], mutant.statement[1] + 1))
-        recorded = bool(found)
         source = Path(mutant.path)
         folder = f"tests/{source.parent}/test_"
         file = _IN_CHILDREN.get(mutant.path, f"{folder}{source.stem}.py::")
@@ -101,8 +100,7 @@ class Covering:
                 found |= self._running(path, lines)
             files = self._names.test_files(names)
             found |= {test for test in self._seconds if test.split("::")[0] in files}
-        if not recorded or mutant.path in _IN_CHILDREN:
-            found |= {test for test in self._seconds if test.startswith(file)}
+        found |= {test for test in self._seconds if test.startswith(file)}  # they may run it in a process of their own
         found = found or {test for test in self._seconds if test.startswith(folder)}
         order = sorted(
             found,

@@ -152,7 +152,11 @@ def test_a_timer_set_by_another_thread_wakes_a_loop_that_sleeps(scheduler: LoopS
 
 
 def test_a_program_that_forgets_to_stop_its_scheduler_still_ends() -> None:
-    program = "from callboard.actors.kernel import LoopScheduler; LoopScheduler('forgotten').start()"
+    program = """
+from callboard.actors.kernel import Actor, ActorSystem, LoopScheduler
+system = ActorSystem(LoopScheduler("forgotten").start())
+system.spawn(Actor, "on its own thread", runs_on="thread").tell("word")
+"""
     assert subprocess.run([sys.executable, "-c", program], timeout=30, check=False).returncode == 0
 
 
