@@ -39,7 +39,7 @@ class RunTool:
     arguments: str
     """JSON text of an object."""
     deadline_at: float
-    """Absolute, by the runtime's clock. It is never extended."""
+    """Absolute, by the runtime's clock. A call that is sent again gets its tool's whole time, in a new command."""
     effect_id: str
     """The same each time this very call is run again, so that a tool can recognise its own earlier effect."""
 

@@ -5,7 +5,7 @@
 
 Several requests live at the same time in one process. What is due is known from the commands alone
 (`rules_requests.ExpectedEvents`); a refused event must leave no trace in the session. Each rule of the machine sends
-one event, most of them to whatever is open: so runs are long, and reach the rows of the tables.
+one event, most of them to what is open: so runs are long, and reach the rows of the tables.
 """
 
 from __future__ import annotations

@@ -189,7 +189,7 @@ _plant("I3 order", "results stand by success, not by call", _recording(_results_
 
 @_fault("I1 terminal once")
 class CrashedMeansTimedOut(Mutation):
-    """A crash is told to the model as a timeout."""
+    """A crash reads as a timeout to the model."""
 
     def hears(self, event: Event) -> Event | None:
         if isinstance(event, ToolCallFailed) and event.failure.code is FailureCode.CRASHED:
@@ -274,7 +274,7 @@ class ReadsOnlyTheEnd(Mutation):
 
 @_fault("I10 blast radius")
 class CrashTakesSiblings(Mutation):
-    """A crash is told of the call's siblings too."""
+    """A crash is reported of the call's siblings too."""
 
     def __init__(self) -> None:
         self.crashed: ToolMessage | None = None
@@ -485,7 +485,7 @@ class ForgetsTheModel(Mutation):
         return None if isinstance(loss, ModelLost) else loss
 
 
-# Faults of whatever carries a session, rather than of the session.
+# Faults of the runtime that carries a session, rather than of the session.
 
 
 def _fault_of_the_runtime(invariant: str, name: str, change: Callable[[Entry], Entry | None]) -> None:

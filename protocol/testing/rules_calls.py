@@ -205,7 +205,7 @@ def _wrong_beginnings(turn: ExpectedTurn) -> Iterator[str]:
 
 
 def call_deadlines(story: Story) -> Iterator[str]:
-    """I14: each call has its own tool's deadline, whatever runs beside it, and never one after the request's."""
+    """I14: each call has its own tool's deadline, also beside other tools' calls, and never one after the request's."""
     for call in story.calls.values():
         for at, run in call.runs:
             if call.offer is None:
@@ -226,7 +226,7 @@ def _ended_too_early(story: Story, call: CallRun, event: Event) -> Iterator[str]
 
 
 def _ended_too_late(story: Story) -> Iterator[str]:
-    """A call that nobody ends is ended by the session, at its own deadline and the backstop behind it."""
+    """A call that is not ended by others is ended by the session, at its own deadline and the backstop behind it."""
     due: dict[Tag, float] = {}
     for reaction in story.reactions:
         if reaction.event is None or isinstance(reaction.event, ToolsLost):

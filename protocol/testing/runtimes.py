@@ -1,4 +1,4 @@
-"""A check for whole runtimes: whatever plays a scenario and writes down what its session took, gave and carried out."""
+"""A check for whole runtimes, which play a scenario and write down what their session took, gave and carried out."""
 
 from __future__ import annotations
 

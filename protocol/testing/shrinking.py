@@ -75,7 +75,7 @@ def simpler(scenario: Scenario) -> Iterator[Scenario]:
     for turns in (*_shorter(scenario.turns), *without_first, scenario.turns):
         for when in (*_SOONER, 3.25):
             for candidate in (turns, _prompt(turns)):
-                if candidate != scenario.turns:  # the moments alone could be moved for ever
+                if candidate != scenario.turns:  # the moments alone could be moved without end
                     yield replace(scenario, turns=candidate, **_sooner(scenario, when))
     # Last, since there are many: the same kind of stray has another number at another time.
     if len(scenario.strays) == 1:
