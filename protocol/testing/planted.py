@@ -204,8 +204,10 @@ class CrashedMeansTimedOut(Mutation):
 class StartsEarly(Mutation):
     """The next step starts when the first call has ended."""
 
+    asked: CallModel | None = None
+
     def says(self, event: Event, commands: list[Command]) -> Sequence[Command]:
-        self.asked = next((c for c in commands if isinstance(c, CallModel)), getattr(self, "asked", None))
+        self.asked = next((c for c in commands if isinstance(c, CallModel)), self.asked)
         early = isinstance(event, ToolCallCompleted) and self.session.calls and not commands
         if not early or self.asked is None:
             return commands

@@ -29,11 +29,9 @@ from callboard.protocol.ids import Tag
 from callboard.protocol.limits import CALL_BACKSTOP_SECONDS, MAX_CALL_SENDS
 from callboard.protocol.policy import Decision
 from callboard.protocol.testing.expected import ExpectedCall, ExpectedTurn, expected_turns
-from callboard.protocol.testing.story import CALL_ENDINGS, CallRun, OpenWork, Reaction, Story, responses
+from callboard.protocol.testing.story import CALL_ENDINGS, EPSILON, CallRun, OpenWork, Reaction, Story, responses
 from callboard.protocol.tools import FailureCode
 
-#: Float sums of virtual times.
-EPSILON: Final = 0.01
 _HANDED_OUT: Final = (RunTool, AskApproval)
 _CODE_OF: Final = {
     ToolCallTimedOut: FailureCode.TIMED_OUT,
@@ -107,8 +105,8 @@ def _closed_with(call: CallRun) -> FailureCode | None:
     if reaction is None:
         return None
     if isinstance(reaction.event, ToolsLost):
-        begun = any(state == "running" for state, _, _ in call.states[-1:])
-        return FailureCode.OUTCOME_UNKNOWN if begun else FailureCode.CRASHED
+        before, _, _ = call.states[-1]
+        return FailureCode.OUTCOME_UNKNOWN if before == "running" else FailureCode.CRASHED
     return _CODE_OF.get(type(reaction.event))
 
 

@@ -19,15 +19,14 @@ from callboard.protocol.commands import (
 )
 from callboard.protocol.events import DeadlinePassed, Event, ModelResponded, ToolsLost
 from callboard.protocol.ids import Tag
-from callboard.protocol.limits import CALL_BACKSTOP_SECONDS, CLOCK_TOLERANCE_SECONDS, STREAM_TOTAL_TIMEOUT_SECONDS
+from callboard.protocol.limits import CALL_BACKSTOP_SECONDS, STREAM_TOTAL_TIMEOUT_SECONDS
 from callboard.protocol.model import Usage
 from callboard.protocol.options import RequestOptions
 from callboard.protocol.testing.expected import ExpectedTurn, Follows, expected_turns
 from callboard.protocol.testing.outside import input_tokens
-from callboard.protocol.testing.story import CALL_ENDINGS, ModelRun, Reaction, Story
+from callboard.protocol.testing.story import CALL_ENDINGS, EPSILON, ModelRun, Reaction, Story
 from callboard.protocol.tokens import estimate_tokens, message_tokens
 
-EPSILON: Final = 0.01
 #: A step which may answer less than this is not worth its input (docs/protocol.md, "Budgets").
 _MIN_OUTPUT_TOKENS: Final = 16
 _ENDS: Final = {Follows.FAIL: Outcome.FAILED, Follows.ANSWER: Outcome.ANSWERED}
@@ -263,8 +262,8 @@ class _Timers:
 
     def missing(self) -> Iterator[str]:
         """What waits without a timer, and which timers have nothing to wait for."""
-        request = self._story.deadline and self._story.start
-        if request and request.tag not in self._live:
+        request = self._story.start
+        if request is not None and request.tag not in self._live:
             yield "the request has no timer"
         for tag, latest in self._due.items():
             if self._live.get(tag.at_step(tag.step), float("inf")) > latest + EPSILON:
@@ -305,9 +304,3 @@ def model_deadlines(story: Story) -> Iterator[str]:
             yield f"model call {number} may take until {model.command.deadline_at:g}, expected is {expected:g}"
         if model.command.tag.step != number:
             yield f"model call {number} has the step number {model.command.tag.step}"
-
-
-def at_deadline(event: DeadlinePassed, story: Story) -> bool:
-    """Whether this is the request's own deadline, and not fired early."""
-    own = story.start is not None and event.tag == story.start.tag
-    return own and event.at >= story.deadline - CLOCK_TOLERANCE_SECONDS

@@ -48,6 +48,8 @@ from callboard.protocol.model import FinishReason, ModelResponse
 from callboard.protocol.options import ToolOffer
 from callboard.protocol.testing.trace import Trace, Verb
 
+#: Float sums of virtual times, in seconds.
+EPSILON: Final = 0.01
 #: The events that end a call.
 CALL_ENDINGS: Final = (ToolCallCompleted, ToolCallFailed, ToolCallTimedOut, ToolCallCancelled, ApprovalDenied)
 MODEL_ENDINGS: Final = (ModelResponded, ModelFailed, ModelLost)
@@ -262,7 +264,7 @@ class Story:
         due += slack
         for at, seconds in sorted((*self.trace.scenario.jumps, *self.trace.jumps)):
             due = at + seconds + slack if at <= due < at + seconds else due
-        return due + 0.01
+        return due + EPSILON
 
     def shown_and_kept(self) -> Iterator[tuple[str, tuple[Message, ...]]]:
         """Every history that somebody gets to see: each model call's, and the conversation after each step."""
