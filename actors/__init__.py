@@ -10,11 +10,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from callboard.actors.conversation import Conversation
-    from callboard.actors.reply import ModelCallFailed, Reply, RequestEnded
+    from callboard.actors.requests.conversation import Conversation
+    from callboard.actors.requests.reply import ModelCallFailed, Reply, RequestEnded
+    from callboard.actors.requests.subscription import Stream
     from callboard.actors.runtime import Runtime
     from callboard.actors.settings import Settings
-    from callboard.actors.subscription import Stream
     from callboard.actors.tools import Tool, ToolContext, tool
 
 __all__ = [
@@ -31,13 +31,13 @@ __all__ = [
 ]
 
 _MODULES = {
-    "Conversation": "conversation",
-    "ModelCallFailed": "reply",
-    "Reply": "reply",
-    "RequestEnded": "reply",
+    "Conversation": "requests.conversation",
+    "ModelCallFailed": "requests.reply",
+    "Reply": "requests.reply",
+    "RequestEnded": "requests.reply",
     "Runtime": "runtime",
     "Settings": "settings",
-    "Stream": "subscription",
+    "Stream": "requests.subscription",
     "Tool": "tools",
     "ToolContext": "tools",
     "tool": "tools",

@@ -17,8 +17,7 @@ from threading import Lock
 from types import TracebackType
 from typing import Any, Self
 
-from callboard.actors.approvals import ApprovalCallback, Approver, CallbackApprover, NobodyToAsk
-from callboard.actors.conversation import Conversation
+from callboard.actors.calls.approvals import ApprovalCallback, Approver, CallbackApprover, NobodyToAsk
 from callboard.actors.kernel import (
     ActorDeadError,
     ActorInfo,
@@ -34,15 +33,16 @@ from callboard.actors.kernel import (
     Statistics,
     start_child,
 )
-from callboard.actors.metrics import Metrics
-from callboard.actors.parts import Parts
-from callboard.actors.reply import Reply
-from callboard.actors.session import Question, RequestSession, Subscriber
+from callboard.actors.requests.conversation import Conversation
+from callboard.actors.requests.reply import Reply
+from callboard.actors.requests.request_session import Question, RequestSession, Subscriber
+from callboard.actors.requests.subscription import Answer, Stream
 from callboard.actors.settings import Settings
-from callboard.actors.subscription import Answer, Stream
-from callboard.actors.telemetry import ReadMetrics, RequestLost
+from callboard.actors.telemetry.metrics import Metrics
+from callboard.actors.telemetry.telemetry import ReadMetrics, RequestLost
 from callboard.actors.tools import Tool
-from callboard.actors.topology import SESSION_CAPACITY, House, build, house_of
+from callboard.actors.topology import SESSION_CAPACITY, Tree, build, tree_of
+from callboard.actors.wiring import Wiring
 from callboard.protocol.content import UserMessage
 from callboard.protocol.errors import RuntimeFailure, UsageError
 from callboard.protocol.events import CancelRequested
@@ -83,7 +83,7 @@ class Runtime:
     ) -> None:
         self.settings = settings or Settings()
         self._approve = approve
-        self._parts = Parts(self.settings, tools)
+        self._parts = Wiring(self.settings, tools)
         self._running: _Running | None = None
         self._changing = Lock()
 
@@ -221,7 +221,7 @@ class Runtime:
 
     def metrics(self) -> Metrics:
         """What was counted since the start: calls, failures, tokens, latencies by tool and model."""
-        snapshot = self._live().house.staff.telemetry.ask(ReadMetrics(), METRICS_TIMEOUT_SECONDS)
+        snapshot = self._live().tree.peers.telemetry.ask(ReadMetrics(), METRICS_TIMEOUT_SECONDS)
         if not isinstance(snapshot, Metrics):
             raise RuntimeFailure("telemetry did not answer with metrics")
         return snapshot
@@ -250,7 +250,7 @@ class Runtime:
 class _Running:
     """A started runtime: the thread, the tree and the requests that are open."""
 
-    def __init__(self, parts: Parts, approver: Approver) -> None:
+    def __init__(self, parts: Wiring, approver: Approver) -> None:
         self.process_id = os.getpid()
         self._parts = parts
         self._approver = approver
@@ -259,7 +259,7 @@ class _Running:
         self._sessions: dict[RequestId, Ref] = {}
         try:
             build(self.system, parts.plan(self.system, self._scheduler, approver))
-            self.house: House = house_of(self.system, START_SECONDS)
+            self.tree: Tree = tree_of(self.system, START_SECONDS)
         except BaseException:
             self.close()
             raise
@@ -271,9 +271,9 @@ class _Running:
     def begin(self, question: Question, answer: Answer, subscriber: Subscriber) -> None:
         """Start the session; its answer settles exactly once, even if the session is lost."""
         request_id = question.tag.request_id
-        start = partial(RequestSession, question, self.house.staff, subscriber, answer.record)
+        start = partial(RequestSession, question, self.tree.peers, subscriber, answer.record)
         spec = ChildSpec(str(request_id), start, restart=Restart.TEMPORARY, capacity=SESSION_CAPACITY)
-        ref = start_child(self.house.sessions, spec)
+        ref = start_child(self.tree.sessions, spec)
         self._sessions[request_id] = ref
 
         def ended(down: Down) -> None:
@@ -281,7 +281,7 @@ class _Running:
                 del self._sessions[request_id]
             if answer.session_ended(down):
                 with contextlib.suppress(MailboxFull):
-                    self.house.staff.telemetry.tell(RequestLost(question.tag))
+                    self.tree.peers.telemetry.tell(RequestLost(question.tag))
 
         self.system.watch(ref, ended)
 

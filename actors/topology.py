@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
-from callboard.actors.approvals import Approver
-from callboard.actors.dispatcher import MAX_QUEUED_CALLS, PoolKey, ToolDispatcher
+from callboard.actors.calls.approvals import Approver
+from callboard.actors.calls.dispatcher import MAX_QUEUED_CALLS, PoolKey, ToolDispatcher
+from callboard.actors.calls.tool_health import FAILURE_BUDGET
 from callboard.actors.kernel import Actor, ActorSystem, ChildSpec, Ref, Supervisor, children_of
-from callboard.actors.llm_manager import LlmManager
-from callboard.actors.session import Staff
-from callboard.actors.telemetry import Telemetry
-from callboard.actors.tool_health import FAILURE_BUDGET
+from callboard.actors.models.llm_manager import LlmManager
+from callboard.actors.requests.request_session import Peers
+from callboard.actors.telemetry.telemetry import Telemetry
 from callboard.actors.tools import Tool
 from callboard.protocol.policy import Policy
 from callboard.protocol.tools import Isolation, Latency
@@ -61,11 +61,11 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class House:
+class Tree:
     """The addresses of a built tree."""
 
     sessions: Ref
-    staff: Staff
+    peers: Peers
 
 
 def build(system: ActorSystem, plan: Plan) -> None:
@@ -73,14 +73,14 @@ def build(system: ActorSystem, plan: Plan) -> None:
     system.spawn(lambda: _root(system, plan), "root", capacity=SHARED_CAPACITY)
 
 
-def house_of(system: ActorSystem, timeout_seconds: float) -> House:
+def tree_of(system: ActorSystem, timeout_seconds: float) -> Tree:
     """The addresses, as soon as they work: what is sent to an actor that is still starting waits in its mailbox.
 
     A blocking ask. Raises AskTimeout.
     """
     children = children_of(system.ref("root"), timeout_seconds)
-    staff = Staff(children["llm_manager"], children["dispatcher"], children["telemetry"])
-    return House(children["sessions"], staff)
+    peers = Peers(children["llm_manager"], children["dispatcher"], children["telemetry"])
+    return Tree(children["sessions"], peers)
 
 
 def _root(system: ActorSystem, plan: Plan) -> Supervisor:

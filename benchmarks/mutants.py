@@ -43,8 +43,9 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 CACHE: Final = ROOT / ".mutants"
 #: The files that decide what happens to a request.
 FILES: Final = (
-    "protocol/*.py", "actors/dispatcher.py", "actors/llm_manager.py", "actors/session.py", "actors/index/store.py",
-    "actors/kernel/*.py", "actors/worker/*.py",
+    "protocol/*.py", "actors/calls/dispatcher.py", "actors/models/llm_manager.py", "actors/requests/request_session.py",
+    "actors/index/store.py",
+    "actors/kernel/*.py", "actors/workers/*.py", "actors/processes/*.py",
     "providers/*_stream.py", "providers/*_decoder.py", "providers/json_array.py", "providers/response_builder.py",
     "providers/sse.py", "providers/think_tags.py", "providers/tool_tracker.py",
 )  # fmt: skip

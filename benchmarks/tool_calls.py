@@ -16,8 +16,8 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
 
 from callboard.actors.tools import Tool, tool
-from callboard.actors.worker.process import ProcessOptions
-from callboard.actors.worker.stage import ToolStage
+from callboard.actors.workers.process import ProcessOptions
+from callboard.actors.workers.stage import ToolStage
 from callboard.protocol.events import ToolCallCompleted
 from callboard.protocol.limits import TOOL_GRACE_SECONDS
 

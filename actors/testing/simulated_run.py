@@ -34,11 +34,11 @@ from callboard.actors.kernel import (
     start_child,
 )
 from callboard.actors.kernel.schedule import Deviation, Schedule, smallest
-from callboard.actors.llm_manager import LlmManager, Route
-from callboard.actors.session import Question, RequestSession, Staff
-from callboard.actors.spans import NoSpans
-from callboard.actors.subscription import Answer as RequestAnswer
-from callboard.actors.telemetry import Telemetry
+from callboard.actors.models.llm_manager import LlmManager, Route
+from callboard.actors.requests.request_session import Peers, Question, RequestSession
+from callboard.actors.requests.subscription import Answer as RequestAnswer
+from callboard.actors.telemetry.spans import NoSpans
+from callboard.actors.telemetry.telemetry import Telemetry
 from callboard.actors.testing.faults import Faults, seeded_faults
 from callboard.actors.testing.replay_token import Chosen, RunToken
 from callboard.actors.testing.simulated_request import RecordedSession, SimulatedRequest
@@ -54,7 +54,7 @@ from callboard.actors.testing.simulated_world import (
 )
 from callboard.actors.testing.whole_run import problems_of_the_whole
 from callboard.actors.topology import SESSION_CAPACITY, Plan, build
-from callboard.actors.worker.pool import ToolPool
+from callboard.actors.workers.pool import ToolPool
 from callboard.protocol.commands import Finish
 from callboard.protocol.errors import UsageError
 from callboard.protocol.events import CancelRequested
@@ -154,10 +154,10 @@ class SimulatedRun:
         store = SimulatedStore(self.world, plan.history)
         store.take()
         answer = request.answer = RequestAnswer(store)
-        staff = Staff(*(self.system.ref(f"root/{name}") for name in ("llm_manager", "dispatcher", "telemetry")))
+        peers = Peers(*(self.system.ref(f"root/{name}") for name in ("llm_manager", "dispatcher", "telemetry")))
         question = Question(plan.tag, plan.history, plan.user, plan.options, is_read_along)
         make = partial(RecordedSession, request, self.world)
-        start = partial(RequestSession, question, staff, answer, answer.record, make)
+        start = partial(RequestSession, question, peers, answer, answer.record, make)
         capacity = self.faults.session_capacity if self.faults.floods else SESSION_CAPACITY
         spec = ChildSpec(str(plan.request_id), start, restart=Restart.TEMPORARY, capacity=capacity)
         request.ref = start_child(self.system.ref("root/sessions"), spec)

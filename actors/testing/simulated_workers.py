@@ -16,7 +16,7 @@ from typing import Final, Protocol
 from callboard.actors.kernel import SimulatedScheduler, Timer
 from callboard.actors.testing.faults import WorkerFate, WorkerFaults
 from callboard.actors.tools.invoke import Result
-from callboard.actors.worker.call import Call, Ended, Held, Room
+from callboard.actors.workers.call import Call, Ended, Held, Room
 from callboard.protocol.commands import RunTool
 from callboard.protocol.errors import UsageError
 from callboard.protocol.ids import Tag, ToolName

@@ -10,17 +10,17 @@ from collections.abc import Callable, Iterable, Sequence
 
 import orjson
 
-from callboard.actors.approvals import Decide, Verdict
-from callboard.actors.conversation import Conversation
+from callboard.actors.calls.approvals import Decide, Verdict
 from callboard.actors.kernel import ActorSystem, MailboxFull, SimulatedScheduler, Timer
-from callboard.actors.model_stream import Attempt, Emit, End
+from callboard.actors.models.model_stream import Attempt, Emit, End
+from callboard.actors.requests.conversation import Conversation
 from callboard.actors.testing.faults import Faults
 from callboard.actors.testing.simulated_workers import Later, SimulatedWorkers
 from callboard.actors.tools import Tool
 from callboard.actors.tools.schema import read_signature
 from callboard.actors.topology import ROOT_INTENSITY, ROOT_PERIOD_SECONDS, pool_id
-from callboard.actors.worker.call import Call, Ended, Held, Room, Workers
-from callboard.actors.worker.pool import MakeWorkers, StopCall
+from callboard.actors.workers.call import Call, Ended, Held, Room, Workers
+from callboard.actors.workers.pool import MakeWorkers, StopCall
 from callboard.protocol.commands import AskApproval, CallModel, RunTool
 from callboard.protocol.content import Message
 from callboard.protocol.events import (

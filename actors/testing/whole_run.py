@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from callboard.actors.dispatcher import ToolDispatcher
+from callboard.actors.calls.dispatcher import ToolDispatcher
 from callboard.actors.kernel import DeadLetterReason
 from callboard.actors.testing.faults import POOLS
 from callboard.actors.testing.simulated_request import SimulatedRequest
 from callboard.actors.testing.simulated_world import PlannedCrash, World
-from callboard.actors.worker.pool import ToolPool
+from callboard.actors.workers.pool import ToolPool
 from callboard.protocol.commands import CancelTool
 from callboard.protocol.events import DeadlinePassed, Event
 from callboard.protocol.ids import RequestId

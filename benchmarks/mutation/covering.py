@@ -23,7 +23,7 @@ from mutation.tree import LAYERS, Tree
 MAX_RECORDED_SECONDS: Final = 15.0
 #: What runs in the processes of tools is not recorded; these are its tests.
 _IN_CHILDREN: Final = {
-    f"actors/worker/{name}.py": "tests/actors/worker/test_process.py::"
+    f"actors/worker/{name}.py": "tests/actors/workers/test_process.py::"
     for name in ("child", "forkserver", "linux", "surroundings")
 }
 #: For the recording itself; the suite takes some minutes.

@@ -11,16 +11,16 @@ import orjson
 import pytest
 from support.probes import Probe, Probed
 
-from callboard.actors.approvals import NobodyToAsk
-from callboard.actors.dispatcher import ToolDispatcher
+from callboard.actors.calls.approvals import NobodyToAsk
+from callboard.actors.calls.dispatcher import ToolDispatcher
 from callboard.actors.kernel import ActorSystem, SimulatedScheduler
-from callboard.actors.llm_manager import StartModel
-from callboard.actors.reply import Reply
+from callboard.actors.models.llm_manager import StartModel
+from callboard.actors.requests.reply import Reply
+from callboard.actors.requests.request_session import Peers, Question, RequestSession
 from callboard.actors.runtime import Runtime
-from callboard.actors.session import Question, RequestSession, Staff
 from callboard.actors.settings import Settings
 from callboard.actors.tools import tool
-from callboard.actors.worker.pool import StartCall, StopCall
+from callboard.actors.workers.pool import StartCall, StopCall
 from callboard.protocol.commands import Finish, Outcome
 from callboard.protocol.content import Message, Text, ToolCall, ToolMessage, UserMessage
 from callboard.protocol.events import (
@@ -59,7 +59,7 @@ def codes(messages: tuple[Message, ...] | list[Message]) -> dict[str, str]:
     return {result.name: orjson.loads(result.content)["code"] if result.is_error else "" for result in results}
 
 
-class House:
+class Tree:
     """A real session and a real dispatcher in virtual time; the model and the pools are played."""
 
     def __init__(self, system: ActorSystem, pool_keeps_deadlines: bool) -> None:
@@ -72,9 +72,9 @@ class House:
         telemetry = Probed(system, "telemetry").ref
         pools = {(isolation, latency): self.pool.ref for isolation in Isolation for latency in Latency}
         make = partial(ToolDispatcher, (short, long), pools, NobodyToAsk(), Policy(), telemetry)
-        staff = Staff(Probed(system, "llm", self._answer).ref, system.spawn(make, "dispatcher"), telemetry)
+        peers = Peers(Probed(system, "llm", self._answer).ref, system.spawn(make, "dispatcher"), telemetry)
         question = Question(TAG, (), UserMessage.of("go"), RequestOptions("p/m"))
-        make_session = partial(RequestSession, question, staff, self._see, self.recorded.extend)
+        make_session = partial(RequestSession, question, peers, self._see, self.recorded.extend)
         system.spawn(make_session, "session")
 
     def _see(self, seen: Any) -> None:
@@ -105,20 +105,20 @@ class House:
 
 @pytest.mark.parametrize("pool_keeps_deadlines", [True, False])
 def test_in_virtual_time_each_call_has_its_own_deadline(simulated: ActorSystem, pool_keeps_deadlines: bool) -> None:
-    house = House(simulated, pool_keeps_deadlines)
-    house.scheduler.run_until_idle(499.0)
+    tree = Tree(simulated, pool_keeps_deadlines)
+    tree.scheduler.run_until_idle(499.0)
     if pool_keeps_deadlines:
-        assert house.at(ToolCallTimedOut, "short") == [10.0]
-        assert not house.pool.of(StopCall)
+        assert tree.at(ToolCallTimedOut, "short") == [10.0]
+        assert not tree.pool.of(StopCall)
     else:  # nobody below the session ends it: the session does, and tells the pool
-        assert house.at(DeadlinePassed) == [10.0 + CALL_BACKSTOP_SECONDS]
-        assert [stop.tag.call_id for stop in house.pool.of(StopCall)] == ["short"]
-    assert not house.at(Finish)
-    house.scheduler.run_until_idle()
-    assert house.at(ToolCallCompleted, "long") == [500.0]
-    assert [seen.outcome for _, seen in house.seen if isinstance(seen, Finish)] == [Outcome.ANSWERED]
-    assert house.at(Finish) == [500.0]
-    assert codes(house.recorded) == {"short": "timed_out", "long": ""}
+        assert tree.at(DeadlinePassed) == [10.0 + CALL_BACKSTOP_SECONDS]
+        assert [stop.tag.call_id for stop in tree.pool.of(StopCall)] == ["short"]
+    assert not tree.at(Finish)
+    tree.scheduler.run_until_idle()
+    assert tree.at(ToolCallCompleted, "long") == [500.0]
+    assert [seen.outcome for _, seen in tree.seen if isinstance(seen, Finish)] == [Outcome.ANSWERED]
+    assert tree.at(Finish) == [500.0]
+    assert codes(tree.recorded) == {"short": "timed_out", "long": ""}
 
 
 async def test_in_real_time_the_long_call_outlives_the_deadline_of_the_short_one() -> None:

@@ -19,9 +19,9 @@ from typing import Any
 import pykka
 import pytest
 
-from callboard.actors.conversation import Conversation
 from callboard.actors.kernel import ActorInfo, NoSuchActor
-from callboard.actors.reply import ModelCallFailed, RequestEnded
+from callboard.actors.requests.conversation import Conversation
+from callboard.actors.requests.reply import ModelCallFailed, RequestEnded
 from callboard.actors.runtime import Runtime
 from callboard.actors.settings import Settings
 from callboard.actors.tools import tool

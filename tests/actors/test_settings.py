@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callboard.actors.parts import Parts, route_for
 from callboard.actors.runtime import Runtime
 from callboard.actors.settings import OFFLINE_MODEL, Settings
+from callboard.actors.wiring import Wiring, route_for
 from callboard.protocol.errors import UsageError
 from callboard.providers.rate_limit import RateLimits
 
@@ -84,7 +84,7 @@ def test_a_key_is_in_no_repr_of_settings_parts_or_runtime() -> None:
         settings,
         runtime,
         vars(runtime),
-        Parts(settings, ()),
+        Wiring(settings, ()),
         route,
         vars(route.provider),
     ):

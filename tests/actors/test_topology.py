@@ -6,16 +6,16 @@ from collections.abc import Callable
 
 import pytest
 
-from callboard.actors.approvals import NobodyToAsk
+from callboard.actors.calls.approvals import NobodyToAsk
 from callboard.actors.kernel import Actor, ActorInfo, ActorSystem, SimulatedScheduler
-from callboard.actors.llm_manager import LlmManager
+from callboard.actors.models.llm_manager import LlmManager
 from callboard.actors.runtime import Runtime
 from callboard.actors.settings import Settings
-from callboard.actors.spans import NoSpans
-from callboard.actors.telemetry import Telemetry
+from callboard.actors.telemetry.spans import NoSpans
+from callboard.actors.telemetry.telemetry import Telemetry
 from callboard.actors.testing.faults import Faults
 from callboard.actors.testing.simulated_world import PlayedModel, World
-from callboard.actors.topology import ROOT_INTENSITY, Plan, build, house_of, pool_id
+from callboard.actors.topology import ROOT_INTENSITY, Plan, build, pool_id, tree_of
 from callboard.protocol.policy import Policy
 from callboard.protocol.testing.scenario import Scenario
 from callboard.protocol.tools import Isolation, Latency
@@ -53,8 +53,8 @@ def test_the_tree_is_as_it_is_drawn(simulated: ActorSystem) -> None:
     assert sorted(children(pools)) == sorted(
         pool_id(isolation, latency) for isolation in Isolation for latency in Latency
     )
-    house = house_of(simulated, 1.0)
-    refs = (house.sessions, house.staff.llm_manager, house.staff.dispatcher, house.staff.telemetry)
+    tree = tree_of(simulated, 1.0)
+    refs = (tree.sessions, tree.peers.llm_manager, tree.peers.dispatcher, tree.peers.telemetry)
     assert [ref.name for ref in refs] == [
         f"root/{name}" for name in ("sessions", "llm_manager", "dispatcher", "telemetry")
     ]

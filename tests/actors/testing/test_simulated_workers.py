@@ -9,7 +9,7 @@ from callboard.actors.kernel import ActorSystem, SimulatedScheduler
 from callboard.actors.testing.faults import Faults, WorkerFate, WorkerFaults
 from callboard.actors.testing.simulated_world import World, simulated_tool
 from callboard.actors.tools import Tool, ToolContext
-from callboard.actors.worker.pool import StartCall, StopCall, ThreadsHeld, ToolPool
+from callboard.actors.workers.pool import StartCall, StopCall, ThreadsHeld, ToolPool
 from callboard.protocol.commands import RunTool
 from callboard.protocol.errors import UsageError
 from callboard.protocol.events import ToolCallEnd, ToolCallFailed

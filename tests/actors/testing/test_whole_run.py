@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from callboard.actors.conversation import Conversation
-from callboard.actors.dispatcher import ToolDispatcher
+from callboard.actors.calls.dispatcher import ToolDispatcher
+from callboard.actors.requests.conversation import Conversation
 from callboard.actors.testing.simulated_run import attempt, token_of
-from callboard.actors.worker import pool as pool_module
-from callboard.actors.worker.call import Call
-from callboard.actors.worker.pool import StartCall, ToolPool
+from callboard.actors.workers import pool as pool_module
+from callboard.actors.workers.call import Call
+from callboard.actors.workers.pool import StartCall, ToolPool
 from callboard.protocol.content import Message
 
 record, start, start_call, outcome = (

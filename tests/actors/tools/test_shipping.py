@@ -9,7 +9,7 @@ from dataclasses import KW_ONLY, dataclass, field
 import pytest
 
 from callboard.actors.tools import tool
-from callboard.actors.worker.stage import ToolStage
+from callboard.actors.workers.stage import ToolStage
 from callboard.protocol.errors import UsageError
 from callboard.protocol.events import ToolCallCompleted
 

@@ -1,0 +1,1 @@
+"""The model side: the actor that makes all model calls, and one model call."""

@@ -1,0 +1,1 @@
+"""Counts, times, log records and spans of what runs."""

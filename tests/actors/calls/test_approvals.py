@@ -1,0 +1,206 @@
+"""Who is asked, and that a broken or slow answer costs nobody else anything."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from callboard.actors.calls.approvals import ApprovalCallback, CallbackApprover, NobodyToAsk, Verdict
+from callboard.protocol.commands import AskApproval
+from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
+from callboard.protocol.tools import Risk
+
+Until = Callable[[Callable[[], bool]], None]
+Make = Callable[[ApprovalCallback], CallbackApprover]
+
+
+def question(call_id: str = "c") -> AskApproval:
+    tag = Tag(RequestId("r"), MessageId("m"), 1, CallId(call_id))
+    return AskApproval(tag, ToolName("write"), "{}", Risk.WRITE)
+
+
+class Verdicts:
+    """Takes verdicts from any thread."""
+
+    def __init__(self) -> None:
+        self._queue: queue.Queue[Verdict] = queue.Queue()
+
+    def __call__(self, verdict: Verdict) -> None:
+        self._queue.put(verdict)
+
+    def next(self) -> Verdict:
+        return self._queue.get(timeout=5)
+
+    @property
+    def none(self) -> bool:
+        return self._queue.empty()
+
+
+@pytest.fixture
+def make() -> Iterator[Make]:
+    made: list[CallbackApprover] = []
+
+    def make(callback: ApprovalCallback) -> CallbackApprover:
+        made.append(CallbackApprover(callback))
+        return made[-1]
+
+    yield make
+    for approver in made:
+        approver.close()
+        approver.close()
+
+
+async def async_yes(asked: AskApproval) -> bool:
+    return True
+
+
+class AsyncObject:
+    async def __call__(self, asked: AskApproval) -> bool:
+        return True
+
+
+def truthy(asked: AskApproval) -> Any:
+    return "yes, I suppose"
+
+
+@pytest.mark.parametrize(
+    ("callback", "granted"),
+    [
+        (lambda asked: True, True),
+        (lambda asked: False, False),
+        (async_yes, True),
+        (AsyncObject(), True),
+        (truthy, False),
+        (lambda asked: None, False),
+    ],
+)
+def test_only_true_allows(make: Make, callback: Any, granted: bool) -> None:
+    verdicts = Verdicts()
+    make(callback).ask(question(), verdicts)
+    assert verdicts.next() == Verdict(question().tag, granted, "approver")
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), SystemExit(1), KeyboardInterrupt(), asyncio.CancelledError()])
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_callback_that_raises_means_no_and_the_next_is_asked(
+    make: Make, error: BaseException, is_async: bool
+) -> None:
+    def raises(asked: AskApproval) -> bool:
+        if asked.tag.call_id == "bad":
+            raise error
+        return True
+
+    async def raises_later(asked: AskApproval) -> bool:
+        return raises(asked)
+
+    verdicts = Verdicts()
+    approver = make(raises_later if is_async else raises)
+    approver.ask(question("bad"), verdicts)
+    verdict = verdicts.next()
+    assert not verdict.granted
+    assert type(error).__name__ in verdict.reason
+    approver.ask(question("good"), verdicts)
+    assert verdicts.next().granted
+
+
+def test_slow_answers_do_not_hold_up_each_other(make: Make) -> None:
+    released = threading.Event()
+
+    def slow(asked: AskApproval) -> bool:
+        return asked.tag.call_id == "quick" or released.wait(10)
+
+    verdicts = Verdicts()
+    approver = make(slow)
+    for number in range(100):  # more than any pool of threads holds
+        approver.ask(question(f"slow-{number}"), verdicts)
+    approver.ask(question("quick"), verdicts)
+    assert verdicts.next().tag.call_id == "quick"
+    released.set()
+    assert all(verdicts.next().granted for _ in range(100))
+
+
+def test_a_withdrawn_question_gets_no_verdict(make: Make) -> None:
+    asked, ended = threading.Event(), threading.Event()
+
+    async def wait(question: AskApproval) -> bool:
+        asked.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+        return True
+
+    verdicts = Verdicts()
+    approver = make(wait)
+    approver.ask(question(), verdicts)
+    assert asked.wait(5)
+    approver.withdraw(question().tag)
+    approver.withdraw(question("never asked").tag)
+    assert ended.wait(5)
+    assert verdicts.none
+
+
+def test_a_question_asked_again_while_it_waits_is_put_once(make: Make) -> None:
+    calls: list[AskApproval] = []
+    go = threading.Event()
+
+    def once(asked: AskApproval) -> bool:
+        calls.append(asked)
+        return go.wait(5)
+
+    verdicts = Verdicts()
+    approver = make(once)
+    approver.ask(question(), verdicts)
+    approver.ask(question(), verdicts)
+    go.set()
+    assert verdicts.next().granted
+    assert len(calls) == 1
+
+
+def test_closing_withdraws_what_is_open_and_ends_the_thread(make: Make, until: Until) -> None:
+    asked = threading.Event()
+
+    async def wait(question: AskApproval) -> bool:
+        asked.set()
+        await asyncio.Event().wait()
+        return True
+
+    verdicts = Verdicts()
+    approver = make(wait)
+    approver.ask(question(), verdicts)
+    assert asked.wait(5)
+    approver.close()
+    assert not approver._thread.is_alive()
+    assert verdicts.none
+    approver.withdraw(question().tag)
+    approver.ask(question("late"), verdicts)
+    assert verdicts.next() == Verdict(question("late").tag, False, "approver", "the runtime is stopping")
+
+
+def test_threads_of_sync_callbacks_do_not_keep_the_process(make: Make, until: Until) -> None:
+    asked, go = threading.Event(), threading.Event()
+
+    def hang(question: AskApproval) -> bool:
+        asked.set()
+        return go.wait(10)
+
+    make(hang).ask(question(), Verdicts())
+    assert asked.wait(5)
+    assert all(thread.daemon for thread in threading.enumerate() if thread.name.startswith("callboard-approval"))
+    go.set()
+
+
+def test_nobody_to_ask() -> None:
+    verdicts = Verdicts()
+    nobody = NobodyToAsk()
+    nobody.ask(question(), verdicts)
+    verdict = verdicts.next()
+    assert (verdict.granted, verdict.by) == (False, "policy")
+    assert "write needs approval" in verdict.reason
+    nobody.withdraw(question().tag)
+    nobody.close()

@@ -1,0 +1,87 @@
+"""Code search as the runtime gives it: fresh, by meaning where an embedding API is set, and never without an answer."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from callboard.actors import Runtime, Settings
+from callboard.actors.index.rag import CodeSearch
+from callboard.actors.testing.wire_double import RawAnswer
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from support.shared_double import shared_double
+
+CODE = '''
+def red():
+    """Paints the fence."""
+
+def green():
+    """Paints the fence."""
+'''
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    (tmp_path / "paint.py").write_text(CODE)
+    return tmp_path
+
+
+def search(runtime: Runtime) -> CodeSearch:
+    found = runtime._parts.code.search
+    assert found is not None
+    return found
+
+
+def vectors(count: int) -> Iterator[RawAnswer]:
+    """Whatever is asked, the query is like `green`: the answers give text after text the same directions."""
+    document = {"data": [{"index": n, "embedding": [1.0, float(n)]} for n in range(count)]}
+    yield RawAnswer(document)
+
+
+def test_a_changed_file_is_found_as_it_is_now(workspace: Path) -> None:
+    async def change_and_search() -> str:
+        async with Runtime(Settings(model="offline/x", workspace=workspace)) as runtime:
+            await runtime.refresh_index()
+            (workspace / "paint.py").write_text(CODE.replace("green", "violet"))
+            await runtime.refresh_index()
+            found = await search(runtime).search("violet", 2_000)
+            return "".join(item.snippet for item in found.context)
+
+    assert "def violet" in asyncio.run(change_and_search())
+
+
+def test_the_embedding_api_is_asked_with_its_key(workspace: Path) -> None:
+    async def ask(base_url: str) -> int:
+        settings = Settings(
+            model="openai-compatible/m", base_url="http://127.0.0.1:1/v1", api_key="secret-key", workspace=workspace,
+            embedding_model="openai-compatible/small", embedding_base_url=base_url,
+        )  # fmt: skip
+        async with Runtime(settings) as runtime:
+            await runtime.refresh_index()
+            return len((await search(runtime).search("paints the fence", 2_000)).context)
+
+    with shared_double([*vectors(1), *vectors(2)]) as server:
+        assert asyncio.run(ask(server.base_url())) > 0
+        traffic = server.traffic()
+    assert traffic.bodies[0]["model"] == "small"
+    assert traffic.requests[0].headers["authorization"] == "Bearer secret-key"
+
+
+def test_a_failing_embedding_api_leaves_the_lexical_order(workspace: Path) -> None:
+    async def ask(base_url: str) -> list[str]:
+        settings = Settings(
+            model="offline/x", workspace=workspace,
+            embedding_model="openai-compatible/small", embedding_base_url=base_url,
+        )  # fmt: skip
+        async with Runtime(settings) as runtime:
+            await runtime.refresh_index()
+            return [item.name for item in (await search(runtime).search("green", 2_000)).context]
+
+    with shared_double([RawAnswer({"error": {"message": "down"}}, 500)] * 4) as server:
+        assert "green" in "".join(asyncio.run(ask(server.base_url())))

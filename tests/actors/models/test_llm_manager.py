@@ -1,0 +1,413 @@
+"""The LLM manager in virtual time: retries, fallbacks, limits, and what becomes of streams when somebody goes away."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from support.probes import Probe, Probed
+
+from callboard.actors.kernel import ActorSystem, Backoff, ChildSpec, Ref, SimulatedScheduler, Supervisor, Timer
+from callboard.actors.models.llm_manager import LlmManager, Route, StartModel, _AttemptEnded, _TellAgain, text_length
+from callboard.actors.models.model_stream import Attempt, Emit, End
+from callboard.protocol.commands import CallModel, StopModel
+from callboard.protocol.content import (
+    AssistantMessage,
+    Message,
+    SystemMessage,
+    Text,
+    ToolCall,
+    ToolMessage,
+    UserMessage,
+)
+from callboard.protocol.errors import ErrorKind, UsageError
+from callboard.protocol.events import ModelFailed, ModelResponded, ModelStreamed
+from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
+from callboard.protocol.model import ModelRequest, ModelResponse, Usage
+from callboard.protocol.stream import Error, Restarted, TextDelta
+from callboard.providers.adapter import Provider
+from callboard.providers.errors import make_error
+from callboard.providers.rate_limit import RateLimiter
+from callboard.providers.response_builder import ResponseBuilder
+from callboard.providers.retry import RetryPolicy
+from callboard.providers.scripted import Scripted, ScriptedTurn, TimedBatch
+
+TAG = Tag(RequestId("r"), MessageId("m"), 1)
+DEADLINE = 100.0
+
+
+class PlayedDriver:
+    """Plays scripted providers on the virtual clock; `started` and `cancelled` count attempts."""
+
+    def __init__(self, scheduler: SimulatedScheduler) -> None:
+        self._scheduler = scheduler
+        self.started: list[tuple[str, float]] = []
+        self.cancelled = 0
+
+    def start(self, provider: Provider, request: ModelRequest, emit: Emit, end: End) -> Attempt:
+        assert isinstance(provider, Scripted)
+        self.started.append((f"{provider.name}/{request.model}", self._scheduler.now()))
+        return Played(self, self._scheduler, provider.turn_for(request).batches(), emit, end)
+
+
+class Played:
+    def __init__(
+        self,
+        driver: PlayedDriver,
+        scheduler: SimulatedScheduler,
+        batches: Iterable[TimedBatch],
+        emit: Emit,
+        end: End,
+    ) -> None:
+        self._driver, self._scheduler, self._emit, self._end = driver, scheduler, emit, end
+        self._left = list(batches)
+        self._builder = ResponseBuilder()
+        self._timer: Timer | None = None
+        self._next()
+
+    def cancel(self) -> None:
+        self._driver.cancelled += 1
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _next(self) -> None:
+        batch = self._left.pop(0)
+        self._timer = self._scheduler.call_at(self._scheduler.now() + batch.delay_seconds, partial(self._play, batch))
+
+    def _play(self, batch: TimedBatch) -> None:
+        events = list(batch.events)
+        self._builder.feed(events)
+        self._emit(events)
+        if self._left:
+            self._next()
+        else:
+            self._end(self._builder.response())
+
+
+class Desk:
+    """An LLM manager under a supervisor, one session, and the providers it may ask."""
+
+    def __init__(
+        self, system: ActorSystem, *providers: Scripted, limiter: RateLimiter | None = None, capacity: int = 1_000
+    ) -> None:
+        assert isinstance(system.scheduler, SimulatedScheduler)
+        self.system, self.scheduler = system, system.scheduler
+        self.driver = PlayedDriver(self.scheduler)
+        self.session = Probed(system, "session")
+        routes = [Route(provider, f"model-{at}", limiter) for at, provider in enumerate(providers)]
+
+        def routes_of(model: str) -> list[Route]:
+            if model != "scripted/model":
+                raise UsageError(f"no such model: {model}")
+            return routes
+
+        def make() -> LlmManager:
+            return LlmManager(routes_of, self.driver, RetryPolicy(chance=lambda: 1.0), lambda model, response: 0.5)
+
+        self.root = system.spawn(lambda: Supervisor([ChildSpec("llm", make)], chance=lambda: 0.0), "root")
+        self.scheduler.run_until_idle()
+
+    @property
+    def ref(self) -> Ref:
+        return self.system.ref("root/llm")
+
+    def ask(self, model: str = "scripted/model", tag: Tag = TAG, reply_to: Ref | None = None) -> None:
+        request = ModelRequest(model, (UserMessage.of("x" * 400),))
+        call = CallModel(tag, request, DEADLINE)
+        self.ref.tell_control(StartModel(call, reply_to or self.session.ref))
+
+    def run(self, until_seconds: float | None = None) -> None:
+        self.scheduler.run_until_idle(until_seconds)
+
+    def told(self) -> list[str]:
+        """What the session was told, in short: its text so far, restarts, the end."""
+        said = []
+        for message in self.session.heard:
+            if isinstance(message, ModelStreamed):
+                for event in message.events:
+                    if isinstance(event, TextDelta):
+                        said.append(event.text)
+                    elif isinstance(event, Restarted):
+                        said.append("<restarted>")
+            else:
+                said.append(type(message).__name__)
+        return said
+
+
+def failing(kind: ErrorKind, *, times: int = 1, retry_after: float | None = None, text: str = "") -> list[ScriptedTurn]:
+    error = Error(kind, f"it was {kind}", make_error(kind, "").retryable, retry_after)
+    return [ScriptedTurn(text, error=error, chunk_chars=4)] * times
+
+
+def test_an_answer_comes_with_its_cost_and_in_order(simulated: ActorSystem) -> None:
+    desk = Desk(simulated, Scripted([ScriptedTurn("hello you", chunk_chars=3, delay_seconds=1.0)]))
+    desk.ask()
+    desk.run()
+    assert desk.told() == ["hel", "lo ", "you", "ModelResponded"]
+    (responded,) = desk.session.of(ModelResponded)
+    assert (responded.cost, responded.response.text) == (0.5, "hello you")
+    assert desk.driver.started == [("scripted/model-0", 0.0)]
+
+
+def test_a_passing_failure_is_tried_again_with_growing_pauses(simulated: ActorSystem) -> None:
+    desk = Desk(simulated, Scripted([*failing(ErrorKind.SERVER, times=3), ScriptedTurn("at last")]))
+    desk.ask()
+    desk.run()
+    assert desk.told()[-2:] == ["at last", "ModelResponded"]
+    times = [at for _, at in desk.driver.started]
+    pauses = [later - earlier for earlier, later in pairwise(times)]
+    assert pauses == sorted(pauses)
+    assert pauses[0] > 0
+
+
+def test_the_pause_is_at_least_what_the_provider_asks_for(simulated: ActorSystem) -> None:
+    desk = Desk(simulated, Scripted([*failing(ErrorKind.RATE_LIMITED, retry_after=20.0), ScriptedTurn("ok")]))
+    desk.ask()
+    desk.run()
+    (_, first), (_, second) = desk.driver.started
+    assert 20.0 <= second - first <= 22.0
+
+
+def test_what_was_emitted_before_a_failure_is_taken_back_before_the_next_try(simulated: ActorSystem) -> None:
+    desk = Desk(simulated, Scripted([*failing(ErrorKind.CONNECTION, text="half an"), ScriptedTurn("whole")]))
+    desk.ask()
+    desk.run()
+    assert desk.told() == ["half", " an", "<restarted>", "whole", "ModelResponded"]
+
+
+@pytest.mark.parametrize("kind", [ErrorKind.AUTHENTICATION, ErrorKind.INVALID_REQUEST, ErrorKind.CONTEXT_LENGTH])
+def test_what_trying_again_cannot_cure_fails_at_once(simulated: ActorSystem, kind: ErrorKind) -> None:
+    desk = Desk(simulated, Scripted(failing(kind)), Scripted(["never asked"], name="fallback"))
+    desk.ask()
+    desk.run()
+    (failed,) = desk.session.of(ModelFailed)
+    assert failed.error.kind is kind
+    assert len(desk.driver.started) == 1
+
+
+def test_a_fallback_is_asked_when_the_first_stays_down(simulated: ActorSystem) -> None:
+    desk = Desk(simulated, Scripted(failing(ErrorKind.OVERLOADED, times=4)), Scripted(["from the other"], name="other"))
+    desk.ask()
+    desk.run()
+    assert [name for name, _ in desk.driver.started] == ["scripted/model-0"] * 4 + ["other/model-1"]
+    assert desk.told()[-2:] == ["from the other", "ModelResponded"]
+
+
+#: Where another model would fail for the same reason, or the user must be told of it.
+NO_FALLBACK = {
+    ErrorKind.AUTHENTICATION,
+    ErrorKind.PERMISSION,
+    ErrorKind.INVALID_REQUEST,
+    ErrorKind.CONTEXT_LENGTH,
+    ErrorKind.REQUEST_TOO_LARGE,
+    ErrorKind.TOOLS_UNSUPPORTED,
+    ErrorKind.CONTENT_FILTER,
+    ErrorKind.MALFORMED,
+    ErrorKind.MALFORMED_TOOL_CALL,
+    ErrorKind.CANCELLED,
+    ErrorKind.OTHER,
+}
+
+
+@pytest.mark.parametrize("kind", ErrorKind)
+def test_at_which_errors_the_next_route_is_asked(simulated: ActorSystem, kind: ErrorKind) -> None:
+    desk = Desk(simulated, Scripted(failing(kind, times=4)), Scripted(["from the other"], name="other"))
+    desk.ask()
+    desk.run()
+    asked_the_other = desk.driver.started[-1][0] == "other/model-1"
+    assert asked_the_other == (kind not in NO_FALLBACK)
+
+
+def test_when_all_routes_fail_the_last_error_is_told(simulated: ActorSystem) -> None:
+    desk = Desk(simulated, *(Scripted(failing(ErrorKind.SERVER, times=4), name=name) for name in ("a", "b")))
+    desk.ask()
+    desk.run()
+    assert len(desk.driver.started) == 8
+    assert [type(message).__name__ for message in desk.session.heard if not isinstance(message, ModelStreamed)] == [
+        "ModelFailed"
+    ]
+
+
+def test_no_retry_that_could_not_be_in_time(simulated: ActorSystem) -> None:
+    desk = Desk(simulated, Scripted(failing(ErrorKind.RATE_LIMITED, retry_after=59.0, times=9)))
+    desk.ask()
+    desk.run()
+    assert desk.scheduler.now() < DEADLINE
+    assert len(desk.driver.started) == 2
+    assert desk.told()[-1] == "ModelFailed"
+
+
+def test_an_unknown_model_is_refused(simulated: ActorSystem) -> None:
+    desk = Desk(simulated, Scripted(["never"]))
+    desk.ask("scripted/other")
+    desk.run()
+    (failed,) = desk.session.of(ModelFailed)
+    assert failed.error.kind is ErrorKind.INVALID_REQUEST
+    assert "no such model" in failed.error.message
+
+
+def test_a_rate_limit_makes_calls_wait_their_turn(simulated: ActorSystem) -> None:
+    limiter = RateLimiter(simulated.scheduler.now, requests_per_minute=2.0)
+    desk = Desk(simulated, Scripted(["one", "two", "three"]), limiter=limiter)
+    for step in (1, 2, 3):
+        desk.ask(tag=TAG.at_step(step))
+    desk.run()
+    assert [at for _, at in desk.driver.started] == [0.0, 0.0, pytest.approx(30.0)]
+    assert len(desk.session.of(ModelResponded)) == 3
+
+
+def test_a_rate_limit_beyond_the_deadline_fails_at_once(simulated: ActorSystem) -> None:
+    limiter = RateLimiter(simulated.scheduler.now, requests_per_minute=0.1)
+    desk = Desk(simulated, Scripted(["one", "two"]), limiter=limiter)
+    desk.ask()
+    desk.ask(tag=TAG.at_step(2))
+    desk.run(0.0)
+    (failed,) = desk.session.of(ModelFailed)
+    assert failed.error.kind is ErrorKind.RATE_LIMITED
+    assert failed.error.retry_after == pytest.approx(600.0)
+
+
+def test_tokens_are_guessed_before_and_settled_after(simulated: ActorSystem) -> None:
+    limiter = RateLimiter(simulated.scheduler.now, tokens_per_minute=1_000.0)
+    used = ScriptedTurn("one", usage=Usage(1_000, 500))
+    desk = Desk(simulated, Scripted([used, "two"]), limiter=limiter)
+    desk.ask()
+    desk.run()
+    desk.ask(tag=TAG.at_step(2))
+    desk.run()
+    assert desk.driver.started[1][1] == pytest.approx(36.0), "500 tokens in debt and 100 more to take"
+
+
+def test_stopping_a_call_ends_its_stream_and_nothing_more_comes(simulated: ActorSystem) -> None:
+    desk = Desk(simulated, Scripted([ScriptedTurn("hello you", chunk_chars=3, delay_seconds=1.0)]))
+    desk.ask()
+    desk.run(1.5)
+    heard = len(desk.session.heard)
+    desk.ref.tell_control(StopModel(TAG))
+    desk.ref.tell_control(StopModel(TAG))
+    desk.run()
+    assert desk.driver.cancelled == 1
+    assert len(desk.session.heard) == heard
+
+
+def test_stopping_a_call_that_waits_for_its_next_try(simulated: ActorSystem) -> None:
+    desk = Desk(simulated, Scripted([*failing(ErrorKind.SERVER, retry_after=30.0), "never"]))
+    desk.ask()
+    desk.run(5.0)
+    desk.ref.tell_control(StopModel(TAG))
+    desk.run()
+    assert len(desk.driver.started) == 1
+    assert desk.scheduler.now() < 30.0
+
+
+def test_a_call_sent_twice_replaces_the_first(simulated: ActorSystem) -> None:
+    desk = Desk(simulated, Scripted([ScriptedTurn("one", first_delay_seconds=5.0), "two"]))
+    desk.ask()
+    desk.run(1.0)
+    desk.ask()
+    desk.run()
+    assert desk.driver.cancelled == 1
+    assert desk.told() == ["two", "ModelResponded"]
+
+
+def test_the_end_of_an_attempt_given_up_is_a_dead_letter(simulated: ActorSystem) -> None:
+    """A driver that ends its first attempt twice, the second time while another is running."""
+    slow = ScriptedTurn("the real answer", first_delay_seconds=5.0)
+    desk = Desk(simulated, Scripted([*failing(ErrorKind.SERVER), slow]))
+    desk.ask()
+    desk.run(2.0)
+    assert len(desk.driver.started) == 2
+    desk.ref.tell_control(_AttemptEnded(TAG, 1, ModelResponse((Text("an old answer"),))))
+    desk.run()
+    (responded,) = desk.session.of(ModelResponded)
+    assert responded.response.text == "the real answer"
+    assert [letter.note for letter in simulated.dead_letters.list()] == ["the attempt was given up before"]
+
+
+def test_a_crash_ends_all_streams_and_the_next_incarnation_serves(simulated: ActorSystem) -> None:
+    desk = Desk(simulated, Scripted([ScriptedTurn("one", first_delay_seconds=5.0)] * 2 + ["three"]))
+    desk.ask()
+    desk.ask(tag=TAG.at_step(2))
+    desk.run(1.0)
+    desk.ref.tell_control("nobody understands this")
+    desk.run(2.0)
+    assert desk.driver.cancelled == 2, "no stream goes on that nobody waits for"
+    desk.ask(tag=TAG.at_step(3))
+    desk.run()
+    assert desk.told() == ["three", "ModelResponded"]
+
+
+def test_a_session_whose_mailbox_is_full_costs_nobody_else(simulated: ActorSystem) -> None:
+    desk = Desk(simulated, Scripted(["a"]))
+    heard: list[Any] = []
+    crowded = simulated.spawn(lambda: Probe(heard), "crowded", capacity=1)
+    desk.run(0.0)
+    crowded.tell("full")
+    desk.ref.tell_control(_TellAgain(crowded, ModelResponded(TAG, 0.0, ModelResponse())))
+    while not simulated.statistics().refused:
+        assert desk.scheduler.step(), "the manager was never turned away"
+        if heard == ["full"] and not simulated.statistics().refused:
+            heard.clear()
+            crowded.tell("full")
+    desk.run()
+    assert type(heard[-1]) is ModelResponded
+    assert simulated.statistics().restarts == 0
+
+
+def test_text_length_counts_what_becomes_tokens() -> None:
+    call = ToolCall(CallId("c"), ToolName("t"), '{"x":1}')
+    messages: list[Message] = [SystemMessage("12345"), UserMessage.of("123"), AssistantMessage((Text("1234"), call))]
+    assert [text_length(message) for message in messages] == [5, 3, 11]
+    assert text_length(ToolMessage(CallId("c"), ToolName("t"), "12")) == 2
+
+
+@pytest.fixture
+def cut_off(simulated: ActorSystem) -> Desk:
+    """The first attempt has said "half" and failed. That this is void cannot be told for a while: the session starts
+    again after a crash, which takes ten seconds, and its mailbox is full."""
+    error = Error(ErrorKind.CONNECTION, "cut", retryable=True)
+    first = ScriptedTurn("half", error=error, delay_seconds=0.1)
+    desk = Desk(simulated, Scripted([first, ScriptedTurn("whole", delay_seconds=1.0)]))
+    pause = Backoff(initial_seconds=10.0, maximum_seconds=10.0, jitter=0.0)
+    spec = ChildSpec("session", lambda: Probe(desk.session.heard, _crash), backoff=pause, capacity=5)
+    simulated.spawn(lambda: Supervisor([spec], chance=lambda: 0.0), "crowded")
+    desk.run(0.0)
+    session = simulated.ref("crowded/session")
+    desk.ask(reply_to=session)
+    while not any(error in message.events for message in desk.session.of(ModelStreamed)):
+        assert desk.scheduler.step()
+    for _ in range(2):  # after the first crash, an actor starts again at once
+        session.tell("crash")
+        desk.run(desk.scheduler.now())
+    for _ in range(5):
+        session.tell("in the way")
+    return desk
+
+
+def _crash(probe: Probe, message: Any) -> None:
+    if message == "crash":
+        raise RuntimeError("struck")
+
+
+def test_no_attempt_begins_before_the_session_knows_that_the_last_one_is_void(
+    simulated: ActorSystem, cut_off: Desk
+) -> None:
+    cut_off.run(9.0)
+    assert simulated.statistics().refused > 1, "it was tried, and will be tried again"
+    assert len(cut_off.driver.started) == 1
+    cut_off.run()
+    assert [what for what in cut_off.told() if what != "str"] == ["half", "<restarted>", "whole", "ModelResponded"]
+    assert len(cut_off.driver.started) == 2
+    assert cut_off.driver.started[1][1] >= 10.0
+    assert simulated.statistics().restarts == 2, "of the session, none of the manager"
+
+
+def test_a_call_is_stopped_also_while_its_restart_cannot_be_told(cut_off: Desk) -> None:
+    cut_off.run(9.0)
+    cut_off.ref.tell_control(StopModel(TAG))
+    cut_off.run()
+    assert [what for what in cut_off.told() if what != "str"] == ["half"]
+    assert len(cut_off.driver.started) == 1

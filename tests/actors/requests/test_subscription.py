@@ -1,0 +1,225 @@
+"""From the loop thread to whoever asked: answers, streams, and consumers that are slow, leave or are gone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from callboard.actors.kernel import Down, ExitReason
+from callboard.actors.requests import subscription
+from callboard.actors.requests.conversation import Conversation
+from callboard.actors.requests.reply import ModelCallFailed, Reply, RequestEnded
+from callboard.actors.requests.subscription import Answer, Stream
+from callboard.protocol.commands import Finish, Note, Outcome
+from callboard.protocol.content import AssistantMessage, Text, UserMessage
+from callboard.protocol.errors import ErrorKind, RuntimeFailure, UsageError
+from callboard.protocol.events import ModelFailed, ModelStreamed, ToolCallStarted
+from callboard.protocol.ids import CallId, MessageId, RequestId, Tag
+from callboard.protocol.model import Usage
+from callboard.protocol.stream import Error, TextDelta
+
+TAG = Tag(RequestId("r"), MessageId("m"))
+
+
+def finish(outcome: Outcome = Outcome.ANSWERED, reason: str = "") -> Finish:
+    return Finish(TAG, outcome, "the text", Usage(1, 2), 0.5, 1, reason)
+
+
+def end(seen: Answer | Stream, finish: Finish | None = None, error: BaseException | None = None) -> bool:
+    """The end of a session: its Finish, if it came to that, and then its exit."""
+    if finish is not None:
+        seen(finish)
+    nobody: Any = None
+    answer = seen.answer if isinstance(seen, Stream) else seen
+    return answer.session_ended(Down(nobody, ExitReason.CRASHED if error else ExitReason.NORMAL, error))
+
+
+def delta(text: str) -> ModelStreamed:
+    return ModelStreamed(TAG.at_step(1), 0.0, (TextDelta(text),))
+
+
+@pytest.fixture
+def answer() -> Answer:
+    conversation = Conversation()
+    conversation.take()
+    return Answer(conversation)
+
+
+class Cancels:
+    def __init__(self) -> None:
+        self.reasons: list[str] = []
+
+    def __call__(self, request_id: str, reason: str) -> bool:
+        assert request_id == "r"
+        self.reasons.append(reason)
+        return True
+
+
+# -- Conversation
+
+
+def test_a_conversation_has_one_request_at_a_time() -> None:
+    conversation = Conversation()
+    conversation.take()
+    with pytest.raises(UsageError, match="has a request running"):
+        conversation.take()
+    conversation.release()
+    conversation.take()
+
+
+def test_a_conversation_takes_whole_steps() -> None:
+    said = UserMessage.of("hello")
+    conversation = Conversation((said,))
+    before = conversation.messages
+    conversation.record((AssistantMessage((Text("hi"),)),))
+    assert before == (said,)
+    assert len(conversation.messages) == 2
+
+
+# -- Answer
+
+
+def test_an_answer_holds_what_was_recorded(answer: Answer) -> None:
+    question, said = UserMessage.of("?"), AssistantMessage((Text("!"),))
+    answer.record((question, said))
+    end(answer, finish())
+    reply = answer.future.result(0)
+    assert reply == Reply("the text", Usage(1, 2), RequestId("r"), Outcome.ANSWERED, 1, 0.5, (question, said))
+    assert answer.conversation.messages == (question, said)
+    answer.conversation.take()
+
+
+@pytest.mark.parametrize("outcome", [each for each in Outcome if each is not Outcome.ANSWERED])
+def test_any_other_outcome_raises_with_its_reason_and_its_reply(answer: Answer, outcome: Outcome) -> None:
+    end(answer, finish(outcome, "because of this"))
+    with pytest.raises(RequestEnded, match="because of this") as caught:
+        answer.future.result(0)
+    assert caught.value.reply.outcome is outcome
+
+
+def test_a_failed_model_raises_its_error(answer: Answer) -> None:
+    answer(ModelFailed(TAG, 0.0, Error(ErrorKind.RATE_LIMITED, "slow down", True, 3.0, status=429)))
+    end(answer, finish(Outcome.FAILED, "rate_limited: slow down"))
+    with pytest.raises(ModelCallFailed, match="slow down") as caught:
+        answer.future.result(0)
+    assert (caught.value.status, caught.value.retry_after_seconds, caught.value.retryable) == (429, 3.0, True)
+
+
+@pytest.mark.parametrize(
+    ("error", "words"), [(None, "the runtime was stopped"), (ValueError("boom"), "its session was lost: ValueError")]
+)
+def test_a_lost_session_is_told_and_frees_the_conversation(
+    answer: Answer, error: BaseException | None, words: str
+) -> None:
+    assert end(answer, error=error)
+    with pytest.raises(RuntimeFailure, match=words):
+        answer.future.result(0)
+    answer.conversation.take()
+
+
+def test_nobody_is_told_before_the_session_has_ended(answer: Answer) -> None:
+    """Whoever asks again at once may use the same request id and conversation."""
+    answer(finish())
+    assert not answer.future.done()
+    with pytest.raises(UsageError):
+        answer.conversation.take()
+    assert not end(answer)
+    assert answer.future.result(0).text == "the text"
+
+
+def test_a_waiter_that_goes_away_does_not_settle_it(answer: Answer) -> None:
+    async def main() -> None:
+        waiting = asyncio.ensure_future(asyncio.wrap_future(answer.future))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.wait({waiting})
+
+    asyncio.run(main())
+    end(answer, finish())
+    assert answer.future.result(0).text == "the text"
+
+
+# -- Stream
+
+
+async def test_a_stream_gives_what_happened_in_order_and_the_reply_last(answer: Answer) -> None:
+    stream = Stream(answer, Cancels(), RequestId("r"))
+    call = ToolCallStarted(TAG.at_step(1).for_call(CallId("c")), 0.0)
+    for seen in (delta("a"), delta("b"), call, Note(TAG, "note")):
+        stream(seen)
+    end(stream, finish())
+    items = [item async for item in stream]
+    assert items[:4] == [TextDelta("a"), TextDelta("b"), call, Note(TAG, "note")]
+    assert isinstance(items[4], Reply)
+
+
+async def test_a_stream_raises_what_an_ask_would_after_what_came_before(answer: Answer) -> None:
+    stream = Stream(answer, Cancels(), RequestId("r"))
+    stream(delta("a"))
+    end(stream, finish(Outcome.TIMED_OUT, "too late"))
+    seen: list[Any] = []
+
+    async def read() -> None:
+        async for item in stream:
+            seen.append(item)
+
+    with pytest.raises(RequestEnded, match="too late"):
+        await read()
+    assert seen == [TextDelta("a")]
+
+
+async def test_a_consumer_that_leaves_cancels_the_request_once(answer: Answer) -> None:
+    cancels = Cancels()
+    stream = Stream(answer, cancels, RequestId("r"))
+    stream(delta("a"))
+    iterator = aiter(stream)
+    assert await anext(iterator) == TextDelta("a")
+    await iterator.aclose()  # type: ignore[attr-defined]
+    stream(delta("b"))
+    assert cancels.reasons == ["its reader has left"]
+
+
+async def test_a_consumer_that_reads_to_the_end_cancels_nothing(answer: Answer) -> None:
+    cancels = Cancels()
+    stream = Stream(answer, cancels, RequestId("r"))
+    end(stream, finish())
+    assert len([item async for item in stream]) == 1
+    assert not cancels.reasons
+
+
+async def test_a_consumer_that_reads_too_slowly_loses_the_request_not_the_memory(
+    answer: Answer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subscription, "MAX_UNREAD_EVENTS", 10)
+    cancels = Cancels()
+    stream = Stream(answer, cancels, RequestId("r"))
+    for number in range(30):
+        stream(delta(str(number)))
+    assert cancels.reasons == ["10 of its events are unread"]
+    end(stream, finish(Outcome.CANCELLED, cancels.reasons[0]))
+
+    async def read() -> None:
+        async for _ in stream:
+            pass
+
+    with pytest.raises(RequestEnded, match="unread"):
+        await read()
+
+
+def test_a_consumer_whose_loop_is_closed_cancels_the_request_once(
+    answer: Answer, until: Callable[[Callable[[], bool]], None]
+) -> None:
+    cancels = Cancels()
+
+    async def open_stream() -> Stream:
+        return Stream(answer, cancels, RequestId("r"))
+
+    stream = asyncio.run(open_stream())
+    stream(delta("a"))
+    stream(delta("b"))
+    assert cancels.reasons == ["the event loop of its reader is closed"]
+    end(stream, finish(Outcome.CANCELLED, "gone"))
+    assert answer.future.done()

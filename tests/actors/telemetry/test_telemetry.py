@@ -1,0 +1,283 @@
+"""What is logged, counted and traced: correlation on everything, content on nothing, and a fault here is nobody's."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from callboard.actors.calls.dispatcher import ToolRestored, ToolWithdrawn
+from callboard.actors.kernel import ActorSystem, Ref, SimulatedScheduler
+from callboard.actors.runtime import Runtime
+from callboard.actors.settings import Settings
+from callboard.actors.telemetry.metrics import Metrics
+from callboard.actors.telemetry.spans import NoSpans, OpenTelemetrySpans, Spans
+from callboard.actors.telemetry.telemetry import CommandIssued, ReadMetrics, RequestLost, Telemetry
+from callboard.actors.tools import tool
+from callboard.protocol.commands import CallModel, Finish, Outcome, RunTool
+from callboard.protocol.content import UserMessage
+from callboard.protocol.errors import ErrorKind
+from callboard.protocol.events import (
+    ModelFailed,
+    ModelLost,
+    ModelResponded,
+    RequestStarted,
+    ToolCallCancelled,
+    ToolCallCompleted,
+    ToolCallFailed,
+    ToolCallTimedOut,
+)
+from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
+from callboard.protocol.model import ModelRequest, ModelResponse, Usage
+from callboard.protocol.options import RequestOptions
+from callboard.protocol.stream import Error
+from callboard.protocol.tools import FailureCode, ToolFailure
+from callboard.providers.scripted import ScriptedCall, ScriptedTurn
+
+REQUEST = Tag(RequestId("r"), MessageId("m"))
+STEP = REQUEST.at_step(1)
+CALL = STEP.for_call(CallId("c"))
+SECRET = "the secret of what people wrote"
+
+STARTED = RequestStarted(REQUEST, 0.0, (), UserMessage.of(SECRET), RequestOptions("p/m"))
+ASKED = CommandIssued(CallModel(STEP, ModelRequest("p/m", (UserMessage.of(SECRET),)), 9.0), 1.0)
+RAN = CommandIssued(RunTool(CALL, ToolName("look"), f'{{"x":"{SECRET}"}}', 9.0, "e"), 2.0)
+FINISHED = CommandIssued(Finish(REQUEST, Outcome.ANSWERED, SECRET, Usage(7, 3), 0.25, 1), 5.0)
+
+
+class Stand:
+    """Telemetry in a simulated system."""
+
+    def __init__(self, system: ActorSystem, spans: Spans | None = None, log_content: bool = False) -> None:
+        assert isinstance(system.scheduler, SimulatedScheduler)
+        self.scheduler = system.scheduler
+        self.ref: Ref = system.spawn(lambda: Telemetry(spans or NoSpans(), log_content), "telemetry")
+
+    def tell(self, *messages: Any) -> Metrics:
+        for message in messages:
+            self.ref.tell(message)
+        metrics = self.ref.ask(ReadMetrics(), 1.0)
+        assert isinstance(metrics, Metrics)
+        return metrics
+
+
+@pytest.fixture
+def records(caplog: pytest.LogCaptureFixture) -> Callable[[], list[logging.LogRecord]]:
+    caplog.set_level(logging.INFO, "callboard")
+    return lambda: [record for record in caplog.records if record.name == "callboard"]
+
+
+ENDS = [
+    (ToolCallCompleted(CALL, 4.5, f'"{SECRET}"', output=SECRET), "ok", logging.INFO),
+    (
+        ToolCallFailed(CALL, 4.5, ToolFailure(ToolName("look"), FailureCode.CRASHED, SECRET)),
+        "crashed",
+        logging.WARNING,
+    ),
+    (ToolCallTimedOut(CALL, 4.5, output=SECRET), "timed_out", logging.WARNING),
+    (ToolCallCancelled(CALL, 4.5), "cancelled", logging.WARNING),
+]
+
+
+@pytest.mark.parametrize(("event", "ending", "level"), ENDS, ids=lambda value: str(value) if type(value) is str else "")
+def test_each_end_of_a_call(
+    simulated: ActorSystem, records: Callable[[], list[logging.LogRecord]], event: Any, ending: str, level: int
+) -> None:
+    metrics = Stand(simulated).tell(STARTED, RAN, event)
+    assert metrics.counters[f"tool.look.{ending}"] == 1
+    assert metrics.seconds["tool.look"].total_seconds == 2.5
+    (record,) = records()
+    assert record.levelno == level
+    assert record.getMessage() == f"tool.look {ending} after 2.500 s"
+    assert (record.request_id, record.parent_id, record.step, record.call_id) == ("r", "m", 1, "c")  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("event", "ending", "level"),
+    [
+        (ModelResponded(STEP, 3.0, ModelResponse()), "ok", logging.INFO),
+        (ModelFailed(STEP, 3.0, Error(ErrorKind.TIMEOUT, SECRET)), "timeout", logging.WARNING),
+        (ModelLost(STEP, 3.0), "lost", logging.WARNING),
+    ],
+)
+def test_each_end_of_a_model_call(
+    simulated: ActorSystem, records: Callable[[], list[logging.LogRecord]], event: Any, ending: str, level: int
+) -> None:
+    metrics = Stand(simulated).tell(STARTED, ASKED, event)
+    assert metrics.counters[f"model.p/m.{ending}"] == 1
+    assert metrics.seconds["model.p/m"].total_seconds == 2.0
+    assert [record.levelno for record in records()] == [level]
+
+
+def test_a_request_with_its_usage_and_what_it_left_open(
+    simulated: ActorSystem, records: Callable[[], list[logging.LogRecord]]
+) -> None:
+    metrics = Stand(simulated).tell(STARTED, ASKED, RAN, FINISHED)
+    assert dict(metrics.counters) == {
+        "request.answered": 1,
+        "model.p/m.cancelled": 1,
+        "tool.look.cancelled": 1,
+        "tokens.input": 7,
+        "tokens.output": 3,
+    }
+    assert metrics.cost == 0.25
+    assert metrics.seconds["request"].total_seconds == 5.0
+    assert SECRET not in "".join(record.getMessage() for record in records())
+
+
+def test_a_lost_session_leaves_nothing_open(simulated: ActorSystem) -> None:
+    stand = Stand(simulated)
+    metrics = stand.tell(STARTED, RAN, RequestLost(REQUEST))
+    assert (metrics.counters["request.lost"], metrics.counters["tool.look.cancelled"]) == (1, 1)
+    assert stand.ref._cell.actor is not None
+    assert not stand.ref._cell.actor._open  # type: ignore[attr-defined]
+
+
+def test_a_second_end_is_not_counted(simulated: ActorSystem) -> None:
+    done = ToolCallCompleted(CALL, 4.5, '"x"')
+    assert Stand(simulated).tell(STARTED, RAN, done, done).counters["tool.look.ok"] == 1
+
+
+def test_withdrawals_are_counted(simulated: ActorSystem) -> None:
+    look = ToolName("look")
+    counters = Stand(simulated).tell(ToolWithdrawn(look, 1.0), ToolRestored(look, 2.0), object()).counters
+    names = ("tools.withdrawn", "tool.look.withdrawn", "tools.restored", "tool.look.restored")
+    assert [counters[name] for name in names] == [1, 1, 1, 1]
+
+
+def test_content_is_logged_when_asked_for(
+    simulated: ActorSystem, records: Callable[[], list[logging.LogRecord]]
+) -> None:
+    Stand(simulated, log_content=True).tell(STARTED)
+    assert SECRET in records()[0].getMessage()
+
+
+# -- spans
+
+
+@pytest.fixture
+def exported() -> tuple[OpenTelemetrySpans, InMemorySpanExporter]:
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+
+    class Module:
+        """opentelemetry.trace with a provider of our own: the real one is global, and set once."""
+
+        get_tracer = staticmethod(provider.get_tracer)
+        set_span_in_context = staticmethod(trace.set_span_in_context)
+        StatusCode = trace.StatusCode
+
+    return OpenTelemetrySpans(Module, lambda: 10.0), exporter
+
+
+def test_spans_nest_and_carry_their_tags(
+    simulated: ActorSystem, exported: tuple[OpenTelemetrySpans, InMemorySpanExporter]
+) -> None:
+    spans, exporter = exported
+    failed = ToolCallFailed(CALL, 4.5, ToolFailure(ToolName("look"), FailureCode.CRASHED, SECRET))
+    Stand(simulated, spans).tell(STARTED, ASKED, ModelResponded(STEP, 1.5, ModelResponse()), RAN, failed, FINISHED)
+    finished: dict[str, Any] = {span.name: span for span in exporter.get_finished_spans()}
+    assert set(finished) == {"request", "model.p/m", "tool.look"}
+    request = finished["request"]
+    for name in ("model.p/m", "tool.look"):
+        assert finished[name].parent.span_id == request.context.span_id
+        assert finished[name].context.trace_id == request.context.trace_id
+    assert dict(finished["tool.look"].attributes) == {
+        "callboard.request_id": "r",
+        "callboard.parent_id": "m",
+        "callboard.step": 1,
+        "callboard.call_id": "c",
+        "callboard.ending": "crashed",
+    }
+    assert finished["tool.look"].status.status_code is trace.StatusCode.ERROR
+    assert finished["model.p/m"].status.is_unset
+    assert finished["tool.look"].end_time - finished["tool.look"].start_time == pytest.approx(2.5e9, rel=0.05)
+    assert SECRET not in "".join(span.to_json() for span in exporter.get_finished_spans())
+
+
+def test_an_end_without_a_begin_is_no_span(exported: tuple[OpenTelemetrySpans, InMemorySpanExporter]) -> None:
+    spans, exporter = exported
+    spans.end(CALL, 1.0, "ok", ok=True)
+    assert not exporter.get_finished_spans()
+
+
+def test_a_span_processor_that_raises_costs_a_count_and_nothing_else(simulated: ActorSystem) -> None:
+    class Broken(NoSpans):
+        def end(self, tag: Tag, at: float, ending: str, *, ok: bool) -> None:
+            raise OSError("the collector is gone")
+
+    stand = Stand(simulated, Broken())
+    metrics = stand.tell(STARTED, RAN, ToolCallCompleted(CALL, 4.5, '"x"'), FINISHED)
+    assert metrics.counters["tool.look.ok"] == 1
+    assert metrics.counters["telemetry.failed"] == 2
+    assert simulated.statistics().restarts == 0
+
+
+# -- in a real runtime
+
+
+@tool(isolation="thread")
+def look(x: str) -> str:
+    return x
+
+
+class Handler(logging.Handler):
+    def __init__(self, fails: bool) -> None:
+        super().__init__(logging.INFO)
+        self.records: list[logging.LogRecord] = []
+        self._fails = fails
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+        if self._fails:
+            raise OSError("the disk is full")
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_every_record_of_a_request_is_correlated_and_a_broken_handler_costs_no_request(fails: bool) -> None:
+    script = [ScriptedTurn(calls=(ScriptedCall("look", {"x": SECRET}),)), ScriptedTurn(SECRET)]
+    handler, logger = Handler(fails), logging.getLogger("callboard")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        with Runtime(Settings(model="scripted/model", script=script), tools=[look]) as runtime:
+            reply = runtime.ask_sync(SECRET)
+            metrics = runtime.metrics()
+            assert runtime.statistics().restarts == 0
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(logging.NOTSET)
+    assert reply.text == SECRET
+    assert metrics.counters["tool.look.ok"] == metrics.counters["request.answered"] == 1
+    assert metrics.counters["model.scripted/model.ok"] == 2
+    said = [record for record in handler.records if record.name == "callboard"]
+    assert {record.request_id for record in said} == {reply.request_id}  # type: ignore[attr-defined]
+    assert all(hasattr(record, name) for record in said for name in ("parent_id", "step", "call_id"))
+    assert SECRET not in "".join(record.getMessage() for record in handler.records)
+
+
+def test_what_was_counted_outlives_a_crash_of_telemetry(until: Callable[[Callable[[], bool]], None]) -> None:
+    with Runtime(Settings(model="scripted/model")) as runtime:
+        runtime.ask_sync("one")
+        assert runtime._running is not None
+        cell = runtime._running.system.ref("root/telemetry")._cell
+        cell.executor.call_soon(cell.kill)
+        until(lambda: runtime.statistics().restarts == 1)
+        runtime.ask_sync("two")
+        assert runtime.metrics().counters["request.answered"] == 2
+
+
+async def test_durations_are_never_negative_under_load() -> None:
+    async with Runtime(Settings(model="scripted/model")) as runtime:
+        await asyncio.gather(*(runtime.ask(f"question {n}") for n in range(300)))
+        metrics = runtime.metrics()
+    assert all(histogram.total_seconds >= 0 for histogram in metrics.seconds.values())
+    assert metrics.seconds["request"].count == 300

@@ -1,0 +1,651 @@
+"""Process workers with real processes and real signals: whatever a tool does, one outcome, and nothing left of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import resource
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated
+
+import pytest
+from pydantic import AfterValidator
+from support.patience import timed_out_while_hanging
+
+from callboard.actors.tools import ToolContext, tool
+from callboard.actors.workers.pool import StopCall
+from callboard.actors.workers.process import ProcessOptions, how_it_ended
+from callboard.actors.workers.stage import ToolStage
+from callboard.protocol.errors import ToolError
+from callboard.protocol.events import (
+    ToolCallCancelled,
+    ToolCallCompleted,
+    ToolCallEnd,
+    ToolCallFailed,
+    ToolCallStarted,
+    ToolCallTimedOut,
+)
+from callboard.protocol.ids import CallId, MessageId, RequestId, Tag
+from callboard.protocol.limits import MAX_TOOL_OUTPUT_BYTES
+from callboard.protocol.tools import FailureCode, Isolation
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="process isolation is made of Linux's system calls")
+
+Until = Callable[[Callable[[], bool]], None]
+
+
+@pytest.fixture(scope="module")
+def stage() -> Iterator[ToolStage]:
+    with ToolStage(ProcessOptions(memory_bytes=1 << 30)) as stage:
+        yield stage
+
+
+@tool
+def add(a: int, b: int) -> int:
+    return a + b
+
+
+@tool
+def whoami() -> int:
+    return os.getpid()
+
+
+def say(words: str) -> None:
+    sys.stdout.write(f"{words}\n")
+    sys.stdout.flush()
+
+
+@tool
+def whoami_and_stay() -> None:
+    select.select([], [], [])
+
+
+@tool
+def settle(log: str) -> None:
+    """Put a process into a session of its own, tell both ids, and stay."""
+    daemon = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    Path(log).write_text(f"{os.getpid()} {daemon.pid}\n")
+    select.select([], [], [])
+
+
+@tool
+def nap() -> int:
+    time.sleep(0.3)
+    return os.getpid()
+
+
+def is_gone(pid: int) -> bool:
+    """Has the process ended and been waited for?"""
+    return not os.path.exists(f"/proc/{pid}")
+
+
+def ends(pid: int, within_seconds: float = 2.0) -> bool:
+    """Does it end in time? For orphans, which somebody else waits for."""
+    with contextlib.suppress(ProcessLookupError):
+        descriptor = os.pidfd_open(pid)
+        try:
+            return bool(select.select([descriptor], [], [], within_seconds)[0])
+        finally:
+            os.close(descriptor)
+    return True
+
+
+def pids_in(output: str) -> list[int]:
+    return [int(pid) for pid in re.findall(r"pid (\d+)", output)]
+
+
+def failure_of(event: ToolCallEnd) -> tuple[FailureCode, str]:
+    assert isinstance(event, ToolCallFailed), event
+    return event.failure.code, event.failure.message
+
+
+def test_a_result_comes_after_its_start(stage: ToolStage) -> None:
+    call = stage.start(add, '{"a": 1, "b": 2}')
+    event = call.wait()
+    assert isinstance(event, ToolCallCompleted)
+    assert event.content == "3"
+    assert [type(event) for event in call.events] == [ToolCallStarted, ToolCallCompleted]
+
+
+def test_a_warm_child_serves_again(stage: ToolStage) -> None:
+    assert stage.call(whoami) != stage.call(add, a=1, b=1)
+    first, second = stage.call(whoami), stage.call(whoami)
+    assert isinstance(first, ToolCallCompleted)
+    assert isinstance(second, ToolCallCompleted)
+    assert first.content == second.content != str(os.getpid())
+
+
+def test_calls_run_side_by_side_each_in_its_own_child(stage: ToolStage, tmp_path: Path) -> None:
+    @tool
+    def meet(mine: str, theirs: str) -> int:
+        Path(mine).touch()
+        while not Path(theirs).exists():
+            os.sched_yield()
+        return os.getpid()
+
+    a, b = str(tmp_path / "a"), str(tmp_path / "b")
+    calls = [stage.start(meet, json.dumps({"mine": x, "theirs": y})) for x, y in ((a, b), (b, a))]
+    pids = {call.wait().content for call in calls}  # type: ignore[union-attr]
+    assert len(pids) == 2
+
+
+class Unfit(Exception):
+    def __str__(self) -> str:
+        raise ValueError("not even that")
+
+
+def fail(error: BaseException) -> None:
+    raise error
+
+
+def recurse(depth: int) -> int:
+    return recurse(depth + 1) + 1
+
+
+def write_to_our_socket() -> None:
+    os.write(3, b"\xff" * 64)
+    select.select([], [], [])
+
+
+def close_our_socket() -> None:
+    os.close(3)
+    select.select([], [], [])
+
+
+#: How a tool may die, and the failure that must come of it.
+DEATHS: dict[str, tuple[Callable[[], object], FailureCode, str]] = {
+    "ToolError": (lambda: fail(ToolError("no such city")), FailureCode.TOOL_ERROR, "^no such city$"),
+    "an exception": (lambda: fail(ValueError("wrong \ud800")), FailureCode.TOOL_ERROR, r"^ValueError: wrong \\ud800$"),
+    "one without a text": (lambda: fail(Unfit()), FailureCode.TOOL_ERROR, "^Unfit: <Unfit, whose text raises Value"),
+    "KeyboardInterrupt": (lambda: fail(KeyboardInterrupt()), FailureCode.TOOL_ERROR, "^KeyboardInterrupt$"),
+    "CancelledError": (lambda: fail(asyncio.CancelledError()), FailureCode.TOOL_ERROR, "^CancelledError$"),
+    "GeneratorExit": (lambda: fail(GeneratorExit()), FailureCode.TOOL_ERROR, "^GeneratorExit$"),
+    "endless recursion": (lambda: recurse(0), FailureCode.TOOL_ERROR, "^RecursionError"),
+    "sys.exit": (lambda: sys.exit(3), FailureCode.CRASHED, r"sys\.exit\(3\)"),
+    "out of memory": (lambda: len(bytearray(1 << 40)), FailureCode.CRASHED, "out of memory"),
+    "os._exit": (lambda: os._exit(3), FailureCode.CRASHED, "exited with status 3"),
+    "SIGSEGV": (lambda: signal.raise_signal(signal.SIGSEGV), FailureCode.CRASHED, "killed by SIGSEGV"),
+    "SIGKILL": (lambda: os.kill(os.getpid(), signal.SIGKILL), FailureCode.CRASHED, "killed by SIGKILL"),
+    "100 MB": (lambda: "x" * 100_000_000, FailureCode.RESULT_TOO_LARGE, "100,000,002 bytes"),
+    "unwritable result": (lambda: object(), FailureCode.INVALID_RESULT, "object"),
+    "closed socket": (close_our_socket, FailureCode.CRASHED, "SIGKILL"),
+    "foreign bytes": (write_to_our_socket, FailureCode.CRASHED, "SIGKILL"),
+}
+
+
+@tool
+def die(how: str) -> object:
+    say(f"dying by {how}")
+    return DEATHS[how][0]()
+
+
+@pytest.mark.parametrize("how", DEATHS)
+def test_each_way_to_die_is_one_failure_and_the_next_call_works(stage: ToolStage, how: str) -> None:
+    _, code, message = DEATHS[how]
+    event = stage.call(die, how=how)
+    assert failure_of(event)[0] is code
+    assert re.search(message, failure_of(event)[1])
+    assert f"dying by {how}" in event.output
+    after = stage.call(add, a=1, b=2)
+    assert isinstance(after, ToolCallCompleted)
+    assert after.output == ""
+
+
+def test_neighbours_of_the_dying_go_on_undisturbed() -> None:
+    """I10, at the pool: every way to die and to hang at once, and the same calls beside them with the same results."""
+    with ToolStage(ProcessOptions(max_children=48, memory_bytes=1 << 30)) as stage:
+        dying = [stage.start(die, json.dumps({"how": how}), timeout_seconds=20) for how in DEATHS]
+        hanging = [stage.start(hang, json.dumps({"how": how}), timeout_seconds=1) for how in HANGS]
+        well = [stage.start(add, json.dumps({"a": n, "b": 1}), timeout_seconds=20) for n in range(40)]
+        assert [call.wait().content for call in well] == [str(n + 1) for n in range(40)]  # type: ignore[union-attr]
+        assert [failure_of(call.wait())[0] for call in dying] == [code for _, code, _ in DEATHS.values()]
+        assert all(isinstance(call.wait(), ToolCallTimedOut) for call in hanging)
+        assert all(len(call.events) == 2 for call in (*dying, *hanging, *well))
+
+
+def test_wrong_arguments_are_told_with_field_and_remedy(stage: ToolStage) -> None:
+    event = stage.call(add, a=1, b="two")
+    assert isinstance(event, ToolCallFailed)
+    failure = event.failure
+    assert (failure.code, failure.field, failure.received) == (FailureCode.INVALID_ARGUMENTS, "b", "'two'")
+    assert failure.retry_hint
+
+
+# -- calls that hang ------------------------------------------------------------------------------------------------
+
+
+def ignore_sigterm() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+def shell(new_session: bool) -> None:
+    subprocess.Popen(["sh", "-c", "echo pid $$; sleep 1000 & echo pid $!; wait"], start_new_session=new_session).wait()
+
+
+def daemon() -> None:
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            say(f"pid {os.getpid()}")
+            ignore_sigterm()
+            select.select([], [], [])
+        os._exit(0)
+    os.wait()
+
+
+def catch_everything() -> None:
+    while True:
+        with contextlib.suppress(BaseException):
+            time.sleep(1000)
+
+
+#: How a tool may hang, and how many processes are hanging then. Whoever comes back spins.
+HANGS: dict[str, tuple[Callable[[], object], int]] = {
+    "spins": (lambda: None, 1),
+    "sleeps in C": (lambda: time.sleep(1000), 1),
+    "holds the GIL in C": (lambda: sum(range(10**15)), 1),
+    "ignores SIGTERM": (ignore_sigterm, 1),
+    "blocks all signals": (lambda: signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals()), 1),
+    "catches everything": (catch_everything, 1),
+    "stops itself": (lambda: os.kill(os.getpid(), signal.SIGSTOP), 1),
+    "child of a child": (lambda: shell(new_session=False), 3),
+    "child in a session of its own": (lambda: shell(new_session=True), 3),
+    "daemon": (daemon, 2),
+}
+
+
+@tool
+def hang(how: str) -> None:
+    say(f"pid {os.getpid()}")
+    HANGS[how][0]()
+    while True:
+        pass
+
+
+@pytest.mark.parametrize("how", HANGS)
+def test_a_hung_call_ends_at_its_deadline_with_all_it_started(stage: ToolStage, how: str) -> None:
+    call = timed_out_while_hanging(
+        lambda seconds: stage.start(hang, json.dumps({"how": how}), seconds),
+        lambda call: len(pids_in(call.wait().output)) == HANGS[how][1],
+    )
+    pids = pids_in(call.wait().output)
+    assert all(is_gone(pid) for pid in pids), "gone when the outcome is told, not later"
+
+
+def test_an_argument_validator_that_hangs_is_ended_too(stage: ToolStage) -> None:
+    def spin(value: int) -> int:
+        while True:
+            pass
+
+    @tool
+    def validated(value: Annotated[int, AfterValidator(spin)]) -> int:
+        return value
+
+    event = stage.start(validated, '{"value": 1}', timeout_seconds=0.1).wait()
+    assert isinstance(event, ToolCallTimedOut)
+
+
+def test_a_finally_has_the_grace_period(stage: ToolStage, tmp_path: Path) -> None:
+    begun, closed = tmp_path / "begun", tmp_path / "closed"
+
+    @tool
+    def careful() -> None:
+        try:
+            begun.touch()
+            time.sleep(1000)
+        finally:
+            closed.touch()
+
+    timed_out_while_hanging(lambda seconds: stage.start(careful, "{}", seconds), lambda _: begun.exists())
+    assert closed.exists()
+
+
+def test_cancelling_reaches_a_running_call(stage: ToolStage) -> None:
+    call = stage.start(hang, '{"how": "ignores SIGTERM"}', timeout_seconds=30)
+    stage.stop(call)
+    event = call.wait()
+    assert isinstance(event, ToolCallCancelled)
+    assert all(is_gone(pid) for pid in pids_in(event.output))
+    assert len([event for event in call.events if not isinstance(event, ToolCallStarted)]) == 1
+
+
+def test_stopping_an_unknown_call_does_nothing(stage: ToolStage) -> None:
+    stage.pool(Isolation.PROCESS).tell(StopCall(Tag(RequestId("x"), MessageId("y"), 1, CallId("z"))))
+    assert isinstance(stage.call(add, a=1, b=2), ToolCallCompleted)
+
+
+def test_fifty_processes_left_after_a_normal_return_are_gone(stage: ToolStage) -> None:
+    @tool
+    def litter() -> str:
+        for _ in range(50):
+            sleeper = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+            say(f"pid {sleeper.pid}")
+        return "done"
+
+    event = stage.call(litter)
+    assert isinstance(event, ToolCallCompleted)
+    assert event.content == '"done"'
+    pids = pids_in(event.output)
+    assert len(pids) == 50
+    assert all(is_gone(pid) for pid in pids)
+
+
+# -- what a child is ------------------------------------------------------------------------------------------------
+
+
+def test_a_child_inherits_nothing(stage: ToolStage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "secret")
+
+    @tool
+    def inspect_self() -> dict[str, object]:
+        return {
+            "environment": sorted(os.environ),
+            "descriptors": sorted(os.listdir("/proc/self/fd"), key=int),
+            "stdin": sys.stdin.read(),
+            "leads its session": os.getsid(0) == os.getpgid(0) == os.getpid(),
+            "threads": threading.active_count(),
+            "memory": resource.getrlimit(resource.RLIMIT_DATA)[0],
+            "core": resource.getrlimit(resource.RLIMIT_CORE)[0],
+            "SIGINT": signal.getsignal(signal.SIGINT) is signal.default_int_handler,
+        }
+
+    # A pool of its own: the environment is that of the moment in which the fork server starts.
+    with ToolStage(ProcessOptions(memory_bytes=1 << 30, environment={"EXTRA": "1"})) as own:
+        event = own.call(inspect_self)
+    assert isinstance(event, ToolCallCompleted), event
+    found = json.loads(event.content)
+    environment = set(found.pop("environment"))
+    assert "OPENAI_API_KEY" not in environment
+    assert {"PATH", "EXTRA"} <= environment
+    descriptors = found.pop("descriptors")
+    assert descriptors[:4] == ["0", "1", "2", "3"]
+    assert len(descriptors) == 5, "one more, to list them"
+    assert found == {
+        "stdin": "",
+        "leads its session": True,
+        "threads": 1,
+        "memory": 1 << 30,
+        "core": 0,
+        "SIGINT": True,
+    }
+
+
+def test_the_context_arrives(stage: ToolStage) -> None:
+    @tool
+    def ask_context(context: ToolContext) -> list[object]:
+        return [context.user_text, context.effect_id, 8 < context.remaining_seconds < 10]
+
+    event = stage.call(ask_context)
+    assert isinstance(event, ToolCallCompleted), event
+    words, effect_id, in_time = json.loads(event.content)
+    assert words == "the user's words"
+    assert effect_id.startswith("effect-")
+    assert in_time
+
+
+def test_a_tool_whose_module_does_not_load_is_one_failure(stage: ToolStage, tmp_path: Path) -> None:
+    (tmp_path / "shy_module.py").write_text(
+        "import os\n"
+        f"if os.getpid() != {os.getpid()}:\n    raise ImportError('not in a child')\n"
+        "from callboard.actors.tools import tool\n"
+        "@tool\ndef shy() -> int:\n    return 1\n"
+    )
+    sys.path.insert(0, str(tmp_path))
+    try:
+        from shy_module import shy  # type: ignore[import-not-found]  # noqa: PLC0415 - it has just been written
+
+        code, message = failure_of(stage.call(shy))
+    finally:
+        sys.path.remove(str(tmp_path))
+    assert code is FailureCode.CRASHED
+    assert "could not be loaded" in message
+
+
+def test_a_replacement_has_loaded_the_tools_in_use_before_it_is_needed(stage: ToolStage, tmp_path: Path) -> None:
+    log = tmp_path / "loads"
+    (tmp_path / "heavy_module.py").write_text(
+        f"import os\nwith open({str(log)!r}, 'a') as log:\n    log.write(f'{{os.getpid()}}\\n')\n"
+        "from callboard.actors.tools import tool\n"
+        "@tool\ndef heavy() -> int:\n    return os.getpid()\n"
+    )
+    sys.path.insert(0, str(tmp_path))
+    try:
+        from heavy_module import heavy  # type: ignore[import-not-found]  # noqa: PLC0415 - it has just been written
+
+        with ToolStage(ProcessOptions(max_children=1)) as own:
+            first = own.call(heavy)
+            own.call(die, how="os._exit")
+            until = time.monotonic() + 5
+            while len(log.read_text().split()) < 3 and time.monotonic() < until:
+                os.sched_yield()
+            second = own.call(heavy)
+    finally:
+        sys.path.remove(str(tmp_path))
+    assert isinstance(first, ToolCallCompleted)
+    assert isinstance(second, ToolCallCompleted)
+    assert log.read_text().split() == [str(os.getpid()), first.content, second.content]
+
+
+def test_orders_larger_than_the_socket_takes_arrive_whole_and_in_order() -> None:
+    ballast = os.urandom(3_000_000)
+
+    @tool
+    def weigh(text: str) -> list[int]:
+        return [len(ballast), len(text)]
+
+    with ToolStage(ProcessOptions(max_children=1)) as own:
+        for _ in range(3):  # the replacement is sent the tool in advance, and the call right behind it
+            call = own.start(weigh, json.dumps({"text": "x" * 2_000_000}), timeout_seconds=30)
+            event = call.wait()
+            assert isinstance(event, ToolCallCompleted), event
+            assert event.content == "[3000000,2000000]"
+            crash = own.start(die, '{"how": "os._exit"}')
+            behind = own.start(weigh, '{"text": "y"}', timeout_seconds=30)
+            assert failure_of(crash.wait())[0] is FailureCode.CRASHED
+            assert isinstance(behind.wait(), ToolCallCompleted)
+
+
+# -- output ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_flood_of_output_ends_and_its_tail_is_kept(stage: ToolStage) -> None:
+    @tool
+    def flood() -> str:
+        for _ in range(400):
+            os.write(1, b"x" * 9_999 + b"\n")
+        os.write(2, b"the end")
+        return "done"
+
+    event = stage.call(flood)
+    assert isinstance(event, ToolCallCompleted)
+    assert event.output.endswith("the end")
+    assert event.output.startswith("(3,934,471 bytes before this were left out)")
+    assert len(event.output) < MAX_TOOL_OUTPUT_BYTES + 100
+
+
+# -- the pool -------------------------------------------------------------------------------------------------------
+
+
+def test_a_call_that_waits_in_vain_times_out_without_a_start() -> None:
+    with ToolStage(ProcessOptions(max_children=1)) as stage:
+        busy = stage.start(hang, '{"how": "spins"}', timeout_seconds=0.4)
+        waiting = stage.start(add, '{"a": 1, "b": 2}', timeout_seconds=0.1)
+        cancelled = stage.start(add, '{"a": 1, "b": 2}', timeout_seconds=30)
+        stage.stop(cancelled)
+        assert isinstance(waiting.wait(), ToolCallTimedOut)
+        assert isinstance(cancelled.wait(), ToolCallCancelled)
+        assert len(waiting.events) == len(cancelled.events) == 1
+        next_in_turn = stage.start(add, '{"a": 1, "b": 2}', timeout_seconds=30)
+        assert isinstance(busy.wait(), ToolCallTimedOut)
+        assert isinstance(next_in_turn.wait(), ToolCallCompleted)
+
+
+def test_more_waiting_calls_than_bounded_are_overloaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("callboard.actors.workers.pool.MAX_WAITING_CALLS", 2)
+    with ToolStage(ProcessOptions(max_children=1)) as stage:
+        calls = [stage.start(hang, '{"how": "spins"}', timeout_seconds=30) for _ in range(4)]
+        assert failure_of(calls[3].wait())[0] is FailureCode.OVERLOADED
+
+
+def fork_servers() -> list[int]:
+    """Our direct children that are fork servers, without asking the pools."""
+    listing = Path(f"/proc/{os.getpid()}/task")
+    children = [pid.decode() for task in listing.iterdir() for pid in read_if_there(task / "children").split()]
+    commands = {pid: read_if_there(Path(f"/proc/{pid}/cmdline")) for pid in children}
+    return [int(pid) for pid, command in commands.items() if b"worker.forkserver" in command]
+
+
+def read_if_there(path: Path) -> bytes:
+    """Of /proc: a thread or a process may end between being listed and being looked at."""
+    try:
+        return path.read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
+
+
+def test_a_lost_fork_server_costs_its_calls_and_is_replaced(tmp_path: Path) -> None:
+    before = set(fork_servers())
+    with ToolStage() as stage:
+        assert isinstance(stage.call(add, a=1, b=2), ToolCallCompleted)
+        (server,) = set(fork_servers()) - before
+        log = tmp_path / "settled"
+        calls = [
+            stage.start(hang, '{"how": "spins"}', timeout_seconds=30),
+            stage.start(settle, json.dumps({"log": str(log)}), timeout_seconds=30),
+        ]
+        until = time.monotonic() + 10
+        while not (log.exists() and log.read_text().endswith("\n")) and time.monotonic() < until:
+            os.sched_yield()
+        os.kill(server, signal.SIGKILL)
+        for call in calls:
+            event = call.wait()
+            assert failure_of(event)[0] is FailureCode.CRASHED
+            assert all(ends(pid) for pid in pids_in(event.output))
+        assert isinstance(stage.call(add, a=1, b=2), ToolCallCompleted)
+        assert all(ends(int(pid)) for pid in log.read_text().split()), "a process in its own session too"
+
+
+def test_a_fork_server_that_does_not_answer_is_replaced(caplog: pytest.LogCaptureFixture) -> None:
+    before = set(fork_servers())
+    with ToolStage() as stage:
+        assert isinstance(stage.call(add, a=1, b=2), ToolCallCompleted)
+        (server,) = set(fork_servers()) - before
+        os.kill(server, signal.SIGSTOP)
+        hung = stage.start(hang, '{"how": "spins"}', timeout_seconds=0.1)
+        unborn = stage.start(add, '{"a": 1, "b": 2}', timeout_seconds=0.1)
+        assert isinstance(hung.wait(), ToolCallTimedOut)
+        assert isinstance(unborn.wait(), ToolCallTimedOut)
+        assert isinstance(stage.call(add, a=1, b=2), ToolCallCompleted)
+        assert ends(server)
+    assert "asyncio" not in {record.name for record in caplog.records}, "an exception that reached the loop"
+
+
+def test_children_that_are_not_needed_any_more_are_ended(until: Until) -> None:
+    with ToolStage(ProcessOptions(idle_seconds=0.05)) as stage:
+        calls = [stage.start(nap, "{}") for _ in range(6)]
+        pids = {int(call.wait().content) for call in calls}  # type: ignore[union-attr]
+        assert len(pids) > 1
+        until(lambda: sum(is_gone(pid) for pid in pids) == len(pids) - 1)
+        assert isinstance(stage.call(add, a=1, b=2), ToolCallCompleted)
+
+
+def test_elsewhere_than_on_linux_a_call_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("callboard.actors.processes.launch.IS_LINUX", False)
+    with ToolStage() as stage:
+        code, message = failure_of(stage.call(add, a=1, b=2))
+    assert code is FailureCode.CRASHED
+    assert "needs Linux" in message
+    assert "isolation='thread'" in message
+
+
+def test_a_call_that_comes_after_its_deadline_is_not_begun(stage: ToolStage) -> None:
+    call = stage.start(add, '{"a": 1, "b": 2}', timeout_seconds=-1)
+    assert isinstance(call.wait(), ToolCallTimedOut)
+    assert len(call.events) == 1
+
+
+def test_a_crash_of_the_pool_ends_its_processes() -> None:
+    before = set(fork_servers())
+    with ToolStage() as stage:
+        (pid,) = [int(stage.call(whoami).content)]  # type: ignore[union-attr]
+        (server,) = set(fork_servers()) - before
+        running = stage.start(whoami_and_stay, "{}", timeout_seconds=30)
+        assert isinstance(stage.call(add, a=1, b=2), ToolCallCompleted)
+        stage.pool(Isolation.PROCESS).tell("no message that it knows")
+        assert ends(server)
+        assert ends(pid)
+        assert [type(event) for event in running.events] == [ToolCallStarted], "whoever monitors the pool is told"
+
+
+def test_stopping_leaves_no_process_no_thread_no_descriptor(stage: ToolStage, until: Until) -> None:
+    stage.call(add, a=1, b=2)
+    threads, descriptors, servers = threading.active_count(), len(os.listdir("/proc/self/fd")), fork_servers()
+    with ToolStage() as own:
+        running = own.start(hang, '{"how": "ignores SIGTERM"}', timeout_seconds=30)
+        (pid,) = [int(own.call(whoami).content)]  # type: ignore[union-attr]
+    assert isinstance(running.wait(), ToolCallCancelled)
+    assert is_gone(pid)
+    assert fork_servers() == servers
+    # A thread that has been told to end, and its descriptors with it, may take a moment.
+    until(lambda: threading.active_count() <= threads and len(os.listdir("/proc/self/fd")) <= descriptors)
+
+
+def test_kill_9_of_the_host_leaves_no_orphan() -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    host = subprocess.Popen([sys.executable, __file__], stdout=subprocess.PIPE, text=True, env=environment)
+    try:
+        assert host.stdout is not None
+        pids = [int(host.stdout.readline()) for _ in range(3)]
+        assert not any(is_gone(pid) for pid in pids)
+    finally:
+        host.kill()
+        host.communicate(timeout=10)
+    assert all(ends(pid) for pid in pids)
+
+
+def test_thirty_hung_calls_in_a_row_leave_everything_flat(stage: ToolStage, until: Until) -> None:
+    """The small form of benchmarks/hung_tools.py."""
+    for how in HANGS:
+        stage.start(hang, json.dumps({"how": how}), timeout_seconds=0.01).wait()
+    threads, descriptors = threading.active_count(), len(os.listdir("/proc/self/fd"))
+    for _ in range(2):
+        for how in HANGS:
+            call = stage.start(hang, json.dumps({"how": how}), timeout_seconds=0.02)
+            assert isinstance(call.wait(), ToolCallTimedOut)
+    # One more warm child: its socket and its pipe.
+    until(lambda: threading.active_count() <= threads and len(os.listdir("/proc/self/fd")) <= descriptors + 4)
+
+
+def be_a_host() -> None:
+    """For the test of kill -9: a process with a child, a grandchild in its own session, and nothing to end them."""
+    with ToolStage() as stage:
+        out, into = os.pipe()
+
+        stage.start(settle, json.dumps({"log": f"/proc/{os.getpid()}/fd/{into}"}), timeout_seconds=60)
+        pids = [*map(int, os.read(out, 100).split()), *fork_servers()]
+        sys.stdout.write("".join(f"{pid}\n" for pid in pids))
+        sys.stdout.flush()
+        select.select([], [], [])
+
+
+if __name__ == "__main__":
+    be_a_host()
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [(0, "exited with status 0 (os._exit?)"), (3 << 8, "exited with status 3 (os._exit?)"),
+     (signal.SIGSEGV, "was killed by SIGSEGV"), (35, "was killed by signal 35")],
+)  # fmt: skip
+def test_how_a_process_ended_in_words(status: int, words: str) -> None:
+    assert how_it_ended(status) == words

@@ -1,0 +1,286 @@
+"""Task workers: async tools share a loop, and none of them can take it from the others for good."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from support.patience import timed_out_while_hanging
+
+from callboard.actors.tools import tool
+from callboard.actors.workers.stage import ToolStage
+from callboard.protocol.events import (
+    ToolCallCancelled,
+    ToolCallCompleted,
+    ToolCallEnd,
+    ToolCallFailed,
+    ToolCallStarted,
+    ToolCallTimedOut,
+)
+from callboard.protocol.tools import FailureCode
+
+Until = Callable[[Callable[[], bool]], None]
+
+
+@pytest.fixture
+def stage() -> Iterator[ToolStage]:
+    with ToolStage() as stage:
+        yield stage
+    for thread in threading.enumerate():
+        if thread.name.startswith("callboard-tools"):
+            thread.join(5)
+            assert not thread.is_alive()
+
+
+@tool
+async def add(a: int, b: int) -> int:
+    await asyncio.sleep(0)
+    return a + b
+
+
+@tool
+async def wait_for_ever() -> None:
+    await asyncio.Event().wait()
+
+
+def content_of(event: ToolCallEnd) -> object:
+    assert isinstance(event, ToolCallCompleted), event
+    return json.loads(event.content)
+
+
+def test_a_hundred_calls_side_by_side(stage: ToolStage) -> None:
+    barrier = asyncio.Barrier(100)
+
+    @tool
+    async def meet(number: int) -> int:
+        await barrier.wait()
+        return number
+
+    calls = [stage.start(meet, json.dumps({"number": number})) for number in range(100)]
+    assert [content_of(call.wait()) for call in calls] == list(range(100))
+    assert all([type(event) for event in call.events] == [ToolCallStarted, ToolCallCompleted] for call in calls)
+
+
+def fail(error: BaseException) -> None:
+    raise error
+
+
+DEATHS: dict[str, tuple[Callable[[], object], FailureCode, str]] = {
+    "an exception": (lambda: fail(ValueError("wrong")), FailureCode.TOOL_ERROR, "ValueError: wrong"),
+    "sys.exit": (lambda: sys.exit(3), FailureCode.CRASHED, "the tool called sys.exit(3)"),
+    "KeyboardInterrupt": (lambda: fail(KeyboardInterrupt()), FailureCode.TOOL_ERROR, "KeyboardInterrupt"),
+    "CancelledError": (lambda: fail(asyncio.CancelledError()), FailureCode.TOOL_ERROR, "CancelledError"),
+    "GeneratorExit": (lambda: fail(GeneratorExit()), FailureCode.TOOL_ERROR, "GeneratorExit"),
+}
+
+
+@pytest.mark.parametrize("how", DEATHS)
+def test_each_way_to_die_is_one_failure_and_its_neighbour_goes_on(stage: ToolStage, how: str) -> None:
+    raise_it, code, message = DEATHS[how]
+    go = asyncio.Event()
+
+    @tool
+    async def neighbour() -> str:
+        await go.wait()
+        return "well"
+
+    @tool
+    async def die() -> None:
+        try:
+            raise_it()
+        finally:
+            go.set()
+
+    beside = stage.start(neighbour, "{}")
+    event = stage.call(die)
+    assert isinstance(event, ToolCallFailed)
+    assert (event.failure.code, event.failure.message) == (code, message)
+    assert content_of(beside.wait()) == "well"
+
+
+def test_a_call_is_cancelled_at_its_deadline_and_cleans_up(stage: ToolStage) -> None:
+    begun, cleaned = threading.Event(), threading.Event()
+
+    @tool
+    async def careful() -> None:
+        try:
+            begun.set()
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            cleaned.set()
+
+    timed_out_while_hanging(lambda seconds: stage.start(careful, "{}", seconds), lambda _: begun.is_set())
+    assert cleaned.is_set()
+
+
+def test_a_tool_that_stops_the_loop_stops_nobody(stage: ToolStage) -> None:
+    go = asyncio.Event()
+
+    @tool
+    async def neighbour() -> str:
+        await go.wait()
+        return "well"
+
+    @tool
+    async def saboteur() -> str:
+        asyncio.get_running_loop().stop()
+        await asyncio.sleep(0.01)
+        go.set()
+        return "done"
+
+    beside = stage.start(neighbour, "{}")
+    assert content_of(stage.call(saboteur)) == "done"
+    assert content_of(beside.wait()) == "well"
+
+
+def test_stopping_cancels(stage: ToolStage) -> None:
+    call = stage.start(wait_for_ever, "{}", timeout_seconds=30)
+    stage.stop(call)
+    assert isinstance(call.wait(), ToolCallCancelled)
+
+
+def test_wrong_arguments_are_found_on_the_tool_loop(stage: ToolStage) -> None:
+    event = stage.call(add, a="x", b=1)
+    assert isinstance(event, ToolCallFailed)
+    assert event.failure.field == "a"
+
+
+async def swallow_cancellation() -> None:
+    while True:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            continue
+
+
+async def spin() -> None:
+    while True:
+        pass
+
+
+@pytest.mark.parametrize("misbehave", [swallow_cancellation, spin])
+def test_a_call_that_will_not_end_costs_its_loop_and_no_thread(
+    stage: ToolStage, misbehave: Callable[[], Any], until: Until
+) -> None:
+    begun = threading.Event()
+
+    @tool
+    async def stubborn() -> None:
+        begun.set()
+        await misbehave()
+
+    assert content_of(stage.call(add, a=1, b=2)) == 3
+    threads = threading.active_count()
+    timed_out_while_hanging(lambda seconds: stage.start(stubborn, "{}", seconds), lambda _: begun.is_set())
+    assert content_of(stage.call(add, a=1, b=2)) == 3
+    until(lambda: threading.active_count() <= threads)
+
+
+def test_a_blocked_loop_is_left_at_once_and_its_calls_go_on_afterwards(stage: ToolStage) -> None:
+    release, blocked = threading.Event(), threading.Event()
+
+    @tool
+    async def block() -> str:
+        blocked.set()
+        return "released" if release.wait(20) else "forgotten"
+
+    @tool
+    async def begun_before() -> str:
+        await asyncio.sleep(0.01)
+        return "to its end"
+
+    beside = stage.start(begun_before, "{}", timeout_seconds=30)
+    blocker = stage.start(block, "{}", timeout_seconds=30)
+    assert blocked.wait(10)
+    assert content_of(stage.call(add, a=1, b=2)) == 3, "on another loop, while this one is blocked"
+    release.set()
+    assert content_of(blocker.wait()) == "released"
+    assert content_of(beside.wait()) == "to its end"
+
+
+def test_calls_that_came_together_with_one_that_blocks_go_elsewhere(stage: ToolStage) -> None:
+    """Their tasks were made in the same turn of the loop; they waited for the blocker, at most to their deadline."""
+    gate, holding, release = threading.Event(), threading.Event(), threading.Event()
+
+    @tool
+    async def hold() -> None:
+        holding.set()
+        gate.wait(20)
+
+    @tool
+    async def block() -> str:
+        return "released" if release.wait(20) else "forgotten"
+
+    stage.start(hold, "{}")
+    assert holding.wait(10)
+    blocker = stage.start(block, "{}", timeout_seconds=30)
+    others = [stage.start(add, '{"a":1,"b":2}', timeout_seconds=15) for _ in range(3)]
+    gate.set()
+    assert [content_of(call.wait()) for call in others] == [3, 3, 3]
+    assert [len(call.events) for call in others] == [2, 2, 2]
+    assert len(blocker.events) == 1, "it still blocks its loop"
+    release.set()
+    assert content_of(blocker.wait()) == "released"
+
+
+def test_a_call_that_never_began_holds_no_thread(stage: ToolStage) -> None:
+    release, blocked = threading.Event(), threading.Event()
+
+    @tool
+    async def block() -> None:
+        blocked.set()
+        release.wait(20)
+
+    blocker = stage.start(block, "{}", timeout_seconds=30)
+    assert blocked.wait(10)
+    assert isinstance(stage.start(add, '{"a":1,"b":2}', timeout_seconds=0.01).wait(), ToolCallTimedOut)
+    assert content_of(stage.call(add, a=1, b=2)) == 3
+    assert not stage.held_threads.get(add.name)
+    release.set()
+    blocker.wait()
+
+
+def test_a_call_that_blocks_in_c_is_counted_until_it_returns(stage: ToolStage, until: Until) -> None:
+    release, blocked = threading.Event(), threading.Event()
+
+    @tool
+    async def block() -> None:
+        blocked.set()
+        release.wait(20)
+
+    timed_out_while_hanging(lambda seconds: stage.start(block, "{}", seconds), lambda _: blocked.is_set())
+    assert stage.held_threads == {"block": 1}
+    release.set()
+    until(lambda: stage.held_threads == {"block": 0})
+
+
+def test_stopping_the_pool_ends_its_calls_with_one_outcome() -> None:
+    with ToolStage() as stage:
+        call = stage.start(wait_for_ever, "{}", timeout_seconds=30)
+        stage.call(add, a=1, b=2)
+    assert isinstance(call.wait(), ToolCallCancelled)
+    assert len(call.events) == 2
+
+
+def test_no_more_calls_run_at_once_than_the_loop_takes(stage: ToolStage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["callboard.actors.workers.task"], "MAX_TASKS", 2)
+    running: list[int] = []
+    seen: list[int] = []
+
+    @tool(isolation="task")
+    async def crowd(number: int) -> None:
+        running.append(number)
+        for _ in range(100):  # the others get their turn, if they have begun
+            await asyncio.sleep(0)
+            seen.append(len(running))
+        running.remove(number)
+
+    calls = [stage.start(crowd, json.dumps({"number": number})) for number in range(6)]
+    assert all(isinstance(call.wait(), ToolCallCompleted) for call in calls)
+    assert max(seen) == 2
