@@ -21,6 +21,8 @@ class CallModel:
     tag: Tag
     request: ModelRequest
     deadline_at: float
+    not_before_at: float = 0.0
+    """Absolute, by the runtime's clock: begin no sooner. A call asked again after a loss waits a little first."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,6 +60,8 @@ class ErrorKind(StrEnum):
     """Not the bytes that the API promises: HTML, half JSON, an endless line."""
     MALFORMED_TOOL_CALL = "malformed_tool_call"
     CANCELLED = "cancelled"
+    INTERNAL = "internal_error"
+    """A fault of callboard's own. The request it is about ends with it, and nothing else does."""
     OTHER = "other"
 
 

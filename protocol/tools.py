@@ -87,6 +87,8 @@ class FailureCode(StrEnum):
     """It was started, and then whoever ran it was lost: nobody knows whether it had its effect."""
     REPEATED = "repeated"
     """The same call with the same arguments too many times in a row."""
+    INTERNAL_ERROR = "internal_error"
+    """A fault of callboard's own. The call it is about ends with it, and nothing else does."""
 
 
 @dataclass(frozen=True, slots=True)
