@@ -62,6 +62,8 @@ class ToolContract:
     idempotent: bool = False
     """May a call be run again when nobody knows whether it ran?"""
     needs_approval: bool = False
+    reuse: bool = False
+    """May a child process serve further calls? Only with Isolation.PROCESS; else each call finds a fresh child."""
 
 
 class FailureCode(StrEnum):

@@ -112,6 +112,7 @@ def tool(
     latency: Latency | str = Latency.SHORT,
     idempotent: bool = False,
     needs_approval: bool = False,
+    reuse: bool = False,
 ) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
 
 
@@ -128,6 +129,7 @@ def tool(
     latency: Latency | str = Latency.SHORT,
     idempotent: bool = False,
     needs_approval: bool = False,
+    reuse: bool = False,
 ) -> Any:
     """Make a function a tool, as `@tool` or `@tool(timeout=10)`.
 
@@ -135,6 +137,12 @@ def tool(
     `concurrency` (calls at the same time, of all requests together) what `limits.TOOL_CONCURRENCY` says of it.
     The model's description and the arguments' JSON Schema come from docstring and signature. Raises UsageError for
     anything that could not work, naming the parameter and the remedy.
+
+    A call in a process finds a fresh child, forked ahead from one that has loaded the tool, so nothing that a call
+    changes there reaches the next. `reuse=True` keeps the child for further calls, of any request, where a call itself
+    loads what is expensive (a model, a connection). Working directory, umask, environment, sys.path, recursion limit
+    and the handlers of SIGINT, SIGTERM and SIGALRM are then put back between calls. The rest can leak into the next
+    call: module and context variables, caches, patched modules, open files and connections, rlimits, random state.
     """
 
     def decorate(function: Callable[..., Any]) -> Tool:
@@ -148,6 +156,7 @@ def tool(
             latency=_choice(known_as, "latency", Latency, latency),
             idempotent=idempotent,
             needs_approval=needs_approval,
+            reuse=_reuse(known_as, reuse, runs_in),
         )
         signature = read_signature(function, known_as, local_names)
         definition = ToolDefinition(ToolName(known_as), description or describe(function), signature.json_schema())
@@ -195,6 +204,17 @@ def _concurrency(tool_name: str, calls: int | None, isolation: Isolation) -> int
     if isinstance(calls, bool) or not isinstance(calls, int) or calls < 1:
         raise UsageError(f"tool {tool_name}: concurrency={calls!r} is not a whole number of 1 or more")
     return calls
+
+
+def _reuse(tool_name: str, reuse: bool, isolation: Isolation) -> bool:
+    if not isinstance(reuse, bool):
+        raise UsageError(f"tool {tool_name}: reuse={reuse!r} is neither True nor False")
+    if reuse and isolation is not Isolation.PROCESS:
+        raise UsageError(
+            f"tool {tool_name}: reuse=True keeps a child process for further calls, but isolation={isolation.value!r} "
+            "has none; leave reuse out, or use isolation='process' with a plain `def`"
+        )
+    return reuse
 
 
 def _isolation(tool_name: str, function: Callable[..., Any], wanted: Isolation | str | None) -> Isolation:

@@ -225,6 +225,8 @@ def test_a_signature_that_no_model_can_fill_is_refused(function: Callable[..., A
         ({"latency": "slow"}, ["latency='slow'", "short, long"]),
         ({"isolation": "ray"}, ["isolation='ray'", "process, task, thread"]),
         ({"isolation": "task"}, ["isolation='task'", "async def"]),
+        ({"isolation": "thread", "reuse": True}, ["reuse=True", "'thread'", "leave reuse out"]),
+        ({"reuse": "yes"}, ["reuse='yes'", "True nor False"]),
         ({"name": "get weather"}, ["'get weather'", "1 to 64"]),
         ({"name": "x" * 65}, ["1 to 64"]),
     ],
@@ -242,6 +244,18 @@ def test_process_isolation_of_an_async_def_is_refused() -> None:
 
     with pytest.raises(UsageError, match=r"look.*'process'.*async def"):
         tool(isolation="process")(look)
+
+
+def test_reuse_of_a_child_process_is_asked_for_and_is_refused_where_there_is_none() -> None:
+    @tool(reuse=True)
+    def look() -> None: ...
+
+    async def later() -> None: ...
+
+    assert look.contract.reuse
+    assert not forecast.contract.reuse, "a call finds a fresh process unless its tool says otherwise"
+    with pytest.raises(UsageError, match=r"later.*reuse=True.*'task'"):
+        tool(reuse=True)(later)
 
 
 def test_something_that_is_no_function_is_refused() -> None:
