@@ -1,0 +1,186 @@
+"""What the dispatcher and its workers say to each other, and how a worker's pool is described.
+
+    dispatcher                     worker                                session
+        |-- RunCall ----------------->|                                      |
+        |                             |-- ToolCallStarted ------------------>|   reports.begin(call)
+        |                             |   (the tool's code runs)             |
+        |                             |-- ToolCallCompleted, ... ----------->|   reports.end(call, result)
+        |<-- WorkerState -------------|
+
+A deadline or a cancel: StopCall, after the grace period KillCall; the worker ends the call by `reports.end` all the
+same. Whether a call has begun, is being ended and has ended is written in its record of the ledger, at once, by whoever
+does it; so a message that is lost with a crashed dispatcher or worker loses nothing of that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextvars import Context
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+from callboard.actors.kernel import Actor, ChildSpec, Ref
+from callboard.actors.tools.context import ToolContext
+from callboard.actors.tools.decorator import Tool
+from callboard.actors.tools.invoke import Result
+from callboard.protocol.commands import RunTool
+from callboard.protocol.events import ToolCallEnd, ToolCallStarted
+from callboard.protocol.ids import Tag, ToolName
+from callboard.protocol.tools import ToolFailure
+
+CallEvent = ToolCallStarted | ToolCallEnd
+"""What a session hears of one of its calls."""
+
+
+class Ending(Enum):
+    """Why a running call is being ended."""
+
+    TIMED_OUT = "timed_out"
+    CANCELLED = "cancelled"
+
+
+class CallRecord(Protocol):
+    """The ledger's record of one call, as its worker sees it. On the actors' thread only."""
+
+    def begin(self) -> bool:
+        """The tool's code runs from now on. False when it must not: the call has begun, is being ended or has ended."""
+
+    def begin_again(self) -> bool:
+        """Whether the session was told before that the call has begun; from now on it was."""
+
+    def give_back(self, why: str) -> bool:
+        """The tool's code did not run here, and will not. False when the call is not this worker's any more."""
+
+    def end(self, result: Result, printed: str, now: float) -> ToolCallEnd | None:
+        """The call has ended: what its session is to hear, or None when it has ended before."""
+
+
+# -- to a worker
+
+
+@dataclass(frozen=True, slots=True)
+class RunCall:
+    """Run this call, or give it back."""
+
+    run: RunTool
+    tool: Tool
+    context: ToolContext
+    reply_to: Ref[CallEvent]
+    """The session: it hears of the call from its worker."""
+    record: CallRecord
+    asker: Context | None = None
+    """The context of whoever asked; the tool runs in a copy of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopCall:
+    """Its deadline has passed, or nobody wants its result: ask the call to end. KillCall follows after a grace period."""
+
+    tag: Tag
+    why: Ending
+
+
+@dataclass(frozen=True, slots=True)
+class KillCall:
+    """The grace period is over: end the call now, whatever it does. Sent once."""
+
+    tag: Tag
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A dispatcher has been started again and asks for a WorkerState."""
+
+
+ToWorker = RunCall | StopCall | KillCall | Report
+
+
+# -- to the dispatcher
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerState:
+    """Sent when a call has ended or was given back, when the room has changed, and as the answer to a Report."""
+
+    worker: Ref[ToWorker]
+    room: int
+    """Calls that it takes at the same time from now on, those that it runs included."""
+    holds: tuple[ToolName, ...] = ()
+    """The tool of each thread that a call still holds which has ended."""
+    ended: Tag | None = None
+    """The call that has ended, or was given back: there is room for another."""
+
+
+class WorkerLost(Exception):
+    """For a worker to crash with: what it ran has died, and its calls with it. They end by `failure`.
+
+    Any other exception that ends a worker is our own fault, and its calls end by INTERNAL_ERROR.
+    """
+
+    def __init__(self, failure: ToolFailure, printed: str = "") -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+        self.printed = printed
+
+
+class CallReports:
+    """What a worker tells of its calls: the ledger first, then the session, then the dispatcher."""
+
+    __slots__ = ("_dispatcher", "_now", "_worker", "holds", "room")
+
+    def __init__(
+        self, worker: Ref[ToWorker], dispatcher: Ref[WorkerState], room: int, now: Callable[[], float]
+    ) -> None:
+        self._worker = worker
+        self._dispatcher = dispatcher
+        self._now = now
+        self.room = room
+        self.holds: tuple[ToolName, ...] = ()
+
+    def begin(self, call: RunCall) -> bool:
+        """Before the tool's code can run: tell the session. False: the call must not run here; forget it."""
+        if not call.record.begin():
+            return False
+        if not call.record.begin_again():
+            call.reply_to.tell_control(ToolCallStarted(call.run.tag, self._now()))
+        return True
+
+    def end(self, call: RunCall, result: Result, printed: str = "") -> None:
+        """The call has ended, begun or not; where it was stopped, `result` does not matter. Again: nothing."""
+        event = call.record.end(result, printed, self._now())
+        if event is not None:
+            call.reply_to.tell_control(event)
+        self.state(call.run.tag)
+
+    def give_back(self, call: RunCall, why: str) -> None:
+        """The tool's code has not run here and will not: the call goes to another worker."""
+        call.record.give_back(why)
+        self.state(call.run.tag)
+
+    def state(self, ended: Tag | None = None) -> None:
+        """Tell the dispatcher the present `room` and `holds`."""
+        self._dispatcher.tell_control(WorkerState(self._worker, self.room, self.holds, ended))
+
+
+# -- pools
+
+MakeWorker = Callable[[Ref[WorkerState], str], Actor[ToWorker]]
+"""Makes a worker: the dispatcher's address, which outlives a restart of it, and the name of the worker's pool."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerKind:
+    """How a pool runs calls. Its supervisor starts `fixed_children`, then workers as calls come."""
+
+    make: MakeWorker
+    room: int = 1
+    """Calls that one worker takes at the same time."""
+    max_workers: int = 1
+    """Workers alive at the same time, those that take no more calls included."""
+    per_call: bool = False
+    """A worker for each call, which stops after it."""
+    fixed_children: tuple[ChildSpec, ...] = ()
+    """Permanent children beside the workers: the actor "POOL/ID" for each, POOL being the pool's name."""
+    shutdown_seconds: float = 1.0
+    """For a worker to end when its pool stops; then it is killed."""
