@@ -37,7 +37,7 @@ from callboard.protocol.model import FinishReason, ModelResponse
 from callboard.protocol.options import RequestOptions
 from callboard.protocol.policy import Policy
 from callboard.protocol.tools import Isolation, Latency
-from callboard.providers.scripted import ScriptedCall, ScriptedTurn
+from callboard.providers.local.scripted import ScriptedCall, ScriptedTurn
 
 TAG = Tag(RequestId("r"), MessageId("m"))
 NAMES = ("short", "long")

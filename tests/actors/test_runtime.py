@@ -31,7 +31,7 @@ from callboard.protocol.errors import ErrorKind, RuntimeFailure, UsageError
 from callboard.protocol.history import history_faults
 from callboard.protocol.model import ModelRequest
 from callboard.protocol.stream import Error
-from callboard.providers.scripted import ScriptedCall, ScriptedTurn, echo
+from callboard.providers.local.scripted import ScriptedCall, ScriptedTurn, echo
 
 Until = Callable[[Callable[[], bool]], None]
 

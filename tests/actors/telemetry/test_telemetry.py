@@ -39,7 +39,7 @@ from callboard.protocol.model import ModelRequest, ModelResponse, Usage
 from callboard.protocol.options import RequestOptions
 from callboard.protocol.stream import Error
 from callboard.protocol.tools import FailureCode, ToolFailure
-from callboard.providers.scripted import ScriptedCall, ScriptedTurn
+from callboard.providers.local.scripted import ScriptedCall, ScriptedTurn
 
 REQUEST = Tag(RequestId("r"), MessageId("m"))
 STEP = REQUEST.at_step(1)
