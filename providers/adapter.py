@@ -11,8 +11,7 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from callboard.protocol.model import ModelRequest
-from callboard.protocol.stream import StreamEvent
+from callboard.protocol.model import ModelRequest, StreamEvent
 
 
 @dataclass(frozen=True, slots=True)

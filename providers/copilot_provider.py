@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind, ProviderError, UsageError
-from callboard.protocol.model import ModelRequest
-from callboard.protocol.stream import Error, StreamEvent
+from callboard.protocol.model import Error, ModelRequest, StreamEvent
 from callboard.providers.copilot import Copilot, route_of
 from callboard.providers.copilot_login import CopilotToken
 from callboard.providers.copilot_tokens import CopilotTokens, TokenStore, token_store

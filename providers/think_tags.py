@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from callboard.protocol.stream import StreamEvent, TextDelta, ThinkingDelta
+from callboard.protocol.model import StreamEvent, TextDelta, ThinkingDelta
 
 _OPEN: Final = "<think>"
 _CLOSE: Final = "</think>"

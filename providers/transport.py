@@ -24,8 +24,7 @@ import httpx
 from httpx_aiohttp import AiohttpTransport
 
 from callboard.protocol.errors import ErrorKind, ProviderError, UsageError
-from callboard.protocol.model import ModelRequest
-from callboard.protocol.stream import Done, Error, StreamEvent
+from callboard.protocol.model import Done, Error, ModelRequest, StreamEvent
 from callboard.providers.adapter import Adapter, Decoder, HttpAnswer, WireRequest
 from callboard.providers.errors import make_error, snippet
 from callboard.providers.timeouts import DEFAULT_TIMEOUTS, Timeouts

@@ -8,8 +8,7 @@ from support.wire import answer, body, events, sse
 
 from callboard.protocol.content import AssistantMessage, Replay, ServerTool, Text, Thinking, UserMessage
 from callboard.protocol.errors import ErrorKind
-from callboard.protocol.model import FinishReason, ModelRequest, Usage
-from callboard.protocol.stream import ToolCallComplete
+from callboard.protocol.model import FinishReason, ModelRequest, ToolCallComplete, Usage
 from callboard.providers.anthropic import Anthropic
 from callboard.providers.errors import error_kind
 from callboard.providers.gemini import Gemini
