@@ -8,7 +8,7 @@ import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from .scheduler import Run
 
@@ -115,7 +115,7 @@ def smallest(
     return items, runs
 
 
-def owner(run: Run) -> Any:
+def owner(run: Run) -> object:
     """Whose turn this is: the actor's name, or what says best which callback it is. Equal in equal runs."""
     target = getattr(run, "__self__", run)
     return getattr(target, "name", None) or label(run)

@@ -108,6 +108,10 @@ class SimulatedScheduler:
         if until_seconds is not None:
             self._now = max(self._now, until_seconds)
 
+    def after_fork(self) -> None:
+        """In the child of a fork: its threads are not there."""
+        self._ready, self._timers, self._due, self._threads = [], [], [], []
+
     def close(self) -> None:
         """End the simulated threads, those that wait for an answer too."""
         for thread in self._threads:

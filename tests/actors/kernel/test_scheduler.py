@@ -45,10 +45,10 @@ def test_a_burst_of_posts_wakes_the_loop_once(scheduler: LoopScheduler, monkeypa
     wakes = 0
     wake = scheduler.loop.call_soon_threadsafe
 
-    def counted(*arguments: Any) -> Any:
+    def counted(*arguments: Any, **options: Any) -> Any:
         nonlocal wakes
         wakes += 1
-        return wake(*arguments)
+        return wake(*arguments, **options)
 
     def block() -> None:
         entered.set()
