@@ -7,8 +7,6 @@ from enum import Enum
 from threading import Lock
 from typing import Final
 
-__all__ = ["KEPT", "ActorInfo", "DeadLetter", "DeadLetterReason", "DeadLetters", "Statistics"]
-
 #: Dead letters kept for inspection; older ones are only counted.
 KEPT: Final = 1_000
 
@@ -104,6 +102,16 @@ class Statistics:
     restarts: int = 0
     actors: int = 0
     """Alive now."""
+
+    def plus(self, other: "Statistics") -> "Statistics":
+        """Both together."""
+        return Statistics(
+            sent=self.sent + other.sent,
+            handled=self.handled + other.handled,
+            queued=self.queued + other.queued,
+            refused=self.refused + other.refused,
+            restarts=self.restarts + other.restarts,
+        )
 
     @property
     def unaccounted(self) -> int:

@@ -16,8 +16,6 @@ from .ref import ASK_TIMEOUT_SECONDS, M, Monitor, Place, Ref, System
 from .reply import Answer, Reply
 from .scheduler import Timer
 
-__all__ = ["Actor", "Handler", "Message", "handles"]
-
 #: What an actor takes, for functions that make an address of a factory.
 Message = TypeVar("Message")
 _A = TypeVar("_A")

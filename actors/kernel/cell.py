@@ -10,6 +10,7 @@ it come in the middle of a handler.
 import logging
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
 from typing import Final, Never, NoReturn
@@ -28,12 +29,10 @@ from .errors import (
     text_of,
 )
 from .mailbox import NOTHING, Mailbox, Put
-from .ref import Down, Monitor, Place, Ref, System
+from .ref import Down, Monitor, Ref, System
 from .reply import Ask, Reply, ReplyTo
 from .restart import ExitReason, Restart, wants_restart
 from .scheduler import LOOKS_AT_CLOCK, TURN_SECONDS, Executor, OwnThread, Run
-
-__all__ = ["Cell", "ChildExited", "ChildStarted", "State", "ThreadCell"]
 
 
 class State(Enum):
@@ -56,32 +55,28 @@ class Signal(Enum):
     """End the stop that the actor had put off."""
 
 
+@dataclass(frozen=True, slots=True)
 class ChildStarted:
     """To a supervisor: the child's on_start has returned."""
 
-    __slots__ = ("cell",)
-
-    def __init__(self, cell: "Cell") -> None:
-        self.cell = cell
+    cell: "Cell"
 
 
+@dataclass(frozen=True, slots=True)
 class ChildExited:
     """To a supervisor: the child's incarnation has ended."""
 
-    __slots__ = ("cell", "error", "incarnation", "reason")
-
-    def __init__(self, cell: "Cell", incarnation: int, reason: ExitReason, error: BaseException | None) -> None:
-        self.cell = cell
-        self.incarnation = incarnation
-        self.reason = reason
-        self.error = error
+    cell: "Cell"
+    incarnation: int
+    reason: ExitReason
+    error: BaseException | None
 
 
 _NO_HANDLERS: Final[dict[type, Handler]] = {}
 _NO_CHILDREN: Final[Mapping[str, "Cell"]] = MappingProxyType({})
 
 
-class Cell(Place):
+class Cell:
     """One actor's place in the system."""
 
     __slots__ = (
@@ -109,8 +104,6 @@ class Cell(Place):
         "system",
     )
 
-    actor: Actor[Never] | None
-
     def __init__(
         self,
         system: System,
@@ -127,8 +120,8 @@ class Cell(Place):
         self.executor = executor
         self.parent = parent
         self.restart = restart
-        self.ref = Ref(self)
-        self.actor = None
+        self.ref: Ref = Ref(self)
+        self.actor: Actor[Never] | None = None
         self.state = State.WAITING
         #: Whether its supervisor waits for its start; children that come and go spare themselves that message.
         self.announces = False
@@ -493,17 +486,14 @@ def type_name(item: object) -> str:
 
 
 class _NoThread:
-    """The executor of an actor that has no thread at present: what is posted waits for the next start."""
+    """The executor of an actor that has no thread at present: the next start looks into the mailbox."""
 
-    def call_soon(self, _run: Run) -> None:
-        """Nothing: the next start looks into the mailbox."""
+    def call_soon(self, _run: Run) -> None: ...
 
     def is_current(self) -> bool:
-        """Never."""
         return False
 
-    def close(self) -> None:
-        """Nothing."""
+    def close(self) -> None: ...
 
 
 NO_THREAD: Final = _NoThread()

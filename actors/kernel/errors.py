@@ -1,45 +1,9 @@
-"""Errors of the kernel, and how the errors of others are kept from doing harm.
-
-KernelError
-├── ActorDeadError      (also pykka.ActorDeadError) the actor ended before it answered
-├── ActorCrashed        the handler of an ask raised something that must not travel (SystemExit, CancelledError ...)
-├── AskTimeout          (also pykka.Timeout, TimeoutError) no answer in time; the handler may still run
-├── AskOnLoopError      a blocking ask on the thread that runs the actors: it could never be answered
-├── DeadlockError       actors ask each other in a circle
-├── IntensityExceeded   a supervisor gave up: more failures than its budget allows
-├── MailboxFull         overloaded: the message was not taken
-├── NameTaken           another live actor has this name
-├── NoSuchActor         no live actor has this name
-├── NotSpawned          an actor was started or built by other means than ActorSystem.spawn or a child spec
-├── OutOfThreads        the host has no thread left for an actor that needs one of its own
-├── Rejected            the actor does not take this message, or declines it; it goes on
-└── StartFailed         an actor of a tree could not start, or not in time
-"""
+"""Errors of the kernel, and how the errors of others are kept from doing harm."""
 
 import logging
 from collections.abc import Callable
 
 import pykka
-
-__all__ = [
-    "ActorCrashed",
-    "ActorDeadError",
-    "AskOnLoopError",
-    "AskTimeout",
-    "DeadlockError",
-    "IntensityExceeded",
-    "KernelError",
-    "MailboxFull",
-    "NameTaken",
-    "NoSuchActor",
-    "NotSpawned",
-    "OutOfThreads",
-    "Rejected",
-    "StartFailed",
-    "contained",
-    "log",
-    "text_of",
-]
 
 logger = logging.getLogger("callboard.kernel")
 

@@ -11,8 +11,6 @@ from enum import Enum
 from threading import Lock
 from typing import Final
 
-__all__ = ["CAPACITY", "NOTHING", "Mailbox", "Put"]
-
 #: Messages a mailbox holds by default: at 2 us a message, 20 ms of work on the loop.
 CAPACITY: Final = 10_000
 

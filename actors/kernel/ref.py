@@ -1,15 +1,14 @@
 """The address of an actor, what it needs of the place behind it, and monitors, which tell when that actor has ended.
 
-This is the bottom of the kernel's actors: addresses know a `Place` and a `System` by their abstract classes only, the
-real ones (cell.py, system.py) are made above.
+Addresses are the bottom of the kernel: they know a `Place` and a `System` as protocols, which cell.py and system.py
+fulfil.
 """
 
 import asyncio
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Final, Generic, Literal, Never, NoReturn, overload
+from typing import Any, Final, Generic, Literal, Never, NoReturn, Protocol, overload
 
 import pykka
 import typing_extensions
@@ -22,8 +21,6 @@ from .reply import Answer, Ask, Asks, AsyncReply, Reply, ReplyTo
 from .restart import ExitReason
 from .scheduler import Executor, Scheduler
 
-__all__ = ["ASK_TIMEOUT_SECONDS", "Down", "M", "Monitor", "Place", "Ref", "System", "ask_pykka"]
-
 #: The messages that an actor takes: a class, or a union of classes. An address that takes more messages may be used
 #: where one that takes fewer is wanted, hence contravariant.
 M = typing_extensions.TypeVar("M", contravariant=True, default=Any)
@@ -34,8 +31,8 @@ ASK_TIMEOUT_SECONDS: Final = 30.0
 QUEUED, WAKE, FULL = Put.QUEUED, Put.WAKE, Put.FULL
 
 
-class System(ABC):
-    """What actors and their places use of the ActorSystem they live in."""
+class System(Protocol):
+    """What actors and their places use of the ActorSystem they live in (system.py)."""
 
     scheduler: Scheduler
     now: Callable[[], float]
@@ -47,76 +44,38 @@ class System(ABC):
     #: Messages whose handlers were killed and have not returned.
     abandoned: int
 
-    @abstractmethod
-    def ref(self, name: str) -> "Ref":
-        """The address of a live actor. Raises NoSuchActor."""
-
-    def watch(self, ref: "Ref[Never]", notify: "Callable[[Down], object]") -> "Monitor":
-        """A monitor for code that is no actor: `notify` is called once, on the thread on which the end happens."""
-        return ref._cell.watch(notify)
-
-    @abstractmethod
-    def count_late(self) -> None:
-        """A message was sent to a dead actor."""
-
-    @abstractmethod
-    def look_at_starts(self) -> None:
-        """An actor has started, or has ended: tell those who wait for starts what has become of theirs."""
-
-    @abstractmethod
-    def forget(self, name: str, account: Statistics) -> None:
-        """An actor has ended for good: keep its account, drop the rest."""
+    def ref(self, name: str) -> "Ref": ...
+    def watch(self, ref: "Ref[Never]", notify: "Callable[[Down], object]") -> "Monitor": ...
+    def count_late(self) -> None: ...
+    def look_at_starts(self) -> None: ...
+    def forget(self, name: str, account: Statistics) -> None: ...
 
 
-class Place(ABC):
-    """Where an actor lives, as its address and the actor itself see it."""
-
-    __slots__ = ()
+class Place(Protocol):
+    """Where an actor lives, as its address and the actor itself see it (cell.py)."""
 
     name: str
-    system: System
-    ref: "Ref"
     mailbox: Mailbox
-    executor: Executor
-    actor: object
-    """The present incarnation; None between two of them."""
 
     @property
-    @abstractmethod
-    def children(self) -> "Mapping[str, Place]":
-        """By name, in order of their start. Read it under `system.lock`."""
+    def system(self) -> System: ...
+    @property
+    def ref(self) -> "Ref": ...
+    @property
+    def executor(self) -> Executor: ...
+    @property
+    def actor(self) -> object: ...
+    @property
+    def children(self) -> "Mapping[str, Place]": ...
 
-    @abstractmethod
-    def run(self) -> None:
-        """One turn: the executor calls it whenever there is work."""
-
-    @abstractmethod
-    def lost(self, item: object) -> None:
-        """Something was sent after the end."""
-
-    @abstractmethod
-    def wait_for(self, reply: Reply, send: Callable[[], object], timeout_seconds: float) -> object:
-        """Send an ask and wait for its answer, unless it could never come."""
-
-    @abstractmethod
-    def ask_to_stop(self, *, keep: bool = False, reply: ReplyTo | None = None) -> None:
-        """Let it stop in its own time. `keep` keeps the place for the next incarnation."""
-
-    @abstractmethod
-    def finish_stopping(self) -> None:
-        """The actor had put off its stop and is ready now."""
-
-    @abstractmethod
-    def kill(self) -> None:
-        """End the incarnation without asking it. Only on the loop thread."""
-
-    @abstractmethod
-    def watch(self, notify: "Callable[[Down], object]", held_by: "set[Monitor] | None" = None) -> "Monitor":
-        """Set a monitor; it fires at once when the actor is dead."""
-
-    @abstractmethod
-    def forget(self, monitor: "Monitor") -> None:
-        """Take a monitor off."""
+    def run(self) -> None: ...
+    def lost(self, item: object) -> None: ...
+    def wait_for(self, reply: Reply, send: Callable[[], object], timeout_seconds: float) -> object: ...
+    def ask_to_stop(self, *, keep: bool = False, reply: ReplyTo | None = None) -> None: ...
+    def finish_stopping(self) -> None: ...
+    def kill(self) -> None: ...
+    def watch(self, notify: "Callable[[Down], object]", held_by: "set[Monitor] | None" = None) -> "Monitor": ...
+    def forget(self, monitor: "Monitor") -> None: ...
 
 
 class Ref(pykka.ActorRef[Any], Generic[M]):
@@ -255,11 +214,6 @@ class Ref(pykka.ActorRef[Any], Generic[M]):
     def actor_urn(self) -> str:  # type: ignore[override]  # a plain attribute there
         """Our names are what URNs are to Pykka."""
         return self._cell.name
-
-    @property
-    def actor_class(self) -> type:  # type: ignore[override]  # a plain attribute there
-        """The class of the present incarnation."""
-        return type(self._cell.actor)
 
     # -- when the mailbox does not simply take it -------------------------------------------------------------
 

@@ -5,6 +5,7 @@ told that the actor is dead.
 """
 
 import asyncio
+import contextlib
 import sys
 from collections.abc import Callable, Generator
 from threading import Lock
@@ -15,8 +16,6 @@ import pykka
 import typing_extensions
 
 from .errors import ActorCrashed, AskTimeout, contained
-
-__all__ = ["Answer", "Ask", "Asks", "AsyncReply", "Reply", "ReplyTo", "Waiter"]
 
 Answer = TypeVar("Answer")
 _Answer_co = TypeVar("_Answer_co", covariant=True)
@@ -152,27 +151,22 @@ class AsyncReply:
 
     def answer(self, value: object) -> None:
         """Hand over the result; dropped when there is an answer already or the asker has gone."""
-        if asyncio._get_running_loop() is self._loop:
-            self._set(value, None)
-        else:
-            self._post(value, None)
+        self._hand_over(value, None)
 
     def fail(self, error: BaseException) -> None:
         """Hand over what went wrong; dropped when there is an answer already or the asker has gone."""
-        if asyncio._get_running_loop() is self._loop:
-            self._set(None, harmless(error))
-        else:
-            self._post(None, harmless(error))
+        self._hand_over(None, harmless(error))
 
     def expire(self, what_failed: str) -> None:
         """The asker's time is over. Only on its own loop."""
         self._set(None, AskTimeout(what_failed))
 
-    def _post(self, value: object, error: BaseException | None) -> None:
-        try:
-            self._loop.call_soon_threadsafe(self._set, value, error)
-        except RuntimeError:  # the asker's loop is closed: it waits no more
+    def _hand_over(self, value: object, error: BaseException | None) -> None:
+        if asyncio._get_running_loop() is self._loop:
+            self._set(value, error)
             return
+        with contextlib.suppress(RuntimeError):  # the asker's loop is closed: it waits no more
+            self._loop.call_soon_threadsafe(self._set, value, error)
 
     def _set(self, value: object, error: BaseException | None) -> None:
         if self.future.done():

@@ -4,8 +4,6 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
-__all__ = ["Backoff", "Budget", "Escalate", "ExitReason", "History", "Restart", "decide", "wants_restart"]
-
 
 class ExitReason(Enum):
     """How an incarnation ended."""

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from contextvars import Context
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol, TypeVarTuple, runtime_checkable
+from typing import TYPE_CHECKING, Final, Protocol, TypeVarTuple
 
 from .errors import AskOnLoopError, OutOfThreads, contained, log, text_of
 from .reply import Reply
@@ -27,21 +27,6 @@ else:
     _Loop = asyncio.SelectorEventLoop
     with contextlib.suppress(ImportError):  # without the extra `uvloop` asyncio's own loop does the same, slower
         from uvloop import Loop as _Loop
-        from uvloop import new_event_loop
-
-__all__ = [
-    "LIMIT_SECONDS",
-    "TURN_SECONDS",
-    "Executor",
-    "Held",
-    "LoopScheduler",
-    "OwnThread",
-    "Run",
-    "Scheduler",
-    "Timer",
-    "Watchdog",
-    "new_event_loop",
-]
 
 #: A turn of one actor, and of all actors together, before sockets and timers get theirs.
 TURN_SECONDS: Final = 0.002
@@ -165,14 +150,6 @@ class Held:
     seconds: float
 
 
-@runtime_checkable
-class Busy(Protocol):
-    """What the loop runs, if it is an actor."""
-
-    def busy_with(self) -> tuple[str, str, float] | None:
-        """Actor name, message type and since when; None between messages."""
-
-
 class Watched(Protocol):
     """The scheduler under watch."""
 
@@ -211,8 +188,8 @@ class Watchdog:
 
     def look(self, watched: Watched) -> None:
         """Look once."""
-        running = getattr(watched.running, "__self__", None)  # whose method it is
-        busy = running.busy_with() if isinstance(running, Busy) else None
+        busy_with = getattr(getattr(watched.running, "__self__", None), "busy_with", None)  # of the cell that runs
+        busy: tuple[str, str, float] | None = busy_with and busy_with()  # name, message type and since when
         if busy is None or busy == self._reported:
             return
         actor, message_type, since_seconds = busy
@@ -296,7 +273,9 @@ class LoopScheduler:
 
     def __init__(self, name: str = "callboard", *, watchdog: Watchdog | None = None) -> None:
         self._name = name
-        self.loop: asyncio.AbstractEventLoop = _LoopWithoutContext()
+        loop = _LoopWithoutContext()
+        self.loop: asyncio.AbstractEventLoop = loop
+        self._wake = super(_LoopWithoutContext, loop).call_soon_threadsafe  # without a detour, on the hot path
         #: What runs now, for the watchdog.
         self.running: object = None
         #: What `now()` was when that began, or up to LOOKS_AT_CLOCK turns before.
@@ -306,6 +285,7 @@ class LoopScheduler:
         self._ready: deque[Run] = deque()
         self._pump_posted = False
         self._stopping = False
+        self._is_forked = False
         self._thread: threading.Thread | None = None
         self._thread_id: int | None = None
         self._watchdog = watchdog or Watchdog()
@@ -339,7 +319,7 @@ class LoopScheduler:
 
     def after_fork(self) -> None:
         """In the child of a fork: the loop and its sockets belong to the parent, so that nothing may touch them."""
-        self._stopping = self._pump_posted = True
+        self._stopping = self._pump_posted = self._is_forked = True
         self._thread_id = None
         _KEPT_IN_FORKED_CHILDREN.append(self.loop)
 
@@ -355,7 +335,7 @@ class LoopScheduler:
         self._pump_posted = True
         context = Context()
         with contextlib.suppress(RuntimeError):  # the loop is closed: nothing runs any more
-            self.loop.call_soon_threadsafe(self._pump, context, context=context)
+            self._wake(self._pump, context, context=context)
 
     def call_at(self, when_seconds: float, run: Run) -> Timer:
         """Run on the loop thread when `now()` has reached `when_seconds`."""
@@ -376,7 +356,7 @@ class LoopScheduler:
             raise AskOnLoopError(
                 "a blocking wait on the actors' loop thread can never be answered; use `await ref.ask_async(...)`"
             )
-        return gate.wait(timeout_seconds)
+        return gate.done if self._is_forked else gate.wait(timeout_seconds)
 
     def guarded(self, run: Run) -> None:
         """Run one callback; an exception that escapes it is logged and counted, and the loop goes on."""

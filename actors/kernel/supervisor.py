@@ -22,17 +22,6 @@ from .restart import DEFAULT_BUDGET, Backoff, Budget, Escalate, History, Restart
 from .scheduler import Timer
 from .system import ActorSystem, RunsOn, cell_of
 
-__all__ = [
-    "SHUTDOWN_SECONDS",
-    "ChildSpec",
-    "Strategy",
-    "Supervisor",
-    "SupervisorMessage",
-    "children_of",
-    "start_child",
-    "stop_child",
-]
-
 #: How long a child may take to stop before it is killed (OTP's default).
 SHUTDOWN_SECONDS: Final = 5.0
 

@@ -2,6 +2,9 @@
 
 import os
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from functools import reduce
 from threading import RLock
 from typing import Final, Literal, Never
 from weakref import WeakSet
@@ -11,12 +14,10 @@ from .actor import Actor, Message
 from .cell import Cell, ThreadCell
 from .errors import ActorDeadError, AskOnLoopError, AskTimeout, NameTaken, NoSuchActor, OutOfThreads, StartFailed
 from .mailbox import CAPACITY, Mailbox
-from .ref import Ref, System
+from .ref import Down, Monitor, Ref
 from .reply import Reply
 from .restart import Restart
 from .scheduler import Scheduler
-
-__all__ = ["ActorSystem", "RunsOn"]
 
 #: How long a shutdown waits for the loop to carry out its kills: only a handler that holds the loop delays them.
 KILL_SECONDS: Final = 1.0
@@ -24,7 +25,7 @@ KILL_SECONDS: Final = 1.0
 RunsOn = Literal["loop", "thread"]
 
 
-class ActorSystem(System):
+class ActorSystem:
     """Actors on one scheduler. Several systems may live in a process, beside a host's own Pykka actors.
 
     In the child of a fork its threads are missing: there all its actors are dead, which asks and tells find at once.
@@ -35,7 +36,7 @@ class ActorSystem(System):
         self.now = scheduler.now
         self.turn_messages = scheduler.turn_messages
         self.dead_letters = DeadLetters(scheduler.now, dead_letters_kept)
-        self.lock = RLock()
+        self.lock: AbstractContextManager[object] = RLock()
         self.abandoned = 0
         self._cells: dict[str, Cell] = {}
         self._past = Statistics()
@@ -95,6 +96,10 @@ class ActorSystem(System):
             raise NoSuchActor(f"no live actor is named {name!r}")
         return cell.ref
 
+    def watch(self, ref: Ref[Never], notify: Callable[[Down], object]) -> Monitor:
+        """A monitor for code that is no actor: `notify` is called once, on the thread on which the end happens."""
+        return ref._cell.watch(notify)
+
     def wait_until_started(self, ref: Ref[Never], timeout_seconds: float) -> None:
         """Block until this actor runs and, of the tree below it, every permanent one.
 
@@ -121,14 +126,12 @@ class ActorSystem(System):
     def statistics(self) -> Statistics:
         """Counters of all messages; at rest they satisfy sent = handled + dead_lettered + queued (I9)."""
         with self.lock:
-            accounts = [self._past, *(cell.account() for cell in self._cells.values())]
-            return Statistics(
-                sent=sum(each.sent for each in accounts) + self._late,
-                handled=sum(each.handled for each in accounts),
+            total = reduce(Statistics.plus, (cell.account() for cell in self._cells.values()), self._past)
+            return replace(
+                total,
+                sent=total.sent + self._late,
                 dead_lettered=self.dead_letters.total,
-                queued=sum(each.queued for each in accounts) + self.abandoned,
-                refused=sum(each.refused for each in accounts),
-                restarts=sum(each.restarts for each in accounts),
+                queued=total.queued + self.abandoned,
                 actors=len(self._cells),
             )
 
@@ -194,13 +197,7 @@ class ActorSystem(System):
         """An actor has ended for good: keep its account, drop the rest."""
         with self.lock:
             self._cells.pop(name, None)
-            past = self._past
-            self._past = Statistics(
-                sent=past.sent + account.sent,
-                handled=past.handled + account.handled,
-                refused=past.refused + account.refused,
-                restarts=past.restarts + account.restarts,
-            )
+            self._past = self._past.plus(account)
 
     def look_at_starts(self) -> None:
         """An actor has started, or has ended: tell those who wait for starts what has become of theirs."""
