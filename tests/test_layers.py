@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,25 @@ def test_imports_point_down(path: Path) -> None:
 def test_the_kernel_knows_only_itself(path: Path) -> None:
     for _, module in imported(ast.parse(path.read_text())):
         assert not module.startswith("callboard.") or module.startswith("callboard.actors.kernel"), module
+
+
+def test_the_kernel_has_no_import_circle() -> None:
+    """Not by an import for type checkers or by a relative one either: each file is built on those below it."""
+    below: dict[str, set[str]] = {}
+    for path in (ROOT / "actors" / "kernel").glob("*.py"):
+        below[path.stem] = set()
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom):
+                package = "callboard.actors.kernel." if node.level else ""
+                modules = [node.module] if node.module else [alias.name for alias in node.names]
+            elif isinstance(node, ast.Import):
+                package, modules = "", [alias.name for alias in node.names]
+            else:
+                continue
+            known = [(package + module).removeprefix("callboard.actors.kernel.") for module in modules]
+            below[path.stem] |= {module for module in known if (path.parent / f"{module}.py").exists()}
+    assert below["ref"] >= {"mailbox", "reply"}, "relative imports are seen"
+    TopologicalSorter(below).prepare()  # raises CycleError, which names the files of the circle
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=name)
