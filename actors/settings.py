@@ -35,8 +35,9 @@ from callboard.protocol.limits import (
 )
 from callboard.protocol.model import Sampling
 from callboard.protocol.options import ToolFallback
-from callboard.protocol.policy import Policy
+from callboard.protocol.tools import Policy
 from callboard.providers.catalog import Catalog
+from callboard.providers.local.scripted import Script
 from callboard.providers.registry import key_variable
 
 #: The embedded default: no key, no network.

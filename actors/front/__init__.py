@@ -9,7 +9,7 @@
   `ModelCallFailed`: the model gave no answer; its `kind`, an `ErrorKind`, says why. `RequestEnded`: the request was
   cancelled, ran out of time or passed a limit. `RuntimeFailure`: its base, for other failures of callboard itself.
 - To match in a stream: `TextDelta`, `RunTool`, `ToolCallCompleted`, `ToolCallFailed`, and the `Reply` at its end. Less
-  common events are in `callboard.protocol.stream`, `.events` and `.commands`.
+  common events are in `callboard.protocol.model`, `.events` and `.commands`.
 
 Everything else is imported from its own module. A name is loaded when it is first used: child processes import this
 package too, and would start several times slower with HTTP clients and settings.
@@ -33,9 +33,8 @@ if TYPE_CHECKING:
     from callboard.protocol.commands import AskApproval, Outcome, RunTool
     from callboard.protocol.errors import CallboardError, ErrorKind, RuntimeFailure, ToolError, UsageError
     from callboard.protocol.events import ToolCallCompleted, ToolCallFailed
-    from callboard.protocol.policy import Decision, Policy
-    from callboard.protocol.stream import TextDelta
-    from callboard.protocol.tools import Risk
+    from callboard.protocol.model import TextDelta
+    from callboard.protocol.tools import Decision, Policy, Risk
 
 __version__ = "0.1.0"
 __all__ = [
@@ -79,9 +78,10 @@ if not TYPE_CHECKING:  # a type checker that saw this function would accept ever
 
 def _homes() -> Iterator[ModuleType]:
     """The modules of these names, cheapest first: each is imported only if the name was in none before it."""
-    from callboard.protocol import commands, errors, events, policy, stream  # noqa: PLC0415
+    from callboard.protocol import commands, errors, events, model  # noqa: PLC0415
+    from callboard.protocol import tools as contracts  # noqa: PLC0415
 
-    yield from (errors, policy, commands, events, stream)
+    yield from (errors, contracts, commands, events, model)
     from callboard.actors.requests import conversation, reply  # noqa: PLC0415
     from callboard.actors.telemetry import metrics  # noqa: PLC0415
 

@@ -1,0 +1,94 @@
+"""The fence: what is rendered is read back byte for byte, what is malformed is said."""
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from callboard.protocol.code_fences import (
+    AssembledContext,
+    CodeFence,
+    ContextItem,
+    MalformedFence,
+    parse_fences,
+    render_fence,
+    top_k_for_budget,
+)
+
+PATHS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1)
+CODE = st.text(st.characters(exclude_categories=["Cs"]))
+
+
+@given(PATHS, CODE, st.integers(0, 10**9), st.text(st.sampled_from("ab \n"), max_size=20))
+@example('a"b&amp;c\n.py', "x", 0, "")
+@example("a.py", "one\n</code>\ntwo", 5, "")
+@example("a.py", "", 7, "")
+@example("a.py", "\n", 7, "")
+@example("a.py", "tail\n", 7, "")
+@example("a.py", "\r\n</code>\r", 7, "")
+def test_a_rendered_fence_is_read_back(path: str, code: str, start: int, around: str) -> None:
+    end = start + len(code.encode())
+    text = around + render_fence(path, start, end, code) + around
+    assert parse_fences(text) == [CodeFence(path, start, end, code, len(around))]
+
+
+@given(
+    st.lists(st.sampled_from(['<code="a.py" #1:2>', "<code=", "</code>", "\n", "x", '"', "#1:2>", " ", "é"])).map(
+        "".join
+    )
+)
+def test_any_text_is_parsed_without_failing(text: str) -> None:
+    for found in parse_fences(text):
+        assert text.startswith("<code", found.position)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ('<code="a.py">\nx\n</code>', "span"),
+        ('<code="a.py" #9:3>\nx\n</code>', "ends before it starts"),
+        ('<code="a.py" #1:3>\nx', "never closed"),
+        ('<code="a.py" #1:3> x\n</code>', "line after the opening"),
+        ("<code=a.py #1:3>\nx\n</code>", "double quotes"),
+        ('<code="a.py" #1:3\nx\n</code>', "does not end with >"),
+        ('<code="" #1:3>\nx\n</code>', "double quotes"),
+    ],
+)
+def test_what_is_malformed_is_said(text: str, reason: str) -> None:
+    (found,) = parse_fences(text)
+    assert isinstance(found, MalformedFence)
+    assert reason in found.reason
+
+
+def test_code_edited_by_a_model_may_have_another_length() -> None:
+    text = 'Change it:\n\n<code="/r/a.py" #10:20>\ndef f():\n    return 2\n</code>\nDone. <code>inline</code> is HTML.'
+    assert parse_fences(text) == [CodeFence("/r/a.py", 10, 20, "def f():\n    return 2", 12)]
+
+
+def test_a_bad_fence_does_not_hide_the_next_one() -> None:
+    text = '<code="a.py">\nx\n</code>\n' + render_fence("b.py", 0, 1, "y")
+    first, second = parse_fences(text)
+    assert isinstance(first, MalformedFence)
+    assert isinstance(second, CodeFence)
+
+
+@pytest.mark.parametrize(("budget", "k"), [(0, 5), (1_000, 5), (1_400, 7), (4_000, 20), (10**6, 20)])
+def test_top_k_follows_the_budget_within_bounds(budget: int, k: int) -> None:
+    assert top_k_for_budget(budget) == k
+
+
+def test_the_json_of_a_context_is_that_of_the_design() -> None:
+    item = ContextItem("/r/a.py", "1-2", "f", "a.f", render_fence("/r/a.py", 0, 3, "def"))
+    assert AssembledContext("q", 5, (item,)).as_json() == {
+        "ok": True,
+        "query": "q",
+        "top_k": 5,
+        "context": [
+            {
+                "file": "/r/a.py",
+                "lines": "1-2",
+                "name": "f",
+                "canonical_path": "a.f",
+                "snippet": '<code="/r/a.py" #0:3>\ndef\n</code>',
+            }
+        ],
+    }

@@ -1,0 +1,399 @@
+"""One request at a time, told event by event."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import orjson
+import pytest
+
+from callboard.protocol.commands import (
+    AskApproval,
+    CallModel,
+    CancelTool,
+    ClearTimer,
+    Command,
+    Finish,
+    Note,
+    Outcome,
+    RecordStep,
+    RunTool,
+    SetTimer,
+    StopModel,
+    WithdrawApproval,
+)
+from callboard.protocol.content import AssistantMessage, SystemMessage, Text, ToolCall, ToolMessage, UserMessage
+from callboard.protocol.errors import ErrorKind, ProtocolError
+from callboard.protocol.events import (
+    ApprovalDenied,
+    ApprovalGranted,
+    CancelRequested,
+    DeadlinePassed,
+    ModelFailed,
+    ModelLost,
+    ModelResponded,
+    ModelStreamed,
+    RequestStarted,
+    ToolCallCompleted,
+    ToolCallFailed,
+    ToolCallStarted,
+    ToolsLost,
+)
+from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
+from callboard.protocol.limits import CALL_BACKSTOP_SECONDS, MAX_CALLS_PER_STEP
+from callboard.protocol.machine import Session
+from callboard.protocol.model import (
+    Error,
+    FinishReason,
+    ModelResponse,
+    Restarted,
+    TextDelta,
+    ToolChoice,
+    ToolChoiceMode,
+    Usage,
+)
+from callboard.protocol.options import RequestOptions, ToolFallback
+from callboard.protocol.states import CallState, RequestState
+from callboard.protocol.testing.scenario import STANDARD_TOOLS
+from callboard.protocol.tools import FailureCode, ToolFailure
+
+REQUEST = Tag(RequestId("r"), MessageId("m"))
+OPTIONS = RequestOptions("sim/model")
+
+
+class Talk:
+    """A session and its commands, with the tags filled in."""
+
+    def __init__(self, options: RequestOptions = OPTIONS, **start: Any) -> None:
+        self.session = Session()
+        self.now = 0.0
+        tools = start.pop("tools", STANDARD_TOOLS)
+        start = {"history": (), "user": UserMessage.of("go"), **start}
+        self.first = self.session.apply(RequestStarted(REQUEST, 0.0, options=options, tools=tools, **start))
+
+    @property
+    def step(self) -> Tag:
+        return self.session.step
+
+    def say(self, kind: type[Any], *values: Any, call: str = "") -> tuple[Command, ...]:
+        tag = self.step.for_call(CallId(call)) if call else self.step
+        return self.session.apply(kind(tag, self.now, *values))
+
+    def respond(self, *parts: Any, reason: FinishReason | None = None) -> tuple[Any, ...]:
+        calls = any(isinstance(part, ToolCall) for part in parts)
+        chosen = reason or (FinishReason.TOOL_CALLS if calls else FinishReason.STOP)
+        return self.say(ModelResponded, ModelResponse(parts, chosen, usage=Usage(10, 5)))
+
+
+def call(call_id: str, name: str = "look", arguments: str = "{}", complete: bool = True) -> ToolCall:
+    return ToolCall(CallId(call_id), ToolName(name), arguments, complete)
+
+
+def kinds(commands: tuple[Command, ...]) -> list[str]:
+    return [type(command).__name__ for command in commands]
+
+
+def only(commands: tuple[Command, ...], kind: type[Any]) -> Any:
+    [command] = [command for command in commands if isinstance(command, kind)]
+    return command
+
+
+def codes(record: RecordStep) -> list[str]:
+    """The failure codes of a recorded step's results; "" for a success."""
+    results = [message for message in record.messages if isinstance(message, ToolMessage)]
+    return [orjson.loads(result.content)["code"] if result.is_error else "" for result in results]
+
+
+def test_a_text_answer() -> None:
+    talk = Talk(replace(OPTIONS, system_prompt="be brief"))
+    assert kinds(talk.first) == ["SetTimer", "CallModel"]
+    assert only(talk.first, SetTimer) == SetTimer(REQUEST, OPTIONS.timeout_seconds)
+    asked = only(talk.first, CallModel).request
+    assert asked.messages == (SystemMessage("be brief"), UserMessage.of("go"))
+    assert [tool.name for tool in asked.tools] == [offer.definition.name for offer in STANDARD_TOOLS]
+    commands = talk.respond(Text("hello"))
+    assert kinds(commands) == ["RecordStep", "ClearTimer", "Finish"]
+    assert only(commands, RecordStep).messages == (AssistantMessage((Text("hello"),)),)
+    finish = only(commands, Finish)
+    assert (finish.outcome, finish.text, finish.usage, finish.steps) == (Outcome.ANSWERED, "hello", Usage(10, 5), 1)
+
+
+def test_calls_run_side_by_side_and_results_stand_in_the_order_asked() -> None:
+    talk = Talk()
+    commands = talk.respond(call("a"), call("b"), call("c"))
+    assert kinds(commands) == ["RunTool", "RunTool", "RunTool", "SetTimer"]
+    assert commands[0] == RunTool(talk.step.for_call(CallId("a")), ToolName("look"), "{}", 5.0, "r/1/a")
+    assert only(commands, SetTimer) == SetTimer(talk.step, 5.0 + CALL_BACKSTOP_SECONDS)
+    assert talk.say(ToolCallStarted, call="c") == ()
+    assert talk.say(ToolCallCompleted, '"C"', call="c") == ()
+    assert talk.say(ToolCallFailed, ToolFailure(ToolName("look"), FailureCode.TOOL_ERROR, "no"), call="a") == ()
+    commands = talk.say(ToolCallCompleted, '"B"', call="b")
+    assert kinds(commands) == ["ClearTimer", "RecordStep", "CallModel"]
+    record = only(commands, RecordStep)
+    assert [message.call_id for message in record.messages[1:]] == ["a", "b", "c"]
+    assert codes(record) == ["tool_error", "", ""]
+    assert only(commands, CallModel).request.messages == (UserMessage.of("go"), *record.messages)
+
+
+def test_calls_that_are_never_run() -> None:
+    talk = Talk()
+    commands = talk.respond(
+        call("a", "nowhere"), call("b", "look", '{"x":', False), call("c", "never"), call("d", "look", "[1]")
+    )
+    assert codes(only(commands, RecordStep)) == ["unknown_tool", "incomplete_call", "denied", "incomplete_call"]
+    turn = only(commands, RecordStep).messages[0]
+    assert [asked.arguments for asked in turn.tool_calls] == ["{}"] * 2 + ["{}", "{}"]
+    assert not any(isinstance(command, RunTool) for command in commands)
+
+
+def test_ids_repeated_within_a_turn_are_minted_anew() -> None:
+    talk = Talk()
+    commands = talk.respond(call("x"), call("x"), call(""), call("x_2"))
+    assert [command.tag.call_id for command in commands if isinstance(command, RunTool)] == [
+        "x",
+        "x_2",
+        "call_3",
+        "x_2_4",
+    ]
+
+
+def test_approval_granted_and_denied() -> None:
+    talk = Talk()
+    commands = talk.respond(call("a", "write", '{"x":1}'), call("b", "write"))
+    assert kinds(commands) == ["AskApproval", "AskApproval"]
+    assert isinstance(commands[0], AskApproval)
+    assert commands[0].arguments == '{"x":1}'
+    talk.now = 100.0
+    commands = talk.say(ApprovalGranted, call="a")
+    assert only(commands, RunTool).deadline_at == 105.0
+    assert talk.say(ApprovalDenied, "me", "not today", call="b") == ()
+    commands = talk.say(ToolCallCompleted, '"done"', call="a")
+    assert codes(only(commands, RecordStep)) == ["", "denied"]
+    assert "not today" in only(commands, RecordStep).messages[2].content
+
+
+def test_a_late_or_doubled_answer_is_refused() -> None:
+    talk = Talk()
+    talk.respond(call("a"), call("b"))
+    talk.say(ToolCallCompleted, '"first"', call="a")
+    with pytest.raises(
+        ProtocolError, match="ToolCallCompleted is illegal in state running_tools: call 'a' is completed"
+    ):
+        talk.say(ToolCallCompleted, '"second"', call="a")
+    with pytest.raises(ProtocolError, match="no call 'z'"):
+        talk.say(ToolCallCompleted, '"who"', call="z")
+
+
+def test_an_event_of_another_request_is_refused() -> None:
+    talk = Talk()
+    other = Tag(RequestId("other"), MessageId("m"), 1)
+    for event in (ModelResponded(other, 0.0, ModelResponse((Text("x"),))), CancelRequested(other.request, 0.0)):
+        with pytest.raises(ProtocolError, match="it is of request 'other', this is 'r'"):
+            talk.session.apply(event)
+    assert talk.session.state is RequestState.CALLING_MODEL
+
+
+@pytest.mark.parametrize(
+    ("start", "reason"),
+    [
+        ({"history": (ToolMessage(CallId("a"), ToolName("look"), "1"),)}, "follows no turn"),
+        ({"tools": STANDARD_TOOLS[:1] * 2}, "share a name"),
+        ({"options": replace(OPTIONS, timeout_seconds=0.0)}, "timeout_seconds must be above 0"),
+    ],
+)
+def test_a_request_that_cannot_start_is_refused(start: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ProtocolError, match=reason):
+        Talk(**start)
+
+
+def test_cancel_while_the_model_speaks_keeps_what_was_said() -> None:
+    talk = Talk()
+    talk.say(ModelStreamed, (TextDelta("wrong"), Restarted("again"), TextDelta("let "), TextDelta("me")))
+    commands = talk.session.apply(CancelRequested(REQUEST, 1.0, "bored"))
+    assert kinds(commands) == ["StopModel", "RecordStep", "ClearTimer", "Finish"]
+    assert only(commands, StopModel).tag == talk.step
+    assert only(commands, RecordStep).messages == (AssistantMessage((Text("let me"),)),)
+    assert only(commands, Finish).outcome is Outcome.CANCELLED
+    assert only(commands, Finish).reason == "bored"
+
+
+def test_cancel_while_tools_run_and_people_think() -> None:
+    talk = Talk()
+    talk.respond(call("a"), call("b", "write"), call("c"))
+    talk.say(ToolCallCompleted, "1", call="c")
+    commands = talk.session.apply(CancelRequested(REQUEST, 1.0))
+    assert kinds(commands) == [
+        "CancelTool", "WithdrawApproval", "ClearTimer", "RecordStep", "ClearTimer", "Finish",
+    ]  # fmt: skip
+    assert only(commands, CancelTool).tag.call_id == "a"
+    assert only(commands, WithdrawApproval).tag.call_id == "b"
+    assert codes(only(commands, RecordStep)) == ["cancelled", "cancelled", ""]
+    with pytest.raises(ProtocolError, match="illegal in state finished"):
+        talk.say(ToolCallCompleted, "1", call="a")
+
+
+def test_the_deadline_ends_even_what_waits_for_a_person() -> None:
+    talk = Talk(replace(OPTIONS, timeout_seconds=20.0))
+    talk.respond(call("a", "write"))
+    assert talk.session.apply(DeadlinePassed(REQUEST, 10.0)) == (SetTimer(REQUEST, 20.0),), "a timer that fired early"
+    commands = talk.session.apply(DeadlinePassed(REQUEST, 20.0))
+    assert codes(only(commands, RecordStep)) == ["timed_out"]
+    assert only(commands, Finish).outcome is Outcome.TIMED_OUT
+
+
+def test_the_backstop_ends_a_call_that_nobody_ends() -> None:
+    talk = Talk()
+    talk.respond(call("a"), call("b", "write"))
+    talk.now = 4.0
+    talk.say(ApprovalGranted, call="b")
+    commands = talk.session.apply(DeadlinePassed(talk.step, 7.0))
+    assert kinds(commands) == ["CancelTool", "SetTimer"]
+    assert only(commands, SetTimer).at == 11.0
+    assert talk.session.calls[talk.step.for_call(CallId("a"))] is CallState.TIMED_OUT
+    assert talk.session.apply(DeadlinePassed(talk.step, 9.0)) == (SetTimer(talk.step, 11.0),), "fired early: set again"
+    commands = talk.session.apply(DeadlinePassed(talk.step, 11.0))
+    assert codes(only(commands, RecordStep)) == ["timed_out", "timed_out"]
+
+
+def test_a_lost_model_call_is_asked_again_under_a_new_number() -> None:
+    talk = Talk(replace(OPTIONS, max_step_retries=1))
+    lost = talk.step
+    commands = talk.say(ModelLost)
+    assert kinds(commands) == ["Note", "CallModel"]
+    assert only(commands, CallModel).tag.step == 2
+    with pytest.raises(ProtocolError, match="it is of step 1, the open one is 2"):
+        talk.session.apply(ModelResponded(lost, 1.0, ModelResponse((Text("late"),))))
+    assert only(talk.say(ModelLost), Finish).outcome is Outcome.FAILED
+
+
+def test_lost_tools_are_sent_again_or_their_outcome_is_unknown() -> None:
+    talk = Talk()
+    talk.respond(call("a"), call("b"), call("c", "again"), call("d", "write"))
+    talk.say(ToolCallStarted, call="b")
+    talk.say(ToolCallStarted, call="c")
+    talk.now = 3.0
+    commands = talk.say(ToolsLost)
+    again = [(command.tag.call_id, command.effect_id) for command in commands if isinstance(command, RunTool)]
+    assert again == [("a", "r/1/a"), ("c", "r/1/c")]
+    assert only(commands, AskApproval).tag.call_id == "d"
+    assert talk.session.calls[talk.step.for_call(CallId("b"))] is CallState.FAILED
+
+
+def test_a_model_without_tools_is_asked_once_without_them() -> None:
+    talk = Talk()
+    refusal = Error(ErrorKind.TOOLS_UNSUPPORTED, "No endpoints found that support tool use")
+    commands = talk.say(ModelFailed, refusal)
+    assert kinds(commands) == ["Note", "CallModel"]
+    assert "takes no tools" in only(commands, Note).text
+    assert only(commands, CallModel).request.tools == ()
+    assert only(talk.say(ModelFailed, refusal), Finish).outcome is Outcome.FAILED
+    proud = Talk(replace(OPTIONS, tool_fallback=ToolFallback.FAIL))
+    assert only(proud.say(ModelFailed, refusal), Finish).reason == f"tools_unsupported: {refusal.message}"
+
+
+def test_a_turn_cut_in_a_call_is_asked_again_then_told() -> None:
+    talk = Talk(replace(OPTIONS, max_step_retries=1))
+    cut = (call("a"), call("b", "look", '{"x', False))
+    assert kinds(talk.respond(*cut, reason=FinishReason.LENGTH)) == ["Note", "CallModel"]
+    commands = talk.respond(*cut, reason=FinishReason.LENGTH)
+    assert kinds(commands) == ["RunTool", "SetTimer"]
+    record = only(talk.say(ToolCallCompleted, "1", call="a"), RecordStep)
+    assert codes(record) == ["", "incomplete_call"]
+    assert isinstance(record.messages[-1], SystemMessage), "the note comes after the last result"
+
+
+@pytest.mark.parametrize(
+    ("reason", "text", "outcome", "told"),
+    [
+        (FinishReason.LENGTH, "half an", Outcome.ANSWERED, "cut off"),
+        (FinishReason.REFUSAL, "I will not", Outcome.ANSWERED, "refused"),
+        (FinishReason.REFUSAL, "", Outcome.FAILED, "refused"),
+        (FinishReason.CONTENT_FILTER, "he", Outcome.FAILED, "content filter"),
+        (FinishReason.STOP, "", Outcome.FAILED, "answered nothing"),
+    ],
+)
+def test_how_an_answer_can_end(reason: FinishReason, text: str, outcome: Outcome, told: str) -> None:
+    talk = Talk(replace(OPTIONS, max_step_retries=0))
+    finish = only(talk.respond(*([Text(text)] if text else []), reason=reason), Finish)
+    assert (finish.outcome, finish.text) == (outcome, text)
+    assert told in finish.reason
+
+
+def test_a_paused_turn_is_sent_back_as_it_is() -> None:
+    talk = Talk()
+    commands = talk.respond(Text("searching"), reason=FinishReason.PAUSE)
+    assert kinds(commands) == ["RecordStep", "CallModel"]
+    assert only(commands, CallModel).request.messages[-1] == AssistantMessage((Text("searching"),))
+
+
+def test_too_many_calls_in_one_turn() -> None:
+    talk = Talk(replace(OPTIONS, max_step_retries=0))
+    finish = only(talk.respond(*(call(f"c{index}") for index in range(MAX_CALLS_PER_STEP + 1))), Finish)
+    assert finish.outcome is Outcome.FAILED
+    assert "129 calls" in finish.reason
+
+
+def test_the_same_call_over_and_over() -> None:
+    talk = Talk(replace(OPTIONS, repeated_call_limit=2))
+    talk.respond(call("a", "look", '{"x":1,"y":2}'))
+    talk.say(ToolCallCompleted, "1", call="a")
+    commands = talk.respond(call("a", "look", '{"y": 2, "x": 1}'))
+    assert codes(only(commands, RecordStep)) == ["repeated"]
+    commands = talk.respond(call("b"), call("a", "look", '{"x":1,"y":2}'))
+    assert codes(only(commands, RecordStep)) == ["cancelled", "repeated"]
+    assert only(commands, Finish).outcome is Outcome.REPEATED_CALLS
+
+
+def test_max_steps_stops_before_the_next_call() -> None:
+    talk = Talk(replace(OPTIONS, max_steps=1))
+    talk.respond(Text("hm"), call("a"))
+    commands = talk.say(ToolCallCompleted, "1", call="a")
+    assert kinds(commands) == ["ClearTimer", "RecordStep", "ClearTimer", "Finish"]
+    assert (only(commands, Finish).outcome, only(commands, Finish).text) == (Outcome.STEP_LIMIT, "hm")
+    assert isinstance(commands[0], ClearTimer)
+
+
+def test_token_and_cost_budgets() -> None:
+    assert only(Talk(replace(OPTIONS, token_budget=5)).first, Finish).outcome is Outcome.TOKEN_LIMIT
+    priced = replace(OPTIONS, cost_budget=1.0, input_price=0.001, output_price=0.01)
+    talk = Talk(priced, tools=())
+    limit = only(talk.first, CallModel).request.sampling.max_output_tokens
+    assert limit == int((1.0 - 0.007) / 0.01), "7 tokens of input: what remains buys the output"
+    assert only(Talk(replace(priced, cost_budget=0.05)).first, Finish).outcome is Outcome.COST_LIMIT
+
+
+def test_a_forced_call_is_forced_once() -> None:
+    talk = Talk(replace(OPTIONS, tool_choice=ToolChoice(ToolChoiceMode.REQUIRED)))
+    assert only(talk.first, CallModel).request.tool_choice.mode is ToolChoiceMode.REQUIRED
+    talk.respond(call("a"))
+    commands = talk.say(ToolCallCompleted, "1", call="a")
+    assert only(commands, CallModel).request.tool_choice.mode is ToolChoiceMode.AUTO
+
+
+def test_resume_after_a_crash() -> None:
+    assert Session().resume_commands() == ()
+    assert Session().loss_event(1.0) is None
+    talk = Talk()
+    talk.respond(call("a"), call("b"))
+    talk.say(ToolCallStarted, call="a")
+    assert talk.session.resume_commands() == (SetTimer(REQUEST, 1_800.0),)
+    assert talk.session.loss_event(9.0) == ToolsLost(talk.step, 9.0)
+    talk.session.apply(CancelRequested(REQUEST, 1.0))
+    assert kinds(talk.session.resume_commands()) == ["RecordStep", "ClearTimer", "Finish"]
+    assert talk.session.loss_event(9.0) is None
+
+
+def test_what_a_journal_must_hold() -> None:
+    talk = Talk()
+    delta = ModelStreamed(talk.step, 1.0, (TextDelta("so "),))
+    assert talk.session.to_journal(delta) == ()
+    talk.session.apply(delta)
+    talk.session.apply(replace(delta, events=(TextDelta("far"),)))
+    cancel = CancelRequested(REQUEST, 2.0)
+    assert talk.session.to_journal(cancel) == (
+        ModelStreamed(talk.step, 2.0, (Restarted("journal"), TextDelta("so far"))),
+        cancel,
+    )
+    whole = ModelResponded(talk.step, 2.0, ModelResponse((Text("so far"),)))
+    assert talk.session.to_journal(whole) == (whole,)

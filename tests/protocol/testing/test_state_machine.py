@@ -1,0 +1,44 @@
+"""The state machine runs clean on the real session, runs long, and notices broken ones."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from callboard.protocol.testing.mutation import Mutation, mutated
+from callboard.protocol.testing.planted import RunsHalfCalls, StartedIsRefused, StepNumberIsEnough
+from callboard.protocol.testing.reach import Reach
+from callboard.protocol.testing.state_machine import SessionMachine
+
+OPTIONS = settings(
+    max_examples=150, stateful_step_count=70, deadline=None, suppress_health_check=list(HealthCheck), database=None
+)
+
+
+@pytest.mark.timeout(400)  # where it fails, Hypothesis takes its time to make the run smaller
+def test_sessions_under_fire_live_long_and_keep_all_rules() -> None:
+    class Fixed(SessionMachine):
+        lengths: list[int] = []  # noqa: RUF012 - of this run only
+        reach = Reach()
+
+    run_state_machine_as_test(Fixed, settings=settings(OPTIONS, derandomize=True))
+    assert 30 <= sum(Fixed.lengths) / len(Fixed.lengths) <= 60
+    assert Fixed.reach.calls["running", "ToolCallCompleted", "completed"] >= 10
+    assert Fixed.reach.requests["running_tools", "ToolCallCompleted", "calling_model"] >= 10
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.hypothesis
+def test_sessions_under_other_fire_each_time() -> None:
+    run_state_machine_as_test(SessionMachine, settings=settings(OPTIONS, max_examples=30))
+
+
+@pytest.mark.parametrize("mutation", [StepNumberIsEnough, StartedIsRefused, RunsHalfCalls])
+def test_the_machine_notices(mutation: type[Mutation]) -> None:
+    class Broken(SessionMachine):
+        session_type = mutated(mutation)
+
+    options = settings(OPTIONS, max_examples=600, report_multiple_bugs=False, phases=[Phase.generate], derandomize=True)
+    with pytest.raises(AssertionError, match=r"taken, but not due|refused, but due|I12 no half calls"):
+        run_state_machine_as_test(Broken, settings=options)
