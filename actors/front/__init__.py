@@ -70,9 +70,7 @@ if not TYPE_CHECKING:  # a type checker that saw this function would accept ever
 
     def __getattr__(name: str) -> object:
         if name in __all__:
-            for module in _homes():
-                if name in vars(module):
-                    return globals().setdefault(name, vars(module)[name])
+            return next(vars(module)[name] for module in _homes() if name in vars(module))
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -294,9 +294,9 @@ def _default_store(roots: tuple[str, ...]) -> Path:
     return Path.home() / ".cache" / "callboard" / "index" / digest("\n".join(roots).encode()).hex()
 
 
-def _text_of(row: ChunkRow) -> rerank.Text:
+def _text_of(row: ChunkRow) -> rerank.Passage:
     """What is embedded for a chunk: its place in words, then its text."""
-    return rerank.Text(
+    return rerank.Passage(
         digest(row.digest + row.canonical_path.encode()),
         lambda: f"{row.canonical_path}\n{read_span(row.path, row.start_byte, row.end_byte).decode('utf-8', 'replace')}",
     )

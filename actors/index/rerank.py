@@ -35,7 +35,7 @@ MAX_QUERIES = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class Passage:
     """What is embedded for a hit; `digest` names it in the cache."""
 
     digest: bytes
@@ -62,7 +62,7 @@ class Reranker:
         """Load the model now, in the background, and not when the first question waits for it."""
         self._pool.submit(self._loaded)
 
-    def rerank(self, query: str, texts: Sequence[Text], scores: Sequence[float]) -> list[float]:
+    def rerank(self, query: str, texts: Sequence[Passage], scores: Sequence[float]) -> list[float]:
         """New scores for the hits, best lexical first; the old ones as far as there are no vectors in time."""
         depth = min(DEPTH, len(texts))
         if depth < 2:
@@ -86,7 +86,7 @@ class Reranker:
         except Exception as error:  # noqa: BLE001  an embedder is foreign code; the lexical order is the answer then
             self.last_error = f"{type(error).__name__}: {error}"
 
-    def _similarities(self, query: str, texts: Sequence[Text], turn: int, ready: list[float]) -> None:
+    def _similarities(self, query: str, texts: Sequence[Passage], turn: int, ready: list[float]) -> None:
         """Fill `ready` from the front, so that what is there in time is the best part."""
         embedder = self._loaded()
         if query not in self._queries:
@@ -108,13 +108,13 @@ class Reranker:
             self._embedder = self._make_embedder()
         return self._embedder
 
-    def _cached(self, embedder: Embedder, texts: Sequence[Text]) -> dict[bytes, Vectors]:
+    def _cached(self, embedder: Embedder, texts: Sequence[Passage]) -> dict[bytes, Vectors]:
         import numpy  # noqa: PLC0415  optional extra
 
         found = self._cache.get(embedder.model, [text.digest for text in texts])
         return {key: numpy.frombuffer(value, numpy.float16).astype(numpy.float32) for key, value in found.items()}
 
-    def _embed_missing(self, embedder: Embedder, batch: Sequence[Text], known: dict[bytes, Vectors]) -> None:
+    def _embed_missing(self, embedder: Embedder, batch: Sequence[Passage], known: dict[bytes, Vectors]) -> None:
         missing = {text.digest: text for text in batch if text.digest not in known}
         if not missing:
             return

@@ -117,9 +117,7 @@ def describe(function: Callable[..., object]) -> str:
     return (parsed.description or "").strip()
 
 
-def _hints(
-    function: Callable[..., object], tool: str, local_names: Mapping[str, object] | None
-) -> dict[str, TypeForm[object]]:
+def _hints(function: Callable[..., object], tool: str, local_names: Names) -> dict[str, TypeForm[object]]:
     try:
         return get_type_hints(function, localns=dict(local_names), include_extras=True)
     except Exception as error:  # an annotation is an expression of the user's and may raise anything
