@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import subprocess
 import sys
 from importlib import import_module
@@ -10,6 +9,10 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from support.imports import imports
 
 FRONT = """
     AskApproval CallboardError Conversation Decision ErrorKind Metrics ModelCallFailed Outcome Policy Reply RequestEnded
@@ -59,11 +62,8 @@ def test_what_a_type_checker_sees_is_what_is_loaded(name: str) -> None:
 
 def seen_by_a_type_checker(package: ModuleType) -> dict[str, str]:
     """Name -> module, by the imports at the top of the file or under `if TYPE_CHECKING:`."""
-    tree = ast.parse(Path(str(package.__file__)).read_text())
-    blocks = [tree.body, *(each.body for each in tree.body if isinstance(each, ast.If))]
-    imports = [each for block in blocks for each in block if isinstance(each, ast.ImportFrom)]
-    of_ours = [each for each in imports if str(each.module).startswith("callboard.")]
-    return {alias.asname or alias.name: str(each.module) for each in of_ours for alias in each.names}
+    found = imports(Path(str(package.__file__)).resolve())
+    return {each.name: each.module for each in found if not each.function and each.module.startswith("callboard.")}
 
 
 def test_the_names_of_callboard_actors_are_those_of_the_front_door() -> None:
