@@ -37,6 +37,7 @@ INSIDE_FUNCTIONS = {
     "actors/front/__init__.py": {"callboard.actors", "callboard.protocol"},
     "actors/index/__init__.py": {"callboard.actors.index"},
     "providers/__init__.py": {"callboard.providers"},
+    "actors/testing/pytest_plugin.py": {"callboard.protocol.testing"},
     # A command is loaded when it is called, and after Ctrl-C is looked after.
     "actors/cli/main.py": {"callboard.actors.cli.shell"},
     "actors/cli/shell.py": {"callboard.actors.cli", "callboard.actors.index"},
@@ -46,7 +47,6 @@ BY_STRING = {
     "actors/tools/shipping.py": "the module of a user's tool",
     "actors/index/dense.py": "asks whether the modules of an extra are installed",
     "actors/index/workers.py": "the main function of a child process",
-    "actors/testing/pytest_plugin.py": "the tests of the extra `testing`",
     "actors/testing/runtimes/harness.py": "one runtime of the extra `runtimes`",
     "providers/registry.py": "a provider's class, when that provider is used",
 }
