@@ -22,7 +22,7 @@ DEADLINE_SECONDS = 300.0
 
 
 def run(place: Path, *command: str | Path) -> str:
-    """Run a command in `place` and return its output, shown too. Ends this script where the command's status is not 0."""
+    """Run a command in `place`; return its output, shown too. Ends this script where the command's status is not 0."""
     print("$", *command, flush=True)
     clean = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "MYPYPATH")}
     ran = subprocess.run(command, cwd=place, env=clean, stdout=subprocess.PIPE, text=True, timeout=DEADLINE_SECONDS)

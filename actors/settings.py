@@ -1,6 +1,7 @@
-"""The only reader of environment variables and files: everything a runtime is told from outside.
+"""Everything that sets up a runtime from outside: arguments, and the environment variables for those not given.
 
-Read when a `Settings` is made, never at import. A key that is not given is looked up in the provider's own variable.
+They are read when a `Settings` is made, never at import. A key that is not given is looked up in the provider's own
+variable, when it is needed.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from typing import Annotated, Self
 
 from pydantic import (
     BaseModel,
-    ConfigDict,
     Field,
     ModelWrapValidatorHandler,
     SecretStr,
@@ -44,15 +44,13 @@ from callboard.providers.registry import key_variable
 OFFLINE_MODEL = "offline/code-context"
 
 
-class Settings(BaseModel):
+class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=True):
     """How a runtime is set up. Bad values are a `UsageError` that names the field.
 
     Variables read where a field is not given: CALLBOARD_MODEL, CALLBOARD_BASE_URL, CALLBOARD_WORKSPACE,
     CALLBOARD_COPILOT_CLIENT_ID, CALLBOARD_CONFIG_DIR (else XDG_CONFIG_HOME/callboard, ~/.config/callboard), and the
     provider's own key variable (OPENAI_API_KEY, ANTHROPIC_API_KEY, ...; CALLBOARD_API_KEY wins over that of `model`).
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
 
     model: str = Field(default_factory=lambda: os.environ.get("CALLBOARD_MODEL", OFFLINE_MODEL))
     """"provider/model"; the default answers from the code index alone."""
