@@ -1,4 +1,4 @@
-"""What can be typed."""
+"""What can be typed, and the settings that it makes."""
 
 from __future__ import annotations
 
@@ -38,3 +38,11 @@ def parser() -> argparse.ArgumentParser:
 def _add_model(command: argparse.ArgumentParser, help_text: str) -> None:
     command.add_argument("--model", metavar="PROVIDER/MODEL", help=help_text)
     command.add_argument("--base-url", metavar="URL", help="where the model's API is, if not at its usual place")
+
+
+def settings_of(options: argparse.Namespace) -> callboard.Settings:
+    """The settings a command runs with; what was not typed is left to the environment. Raises UsageError."""
+    typed = {name: getattr(options, name, None) for name in ("workspace", "model", "base_url")}
+    # Most questions call no tool that needs a process; the first that does can wait for it.
+    given = {"warm_workers": 0, **{name: value for name, value in typed.items() if value is not None}}
+    return callboard.Settings.model_validate(given)

@@ -13,12 +13,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from callboard import RuntimeFailure, Settings, UsageError
 from callboard.actors.cli.advice import advice
-from callboard.actors.cli.choices import settings_of
-from callboard.actors.settings import Settings
+from callboard.actors.cli.arguments import settings_of
 from callboard.actors.wiring import route_for
 from callboard.protocol.content import UserMessage
-from callboard.protocol.errors import RuntimeFailure, UsageError
 from callboard.protocol.model import ModelRequest, ModelResponse, Sampling
 from callboard.providers.adapter import Provider
 from callboard.providers.rate_limit import RateLimits

@@ -63,30 +63,20 @@ def _run_command(arguments: Sequence[str] | None) -> int:
 
 def _command(name: str) -> Command:
     """Imported when it is called: a warm question takes well under a second, and all imports half of that."""
-    match name:
-        case "ask":
-            from callboard.actors.index import token_count  # noqa: PLC0415
+    if name == "ask":
+        from callboard.actors.index import token_count  # noqa: PLC0415
 
-            token_count.load_ahead()  # its child loads the vocabulary while this process imports the rest
-            from callboard.actors.cli import ask  # noqa: PLC0415
+        token_count.load_ahead()  # its child loads the vocabulary while this process imports the rest
+        from callboard.actors.cli import ask  # noqa: PLC0415
 
-            return ask.run
-        case "index":
-            from callboard.actors.cli import indexing  # noqa: PLC0415
+        return ask.run
+    if name == "index":
+        from callboard.actors.cli import indexing  # noqa: PLC0415
 
-            return indexing.run
-        case "doctor":
-            from callboard.actors.cli import doctor  # noqa: PLC0415
+        return indexing.run
+    from callboard.actors.cli import doctor, login, tool_list  # noqa: PLC0415
 
-            return doctor.run
-        case "login":
-            from callboard.actors.cli import login  # noqa: PLC0415
-
-            return login.run
-        case _:
-            from callboard.actors.cli import tool_list  # noqa: PLC0415
-
-            return tool_list.run
+    return {"doctor": doctor.run, "login": login.run, "tools": tool_list.run}[name]
 
 
 def _prepare_streams() -> None:
