@@ -40,19 +40,24 @@ class Ending(Enum):
     CANCELLED = "cancelled"
 
 
+Outcome = Result | Ending
+"""How a call ended: its result, the failure it ended with, or that it was ended (a worker that stops cancels)."""
+
+
 class CallRecord(Protocol):
     """The ledger's record of one call, as its worker sees it. On the actors' thread only."""
 
     def begin(self) -> bool:
         """The tool's code runs from now on. False when it must not: the call has begun, is being ended or has ended."""
 
-    def begin_again(self) -> bool:
-        """Whether the session was told before that the call has begun; from now on it was."""
+    def started(self, now: float) -> ToolCallStarted | None:
+        """What its session is to hear of that, or None when it has heard it before."""
 
-    def give_back(self, why: str) -> bool:
-        """The tool's code did not run here, and will not. False when the call is not this worker's any more."""
+    def give_back(self, why: str, now: float, room: int) -> ToolCallEnd | None:
+        """The tool's code did not run here, and will not. An event where the call ends with that: it is being ended,
+        or was given back too often. `room` is what the worker takes from now on."""
 
-    def end(self, result: Result, printed: str, now: float) -> ToolCallEnd | None:
+    def end(self, result: Outcome, printed: str, now: float, room: int) -> ToolCallEnd | None:
         """The call has ended: what its session is to hear, or None when it has ended before."""
 
 
@@ -142,20 +147,22 @@ class CallReports:
         """Before the tool's code can run: tell the session. False: the call must not run here; forget it."""
         if not call.record.begin():
             return False
-        if not call.record.begin_again():
-            call.reply_to.tell_control(ToolCallStarted(call.run.tag, self._now()))
+        if (event := call.record.started(self._now())) is not None:
+            call.reply_to.tell_control(event)
         return True
 
-    def end(self, call: RunCall, result: Result, printed: str = "") -> None:
+    def end(self, call: RunCall, result: Outcome, printed: str = "") -> None:
         """The call has ended, begun or not; where it was stopped, `result` does not matter. Again: nothing."""
-        event = call.record.end(result, printed, self._now())
+        event = call.record.end(result, printed, self._now(), self.room)
         if event is not None:
             call.reply_to.tell_control(event)
         self.state(call.run.tag)
 
     def give_back(self, call: RunCall, why: str) -> None:
         """The tool's code has not run here and will not: the call goes to another worker."""
-        call.record.give_back(why)
+        event = call.record.give_back(why, self._now(), self.room)
+        if event is not None:
+            call.reply_to.tell_control(event)
         self.state(call.run.tag)
 
     def state(self, ended: Tag | None = None) -> None:
