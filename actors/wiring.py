@@ -28,15 +28,15 @@ from callboard.actors.workers.process import ProcessOptions
 from callboard.protocol.errors import UsageError
 from callboard.protocol.options import RequestOptions
 from callboard.protocol.tools import Isolation, Latency
-from callboard.providers.offline import CONTEXT_TOOL
+from callboard.providers.adapter import Timeouts
+from callboard.providers.local.offline import CONTEXT_TOOL
 from callboard.providers.rate_limit import RateLimits
 from callboard.providers.registry import embeddings_for, provider_for, split_model
 from callboard.providers.retry import RetryPolicy
-from callboard.providers.timeouts import Timeouts
 
 if TYPE_CHECKING:
     from callboard.actors.index.rag import CodeSearch, PostEmbeddings
-    from callboard.providers.embeddings import EmbeddingApi
+    from callboard.providers.openai.embeddings import EmbeddingApi
 
 #: Connections are closed within this time, or left to the end of the process.
 CLOSE_PROVIDERS_SECONDS = 2.0

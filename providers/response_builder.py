@@ -10,10 +10,11 @@ from typing import Any, Final
 from callboard.protocol.content import AssistantPart, Replay, ServerTool, Text, Thinking, ToolCall
 from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind
 from callboard.protocol.ids import CallId, ToolName
-from callboard.protocol.model import FinishReason, ModelResponse
-from callboard.protocol.stream import (
+from callboard.protocol.model import (
     Done,
     Error,
+    FinishReason,
+    ModelResponse,
     Restarted,
     ServerToolEvent,
     StreamEvent,
@@ -23,7 +24,7 @@ from callboard.protocol.stream import (
     ToolCallDelta,
     ToolCallStart,
 )
-from callboard.providers.json_text import canonical_arguments
+from callboard.providers.json_values import canonical_arguments
 
 
 @dataclass(slots=True)

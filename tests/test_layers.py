@@ -24,7 +24,7 @@ OPTIONAL = {
     "actors/wiring.py": {"callboard.actors.index"},  # rag: the extra `index`
     "actors/telemetry/spans.py": {"opentelemetry"},
     "providers/catalog.py": {"genai_prices"},
-    "providers/copilot_tokens.py": {"keyring"},
+    "providers/copilot/copilot_login.py": {"keyring"},
 }
 #: Files that open connections, or accept them, or read the environment; no others do.
 ONLY_CONNECTS = {

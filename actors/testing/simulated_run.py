@@ -66,8 +66,8 @@ from callboard.protocol.testing.outside import foreign_events
 from callboard.protocol.testing.scenario import Scenario, Store
 from callboard.protocol.testing.trace import Trace
 from callboard.protocol.tools import Isolation, Latency
+from callboard.providers.local.scripted import Scripted
 from callboard.providers.retry import RetryPolicy
-from callboard.providers.scripted import Scripted
 
 #: A run that takes more steps than this does not end: ten times the longest of 10,000 seeded conversations.
 MAX_STEPS: Final = 100_000

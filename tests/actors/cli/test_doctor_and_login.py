@@ -18,7 +18,7 @@ from callboard.actors.testing.wire_double import RawAnswer, Turn
 from callboard.actors.wiring import route_for
 from callboard.protocol.errors import ProviderError, UsageError
 from callboard.providers.adapter import HttpAnswer, WireRequest
-from callboard.providers.copilot_tokens import FileStore
+from callboard.providers.copilot.copilot_login import FileStore
 from callboard.providers.rate_limit import RateLimits
 
 MODEL = "openai-compatible/any"
