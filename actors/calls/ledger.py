@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from contextvars import Context
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -130,9 +130,9 @@ def always(_: Call[Worker]) -> bool:
     return True
 
 
-def tool_has_room(call: Call[Worker]) -> bool:
-    """Its tool runs fewer calls than it may at the same time."""
-    return call.lane.running < call.lane.concurrency
+def its_turn(call: Call[Worker]) -> bool:
+    """Its tool runs fewer calls than it may at the same time, and none of them has waited longer."""
+    return call.lane.running < call.lane.concurrency and call.lane.head() is call
 
 
 def not_begun(call: Call[Worker]) -> bool:
@@ -166,7 +166,7 @@ _QUEUED, _RUNNING, _ENDING, _ENDED = CallState
 TRANSITIONS: Mapping[CallState, Mapping[Happening, tuple[Row, ...]]] = MappingProxyType(
     {
         _QUEUED: {
-            Happening.GIVEN: (Row(tool_has_room, _RUNNING),),
+            Happening.GIVEN: (Row(its_turn, _RUNNING),),
             Happening.STOPPED: (Row(always, _ENDED),),
             Happening.ENDED: (Row(always, _ENDED),),
         },
@@ -277,8 +277,8 @@ class Ledger(Generic[Worker]):
     def set_room(self, worker: Worker | None, room: int) -> None:
         """A worker takes so many calls at the same time from now on. That of a single call never takes another."""
         seat = self._seats.get(worker) if worker is not None else None
-        if worker is not None and seat is not None and not seat.pool.per_call:
-            seat.room = room
+        if worker is not None and seat is not None:
+            seat.room = 0 if seat.pool.per_call else room
             self._look_at(worker, seat)
 
     def _look_at(self, worker: Worker, seat: Seat[Worker]) -> None:
@@ -288,9 +288,9 @@ class Ledger(Generic[Worker]):
             seat.pool.free.pop(worker, None)
 
     @property
-    def workers(self) -> Iterator[Worker]:
+    def workers(self) -> tuple[Worker, ...]:
         """All that are alive, as far as is known."""
-        return iter(tuple(self._seats))
+        return tuple(self._seats)
 
     # -- the way of a call
 
@@ -368,7 +368,10 @@ class Ledger(Generic[Worker]):
                 break
         else:
             return False
-        before, call.state = call.state, state
+        before = call.state
+        if happening is Happening.GIVEN:
+            heapq.heappop(call.lane.heads)
+        call.state = state
         call.begun = call.begun or happening is Happening.BEGUN
         call.killed = call.killed or happening is Happening.KILLED
         if before is CallState.QUEUED and state is not before:
