@@ -19,7 +19,7 @@ from contextvars import Context
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from callboard.actors.kernel import Ref
 from callboard.actors.workers.messages import CallEvent, Ending, Outcome
@@ -99,6 +99,11 @@ class Call(Generic[Worker]):
     due: float = 0.0
     """When the dispatcher looks at it next: its deadline, then the end of its grace period."""
 
+    @property
+    def is_next(self) -> bool:
+        """Is it this call's turn, as far as its tool is concerned?"""
+        return self.lane.running < self.lane.concurrency and self.lane.head() is self
+
     # -- what its worker writes: messages.CallRecord
 
     def begin(self) -> bool:
@@ -125,32 +130,43 @@ class Call(Generic[Worker]):
 # -- the machine
 
 
-def always(_: Call[Worker]) -> bool:
+class Facts(Protocol):
+    """What the guards look at."""
+
+    begun: bool
+    killed: bool
+    given: int
+
+    @property
+    def is_next(self) -> bool: ...
+
+
+def always(_: Facts) -> bool:
     """Whatever the call is."""
     return True
 
 
-def its_turn(call: Call[Worker]) -> bool:
-    """Its tool runs fewer calls than it may at the same time, and none of them has waited longer."""
-    return call.lane.running < call.lane.concurrency and call.lane.head() is call
+def its_turn(call: Facts) -> bool:
+    """Its tool runs fewer calls than it may at the same time, and none has waited longer."""
+    return call.is_next
 
 
-def not_begun(call: Call[Worker]) -> bool:
+def not_begun(call: Facts) -> bool:
     """Its code runs nowhere."""
     return not call.begun
 
 
-def not_killed(call: Call[Worker]) -> bool:
+def not_killed(call: Facts) -> bool:
     """Its worker was not told before to end it at once."""
     return not call.killed
 
 
-def may_go_on(call: Call[Worker]) -> bool:
+def may_go_on(call: Facts) -> bool:
     """Not too many workers had it."""
     return call.given < MAX_GIVEN
 
 
-def may_go_elsewhere(call: Call[Worker]) -> bool:
+def may_go_elsewhere(call: Facts) -> bool:
     """It has not begun, and not too many workers had it."""
     return not call.begun and call.given < MAX_GIVEN
 
@@ -158,7 +174,7 @@ def may_go_elsewhere(call: Call[Worker]) -> bool:
 class Row(NamedTuple):
     """Where a happening leads, if the guard agrees. The first such row decides."""
 
-    guard: Callable[[Call[Hashable]], bool]
+    guard: Callable[[Facts], bool]
     state: CallState
 
 
@@ -167,7 +183,6 @@ TRANSITIONS: Mapping[CallState, Mapping[Happening, tuple[Row, ...]]] = MappingPr
     {
         _QUEUED: {
             Happening.GIVEN: (Row(its_turn, _RUNNING),),
-            Happening.STOPPED: (Row(always, _ENDED),),
             Happening.ENDED: (Row(always, _ENDED),),
         },
         _RUNNING: {
@@ -254,6 +269,7 @@ class Ledger(Generic[Worker]):
         self._lanes: dict[ToolName, Lane[Worker]] = {}
         self._seats: dict[Worker, Seat[Worker]] = {}
         self._sequence = 0
+        self._names = 0
 
     # -- what is set up
 
@@ -287,6 +303,16 @@ class Ledger(Generic[Worker]):
         else:
             seat.pool.free.pop(worker, None)
 
+    def pool_of(self, worker: Worker) -> Pool[Worker] | None:
+        """The pool of a worker that is not gone."""
+        seat = self._seats.get(worker)
+        return seat.pool if seat is not None else None
+
+    def new_name(self) -> str:
+        """For a worker: no other of this ledger has had it."""
+        self._names += 1
+        return str(self._names)
+
     @property
     def workers(self) -> tuple[Worker, ...]:
         """All that are alive, as far as is known."""
@@ -295,7 +321,12 @@ class Ledger(Generic[Worker]):
     # -- the way of a call
 
     def submit(
-        self, run: RunTool, lane: Lane[Worker], reply_to: Ref[CallEvent], user_text: str = "", asker: Context | None = None
+        self,
+        run: RunTool,
+        lane: Lane[Worker],
+        reply_to: Ref[CallEvent],
+        user_text: str = "",
+        asker: Context | None = None,
     ) -> Call[Worker]:
         """A new call, in the queue of its tool. Its tag must not be that of an open one."""
         self._sequence += 1
@@ -328,14 +359,17 @@ class Ledger(Generic[Worker]):
         self._look_at(worker, seat)
         return True
 
-    def stop(self, call: Call[Worker], why: Ending, now: float) -> ToolCallEnd | None:
-        """Its deadline has passed, or it is cancelled: an event where it ends with that, else its worker is to end it."""
-        if call.state in (CallState.QUEUED, CallState.RUNNING):
-            call.why = why
-        return self.end(call, why, "", now, Happening.STOPPED)
+    def stop(self, call: Call[Worker], why: Ending) -> bool:
+        """A worker is to end it, since its deadline has passed or it is cancelled. False when it was told before."""
+        if not self.enter(call, Happening.STOPPED):
+            return False
+        call.why = why
+        return True
 
-    def lost(self, worker: Worker, outcome: Outcome, printed: str, now: float) -> list[tuple[Call[Worker], ToolCallEnd]]:
-        """A worker is gone: the calls that end with it, by `outcome` where they had begun. The others wait once more."""
+    def lost(
+        self, worker: Worker, fate: Callable[[Call[Worker]], Outcome], printed: str, now: float
+    ) -> list[tuple[Call[Worker], ToolCallEnd]]:
+        """A worker is gone: the calls that end with it, by their `fate` where they had begun. The others wait again."""
         seat = self._seats.pop(worker, None)
         if seat is None:
             return []
@@ -343,8 +377,10 @@ class Ledger(Generic[Worker]):
         seat.pool.free.pop(worker, None)
         ended = []
         for call in tuple(seat.calls):
-            never = ToolFailure(call.run.name, FailureCode.INTERNAL_ERROR, "its workers were lost before it could begin")
-            event = self.end(call, outcome if call.begun else never, printed, now, Happening.LOST)
+            never = ToolFailure(
+                call.run.name, FailureCode.INTERNAL_ERROR, "its workers were lost before it could begin"
+            )
+            event = self.end(call, fate(call) if call.begun else never, printed, now, Happening.LOST)
             if event is not None:
                 ended.append((call, event))
         return ended
@@ -372,7 +408,7 @@ class Ledger(Generic[Worker]):
         if happening is Happening.GIVEN:
             heapq.heappop(call.lane.heads)
         call.state = state
-        call.begun = call.begun or happening is Happening.BEGUN
+        call.begun = happening is Happening.BEGUN or (call.begun and happening is not Happening.RETURNED)
         call.killed = call.killed or happening is Happening.KILLED
         if before is CallState.QUEUED and state is not before:
             self._wait_no_more(call)
@@ -381,7 +417,6 @@ class Ledger(Generic[Worker]):
         elif before in _PLACED and state not in _PLACED:
             self._leave(call)
             if state is CallState.QUEUED:
-                call.begun = False
                 self._wait(call)
         return True
 

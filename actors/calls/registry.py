@@ -20,8 +20,7 @@ from callboard.protocol.errors import UsageError
 from callboard.protocol.events import ToolCallCancelled, ToolCallEnd, ToolCallFailed, ToolCallTimedOut
 from callboard.protocol.ids import ToolName
 from callboard.protocol.options import ToolOffer
-from callboard.protocol.policy import Decision, Policy
-from callboard.protocol.tools import FailureCode, ToolFailure
+from callboard.protocol.tools import Decision, FailureCode, Policy, ToolFailure
 
 logger = logging.getLogger("callboard.tools")
 
@@ -46,6 +45,8 @@ class ToolHealth:
 
     budget: int | None = FAILURE_BUDGET
     """Failures within the window that are borne; None bears any number."""
+    max_held_threads: int | None = MAX_HELD_THREADS
+    """As many withdraw it; None bears any number."""
     held_threads: int = 0
     """That its ended calls hold."""
     failures: deque[tuple[float, int]] = field(default_factory=deque)
@@ -57,7 +58,9 @@ class ToolHealth:
 
     def is_offered(self, now: float) -> bool:
         """May models see the tool, and calls of it start?"""
-        return self.held_threads < MAX_HELD_THREADS and (self.withdrawn_until is None or now >= self.withdrawn_until)
+        if self.max_held_threads is not None and self.held_threads >= self.max_held_threads:
+            return False
+        return self.withdrawn_until is None or now >= self.withdrawn_until
 
     def record_success(self, now: float) -> bool:
         """The tool ran to its end (an error it raised itself is such an end). True if this restored it."""
@@ -121,11 +124,16 @@ class Registry:
     """See the module. Raises UsageError when two tools have one name."""
 
     def __init__(
-        self, tools: Iterable[Tool] = (), policy: Policy | None = None, failure_budget: int | None = FAILURE_BUDGET
+        self,
+        tools: Iterable[Tool] = (),
+        policy: Policy | None = None,
+        failure_budget: int | None = FAILURE_BUDGET,
+        max_held_threads: int | None = MAX_HELD_THREADS,
     ) -> None:
         self.entries: dict[ToolName, Entry] = {}
         self._policy = policy or Policy()
         self._failure_budget = failure_budget
+        self._max_held_threads = max_held_threads
         self._holds: dict[Hashable, tuple[ToolName, ...]] = {}
         """By worker: the tool of each thread that an ended call holds."""
         for tool in tools:
@@ -136,7 +144,7 @@ class Registry:
         name = tool.definition.name
         if name in self.entries:
             raise UsageError(f"two tools are called {name!r}; rename one of them")
-        self.entries[name] = Entry(tool, ToolHealth(self._failure_budget))
+        self.entries[name] = Entry(tool, ToolHealth(self._failure_budget, self._max_held_threads))
 
     def offers(self, now: float) -> tuple[ToolOffer, ...]:
         """What is in good health, each with what the policy says of it."""

@@ -18,16 +18,16 @@ from collections.abc import Callable
 from contextvars import Context
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import Final, Never, Protocol
 
 from callboard.actors.kernel import Actor, ChildSpec, Ref
 from callboard.actors.tools.context import ToolContext
 from callboard.actors.tools.decorator import Tool
-from callboard.actors.tools.invoke import Result
+from callboard.actors.tools.invoke import Result, text_of
 from callboard.protocol.commands import RunTool
 from callboard.protocol.events import ToolCallEnd, ToolCallStarted
 from callboard.protocol.ids import Tag, ToolName
-from callboard.protocol.tools import ToolFailure
+from callboard.protocol.tools import FailureCode, ToolContract, ToolFailure
 
 CallEvent = ToolCallStarted | ToolCallEnd
 """What a session hears of one of its calls."""
@@ -75,12 +75,12 @@ class RunCall:
     """The session: it hears of the call from its worker."""
     record: CallRecord
     asker: Context | None = None
-    """The context of whoever asked; the tool runs in a copy of it."""
+    """The context of whoever asked the request; the tool runs in a copy of it. None: in an empty one."""
 
 
 @dataclass(frozen=True, slots=True)
 class StopCall:
-    """Its deadline has passed, or nobody wants its result: ask the call to end. KillCall follows after a grace period."""
+    """Its deadline has passed, or it is cancelled: ask the call to end. KillCall follows after a grace period."""
 
     tag: Tag
     why: Ending
@@ -144,8 +144,9 @@ class CallReports:
         self.holds: tuple[ToolName, ...] = ()
 
     def begin(self, call: RunCall) -> bool:
-        """Before the tool's code can run: tell the session. False: the call must not run here; forget it."""
+        """Before the tool's code can run: tell the session. False: it must not run any more; forget it."""
         if not call.record.begin():
+            self.end(call, Ending.CANCELLED)
             return False
         if (event := call.record.started(self._now())) is not None:
             call.reply_to.tell_control(event)
@@ -170,7 +171,29 @@ class CallReports:
         self._dispatcher.tell_control(WorkerState(self._worker, self.room, self.holds, ended))
 
 
+#: What starting a thread, a loop or a process raises on a host that has no room for one more.
+NO_RESOURCES: Final = (OSError, RuntimeError, MemoryError)
+
+
+def no_worker(call: RunCall, error: BaseException) -> ToolFailure:
+    """How a call ends that the host has no resources for. It has not begun."""
+    why = f"no worker could be started for {call.run.name}: {text_of(error)}"
+    return ToolFailure(call.run.name, FailureCode.OVERLOADED, why)
+
+
+def unusable(call: RunCall, error: BaseException) -> ToolFailure:
+    """How a call ends whose tool cannot even be prepared: its types raise."""
+    return ToolFailure(call.run.name, FailureCode.TOOL_ERROR, f"{call.run.name} cannot be used: {text_of(error)}")
+
+
 # -- pools
+
+
+def pool_name(contract: ToolContract) -> str:
+    """Pools are apart by isolation, so that each has one kind of worker, and by latency: short never waits for long."""
+    name = f"{contract.isolation.value}-{contract.latency.value}"
+    return f"{name}-reuse" if contract.reuse else name
+
 
 MakeWorker = Callable[[Ref[WorkerState], str], Actor[ToWorker]]
 """Makes a worker: the dispatcher's address, which outlives a restart of it, and the name of the worker's pool."""
@@ -187,7 +210,13 @@ class WorkerKind:
     """Workers alive at the same time, those that take no more calls included."""
     per_call: bool = False
     """A worker for each call, which stops after it."""
-    fixed_children: tuple[ChildSpec, ...] = ()
+    fixed_children: tuple[ChildSpec[Never], ...] = ()
     """Permanent children beside the workers: the actor "POOL/ID" for each, POOL being the pool's name."""
+    at_start: bool = False
+    """The pool is started with the dispatcher, where one of its tools is registered; else when a call needs it."""
     shutdown_seconds: float = 1.0
     """For a worker to end when its pool stops; then it is killed."""
+
+
+KindOf = Callable[[ToolContract], WorkerKind]
+"""How the pool of a tool is made."""
