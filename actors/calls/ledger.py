@@ -420,6 +420,14 @@ class Ledger(Generic[Worker]):
                 self._wait(call)
         return True
 
+    def left_open(self) -> list[str]:
+        """Places that are taken, and calls that have not ended: nothing at rest."""
+        taken = {f"worker {name} has {len(seat.calls)} calls": len(seat.calls) for name, seat in self._seats.items()}
+        taken |= {f"tool {name} runs {lane.running} calls": lane.running for name, lane in self._lanes.items()}
+        taken |= {f"tool {name} has {lane.waiting} calls waiting": lane.waiting for name, lane in self._lanes.items()}
+        taken |= {f"call {tag} is {call.state.value}": 1 for tag, call in self.calls.items()}
+        return [what for what, count in taken.items() if count]
+
     def waiting_for(self, tool: ToolName) -> list[Call[Worker]]:
         """The calls in the queue of a tool, the oldest first."""
         lane = self._lanes.get(tool)

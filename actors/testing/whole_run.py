@@ -7,10 +7,8 @@ from typing import Final
 
 from callboard.actors.calls.dispatcher import ToolDispatcher
 from callboard.actors.kernel import DeadLetterReason
-from callboard.actors.testing.faults import POOLS
 from callboard.actors.testing.simulated_request import SimulatedRequest
-from callboard.actors.testing.simulated_world import PlannedCrash, World
-from callboard.actors.workers.pool import ToolPool
+from callboard.actors.testing.simulated_world import PLANNED, World
 from callboard.protocol.commands import CancelTool
 from callboard.protocol.events import DeadlinePassed, Event
 from callboard.protocol.ids import RequestId
@@ -47,7 +45,7 @@ def problems_of_the_whole(world: World, requests: Requests, tools: Iterable[Tool
 
 def _unplanned_crashes(world: World) -> Iterator[str]:
     for letter in world.system.dead_letters.list():
-        is_planned = isinstance(letter.message, PlannedCrash) or letter.note.startswith(_SESSION_ENDS)
+        is_planned = isinstance(letter.message, PLANNED) or letter.note.startswith(_SESSION_ENDS)
         if letter.reason is DeadLetterReason.CRASHED and not is_planned:
             yield f"crash: {letter.recipient} crashed on {type(letter.message).__name__}: {letter.note}"
 
@@ -63,10 +61,10 @@ def _seen_of_others(requests: Requests) -> Iterator[str]:
 
 def _left_open(world: World) -> Iterator[str]:
     """At rest, a place that is still taken will never be free again."""
-    for name in ("root/dispatcher", *(f"root/tools/{pool}" for pool in POOLS)):
-        actor = world.system.ref(name)._cell.actor
-        if isinstance(actor, ToolDispatcher | ToolPool) and actor.open_calls:
-            yield f"left open: {name} has {actor.open_calls} calls at rest"
+    dispatcher = world.system.ref("root/dispatcher")._cell.actor
+    if isinstance(dispatcher, ToolDispatcher):
+        for problem in dispatcher.ledger.left_open():
+            yield f"left open: {problem} at rest"
 
 
 def _ended_by_session(world: World, trace: Trace) -> Iterator[str]:
