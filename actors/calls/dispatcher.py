@@ -415,10 +415,13 @@ def _our_fault(name: ToolName, error: BaseException) -> ToolFailure:
 
 
 def _fate(call: ToolCall, down: Down) -> Result:
-    """How a call that had begun ends when its worker is gone."""
+    """How a call ends when its worker is gone: one that had begun, or that too many workers could not begin."""
     name, error = call.run.name, down.error
     if isinstance(error, WorkerLost):
         return error.failure
+    if not call.begun:
+        why = f"{name} was not run: each worker that was to run it was lost before it could"
+        return ToolFailure(name, FailureCode.INTERNAL_ERROR, why)
     if down.reason is ExitReason.CRASHED:
         why = f"callboard's worker failed while {name} ran; whether it had its effect is not known"
         return ToolFailure(name, FailureCode.INTERNAL_ERROR, f"{why}: {text_of(error)}")

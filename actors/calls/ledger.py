@@ -369,7 +369,7 @@ class Ledger(Generic[Worker]):
     def lost(
         self, worker: Worker, fate: Callable[[Call[Worker]], Outcome], printed: str, now: float
     ) -> list[tuple[Call[Worker], ToolCallEnd]]:
-        """A worker is gone: the calls that end with it, by their `fate` where they had begun. The others wait again."""
+        """A worker is gone: the calls that end with it, by their `fate`. What had not begun mostly waits once more."""
         seat = self._seats.pop(worker, None)
         if seat is None:
             return []
@@ -377,10 +377,7 @@ class Ledger(Generic[Worker]):
         seat.pool.free.pop(worker, None)
         ended = []
         for call in tuple(seat.calls):
-            never = ToolFailure(
-                call.run.name, FailureCode.INTERNAL_ERROR, "its workers were lost before it could begin"
-            )
-            event = self.end(call, fate(call) if call.begun else never, printed, now, Happening.LOST)
+            event = self.end(call, fate(call), printed, now, Happening.LOST)
             if event is not None:
                 ended.append((call, event))
         return ended

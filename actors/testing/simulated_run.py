@@ -46,6 +46,7 @@ from callboard.actors.testing.simulated_request import RecordedSession, Simulate
 from callboard.actors.testing.simulated_workers import Later
 from callboard.actors.testing.simulated_world import (
     PlannedCrash,
+    PlannedFailure,
     PlannedPolicy,
     PlayedModel,
     PlayedPerson,
@@ -65,8 +66,8 @@ from callboard.protocol.testing import generator
 from callboard.protocol.testing.outside import foreign_events
 from callboard.protocol.testing.scenario import Scenario, Store
 from callboard.protocol.testing.trace import Trace
-from callboard.providers.local.scripted import Scripted
 from callboard.protocol.tools import Isolation, Latency
+from callboard.providers.local.scripted import Scripted
 from callboard.providers.retry import RetryPolicy
 
 Kind = TypeVar("Kind", bound=Actor)
@@ -218,7 +219,7 @@ def crashable(kind: type[Kind]) -> type[Kind]:
     class Crashable(kind):  # type: ignore[valid-type, misc]  # the class is an argument
         def on_receive(self, message: object) -> object:
             if isinstance(message, PlannedCrash):
-                raise RuntimeError("a planned crash")
+                raise PlannedFailure
             return super().on_receive(message)
 
     return Crashable

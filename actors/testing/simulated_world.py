@@ -8,7 +8,6 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import Context
-from typing import Final
 
 import orjson
 
@@ -17,7 +16,7 @@ from callboard.actors.kernel import ActorSystem, MailboxFull, NoSuchActor, Simul
 from callboard.actors.models.model_stream import Attempt, Emit, End
 from callboard.actors.requests.conversation import Conversation
 from callboard.actors.testing.faults import Faults
-from callboard.actors.testing.simulated_workers import Die, Later, Planned, SimulatedWorker, simulated_kind
+from callboard.actors.testing.simulated_workers import Die, Later, SimulatedWorker, simulated_kind
 from callboard.actors.tools import Tool
 from callboard.actors.tools.schema import read_signature
 from callboard.actors.topology import ROOT_INTENSITY, ROOT_PERIOD_SECONDS
@@ -50,8 +49,8 @@ class PlannedCrash:
     """A message that no actor survives."""
 
 
-#: Messages on which an actor crashes by plan.
-PLANNED: Final = (PlannedCrash, Die, Planned)
+class PlannedFailure(Exception):
+    """What an actor crashes with by plan."""
 
 
 class World:

@@ -8,7 +8,7 @@ from typing import Final
 from callboard.actors.calls.dispatcher import ToolDispatcher
 from callboard.actors.kernel import DeadLetterReason
 from callboard.actors.testing.simulated_request import SimulatedRequest
-from callboard.actors.testing.simulated_world import PLANNED, World
+from callboard.actors.testing.simulated_world import World
 from callboard.protocol.commands import CancelTool
 from callboard.protocol.events import DeadlinePassed, Event
 from callboard.protocol.ids import RequestId
@@ -16,8 +16,9 @@ from callboard.protocol.options import ToolOffer
 from callboard.protocol.testing.scenario import ToolDoes
 from callboard.protocol.testing.trace import Trace, Verb
 
-#: Crashes by which a session ends its request on purpose: a store that refuses, and failures that callboard names.
-_SESSION_ENDS: Final = ("OSError(28,", "RuntimeFailure(")
+#: Crashes that are no faults: of the plan, by which a session ends its request on purpose (a store that refuses, and
+#: failures that callboard names), and of a worker whose process has died.
+_PLANNED: Final = ("PlannedFailure(", "OSError(28,", "RuntimeFailure(", "WorkerLost(")
 
 #: Between the crash of an actor and the next incarnation: the longest backoff (kernel/restart.py), and its jitter.
 _LONGEST_BACKOFF_SECONDS: Final = 7.5
@@ -45,8 +46,7 @@ def problems_of_the_whole(world: World, requests: Requests, tools: Iterable[Tool
 
 def _unplanned_crashes(world: World) -> Iterator[str]:
     for letter in world.system.dead_letters.list():
-        is_planned = isinstance(letter.message, PLANNED) or letter.note.startswith(_SESSION_ENDS)
-        if letter.reason is DeadLetterReason.CRASHED and not is_planned:
+        if letter.reason is DeadLetterReason.CRASHED and not letter.note.startswith(_PLANNED):
             yield f"crash: {letter.recipient} crashed on {type(letter.message).__name__}: {letter.note}"
 
 
