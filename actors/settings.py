@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
 
-from callboard.actors.calls.tool_health import FAILURE_BUDGET
+from callboard.actors.calls.registry import FAILURE_BUDGET
 from callboard.protocol.errors import UsageError
 from callboard.protocol.limits import (
     DEFAULT_MAX_STEPS,

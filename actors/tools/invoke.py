@@ -111,7 +111,7 @@ class Invoker:
             case MemoryError():
                 return self._failure(FailureCode.CRASHED, "the tool ran out of memory (MemoryError)")
             case _:
-                return self._failure(FailureCode.TOOL_ERROR, shortened(_text_of(error)))
+                return self._failure(FailureCode.TOOL_ERROR, shortened(text_of(error)))
 
     def _failure(self, code: FailureCode, message: str, retry_hint: str = "") -> ToolFailure:
         return ToolFailure(self._name, code, message, retry_hint=retry_hint)
@@ -153,7 +153,8 @@ def _received(fault: ErrorDetails) -> str:
     return shortened(_safe(repr, fault["input"]), MAX_RECEIVED_CHARS)
 
 
-def _text_of(error: BaseException) -> str:
+def text_of(error: BaseException | None) -> str:
+    """An exception in words: its class and its text, also where its own __str__ raises."""
     text = _safe(str, error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
