@@ -11,7 +11,9 @@ nothing outside.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
+import signal
 import socket
 import struct
 from enum import IntEnum
@@ -100,36 +102,44 @@ def receive(end: socket.socket) -> tuple[Message, list[int]] | None:
     return Message(Kind(kind), number, value, data[_MESSAGE.size :].decode(errors="replace")), descriptors
 
 
-def pair() -> tuple[socket.socket, socket.socket]:
-    """Both ends of a connection that keeps messages apart, none of them a standard descriptor. Raises OSError."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    return above_standard(ours), above_standard(theirs)
+def pair(kind: int = socket.SOCK_SEQPACKET) -> tuple[socket.socket, socket.socket]:
+    """Both ends of a connection, by default one that keeps messages apart. Raises OSError."""
+    one, other = socket.socketpair(socket.AF_UNIX, kind)
+    return _socket_above_standard(one), _socket_above_standard(other)
 
 
-def above_standard(end: socket.socket) -> socket.socket:
-    """The same socket, not on descriptor 0, 1 or 2: where a host has closed those, they are given out like others."""
-    if end.fileno() > 2:
-        return end
-    spare = []
+def pipe() -> tuple[int, int]:
+    """The reading and the writing end. Raises OSError."""
+    read_end, write_end = os.pipe2(os.O_CLOEXEC)
+    return above_standard(read_end), above_standard(write_end)
+
+
+def above_standard(descriptor: int) -> int:
+    """The same under a number above 2: a host that has closed its standard descriptors is given these like others.
+
+    Raises OSError.
+    """
+    if descriptor > 2:
+        return descriptor
     try:
-        while (copy := os.dup(end.fileno())) <= 2:
-            spare.append(copy)
+        return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3)
     finally:
-        for descriptor in spare:
-            os.close(descriptor)
-        end.close()
-    return socket.socket(fileno=copy)
+        os.close(descriptor)
 
 
-def pipe_above_standard() -> tuple[int, int]:
-    """A pipe, its ends not on descriptors 0, 1 or 2. Raises OSError."""
-    kept: list[int] = []
-    low: list[int] = []
+def _socket_above_standard(end: socket.socket) -> socket.socket:
+    return end if end.fileno() > 2 else socket.socket(fileno=above_standard(end.detach()))
+
+
+def how_it_ended(status: int) -> str:
+    """A wait status in words: "was killed by SIGSEGV", "exited with status 1"."""
+    if status == UNKNOWN_STATUS:
+        return "ended, it is not known how"
+    if not os.WIFSIGNALED(status):
+        return f"exited with status {os.waitstatus_to_exitcode(status)} (os._exit?)"
+    number = os.WTERMSIG(status)
     try:
-        while len(kept) < 2:
-            for descriptor in (pair_ := os.pipe2(os.O_CLOEXEC)):
-                (kept if min(pair_) > 2 else low).append(descriptor)
-    finally:
-        for descriptor in low:
-            os.close(descriptor)
-    return kept[0], kept[1]
+        name = signal.Signals(number).name
+    except ValueError:
+        name = f"signal {number}"
+    return f"was killed by {name}"
