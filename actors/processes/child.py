@@ -19,6 +19,7 @@ from typing import Final
 
 from callboard.actors.processes.control import LENGTH
 from callboard.actors.processes.frames import Order, Reply, decode_order, encode_order, encode_reply
+from callboard.actors.processes.surroundings import Surroundings
 from callboard.actors.tools.context import ToolContext
 from callboard.actors.tools.invoke import Invoker, shortened
 from callboard.actors.tools.schema import read_signature
@@ -74,7 +75,8 @@ class Child:
         head = calls.recv(LENGTH.size, socket.MSG_WAITALL)
         if len(head) < LENGTH.size:
             return False
-        order = decode_order(calls.recv(*LENGTH.unpack(head), socket.MSG_WAITALL))
+        (length,) = LENGTH.unpack(head)
+        order = decode_order(calls.recv(length, socket.MSG_WAITALL))
         reply = self._run(order, tool)
         if os.getpid() != self._pid:  # a copy of this process, made by the tool, has returned from it as well
             os._exit(0)
@@ -91,9 +93,11 @@ class Child:
         except BaseException as error:  # noqa: BLE001 - importing the tool's module runs anybody's code
             failure = could_not_load(order.name, shortened(f"{type(error).__name__}: {error}"))
             return Reply(order.number, failure, spent=True)
+        before = Surroundings() if order.more and tool is not _SAMPLE else None
         result = tool.call(order.arguments, order.context)
         crashed = isinstance(result, ToolFailure) and result.code is FailureCode.CRASHED
-        return Reply(order.number, result, spent=crashed or _left_something())
+        spent = crashed or _left_something() or (before is not None and not _restored(before))
+        return Reply(order.number, result, spent)
 
 
 #: Pydantic loads half of itself the first time; the interpreter has specialised the code after some more.
@@ -148,6 +152,13 @@ def _seed_random_states() -> None:
 
 def _end_call(_signal: int, _frame: FrameType | None) -> None:
     raise CallEnded("the call was ended")
+
+
+def _restored(before: Surroundings) -> bool:
+    try:
+        return before.restore()
+    except BaseException:  # noqa: BLE001 - after what the tool has done to it, this process is not used again
+        return False
 
 
 def _left_something() -> bool:

@@ -125,8 +125,8 @@ class ForkServer:
             end.close()
         take_place(calls, self._control.detach())
         inherit_orphans()
-        load = (lambda: self._tool) if self._tool is not None else _loader(*tool)
-        Child(output, load).serve()
+        loaded = self._tool
+        Child(output, (lambda: loaded) if loaded is not None else _loader(*tool)).serve()
 
     def _become_template(self, descriptors: list[int]) -> None:
         control, tool = descriptors

@@ -165,9 +165,7 @@ class _Launch:
     pass
 
 
-SourceMessage = (
-    Obtain | Withdraw | Release | End | Heard | KeeperEnded | _Tick | _ForkAhead | _LookForIdle | _Launch
-)
+SourceMessage = Obtain | Withdraw | Release | End | Heard | KeeperEnded | _Tick | _ForkAhead | _LookForIdle | _Launch
 
 
 class _State(Enum):
@@ -558,7 +556,9 @@ class ProcessSource(Actor[SourceMessage]):
                     self._fork_ahead(each)
         elif template is not None and said.kind is Kind.UNFIT:
             logger.warning(
-                "tool %s cannot be forked (%s): each call loads it in a process of its own", template.tool.name, said.text
+                "tool %s cannot be forked (%s): each call loads it in a process of its own",
+                template.tool.name,
+                said.text,
             )
             template.state = _State.UNFIT
             self._fork_ahead(template)
@@ -634,9 +634,7 @@ class ProcessSource(Actor[SourceMessage]):
         options, post = self._options, self.ref.tell_control
         try:
             if self._init is None:
-                self._init = InitProcess(
-                    self._loop, options.memory_bytes, options.environment, self._namespaces, post
-                )
+                self._init = InitProcess(self._loop, options.memory_bytes, options.environment, self._namespaces, post)
             if self._base is None:
                 self._start_base()
         except OSError as error:
@@ -723,4 +721,3 @@ def _give(
         return connection.send(order, (*descriptors, tool))
     finally:
         os.close(tool)
-

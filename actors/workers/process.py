@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from callboard.actors.kernel import Actor, ChildSpec, Down, LoopScheduler, Ref, Timer, handles
+from callboard.actors.kernel import Actor, ChildSpec, Down, Ref, Timer, handles
 from callboard.actors.processes.frames import BrokenFrame, Order, Reply
 from callboard.actors.processes.handle import ChildEnds
 from callboard.actors.processes.source import (
