@@ -1,25 +1,262 @@
-"""Until the process workers come from their branch."""
+"""ProcessWorker: runs one call in a child process, and ends with it.
+
+The child comes from the pool's ProcessSource, with the tool loaded. What it says and prints is read in the handlers
+here; a child that dies unexpectedly is a crash of this actor.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Final
 
-from callboard.actors.workers.kinds import THREADS
-from callboard.actors.workers.messages import KindOf
-from callboard.protocol.limits import MAX_TOOL_PROCESSES, TOOL_MEMORY_BYTES
+from callboard.actors.kernel import Actor, ChildSpec, Down, Ref, Timer, handles
+from callboard.actors.processes.frames import BrokenFrame, Order, Reply
+from callboard.actors.processes.handle import ChildEnds
+from callboard.actors.processes.source import (
+    After,
+    ChildEnded,
+    End,
+    NotObtained,
+    Obtain,
+    Obtained,
+    ProcessOptions,
+    ProcessSource,
+    Release,
+    SourceMessage,
+    Withdraw,
+)
+from callboard.actors.workers.messages import (
+    CallReports,
+    Ending,
+    KillCall,
+    KindOf,
+    Outcome,
+    Report,
+    RunCall,
+    StopCall,
+    ToWorker,
+    WorkerKind,
+    WorkerLost,
+    WorkerState,
+)
+from callboard.protocol.tools import FailureCode, ToolContract, ToolFailure
+
+__all__ = ["ProcessOptions", "ProcessWorker", "process_kind"]
+
+#: A child that prints more than this in a call is read from a timer from then on, at most 6 MB/s, so that a flood
+#: slows down the tool that makes it and not the control loop.
+FLOOD_BYTES: Final = 1_048_576
+FLOOD_PAUSE_SECONDS: Final = 0.01
+#: The source ends what runs, the init process within 2 s, and is killed after this.
+SOURCE_SHUTDOWN_SECONDS: Final = 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessOptions:
-    """How a pool's children are made."""
+class _Spoke:
+    """There is something to read on the call socket."""
 
-    max_children: int = MAX_TOOL_PROCESSES
-    warm: int = 1
-    memory_bytes: int = TOOL_MEMORY_BYTES
-    idle_seconds: float = 30.0
-    environment: Mapping[str, str] = field(default_factory=dict)
+
+@dataclass(frozen=True, slots=True)
+class _Printed:
+    """There is something to read of the output."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Writable:
+    """There is room for more of the order."""
+
+
+ProcessMessage = ToWorker | Obtained | NotObtained | ChildEnded | Down | _Spoke | _Printed | _Writable
+
+
+class SourceLost(Exception):
+    """The ProcessSource has ended, and the call's child with it."""
+
+
+class ProcessWorker(Actor[ProcessMessage]):
+    """See the module. Made for one call; stops after it."""
+
+    def __init__(self, dispatcher: Ref[WorkerState], pool: str) -> None:
+        self._dispatcher = dispatcher
+        self._pool = pool
+        self._call: RunCall | None = None
+        self._child: ChildEnds | None = None
+        self._verdict: Outcome | None = None
+        """The call's outcome, while its child is ended before it is told."""
+        self._paused: Timer | None = None
+
+    def on_start(self) -> None:
+        self._reports = CallReports(self.ref, self._dispatcher, 1, self.now)
+        self._source: Ref[SourceMessage] = self.system.ref(f"{self._pool}/source")
+
+    # -- the way of one call --------------------------------------------------------------------------------------
+
+    @handles(RunCall)
+    def _run(self, call: RunCall) -> None:
+        if self._call is not None:
+            self._reports.give_back(call, "its process runs another call")
+            return
+        self._call = call
+        self.at_end(self._let_go)
+        self.monitor(self._source)
+        self._source.tell_control(Obtain(call.tool, self.ref))
+
+    @handles(NotObtained)
+    def _not_obtained(self, message: NotObtained) -> None:
+        self._end(message.failure)
+
+    @handles(Obtained)
+    def _obtained(self, message: Obtained) -> None:
+        call, child = self._call, message.child
+        if call is None or not self._reports.begin(call):
+            self._source.tell_control(Release(child.number, After.KEEP))
+            self._call = None
+            self.stop()
+            return
+        self._child = child
+        child.begin_output()
+        order = Order(child.orders + 1, call.run.name, call.run.arguments, call.context, call.tool.contract.reuse)
+        if not child.order(order):
+            child.when_writable(self._post_writable)
+        child.when_it_speaks(self._post_spoke)
+        child.when_it_prints(self._post_printed)
+
+    @handles(_Spoke)
+    def _spoke(self, _: _Spoke) -> None:
+        child = self._child
+        if child is None:
+            return
+        try:
+            replies = child.replies()
+        except (BrokenFrame, EOFError):  # its tool wrote to our socket or closed it, or it has died
+            self._source.tell_control(End(child.number, kill=True))
+            return
+        for reply in replies:
+            self._replied(child, reply)
+        if self._child is not None:
+            child.when_it_speaks(self._post_spoke)
+
+    def _replied(self, child: ChildEnds, reply: Reply) -> None:
+        call = self._call
+        if call is None or reply.number != child.orders or self._verdict is not None:
+            self._source.tell_control(End(child.number, kill=True))  # its tool wrote to our socket
+        elif reply.spent:
+            self._verdict = reply.result
+            self._source.tell_control(End(child.number, kill=True))
+        else:
+            self._end(reply.result, self._take_output(child), After.KEEP if call.tool.contract.reuse else After.ENDS)
+
+    @handles(StopCall)
+    def _stop_call(self, message: StopCall) -> None:
+        call = self._call
+        if call is None or call.run.tag != message.tag:
+            return
+        if self._child is None:
+            self._source.tell_control(Withdraw(self.ref))
+            self._end(message.why)
+        elif self._verdict is None:
+            self._verdict = message.why
+            self._source.tell_control(End(self._child.number, kill=False))
+
+    @handles(KillCall)
+    def _kill_call(self, message: KillCall) -> None:
+        if self._child is not None and self._call is not None and self._call.run.tag == message.tag:
+            self._source.tell_control(End(self._child.number, kill=True))
+
+    @handles(ChildEnded)
+    def _child_ended(self, message: ChildEnded) -> None:
+        call, child = self._call, self._child
+        if call is None or child is None or message.number != child.number:
+            return
+        output = self._take_output(child)
+        self._child = None
+        child.close()
+        if self._verdict is None:
+            failure = ToolFailure(call.run.name, FailureCode.CRASHED, f"the tool's process {message.how}")
+            raise WorkerLost(failure, output)
+        self._end(self._verdict, output)
+
+    @handles(Down)
+    def _source_down(self, down: Down) -> None:
+        call = self._call
+        if call is None:
+            return
+        if self._child is not None:
+            raise SourceLost("the source of the tools' processes has ended") from down.error
+        self._reports.give_back(call, "the source of the tools' processes has ended")
+        self._call = None
+        self.stop()
+
+    @handles(Report)
+    def _report(self, _: Report) -> None:
+        self._reports.state()
+
+    def on_stopping(self) -> bool:
+        """Its call ends with it."""
+        if self._call is not None:
+            self._end(Ending.CANCELLED, "", After.KILL)
+        return True
+
+    def _end(self, outcome: Outcome, printed: str = "", after: After = After.KILL) -> None:
+        call, self._call = self._call, None
+        child, self._child = self._child, None
+        if child is not None:
+            child.let_go() if after is After.KEEP else child.close()
+            self._source.tell_control(Release(child.number, after))
+        if call is not None:
+            self._reports.end(call, outcome, printed)
+            self.stop()
+
+    def _let_go(self) -> None:
+        """However this actor ends: of a crash or a kill nothing may be left."""
+        child, self._child = self._child, None
+        if child is not None:
+            child.close()
+            self._source.tell_control(Release(child.number, After.KILL))
+
+    # -- output, and what readers post ----------------------------------------------------------------------------
+
+    @handles(_Printed)
+    def _printed(self, _: _Printed) -> None:
+        child, self._paused = self._child, None
+        if child is None or not child.drain():
+            return
+        if child.output.total_bytes > FLOOD_BYTES:
+            self._paused = self.tell_after(FLOOD_PAUSE_SECONDS, _Printed())
+        else:
+            child.when_it_prints(self._post_printed)
+
+    @staticmethod
+    def _take_output(child: ChildEnds) -> str:
+        child.drain()
+        return child.output.text() if child.output.total_bytes else ""
+
+    @handles(_Writable)
+    def _writable(self, _: _Writable) -> None:
+        if self._child is not None and not self._child.send_on():
+            self._child.when_writable(self._post_writable)
+
+    def _post_spoke(self) -> None:
+        self.ref.tell_control(_Spoke())
+
+    def _post_printed(self) -> None:
+        self.ref.tell_control(_Printed())
+
+    def _post_writable(self) -> None:
+        self.ref.tell_control(_Writable())
 
 
 def process_kind(options: ProcessOptions) -> KindOf:
-    return lambda contract: THREADS
+    """How the pools of process tools are made: a worker for each call, and one source of child processes."""
+
+    def kind(_contract: ToolContract) -> WorkerKind:
+        source = ChildSpec("source", lambda: ProcessSource(options), shutdown_seconds=SOURCE_SHUTDOWN_SECONDS)
+        return WorkerKind(
+            lambda dispatcher, pool: ProcessWorker(dispatcher, pool),
+            max_workers=options.max_children,
+            per_call=True,
+            fixed_children=(source,),
+            at_start=True,
+        )
+
+    return kind
