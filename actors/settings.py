@@ -23,7 +23,7 @@ from pydantic import (
     model_validator,
 )
 
-from callboard.actors.calls.tool_health import FAILURE_BUDGET
+from callboard.actors.calls.registry import FAILURE_BUDGET
 from callboard.protocol.errors import UsageError
 from callboard.protocol.limits import (
     DEFAULT_MAX_STEPS,
