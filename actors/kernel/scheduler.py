@@ -282,6 +282,8 @@ class LoopScheduler:
         self.turn_began = self.now()
         #: Callbacks that let an exception escape. Actors never do; what else is posted may.
         self.escaped = 0
+        #: What `_pump` runs in, again and again while it stays empty.
+        self._context = Context()
         self._ready: deque[Run] = deque()
         self._pump_posted = False
         self._stopping = False
@@ -333,9 +335,10 @@ class LoopScheduler:
         if self._pump_posted:
             return
         self._pump_posted = True
-        context = Context()
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nothing runs any more
-            self._wake(self._pump, context, context=context)
+        try:
+            self._wake(self._pump, context=self._context)
+        except RuntimeError:  # the loop is closed: nothing runs any more
+            return
 
     def call_at(self, when_seconds: float, run: Run) -> Timer:
         """Run on the loop thread when `now()` has reached `when_seconds`."""
@@ -363,7 +366,8 @@ class LoopScheduler:
         if not contained(run, self._name):
             self.escaped += 1
 
-    def _pump(self, context: Context) -> None:
+    def _pump(self) -> None:
+        context = self._context
         ready, now = self._ready, self.now
         self.turn_began = at = now()
         until = at + TURN_SECONDS
@@ -379,14 +383,14 @@ class LoopScheduler:
                 self.turn_began = at = now()
                 if at >= until:
                     break
-            if context:  # this turn has set a context variable: the next one begins without it
+            if context:  # this turn has set a context variable, and the next one must not see it
+                self._context = Context()
                 break
         self.running = None
         self._pump_posted = False
         if ready and not self._pump_posted:  # cut short, or posted in between
             self._pump_posted = True
-            context = Context()
-            self.loop.call_soon(self._pump, context, context=context)
+            self.loop.call_soon(self._pump, context=self._context)
 
     def _main(self) -> None:
         self._thread_id = threading.get_ident()
