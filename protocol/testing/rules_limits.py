@@ -17,7 +17,7 @@ from callboard.protocol.commands import (
     RunTool,
     SetTimer,
 )
-from callboard.protocol.events import DeadlinePassed, Event, ModelResponded, ToolsLost
+from callboard.protocol.events import DeadlinePassed, Event, ModelLost, ModelResponded, ToolsLost
 from callboard.protocol.ids import Tag
 from callboard.protocol.limits import CALL_BACKSTOP_SECONDS, STREAM_TOTAL_TIMEOUT_SECONDS
 from callboard.protocol.model import Usage
@@ -29,6 +29,8 @@ from callboard.protocol.testing.story import CALL_ENDINGS, EPSILON, ModelRun, Re
 
 #: A step which may answer less than this is not worth its input (docs/protocol.md, "Budgets").
 _MIN_OUTPUT_TOKENS: Final = 16
+#: Seconds before a model call is asked again, by the losses in a row (docs/protocol.md, "Losses").
+_PAUSES: Final = (0.0, 0.1, 0.4, 1.6)
 _ENDS: Final = {Follows.FAIL: Outcome.FAILED, Follows.ANSWER: Outcome.ANSWERED}
 #: How a request may end instead of making one more model call.
 LIMITS: Final = frozenset({Outcome.STEP_LIMIT, Outcome.TOKEN_LIMIT, Outcome.COST_LIMIT})
@@ -295,11 +297,19 @@ def timers(story: Story) -> Iterator[str]:
 
 
 def model_deadlines(story: Story) -> Iterator[str]:
-    """I23: model calls are numbered one by one; each has a deadline of its own, within the request's."""
+    """I23: model calls are numbered one by one, each has its own deadline, and one that was lost begins after a pause.
+
+    The pause is longer with each loss in a row.
+    """
+    losses = 0
     for number, model in enumerate(story.models, 1):
         event = model.reaction.event
         assert event is not None
-        expected = min(event.at + STREAM_TOTAL_TIMEOUT_SECONDS, story.deadline)
+        losses = losses + 1 if isinstance(event, ModelLost) else 0
+        begins_at = event.at + _PAUSES[min(losses, len(_PAUSES) - 1)]
+        if abs(model.command.not_before_at - (begins_at if losses else 0.0)) > EPSILON:
+            yield f"model call {number} may begin at {model.command.not_before_at:g}, {losses} were lost before it"
+        expected = min(begins_at + STREAM_TOTAL_TIMEOUT_SECONDS, story.deadline)
         if abs(model.command.deadline_at - expected) > EPSILON:
             yield f"model call {number} may take until {model.command.deadline_at:g}, expected is {expected:g}"
         if model.command.tag.step != number:

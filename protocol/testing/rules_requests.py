@@ -9,10 +9,12 @@ from callboard.protocol.commands import (
     AskApproval,
     CallModel,
     CancelTool,
+    ClearTimer,
     Command,
     Finish,
     Outcome,
     RunTool,
+    SetTimer,
     StopModel,
     WithdrawApproval,
 )
@@ -221,6 +223,8 @@ class ExpectedEvents:
         self.step = request
         self.calls: dict[Tag, str] = {}
         """What each open call waits for: "person", "start" or "end"."""
+        self.timer = False
+        """Whether the step has a timer, and it has not fired."""
 
     def allows(self, event: Event) -> bool:
         """Whether a session must take this event now."""
@@ -233,7 +237,7 @@ class ExpectedEvents:
         if isinstance(event, _MODEL_EVENTS):
             return event.tag == self.model
         if isinstance(event, DeadlinePassed):
-            return event.tag == self.request or (self.model is None and event.tag == self.step)
+            return event.tag == self.request or (self.timer and event.tag == self.step)
         if isinstance(event, ToolsLost):
             return self.model is None and event.tag == self.step
         return self._allows_call(event)
@@ -257,6 +261,8 @@ class ExpectedEvents:
             self.calls.pop(event.tag, None)
         elif isinstance(event, MODEL_ENDINGS):
             self.model = None
+        elif isinstance(event, DeadlinePassed) and event.tag == self.step:
+            self.timer = False
         for command in commands:
             self._see(command)
 
@@ -264,13 +270,15 @@ class ExpectedEvents:
         match command:
             case CallModel():
                 self.model = self.step = command.tag
-                self.calls = {}
+                self.calls, self.timer = {}, False
             case RunTool():
                 self.calls[command.tag] = "start"
             case AskApproval():
                 self.calls[command.tag] = "person"
             case Finish():
                 self.over = True
+            case SetTimer() | ClearTimer() if command.tag == self.step:
+                self.timer = isinstance(command, SetTimer)
             case CancelTool() | WithdrawApproval():
                 self.calls.pop(command.tag, None)
 

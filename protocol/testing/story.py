@@ -5,6 +5,7 @@ Independent of the session's own bookkeeping on purpose: the rules are checked a
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -338,6 +339,14 @@ def responses(story: Story) -> dict[int, ModelResponded]:
 def is_whole(call: ToolCall) -> bool:
     """Whether a call may be run: the provider finished it, and its arguments are a JSON object."""
     return call.complete and is_json_object(call.arguments)
+
+
+def holds_nan(text: str) -> bool:
+    """Whether a text would be JSON, were NaN and Infinity numbers of JSON."""
+    try:
+        return isinstance(json.loads(text), dict) and not is_json_object(text)
+    except ValueError:
+        return False
 
 
 def signature(call: ToolCall) -> tuple[str, str]:
