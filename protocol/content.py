@@ -132,7 +132,14 @@ def json_text(value: object) -> str:
         return orjson.dumps(value, default=str).decode()
     except TypeError:
         # A lone surrogate, which UTF-8 cannot hold, a key that is no text, or objects in each other more than 254 deep.
+        return _stdlib_json(value)
+
+
+def _stdlib_json(value: object) -> str:
+    try:
         return json.dumps(value, default=str, skipkeys=True, separators=(",", ":"))
+    except RecursionError:
+        return json.dumps("too deep to be shown")
 
 
 def bad_number(text: str) -> str:
