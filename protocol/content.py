@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import orjson
 
@@ -21,7 +20,7 @@ class Replay:
 
     origin: str
     """The adapter family that understands it: "anthropic", "gemini", "openai-responses", "openai-chat" ..."""
-    data: Mapping[str, Any]
+    data: Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)

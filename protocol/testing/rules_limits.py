@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import astuple
 from typing import Final
 
 from callboard.protocol.commands import (
@@ -19,7 +20,12 @@ from callboard.protocol.commands import (
 )
 from callboard.protocol.events import DeadlinePassed, Event, ModelLost, ModelResponded, ToolsLost
 from callboard.protocol.ids import Tag
-from callboard.protocol.limits import CALL_BACKSTOP_SECONDS, STREAM_TOTAL_TIMEOUT_SECONDS
+from callboard.protocol.limits import (
+    CALL_BACKSTOP_SECONDS,
+    MAX_CALL_COST,
+    MAX_CALL_TOKENS,
+    STREAM_TOTAL_TIMEOUT_SECONDS,
+)
 from callboard.protocol.model import Usage
 from callboard.protocol.options import RequestOptions
 from callboard.protocol.prompt import estimate_tokens, message_tokens
@@ -78,14 +84,20 @@ class Spending:
         event = model.end.event if model.end else None
         if not isinstance(event, ModelResponded):
             return
-        usage = event.response.usage
-        if not usage.total_tokens:
+        usage, cost = event.response.usage, event.cost
+        if not 0 <= cost <= MAX_CALL_COST:
+            cost, self.exact = 0.0, False
+        if not usage.total_tokens or not _can_be_true(usage):
             self.reported = False
             output = message_tokens(model.record.messages[0], estimate_tokens) if model.record else 0
             usage = Usage(input_tokens(model.command.request), output)
             self.exact = self.exact and taken and model.record is not None
-        self.usage, self.cost = self.usage + usage, self.cost + event.cost
-        self.last_output, self.last_cost = usage.output_tokens, event.cost
+        self.usage, self.cost = self.usage + usage, self.cost + cost
+        self.last_output, self.last_cost = usage.output_tokens, cost
+
+
+def _can_be_true(usage: Usage) -> bool:
+    return all(0 <= count <= MAX_CALL_TOKENS for count in astuple(usage))
 
 
 def budgets_hold(story: Story) -> Iterator[str]:

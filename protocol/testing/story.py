@@ -44,6 +44,7 @@ from callboard.protocol.events import (
     ToolsLost,
 )
 from callboard.protocol.ids import Tag, ToolName
+from callboard.protocol.limits import MAX_ANSWER_BYTES
 from callboard.protocol.model import FinishReason, ModelResponse
 from callboard.protocol.options import ToolOffer
 from callboard.protocol.testing.trace import Trace, Verb
@@ -339,6 +340,11 @@ def responses(story: Story) -> dict[int, ModelResponded]:
 def is_whole(call: ToolCall) -> bool:
     """Whether a call may be run: the provider finished it, and its arguments are a JSON object."""
     return call.complete and is_json_object(call.arguments)
+
+
+def is_too_long(*said: str) -> bool:
+    """Whether this is more than one turn of a model may hold."""
+    return sum(len(text.encode("utf-8", "surrogatepass")) for text in said) > MAX_ANSWER_BYTES
 
 
 def holds_nan(text: str) -> bool:
