@@ -16,7 +16,17 @@ from callboard.protocol.ids import ToolName
 from callboard.protocol.limits import MAX_CALLS_PER_STEP
 from callboard.protocol.model import FinishReason, ModelResponse
 from callboard.protocol.options import ToolFallback, ToolOffer
-from callboard.protocol.testing.story import CUT, STOPPED, ModelRun, Story, holds_nan, is_too_long, is_whole, signature
+from callboard.protocol.testing.story import (
+    CUT,
+    STOPPED,
+    ModelRun,
+    Story,
+    answer_texts,
+    holds_nan,
+    is_too_long,
+    is_whole,
+    signature,
+)
 from callboard.protocol.tools import Decision, FailureCode
 
 
@@ -118,8 +128,7 @@ def _follows(story: Story, model: ModelRun, offers: dict[ToolName, ToolOffer], *
 
 def _follows_turn(response: ModelResponse, again: Follows) -> Follows:
     reason = response.finish_reason
-    said = (part.arguments if isinstance(part, ToolCall) else getattr(part, "text", "") for part in response.parts)
-    if is_too_long(*said):
+    if is_too_long(*answer_texts(response)):
         return Follows.FAIL
     calls = () if reason in STOPPED else response.tool_calls
     if len(calls) > MAX_CALLS_PER_STEP:

@@ -342,6 +342,11 @@ def is_whole(call: ToolCall) -> bool:
     return call.complete and is_json_object(call.arguments)
 
 
+def answer_texts(response: ModelResponse) -> list[str]:
+    """All that the model wrote in one turn."""
+    return [part.arguments if isinstance(part, ToolCall) else getattr(part, "text", "") for part in response.parts]
+
+
 def is_too_long(*said: str) -> bool:
     """Whether this is more than one turn of a model may hold."""
     return sum(len(text.encode("utf-8", "surrogatepass")) for text in said) > MAX_ANSWER_BYTES
