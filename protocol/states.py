@@ -12,27 +12,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Final
 
+from callboard.protocol import events
 from callboard.protocol.commands import Outcome
-from callboard.protocol.events import (
-    ApprovalDenied,
-    ApprovalGranted,
-    CancelRequested,
-    DeadlinePassed,
-    Event,
-    ModelFailed,
-    ModelLost,
-    ModelResponded,
-    ModelStreamed,
-    RequestStarted,
-    ToolCallCancelled,
-    ToolCallCompleted,
-    ToolCallFailed,
-    ToolCallStarted,
-    ToolCallTimedOut,
-    ToolsLost,
-)
+from callboard.protocol.events import Event
 from callboard.protocol.limits import MAX_CALL_SENDS
 from callboard.protocol.tools import Decision
 
@@ -231,120 +215,109 @@ def unsound_result(call: CallFacts) -> bool:
 
 # The tables.
 
+#: A row: each guard and where it leads.
 RequestGuard = Callable[[RequestFacts], bool]
 CallGuard = Callable[[CallFacts], bool]
 
 
-class RequestArrow(NamedTuple):
-    """Where a guard leads a request."""
+RequestRow = tuple[tuple[RequestGuard, RequestState], ...]
+CallRow = tuple[tuple[CallGuard, CallState], ...]
+RequestTable = Mapping[RequestState, Mapping[type[Event], RequestRow]]
+CallTable = Mapping[CallState, Mapping[type[Event], CallRow]]
 
-    guard: RequestGuard
-    to: RequestState
-
-
-class CallArrow(NamedTuple):
-    """Where a guard leads a call."""
-
-    guard: CallGuard
-    to: CallState
-
-
-RequestTable = Mapping[RequestState, Mapping[type[Event], tuple[RequestArrow, ...]]]
-CallTable = Mapping[CallState, Mapping[type[Event], tuple[CallArrow, ...]]]
-
-_TO_MODEL = RequestArrow(model_due, RequestState.CALLING_MODEL)
-_TO_TOOLS = RequestArrow(calls_open, RequestState.RUNNING_TOOLS)
-_AT_LIMIT = RequestArrow(limit_reached, RequestState.FINISHED)
-_FAILED = RequestArrow(failed, RequestState.FINISHED)
-_OUT_OF_TIME = RequestArrow(out_of_time, RequestState.FINISHED)
-_STAYS = RequestArrow(goes_on, RequestState.CALLING_MODEL)
-_CANCELLED = (RequestArrow(always, RequestState.FINISHED),)
+_TO_MODEL = (model_due, RequestState.CALLING_MODEL)
+_TO_TOOLS = (calls_open, RequestState.RUNNING_TOOLS)
+_AT_LIMIT = (limit_reached, RequestState.FINISHED)
+_FAILED = (failed, RequestState.FINISHED)
+_OUT_OF_TIME = (out_of_time, RequestState.FINISHED)
+_STAYS = (goes_on, RequestState.CALLING_MODEL)
+_CANCELLED = ((always, RequestState.FINISHED),)
 _CALL_ENDED = (_TO_TOOLS, _TO_MODEL, _AT_LIMIT)
 _MODEL_ENDED = (_TO_MODEL, _FAILED, _AT_LIMIT)
 
 REQUEST_TRANSITIONS: RequestTable = MappingProxyType(
     {
         RequestState.NEW: {
-            RequestStarted: (_TO_MODEL, _AT_LIMIT),
+            events.RequestStarted: (_TO_MODEL, _AT_LIMIT),
         },
         RequestState.CALLING_MODEL: {
             # FAILED: the answer is longer than any answer may be.
-            ModelStreamed: (_STAYS, _FAILED),
-            ModelResponded: (
+            events.ModelStreamed: (_STAYS, _FAILED),
+            events.ModelResponded: (
                 _TO_TOOLS,
                 _TO_MODEL,
-                RequestArrow(answered, RequestState.FINISHED),
+                (answered, RequestState.FINISHED),
                 _FAILED,
-                RequestArrow(repeats_itself, RequestState.FINISHED),
+                (repeats_itself, RequestState.FINISHED),
                 _AT_LIMIT,
             ),
-            ModelFailed: _MODEL_ENDED,
-            ModelLost: _MODEL_ENDED,
-            CancelRequested: _CANCELLED,
+            events.ModelFailed: _MODEL_ENDED,
+            events.ModelLost: _MODEL_ENDED,
+            events.CancelRequested: _CANCELLED,
             # The timer fired early: it is set again.
-            DeadlinePassed: (_OUT_OF_TIME, _STAYS),
+            events.DeadlinePassed: (_OUT_OF_TIME, _STAYS),
         },
         RequestState.RUNNING_TOOLS: {
-            ApprovalGranted: (_TO_TOOLS,),
-            ApprovalDenied: _CALL_ENDED,
-            ToolCallStarted: (_TO_TOOLS,),
-            ToolCallCompleted: _CALL_ENDED,
-            ToolCallFailed: _CALL_ENDED,
-            ToolCallTimedOut: _CALL_ENDED,
-            ToolCallCancelled: _CALL_ENDED,
-            ToolsLost: _CALL_ENDED,
-            CancelRequested: _CANCELLED,
-            DeadlinePassed: (_OUT_OF_TIME, *_CALL_ENDED),
+            events.ApprovalGranted: (_TO_TOOLS,),
+            events.ApprovalDenied: _CALL_ENDED,
+            events.ToolCallStarted: (_TO_TOOLS,),
+            events.ToolCallCompleted: _CALL_ENDED,
+            events.ToolCallFailed: _CALL_ENDED,
+            events.ToolCallTimedOut: _CALL_ENDED,
+            events.ToolCallCancelled: _CALL_ENDED,
+            events.ToolsLost: _CALL_ENDED,
+            events.CancelRequested: _CANCELLED,
+            events.DeadlinePassed: (_OUT_OF_TIME, *_CALL_ENDED),
         },
         RequestState.FINISHED: {},
     }
 )
 
 
-def _leads_to(state: CallState) -> tuple[CallArrow, ...]:
-    return (CallArrow(always, state),)
+def _leads_to(state: CallState) -> CallRow:
+    return ((always, state),)
 
 
 #: What ends any open call: the request is cancelled, or the call's own or the request's deadline has passed.
-_ENDS_ANY_CALL: Mapping[type[Event], tuple[CallArrow, ...]] = {
-    CancelRequested: _leads_to(CallState.CANCELLED),
-    DeadlinePassed: _leads_to(CallState.TIMED_OUT),
+_ENDS_ANY_CALL: Mapping[type[Event], CallRow] = {
+    events.CancelRequested: _leads_to(CallState.CANCELLED),
+    events.DeadlinePassed: _leads_to(CallState.TIMED_OUT),
 }
 #: What the dispatcher says of a call it holds.
-_OUTCOMES: Mapping[type[Event], tuple[CallArrow, ...]] = {
-    ToolCallCompleted: (CallArrow(sound_result, CallState.COMPLETED), CallArrow(unsound_result, CallState.FAILED)),
-    ToolCallFailed: _leads_to(CallState.FAILED),
-    ToolCallTimedOut: _leads_to(CallState.TIMED_OUT),
-    ToolCallCancelled: _leads_to(CallState.CANCELLED),
+_OUTCOMES: Mapping[type[Event], CallRow] = {
+    events.ToolCallCompleted: ((sound_result, CallState.COMPLETED), (unsound_result, CallState.FAILED)),
+    events.ToolCallFailed: _leads_to(CallState.FAILED),
+    events.ToolCallTimedOut: _leads_to(CallState.TIMED_OUT),
+    events.ToolCallCancelled: _leads_to(CallState.CANCELLED),
 }
 
 CALL_TRANSITIONS: CallTable = MappingProxyType(
     {
         CallState.REQUESTED: {
-            ModelResponded: (
-                CallArrow(allowed, CallState.SENT),
-                CallArrow(must_ask, CallState.AWAITING_APPROVAL),
-                CallArrow(denied, CallState.DENIED),
-                CallArrow(unknown_tool, CallState.FAILED),
-                CallArrow(not_whole, CallState.FAILED),
-                CallArrow(repeated, CallState.FAILED),
-                CallArrow(run_ended, CallState.CANCELLED),
+            events.ModelResponded: (
+                (allowed, CallState.SENT),
+                (must_ask, CallState.AWAITING_APPROVAL),
+                (denied, CallState.DENIED),
+                (unknown_tool, CallState.FAILED),
+                (not_whole, CallState.FAILED),
+                (repeated, CallState.FAILED),
+                (run_ended, CallState.CANCELLED),
             ),
         },
         CallState.AWAITING_APPROVAL: {
-            ApprovalGranted: _leads_to(CallState.SENT),
-            ApprovalDenied: _leads_to(CallState.DENIED),
-            ToolsLost: _leads_to(CallState.AWAITING_APPROVAL),
+            events.ApprovalGranted: _leads_to(CallState.SENT),
+            events.ApprovalDenied: _leads_to(CallState.DENIED),
+            events.ToolsLost: _leads_to(CallState.AWAITING_APPROVAL),
             **_ENDS_ANY_CALL,
         },
         CallState.SENT: {
-            ToolCallStarted: _leads_to(CallState.RUNNING),
-            ToolsLost: (CallArrow(may_be_sent, CallState.SENT), CallArrow(sent_too_often, CallState.FAILED)),
+            events.ToolCallStarted: _leads_to(CallState.RUNNING),
+            events.ToolsLost: ((may_be_sent, CallState.SENT), (sent_too_often, CallState.FAILED)),
             **_OUTCOMES,
             **_ENDS_ANY_CALL,
         },
         CallState.RUNNING: {
-            ToolsLost: (CallArrow(may_run_again, CallState.SENT), CallArrow(outcome_unknown, CallState.FAILED)),
+            events.ToolsLost: ((may_run_again, CallState.SENT), (outcome_unknown, CallState.FAILED)),
             **_OUTCOMES,
             **_ENDS_ANY_CALL,
         },

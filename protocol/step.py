@@ -6,11 +6,11 @@ reports to the model.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from callboard.protocol import states
+from callboard.protocol import events, states
 from callboard.protocol.commands import (
     AskApproval,
     CancelTool,
@@ -30,20 +30,7 @@ from callboard.protocol.content import (
     byte_size,
     json_text,
 )
-from callboard.protocol.events import (
-    ApprovalDenied,
-    ApprovalGranted,
-    CancelRequested,
-    DeadlinePassed,
-    Event,
-    ModelResponded,
-    ToolCallCancelled,
-    ToolCallCompleted,
-    ToolCallFailed,
-    ToolCallStarted,
-    ToolCallTimedOut,
-    ToolsLost,
-)
+from callboard.protocol.events import Event
 from callboard.protocol.ids import MessageId, RequestId, Tag, ToolName
 from callboard.protocol.limits import (
     CALL_BACKSTOP_SECONDS,
@@ -56,7 +43,7 @@ from callboard.protocol.states import CALL_TRANSITIONS, CallFacts, CallGuard, Ca
 from callboard.protocol.tools import FailureCode, ToolFailure
 from callboard.protocol.turn import AskedCall, Turn
 
-CallFailure = ApprovalDenied | ToolCallFailed | ToolCallTimedOut | ToolCallCancelled
+CallFailure = events.ApprovalDenied | events.ToolCallFailed | events.ToolCallTimedOut | events.ToolCallCancelled
 """The events by which a call ends without a result of its tool."""
 
 
@@ -83,7 +70,7 @@ class OpenCall(CallFacts):
 
     def begin_running(self) -> None:
         """Its code has begun to run."""
-        self.enter(ToolCallStarted)
+        self.enter(events.ToolCallStarted)
         self.runs += 1
 
     @property
@@ -92,34 +79,20 @@ class OpenCall(CallFacts):
         return f"{self.tag.request_id}/{self.tag.step}/{self.tag.call_id}"
 
 
+@dataclass(slots=True, eq=False)
 class Batch:
     """The calls of one step. Commands come back as lists; the batch is closed when `open` is 0."""
 
-    __slots__ = (
-        "_max_runs",
-        "_message",
-        "_notes",
-        "_request_deadline_at",
-        "_tag",
-        "_timer_at",
-        "calls",
-        "ends_run",
-        "open",
-    )
-
-    def __init__(
-        self, tag: Tag, message: AssistantMessage, request_deadline_at: float, notes: tuple[str, ...], max_runs: int
-    ) -> None:
-        self._tag = tag
-        self._message = message
-        self._request_deadline_at = request_deadline_at
-        self._notes = notes
-        self._max_runs = max_runs
-        self._timer_at: float | None = None
-        self.calls: dict[Tag, OpenCall] = {}
-        self.open = 0
-        self.ends_run = False
-        """A call repeated itself once too often: none of the turn was sent, and the request ends."""
+    _tag: Tag
+    _message: AssistantMessage
+    _request_deadline_at: float
+    _notes: tuple[str, ...]
+    _max_runs: int
+    _timer_at: float | None = field(default=None, init=False)
+    calls: dict[Tag, OpenCall] = field(default_factory=dict, init=False)
+    open: int = field(default=0, init=False)
+    ends_run: bool = field(default=False, init=False)
+    """A call repeated itself once too often: none of the turn was sent, and the request ends."""
 
     @property
     def has_timer(self) -> bool:
@@ -136,7 +109,7 @@ class Batch:
             self._add(asked, offers.get(asked.call.name), repeats.is_repeated(count))
         commands: list[Command] = []
         for call in list(self.calls.values()):
-            guard = call.enter(ModelResponded)
+            guard = call.enter(events.ModelResponded)
             if guard is states.allowed:
                 commands.append(self._send(call, at))
             elif guard is states.must_ask:
@@ -164,7 +137,7 @@ class Batch:
 
     def granted(self, call: OpenCall, at: float) -> list[Command]:
         """A person allowed the call: it is sent."""
-        call.enter(ApprovalGranted)
+        call.enter(events.ApprovalGranted)
         return [self._send(call, at), *self._watch()]
 
     def _send(self, call: OpenCall, at: float) -> RunTool:
@@ -175,33 +148,30 @@ class Batch:
         call.deadline_at = deadline_at
         return RunTool(call.tag, call.call.name, call.call.arguments, deadline_at, call.effect_id)
 
-    def _ask(self, call: OpenCall) -> AskApproval:
-        """Ask a person; the call has no deadline of its own while it waits."""
+    @staticmethod
+    def _ask(call: OpenCall) -> AskApproval:
         assert call.offer is not None
         return AskApproval(call.tag, call.call.name, call.call.arguments, call.offer.contract.risk)
 
     # How calls end.
 
-    def complete(self, call: OpenCall, event: ToolCallCompleted) -> None:
+    def complete(self, call: OpenCall, event: events.ToolCallCompleted) -> None:
         """The call has its result; one that may not be handed to a model becomes a failure that says why."""
         failure = result_fault(call.call.name, event.content)
         call.result_is_sound = failure is None
-        call.enter(ToolCallCompleted)
-        if failure is not None:
-            self._close(call, failure)
-        else:
-            self._take_result(call, ToolMessage(call.call.call_id, call.call.name, event.content))
+        call.enter(events.ToolCallCompleted)
+        self._close(call, failure or event.content)
 
     def end(self, call: OpenCall, event: CallFailure) -> None:
         """The call has a failure for its result."""
         call.enter(type(event))
         self._close(call, _failure_of(event, call.call.name))
 
-    def _close(self, call: OpenCall, failure: ToolFailure) -> None:
-        self._take_result(call, failed_result(call.call, failure))
-
-    def _take_result(self, call: OpenCall, result: ToolMessage) -> None:
-        call.result = result
+    def _close(self, call: OpenCall, result: ToolFailure | str) -> None:
+        if isinstance(result, str):
+            call.result = ToolMessage(call.call.call_id, call.call.name, result)
+        else:
+            call.result = failed_result(call.call, result)
         self.open -= 1
 
     def _watch(self) -> list[Command]:
@@ -225,7 +195,7 @@ class Batch:
         commands: list[Command] = []
         for call in self._open_calls():
             if call.deadline_at is not None and call.deadline_at + CALL_BACKSTOP_SECONDS <= now:
-                call.enter(DeadlinePassed)
+                call.enter(events.DeadlinePassed)
                 self._close(call, timed_out(call.call.name, "the deadline passed."))
                 commands.append(CancelTool(call.tag, "timed out"))
         return commands + self._watch()
@@ -234,7 +204,7 @@ class Batch:
         """What held the calls is gone: send again what has not begun, and what has where its tool allows that."""
         commands: list[Command] = []
         for call in self._open_calls():
-            guard = call.enter(ToolsLost)
+            guard = call.enter(events.ToolsLost)
             if call.state is CallState.AWAITING_APPROVAL:
                 commands.append(self._ask(call))
             elif call.state is CallState.SENT:
@@ -246,10 +216,10 @@ class Batch:
         cleared = self.clear()
         return commands + (self._watch() or cleared)
 
-    def abandon(self, event: type[CancelRequested] | type[DeadlinePassed], why: str) -> list[Command]:
+    def abandon(self, event: type[events.CancelRequested] | type[events.DeadlinePassed], why: str) -> list[Command]:
         """The request ends: give each open call its result, and stop it."""
         commands: list[Command] = []
-        failure = cancelled if event is CancelRequested else timed_out
+        failure = cancelled if event is events.CancelRequested else timed_out
         for call in self._open_calls():
             waiting = call.state is CallState.AWAITING_APPROVAL
             commands.append(WithdrawApproval(call.tag) if waiting else CancelTool(call.tag, why))
@@ -326,98 +296,64 @@ def failed_result(call: ToolCall, failure: ToolFailure) -> ToolMessage:
 
 def _failure_of(event: CallFailure, name: ToolName) -> ToolFailure:
     match event:
-        case ApprovalDenied():
+        case events.ApprovalDenied():
             return denied(name, event.reason or "it was not approved.")
-        case ToolCallFailed():
+        case events.ToolCallFailed():
             return event.failure
-        case ToolCallTimedOut():
+        case events.ToolCallTimedOut():
             return timed_out(name, "the deadline passed.")
-        case ToolCallCancelled():
+        case events.ToolCallCancelled():
             return cancelled(name, "it was stopped.")
 
 
 def result_fault(name: ToolName, content: str) -> ToolFailure | None:
     """Why this result may not be handed to a model; None when it may."""
-    if len(content) * 4 > MAX_RESULT_BYTES and byte_size(content) > MAX_RESULT_BYTES:
-        return ToolFailure(
-            name,
-            FailureCode.RESULT_TOO_LARGE,
-            f"The result has {byte_size(content):,} bytes; {MAX_RESULT_BYTES:,} may be handed on.",
-            retry_hint="Ask for less at a time.",
-        )
+    if len(content) * 4 > MAX_RESULT_BYTES and (size := byte_size(content)) > MAX_RESULT_BYTES:
+        told = f"The result has {size:,} bytes; {MAX_RESULT_BYTES:,} may be handed on."
+        return ToolFailure(name, FailureCode.RESULT_TOO_LARGE, told, retry_hint="Ask for less at a time.")
     if ("NaN" in content or "Infinity" in content) and (found := bad_number(content)):
-        return ToolFailure(
-            name,
-            FailureCode.INVALID_RESULT,
-            f"The result holds {found}, which is not JSON (RFC 8259).",
-            expected="numbers, or null where there is none",
-            received=content[:ERROR_SNIPPET_CHARS],
-        )
+        told = f"The result holds {found}, which is not JSON (RFC 8259)."
+        return ToolFailure(name, FailureCode.INVALID_RESULT, told, received=content[:ERROR_SNIPPET_CHARS])
     return None
 
 
-def unknown_tool(name: ToolName, offered: list[ToolName]) -> ToolFailure:
+def unknown_tool(name: ToolName, offered: Iterable[ToolName]) -> ToolFailure:
     """The model called a tool that it was not offered."""
-    known = ", ".join(sorted(offered)) or "none"
-    return ToolFailure(
-        name,
-        FailureCode.UNKNOWN_TOOL,
-        f"There is no tool named {name!r}.",
-        expected=f"one of: {known}",
-        received=name[:ERROR_SNIPPET_CHARS],
-        retry_hint="Call one of the tools you were given.",
-    )
+    known, told = ", ".join(sorted(offered)) or "none", f"There is no tool named {name!r}."
+    hint = "Call one of the tools you were given."
+    received = name[:ERROR_SNIPPET_CHARS]
+    return ToolFailure(name, FailureCode.UNKNOWN_TOOL, told, "", f"one of: {known}", received, hint)
 
 
-def incomplete_call(name: ToolName, received: str, bad_number: str = "") -> ToolFailure:
+def incomplete_call(name: ToolName, received: str, wrong_number: str = "") -> ToolFailure:
     """Half a call, or one with a number that is not JSON: it is never run (I12)."""
-    if bad_number:
-        return ToolFailure(
-            name,
-            FailureCode.INVALID_ARGUMENTS,
-            f"The arguments hold {bad_number}, which is not JSON (RFC 8259); the call was not run.",
-            expected="a JSON object",
-            received=received[:ERROR_SNIPPET_CHARS],
-            retry_hint="Send the call again with a number in its place, or null where the tool allows it.",
-        )
-    return ToolFailure(
-        name,
-        FailureCode.INCOMPLETE_CALL,
-        "The arguments were cut off or are not a JSON object; the call was not run.",
-        expected="a JSON object",
-        received=received[:ERROR_SNIPPET_CHARS],
-        retry_hint="Send the call again, with all its arguments; make them shorter if they were cut off.",
-    )
+    code = FailureCode.INCOMPLETE_CALL
+    told = "The arguments were cut off or are not a JSON object; the call was not run."
+    hint = "Send the call again, with all its arguments; make them shorter if they were cut off."
+    if wrong_number:
+        code = FailureCode.INVALID_ARGUMENTS
+        told = f"The arguments hold {wrong_number}, which is not JSON (RFC 8259); the call was not run."
+        hint = "Send the call again with a number in its place, or null where the tool allows it."
+    return ToolFailure(name, code, told, "", "a JSON object", received[:ERROR_SNIPPET_CHARS], hint)
 
 
 def repeated_call(name: ToolName, limit: int) -> ToolFailure:
     """The same call once too often."""
-    return ToolFailure(
-        name,
-        FailureCode.REPEATED,
-        f"The same call with the same arguments came {limit} times in a row; it was not run again.",
-        retry_hint="Use the results you have, change the arguments, or answer. The next repetition ends the run.",
-    )
+    told = f"The same call with the same arguments came {limit} times in a row; it was not run again."
+    hint = "Use the results you have, change the arguments, or answer. The next repetition ends the run."
+    return ToolFailure(name, FailureCode.REPEATED, told, retry_hint=hint)
 
 
 def denied(name: ToolName, reason: str) -> ToolFailure:
     """Policy or a person said no."""
-    return ToolFailure(
-        name,
-        FailureCode.DENIED,
-        f"The call was not allowed: {reason}",
-        retry_hint="Do not send this call again; go on without it or say that you cannot.",
-    )
+    hint = "Do not send this call again; go on without it or say that you cannot."
+    return ToolFailure(name, FailureCode.DENIED, f"The call was not allowed: {reason}", retry_hint=hint)
 
 
 def timed_out(name: ToolName, what: str) -> ToolFailure:
     """Its deadline, or that of the request, passed."""
-    return ToolFailure(
-        name,
-        FailureCode.TIMED_OUT,
-        f"No result: {what}",
-        retry_hint="It may have had an effect. Ask for less at a time, or go on without it.",
-    )
+    hint = "It may have had an effect. Ask for less at a time, or go on without it."
+    return ToolFailure(name, FailureCode.TIMED_OUT, f"No result: {what}", retry_hint=hint)
 
 
 def cancelled(name: ToolName, why: str) -> ToolFailure:
@@ -427,22 +363,16 @@ def cancelled(name: ToolName, why: str) -> ToolFailure:
 
 def outcome_unknown(name: ToolName) -> ToolFailure:
     """It had begun, and how it ended is not known."""
-    return ToolFailure(
-        name,
-        FailureCode.OUTCOME_UNKNOWN,
-        "The call had begun when the process that ran it was lost; whether it had its effect is not known.",
-        retry_hint="Look at what it would have changed before you send it again.",
-    )
+    told = "The call had begun when the process that ran it was lost; whether it had its effect is not known."
+    hint = "Look at what it would have changed before you send it again."
+    return ToolFailure(name, FailureCode.OUTCOME_UNKNOWN, told, retry_hint=hint)
 
 
 def never_started(name: ToolName) -> ToolFailure:
     """It was sent again and again, and never begun."""
-    return ToolFailure(
-        name,
-        FailureCode.CRASHED,
-        "The call was not run: what was to run it was lost each time it was sent.",
-        retry_hint="Do not send this call again; change its arguments, or go on without it.",
-    )
+    told = "The call was not run: what was to run it was lost each time it was sent."
+    hint = "Do not send this call again; change its arguments, or go on without it."
+    return ToolFailure(name, FailureCode.CRASHED, told, retry_hint=hint)
 
 
 _Refusal = Callable[[OpenCall, Mapping[ToolName, ToolOffer], Repeats], ToolFailure]
@@ -450,7 +380,7 @@ _Refusal = Callable[[OpenCall, Mapping[ToolName, ToolOffer], Repeats], ToolFailu
 #: What the model is told of a call that is ended at once, by the guard that led there.
 _REFUSALS: Final[Mapping[CallGuard, _Refusal]] = {
     states.denied: lambda call, _, __: denied(call.call.name, "the owner of this runtime denies such calls."),
-    states.unknown_tool: lambda call, offers, _: unknown_tool(call.call.name, list(offers)),
+    states.unknown_tool: lambda call, offers, _: unknown_tool(call.call.name, offers),
     states.not_whole: lambda call, _, __: incomplete_call(call.call.name, call.asked.received, call.asked.bad_number),
     states.repeated: lambda call, _, repeats: repeated_call(call.call.name, repeats.limit),
     states.run_ended: lambda call, _, __: cancelled(

@@ -22,11 +22,9 @@ from callboard.protocol.states import (
     CALL_TRANSITIONS,
     REQUEST_TRANSITIONS,
     TERMINAL_CALL_STATES,
-    CallArrow,
     CallGuard,
     CallState,
     CallTable,
-    RequestArrow,
     RequestGuard,
     RequestState,
     RequestTable,
@@ -41,16 +39,13 @@ def state_diagram(table: RequestTable | CallTable, first: str, last: Collection[
     arrows: dict[tuple[str, str, str], list[str]] = {}
     for state, row in table.items():
         for event, outcomes in row.items():
-            for outcome in outcomes:
-                arrows.setdefault((str(state), str(outcome.to), _guard(outcome)), []).append(event.__name__)
+            for guard, after in outcomes:
+                told = "" if guard is always else f" [{_words(guard)}]"
+                arrows.setdefault((str(state), str(after), told), []).append(event.__name__)
     lines = ["```mermaid", "stateDiagram-v2", f"    [*] --> {first}"]
     lines += [f"    {start} --> {end}: {', '.join(names)}{guard}" for (start, end, guard), names in arrows.items()]
     lines += [f"    {state} --> [*]" for state in table if state in last]
     return "\n".join([*lines, "```", ""])
-
-
-def _guard(arrow: RequestArrow | CallArrow) -> str:
-    return "" if arrow.guard is always else f" [{_words(arrow.guard)}]"
 
 
 def _words(guard: RequestGuard | CallGuard) -> str:
@@ -59,7 +54,7 @@ def _words(guard: RequestGuard | CallGuard) -> str:
 
 def guards(table: RequestTable | CallTable) -> str:
     """Every guard of a table and what it asks, one row each."""
-    found = [arrow.guard for row in table.values() for arrows in row.values() for arrow in arrows]
+    found = [guard for row in table.values() for arrows in row.values() for guard, _ in arrows]
     rows = ["| guard | holds when |", "|---|---|"]
     rows += [f"| {_words(guard)} | {inspect.getdoc(guard)} |" for guard in dict.fromkeys(found) if guard is not always]
     return "\n".join([*rows, ""])

@@ -57,7 +57,7 @@ def rows_of(table: RequestTable | CallTable) -> Iterator[Row]:
     """Each way through a table of states.py, once, however many guards lead along it."""
     for state, events in table.items():
         for event, arrows in events.items():
-            following = dict.fromkeys(str(arrow.to) for arrow in arrows)
+            following = dict.fromkeys(str(after) for _, after in arrows)
             yield from ((str(state), event.__name__, after) for after in following)
 
 

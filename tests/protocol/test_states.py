@@ -40,7 +40,7 @@ def test_each_state_has_a_row_and_each_row_leads_to_states() -> None:
     for table, kind in ((REQUEST_TRANSITIONS, RequestState), (CALL_TRANSITIONS, CallState)):
         for row in table.values():
             assert set(row) <= set(EVENTS)
-            assert all(arrows and {arrow.to for arrow in arrows} <= set(kind) for arrows in row.values())
+            assert all(arrows and {after for _, after in arrows} <= set(kind) for arrows in row.values())
 
 
 request_facts = st.builds(RequestFacts, st.integers(0, 3), st.none() | st.sampled_from(Outcome))
@@ -50,7 +50,7 @@ request_facts = st.builds(RequestFacts, st.integers(0, 3), st.none() | st.sample
 def test_no_two_guards_of_a_request_hold_at_once(facts: RequestFacts) -> None:
     for row in REQUEST_TRANSITIONS.values():
         for arrows in row.values():
-            assert sum(arrow.guard(facts) for arrow in arrows) <= 1
+            assert sum(guard(facts) for guard, _ in arrows) <= 1
 
 
 @st.composite
@@ -66,7 +66,7 @@ def call_facts(draw: st.DrawFn) -> CallFacts:
 def test_exactly_one_guard_of_a_call_holds_in_each_row(facts: CallFacts) -> None:
     for row in CALL_TRANSITIONS.values():
         for arrows in row.values():
-            assert sum(arrow.guard(facts) for arrow in arrows) == 1
+            assert sum(guard(facts) for guard, _ in arrows) == 1
 
 
 class ExactSession(Session):
@@ -75,7 +75,7 @@ class ExactSession(Session):
     def apply(self, event: Event) -> tuple[Command, ...]:
         row = REQUEST_TRANSITIONS[self.state].get(type(event), ())
         commands = super().apply(event)
-        assert [arrow.to for arrow in row if arrow.guard(self._facts)] == [self.state]
+        assert [after for guard, after in row if guard(self._facts)] == [self.state]
         return commands
 
 
@@ -87,7 +87,7 @@ def test_exactly_one_guard_of_a_request_holds_in_all_that_happens(first: int) ->
 
 def test_each_guard_says_what_it_asks() -> None:
     rows = [row for table in (REQUEST_TRANSITIONS, CALL_TRANSITIONS) for row in table.values()]
-    guards = {arrow.guard for row in rows for arrows in row.values() for arrow in arrows}
+    guards = {guard for row in rows for arrows in row.values() for guard, _ in arrows}
     assert all(guard.__doc__ for guard in guards)
     assert len({guard.__name__ for guard in guards}) == len(guards)
 

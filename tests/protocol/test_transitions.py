@@ -400,10 +400,10 @@ def test_a_step_without_a_timer_has_no_deadline() -> None:
 
 def test_the_table_of_requests_is_what_a_request_does_and_no_more() -> None:
     entries = {
-        (state, kind, outcome.to)
+        (state, kind, outcome)
         for state, row in REQUEST_TRANSITIONS.items()
         for kind, outcomes in row.items()
-        for outcome in outcomes
+        for _, outcome in outcomes
     }
     assert entries == {(row.situation.request, row.event.kind, row.request) for row in ROWS}
 
@@ -411,10 +411,10 @@ def test_the_table_of_requests_is_what_a_request_does_and_no_more() -> None:
 def test_the_table_of_calls_is_what_a_call_does_and_no_more() -> None:
     """A call that an event leaves where it is takes no row; being given out again after a loss is one."""
     entries = {
-        (state, kind, outcome.to)
+        (state, kind, outcome)
         for state, row in CALL_TRANSITIONS.items()
         for kind, outcomes in row.items()
-        for outcome in outcomes
+        for _, outcome in outcomes
     }
     seen = set()
     for row in ROWS:
