@@ -30,7 +30,7 @@ from callboard.actors.settings import Settings
 from callboard.actors.tools import Tool, tool
 from callboard.protocol.content import ToolMessage, UserMessage
 from callboard.protocol.model import ModelRequest
-from callboard.providers.scripted import ScriptedCall, ScriptedTurn
+from callboard.providers.local.scripted import ScriptedCall, ScriptedTurn
 
 #: Seconds after which a hanging or stubborn tool is ended.
 TIMEOUT_SECONDS = 2.0

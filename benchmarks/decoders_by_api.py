@@ -17,10 +17,10 @@ from typing import Any
 import orjson
 
 from callboard.providers.adapter import Adapter
-from callboard.providers.anthropic import Anthropic
-from callboard.providers.gemini import Gemini
-from callboard.providers.openai_responses import OpenAIResponses
-from callboard.providers.sse import SseDecoder
+from callboard.providers.anthropic.messages_api import Anthropic
+from callboard.providers.base_decoder import SseDecoder
+from callboard.providers.gemini.gemini_api import Gemini
+from callboard.providers.openai.responses_api import OpenAIResponses
 
 EVENTS = 20_000
 ROUNDS = 5

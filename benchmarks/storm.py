@@ -28,7 +28,7 @@ from callboard.protocol.content import ToolMessage, UserMessage
 from callboard.protocol.events import ToolCallCompleted
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag
 from callboard.protocol.model import ModelRequest
-from callboard.providers.scripted import ScriptedCall, ScriptedTurn
+from callboard.providers.local.scripted import ScriptedCall, ScriptedTurn
 
 #: What nobody waits for: sessions and the dispatcher reject it, each a dead letter.
 NOISE = ToolCallCompleted(Tag(RequestId("noise"), MessageId("noise"), 1, CallId("noise")), 0.0, '"noise"')

@@ -19,7 +19,7 @@ from httpx_aiohttp import HttpxAiohttpClient
 from callboard.actors.testing.wire_double import Turn, WireDouble
 from callboard.protocol.content import UserMessage
 from callboard.protocol.model import ModelRequest
-from callboard.providers.openai_chat import OpenAIChat
+from callboard.providers.openai.chat_api import OpenAIChat
 from callboard.providers.transport import HttpProvider
 
 CALLS = 150

@@ -312,7 +312,7 @@ def result_fault(name: ToolName, content: str) -> ToolFailure | None:
         told = f"The result has {size:,} bytes; {MAX_RESULT_BYTES:,} may be handed on."
         return ToolFailure(name, FailureCode.RESULT_TOO_LARGE, told, retry_hint="Ask for less at a time.")
     if ("NaN" in content or "Infinity" in content) and (found := bad_number(content)):
-        told = f"The result holds {found}, which is not JSON (RFC 8259)."
+        told = f"The result contains {found}, which is not a finite number."
         return ToolFailure(name, FailureCode.INVALID_RESULT, told, received=content[:ERROR_SNIPPET_CHARS])
     return None
 
@@ -332,7 +332,7 @@ def incomplete_call(name: ToolName, received: str, wrong_number: str = "") -> To
     hint = "Send the call again, with all its arguments; make them shorter if they were cut off."
     if wrong_number:
         code = FailureCode.INVALID_ARGUMENTS
-        told = f"The arguments hold {wrong_number}, which is not JSON (RFC 8259); the call was not run."
+        told = f"The arguments contain {wrong_number}, which is not a finite number; the call was not run."
         hint = "Send the call again with a number in its place, or null where the tool allows it."
     return ToolFailure(name, code, told, "", "a JSON object", received[:ERROR_SNIPPET_CHARS], hint)
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
+from callboard.protocol.limits import STREAM_IDLE_TIMEOUT_SECONDS, STREAM_TOTAL_TIMEOUT_SECONDS
 from callboard.protocol.model import ModelRequest, StreamEvent
 
 
@@ -74,3 +75,21 @@ class Provider(Protocol):
 
     async def aclose(self) -> None:
         """Close what is open. May be called more than once."""
+
+
+#: TCP and TLS handshakes take well under a second each; more is an address where nobody is.
+CONNECT_TIMEOUT_SECONDS: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """All in seconds."""
+
+    connect_seconds: float = CONNECT_TIMEOUT_SECONDS
+    idle_seconds: float = STREAM_IDLE_TIMEOUT_SECONDS
+    """Between two socket reads; a stalled stream is an error, not a wait."""
+    total_seconds: float = STREAM_TOTAL_TIMEOUT_SECONDS
+    """From the call to its last byte."""
+
+
+DEFAULT_TIMEOUTS: Final = Timeouts()

@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from callboard.protocol.content import AssistantMessage
 from callboard.protocol.model import ModelRequest, Sampling
-from callboard.providers.chat_dialect import ChatDialect
-from callboard.providers.history import replay_data
-from callboard.providers.openai_chat import OpenAIChat
+from callboard.providers.openai.chat_api import OpenAIChat
+from callboard.providers.openai.dialects import ChatDialect
+from callboard.providers.request_encoding import replay_data
 
 DIALECT: Final = ChatDialect(
     name="openrouter", family="openrouter", base_url="https://openrouter.ai/api/v1", stream_usage=False

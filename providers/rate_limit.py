@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from callboard.providers.retry_hints import answered_at, retry_after_seconds, wait_seconds
+from callboard.providers.retry import answered_at, retry_after_seconds, wait_seconds
 
 _MINUTE: Final = 60.0
 

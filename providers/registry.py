@@ -9,12 +9,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from callboard.protocol.errors import UsageError
-from callboard.providers.adapter import Adapter, Provider
-from callboard.providers.servers import SERVERS
-from callboard.providers.timeouts import DEFAULT_TIMEOUTS, Timeouts
+from callboard.providers.adapter import DEFAULT_TIMEOUTS, Adapter, Provider, Timeouts
+from callboard.providers.openai.dialects import SERVERS
 
 if TYPE_CHECKING:
-    from callboard.providers.embeddings import EmbeddingApi
+    from callboard.providers.openai.embeddings import EmbeddingApi
     from callboard.providers.transport import AnyTransport, HeaderListener
 
 
@@ -29,21 +28,21 @@ class _Class:
         return getattr(import_module(f"callboard.providers.{self.module}"), self.name)(*args, **options)
 
 
-_OPENAI_CHAT: Final = _Class("openai_chat", "OpenAIChat")
-_OPENAI_RESPONSES: Final = _Class("openai_responses", "OpenAIResponses")
+_OPENAI_CHAT: Final = _Class("openai.chat_api", "OpenAIChat")
+_OPENAI_RESPONSES: Final = _Class("openai.responses_api", "OpenAIResponses")
 _HTTP: Final = _Class("transport", "HttpProvider")
-_COPILOT: Final = _Class("copilot_provider", "copilot_of")
-_EMBEDDINGS: Final = _Class("embeddings", "EmbeddingApi")
+_COPILOT: Final = _Class("copilot.copilot_provider", "copilot_of")
+_EMBEDDINGS: Final = _Class("openai.embeddings", "EmbeddingApi")
 
 #: Every factory takes base_url, api_key and keyword options of its own.
 ADAPTERS: Final[Mapping[str, Callable[..., Adapter]]] = {
     **{name: partial(_OPENAI_CHAT, dialect=server.dialect) for name, server in SERVERS.items()},
     "openai": _OPENAI_RESPONSES,
     "openai-responses": _OPENAI_RESPONSES,
-    "anthropic": _Class("anthropic", "Anthropic"),
-    "gemini": _Class("gemini", "Gemini"),
+    "anthropic": _Class("anthropic.messages_api", "Anthropic"),
+    "gemini": _Class("gemini.gemini_api", "Gemini"),
     "openrouter": _Class("openrouter", "OpenRouter"),
-    "copilot": _Class("copilot", "Copilot"),
+    "copilot": _Class("copilot.copilot_api", "Copilot"),
 }
 
 #: The environment variable in which a provider's users keep its key. settings.py reads it, nothing here does.
@@ -58,8 +57,8 @@ KEY_VARIABLES: Final[Mapping[str, str]] = {
 
 #: Providers without HTTP.
 _LOCAL: Final[Mapping[str, Callable[..., Provider]]] = {
-    "offline": _Class("offline", "Offline"),
-    "scripted": _Class("scripted", "Scripted"),
+    "offline": _Class("local.offline", "Offline"),
+    "scripted": _Class("local.scripted", "Scripted"),
 }
 
 PROVIDERS: Final = tuple(sorted({*ADAPTERS, *_LOCAL}))

@@ -24,7 +24,7 @@ from callboard.protocol.model import (
     ToolCallDelta,
     ToolCallStart,
 )
-from callboard.providers.json_text import canonical_arguments
+from callboard.providers.json_values import canonical_arguments
 
 
 @dataclass(slots=True)

@@ -24,7 +24,7 @@ from callboard.protocol.content import Replay
 from callboard.protocol.ids import CallId, ToolName
 from callboard.protocol.limits import MAX_ARGUMENT_BYTES, MAX_CALLS_PER_STEP
 from callboard.protocol.model import StreamEvent, ToolCallComplete, ToolCallDelta, ToolCallStart
-from callboard.providers.json_text import canonical_arguments, dumps_text
+from callboard.providers.json_values import canonical_arguments, dumps_text
 
 
 class TooManyCallsError(ValueError):

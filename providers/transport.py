@@ -25,9 +25,8 @@ from httpx_aiohttp import AiohttpTransport
 
 from callboard.protocol.errors import ErrorKind, ProviderError, UsageError
 from callboard.protocol.model import Done, Error, ModelRequest, StreamEvent
-from callboard.providers.adapter import Adapter, Decoder, HttpAnswer, WireRequest
-from callboard.providers.errors import make_error, snippet
-from callboard.providers.timeouts import DEFAULT_TIMEOUTS, Timeouts
+from callboard.providers.adapter import DEFAULT_TIMEOUTS, Adapter, Decoder, HttpAnswer, Timeouts, WireRequest
+from callboard.providers.http_errors import make_error, snippet
 
 _T = TypeVar("_T")
 

@@ -7,11 +7,17 @@ import asyncio
 import sys
 from collections.abc import Callable
 
-from callboard.actors.settings import Settings
-from callboard.protocol.errors import UsageError
-from callboard.providers.copilot import Copilot
-from callboard.providers.copilot_login import Http, Sleep, request_device_code, wait_for_login
-from callboard.providers.copilot_tokens import CopilotTokens, TokenStore, token_store
+from callboard import Settings, UsageError
+from callboard.providers.copilot.copilot_api import Copilot
+from callboard.providers.copilot.copilot_login import (
+    CopilotTokens,
+    Http,
+    Sleep,
+    TokenStore,
+    request_device_code,
+    token_store,
+    wait_for_login,
+)
 from callboard.providers.transport import HttpProvider
 
 _NO_CLIENT = (

@@ -36,7 +36,7 @@ from callboard.protocol.limits import CALL_BACKSTOP_SECONDS
 from callboard.protocol.model import FinishReason, ModelResponse
 from callboard.protocol.options import RequestOptions
 from callboard.protocol.tools import Isolation, Latency, Policy
-from callboard.providers.scripted import ScriptedCall, ScriptedTurn
+from callboard.providers.local.scripted import ScriptedCall, ScriptedTurn
 
 TAG = Tag(RequestId("r"), MessageId("m"))
 NAMES = ("short", "long")

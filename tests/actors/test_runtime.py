@@ -29,7 +29,7 @@ from callboard.protocol.commands import AskApproval, Outcome
 from callboard.protocol.content import ToolMessage, UserMessage, history_faults
 from callboard.protocol.errors import ErrorKind, RuntimeFailure, UsageError
 from callboard.protocol.model import Error, ModelRequest
-from callboard.providers.scripted import ScriptedCall, ScriptedTurn, echo
+from callboard.providers.local.scripted import ScriptedCall, ScriptedTurn, echo
 
 Until = Callable[[Callable[[], bool]], None]
 

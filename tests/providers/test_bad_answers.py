@@ -12,9 +12,9 @@ from callboard.protocol.errors import ErrorKind
 from callboard.protocol.limits import ERROR_SNIPPET_CHARS, MAX_CALLS_PER_STEP
 from callboard.protocol.model import Error, ToolCallStart
 from callboard.providers.adapter import Adapter
-from callboard.providers.anthropic import Anthropic
-from callboard.providers.gemini import Gemini
-from callboard.providers.openai_responses import OpenAIResponses
+from callboard.providers.anthropic.messages_api import Anthropic
+from callboard.providers.gemini.gemini_api import Gemini
+from callboard.providers.openai.responses_api import OpenAIResponses
 
 ADAPTERS: dict[str, Adapter] = {"anthropic": Anthropic(), "responses": OpenAIResponses(), "gemini": Gemini()}
 

@@ -15,10 +15,10 @@ from support.wire import answer, cut, sse
 from callboard.protocol.limits import ERROR_SNIPPET_CHARS
 from callboard.protocol.model import Done, Error
 from callboard.providers.adapter import Adapter
-from callboard.providers.anthropic import Anthropic
-from callboard.providers.gemini import Gemini
-from callboard.providers.openai_chat import OpenAIChat
-from callboard.providers.openai_responses import OpenAIResponses
+from callboard.providers.anthropic.messages_api import Anthropic
+from callboard.providers.gemini.gemini_api import Gemini
+from callboard.providers.openai.chat_api import OpenAIChat
+from callboard.providers.openai.responses_api import OpenAIResponses
 from callboard.providers.response_builder import build_response
 
 ADAPTERS: dict[str, Adapter] = {

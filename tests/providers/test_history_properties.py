@@ -17,11 +17,11 @@ from callboard.protocol.ids import ToolName
 from callboard.protocol.model import ModelRequest, Sampling, ToolChoice, ToolChoiceMode
 from callboard.protocol.tools import ToolDefinition
 from callboard.providers.adapter import Adapter
-from callboard.providers.anthropic import Anthropic
-from callboard.providers.copilot import Copilot
-from callboard.providers.gemini import Gemini
-from callboard.providers.openai_chat import OpenAIChat
-from callboard.providers.openai_responses import OpenAIResponses
+from callboard.providers.anthropic.messages_api import Anthropic
+from callboard.providers.copilot.copilot_api import Copilot
+from callboard.providers.gemini.gemini_api import Gemini
+from callboard.providers.openai.chat_api import OpenAIChat
+from callboard.providers.openai.responses_api import OpenAIResponses
 from callboard.providers.openrouter import OpenRouter
 
 #: adapter, model, validator

@@ -9,11 +9,11 @@ from support.wire import answer, body, events, sse
 from callboard.protocol.content import AssistantMessage, Replay, ServerTool, Text, Thinking, UserMessage
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.model import FinishReason, ModelRequest, ToolCallComplete, Usage
-from callboard.providers.anthropic import Anthropic
-from callboard.providers.errors import error_kind
-from callboard.providers.gemini import Gemini
-from callboard.providers.openai_chat import OpenAIChat
-from callboard.providers.openai_responses import OpenAIResponses
+from callboard.providers.anthropic.messages_api import Anthropic
+from callboard.providers.gemini.gemini_api import Gemini
+from callboard.providers.http_errors import error_kind
+from callboard.providers.openai.chat_api import OpenAIChat
+from callboard.providers.openai.responses_api import OpenAIResponses
 
 CHAT, RESPONSES = OpenAIChat(), OpenAIResponses()
 

@@ -13,13 +13,13 @@ from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind, UsageError
 from callboard.protocol.model import ModelResponse, Usage
 from callboard.providers import catalog, registry
 from callboard.providers.catalog import SAFE_CONTEXT_TOKENS, Catalog, ModelInfo, Prices
-from callboard.providers.copilot_tokens import CopilotTokens, FileStore
-from callboard.providers.errors import make_error
-from callboard.providers.offline import Offline
+from callboard.providers.copilot.copilot_login import CopilotTokens, FileStore
+from callboard.providers.http_errors import make_error
+from callboard.providers.local.offline import Offline
+from callboard.providers.local.scripted import Scripted
 from callboard.providers.rate_limit import RateLimiter, RateLimits
 from callboard.providers.registry import PROVIDERS, adapter_for, key_variable, provider_for
 from callboard.providers.retry import RetryPolicy
-from callboard.providers.scripted import Scripted
 from callboard.providers.transport import HttpProvider
 
 BUSY = make_error(ErrorKind.OVERLOADED, "busy")

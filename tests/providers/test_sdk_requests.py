@@ -29,9 +29,9 @@ from callboard.protocol.ids import CallId, ToolName
 from callboard.protocol.model import ModelRequest, Sampling, ToolChoice, ToolChoiceMode
 from callboard.protocol.tools import ToolDefinition
 from callboard.providers.adapter import Adapter
-from callboard.providers.anthropic import Anthropic
-from callboard.providers.gemini import Gemini
-from callboard.providers.openai_responses import OpenAIResponses
+from callboard.providers.anthropic.messages_api import Anthropic
+from callboard.providers.gemini.gemini_api import Gemini
+from callboard.providers.openai.responses_api import OpenAIResponses
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer", "minimum": 1}}}
 TOOLS = (

@@ -15,9 +15,9 @@ from google.genai import types as genai_types
 from support.wire import answer, sse
 
 from callboard.protocol.model import ModelResponse
-from callboard.providers.anthropic import Anthropic
-from callboard.providers.gemini import Gemini
-from callboard.providers.openai_responses import OpenAIResponses
+from callboard.providers.anthropic.messages_api import Anthropic
+from callboard.providers.gemini.gemini_api import Gemini
+from callboard.providers.openai.responses_api import OpenAIResponses
 
 ARGUMENTS = '{"city": "Rome", "note": "h\\u00e9 \\"x\\""}'
 

@@ -15,9 +15,9 @@ from callboard.protocol.content import Thinking
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.model import Done, Error
 from callboard.providers.adapter import Adapter
-from callboard.providers.anthropic import Anthropic
-from callboard.providers.gemini import Gemini
-from callboard.providers.openai_responses import OpenAIResponses
+from callboard.providers.anthropic.messages_api import Anthropic
+from callboard.providers.gemini.gemini_api import Gemini
+from callboard.providers.openai.responses_api import OpenAIResponses
 
 ADAPTERS: dict[str, Adapter] = {"anthropic": Anthropic(), "responses": OpenAIResponses(), "gemini": Gemini()}
 STREAMS = {"anthropic": anthropic_streams(), "responses": responses_streams(), "gemini": gemini_streams()}

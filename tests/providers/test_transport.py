@@ -11,10 +11,9 @@ from callboard.actors.testing.wire_double import Answer, Call, Fault, FaultKind,
 from callboard.protocol.content import AssistantMessage, ToolMessage, UserMessage
 from callboard.protocol.errors import ErrorKind, ProviderError, UsageError
 from callboard.protocol.model import Error, FinishReason, ModelRequest, ModelResponse, TextDelta
-from callboard.providers.adapter import WireRequest
-from callboard.providers.openai_chat import OpenAIChat
+from callboard.providers.adapter import Timeouts, WireRequest
+from callboard.providers.openai.chat_api import OpenAIChat
 from callboard.providers.response_builder import ResponseBuilder
-from callboard.providers.timeouts import Timeouts
 from callboard.providers.transport import HttpProvider
 
 KEY = "sk-very-secret-1234567890"

@@ -28,11 +28,11 @@ from callboard.protocol.events import ModelFailed, ModelResponded, ModelStreamed
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
 from callboard.protocol.model import Error, ModelRequest, ModelResponse, Restarted, TextDelta, Usage
 from callboard.providers.adapter import Provider
-from callboard.providers.errors import make_error
+from callboard.providers.http_errors import make_error
+from callboard.providers.local.scripted import Scripted, ScriptedTurn, TimedBatch
 from callboard.providers.rate_limit import RateLimiter
 from callboard.providers.response_builder import ResponseBuilder
 from callboard.providers.retry import RetryPolicy
-from callboard.providers.scripted import Scripted, ScriptedTurn, TimedBatch
 
 TAG = Tag(RequestId("r"), MessageId("m"), 1)
 DEADLINE = 100.0

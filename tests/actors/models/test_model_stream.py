@@ -11,7 +11,7 @@ from callboard.actors.kernel import MailboxFull
 from callboard.actors.models.model_stream import Emit, read_stream
 from callboard.protocol.errors import ErrorKind, UsageError
 from callboard.protocol.model import Error, ModelRequest, ModelResponse, StreamEvent, TextDelta
-from callboard.providers.scripted import Scripted, ScriptedTurn
+from callboard.providers.local.scripted import Scripted, ScriptedTurn
 
 
 def read(provider: Any, emit: Emit = lambda _: None) -> ModelResponse:

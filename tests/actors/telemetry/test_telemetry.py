@@ -38,7 +38,7 @@ from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
 from callboard.protocol.model import Error, ModelRequest, ModelResponse, Usage
 from callboard.protocol.options import RequestOptions
 from callboard.protocol.tools import FailureCode, ToolFailure
-from callboard.providers.scripted import ScriptedCall, ScriptedTurn
+from callboard.providers.local.scripted import ScriptedCall, ScriptedTurn
 
 REQUEST = Tag(RequestId("r"), MessageId("m"))
 STEP = REQUEST.at_step(1)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import datetime
 import enum
+import json
 import socket
 import sys
 import threading
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import pytest
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, ValidationError
 
 from callboard.actors.tools import Tool, ToolContext, tool
 from callboard.actors.tools.shipping import unpack
@@ -139,6 +140,38 @@ def test_a_default_that_json_cannot_carry_is_left_to_the_function() -> None:
         return city is nothing
 
     assert "default" not in look.definition.parameters["properties"]["city"]
+    assert look.definition.parameters["properties"]["depth"] == {"type": "number"}
+
+
+def test_a_schema_has_no_number_that_json_lacks() -> None:
+    class Span(BaseModel):
+        last: float = float("nan")
+        first: Annotated[float, Field(ge=float("-inf"))] = 0.0
+        both: list[float] = [1.0, float("inf")]
+
+    @tool
+    def look(span: Span, spans: list[Span] | None = None) -> None: ...
+
+    numbers = json.dumps(look.definition.parameters)
+    assert "NaN" not in numbers
+    assert "Infinity" not in numbers
+    assert look.definition.parameters["$defs"]["Span"]["properties"]["first"] == {"type": "number", "default": 0.0}
+
+
+@dataclass
+class Area:
+    width: float
+
+
+@pytest.mark.parametrize("value", ["NaN", "-Infinity", "1e999", '"nan"', '"inf"', '"-Infinity"'])
+@pytest.mark.parametrize(("name", "wrapped"), [("depth", "%s"), ("area", '{"width": %s}'), ("depths", "[0, %s]")])
+def test_numbers_that_are_not_finite_are_refused_with_the_argument_named(value: str, name: str, wrapped: str) -> None:
+    @tool
+    def look(depth: float = 0.0, area: Area | None = None, depths: Sequence[float] = ()) -> None: ...
+
+    with pytest.raises(ValidationError, match="finite number") as refusal:
+        look.signature.arguments.validate_json(f'{{"{name}": {wrapped % value}}}')
+    assert refusal.value.errors()[0]["loc"][0] == name
 
 
 def test_an_optional_context_is_a_context() -> None:
@@ -225,6 +258,8 @@ def test_a_signature_that_no_model_can_fill_is_refused(function: Callable[..., A
         ({"latency": "slow"}, ["latency='slow'", "short, long"]),
         ({"isolation": "ray"}, ["isolation='ray'", "process, task, thread"]),
         ({"isolation": "task"}, ["isolation='task'", "async def"]),
+        ({"isolation": "thread", "reuse": True}, ["reuse=True", "'thread'", "leave reuse out"]),
+        ({"reuse": "yes"}, ["reuse='yes'", "True nor False"]),
         ({"name": "get weather"}, ["'get weather'", "1 to 64"]),
         ({"name": "x" * 65}, ["1 to 64"]),
     ],
@@ -242,6 +277,18 @@ def test_process_isolation_of_an_async_def_is_refused() -> None:
 
     with pytest.raises(UsageError, match=r"look.*'process'.*async def"):
         tool(isolation="process")(look)
+
+
+def test_reuse_of_a_child_process_is_asked_for_and_is_refused_where_there_is_none() -> None:
+    @tool(reuse=True)
+    def look() -> None: ...
+
+    async def later() -> None: ...
+
+    assert look.contract.reuse
+    assert not forecast.contract.reuse, "a call finds a fresh process unless its tool says otherwise"
+    with pytest.raises(UsageError, match=r"later.*reuse=True.*'task'"):
+        tool(reuse=True)(later)
 
 
 def test_something_that_is_no_function_is_refused() -> None:

@@ -29,13 +29,11 @@ from callboard.protocol.content import (
 from callboard.protocol.errors import ErrorKind, UsageError
 from callboard.protocol.ids import CallId, ToolName
 from callboard.protocol.model import ModelRequest, ModelResponse
-from callboard.providers.adapter import HttpAnswer, WireRequest
-from callboard.providers.copilot_login import EXCHANGE_URL
-from callboard.providers.copilot_provider import CopilotProvider
-from callboard.providers.copilot_tokens import CopilotTokens, FileStore
+from callboard.providers.adapter import HttpAnswer, Timeouts, WireRequest
+from callboard.providers.copilot.copilot_login import EXCHANGE_URL, CopilotTokens, FileStore
+from callboard.providers.copilot.copilot_provider import CopilotProvider
 from callboard.providers.registry import adapter_for
 from callboard.providers.response_builder import ResponseBuilder
-from callboard.providers.timeouts import Timeouts
 from callboard.providers.transport import HttpProvider
 
 COMMAND = [sys.executable, "-m", "callboard.actors.testing.wire_double"]

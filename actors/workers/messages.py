@@ -1,0 +1,222 @@
+"""What the dispatcher and its workers say to each other, and how a worker's pool is described.
+
+    dispatcher                     worker                                session
+        |-- RunCall ----------------->|                                      |
+        |                             |-- ToolCallStarted ------------------>|   reports.begin(call)
+        |                             |   (the tool's code runs)             |
+        |                             |-- ToolCallCompleted, ... ----------->|   reports.end(call, result)
+        |<-- WorkerState -------------|
+
+A deadline or a cancel: StopCall, after the grace period KillCall; the worker ends the call by `reports.end` all the
+same. Whether a call has begun, is being ended and has ended is written in its record of the ledger, at once, by whoever
+does it; so a message that is lost with a crashed dispatcher or worker loses nothing of that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextvars import Context
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, Never, Protocol
+
+from callboard.actors.kernel import Actor, ChildSpec, Ref
+from callboard.actors.tools.context import ToolContext
+from callboard.actors.tools.decorator import Tool
+from callboard.actors.tools.invoke import Result, text_of
+from callboard.protocol.commands import RunTool
+from callboard.protocol.events import ToolCallEnd, ToolCallStarted
+from callboard.protocol.ids import Tag, ToolName
+from callboard.protocol.tools import FailureCode, ToolContract, ToolFailure
+
+CallEvent = ToolCallStarted | ToolCallEnd
+"""What a session hears of one of its calls."""
+
+
+class Ending(Enum):
+    """Why a running call is being ended."""
+
+    TIMED_OUT = "timed_out"
+    CANCELLED = "cancelled"
+
+
+Outcome = Result | Ending
+"""How a call ended: its result, the failure it ended with, or that it was ended (a worker that stops cancels)."""
+
+
+class CallRecord(Protocol):
+    """The ledger's record of one call, as its worker sees it. On the actors' thread only."""
+
+    def begin(self) -> bool:
+        """The tool's code runs from now on. False when it must not: the call has begun, is being ended or has ended."""
+
+    def started(self, now: float) -> ToolCallStarted | None:
+        """What its session is to hear of that, or None when it has heard it before."""
+
+    def give_back(self, why: str, now: float, room: int) -> ToolCallEnd | None:
+        """The tool's code did not run here, and will not. An event where the call ends with that: it is being ended,
+        or was given back too often. `room` is what the worker takes from now on."""
+
+    def end(self, result: Outcome, printed: str, now: float, room: int) -> ToolCallEnd | None:
+        """The call has ended: what its session is to hear, or None when it has ended before."""
+
+
+# -- to a worker
+
+
+@dataclass(frozen=True, slots=True)
+class RunCall:
+    """Run this call, or give it back."""
+
+    run: RunTool
+    tool: Tool
+    context: ToolContext
+    reply_to: Ref[CallEvent]
+    """The session: it hears of the call from its worker."""
+    record: CallRecord
+    asker: Context | None = None
+    """The context of whoever asked the request; the tool runs in a copy of it. None: in an empty one."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopCall:
+    """Its deadline has passed, or it is cancelled: ask the call to end. KillCall follows after a grace period."""
+
+    tag: Tag
+    why: Ending
+
+
+@dataclass(frozen=True, slots=True)
+class KillCall:
+    """The grace period is over: end the call now, whatever it does. Sent once."""
+
+    tag: Tag
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A dispatcher has been started again and asks for a WorkerState."""
+
+
+ToWorker = RunCall | StopCall | KillCall | Report
+
+
+# -- to the dispatcher
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerState:
+    """Sent when a call has ended or was given back, when the room has changed, and as the answer to a Report."""
+
+    worker: Ref[ToWorker]
+    room: int
+    """Calls that it takes at the same time from now on, those that it runs included."""
+    holds: tuple[ToolName, ...] = ()
+    """The tool of each thread that a call still holds which has ended."""
+    ended: Tag | None = None
+    """The call that has ended, or was given back: there is room for another."""
+
+
+class WorkerLost(Exception):
+    """For a worker to crash with: what it ran has died, and its calls with it. They end by `failure`.
+
+    Any other exception that ends a worker is our own fault, and its calls end by INTERNAL_ERROR.
+    """
+
+    def __init__(self, failure: ToolFailure, printed: str = "") -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+        self.printed = printed
+
+
+class CallReports:
+    """What a worker tells of its calls: the ledger first, then the session, then the dispatcher."""
+
+    __slots__ = ("_dispatcher", "_now", "_worker", "holds", "room")
+
+    def __init__(
+        self, worker: Ref[ToWorker], dispatcher: Ref[WorkerState], room: int, now: Callable[[], float]
+    ) -> None:
+        self._worker = worker
+        self._dispatcher = dispatcher
+        self._now = now
+        self.room = room
+        self.holds: tuple[ToolName, ...] = ()
+
+    def begin(self, call: RunCall) -> bool:
+        """Before the tool's code can run: tell the session. False: it must not run any more; forget it."""
+        if not call.record.begin():
+            self.end(call, Ending.CANCELLED)
+            return False
+        if (event := call.record.started(self._now())) is not None:
+            call.reply_to.tell_control(event)
+        return True
+
+    def end(self, call: RunCall, result: Outcome, printed: str = "") -> None:
+        """The call has ended, begun or not; where it was stopped, `result` does not matter. Again: nothing."""
+        event = call.record.end(result, printed, self._now(), self.room)
+        if event is not None:
+            call.reply_to.tell_control(event)
+        self.state(call.run.tag)
+
+    def give_back(self, call: RunCall, why: str) -> None:
+        """The tool's code has not run here and will not: the call goes to another worker."""
+        event = call.record.give_back(why, self._now(), self.room)
+        if event is not None:
+            call.reply_to.tell_control(event)
+        self.state(call.run.tag)
+
+    def state(self, ended: Tag | None = None) -> None:
+        """Tell the dispatcher the present `room` and `holds`."""
+        self._dispatcher.tell_control(WorkerState(self._worker, self.room, self.holds, ended))
+
+
+#: What starting a thread, a loop or a process raises on a host that has no room for one more.
+NO_RESOURCES: Final = (OSError, RuntimeError, MemoryError)
+
+
+def no_worker(call: RunCall, error: BaseException) -> ToolFailure:
+    """How a call ends that the host has no resources for. It has not begun."""
+    why = f"no worker could be started for {call.run.name}: {text_of(error)}"
+    return ToolFailure(call.run.name, FailureCode.OVERLOADED, why)
+
+
+def unusable(call: RunCall, error: BaseException) -> ToolFailure:
+    """How a call ends whose tool cannot even be prepared: its types raise."""
+    return ToolFailure(call.run.name, FailureCode.TOOL_ERROR, f"{call.run.name} cannot be used: {text_of(error)}")
+
+
+# -- pools
+
+
+def pool_name(contract: ToolContract) -> str:
+    """Pools are apart by isolation, so that each has one kind of worker, and by latency: short never waits for long."""
+    name = f"{contract.isolation.value}-{contract.latency.value}"
+    return f"{name}-reuse" if contract.reuse else name
+
+
+MakeWorker = Callable[[Ref[WorkerState], str], Actor[ToWorker]]
+"""Makes a worker: the dispatcher's address, which outlives a restart of it, and the name of the worker's pool."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerKind:
+    """How a pool runs calls. Its supervisor starts `fixed_children`, then workers as calls come."""
+
+    make: MakeWorker
+    room: int = 1
+    """Calls that one worker takes at the same time."""
+    max_workers: int = 1
+    """Workers alive at the same time, those that take no more calls included."""
+    per_call: bool = False
+    """A worker for each call, which stops after it."""
+    fixed_children: tuple[ChildSpec[Never], ...] = ()
+    """Permanent children beside the workers: the actor "POOL/ID" for each, POOL being the pool's name."""
+    at_start: bool = False
+    """The pool is started with the dispatcher, where one of its tools is registered; else when a call needs it."""
+    shutdown_seconds: float = 1.0
+    """For a worker to end when its pool stops; then it is killed."""
+
+
+KindOf = Callable[[ToolContract], WorkerKind]
+"""How the pool of a tool is made."""

@@ -1,0 +1,289 @@
+"""Anthropic Messages: requests. The answers are read by messages_stream.py. Facts: docs/wire.md 1.3."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Final
+
+from callboard.protocol.content import (
+    AssistantMessage,
+    AssistantPart,
+    Image,
+    ServerTool,
+    SystemMessage,
+    Text,
+    ToolCall,
+    ToolMessage,
+    UserMessage,
+)
+from callboard.protocol.errors import UsageError
+from callboard.protocol.model import ModelRequest, Sampling, ToolChoiceMode
+from callboard.protocol.tools import ToolDefinition
+from callboard.providers.adapter import WireRequest
+from callboard.providers.anthropic.messages_stream import ORIGIN, AnthropicDecoder
+from callboard.providers.request_encoding import (
+    ANTHROPIC_IDS,
+    BLANK_USER,
+    TRIMMED_START,
+    arguments_object,
+    called_name,
+    check_request,
+    check_tool_names,
+    checked_url,
+    image_bytes,
+    json_headers,
+    own_replay,
+    post,
+    rewrite_call_ids,
+    split_system,
+)
+from callboard.providers.tool_schema import ANTHROPIC, ANTHROPIC_ANSWER, ANTHROPIC_STRICT, adapt_schema, adapted_tools
+
+API_VERSION: Final = "2023-06-01"
+#: `max_tokens` is required. 8,192 is the smallest output limit among the models that are still served.
+DEFAULT_MAX_TOKENS: Final = 8_192
+#: Tokens of thinking for an effort, where a model wants a budget; the API's least is 1,024.
+THINKING_BUDGETS: Final = {"minimal": 1_024, "low": 2_048, "medium": 8_192, "high": 16_384, "xhigh": 32_768}
+#: Where the model decides itself how much to think, it takes these instead.
+ADAPTIVE_EFFORTS: Final = {
+    "minimal": "low", "low": "low", "medium": "medium", "high": "high", "xhigh": "xhigh", "max": "max",
+}  # fmt: skip
+#: Claude 4.6 and later: `thinking: adaptive`. A date ("claude-opus-4-20250514") is no minor version.
+_ADAPTIVE_MODEL: Final = re.compile(r"claude-[a-z]+-(?:4[-.](?:[6-9]|[1-9]\d)(?!\d)|[5-9](?!\d)|[1-9]\d(?!\d))")
+#: Claude 4.7 and later: 400 "`temperature` is deprecated for this model".
+_NO_SAMPLING_MODEL: Final = re.compile(r"claude-[a-z]+-(?:4[-.](?:[7-9]|[1-9]\d)(?!\d)|[5-9](?!\d)|[1-9]\d(?!\d))")
+
+_TOOL_CHOICES: Final = {
+    ToolChoiceMode.AUTO: "auto",
+    ToolChoiceMode.NONE: "none",
+    ToolChoiceMode.REQUIRED: "any",
+    ToolChoiceMode.NAMED: "tool",
+}
+
+
+class Anthropic:
+    """The adapter of the Messages API at one address with one credential."""
+
+    def __init__(
+        self,
+        *,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        bearer: bool = False,
+        betas: tuple[str, ...] = (),
+        adaptive_thinking: bool | None = None,
+        name: str = "anthropic",
+    ) -> None:
+        """`bearer`: the credential is an OAuth token or a gateway's.
+
+        `adaptive_thinking`: does the model take `thinking: adaptive` in place of a budget? None: decided by its name.
+        """
+        # With the version or without: gateways name their address either way.
+        self._url = checked_url(base_url, "https://api.anthropic.com").removesuffix("/v1")
+        self._api_key = api_key
+        self._headers = dict(headers or {})
+        self._bearer = bearer
+        self._betas = betas
+        self._adaptive_thinking = adaptive_thinking
+        self._name = name
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    def encode(self, request: ModelRequest, /) -> WireRequest:
+        encoding = _Encoding(request, self._adaptive(request.model))
+        return post(f"{self._url}/v1/messages", self.headers(request), encoding.body(), encoding.notes)
+
+    def decoder(
+        self, status: int = 200, headers: Mapping[str, str] | None = None, streaming: bool = True
+    ) -> AnthropicDecoder:
+        return AnthropicDecoder(self._name, status, headers, streaming, self._api_key)
+
+    def headers(self, request: ModelRequest) -> dict[str, str]:
+        """The request's headers; variants add theirs."""
+        headers = json_headers(request, {"anthropic-version": API_VERSION, **self._headers})
+        if self._api_key:
+            credential = {"authorization": f"Bearer {self._api_key}"} if self._bearer else {"x-api-key": self._api_key}
+            headers.update(credential)
+        if self._betas:
+            headers["anthropic-beta"] = ",".join(self._betas)
+        return headers
+
+    def _adaptive(self, model: str) -> bool:
+        known = self._adaptive_thinking
+        return bool(_ADAPTIVE_MODEL.search(model)) if known is None else known
+
+
+class _Encoding:
+    """One request being written."""
+
+    def __init__(self, request: ModelRequest, adaptive: bool) -> None:
+        self.request = request
+        self.adaptive = adaptive
+        self.notes: list[str] = []
+        self._messages: list[dict[str, Any]] = []
+
+    def body(self) -> dict[str, Any]:
+        request = self.request
+        check_request(request)
+        check_tool_names(request.tools)
+        system, history = split_system(rewrite_call_ids(request.messages, ANTHROPIC_IDS))
+        for message in history:
+            self._ENCODERS[type(message)](self, message)
+        if not self._messages:
+            raise UsageError("Anthropic needs at least one message besides the instructions")
+        if self._messages[0]["role"] != "user":
+            self._messages.insert(0, {"role": "user", "content": [_text(TRIMMED_START)]})
+        body: dict[str, Any] = {"model": request.model, "max_tokens": request.sampling.max_output_tokens}
+        if system.strip():
+            body["system"] = system
+        body["messages"] = self._messages
+        body.update(self._tools())
+        body.update(self._sampling(request.sampling))
+        body.update(self._thinking(request.sampling))
+        if request.response_schema is not None:
+            adapted = adapt_schema(request.response_schema, ANTHROPIC_ANSWER)
+            self.notes += [f"response_schema: {loss}" for loss in adapted.losses]
+            answer = {"type": "json_schema", "schema": adapted.schema}
+            body.setdefault("output_config", {})["format"] = answer
+        body["max_tokens"] = body["max_tokens"] or DEFAULT_MAX_TOKENS
+        if request.stream:
+            body["stream"] = True
+        return {**body, **request.options}
+
+    # History. Neighbours of one role are one message: the API would join them anyway.
+
+    def _say(self, role: str, blocks: list[dict[str, Any]]) -> None:
+        if self._messages and self._messages[-1]["role"] == role:
+            self._messages[-1]["content"] += blocks
+        elif blocks:
+            self._messages.append({"role": role, "content": blocks})
+
+    def _system(self, message: SystemMessage) -> None:
+        if message.text.strip():
+            self._say("user", [_text(f"<system>\n{message.text}\n</system>")])
+
+    def _user(self, message: UserMessage) -> None:
+        blocks = [
+            {"type": "image", "source": _image_source(part)} if isinstance(part, Image) else _text(part.text)
+            for part in message.parts
+            if isinstance(part, Image) or part.text.strip()
+        ]
+        self._say("user", blocks or [_text(BLANK_USER)])
+
+    def _assistant(self, message: AssistantMessage) -> None:
+        blocks = [block for part in message.parts if (block := self._part(part)) is not None]
+        kinds = {block["type"] for block in blocks}
+        if kinds <= {"text", "tool_use"}:
+            # Another provider's turn may hold text behind a call; here results must come directly behind the calls.
+            blocks.sort(key=lambda block: block["type"] == "tool_use")
+        self._say("assistant", blocks)
+
+    def _part(self, part: AssistantPart) -> dict[str, Any] | None:
+        own = own_replay(part, ORIGIN)
+        if isinstance(part, ToolCall):
+            name, arguments = called_name(part), arguments_object(part)
+            caller = {"caller": own["caller"]} if own and "caller" in own else {}
+            return {"type": "tool_use", "id": part.call_id, "name": name, "input": arguments, **caller}
+        if isinstance(part, Text):
+            return _text(part.text) if part.text.strip() else None
+        if own is None:
+            return None
+        if isinstance(part, ServerTool):
+            return dict(own)
+        if "data" in own:
+            return {"type": "redacted_thinking", "data": own["data"]}
+        if "signature" in own:
+            return {"type": "thinking", "thinking": part.text, "signature": own["signature"]}
+        return None
+
+    def _result(self, message: ToolMessage) -> None:
+        block: dict[str, Any] = {"type": "tool_result", "tool_use_id": message.call_id, "content": message.content}
+        if message.is_error:
+            block["is_error"] = True
+        self._say("user", [block])
+
+    _ENCODERS: ClassVar[Mapping[type[Any], Callable[[Any, Any], None]]] = {
+        SystemMessage: _system,
+        UserMessage: _user,
+        AssistantMessage: _assistant,
+        ToolMessage: _result,
+    }
+
+    # What stands beside the history.
+
+    def _tools(self) -> dict[str, Any]:
+        request = self.request
+        if not request.tools:
+            return {}
+        choice: dict[str, Any] = {"type": _TOOL_CHOICES[request.tool_choice.mode]}
+        if request.tool_choice.mode is ToolChoiceMode.NAMED:
+            choice["name"] = request.tool_choice.name
+        if request.parallel_tool_calls is not None and request.tool_choice.mode is not ToolChoiceMode.NONE:
+            choice["disable_parallel_tool_use"] = not request.parallel_tool_calls
+        adapted, notes = adapted_tools(request.tools, ANTHROPIC, ANTHROPIC_STRICT)
+        self.notes += notes
+        return {"tools": [_tool(tool) for tool in adapted], "tool_choice": choice}
+
+    def _sampling(self, sampling: Sampling) -> dict[str, Any]:
+        if sampling.seed is not None:
+            self.notes.append("seed: the API has none; left out")
+        knobs = {"temperature": sampling.temperature, "top_p": sampling.top_p}
+        sent = {name: value for name, value in knobs.items() if value is not None}
+        if _NO_SAMPLING_MODEL.search(self.request.model):
+            self.notes += [f"{name}: this model takes none; left out" for name in sent]
+            sent = {}
+        return {**sent, "stop_sequences": list(sampling.stop)} if sampling.stop else sent
+
+    def _thinking(self, sampling: Sampling) -> dict[str, Any]:
+        effort = sampling.reasoning_effort
+        if effort is None or effort == "none":
+            return {"thinking": {"type": "disabled"}} if effort and self.adaptive else {}
+        efforts: Mapping[str, object] = ADAPTIVE_EFFORTS if self.adaptive else THINKING_BUDGETS
+        if effort not in efforts:
+            raise UsageError(f"reasoning_effort {effort!r} is unknown here; use one of none, {', '.join(efforts)}")
+        if self.request.tools and self.request.tool_choice.mode in (ToolChoiceMode.REQUIRED, ToolChoiceMode.NAMED):
+            raise UsageError("Anthropic cannot think when a tool call is forced: drop reasoning_effort or tool_choice")
+        if sampling.temperature not in (None, 1, 1.0):
+            raise UsageError("Anthropic takes no temperature with thinking: drop reasoning_effort or temperature")
+        if self.adaptive:
+            return {"thinking": {"type": "adaptive"}, "output_config": {"effort": ADAPTIVE_EFFORTS[effort]}}
+        if self._in_unthought_tool_loop():
+            self.notes.append("reasoning_effort: left out, since the open tool turn does not start with own thinking")
+            return {}
+        return self._budget(THINKING_BUDGETS[effort], sampling.max_output_tokens)
+
+    def _budget(self, budget: int, max_tokens: int | None) -> dict[str, Any]:
+        if max_tokens is None:
+            max_tokens = DEFAULT_MAX_TOKENS + budget
+        elif max_tokens <= budget:
+            budget = max(max_tokens // 2, THINKING_BUDGETS["minimal"])
+        if max_tokens <= budget:
+            raise UsageError(f"max_output_tokens must be above {budget} to think, not {max_tokens}")
+        return {"max_tokens": max_tokens, "thinking": {"type": "enabled", "budget_tokens": budget}}
+
+    def _in_unthought_tool_loop(self) -> bool:
+        """Are results of a turn being sent that another model (or this one without thinking) began? The API refuses to
+        think on: "Expected `thinking` or `redacted_thinking`, but found `tool_use`"."""
+        if len(self._messages) < 2 or self._messages[-1]["content"][0]["type"] != "tool_result":
+            return False
+        return self._messages[-2]["content"][0]["type"] not in ("thinking", "redacted_thinking")
+
+
+def _tool(tool: ToolDefinition) -> dict[str, Any]:
+    wire = {"name": tool.name, "description": tool.description, "input_schema": tool.parameters}
+    return {**wire, "strict": True} if tool.strict else wire
+
+
+def _text(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}
+
+
+def _image_source(image: Image) -> dict[str, Any]:
+    if image.url:
+        return {"type": "url", "url": image.url}
+    media_type, data = image_bytes(image)
+    return {"type": "base64", "media_type": media_type, "data": data}

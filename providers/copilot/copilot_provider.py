@@ -1,0 +1,75 @@
+"""Copilot as a Provider: each call with a valid token, on the route of its model, and once more after a 401."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any, Self
+
+from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind, ProviderError, UsageError
+from callboard.protocol.model import Error, ModelRequest, StreamEvent
+from callboard.providers.copilot.copilot_api import Copilot, route_of
+from callboard.providers.copilot.copilot_login import CopilotToken, CopilotTokens, TokenStore, token_store
+from callboard.providers.transport import HttpProvider
+
+
+class CopilotProvider:
+    """`carry` are the keyword arguments of HttpProvider: timeouts, proxy and so on."""
+
+    def __init__(self, tokens: CopilotTokens, **carry: Any) -> None:
+        self._tokens = tokens
+        self._http = HttpProvider(Copilot(), **carry)
+
+    @classmethod
+    def of_store(cls, store: TokenStore, **carry: Any) -> Self:
+        """Exchanges the login kept in `store` over the same connections as the calls."""
+        provider = cls(CopilotTokens(store, lambda wire: provider._http.fetch(wire)), **carry)
+        return provider
+
+    @property
+    def name(self) -> str:
+        return "copilot"
+
+    async def stream(self, request: ModelRequest, /) -> AsyncGenerator[list[StreamEvent], None]:
+        """See `Provider.stream`."""
+        try:
+            token = await self._tokens.current()
+            async with aclosing(self._call(request, token)) as batches:
+                async for events in batches:
+                    if not _refused(events):
+                        yield events
+                        continue
+                    token = await self._tokens.renewed(token)
+                    break
+                else:
+                    return
+            async with aclosing(self._call(request, token)) as batches:
+                async for events in batches:
+                    yield events
+        except ProviderError as error:
+            retryable = error.kind in RETRYABLE_KINDS
+            yield [Error(error.kind, str(error), retryable, error.retry_after_seconds, status=error.status)]
+
+    async def aclose(self) -> None:
+        await self._http.aclose()
+
+    def _call(self, request: ModelRequest, token: CopilotToken) -> AsyncGenerator[list[StreamEvent], None]:
+        adapter = Copilot(base_url=token.base_url, api_key=token.token, route=route_of(request.model))
+        return self._http.stream_with(adapter, request)
+
+
+def _refused(events: list[StreamEvent]) -> bool:
+    """A 401 is the whole answer: nothing was emitted before it."""
+    first = events[0]
+    return isinstance(first, Error) and first.kind is ErrorKind.AUTHENTICATION
+
+
+def copilot_of(options: Mapping[str, Any], carry: Mapping[str, Any]) -> CopilotProvider:
+    """The provider for `tokens`, or for the login kept in the keyring or `login_file`. UsageError without one."""
+    if isinstance(tokens := options.get("tokens"), CopilotTokens):
+        return CopilotProvider(tokens, **carry)
+    store = token_store(Path(options["login_file"])) if "login_file" in options else None
+    if store is None or not store.load():
+        raise UsageError("copilot needs a login: run `callboard login copilot`.")
+    return CopilotProvider.of_store(store, **carry)

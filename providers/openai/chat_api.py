@@ -1,0 +1,173 @@
+"""OpenAI Chat Completions, and every server that speaks it: the request side. The answer side is chat_stream.py."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from callboard.protocol.content import (
+    AssistantMessage,
+    Image,
+    Message,
+    SystemMessage,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolMessage,
+    UserMessage,
+    UserPart,
+)
+from callboard.protocol.model import ModelRequest, Sampling, ToolChoice, ToolChoiceMode
+from callboard.protocol.tools import ToolDefinition
+from callboard.providers.adapter import WireRequest
+from callboard.providers.openai.chat_stream import ChatDecoder
+from callboard.providers.openai.dialects import OPENAI, ChatDialect
+from callboard.providers.request_encoding import (
+    called_name,
+    check_request,
+    check_tool_names,
+    image_url,
+    json_headers,
+    post,
+    replay_data,
+    rewrite_call_ids,
+    sent_arguments,
+)
+from callboard.providers.tool_schema import OPENAI as OPENAI_SCHEMA
+from callboard.providers.tool_schema import OPENAI_STRICT, adapted_tools, is_strict
+
+_MODES: Final = {ToolChoiceMode.AUTO: "auto", ToolChoiceMode.NONE: "none", ToolChoiceMode.REQUIRED: "required"}
+
+
+class OpenAIChat:
+    """The adapter of one Chat Completions server."""
+
+    def __init__(
+        self,
+        *,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        dialect: ChatDialect = OPENAI,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        self.dialect = dialect
+        # Decoding needs no address: an adapter without one can read what was recorded, and encodes nothing.
+        self._url = dialect.address(base_url) if base_url or dialect.base_url else ""
+        self._api_key = api_key
+        self._headers = {**dialect.extra_headers, **(headers or {})}
+
+    @property
+    def name(self) -> str:
+        return self.dialect.name
+
+    def encode(self, request: ModelRequest, /) -> WireRequest:
+        url = self._url or self.dialect.address(None)
+        check_request(request)
+        check_tool_names(request.tools)
+        tools, notes = adapted_tools(request.tools, OPENAI_SCHEMA, OPENAI_STRICT)
+        body = {**self.body(replace(request, tools=tools)), **request.options}
+        return post(f"{url}/chat/completions", self.headers(request), body, notes)
+
+    def decoder(
+        self, status: int = 200, headers: Mapping[str, str] | None = None, streaming: bool = True
+    ) -> ChatDecoder:
+        return ChatDecoder(self.dialect, status, headers, streaming, self._api_key)
+
+    def headers(self, request: ModelRequest) -> dict[str, str]:
+        """The request's headers; variants add theirs."""
+        headers = json_headers(request, self._headers)
+        if self._api_key:
+            headers["authorization"] = f"Bearer {self._api_key}"
+        return headers
+
+    def body(self, request: ModelRequest) -> dict[str, Any]:
+        """The request's fields, without the caller's `options`; variants change and add."""
+        dialect = self.dialect
+        messages = rewrite_call_ids(request.messages, dialect.call_ids)
+        body: dict[str, Any] = {"model": request.model, "messages": [self.message(message) for message in messages]}
+        if request.stream:
+            body["stream"] = True
+            if dialect.stream_usage:
+                body["stream_options"] = {"include_usage": True}
+        if request.tools:
+            body["tools"] = [_tool(tool) for tool in request.tools]
+            body |= _tool_choice(request.tool_choice)
+            if request.parallel_tool_calls is not None:
+                body["parallel_tool_calls"] = request.parallel_tool_calls
+        if request.response_schema is not None:
+            body["response_format"] = _response_format(request.response_schema)
+        return body | self.sampling(request.sampling)
+
+    def sampling(self, sampling: Sampling) -> dict[str, Any]:
+        """The knobs that were set."""
+        knobs = {
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            self.dialect.max_tokens_field: sampling.max_output_tokens,
+            "stop": list(sampling.stop) or None,
+            self.dialect.seed_field: sampling.seed,
+            "reasoning_effort": sampling.reasoning_effort,
+        }
+        return {name: value for name, value in knobs.items() if value is not None}
+
+    def message(self, message: Message) -> dict[str, Any]:
+        """One message of the history."""
+        if isinstance(message, AssistantMessage):
+            return self.assistant(message)
+        if isinstance(message, ToolMessage):
+            return {"role": "tool", "tool_call_id": message.call_id, "content": message.content}
+        if isinstance(message, SystemMessage):
+            return {"role": "system", "content": message.text}
+        return {"role": "user", "content": _user_content(message)}
+
+    def assistant(self, message: AssistantMessage) -> dict[str, Any]:
+        """A turn of the model's. Thinking goes back only where this server wants its own back."""
+        calls = [self._call(call) for call in message.tool_calls]
+        body: dict[str, Any] = {"role": "assistant", "content": message.text or (None if calls else "")}
+        if calls:
+            body["tool_calls"] = calls
+        field = self.dialect.reasoning_replay_field
+        thinking = "".join(p.text for p in message.parts if isinstance(p, Thinking) and self._is_ours(p))
+        if field and thinking:
+            body[field] = thinking
+        for part in message.parts:
+            if isinstance(part, Text):
+                body |= replay_data(part.replay, self.name)
+        return body
+
+    def _is_ours(self, part: Thinking) -> bool:
+        return part.replay is not None and part.replay.origin == self.name
+
+    def _call(self, call: ToolCall) -> dict[str, Any]:
+        function = {"name": called_name(call), "arguments": sent_arguments(call)}
+        return {"id": call.call_id, "type": "function", "function": function} | replay_data(call.replay, self.name)
+
+
+def _tool(tool: ToolDefinition) -> dict[str, Any]:
+    function = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
+    return {"type": "function", "function": function | ({"strict": True} if tool.strict else {})}
+
+
+def _tool_choice(choice: ToolChoice) -> dict[str, Any]:
+    if choice.mode is ToolChoiceMode.NAMED:
+        return {"tool_choice": {"type": "function", "function": {"name": choice.name}}}
+    return {} if choice.mode is ToolChoiceMode.AUTO else {"tool_choice": _MODES[choice.mode]}
+
+
+def _response_format(schema: Mapping[str, Any]) -> dict[str, Any]:
+    # strict is refused for schemas outside OpenAI's subset; without it the schema is a strong hint.
+    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, "strict": is_strict(schema)}}
+
+
+def _user_content(message: UserMessage) -> str | list[dict[str, Any]]:
+    # Two texts stay two parts: glued together, words would run into each other (docs/wire.md quirk 81).
+    if len(message.parts) <= 1 and not any(isinstance(part, Image) for part in message.parts):
+        return message.text
+    return [_user_part(part) for part in message.parts]
+
+
+def _user_part(part: UserPart) -> dict[str, Any]:
+    if isinstance(part, Text):
+        return {"type": "text", "text": part.text}
+    return {"type": "image_url", "image_url": {"url": image_url(part)}}

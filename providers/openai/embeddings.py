@@ -1,0 +1,58 @@
+"""Embeddings over the wire: POST {base}/embeddings, as OpenAI does it and most compatible servers do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from callboard.protocol.errors import ErrorKind, ProviderError, UsageError
+from callboard.providers.adapter import Timeouts, WireRequest
+from callboard.providers.http_errors import error_from_body, scrubbed, snippet
+from callboard.providers.json_values import dumps, loads
+from callboard.providers.openai.chat_api import OpenAIChat
+from callboard.providers.openai.dialects import SERVERS
+from callboard.providers.transport import HttpProvider
+
+#: Sixty-four short texts take a hosted model well under a second; a local one on a CPU may need some.
+EMBEDDING_TIMEOUTS: Final = Timeouts(idle_seconds=30.0, total_seconds=30.0)
+
+
+class EmbeddingApi:
+    """One embedding model at one address, "provider/model" as everywhere.
+
+    Raises UsageError for a provider without a known address, where no `base_url` is given.
+    """
+
+    def __init__(self, model: str, *, base_url: str | None = None, api_key: str | None = None) -> None:
+        provider, _, self.model = model.partition("/")
+        server = SERVERS.get("openai-chat" if provider == "openai" else provider)
+        if server is None or not self.model:
+            known = ", ".join(sorted({"openai", *SERVERS} - {"openai-chat"}))
+            raise UsageError(f"{model!r} is no embedding model; write provider/model with one of: {known}.")
+        adapter = OpenAIChat(base_url=base_url, api_key=api_key, dialect=server.dialect)
+        self._family = server.dialect.family
+        self._url = server.dialect.address(base_url) + "/embeddings"
+        self._key = api_key
+        self._headers = {"content-type": "application/json"}
+        if api_key:
+            self._headers["authorization"] = f"Bearer {api_key}"
+        self._http = HttpProvider(adapter, timeouts=EMBEDDING_TIMEOUTS)
+
+    async def post(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The JSON answer to this JSON body, whose `model` is ours. Raises ProviderError, never with the key in it."""
+        sent = dumps({**body, "model": self.model})
+        answer = await self._http.fetch(WireRequest("POST", self._url, self._headers, sent))
+        if answer.status >= 400:
+            error = scrubbed(error_from_body(self._family, answer.status, {}, answer.body), self._key)
+            raise ProviderError(error.kind, error.message, status=error.status)
+        try:
+            document = loads(answer.body)
+        except ValueError:
+            document = None
+        if not isinstance(document, dict):
+            raise ProviderError(ErrorKind.MALFORMED, f"{self._url} did not answer with JSON: {snippet(answer.body)}")
+        return document
+
+    async def aclose(self) -> None:
+        """Close the connections of the running loop."""
+        await self._http.aclose()

@@ -1,0 +1,242 @@
+"""OpenAI Responses: requests. The answers are read by responses_stream.py. Facts: docs/wire.md 1.2.
+
+Always stateless: the whole history goes out, `store` is false, no item carries an id of the server's but reasoning with
+its encrypted content. Calls go back as `function_call` items, all calls of a turn before their outputs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Final
+
+from callboard.protocol.content import (
+    AssistantMessage,
+    AssistantPart,
+    ServerTool,
+    SystemMessage,
+    Text,
+    ToolCall,
+    ToolMessage,
+    UserMessage,
+    UserPart,
+)
+from callboard.protocol.errors import UsageError
+from callboard.protocol.model import ModelRequest, Sampling, ToolChoiceMode
+from callboard.protocol.tools import ToolDefinition
+from callboard.providers.adapter import WireRequest
+from callboard.providers.openai.responses_stream import ResponsesDecoder
+from callboard.providers.request_encoding import (
+    CallIdRule,
+    called_name,
+    check_request,
+    check_tool_names,
+    checked_url,
+    image_url,
+    json_headers,
+    own_replay,
+    post,
+    rewrite_call_ids,
+    sent_arguments,
+    sent_arguments_object,
+    split_system,
+)
+from callboard.providers.tool_schema import OPENAI, OPENAI_STRICT, adapt_schema, adapted_tools
+
+#: A call_id longer than 64 is refused, and an output is paired with its call by it alone: it must not repeat.
+RESPONSES_IDS: Final = CallIdRule(re.compile(r"[\x21-\x7e]{1,64}"))
+#: What came from a model must go back to it, whatever a deployment is called (docs/wire.md quirk 72): to all but those
+#: that are known to refuse it.
+_PLAIN_MODEL: Final = re.compile(r"(?:^|/)(?:chatgpt|gpt-[34]|gpt-\d.*chat)")
+#: Others answer 400 "Encrypted content is not supported with this model".
+_REASONING_MODEL: Final = re.compile(r"(?:^|/)(?:o\d|gpt-(?:[5-9]|\d\d)(?!.*chat)|codex|gpt-oss|computer-use)")
+
+
+class OpenAIResponses:
+    """The adapter of the Responses API at one address with one credential."""
+
+    def __init__(
+        self,
+        *,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        reasoning: bool | None = None,
+        name: str = "openai",
+    ) -> None:
+        """`reasoning`: does the model reason, so that its encrypted reasoning is asked for and sent back?
+
+        None: decided by its name.
+        """
+        self._url = checked_url(base_url, "https://api.openai.com/v1")
+        self._api_key = api_key
+        self._headers = dict(headers or {})
+        self._reasoning = reasoning
+        self._name = name
+        # Encrypted reasoning can be read only where it was written.
+        self._origin = f"{name}-responses"
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    def encode(self, request: ModelRequest, /) -> WireRequest:
+        known = self._reasoning
+        reasons = bool(_REASONING_MODEL.search(request.model)) if known is None else known
+        returns = not _PLAIN_MODEL.search(request.model) if known is None else known
+        encoding = _Encoding(request, self._origin, reasons, returns)
+        return post(f"{self._url}/responses", self.headers(request), encoding.body(), encoding.notes)
+
+    def decoder(
+        self, status: int = 200, headers: Mapping[str, str] | None = None, streaming: bool = True
+    ) -> ResponsesDecoder:
+        return ResponsesDecoder(self._name, status, headers, streaming, self._api_key, self._origin)
+
+    def headers(self, request: ModelRequest) -> dict[str, str]:
+        """The request's headers; variants add theirs."""
+        headers = json_headers(request, self._headers)
+        if self._api_key:
+            headers["authorization"] = f"Bearer {self._api_key}"
+        return headers
+
+
+class _Encoding:
+    """One request being written."""
+
+    def __init__(self, request: ModelRequest, origin: str, reasons: bool, returns: bool) -> None:
+        self.request = request
+        self.notes: list[str] = []
+        self._origin = origin
+        self._reasons = reasons
+        self._returns = returns
+        self._input: list[dict[str, Any]] = []
+
+    def body(self) -> dict[str, Any]:
+        request = self.request
+        check_request(request)
+        check_tool_names(request.tools)
+        system, history = split_system(rewrite_call_ids(request.messages, RESPONSES_IDS))
+        for message in history:
+            self._ENCODERS[type(message)](self, message)
+        if not self._input:
+            raise UsageError("the Responses API needs at least one message besides the instructions")
+        body: dict[str, Any] = {"model": request.model, "input": self._input, "store": False}
+        if system:
+            body["instructions"] = system
+        if self._reasons:
+            body["include"] = ["reasoning.encrypted_content"]
+        body.update(self._tools())
+        body.update(self._sampling(request.sampling))
+        if request.response_schema is not None:
+            adapted = adapt_schema(request.response_schema, OPENAI_STRICT)
+            self.notes += [f"response_schema: {loss}" for loss in adapted.losses]
+            answer = {"type": "json_schema", "name": "answer", "schema": adapted.schema, "strict": adapted.strict}
+            body["text"] = {"format": answer}
+        if request.stream:
+            body["stream"] = True
+        return {**body, **request.options}
+
+    # History.
+
+    def _say(self, role: str, content: Any, **more: Any) -> None:
+        self._input.append({"type": "message", "role": role, "content": content, **more})
+
+    def _system(self, message: SystemMessage) -> None:
+        self._say("system", message.text)
+
+    def _user(self, message: UserMessage) -> None:
+        parts = message.parts
+        # Two texts stay two parts: glued together, words would run into each other (docs/wire.md quirk 81).
+        one_text = len(parts) <= 1 and all(isinstance(part, Text) for part in parts)
+        self._say("user", message.text if one_text else [_user_part(part) for part in parts])
+
+    def _assistant(self, message: AssistantMessage) -> None:
+        start = len(self._input)
+        for part in message.parts:
+            if isinstance(part, Text):
+                self._text(part, start)
+            elif (item := self._item(part)) is not None:
+                self._input.append(item)
+        # "Item 'rs_..' of type 'reasoning' was provided without its required following item": a cut turn's.
+        while len(self._input) > start and self._input[-1]["type"] == "reasoning":
+            self._input.pop()
+
+    def _text(self, part: Text, start: int) -> None:
+        if not part.text:
+            return
+        own = own_replay(part, self._origin) or {}
+        more = {"phase": own["phase"]} if "phase" in own else {}
+        last = self._input[-1] if len(self._input) > start else {}
+        if last.get("role") == "assistant" and last.get("phase") == more.get("phase"):
+            last["content"] += part.text
+        else:
+            self._say("assistant", part.text, **more)
+
+    def _item(self, part: AssistantPart) -> dict[str, Any] | None:
+        if isinstance(part, ToolCall):
+            sent_arguments_object(part)
+            call = {"type": "function_call", "call_id": part.call_id, "name": called_name(part)}
+            return {**call, "arguments": sent_arguments(part)}
+        own = own_replay(part, self._origin)
+        if own is None:
+            return None
+        # Without `store` the server remembers no item, so only one that carries its content can go back.
+        if not self._returns or not own.get("encrypted_content"):
+            if isinstance(part, ServerTool):
+                self.notes.append(f"{part.kind}: an item without its encrypted content cannot go back; left out")
+            return None
+        if isinstance(part, ServerTool):
+            return dict(own)
+        return {**own, "type": "reasoning", "summary": own.get("summary") or []}
+
+    def _result(self, message: ToolMessage) -> None:
+        self._input.append({"type": "function_call_output", "call_id": message.call_id, "output": message.content})
+
+    _ENCODERS: ClassVar[Mapping[type[Any], Callable[[Any, Any], None]]] = {
+        SystemMessage: _system,
+        UserMessage: _user,
+        AssistantMessage: _assistant,
+        ToolMessage: _result,
+    }
+
+    # What stands beside the history.
+
+    def _tools(self) -> dict[str, Any]:
+        request, choice = self.request, self.request.tool_choice
+        if not request.tools:
+            return {}
+        adapted, notes = adapted_tools(request.tools, OPENAI, OPENAI_STRICT)
+        self.notes += notes
+        named = {"type": "function", "name": choice.name}
+        tools: dict[str, Any] = {
+            "tools": [_tool(tool) for tool in adapted],
+            "tool_choice": named if choice.mode is ToolChoiceMode.NAMED else choice.mode.value,
+        }
+        if request.parallel_tool_calls is not None:
+            tools["parallel_tool_calls"] = request.parallel_tool_calls
+        return tools
+
+    def _sampling(self, sampling: Sampling) -> dict[str, Any]:
+        if sampling.stop:
+            raise UsageError("the Responses API takes no stop sequences; use the openai-chat adapter, or drop `stop`")
+        if sampling.seed is not None:
+            self.notes.append("seed: the API has none; left out")
+        effort = sampling.reasoning_effort
+        knobs = {
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "max_output_tokens": sampling.max_output_tokens,
+            "reasoning": {"effort": effort} if effort is not None else None,
+        }
+        return {name: value for name, value in knobs.items() if value is not None}
+
+
+def _tool(tool: ToolDefinition) -> dict[str, Any]:
+    wire = {"type": "function", "name": tool.name, "description": tool.description}
+    return {**wire, "parameters": tool.parameters, "strict": tool.strict}
+
+
+def _user_part(part: UserPart) -> dict[str, Any]:
+    if isinstance(part, Text):
+        return {"type": "input_text", "text": part.text}
+    return {"type": "input_image", "image_url": image_url(part), "detail": "auto"}

@@ -1,0 +1,332 @@
+"""OpenAI Responses: answers. Facts: docs/wire.md 1.2, quirks 12-16 and 56.
+
+Everything is keyed by `output_index` (and `content_index` or `summary_index`): GitHub Copilot gives each event of one
+item another `item_id` (quirk 12). What `.done` events and the final response repeat is emitted only as far as it has
+not come yet (13, 14).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
+
+from callboard.protocol.content import Replay
+from callboard.protocol.errors import ErrorKind
+from callboard.protocol.model import Done, FinishReason, ServerToolEvent, StreamEvent, TextDelta, ThinkingDelta, Usage
+from callboard.providers.base_decoder import BaseDecoder
+from callboard.providers.http_errors import make_error
+from callboard.providers.json_values import count_of, text_of
+from callboard.providers.tool_tracker import ToolCallTracker
+
+ORIGIN: Final = "openai-responses"
+
+_INCOMPLETE: Final = {
+    "max_output_tokens": FinishReason.LENGTH,
+    "content_filter": FinishReason.CONTENT_FILTER,
+}
+_SUMMARY, _REASONING, _TEXT = "summary", "reasoning", "text"
+_Kind = type[TextDelta | ThinkingDelta]
+_Out = list[StreamEvent]
+_Document = dict[str, Any]
+
+
+@dataclass(slots=True)
+class _Prose:
+    """One text that is being written."""
+
+    block: int
+    kind: _Kind
+    sent: int = 0
+    """Characters emitted so far."""
+
+
+@dataclass(slots=True)
+class _Item:
+    kind: str
+    block: int = -1
+    """Of the text that was written last in it."""
+    prose: _Kind = TextDelta
+    arguments_sent: int = 0
+    done: bool = False
+
+
+class ResponsesDecoder(BaseDecoder):
+    """Events of the Responses API. `origin` stands on what must go back to where it came from."""
+
+    def __init__(
+        self,
+        family: str = "openai",
+        status: int = 200,
+        headers: Mapping[str, str] | None = None,
+        streaming: bool = True,
+        secret: str | None = None,
+        origin: str = ORIGIN,
+    ) -> None:
+        super().__init__(family, status, headers, streaming, secret)
+        self._origin = origin
+        self._tracker = ToolCallTracker()
+        self._items: dict[Hashable, _Item] = {}
+        self._prose: dict[Hashable, _Prose] = {}
+        self._owners: dict[str, Hashable] = {}
+        """Which item has a call_id: each item is a call of its own, even where a server repeats one."""
+        self._refused = False
+
+    def on_json(self, event: str, document: _Document, out: _Out) -> None:
+        # Some servers leave the event line out, none the type.
+        handler = self._EVENTS.get(document.get("type") or event)
+        if handler is not None:
+            handler(self, document, out)
+        elif "error" in document and "type" not in document:
+            self.fail_payload(out, document)
+
+    def on_body(self, document: Any, out: _Out) -> None:
+        status = document.get("status") or "completed"
+        if status in ("queued", "in_progress"):
+            why = f"The response is still {status}: it was asked for in background mode."
+            self.fail(out, make_error(ErrorKind.OTHER, why, code=status))
+            return
+        self._created({"response": document}, out)
+        for index, item in enumerate(document["output"]):
+            self._item_done({"output_index": index, "item": item}, out)
+        self._ENDS.get(f"response.{status}", ResponsesDecoder._completed)(self, {"response": document}, out)
+
+    def on_end(self, out: _Out, marked: bool) -> None:
+        self.fail_truncated(out)
+
+    # Items.
+
+    def _created(self, document: _Document, out: _Out) -> None:
+        response = document.get("response") or {}
+        self._tracker.seed = text_of(response.get("id")) or self._tracker.seed
+
+    def _item(self, document: _Document, kind: str) -> _Item:
+        key = _key(document)
+        item = self._items.get(key)
+        if item is None:
+            item = self._items[key] = _Item(kind)
+        return item
+
+    def _item_added(self, document: _Document, out: _Out) -> None:
+        item = document["item"]
+        kind = text_of(item["type"])
+        self._item(document, kind).kind = kind
+        if kind == "function_call":
+            self._name_call(_key(document), item, out)
+
+    def _name_call(self, key: Hashable, item: _Document, out: _Out) -> None:
+        # The arguments in here are told again, by deltas or by the item's end.
+        call_id = text_of(item.get("call_id")) or text_of(item.get("id"))
+        owned = self._owners.setdefault(call_id, key) == key
+        self._tracker.delta(out, index=key, id=call_id if owned else "", name=text_of(item.get("name")))
+
+    def _item_done(self, document: _Document, out: _Out) -> None:
+        item = document["item"]
+        kind = text_of(item["type"])
+        state = self._item(document, kind)
+        if state.done:
+            return
+        state.done, state.kind = True, kind
+        finish = self._ITEM_ENDS.get(kind)
+        if finish is not None:
+            finish(self, document, state, out)
+        else:
+            out.append(ServerToolEvent(kind, Replay(self._origin, item)))
+
+    def _message_done(self, document: _Document, state: _Item, out: _Out) -> None:
+        item = document["item"]
+        for index, part in enumerate(item.get("content") or ()):
+            text = part.get("text") if part.get("type") == "output_text" else part.get("refusal")
+            self._refused = self._refused or part.get("type") == "refusal"
+            self._rest(document, (_TEXT, index), TextDelta, text, out)
+        if (phase := item.get("phase")) and state.block >= 0:
+            # Later requests must carry it (openai SDK: "dropping it can degrade performance").
+            out.append(TextDelta("", state.block, Replay(self._origin, {"phase": phase})))
+
+    def _reasoning_done(self, document: _Document, state: _Item, out: _Out) -> None:
+        item = document["item"]
+        for index, part in enumerate(item.get("summary") or ()):
+            self._rest(document, (_SUMMARY, index), ThinkingDelta, part.get("text"), out)
+        for index, part in enumerate(item.get("content") or ()):
+            self._rest(document, (_REASONING, index), ThinkingDelta, part.get("text"), out)
+        block = state.block if state.block >= 0 else self._open(document, (_SUMMARY, 0), ThinkingDelta).block
+        kept = {key: value for key, value in item.items() if key != "status" and value is not None}
+        out.append(ThinkingDelta("", block, Replay(self._origin, kept)))
+
+    def _call_done(self, document: _Document, state: _Item, out: _Out) -> None:
+        item, key = document["item"], _key(document)
+        self._name_call(key, item, out)
+        self._arguments_rest(key, state, item.get("arguments"), out)
+        if item.get("status") != "incomplete":
+            self._tracker.complete(out, index=key)
+
+    # Texts.
+
+    def _open(self, document: _Document, slot: tuple[str, Any], kind: _Kind) -> _Prose:
+        key = (_key(document), slot)
+        prose = self._prose.get(key)
+        if prose is None:
+            prose = self._prose[key] = _Prose(len(self._prose), kind)
+            item = self._item(document, "message" if kind is TextDelta else "reasoning")
+            item.block, item.prose = prose.block, kind
+        return prose
+
+    def _delta(self, document: _Document, slot: tuple[str, Any], kind: _Kind, out: _Out) -> None:
+        text = text_of(document.get("delta"))
+        if text:
+            prose = self._open(document, slot, kind)
+            prose.sent += len(text)
+            out.append(kind(text, prose.block))
+
+    def _rest(self, document: _Document, slot: tuple[str, Any], kind: _Kind, whole: Any, out: _Out) -> None:
+        """The part of `whole` that has not been emitted by deltas."""
+        text = text_of(whole)
+        known = self._prose.get((_key(document), slot))
+        if len(text) > (known.sent if known else 0):
+            prose = self._open(document, slot, kind)
+            out.append(kind(text[prose.sent :], prose.block))
+            prose.sent = len(text)
+
+    def _text_delta(self, document: _Document, out: _Out) -> None:
+        self._delta(document, (_TEXT, document.get("content_index") or 0), TextDelta, out)
+
+    def _text_done(self, document: _Document, out: _Out) -> None:
+        self._rest(document, (_TEXT, document.get("content_index") or 0), TextDelta, document.get("text"), out)
+
+    def _refusal_delta(self, document: _Document, out: _Out) -> None:
+        self._refused = True
+        self._text_delta(document, out)
+
+    def _refusal_done(self, document: _Document, out: _Out) -> None:
+        self._refused = True
+        self._rest(document, (_TEXT, document.get("content_index") or 0), TextDelta, document.get("refusal"), out)
+
+    def _summary_delta(self, document: _Document, out: _Out) -> None:
+        self._delta(document, (_SUMMARY, document.get("summary_index") or 0), ThinkingDelta, out)
+
+    def _summary_done(self, document: _Document, out: _Out) -> None:
+        self._rest(document, (_SUMMARY, document.get("summary_index") or 0), ThinkingDelta, document.get("text"), out)
+
+    def _reasoning_delta(self, document: _Document, out: _Out) -> None:
+        self._delta(document, (_REASONING, document.get("content_index") or 0), ThinkingDelta, out)
+
+    def _reasoning_text_done(self, document: _Document, out: _Out) -> None:
+        self._rest(document, (_REASONING, document.get("content_index") or 0), ThinkingDelta, document.get("text"), out)
+
+    # Arguments.
+
+    def _arguments_delta(self, document: _Document, out: _Out) -> None:
+        text = text_of(document.get("delta"))
+        self._item(document, "function_call").arguments_sent += len(text)
+        self._tracker.delta(out, index=_key(document), arguments=text)
+
+    def _arguments_done(self, document: _Document, out: _Out) -> None:
+        key = _key(document)
+        self._arguments_rest(key, self._item(document, "function_call"), document.get("arguments"), out)
+
+    def _arguments_rest(self, key: Hashable, state: _Item, whole: Any, out: _Out) -> None:
+        text = text_of(whole)
+        if len(text) > state.arguments_sent:
+            self._tracker.delta(out, index=key, arguments=text[state.arguments_sent :])
+            state.arguments_sent = len(text)
+
+    # Ends.
+
+    def _completed(self, document: _Document, out: _Out) -> None:
+        response = document["response"]
+        self._catch_up(response, out)
+        for key, item in self._items.items():
+            if item.kind == "function_call" and not item.done:
+                self._tracker.complete(out, index=key)
+        reason = FinishReason.STOP
+        if self._tracker.count:
+            reason = FinishReason.TOOL_CALLS
+        elif self._refused:
+            reason = FinishReason.REFUSAL
+        self._done(reason, text_of(response.get("status")) or "completed", response, out)
+
+    def _incomplete(self, document: _Document, out: _Out) -> None:
+        response = document["response"]
+        self._catch_up(response, out)
+        why = text_of((response.get("incomplete_details") or {}).get("reason"))
+        self._done(_INCOMPLETE.get(why, FinishReason.OTHER), why or "incomplete", response, out)
+
+    def _failed(self, document: _Document, out: _Out) -> None:
+        error = document["response"].get("error")
+        if error:
+            self.fail_payload(out, {"error": error})
+        else:
+            self.fail(out, make_error(ErrorKind.SERVER, "The response failed, and the server did not say why."))
+
+    def _cancelled(self, document: _Document, out: _Out) -> None:
+        self.fail(out, make_error(ErrorKind.CANCELLED, "The response was cancelled at the server."))
+
+    def _error(self, document: _Document, out: _Out) -> None:
+        self.fail_payload(out, document)
+
+    def _catch_up(self, response: _Document, out: _Out) -> None:
+        """Items that only the final response tells, or of which the stream did not tell the end."""
+        output = response.get("output") or ()
+        if not self._items:
+            for index, item in enumerate(output):
+                self._item_done({"output_index": index, "item": item}, out)
+        for index, item in enumerate(output):
+            state = self._items.get(index)
+            if state is not None and not state.done and state.kind == item.get("type"):
+                self._item_done({"output_index": index, "item": item}, out)
+
+    def _done(self, reason: FinishReason, raw_reason: str, response: _Document, out: _Out) -> None:
+        usage = response.get("usage") or {}
+        self.end(out, Done(reason, raw_reason, _usage(usage), usage, text_of(response.get("model"))))
+
+    _ENDS: ClassVar[Mapping[str, Callable[[Any, _Document, _Out], None]]] = {
+        "response.completed": _completed,
+        "response.incomplete": _incomplete,
+        "response.failed": _failed,
+        "response.cancelled": _cancelled,
+    }
+    _EVENTS: ClassVar[Mapping[str, Callable[[Any, _Document, _Out], None]]] = {
+        "response.created": _created,
+        "response.in_progress": _created,
+        "response.queued": _created,
+        "response.output_item.added": _item_added,
+        "response.output_item.done": _item_done,
+        "response.output_text.delta": _text_delta,
+        "response.output_text.done": _text_done,
+        "response.refusal.delta": _refusal_delta,
+        "response.refusal.done": _refusal_done,
+        "response.reasoning_summary_text.delta": _summary_delta,
+        "response.reasoning_summary_text.done": _summary_done,
+        "response.reasoning_text.delta": _reasoning_delta,
+        "response.reasoning_text.done": _reasoning_text_done,
+        "response.function_call_arguments.delta": _arguments_delta,
+        "response.function_call_arguments.done": _arguments_done,
+        "error": _error,
+        **_ENDS,
+    }
+    _ITEM_ENDS: ClassVar[Mapping[str, Callable[[Any, _Document, _Item, _Out], None]]] = {
+        "message": _message_done,
+        "reasoning": _reasoning_done,
+        "function_call": _call_done,
+    }
+
+
+def _key(document: _Document) -> Hashable:
+    """What the events of one item have in common. llama.cpp sends no output_index: there the item's id serves."""
+    index: Hashable = document.get("output_index")
+    if index is not None:
+        return index
+    return text_of(document.get("item_id")) or text_of((document.get("item") or {}).get("id"))
+
+
+def _usage(raw: _Document) -> Usage:
+    """Input includes the cached tokens already, output the reasoning."""
+    read = raw.get("input_tokens_details") or {}
+    written = raw.get("output_tokens_details") or {}
+    return Usage(
+        input_tokens=count_of(raw.get("input_tokens")),
+        output_tokens=count_of(raw.get("output_tokens")),
+        cached_tokens=count_of(read.get("cached_tokens")),
+        cache_write_tokens=count_of(read.get("cache_write_tokens")),
+        reasoning_tokens=count_of(written.get("reasoning_tokens")),
+    )

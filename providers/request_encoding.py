@@ -1,0 +1,266 @@
+"""What every API asks of a history, checked in one place, and call ids rewritten where an API has rules for them.
+
+Nothing is repaired here: an illegal history is the caller's fault and a UsageError. Ids are renamed, in the call and in
+its result alike, so that a history written by one provider can be continued on any other.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import blake2s
+from typing import Any, Final
+
+import orjson
+
+from callboard.protocol.content import (
+    AssistantMessage,
+    AssistantPart,
+    Image,
+    Message,
+    Replay,
+    SystemMessage,
+    ToolCall,
+    ToolMessage,
+)
+from callboard.protocol.errors import UsageError
+from callboard.protocol.ids import CallId
+from callboard.protocol.model import ModelRequest, ToolChoiceMode
+from callboard.protocol.tools import ToolDefinition
+from callboard.providers.adapter import WireRequest
+from callboard.providers.json_values import dumps_text, loads
+
+
+def check_history(messages: Sequence[Message]) -> None:
+    """Each call has its result, directly after the turn that asked, and there are no others (I2). Else UsageError."""
+    if not messages:
+        raise UsageError("The request has no messages; give it at least a user message.")
+    open_calls: dict[CallId, ToolCall] = {}
+    for position, message in enumerate(messages):
+        if isinstance(message, ToolMessage):
+            if open_calls.pop(message.call_id, None) is None:
+                raise UsageError(
+                    f"Message {position} is the result of call {message.call_id!r}, which the turn before it did not "
+                    "ask for or which has its result already. Remove the result, or put it directly after its turn."
+                )
+            continue
+        _require_answered(open_calls, position)
+        if isinstance(message, AssistantMessage):
+            open_calls = {call.call_id: call for call in message.tool_calls}
+            if len(open_calls) != len(message.tool_calls):
+                raise UsageError(f"Message {position} has two tool calls with the same id; ids are unique in a turn.")
+    _require_answered(open_calls, len(messages))
+
+
+def check_tool_choice(request: ModelRequest) -> None:
+    """A forced tool must be offered. Else UsageError."""
+    choice, names = request.tool_choice, [tool.name for tool in request.tools]
+    if len(set(names)) != len(names):
+        raise UsageError("Two tools have the same name; names are unique in a request.")
+    if choice.mode is ToolChoiceMode.NAMED and choice.name not in names:
+        raise UsageError(f"tool_choice names {choice.name!r}, which is not offered; offered are: {names or 'none'}.")
+    if choice.mode is ToolChoiceMode.REQUIRED and not names:
+        raise UsageError("tool_choice is REQUIRED, but no tool is offered.")
+
+
+def check_request(request: ModelRequest) -> None:
+    """All that must hold for any API, before it is encoded. UsageError says what to do."""
+    if not request.model:
+        raise UsageError("The request names no model.")
+    check_history(request.messages)
+    check_tool_choice(request)
+
+
+def sent_arguments(call: ToolCall) -> str:
+    """The argument text of a call as history carries it: always a JSON object, since servers parse it (vLLM).
+
+    An incomplete call shows the model its own cut-off text, under a key that says so.
+    """
+    return call.arguments if call.complete else dumps_text({"incomplete_arguments": call.arguments})
+
+
+def sent_arguments_object(call: ToolCall) -> dict[str, Any]:
+    """`sent_arguments` for the APIs that take an object. UsageError for a complete call whose text is none."""
+    try:
+        value = loads(sent_arguments(call))
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise UsageError(f"The arguments of tool call {call.call_id!r} are not a JSON object; mark it complete=False.")
+    return value
+
+
+def replay_data(replay: Replay | None, origin: str) -> dict[str, Any]:
+    """The provider's own data on a part, if it is of this origin; else nothing: foreign data is left out."""
+    return dict(replay.data) if replay is not None and replay.origin == origin else {}
+
+
+@dataclass(frozen=True, slots=True)
+class CallIdRule:
+    """What an API accepts as a call id."""
+
+    pattern: re.Pattern[str]
+    unique: bool = True
+    """Ids must differ through the whole history, not only within a turn."""
+    mint: Callable[[str], str] = lambda digest: f"call_{digest}"
+    """An id that fits `pattern`, from 24 hexadecimal digits."""
+
+
+#: Anthropic and Bedrock (docs/wire.md 1.3).
+ANTHROPIC_IDS = CallIdRule(re.compile(r"[a-zA-Z0-9_-]{1,64}"))
+#: OpenAI rejects ids longer than 64 characters (responses) and 40 (chat).
+OPENAI_IDS = CallIdRule(re.compile(r".{1,40}", re.DOTALL), unique=False)
+#: Mistral: "must be a-z, A-Z, 0-9, with a length of 9".
+MISTRAL_IDS = CallIdRule(re.compile(r"[a-zA-Z0-9]{9}"), mint=lambda digest: digest[:9])
+
+
+def rewrite_call_ids(messages: Sequence[Message], rule: CallIdRule) -> tuple[Message, ...]:
+    """The same history with ids that fit `rule`: unfit and (if asked) repeated ids are replaced in call and result.
+
+    New ids are a function of the old id and its place, so a growing history keeps them and prompt caches stay warm.
+    The history must have passed `check_history`.
+    """
+    taken: set[str] = set()
+    renamed: dict[CallId, CallId] = {}
+    rewritten: list[Message] = []
+    for position, message in enumerate(messages):
+        if isinstance(message, AssistantMessage):
+            renamed = {call.call_id: _fitting(call.call_id, position, rule, taken) for call in message.tool_calls}
+            taken.update(renamed.values())
+            rewritten.append(_renamed_turn(message, renamed))
+        elif isinstance(message, ToolMessage):
+            rewritten.append(replace(message, call_id=renamed.get(message.call_id, message.call_id)))
+        else:
+            rewritten.append(message)
+    return tuple(rewritten)
+
+
+def results_after(messages: Sequence[Message], position: int) -> tuple[ToolMessage, ...]:
+    """The tool results that stand directly after `position`."""
+    results: list[ToolMessage] = []
+    for message in messages[position + 1 :]:
+        if not isinstance(message, ToolMessage):
+            break
+        results.append(message)
+    return tuple(results)
+
+
+def _require_answered(open_calls: Iterable[CallId], position: int) -> None:
+    missing = ", ".join(repr(call_id) for call_id in open_calls)
+    if missing:
+        raise UsageError(
+            f"Before message {position}, tool call {missing} has no result. Every call needs its ToolMessage directly "
+            "after the turn that asked (an error or a cancellation is a result too)."
+        )
+
+
+def _fitting(call_id: CallId, position: int, rule: CallIdRule, taken: set[str]) -> CallId:
+    fits = rule.pattern.fullmatch(call_id) is not None
+    candidate: str = call_id
+    salt = 0
+    while not fits or (rule.unique and candidate in taken):
+        digest = blake2s(f"{position}/{salt}/{call_id}".encode("utf-8", "replace"), digest_size=12).hexdigest()
+        candidate, fits, salt = rule.mint(digest), True, salt + 1
+    return CallId(candidate)
+
+
+def _renamed_turn(message: AssistantMessage, renamed: dict[CallId, CallId]) -> AssistantMessage:
+    if all(old == new for old, new in renamed.items()):
+        return message
+    parts = [replace(p, call_id=renamed[p.call_id]) if isinstance(p, ToolCall) else p for p in message.parts]
+    return AssistantMessage(tuple(parts))
+
+
+#: OpenAI and Anthropic take these names for tools and calls; it is within what Gemini takes.
+_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_ILLEGAL: Final = re.compile(r"[^a-zA-Z0-9_-]")
+_MAX_NAME_LENGTH: Final = 64
+
+#: Anthropic and Gemini refuse a blank text, and a conversation that begins with the model (the rest was cut off).
+BLANK_USER: Final = "(empty message)"
+TRIMMED_START: Final = "(The beginning of this conversation was left out.)"
+
+
+def split_system(messages: Sequence[Message]) -> tuple[str, Sequence[Message]]:
+    """(instructions, the rest): the system messages at the start, joined. Later ones are notes in the conversation."""
+    start = next((i for i, message in enumerate(messages) if not isinstance(message, SystemMessage)), len(messages))
+    leading = [message.text for message in messages[:start] if isinstance(message, SystemMessage)]
+    return "\n\n".join(text for text in leading if text.strip()), messages[start:]
+
+
+def checked_url(base_url: str | None, default: str) -> str:
+    """An adapter's address without a slash at its end. Raises UsageError for what is none."""
+    url = base_url or default
+    if not url.startswith(("http://", "https://")):
+        raise UsageError(f"base_url must start with http:// or https://, not {url!r}.")
+    return url.rstrip("/")
+
+
+def json_headers(request: ModelRequest, own: Mapping[str, str]) -> dict[str, str]:
+    """The headers of a request without its credential: what the body is, the adapter's `own`, what is expected back."""
+    accept = "text/event-stream" if request.stream else "application/json"
+    return {"content-type": "application/json", **own, "accept": accept}
+
+
+def check_tool_names(tools: Sequence[ToolDefinition]) -> None:
+    """Raises UsageError for a tool's name that no API takes."""
+    for tool in tools:
+        if not _NAME.fullmatch(tool.name):
+            raise UsageError(f"tool name {tool.name!r} is taken by no API; it must match {_NAME.pattern}")
+
+
+def called_name(call: ToolCall) -> str:
+    """A call's name as APIs take it in a history: a model may have called a tool whose name cannot exist."""
+    if _NAME.fullmatch(call.name):
+        return call.name
+    return _ILLEGAL.sub("_", call.name)[:_MAX_NAME_LENGTH] or "unknown_tool"
+
+
+def arguments_object(call: ToolCall) -> Any:
+    """A call's arguments for the APIs that take an object: the very text, so that no long integer loses digits.
+
+    Raises UsageError for a complete call whose arguments are none.
+    """
+    return object_text(sent_arguments(call), sent_arguments_object(call))
+
+
+def object_text(text: str, value: Any) -> Any:
+    """JSON `text`, to be put into a body as it is.
+
+    Where only a forgiving parser could read it (NaN, half of a surrogate pair): `value`, what was read.
+    """
+    try:
+        orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return value
+    return orjson.Fragment(text)
+
+
+def own_replay(part: AssistantPart, origin: str) -> Mapping[str, Any] | None:
+    """The part's replay data where it came from `origin`, else None: another provider's is left out."""
+    replay = part.replay
+    return replay.data if replay is not None and replay.origin == origin else None
+
+
+def image_bytes(image: Image) -> tuple[str, str]:
+    """(media type, base64) of an image without a url. Raises UsageError where it has neither."""
+    if not image.data_base64 or not image.media_type:
+        raise UsageError("an image needs a url, or data_base64 together with its media_type (e.g. image/png)")
+    return image.media_type, image.data_base64
+
+
+def image_url(image: Image) -> str:
+    """The URL of an image, as `data:` where its bytes are given. Raises UsageError where it has neither."""
+    if image.url:
+        return image.url
+    media_type, data = image_bytes(image)
+    return f"data:{media_type};base64,{data}"
+
+
+def post(url: str, headers: Mapping[str, str], body: Mapping[str, Any], notes: Sequence[str]) -> WireRequest:
+    """The finished request. Raises UsageError for text that is no Unicode (half of a surrogate pair)."""
+    try:
+        return WireRequest("POST", url, headers, orjson.dumps(body), tuple(notes))
+    except TypeError as error:
+        raise UsageError(f"the request cannot be written as JSON: {error}") from None

@@ -1,0 +1,383 @@
+"""Tool and answer schemas, adapted to the subset of JSON Schema that each API takes.
+
+What an API cannot express is never dropped silently: it becomes a `SchemaLoss`, and its words go into the description,
+so that the model can still follow them. Rewrites that keep the meaning (`const` as a one-element `enum`, an
+`exclusiveMinimum` of an integer as `minimum` + 1) are not losses, and neither are pure annotations (`title`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import orjson
+
+from callboard.protocol.errors import UsageError
+from callboard.protocol.tools import ToolDefinition
+
+#: Deeper than any hand-written schema, shallow enough for every JSON parser on the way.
+MAX_SCHEMA_DEPTH: Final = 64
+
+_SCHEMA_MAPS: Final = frozenset({"properties", "$defs", "definitions", "patternProperties", "dependentSchemas"})
+_SCHEMA_LISTS: Final = frozenset({"anyOf", "oneOf", "allOf", "prefixItems"})
+_SCHEMAS: Final = frozenset(
+    {"items", "additionalProperties", "not", "if", "then", "else", "contains", "propertyNames"}
+    | {"unevaluatedItems", "unevaluatedProperties"}
+)
+#: They say nothing about which values are valid, so leaving them out loses nothing.
+_ANNOTATIONS: Final = frozenset(
+    {"title", "$schema", "$id", "$comment", "$anchor", "examples", "example", "deprecated", "readOnly", "writeOnly"}
+    | {"contentMediaType", "contentEncoding", "discriminator", "nullable"}
+)
+#: APIs refuse these beside `type: object` at the root of a tool's parameters.
+_ROOT_COMBINATORS: Final = ("anyOf", "oneOf", "allOf", "not", "enum", "const", "if", "then", "else")
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaLoss:
+    """One thing that an API's schema subset cannot say."""
+
+    path: str
+    """Where in the schema, as a JSON pointer ("/properties/days")."""
+    keyword: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.path or '/'}: {self.keyword}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class AdaptedSchema:
+    """A schema in the words of one API, and what it cannot say in them."""
+
+    schema: dict[str, Any]
+    losses: tuple[SchemaLoss, ...] = ()
+    strict: bool = False
+    """May the API be told to enforce this schema?"""
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """What one API's subset of JSON Schema takes."""
+
+    name: str
+    keywords: frozenset[str] | None = None
+    """None: every keyword is taken."""
+    formats: frozenset[str] | None = None
+    """Values of `format` that are taken; None: all."""
+    const_as_enum: bool = False
+    one_of_as_any_of: bool = False
+    closed: bool = False
+    """Every object must say `additionalProperties: false`."""
+    all_required: bool = False
+    """Every property must be required. A model then always gives the optional ones too, which is still valid."""
+    bare_refs: bool = False
+    """A `$ref` must stand alone."""
+    object_root: bool = True
+    """The root must be `type: object` without combinators."""
+    property_pattern: re.Pattern[str] | None = None
+    relaxed: Dialect | None = None
+    """Used, and not strict, where an open object cannot be said in this dialect."""
+
+
+_STRUCTURE: Final = frozenset(
+    {"type", "properties", "required", "additionalProperties", "items", "enum", "anyOf", "description", "$ref", "$defs"}
+)
+_NUMBER_BOUNDS: Final = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"})
+_STRICT_FORMATS: Final = frozenset(
+    {"date-time", "time", "date", "duration", "email", "hostname", "uri", "ipv4", "ipv6", "uuid"}
+)
+
+OPENAI: Final = Dialect("openai")
+OPENAI_STRICT: Final = Dialect(
+    "openai strict",
+    keywords=_STRUCTURE | _NUMBER_BOUNDS | {"const", "definitions", "pattern", "format", "minItems", "maxItems"},
+    formats=_STRICT_FORMATS,
+    one_of_as_any_of=True,
+    closed=True,
+    all_required=True,
+    bare_refs=True,
+    relaxed=OPENAI,
+)
+_ANTHROPIC_PROPERTY: Final = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
+ANTHROPIC: Final = Dialect("anthropic", property_pattern=_ANTHROPIC_PROPERTY)
+ANTHROPIC_STRICT: Final = Dialect(
+    "anthropic strict",
+    keywords=_STRUCTURE | {"const", "allOf", "format", "title", "definitions"},
+    formats=_STRICT_FORMATS,
+    one_of_as_any_of=True,
+    closed=True,
+    bare_refs=True,
+    property_pattern=_ANTHROPIC_PROPERTY,
+    relaxed=ANTHROPIC,
+)
+#: The answer's schema: there is no lax mode to fall back to, and the root may be anything.
+ANTHROPIC_ANSWER: Final = Dialect(
+    "anthropic structured output",
+    keywords=ANTHROPIC_STRICT.keywords,
+    formats=_STRICT_FORMATS,
+    one_of_as_any_of=True,
+    closed=True,
+    bare_refs=True,
+    object_root=False,
+)
+_GEMINI_KEYWORDS: Final = _STRUCTURE | {"prefixItems", "minItems", "maxItems", "minimum", "maximum", "format"}
+GEMINI: Final = Dialect(
+    "gemini",
+    keywords=_GEMINI_KEYWORDS | {"propertyOrdering"},
+    const_as_enum=True,
+    one_of_as_any_of=True,
+    bare_refs=True,
+)
+GEMINI_ANSWER: Final = Dialect(
+    "gemini structured output",
+    keywords=GEMINI.keywords,
+    const_as_enum=True,
+    one_of_as_any_of=True,
+    bare_refs=True,
+    object_root=False,
+)
+
+
+def adapt_schema(schema: Mapping[str, Any], dialect: Dialect) -> AdaptedSchema:
+    """`schema` in the words of `dialect`; a strict dialect falls back to its relaxed one where it must.
+
+    Raises UsageError for what is no JSON Schema of an object (where one is needed), or is nested too deep.
+    """
+    walk = _Walk(dialect, schema)
+    adapted = walk.node(_rooted(schema, dialect, walk.losses) if dialect.object_root else schema, "", 0)
+    if walk.opened and dialect.relaxed is not None:
+        relaxed = adapt_schema(schema, dialect.relaxed)
+        return AdaptedSchema(relaxed.schema, (*walk.opened, *relaxed.losses), strict=False)
+    return AdaptedSchema(adapted, (*walk.opened, *walk.losses), strict=dialect.closed)
+
+
+def adapted_tools(
+    tools: Sequence[ToolDefinition], lax: Dialect, strict: Dialect
+) -> tuple[tuple[ToolDefinition, ...], list[str]]:
+    """The same tools with schemas that the API takes, not strict where that is impossible; and what these cannot say.
+
+    Raises UsageError for a schema that no API takes.
+    """
+    adapted: list[ToolDefinition] = []
+    notes: list[str] = []
+    for tool in tools:
+        try:
+            result = _adapted(tool.parameters, strict if tool.strict else lax)
+        except UsageError as error:
+            raise UsageError(f"tool {tool.name!r}: {error}") from None
+        notes += [f"tool {tool.name}: {loss}" for loss in result.losses]
+        adapted.append(replace(tool, parameters=result.schema, strict=result.strict))
+    return tuple(adapted), notes
+
+
+#: By schema object and dialect: the same few tools go into every request, and a walk takes 20-50 us. The schema is kept
+#: with its result, so that its id stays its own.
+_known: dict[tuple[int, str], tuple[Mapping[str, Any], AdaptedSchema]] = {}
+#: More schemas than this come from somebody who makes new ones for each request; then remembering is no use.
+_MAX_KNOWN: Final = 1_024
+
+
+def _adapted(schema: Mapping[str, Any], dialect: Dialect) -> AdaptedSchema:
+    key = id(schema), dialect.name
+    found = _known.get(key)
+    if found is not None:
+        return found[1]
+    if len(_known) >= _MAX_KNOWN:
+        _known.clear()
+    result = adapt_schema(schema, dialect)
+    _known[key] = schema, result
+    return result
+
+
+def _rooted(schema: Mapping[str, Any], dialect: Dialect, losses: list[SchemaLoss]) -> Mapping[str, Any]:
+    root = dict(schema)
+    if "$ref" in root:
+        target = _resolve(schema, root.pop("$ref"))
+        root = {**target, **root}
+    if root.setdefault("type", "object") != "object":
+        raise UsageError(f"parameters must be a JSON Schema of type object, not {root['type']!r}; wrap it in an object")
+    for keyword in _ROOT_COMBINATORS:
+        if keyword in root:
+            _describe(root, keyword, root.pop(keyword))
+            losses.append(SchemaLoss("", keyword, f"{dialect.name} takes none at the root of an object"))
+    return root
+
+
+def _resolve(root: Mapping[str, Any], ref: Any) -> Mapping[str, Any]:
+    """The target of a local reference ("#/$defs/Name")."""
+    node: Any = root
+    if not isinstance(ref, str) or not ref.startswith("#"):
+        raise UsageError(f"only references within the schema are possible, not {ref!r}; inline it")
+    for step in ref[1:].split("/")[1:]:
+        name = step.replace("~1", "/").replace("~0", "~")
+        if not isinstance(node, Mapping) or name not in node:
+            raise UsageError(f"the schema refers to {ref!r}, which it does not hold")
+        node = node[name]
+    if not isinstance(node, Mapping):
+        raise UsageError(f"the schema refers to {ref!r}, which is no schema")
+    return node
+
+
+def _describe(node: dict[str, Any], keyword: str, value: Any) -> None:
+    """Say in words what the dialect cannot say in keywords."""
+    text = orjson.dumps(value, default=str).decode()
+    said = node.get("description")
+    node["description"] = f"{said}\n({keyword}: {text})" if said else f"({keyword}: {text})"
+
+
+@dataclass(slots=True)
+class _Walk:
+    dialect: Dialect
+    root: Mapping[str, Any]
+    losses: list[SchemaLoss] = field(default_factory=list)
+    opened: list[SchemaLoss] = field(default_factory=list)
+    """Open objects met by a dialect that only has closed ones."""
+    inlined: list[str] = field(default_factory=list)
+
+    def node(self, schema: Any, path: str, depth: int) -> dict[str, Any]:
+        if schema is True:
+            return {}
+        if not isinstance(schema, Mapping):
+            raise UsageError(f"{path or '/'} of the schema must be an object, not {type(schema).__name__}")
+        if depth > MAX_SCHEMA_DEPTH:
+            raise UsageError(f"the schema is nested deeper than {MAX_SCHEMA_DEPTH} levels; flatten it")
+        if self.dialect.bare_refs and "$ref" in schema and len(schema) > 1 and path:
+            return self._ref(schema, path, depth)
+        out = dict(schema)
+        for rewrite in _REWRITES:
+            rewrite(out, self.dialect)
+        self._select(out, path)
+        for keyword, value in out.items():
+            out[keyword] = self._child(keyword, value, f"{path}/{keyword}", depth + 1)
+        self._close(out, path)
+        return out
+
+    def _ref(self, schema: Mapping[str, Any], path: str, depth: int) -> dict[str, Any]:
+        """A reference with words beside it: inlined, or bare where that would never end."""
+        ref = schema["$ref"]
+        beside = {keyword: value for keyword, value in schema.items() if keyword != "$ref"}
+        if ref in self.inlined:
+            self.losses.extend(
+                SchemaLoss(path, keyword, f"{self.dialect.name} takes nothing beside a recursive $ref")
+                for keyword in beside
+                if keyword not in _ANNOTATIONS | {"description", "default"}
+            )
+            return {"$ref": ref}
+        self.inlined.append(ref)
+        merged = self.node({**_resolve(self.root, ref), **beside}, path, depth + 1)
+        self.inlined.pop()
+        return merged
+
+    def _select(self, out: dict[str, Any], path: str) -> None:
+        """Leave in `out` what the dialect takes; say the rest in words and report it."""
+        known, formats = self.dialect.keywords, self.dialect.formats
+        if known is None:
+            return
+        for keyword in [k for k in out if k not in known]:
+            value = out.pop(keyword)
+            if keyword in _ANNOTATIONS:
+                continue
+            _describe(out, keyword, value)
+            if keyword != "default":
+                self.losses.append(SchemaLoss(path, keyword, f"{self.dialect.name} has no such keyword"))
+        if formats is not None and "format" in out and out["format"] not in formats:
+            value = out.pop("format")
+            _describe(out, "format", value)
+            self.losses.append(SchemaLoss(path, "format", f"{self.dialect.name} does not know {value!r}"))
+
+    def _child(self, keyword: str, value: Any, path: str, depth: int) -> Any:
+        if keyword in _SCHEMA_MAPS and isinstance(value, Mapping):
+            if keyword == "properties":
+                self._check_names(value)
+            return {name: self.node(child, f"{path}/{name}", depth) for name, child in value.items()}
+        if keyword in _SCHEMA_LISTS and isinstance(value, list | tuple):
+            return [self.node(child, f"{path}/{index}", depth) for index, child in enumerate(value)]
+        if keyword in _SCHEMAS and isinstance(value, Mapping):
+            return self.node(value, path, depth)
+        return value
+
+    def _check_names(self, properties: Mapping[str, Any]) -> None:
+        pattern = self.dialect.property_pattern
+        for name in properties:
+            if pattern is not None and not pattern.fullmatch(name):
+                raise UsageError(
+                    f"{self.dialect.name} takes no parameter named {name!r}; it must match {pattern.pattern}"
+                )
+
+    def _close(self, out: dict[str, Any], path: str) -> None:
+        if not self.dialect.closed or (out.get("type") != "object" and "properties" not in out):
+            return
+        if out.get("additionalProperties", False) is not False or not ("properties" in out or path == ""):
+            self.opened.append(SchemaLoss(path, "additionalProperties", f"{self.dialect.name} has no open objects"))
+        properties = out.setdefault("properties", {})
+        out["additionalProperties"] = False
+        if self.dialect.all_required:
+            out["required"] = list(properties)
+
+
+def _merge_single_all_of(out: dict[str, Any], dialect: Dialect) -> None:
+    """pydantic writes `allOf: [one]` to put a description beside a reference."""
+    branches = out.get("allOf")
+    if dialect.keywords is not None and isinstance(branches, list) and len(branches) == 1:
+        only = {} if branches[0] is True else branches[0]
+        if isinstance(only, Mapping) and not (set(only) & set(out) - {"description"}):
+            del out["allOf"]
+            out.update({**only, **out})
+
+
+def _rename_one_of(out: dict[str, Any], dialect: Dialect) -> None:
+    if dialect.one_of_as_any_of and "oneOf" in out and "anyOf" not in out:
+        out["anyOf"] = out.pop("oneOf")
+
+
+def _const_to_enum(out: dict[str, Any], dialect: Dialect) -> None:
+    const = out.get("const")
+    if dialect.const_as_enum and isinstance(const, str | int | float) and not isinstance(const, bool):
+        out["enum"] = [out.pop("const")]
+
+
+def _integer_bounds(out: dict[str, Any], dialect: Dialect) -> None:
+    """For integers x > 3 is x >= 4."""
+    if dialect.keywords is None or "exclusiveMinimum" in dialect.keywords or out.get("type") != "integer":
+        return
+    for exclusive, inclusive, step in (("exclusiveMinimum", "minimum", 1), ("exclusiveMaximum", "maximum", -1)):
+        bound = out.get(exclusive)
+        if isinstance(bound, int) and not isinstance(bound, bool) and inclusive not in out:
+            del out[exclusive]
+            out[inclusive] = bound + step
+
+
+_REWRITES: Final[tuple[Callable[[dict[str, Any], Dialect], None], ...]] = (
+    _merge_single_all_of,
+    _rename_one_of,
+    _const_to_enum,
+    _integer_bounds,
+)
+
+
+_CHILD_MAPS: Final = ("properties", "$defs", "definitions")
+_CHILD_LISTS: Final = ("anyOf", "allOf", "oneOf", "prefixItems")
+
+
+def is_strict(schema: Any) -> bool:
+    """True where `strict: true` will be accepted."""
+    if not isinstance(schema, Mapping):
+        return True
+    properties = schema.get("properties", {})
+    if schema.get("type") == "object" or properties:
+        closed = schema.get("additionalProperties") is False
+        if not closed or set(schema.get("required", ())) != set(properties):
+            return False
+    return all(is_strict(child) for child in _children(schema))
+
+
+def _children(schema: Mapping[str, Any]) -> list[Any]:
+    children: list[Any] = [schema.get("items")]
+    for key in _CHILD_MAPS:
+        children += schema.get(key, {}).values()
+    for key in _CHILD_LISTS:
+        children += schema.get(key, ())
+    return children

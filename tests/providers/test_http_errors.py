@@ -1,0 +1,173 @@
+"""Errors by table, and how long a provider asks us to wait, in all its forms."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind
+from callboard.protocol.limits import ERROR_SNIPPET_CHARS
+from callboard.providers.http_errors import KINDS, error_from_body, error_from_payload, error_kind, snippet
+from callboard.providers.json_values import dumps
+from callboard.providers.retry import duration_seconds, retry_after_seconds, wait_seconds
+
+K = ErrorKind
+NOW = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)
+
+
+def openai(kind: str, code: str | None) -> dict[str, Any]:
+    return {"error": {"message": "m", "type": kind, "code": code}}
+
+
+def anthropic(kind: str) -> dict[str, Any]:
+    return {"type": "error", "error": {"type": kind, "message": "m"}}
+
+
+def said(message: str, code: int) -> dict[str, Any]:
+    return {"error": {"code": code, "message": message}}
+
+
+@pytest.mark.parametrize(
+    ("family", "status", "payload", "kind"),
+    [
+        ("openai", 401, openai("invalid_request_error", "invalid_api_key"), K.AUTHENTICATION),
+        ("openai", 401, openai("invalid_request_error", None), K.AUTHENTICATION),
+        ("openai", 429, openai("insufficient_quota", "insufficient_quota"), K.BILLING),
+        ("openai", 429, openai("tokens", "rate_limit_exceeded"), K.RATE_LIMITED),
+        ("groq", 413, openai("tokens", "rate_limit_exceeded"), K.REQUEST_TOO_LARGE),
+        ("openai", 400, openai("invalid_request_error", "context_length_exceeded"), K.CONTEXT_LENGTH),
+        ("openai", 404, openai("invalid_request_error", "model_not_found"), K.NOT_FOUND),
+        ("openai", 400, openai("invalid_request_error", "unsupported_value"), K.INVALID_REQUEST),
+        ("openai", 500, {"error": {"message": "m", "type": "server_error"}}, K.SERVER),
+        ("openai", 503, {"error": {"message": "m"}}, K.OVERLOADED),
+        ("anthropic", 529, anthropic("overloaded_error"), K.OVERLOADED),
+        ("anthropic", 200, anthropic("overloaded_error"), K.OVERLOADED),
+        ("anthropic", 413, anthropic("request_too_large"), K.REQUEST_TOO_LARGE),
+        ("anthropic", 400, anthropic("invalid_request_error"), K.INVALID_REQUEST),
+        ("anthropic", 500, anthropic("api_error"), K.SERVER),
+        ("gemini", 429, {"error": {"code": 429, "message": "m", "status": "RESOURCE_EXHAUSTED"}}, K.RATE_LIMITED),
+        ("gemini", 400, [{"error": {"code": 400, "message": "m", "status": "INVALID_ARGUMENT",
+                                    "details": [{"reason": "API_KEY_INVALID"}]}}], K.AUTHENTICATION),
+        ("gemini", 503, {"error": {"code": 503, "message": "m", "status": "UNAVAILABLE"}}, K.OVERLOADED),
+        ("openrouter", 402, {"error": {"code": 402, "message": "m"}}, K.BILLING),
+        ("openrouter", 200, {"error": {"code": 502, "message": "m"}}, K.SERVER),
+        ("openrouter", 404, said("No endpoints found that support tool use. Try", 404), K.TOOLS_UNSUPPORTED),
+        ("openrouter", 404, said("No endpoints found that support the provided 'tool_choice' value.", 404),
+         K.TOOLS_UNSUPPORTED),
+        ("openrouter", 404, said("No endpoints found for x", 404), K.NOT_FOUND),
+        ("ollama", 400, said("registry.ollama.ai/library/x does not support tools", 400), K.TOOLS_UNSUPPORTED),
+        ("vllm", 400, {"error": {"message": "this text does not support tools"}}, K.INVALID_REQUEST),
+        ("xai", 400, {"error": "bad model", "code": "Client specified an invalid argument"}, K.INVALID_REQUEST),
+        ("mistral", 401, {"detail": "Invalid API Key"}, K.AUTHENTICATION),
+        ("mistral", 422, {"detail": [{"loc": ["body"], "msg": "field required"}]}, K.INVALID_REQUEST),
+        ("together", 400, {"message": "nope"}, K.INVALID_REQUEST),
+        ("x", 200, {"error": {"code": "401", "message": "m"}}, K.AUTHENTICATION),
+        ("x", 200, {"error": {"code": 401, "message": "m"}}, K.AUTHENTICATION),
+        ("x", 200, {"error": {"message": "m"}}, K.OTHER),
+        ("groq", 498, {"error": {"message": "m"}}, K.OVERLOADED),
+        ("x", 418, {}, K.INVALID_REQUEST),
+        ("x", 599, "text", K.SERVER),
+        ("x", 500, [], K.SERVER),
+        ("x", 500, None, K.SERVER),
+    ],
+)  # fmt: skip
+def test_the_table(family: str, status: int, payload: Any, kind: ErrorKind) -> None:
+    error = error_from_payload(family, payload, status)
+    assert error.kind is kind
+    assert error.retryable is (kind in RETRYABLE_KINDS)
+    assert error.message
+    assert error_from_body(family, status, {}, dumps(payload)) == error
+
+
+def test_a_broad_type_does_not_hide_a_telling_status() -> None:
+    assert error_kind("openai", 429, ("invalid_request_error",)) is K.RATE_LIMITED
+    assert error_kind("openai", 0, ("invalid_request_error",)) is K.INVALID_REQUEST
+
+
+def test_codes_in_the_table_are_lower_case() -> None:
+    assert all(code == code.lower() for _, _, code in KINDS)
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_the_provider_may_overrule_what_is_worth_a_retry(told: bool) -> None:
+    headers = {"x-should-retry": str(told).lower()}
+    assert (
+        error_from_payload("openai", {"error": {"message": "m"}}, 500 if not told else 400, headers).retryable is told
+    )
+
+
+@pytest.mark.parametrize("body", [b"", b"<html>x</html>", b"\xff\xfe", b"{", b"[" * 10_000])
+def test_a_body_that_is_no_json(body: bytes) -> None:
+    error = error_from_body("openai", 502, {"retry-after": "2"}, body)
+    assert (error.kind, error.status, error.retry_after) == (K.SERVER, 502, 2.0)
+    assert len(error.raw) <= ERROR_SNIPPET_CHARS
+
+
+def test_a_snippet_is_short_and_on_one_line() -> None:
+    assert snippet("a\n\n b" + "x" * 10_000) == ("a b" + "x" * 10_000)[:ERROR_SNIPPET_CHARS]
+    assert snippet(b"\xff") == "\ufffd"
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("12ms", 0.012), ("17.399999999s", 17.399999999), ("1m0s", 60.0), ("2h3m", 7380.0), ("34s", 34.0), ("5", 5.0),
+     ("0.5", 0.5), ("", None), ("soon", None), ("1m later", None), ("nan", None), ("inf", None)],
+)  # fmt: skip
+def test_durations(text: str, seconds: float | None) -> None:
+    assert duration_seconds(text) == pytest.approx(seconds) if seconds is not None else duration_seconds(text) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("2026-01-01T12:01:00Z", 60.0), ("Thu, 01 Jan 2026 12:00:30 GMT", 30.0), ("Thu, 01 Jan 2026 11:00:00 GMT", 0.0),
+        (str(int(NOW.timestamp()) + 9), 9.0), (str((int(NOW.timestamp()) + 9) * 1000), 9.0), ("-3", 0.0),
+    ],
+)  # fmt: skip
+def test_points_in_time(text: str, seconds: float) -> None:
+    assert wait_seconds(text, NOW) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "seconds"),
+    [
+        ({"retry-after-ms": "1500", "retry-after": "9"}, None, 1.5),
+        ({"retry-after": "9"}, None, 9.0),
+        ({"retry-after": "Thu, 01 Jan 2026 12:00:30 GMT", "date": "Thu, 01 Jan 2026 12:00:00 GMT"}, None, 30.0),
+        ({"retry-after": "soon"}, None, None),
+        ({"x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": "6m0s",
+          "x-ratelimit-remaining-requests": "5", "x-ratelimit-reset-requests": "12h"}, None, 360.0),
+        ({"anthropic-ratelimit-input-tokens-remaining": "0",
+          "anthropic-ratelimit-input-tokens-reset": "2026-01-01T12:00:10Z",
+          "date": "Thu, 01 Jan 2026 12:00:00 GMT"}, None, 10.0),
+        ({"retry-after": "9"}, {"error": {"details": [{"@type": "x"}, {"retryDelay": "34s"}]}}, 34.0),
+        ({}, {"error": {"details": "odd"}}, None),
+        ({}, None, None),
+    ],
+)  # fmt: skip
+def test_retry_after(headers: dict[str, str], body: Any, seconds: float | None) -> None:
+    assert retry_after_seconds(headers, body) == seconds
+
+
+KEYS = ["error", "message", "code", "details", "status", "type", "retryDelay"]
+HEADERS = ["retry-after", "retry-after-ms", "date", "x-ratelimit-reset", "x-ratelimit-remaining"]
+json_values: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 700) | st.text(max_size=5) | st.floats(allow_nan=False),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=4),
+    max_leaves=8,
+)
+
+
+@given(
+    json_values,
+    st.sampled_from([200, 400, 404, 429, 500]),
+    st.dictionaries(st.sampled_from(HEADERS), st.text(max_size=8)),
+)
+def test_no_error_is_too_odd_to_be_told(payload: Any, status: int, headers: dict[str, str]) -> None:
+    error = error_from_body("openai", status, headers, dumps(payload))
+    assert error.message
+    assert error.retry_after is None or error.retry_after >= 0
