@@ -187,5 +187,6 @@ def main(runtime: int, namespaces: str, memory_bytes: int) -> None:
     take_place(runtime, CONTROL)  # no other descriptor of ours may be where those of the fork servers will be
     with socket.socket(fileno=CONTROL) as end:
         Init(end, Limits(memory_bytes, signals=bool(namespaces))).run(namespaces)
+        signal.set_wakeup_fd(-1)
     if not namespaces:
         kill_all()

@@ -72,6 +72,7 @@ def _keep(init: int, host: int) -> NoReturn:
     poll.register(host, select.POLLIN)
     poll.register(os.pidfd_open(init), select.POLLIN)
     poll.poll()
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.kill(init, signal.SIGKILL)  # all in its namespace end with it; without one, what it leaves falls to us
     _, status = os.waitpid(init, 0)
     kill_all()

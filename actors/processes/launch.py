@@ -51,7 +51,7 @@ def why_not() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """What has come from the init process (0) or from the fork server of this number. None at last: it is gone."""
+    """What has come from the init process or the fork server of this number. None at last: it is gone."""
 
     number: int
     messages: tuple[Message | None, ...]
@@ -61,6 +61,8 @@ class Heard:
 class KeeperEnded:
     """The keeper, and so everything below it, is gone."""
 
+    number: int
+    """Of its init process."""
     refused: bool
     """The kernel does not give it namespaces."""
     why: str
@@ -111,6 +113,7 @@ class InitProcess:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
+        number: int,
         memory_bytes: int,
         environment: Mapping[str, str],
         namespaces: bool,
@@ -119,7 +122,8 @@ class InitProcess:
         """Raises OSError: there is no descriptor left."""
         self._loop = loop
         self._post = post
-        self._connection = Connection(loop, 0, post)
+        self.number = number
+        self._connection = Connection(loop, number, post)
         self._process: subprocess.Popen[bytes] | None = None
         self._pidfd = -1
         self._killed = False
@@ -176,7 +180,7 @@ class InitProcess:
     def _launched(self, process: subprocess.Popen[bytes] | OSError) -> None:
         if isinstance(process, OSError):
             self._connection.close()
-            self._post(KeeperEnded(refused=False, why=f"it could not be started: {process}"))
+            self._post(KeeperEnded(self.number, refused=False, why=f"it could not be started: {process}"))
             return
         self._process = process
         self._pidfd = os.pidfd_open(process.pid)
@@ -198,4 +202,6 @@ class InitProcess:
             with contextlib.suppress(BlockingIOError):
                 complaint = os.read(stderr.fileno(), 65_536)
         words = complaint.decode(errors="replace").strip()
-        self._post(KeeperEnded(status == REFUSED, words if status == REFUSED else f"status {status}; {words}"))
+        self._post(
+            KeeperEnded(self.number, status == REFUSED, words if status == REFUSED else f"status {status}; {words}")
+        )

@@ -462,7 +462,7 @@ class ProcessSource(Actor[SourceMessage]):
     @handles(Heard)
     def _heard(self, message: Heard) -> None:
         for said in message.messages:
-            if message.number == 0:
+            if self._init is not None and message.number == self._init.number:
                 if said is not None:
                     self._heard_of_init(said)
             elif (server := self._servers.get(message.number)) is not None and said is not None:
@@ -512,7 +512,9 @@ class ProcessSource(Actor[SourceMessage]):
 
     @handles(KeeperEnded)
     def _keeper_ended(self, message: KeeperEnded) -> None:
-        """Everything below us is gone."""
+        """Everything below us is gone. (Or below a former incarnation of us, which has its own end seen to.)"""
+        if self._init is None or message.number != self._init.number:
+            return
         has_worked, self._contained, self._init, self._base, self._ping = self._contained, None, None, None, None
         for server in self._servers.values():
             server.connection.close()
@@ -634,7 +636,9 @@ class ProcessSource(Actor[SourceMessage]):
         options, post = self._options, self.ref.tell_control
         try:
             if self._init is None:
-                self._init = InitProcess(self._loop, options.memory_bytes, options.environment, self._namespaces, post)
+                self._init = InitProcess(
+                    self._loop, next(_numbers), options.memory_bytes, options.environment, self._namespaces, post
+                )
             if self._base is None:
                 self._start_base()
         except OSError as error:
