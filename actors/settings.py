@@ -15,7 +15,7 @@ from typing import Annotated, Self
 from pydantic import BaseModel, Field, SecretStr, SkipValidation, ValidationError, field_validator, model_validator
 from pydantic.functional_validators import ModelWrapValidatorHandler
 
-from callboard.actors.calls.tool_health import FAILURE_BUDGET
+from callboard.actors.calls.registry import FAILURE_BUDGET
 from callboard.protocol.errors import UsageError
 from callboard.protocol.limits import (
     DEFAULT_MAX_STEPS,
