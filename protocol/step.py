@@ -170,7 +170,7 @@ def never_started(name: ToolName) -> ToolFailure:
     )
 
 
-Signature = tuple[ToolName, str]
+CallSignature = tuple[ToolName, str]
 """A tool and its arguments, in canonical JSON."""
 
 
@@ -194,9 +194,9 @@ class Repeats:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._counts: dict[Signature, int] = {}
+        self._counts: dict[CallSignature, int] = {}
 
-    def next_step(self, signatures: list[Signature]) -> list[Repetition]:
+    def next_step(self, signatures: list[CallSignature]) -> list[Repetition]:
         """What to do about each call of the next step."""
         self._counts = {signature: self._counts.get(signature, 0) + 1 for signature in signatures}
         return [self._judge(self._counts[signature]) for signature in signatures]

@@ -21,10 +21,10 @@ from collections.abc import Iterable, Iterator
 from typing import IO
 
 from callboard.actors.index.parsing import parse_file
-from callboard.actors.index.records import FileStat, Outcome, Skipped
+from callboard.actors.index.records import FileOutcome, FileStat, Skipped
 from callboard.protocol.errors import UsageError
 
-Job = tuple[FileStat, bytes]
+ParseJob = tuple[FileStat, bytes]
 """A file and the digest it had; empty if it is new."""
 
 #: One message to a worker: large enough that pipes do not matter, small enough to share out evenly.
@@ -84,7 +84,7 @@ def main() -> None:
         answer_caller(outgoing, _parsed(jobs))
 
 
-def _parsed(jobs: list[Job]) -> list[Outcome] | UsageError:
+def _parsed(jobs: list[ParseJob]) -> list[FileOutcome] | UsageError:
     try:
         return [parse_file(file, known) for file, known in jobs]
     except UsageError as error:
@@ -105,7 +105,7 @@ class _Worker:
     def __init__(self) -> None:
         self._process = spawn(__name__)
 
-    def parse(self, jobs: list[Job]) -> list[Outcome]:
+    def parse(self, jobs: list[ParseJob]) -> list[FileOutcome]:
         try:
             return self._ask(jobs)
         except (EOFError, BrokenPipeError, TimeoutError):
@@ -115,7 +115,7 @@ class _Worker:
             return [Skipped(jobs[0][0], "parser_crashed")]
         return [outcome for job in jobs for outcome in self.parse([job])]
 
-    def _ask(self, jobs: list[Job]) -> list[Outcome]:
+    def _ask(self, jobs: list[ParseJob]) -> list[FileOutcome]:
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None
         assert stdout is not None
@@ -145,10 +145,10 @@ def _close_quietly(stream: IO[bytes]) -> None:
         return  # what was buffered for a dead worker is of no use to anyone
 
 
-def parse_parallel(jobs: Iterable[Job], worker_count: int) -> Iterator[tuple[FileStat, Outcome]]:
+def parse_parallel(jobs: Iterable[ParseJob], worker_count: int) -> Iterator[tuple[FileStat, FileOutcome]]:
     """Outcomes in the order they become ready. Closing the generator ends the workers."""
-    waiting: queue.SimpleQueue[list[Job] | None] = queue.SimpleQueue()
-    done: queue.Queue[list[tuple[FileStat, Outcome]] | BaseException | None] = queue.Queue(maxsize=8)
+    waiting: queue.SimpleQueue[list[ParseJob] | None] = queue.SimpleQueue()
+    done: queue.Queue[list[tuple[FileStat, FileOutcome]] | BaseException | None] = queue.Queue(maxsize=8)
     stop = threading.Event()
     batches = list(_batches(jobs))
     for batch in (*batches, *[None] * worker_count):
@@ -180,8 +180,8 @@ def parse_parallel(jobs: Iterable[Job], worker_count: int) -> Iterator[tuple[Fil
 
 
 def _drive(
-    waiting: queue.SimpleQueue[list[Job] | None],
-    done: queue.Queue[list[tuple[FileStat, Outcome]] | BaseException | None],
+    waiting: queue.SimpleQueue[list[ParseJob] | None],
+    done: queue.Queue[list[tuple[FileStat, FileOutcome]] | BaseException | None],
     stop: threading.Event,
 ) -> None:
     worker = _Worker()
@@ -196,8 +196,8 @@ def _drive(
         worker.close()
 
 
-def _batches(jobs: Iterable[Job]) -> Iterator[list[Job]]:
-    batch: list[Job] = []
+def _batches(jobs: Iterable[ParseJob]) -> Iterator[list[ParseJob]]:
+    batch: list[ParseJob] = []
     size = 0
     for job in jobs:
         batch.append(job)
