@@ -48,7 +48,6 @@ INSIDE_FUNCTIONS = {
 BY_STRING = {
     "actors/tools/shipping.py": "the module of a user's tool",
     "actors/index/dense.py": "asks whether the modules of an extra are installed",
-    "actors/index/workers.py": "the main function of a child process",
     "actors/testing/runtimes/harness.py": "one runtime of the extra `runtimes`",
     "providers/registry.py": "a provider's class, when that provider is used",
 }
