@@ -13,7 +13,7 @@ from callboard.actors.index import workers
 from callboard.actors.index.layout import Layout
 from callboard.actors.index.lexical import LARGE_HEAP_BYTES, SMALL_HEAP_BYTES, LexicalIndex
 from callboard.actors.index.parsing import parse_file
-from callboard.actors.index.records import FileStat, Outcome
+from callboard.actors.index.records import FileOutcome, FileStat
 from callboard.actors.index.scan import RefreshPlan, scan_all, scan_paths
 from callboard.actors.index.store import SqliteStore
 from callboard.actors.index.updater import Progress, ProgressCallback, RefreshSummary, Updater, repair
@@ -78,12 +78,12 @@ def _nothing_to_do(plan: RefreshPlan, store: SqliteStore) -> RefreshSummary:
     )
 
 
-def _parse_here(plan: RefreshPlan) -> Iterator[tuple[FileStat, Outcome]]:
+def _parse_here(plan: RefreshPlan) -> Iterator[tuple[FileStat, FileOutcome]]:
     for file, known in _jobs(plan):
         yield file, parse_file(file, known)
 
 
-def _jobs(plan: RefreshPlan) -> Iterator[workers.Job]:
+def _jobs(plan: RefreshPlan) -> Iterator[workers.ParseJob]:
     for file in plan.changed:
         known = plan.known.get(file.path)
         yield file, known.digest if known else b""
