@@ -8,8 +8,7 @@ from callboard.protocol.commands import Finish, Outcome
 from callboard.protocol.content import Message
 from callboard.protocol.errors import CallboardError, ProviderError, RuntimeFailure
 from callboard.protocol.ids import RequestId
-from callboard.protocol.model import Usage
-from callboard.protocol.stream import Error
+from callboard.protocol.model import Error, Usage
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from callboard.protocol.content import Message
 from callboard.protocol.errors import RuntimeFailure
 from callboard.protocol.events import ModelFailed, ModelStreamed, RequestStarted, ToolCallEnd, ToolCallStarted
 from callboard.protocol.ids import RequestId
-from callboard.protocol.stream import Error, StreamEvent
+from callboard.protocol.model import Error, StreamEvent
 
 Shown = RequestStarted | RunTool | ToolCallStarted | ToolCallEnd | AskApproval | Note
 """Of what a session sees, what its reader sees as it is."""
