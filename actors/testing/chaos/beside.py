@@ -20,8 +20,9 @@ from uuid import uuid4
 from callboard.actors.requests.reply import Reply
 from callboard.actors.runtime import Runtime
 from callboard.actors.settings import Settings
-from callboard.actors.tools import Tool, tool
 from callboard.actors.testing.ways.escape import HOST_NAMESPACE, HOST_PID, SECRET, SECRET_NAME, pid_namespace
+from callboard.actors.testing.ways.healthy import HEALTHY
+from callboard.actors.tools import Tool
 from callboard.protocol.content import ToolMessage, UserMessage
 from callboard.protocol.model import ModelRequest
 from callboard.protocol.testing.schema_values import boundary_values
@@ -42,28 +43,6 @@ LOOK_SECONDS: Final = 0.01
 PHASES: Final = 7
 #: In the environment of every process of the tools: what has it afterwards was left behind.
 MARK: Final = "CALLBOARD_CHAOS_RUN"
-
-
-@tool(name="healthy_process", concurrency=64)
-def in_process(x: int) -> int:
-    """Twice x."""
-    return x * 2
-
-
-@tool(name="healthy_task", concurrency=256)
-async def in_task(x: int) -> int:
-    """Three times x, a moment later."""
-    await asyncio.sleep(0.01)
-    return x * 3
-
-
-@tool(name="healthy_thread", isolation="thread", concurrency=64)
-def in_thread(x: int) -> int:
-    """Five times x."""
-    return x * 5
-
-
-HEALTHY: Final[tuple[Tool, ...]] = (in_process, in_task, in_thread)
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,7 +71,9 @@ class Report:
             )
         for result in self.results:
             if verbose or result.status is not Status.HELD:
-                rows.append(f"{result.status.upper():<11} {result.case.name}: {'; '.join(result.faults) or 'as expected'}")
+                rows.append(
+                    f"{result.status.upper():<11} {result.case.name}: {'; '.join(result.faults) or 'as expected'}"
+                )
         total = ", ".join(f"{self.counts[status]} {status}" for status in Status if self.counts[status])
         return "\n".join([*rows, f"{len(self.results)} cases in {self.seconds:.0f} s: {total}"])
 
@@ -119,13 +121,15 @@ def kind_of(error: BaseException) -> str:
     return error.kind.value if isinstance(error, ModelCallFailed) else type(error).__name__
 
 
-def result_faults(case: Case, contents: list[str]) -> list[str]:
+def result_faults(case: Case, contents: list[str], mentions: str = "") -> list[str]:
     """What is wrong with the results of the case's own call."""
     if len(contents) != 1:
         return [f"its call has {len(contents)} results"]
     code = code_of(contents[0])
     if code not in case.expected:
         return [f"the model was told {code!r} and not {' or '.join(case.expected)}: {contents[0][:200]}"]
+    if mentions not in contents[0]:
+        return [f"the model was not told of {mentions!r}: {contents[0][:300]}"]
     return []
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import Any, Final
 
-from callboard.actors.testing.chaos.beside import HEALTHY, Host, Victim
+from callboard.actors.testing.chaos.beside import Host, Victim
 from callboard.actors.testing.chaos.judging import (
     Result,
     failed_requests,
@@ -22,13 +22,14 @@ from callboard.actors.testing.chaos.judging import (
 from callboard.actors.testing.ways.case import Case, Level, Way
 from callboard.actors.testing.ways.exhaust import shared_memory_is_left
 from callboard.actors.testing.ways.following import Change, change_or_see
+from callboard.actors.testing.ways.healthy import HEALTHY
 from callboard.actors.tools import Tool, tool
 from callboard.protocol.content import ToolMessage
 from callboard.protocol.model import ModelRequest
 from callboard.providers.local.scripted import ScriptedCall, ScriptedTurn
 
 #: Cases on one runtime at the same time.
-BATCH: Final = 12
+BATCH: Final = 40
 #: The healthy calls that a victim makes in the same turn.
 X: Final = 1000
 HEALTHY_RESULTS: Final = ["2000", "3000", "5000"]
@@ -41,6 +42,7 @@ class Prepared:
     """A case, its tool and its request."""
 
     case: Case
+    way: Way
     tool: Tool
     victim: Victim
 
@@ -48,9 +50,9 @@ class Prepared:
 def prepared(case: Case, way: Way) -> Prepared:
     """The tool of a way, at the case's level, and the request whose model calls it between three healthy calls."""
     name = case.name.replace("/", "-").replace(".", "_")[:NAME_CHARS]
-    own = tool(
-        name=name, description=way.what, isolation=case.level.value, timeout=way.timeout, concurrency=1
-    )(function_of(case.level, way))
+    own = tool(name=name, description=way.what, isolation=case.level.value, timeout=way.timeout, concurrency=1)(
+        function_of(case.level, way)
+    )
     arguments: Any = way.arguments if isinstance(way.arguments, str) else dict(way.arguments)
 
     def turn(_request: ModelRequest, results: Sequence[ToolMessage]) -> ScriptedTurn:
@@ -59,7 +61,7 @@ def prepared(case: Case, way: Way) -> Prepared:
         process, *others = (ScriptedCall(each.name, {"x": X}) for each in HEALTHY)
         return ScriptedTurn(calls=(process, ScriptedCall(name, arguments), *others), chunk_chars=4_096)
 
-    return Prepared(case, own, Victim(case.name, turn))
+    return Prepared(case, way, own, Victim(case.name, turn))
 
 
 def function_of(level: Level, way: Way) -> Callable[..., object]:
@@ -103,8 +105,8 @@ async def run_ways(cases: Sequence[Case], host: Host) -> list[Result]:
 
 def batches(cases: Sequence[Case]) -> list[list[Case]]:
     """Those that may cost others more than nothing run alone; those that take long run together."""
-    alone = [case for case in cases if case.seconds != 0.1 and case.group.value == "escape"]
-    others = sorted((case for case in cases if case not in alone), key=lambda case: case.seconds)
+    alone = [case for case in cases if case.alone]
+    others = sorted((case for case in cases if not case.alone), key=lambda case: case.seconds)
     together = [others[start : start + BATCH] for start in range(0, len(others), BATCH)]
     return [*together, *([case] for case in alone)]
 
@@ -125,7 +127,7 @@ async def _run_batch(batch: Sequence[Case], host: Host) -> list[Result]:
             continue
         faults = [*failed_requests(ended), *neighbour_faults(case, seen, changed), *seen.faults]
         if ended.error is None:
-            faults += result_faults(case, own)
+            faults += result_faults(case, own, each.way.mentions)
             others = [content for name in HEALTHY for content in ended.results_of(name.name)]
             if others != HEALTHY_RESULTS and case.blast.value == "nothing":
                 faults.append(f"other calls of its own request were told {others}")

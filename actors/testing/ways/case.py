@@ -77,6 +77,8 @@ class Case:
     """How long it takes at least: its neighbours run all that time."""
     why_not: Callable[[], str] | None = None
     """Why this machine cannot run it, "" where it can."""
+    alone: bool = False
+    """It may reach other cases, which are not meant to bear that; so it is the only one on its runtime."""
 
 
 Tell = Mapping[Level, Expected]
@@ -128,6 +130,7 @@ class Way:
     blast: Blast = Blast.NOTHING
     seconds: float = 0.1
     why_not: Callable[[], str] | None = None
+    alone: bool = False
     mentions: str = ""
     """A word that the model must read in the failure."""
 
@@ -135,7 +138,18 @@ class Way:
 def cases_of(group: Group, ways: tuple[Way, ...]) -> tuple[Case, ...]:
     """A case for each way and each level that contains it."""
     return tuple(
-        Case(f"{group}/{way.name}/{level}", group, level, way.what, tell, way, way.blast, way.seconds, way.why_not)
+        Case(
+            f"{group}/{way.name}/{level}",
+            group,
+            level,
+            way.what,
+            tell,
+            way,
+            way.blast,
+            way.seconds,
+            way.why_not,
+            way.alone,
+        )
         for way in ways
         for level, tell in way.tell.items()
         if tell is not NOT_CONTAINED

@@ -182,7 +182,10 @@ DIE: Final = (
         everywhere("crashed tool_error"),
     ),
     Way(
-        "timeout-error", "raises TimeoutError of its own", raising(lambda: TimeoutError("own")), everywhere("tool_error")
+        "timeout-error",
+        "raises TimeoutError of its own",
+        raising(lambda: TimeoutError("own")),
+        everywhere("tool_error"),
     ),
     Way("validation-error", "raises a ValidationError of its own", raising(_invalid), everywhere("tool_error")),
     Way("base-exception", "raises a BaseException", raising(lambda: OwnBase("x")), everywhere("crashed tool_error")),
@@ -464,7 +467,9 @@ RAISE: Final = (
     Way("import", "it cannot be loaded in the child", unloadable(), at(process="crashed tool_error")),
     Way("callback", "a callback on its loop raises", raise_in_callback, at(task="ok"), in_task=raise_in_callback),
     Way("left-task", "a task that it left raises", raise_in_left_task, at(task="ok"), in_task=raise_in_left_task),
-    Way("async-end", "the end of an `async with` raises", raise_at_async_end, at(task="tool_error"), raise_at_async_end),
+    Way(
+        "async-end", "the end of an `async with` raises", raise_at_async_end, at(task="tool_error"), raise_at_async_end
+    ),
     Way(
         "exit-in-callback",
         "a callback on its loop calls sys.exit",

@@ -231,19 +231,24 @@ CHANGES: Final = (
     Change("socket-timeout", "the default timeout of sockets", _time_out_sockets, socket.getdefaulttimeout),
     Change("patched-module", "a function of a module (json.dumps)", _patch_json, lambda: json.dumps is _ignore),
     Change("patched-builtins", "a builtin (print)", _patch_builtins, lambda: print is _ignore),
-    Change("patched-class", "an attribute of a class", _patch_class, lambda: hasattr(logging.Logger, "callboard_chaos")),
+    Change(
+        "patched-class", "an attribute of a class", _patch_class, lambda: hasattr(logging.Logger, "callboard_chaos")
+    ),
     Change("sys.modules", "sys.modules", _add_module, lambda: "callboard_chaos_module" in sys.modules),
     Change("sys.path", "sys.path", lambda: sys.path.insert(0, "/nowhere"), lambda: sys.path[0] == "/nowhere"),
     Change("recursion-limit", "the recursion limit", lambda: sys.setrecursionlimit(5_000), sys.getrecursionlimit),
-    Change(
-        "stdout", "sys.stdout", lambda: setattr(sys, "stdout", sys.stderr), lambda: sys.stdout is sys.stderr
-    ),
+    Change("stdout", "sys.stdout", lambda: setattr(sys, "stdout", sys.stderr), lambda: sys.stdout is sys.stderr),
     Change("descriptor", "an open descriptor", _open_file, _see_file),
     Change("thread", "a thread", _start_thread, _see_thread),
     Change("process", "a process", _start_process, _see_process),
     Change("alarm", "an alarm that is due", lambda: signal.alarm(20), _see_alarm),
     Change("faulthandler", "a timer of faulthandler that ends the process", _dump_later, _wait_for_dump),
-    Change("locale", "the locale", lambda: locale.setlocale(locale.LC_ALL, "C.UTF-8"), lambda: locale.setlocale(locale.LC_ALL)),
+    Change(
+        "locale",
+        "the locale",
+        lambda: locale.setlocale(locale.LC_ALL, "C.UTF-8"),
+        lambda: locale.setlocale(locale.LC_ALL),
+    ),
     Change("decimal", "the precision of decimals", _round, lambda: decimal.getcontext().prec),
     Change("warnings", "the filters of warnings", _warn_nothing, lambda: len(warnings.filters)),
     Change("logging", "the level and handlers of logging", _log_elsewhere, lambda: logging.getLogger().level),
