@@ -34,6 +34,8 @@ NEIGHBOURS: Final = 49
 REQUEST_SECONDS: Final = 20.0
 #: After its deadline a request must have ended within this.
 LATE_SECONDS: Final = 3.0
+#: A runtime must have stopped within this.
+STOP_SECONDS: Final = 11.0
 #: Of each tool's process.
 MEMORY_BYTES: Final = 192 * 1024**2
 #: For processes and messages to be gone, when everything has ended.
@@ -180,15 +182,15 @@ class Host:
             settings = self.settings_for(script, **changed)
             runtime = Runtime(settings, tools=[*HEALTHY, *self.user_tools, *tools])
             await asyncio.to_thread(runtime.start)
-        try:
-            seen = await self.ask_all(runtime, by_question, settings.request_timeout_seconds, disturb)
-            seen.faults += await at_rest(runtime)
-        finally:
-            began = time.monotonic()
-            await asyncio.to_thread(runtime.stop)
-            stopped = time.monotonic() - began
+            try:
+                seen = await self.ask_all(runtime, by_question, settings.request_timeout_seconds, disturb)
+                seen.faults += await at_rest(runtime)
+            finally:
+                began = time.monotonic()
+                await asyncio.to_thread(runtime.stop)
+                stopped = time.monotonic() - began
         seen.faults += await left_behind(mark)
-        if stopped > REQUEST_SECONDS:
+        if stopped > STOP_SECONDS:
             seen.faults.append(f"the runtime took {stopped:.0f} s to stop")
         return seen
 

@@ -118,7 +118,7 @@ def failed_requests(ended: Ended) -> list[str]:
 
 def kind_of(error: BaseException) -> str:
     """The ErrorKind of a failed model call, else the name of the exception."""
-    return error.kind.value if isinstance(error, ModelCallFailed) else type(error).__name__
+    return str(error.kind) if isinstance(error, ModelCallFailed) else type(error).__name__
 
 
 def result_faults(case: Case, contents: list[str], mentions: str = "") -> list[str]:

@@ -13,7 +13,9 @@ from typing import Final
 from callboard.actors.settings import Settings
 from callboard.actors.testing.chaos.beside import NEIGHBOURS, Host
 from callboard.actors.testing.chaos.judging import Report, Result, skipped
+from callboard.actors.testing.chaos.provider_cases import run_poisons, run_wire
 from callboard.actors.testing.chaos.tool_cases import run_changes, run_ways
+from callboard.actors.testing.ways.answers import PROVIDER, WIRE
 from callboard.actors.testing.ways.case import Case, Group, cases_of
 from callboard.actors.testing.ways.die import DIE, RAISE
 from callboard.actors.testing.ways.escape import ESCAPE
@@ -36,6 +38,8 @@ TOOL_CASES: Final[tuple[Case, ...]] = (
     *NEXT,
 )
 RUNNERS: Final[dict[Group, Runner]] = {
+    Group.PROVIDER: run_poisons,
+    Group.WIRE: run_wire,
     **dict.fromkeys((Group.DIE, Group.HANG, Group.RETURN, Group.RAISE, Group.EXHAUST, Group.ESCAPE), run_ways),
     Group.NEXT: run_changes,
 }
@@ -43,7 +47,7 @@ RUNNERS: Final[dict[Group, Runner]] = {
 
 def all_cases() -> tuple[Case, ...]:
     """Every case, in the order of the tables."""
-    return TOOL_CASES
+    return (*TOOL_CASES, *PROVIDER, *WIRE)
 
 
 def chosen(patterns: Iterable[str]) -> tuple[Case, ...]:

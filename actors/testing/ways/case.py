@@ -100,11 +100,13 @@ def in_process(text: str) -> Tell:
     return at(process=text, task="-", thread="-")
 
 
-_KNOWN: Final = frozenset({OK, *(code.value for code in FailureCode), *(kind.value for kind in ErrorKind)})
+#: Exceptions by which a request may end, and the refusal of a host's mistake.
+EXCEPTIONS: Final = ("RequestEnded", "RuntimeFailure", "UsageError")
+_KNOWN: Final = frozenset({OK, *EXCEPTIONS, *(code.value for code in FailureCode), *(kind.value for kind in ErrorKind)})
 
 
 def known(text: str) -> Expected:
-    """The words of `text`. Raises ValueError for one that is neither OK nor a code or kind of callboard's."""
+    """The words of `text`. Raises ValueError for one that is neither OK nor a code, a kind or an exception of callboard's."""
     words = tuple(text.split())
     for word in words:
         if word not in _KNOWN:
