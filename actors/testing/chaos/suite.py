@@ -12,6 +12,9 @@ from typing import Final
 
 from callboard.actors.settings import Settings
 from callboard.actors.testing.chaos.beside import NEIGHBOURS, Host
+from callboard.actors.testing.chaos.host_cases import run_hosts
+from callboard.actors.testing.chaos.hosts import HOST
+from callboard.actors.testing.chaos.infrastructure import INFRASTRUCTURE, run_harms
 from callboard.actors.testing.chaos.judging import Report, Result, skipped
 from callboard.actors.testing.chaos.provider_cases import run_poisons, run_wire
 from callboard.actors.testing.chaos.tool_cases import run_changes, run_ways
@@ -40,6 +43,8 @@ TOOL_CASES: Final[tuple[Case, ...]] = (
 RUNNERS: Final[dict[Group, Runner]] = {
     Group.PROVIDER: run_poisons,
     Group.WIRE: run_wire,
+    Group.HOST: run_hosts,
+    Group.INFRASTRUCTURE: run_harms,
     **dict.fromkeys((Group.DIE, Group.HANG, Group.RETURN, Group.RAISE, Group.EXHAUST, Group.ESCAPE), run_ways),
     Group.NEXT: run_changes,
 }
@@ -47,7 +52,7 @@ RUNNERS: Final[dict[Group, Runner]] = {
 
 def all_cases() -> tuple[Case, ...]:
     """Every case, in the order of the tables."""
-    return (*TOOL_CASES, *PROVIDER, *WIRE)
+    return (*TOOL_CASES, *INFRASTRUCTURE, *PROVIDER, *WIRE, *HOST)
 
 
 def chosen(patterns: Iterable[str]) -> tuple[Case, ...]:
