@@ -19,6 +19,9 @@ from callboard.actors.testing.ways.case import OK, Blast, Case, Group, Level
 
 #: When it happens: neighbours have begun by then.
 AFTER_SECONDS: Final = 0.15
+#: For the processes to be there, and between two looks.
+START_SECONDS: Final = 2.0
+LOOK_SECONDS: Final = 0.02
 #: A server that is slow is stopped for so long.
 SLOW_SECONDS: Final = 2.0
 #: How long the neighbours are under way.
@@ -137,6 +140,14 @@ INFRASTRUCTURE: Final = tuple(
 )
 
 
+async def _found(pick: Pick) -> list[int]:
+    """As soon as there are some, at the latest after a while: a server takes its time to start."""
+    until = time.monotonic() + START_SECONDS
+    while not (pids := pick(processes_below(os.getpid()))) and time.monotonic() < until:
+        await asyncio.sleep(LOOK_SECONDS)
+    return pids
+
+
 async def run_harms(cases: Sequence[Case], host: Host) -> list[Result]:
     """One after the other; after each, healthy requests on the same runtime must find everything in order again."""
     return [await _run_harm(case, host) for case in cases]
@@ -152,7 +163,7 @@ async def _run_harm(case: Case, host: Host) -> Result:
     async def disturb(runtime: Runtime) -> None:
         for _ in range(harm.times):
             await asyncio.sleep(AFTER_SECONDS)
-            pids = harm.pick(processes_below(os.getpid()))
+            pids = await _found(harm.pick)
             met.extend(pids)
             _send(pids, harm.signal)
             if harm.seconds:
@@ -163,7 +174,7 @@ async def _run_harm(case: Case, host: Host) -> Result:
         if strange := await host.changed(after):
             late.extend(neighbour_faults(case, after, strange) or [f"{len(strange)} later requests went wrong"])
 
-    seen = await host.play((), (), seconds=case.seconds, disturb=disturb)
+    seen = await host.play((), (), seconds=case.seconds, disturb=disturb, tool_failure_budget=None)
     if harm.pick is inits and not met:
         return judged(case, ["there is no namespace whose first process could be lost"], time.monotonic() - began)
     faults = [*neighbour_faults(case, seen, await host.changed(seen)), *seen.faults]
