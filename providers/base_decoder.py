@@ -262,41 +262,40 @@ class BaseDecoder(ABC):
 
     def _measure(self, out: list[StreamEvent]) -> None:
         """Count what the answer holds by now, and end it before the event that makes it too long, or cannot be kept."""
-        for position, event in enumerate(out):
-            try:
-                if isinstance(event, _PROSE) and event.block == self._block and event.__class__ is self._kind:
-                    # Nearly every event: a text goes on.
+        counted = -1
+        try:
+            for counted, event in enumerate(out):  # noqa: B007 - where it stopped
+                if isinstance(event, _PROSE):
                     text = event.text
-                    self._answer_bytes += len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
-                    if event.replay is not None and event.replay.data:
+                    if event.block != self._block or event.__class__ is not self._kind:
+                        self._kind, self._block = event.__class__, event.block
+                        self._answer_bytes += ANSWER_PART_BYTES
+                    if event.replay is not None:
                         self._replay_bytes += storable_bytes(event.replay.data)
+                elif isinstance(event, ToolCallDelta):
+                    text = event.args_delta
                 else:
-                    self._weigh(event)
+                    text = self._weigh(event)
+                self._answer_bytes += len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
                 if self._answer_bytes > MAX_ANSWER_BYTES or self._replay_bytes > MAX_RESPONSE_BYTES:
                     raise ValueError(f"the answer is longer than {MAX_ANSWER_BYTES} bytes; it was broken off.")
-            except ValueError as error:
-                del out[position:]
-                self.ended = False
-                self.fail_malformed(out, str(error), self._last_data)
-                return
+        except ValueError as error:
+            del out[counted:]
+            self.ended = False
+            self.fail_malformed(out, str(error), self._last_data)
 
-    def _weigh(self, event: StreamEvent) -> None:
-        """Any event but more of the same text. Raises ValueError for data that could not go back to its provider."""
-        replay = None
-        if isinstance(event, ToolCallDelta):
-            self._answer_bytes += len(event.args_delta.encode("utf-8", "replace"))
-            return
-        if isinstance(event, _PROSE):
-            self._kind, self._block, written, replay = event.__class__, event.block, event.text, event.replay
-        elif isinstance(event, ToolCallStart):
-            self._kind, written, replay = ToolCallStart, event.id + event.name, event.replay
+    def _weigh(self, event: StreamEvent) -> str:
+        """Count any other event, and return its text. Raises ValueError for data that could not go back."""
+        if isinstance(event, ToolCallStart):
+            text, replay = event.id + event.name, event.replay
         elif isinstance(event, ServerToolEvent):
-            self._kind, written, replay = ServerToolEvent, event.kind, event.replay
+            text, replay = event.kind, event.replay
         else:
-            return
-        self._answer_bytes += ANSWER_PART_BYTES + len(written.encode("utf-8", "replace"))
-        if replay is not None and replay.data:
-            self._replay_bytes += storable_bytes(replay.data)
+            return ""
+        self._kind = event.__class__
+        self._answer_bytes += ANSWER_PART_BYTES
+        self._replay_bytes += storable_bytes(replay.data) if replay is not None else 0
+        return text
 
     def _finish(self, out: list[StreamEvent]) -> None:
         if self.status >= 400:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from math import isfinite
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeGuard
 
 import orjson
 
@@ -133,11 +133,12 @@ class TextPieces:
 
     def append(self, piece: str) -> int:
         """Add a piece; returns how many characters there are by now."""
-        self._pieces.append(piece)
-        if len(self._pieces) >= _JOIN_PIECES:
-            self._joined.append("".join(self._pieces))
-            self._pieces.clear()
+        pieces = self._pieces
+        pieces.append(piece)
         self._size += len(piece)
+        if len(pieces) >= _JOIN_PIECES:
+            self._joined.append("".join(pieces))
+            pieces.clear()
         return self._size
 
     def text(self) -> str:
@@ -159,7 +160,8 @@ def text_of(value: Json) -> str:
 
 def text_at(holder: JsonObject, key: str) -> str:
     """The string at `key`; "" where it is missing or null. Raises TypeError for anything else."""
-    return text_of(holder.get(key))
+    value = holder.get(key)
+    return value if isinstance(value, str) else text_of(value)
 
 
 def object_of(value: Json) -> JsonObject:
@@ -172,7 +174,7 @@ def object_of(value: Json) -> JsonObject:
 def object_at(holder: JsonObject, key: str) -> JsonObject:
     """The object at `key`; an empty one where it is missing, null or false. Raises TypeError for anything else."""
     value = holder.get(key)
-    return object_of(value) if value else {}
+    return value if isinstance(value, dict) else object_of(value) if value else {}
 
 
 def list_at(holder: JsonObject, key: str) -> list[Json]:
@@ -187,13 +189,33 @@ def list_at(holder: JsonObject, key: str) -> list[Json]:
 
 def objects_at(holder: JsonObject, key: str) -> list[JsonObject]:
     """The list of objects at `key`; an empty one where it is missing or null. Raises TypeError for anything else."""
-    return [object_of(value) for value in list_at(holder, key)]
+    values = holder.get(key)
+    if not values:
+        return []
+    if isinstance(values, list) and _are_objects(values):
+        return values
+    raise TypeError("expected a list of objects")
+
+
+def _are_objects(values: list[Json]) -> TypeGuard[list[JsonObject]]:
+    for value in values:  # noqa: SIM110 - a generator costs twice as much, and every streamed event has such a list
+        if not isinstance(value, dict):
+            return False
+    return True
 
 
 def fields_at(holder: JsonObject, key: str) -> JsonObject:
     """The object at `key`; an empty one for anything else. For what an answer is not lost over: its usage."""
     value = holder.get(key)
     return value if isinstance(value, dict) else {}
+
+
+def index_at(holder: JsonObject, key: str) -> int:
+    """The place that `key` names; 0 where it is missing or null. Raises TypeError for anything else."""
+    value = holder.get(key) or 0
+    if isinstance(value, int):
+        return value
+    raise TypeError(f"expected a whole number, not {type(value).__name__}")
 
 
 def count_at(holder: JsonObject, key: str) -> int:

@@ -18,12 +18,15 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from hashlib import blake2s
+from typing import Final
 
 from callboard.protocol.content import Replay
 from callboard.protocol.ids import CallId, ToolName
 from callboard.protocol.limits import MAX_ARGUMENT_BYTES, MAX_CALLS_PER_STEP
 from callboard.protocol.model import StreamEvent, ToolCallComplete, ToolCallDelta, ToolCallStart
 from callboard.providers.json_values import Json, TextPieces, arguments_text, canonical_arguments
+
+_TOO_LONG: Final = f"the arguments of a tool call are longer than {MAX_ARGUMENT_BYTES} bytes"
 
 
 class TooManyCallsError(ValueError):
@@ -94,7 +97,8 @@ class ToolCallTracker:
         text = arguments if isinstance(arguments, str) else arguments_text(arguments)
         if call.call_id:
             if text:
-                self._grow(call, text)
+                if call.kept.append(text) > MAX_ARGUMENT_BYTES:
+                    raise TooManyCallsError(_TOO_LONG)
                 out.append(ToolCallDelta(call.call_id, text))
         else:
             self._begin(call, text, out)
@@ -172,7 +176,8 @@ class ToolCallTracker:
 
     def _begin(self, call: _TrackedCall, text: str, out: list[StreamEvent]) -> None:
         """Start a call whose name is known; until then keep what has come."""
-        self._grow(call, text)
+        if call.kept.append(text) > MAX_ARGUMENT_BYTES:
+            raise TooManyCallsError(_TOO_LONG)
         if text:
             call.early.append(text)
         if call.name:
@@ -205,7 +210,3 @@ class ToolCallTracker:
             salt += 1
         self._taken.add(chosen)
         return CallId(chosen)
-
-    def _grow(self, call: _TrackedCall, text: str) -> None:
-        if call.kept.append(text) > MAX_ARGUMENT_BYTES:
-            raise TooManyCallsError(f"the arguments of a tool call are longer than {MAX_ARGUMENT_BYTES} bytes")

@@ -77,7 +77,7 @@ class AnthropicDecoder(BaseDecoder):
     ) -> None:
         super().__init__(family, status, headers, streaming, secret)
         self._tracker = ToolCallTracker()
-        self._blocks: dict[int, _Block] = {}
+        self._blocks: dict[Json, _Block] = {}
         self._ordinal = 0
         self._ids: set[str] = set()
         self._waiting: int | None = None
@@ -90,7 +90,8 @@ class AnthropicDecoder(BaseDecoder):
 
     def on_json(self, event: str, document: JsonObject, out: _Out) -> None:
         # Proxies leave the event line out, or the type: whichever is there.
-        handler = self._EVENTS.get(text_at(document, "type") or event)
+        kind = document.get("type")
+        handler = self._EVENTS.get(kind if isinstance(kind, str) else event)
         if handler is not None:
             handler(self, document, out)
 
@@ -146,7 +147,7 @@ class AnthropicDecoder(BaseDecoder):
         kind = text_of(start["type"])
         block = _Block(kind, self._ordinal, start)
         self._ordinal += 1
-        self._blocks[count_at(document, "index")] = block
+        self._blocks[document.get("index")] = block
         self.hold()
         self._complete_waiting(out)
         if kind == "tool_use":
@@ -176,25 +177,25 @@ class AnthropicDecoder(BaseDecoder):
             self._waiting = None
 
     def _block_delta(self, document: JsonObject, out: _Out) -> None:
-        block = self._blocks.get(count_at(document, "index"))
-        delta = object_of(document.get("delta"))
-        handler = self._DELTAS.get(text_of(delta["type"]))
+        block = self._blocks.get(document.get("index"))
+        delta = object_at(document, "delta")
+        handler = self._DELTAS.get(text_at(delta, "type"))
         if block is not None and handler is not None:
             handler(self, block, delta, out)
 
     def _text_delta(self, block: _Block, delta: JsonObject, out: _Out) -> None:
-        if text := delta["text"]:
-            out.append(TextDelta(text_of(text), block.ordinal))
+        if text := text_at(delta, "text"):
+            out.append(TextDelta(text, block.ordinal))
 
     def _thinking_delta(self, block: _Block, delta: JsonObject, out: _Out) -> None:
-        if text := delta["thinking"]:
-            out.append(ThinkingDelta(text_of(text), block.ordinal))
+        if text := text_at(delta, "thinking"):
+            out.append(ThinkingDelta(text, block.ordinal))
 
     def _signature_delta(self, block: _Block, delta: JsonObject, out: _Out) -> None:
         out.append(ThinkingDelta("", block.ordinal, Replay(ORIGIN, {"signature": text_of(delta["signature"])})))
 
     def _input_delta(self, block: _Block, delta: JsonObject, out: _Out) -> None:
-        text = text_of(delta["partial_json"])
+        text = text_at(delta, "partial_json")
         block.size += len(text)
         if block.kind == "tool_use":
             self._tracker.delta(out, index=block.ordinal, arguments=text)
@@ -209,7 +210,7 @@ class AnthropicDecoder(BaseDecoder):
         block.start = {**block.start, **{key: value for key, value in delta.items() if key != "type"}}
 
     def _block_stop(self, document: JsonObject, out: _Out) -> None:
-        block = self._blocks.pop(count_at(document, "index"), None)
+        block = self._blocks.pop(document.get("index"), None)
         if block is None:
             return
         if block.kind == "tool_use":

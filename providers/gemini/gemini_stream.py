@@ -239,18 +239,22 @@ class GeminiDecoder(BaseDecoder):
             return
         if not self._tracker.seed:
             self._tracker.seed = text_at(document, "responseId")
-        usage = {key: value for key, value in fields_at(document, "usageMetadata").items() if value is not None}
-        # Cumulative: the last counts, as a whole. Vertex sends some without any count, which add to it (quirk 67).
-        counted = any(key.endswith("TokenCount") for key in usage)
-        if counted:
-            self._usage = {}
-        self._usage |= usage
+        if "usageMetadata" in document:
+            self._note_usage(fields_at(document, "usageMetadata"))
         self._model = text_at(document, "modelVersion") or self._model
         # No candidate will come where the filter took the prompt (quirk 45).
-        self._block_reason = text_at(object_at(document, "promptFeedback"), "blockReason") or self._block_reason
+        if "promptFeedback" in document:
+            self._block_reason = text_at(object_at(document, "promptFeedback"), "blockReason") or self._block_reason
         for candidate in objects_at(document, "candidates"):
             if not candidate.get("index"):
                 self._candidate(candidate, out)
+
+    def _note_usage(self, given: JsonObject) -> None:
+        """Cumulative: the last counts, as a whole. Vertex sends some without any count, which add to it (quirk 67)."""
+        if given.get("promptTokenCount") or any(given[key] is not None for key in given if key.endswith("TokenCount")):
+            self._usage = given
+        else:
+            self._usage = {**self._usage, **{key: value for key, value in given.items() if value is not None}}
 
     def on_body(self, document: Json, out: _Out) -> None:
         for chunk in document if isinstance(document, list) else [document]:
@@ -280,7 +284,8 @@ class GeminiDecoder(BaseDecoder):
             self._done(finish, reason, out)
 
     def _done(self, finish: FinishReason, reason: str, out: _Out) -> None:
-        self.end(out, Done(finish, reason, _usage(self._usage), dict(self._usage), self._model))
+        usage: JsonObject = {key: value for key, value in self._usage.items() if value is not None}
+        self.end(out, Done(finish, reason, _usage(usage), usage, self._model))
 
     # A stream without alt=sse is one JSON array.
 
@@ -314,7 +319,7 @@ class GeminiDecoder(BaseDecoder):
             self._finish_message = text_at(candidate, "finishMessage")
 
     def _part(self, part: JsonObject, out: _Out) -> None:
-        signature = text_at(part, "thoughtSignature")
+        signature = text_at(part, "thoughtSignature") if "thoughtSignature" in part else ""
         if "functionCall" in part:
             self._call(object_of(part["functionCall"]), signature, out)
         elif "text" in part or part.keys() <= _SIGNATURE_ONLY:

@@ -21,6 +21,7 @@ from callboard.providers.json_values import (
     TextPieces,
     count_at,
     fields_at,
+    index_at,
     list_at,
     object_at,
     object_of,
@@ -112,7 +113,7 @@ class ChatDecoder(BaseDecoder):
             reason = text_at(choice, "finish_reason")
             # Azure's filter leaves the message out, and says so by the reason (66).
             message = object_at(choice, "message") if reason else object_of(choice.get("message"))
-            self._message(count_at(choice, "index"), message, out)
+            self._message(index_at(choice, "index"), message, out)
             self._finish_reason = reason or self._finish_reason
         self._end_turn(out)
 

@@ -21,6 +21,7 @@ from callboard.providers.json_values import (
     JsonObject,
     count_at,
     fields_at,
+    index_at,
     object_at,
     object_of,
     objects_at,
@@ -208,7 +209,7 @@ class ResponsesDecoder(BaseDecoder):
         return prose
 
     def _text_event(self, document: JsonObject, text: _TextEvent, out: _Out) -> None:
-        slot = text.slot, count_at(document, text.place)
+        slot = text.slot, index_at(document, text.place)
         self._refused = self._refused or text.refusal
         if text.whole:
             self._rest(document, slot, text.kind, document.get(text.whole), out)
