@@ -12,7 +12,7 @@ from typing import Final, Generic, Never, NoReturn, TypeVar, Union, get_args, ge
 import typing_extensions
 
 from .errors import AskTimeout, NotSpawned, Rejected, contained
-from .ref import ASK_TIMEOUT_SECONDS, M, Monitor, Place, Ref, System
+from .ref import ASK_TIMEOUT_SECONDS, Down, M, Monitor, Place, Ref, System
 from .reply import Answer, Reply
 from .scheduler import Timer
 
@@ -273,7 +273,13 @@ class Actor(Generic[M]):
         reply.on_done(answered)
 
     def monitor(self, ref: Ref[Never]) -> Monitor:
-        """Get one `Down(ref, reason)` when that actor's present incarnation ends, at once if it is dead already."""
+        """Get one `Down(ref, reason)` when that actor's present incarnation ends, at once if it is dead already.
+
+        Raises TypeError when this actor has no handler for it.
+        """
+        cls = type(self)
+        if cls.on_receive is Actor.on_receive and Down not in cls._kernel_handlers:
+            raise TypeError(f"{cls.__qualname__} monitors {ref.name} but has no method with @handles(Down)")
         if not self._kernel_monitors:
             self._kernel_monitors = set()
         return ref._cell.watch(self._kernel_here().ref.tell_control, self._kernel_monitors)
