@@ -50,6 +50,7 @@ class Plan:
     approver: Approver
     policy: Policy
     workspace: Path | None = None
+    dispatcher: type[ToolDispatcher] = ToolDispatcher
     failure_budget: int | None = FAILURE_BUDGET
     """Breakdowns of a tool within a minute that do not withdraw it yet; None never does."""
     max_queued_calls: int = MAX_QUEUED_CALLS
@@ -97,7 +98,7 @@ def _root(system: ActorSystem, plan: Plan, calls: Calls) -> Supervisor:
 
 
 def _dispatcher(system: ActorSystem, plan: Plan, calls: Calls) -> ToolDispatcher:
-    return ToolDispatcher(
+    return plan.dispatcher(
         Registry(plan.tools, plan.policy, plan.failure_budget),
         calls,
         Workers(system.ref("root/tools"), plan.workers, plan.chance),

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from callboard.actors.calls.approvals import Approver
+from callboard.actors.default_prompt import default_prompt
 from callboard.actors.kernel import ActorSystem, ChildSpec, LoopScheduler
 from callboard.actors.models.llm_manager import LlmManager, Route
 from callboard.actors.models.model_stream import AsyncioDriver
-from callboard.actors.prompt import default_prompt
 from callboard.actors.settings import Settings
 from callboard.actors.telemetry.metrics import Metrics
 from callboard.actors.telemetry.spans import spans_where_installed

@@ -167,7 +167,7 @@ class ToolDispatcher(Actor[DispatcherMessage]):
         max_queued_calls: int = MAX_QUEUED_CALLS,
     ) -> None:
         self._registry = registry
-        self._ledger = ledger
+        self.ledger = ledger
         self._workers = workers
         self._approver = approver
         self._observer = observer
@@ -182,12 +182,12 @@ class ToolDispatcher(Actor[DispatcherMessage]):
             kind = self._workers.kind(entry.tool.contract)
             if kind.at_start:
                 self._supervisor(pool_name(entry.tool.contract), kind)
-        for worker in self._ledger.workers:
+        for worker in self.ledger.workers:
             self.monitor(worker)
             worker.tell_control(Report())
-        for call in self._ledger.calls.values():
+        for call in self.ledger.calls.values():
             self._set_timer(call, call.due)
-        self._go_on(*self._ledger.pools.values())
+        self._go_on(*self.ledger.pools.values())
 
     # -- the way of one call: dispatch -> (queue) -> worker -> outcome
 
@@ -198,13 +198,13 @@ class ToolDispatcher(Actor[DispatcherMessage]):
     @handles(DispatchCall)
     def _dispatch(self, message: DispatchCall) -> None:
         run, reply_to = message.run, message.reply_to
-        is_open = self._ledger.calls.get(run.tag)
+        is_open = self.ledger.calls.get(run.tag)
         if is_open is not None and is_open.reply_to is reply_to:
             logger.warning("a call of %s came twice and is open already", run.name, extra=run.tag._asdict())
         elif is_open is not None:
             why = "a call of an earlier request with the same id is still being ended"
             self._refuse(message, ToolFailure(run.name, FailureCode.OVERLOADED, why))
-        elif (ended := self._ledger.ended.of(run.tag, reply_to)) is not None:
+        elif (ended := self.ledger.ended.of(run.tag, reply_to)) is not None:
             reply_to.tell_control(ended)
         elif (refusal := self._registry.refusal(run.name, self.now())) is not None:
             self._refuse(message, refusal)
@@ -219,9 +219,9 @@ class ToolDispatcher(Actor[DispatcherMessage]):
         run = message.run
         contract = self._registry.entries[run.name].tool.contract
         kind = self._workers.kind(contract)
-        pool = self._ledger.pool(pool_name(contract), kind.room, kind.max_workers, per_call=kind.per_call)
-        lane = self._ledger.lane(run.name, pool, contract.concurrency)
-        call = self._ledger.submit(run, lane, message.reply_to, message.user_text, message.asker)
+        pool = self.ledger.pool(pool_name(contract), kind.room, kind.max_workers, per_call=kind.per_call)
+        lane = self.ledger.lane(run.name, pool, contract.concurrency)
+        call = self.ledger.submit(run, lane, message.reply_to, message.user_text, message.asker)
         if run.deadline_at <= self.now():
             self._end_running(call, Ending.TIMED_OUT)
             return
@@ -232,7 +232,7 @@ class ToolDispatcher(Actor[DispatcherMessage]):
             self._end(call, ToolFailure(run.name, FailureCode.OVERLOADED, why))
 
     def _refuse(self, message: DispatchCall, failure: ToolFailure) -> None:
-        call = self._ledger.calls.get(message.run.tag)
+        call = self.ledger.calls.get(message.run.tag)
         if call is not None and call.reply_to is message.reply_to:
             self._end(call, failure)
         else:
@@ -242,14 +242,14 @@ class ToolDispatcher(Actor[DispatcherMessage]):
         """After whatever happened: look at the calls that have ended, then fill the room there is."""
         waiting = {pool.name: pool for pool in pools}
         while True:
-            while self._ledger.news:
-                call, event = self._ledger.news.popleft()
+            while self.ledger.news:
+                call, event = self.ledger.news.popleft()
                 waiting[call.lane.pool.name] = call.lane.pool
                 self._settle(call, event)
             if not waiting:
                 return
             _, pool = waiting.popitem()
-            while (following := self._ledger.next_call(pool)) is not None:
+            while (following := self.ledger.next_call(pool)) is not None:
                 try:
                     self._give(following, pool)
                 except Exception as error:  # noqa: BLE001 - our own fault costs this call, and nothing else
@@ -259,20 +259,20 @@ class ToolDispatcher(Actor[DispatcherMessage]):
         run, tool = call.run, self._registry.entries[call.run.name].tool
         worker = next(reversed(pool.free), None) or self._new_worker(pool, tool.contract)
         context = ToolContext(run.tag, run.effect_id, run.deadline_at, call.user_text, self._workspace)
-        if self._ledger.give(call, worker):
+        if self.ledger.give(call, worker):
             worker.tell_control(RunCall(run, tool, context, call.reply_to, call, call.asker))
 
     def _new_worker(self, pool: Pool[Ref[ToWorker]], contract: ToolContract) -> Ref[ToWorker]:
         kind = self._workers.kind(contract)
         supervisor, dispatcher = self._supervisor(pool.name, kind), self.ref
         spec = ChildSpec(
-            self._ledger.new_name(),
+            self.ledger.new_name(),
             lambda: kind.make(dispatcher, supervisor.name),
             restart=Restart.TEMPORARY,
             shutdown_seconds=kind.shutdown_seconds,
         )
         worker = start_child(supervisor, spec)
-        self._ledger.add_worker(pool, worker)
+        self.ledger.add_worker(pool, worker)
         self.monitor(worker)
         return worker
 
@@ -286,7 +286,7 @@ class ToolDispatcher(Actor[DispatcherMessage]):
 
     @handles(CancelTool)
     def _cancel(self, command: CancelTool) -> None:
-        call = self._ledger.calls.get(command.tag)
+        call = self.ledger.calls.get(command.tag)
         if call is not None:
             self._end_running(call, Ending.CANCELLED)
             self._go_on()
@@ -297,18 +297,18 @@ class ToolDispatcher(Actor[DispatcherMessage]):
 
     @handles(_Due)
     def _due(self, message: _Due) -> None:
-        call, now = self._ledger.calls.get(message.tag), self.now()
+        call, now = self.ledger.calls.get(message.tag), self.now()
         if call is None or now < call.due:
             return
         worker = call.worker
         if call.state is not CallState.ENDING:
             self._end_running(call, Ending.TIMED_OUT)
-        elif worker is not None and self._ledger.enter(call, Happening.KILLED):
+        elif worker is not None and self.ledger.enter(call, Happening.KILLED):
             self._set_timer(call, now + ABANDON_SECONDS)
             worker.tell_control(KillCall(message.tag))
         else:
             logger.warning("a worker of %s does not end a call", call.run.name, extra=message.tag._asdict())
-            self._ledger.set_room(worker, 0)
+            self.ledger.set_room(worker, 0)
             self._end(call, Ending.TIMED_OUT)
         self._go_on()
 
@@ -317,13 +317,13 @@ class ToolDispatcher(Actor[DispatcherMessage]):
         worker = call.worker
         if worker is None:
             self._end(call, why)
-        elif self._ledger.stop(call, why):
+        elif self.ledger.stop(call, why):
             self._set_timer(call, self.now() + TOOL_GRACE_SECONDS)
             worker.tell_control(StopCall(call.run.tag, why))
 
     def _end(self, call: ToolCall, outcome: Result | Ending) -> None:
         """The call ends here, not at its worker."""
-        event = self._ledger.end(call, outcome, "", self.now())
+        event = self.ledger.end(call, outcome, "", self.now())
         if event is not None:
             call.reply_to.tell_control(event)
 
@@ -338,21 +338,21 @@ class ToolDispatcher(Actor[DispatcherMessage]):
 
     @handles(WorkerState)
     def _worker_state(self, state: WorkerState) -> None:
-        pool = self._ledger.pool_of(state.worker)
+        pool = self.ledger.pool_of(state.worker)
         if pool is None:
             raise Rejected("that worker is gone")
-        self._ledger.set_room(state.worker, state.room)
+        self.ledger.set_room(state.worker, state.room)
         self._observe(self._registry.hold(state.worker, state.holds, self.now()))
         self._go_on(pool)
 
     @handles(Down)
     def _worker_down(self, down: Down) -> None:
-        pool, error = self._ledger.pool_of(down.ref), down.error
+        pool, error = self.ledger.pool_of(down.ref), down.error
         if pool is None:
             raise Rejected("that worker is gone")
         self._observe(self._registry.hold(down.ref, (), self.now()))
         printed = error.printed if isinstance(error, WorkerLost) else ""
-        for call, event in self._ledger.lost(down.ref, lambda call: _fate(call, down), printed, self.now()):
+        for call, event in self.ledger.lost(down.ref, lambda call: _fate(call, down), printed, self.now()):
             call.reply_to.tell_control(event)
         self._go_on(pool)
 
@@ -371,7 +371,7 @@ class ToolDispatcher(Actor[DispatcherMessage]):
             with contextlib.suppress(MailboxFull):  # telemetry that cannot keep up must not steer
                 self._observer.tell(change)
             if isinstance(change, ToolWithdrawn):
-                for call in self._ledger.waiting_for(change.name):
+                for call in self.ledger.waiting_for(change.name):
                     self._end(call, withdrawal(change.name))
 
     # -- approvals
@@ -415,10 +415,13 @@ def _our_fault(name: ToolName, error: BaseException) -> ToolFailure:
 
 
 def _fate(call: ToolCall, down: Down) -> Result:
-    """How a call that had begun ends when its worker is gone."""
+    """How a call ends when its worker is gone: one that had begun, or that too many workers could not begin."""
     name, error = call.run.name, down.error
     if isinstance(error, WorkerLost):
         return error.failure
+    if not call.begun:
+        why = f"{name} was not run: each worker that was to run it was lost before it could"
+        return ToolFailure(name, FailureCode.INTERNAL_ERROR, why)
     if down.reason is ExitReason.CRASHED:
         why = f"callboard's worker failed while {name} ran; whether it had its effect is not known"
         return ToolFailure(name, FailureCode.INTERNAL_ERROR, f"{why}: {text_of(error)}")

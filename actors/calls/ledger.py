@@ -369,7 +369,7 @@ class Ledger(Generic[Worker]):
     def lost(
         self, worker: Worker, fate: Callable[[Call[Worker]], Outcome], printed: str, now: float
     ) -> list[tuple[Call[Worker], ToolCallEnd]]:
-        """A worker is gone: the calls that end with it, by their `fate` where they had begun. The others wait again."""
+        """A worker is gone: the calls that end with it, by their `fate`. What had not begun mostly waits once more."""
         seat = self._seats.pop(worker, None)
         if seat is None:
             return []
@@ -377,10 +377,7 @@ class Ledger(Generic[Worker]):
         seat.pool.free.pop(worker, None)
         ended = []
         for call in tuple(seat.calls):
-            never = ToolFailure(
-                call.run.name, FailureCode.INTERNAL_ERROR, "its workers were lost before it could begin"
-            )
-            event = self.end(call, fate(call) if call.begun else never, printed, now, Happening.LOST)
+            event = self.end(call, fate(call), printed, now, Happening.LOST)
             if event is not None:
                 ended.append((call, event))
         return ended
@@ -399,12 +396,11 @@ class Ledger(Generic[Worker]):
 
     def enter(self, call: Call[Worker], happening: Happening) -> bool:
         """Change the state, as the table allows and no other way; False where it does not."""
-        for guard, state in TRANSITIONS[call.state].get(happening, ()):
-            if guard(call):
-                break
-        else:
-            return False
         before = call.state
+        rows = TRANSITIONS[before].get(happening, ())
+        state = next((row.state for row in rows if row.guard(call)), None)
+        if state is None:
+            return False
         if happening is Happening.GIVEN:
             heapq.heappop(call.lane.heads)
         call.state = state
@@ -419,6 +415,14 @@ class Ledger(Generic[Worker]):
             if state is CallState.QUEUED:
                 self._wait(call)
         return True
+
+    def left_open(self) -> list[str]:
+        """Places that are taken, and calls that have not ended: nothing at rest."""
+        taken = {f"worker {name} has {len(seat.calls)} calls": len(seat.calls) for name, seat in self._seats.items()}
+        taken |= {f"tool {name} runs {lane.running} calls": lane.running for name, lane in self._lanes.items()}
+        taken |= {f"tool {name} has {lane.waiting} calls waiting": lane.waiting for name, lane in self._lanes.items()}
+        taken |= {f"call {tag} is {call.state.value}": 1 for tag, call in self.calls.items()}
+        return [what for what, count in taken.items() if count]
 
     def waiting_for(self, tool: ToolName) -> list[Call[Worker]]:
         """The calls in the queue of a tool, the oldest first."""

@@ -12,11 +12,11 @@ import time
 from collections.abc import Iterable, Iterator
 
 from callboard.actors.index.parsing import parse_file
-from callboard.actors.index.records import FileStat, Outcome, Skipped
+from callboard.actors.index.records import FileOutcome, FileStat, Skipped
 from callboard.actors.processes.spawning import Caller, Helper
 from callboard.protocol.errors import UsageError
 
-Job = tuple[FileStat, bytes]
+ParseJob = tuple[FileStat, bytes]
 """A file and the digest it had; empty if it is new."""
 
 #: One message to a worker: large enough that pipes do not matter, small enough to share out evenly.
@@ -31,7 +31,7 @@ def main() -> None:
     Caller().serve(lambda jobs: pickle.dumps(_parsed(pickle.loads(jobs))))  # both ends are our own code
 
 
-def _parsed(jobs: list[Job]) -> list[Outcome] | UsageError:
+def _parsed(jobs: list[ParseJob]) -> list[FileOutcome] | UsageError:
     try:
         return [parse_file(file, known) for file, known in jobs]
     except UsageError as error:
@@ -44,9 +44,9 @@ class _Worker:
     def __init__(self) -> None:
         self._helper = Helper(main)
 
-    def parse(self, jobs: list[Job]) -> list[Outcome]:
+    def parse(self, jobs: list[ParseJob]) -> list[FileOutcome]:
         try:
-            answer: list[Outcome] | UsageError = pickle.loads(self._helper.ask(pickle.dumps(jobs), ANSWER_SECONDS))
+            answer: list[FileOutcome] | UsageError = pickle.loads(self._helper.ask(pickle.dumps(jobs), ANSWER_SECONDS))
         except (EOFError, TimeoutError):
             self.close()
             self._helper = Helper(main)
@@ -62,10 +62,10 @@ class _Worker:
         self._helper.close()
 
 
-def parse_parallel(jobs: Iterable[Job], worker_count: int) -> Iterator[tuple[FileStat, Outcome]]:
+def parse_parallel(jobs: Iterable[ParseJob], worker_count: int) -> Iterator[tuple[FileStat, FileOutcome]]:
     """Outcomes in the order they become ready. Closing the generator ends the workers."""
-    waiting: queue.SimpleQueue[list[Job] | None] = queue.SimpleQueue()
-    done: queue.Queue[list[tuple[FileStat, Outcome]] | BaseException | None] = queue.Queue(maxsize=8)
+    waiting: queue.SimpleQueue[list[ParseJob] | None] = queue.SimpleQueue()
+    done: queue.Queue[list[tuple[FileStat, FileOutcome]] | BaseException | None] = queue.Queue(maxsize=8)
     stop = threading.Event()
     batches = list(_batches(jobs))
     for batch in (*batches, *[None] * worker_count):
@@ -97,8 +97,8 @@ def parse_parallel(jobs: Iterable[Job], worker_count: int) -> Iterator[tuple[Fil
 
 
 def _drive(
-    waiting: queue.SimpleQueue[list[Job] | None],
-    done: queue.Queue[list[tuple[FileStat, Outcome]] | BaseException | None],
+    waiting: queue.SimpleQueue[list[ParseJob] | None],
+    done: queue.Queue[list[tuple[FileStat, FileOutcome]] | BaseException | None],
     stop: threading.Event,
 ) -> None:
     worker = _Worker()
@@ -113,8 +113,8 @@ def _drive(
         worker.close()
 
 
-def _batches(jobs: Iterable[Job]) -> Iterator[list[Job]]:
-    batch: list[Job] = []
+def _batches(jobs: Iterable[ParseJob]) -> Iterator[list[ParseJob]]:
+    batch: list[ParseJob] = []
     size = 0
     for job in jobs:
         batch.append(job)

@@ -324,7 +324,7 @@ class TaskWorker(Actor[ToWorker | _Finished | _LoopGone | _Look]):
         self._seen_progress: tuple[int, int] | None = None
 
     def on_start(self) -> None:
-        self._reports = CallReports(self.ref, self._dispatcher, self._room, self.now)
+        self._reports = CallReports(self.ref, self._dispatcher, self._room, self.system.now)
 
     @handles(RunCall)
     def _run(self, call: RunCall) -> None:

@@ -53,7 +53,7 @@ class ThreadWorker(Actor[ToWorker | _Returned]):
         self._is_abandoned = False
 
     def on_start(self) -> None:
-        self._reports = CallReports(self.ref, self._dispatcher, 1, self.now)
+        self._reports = CallReports(self.ref, self._dispatcher, 1, self.system.now)
 
     @handles(RunCall)
     def _run(self, call: RunCall) -> None:
