@@ -67,6 +67,11 @@ MAX_QUEUED_CALLS = 10_000
 ABANDON_SECONDS = 1.5
 
 
+ToolCall = Call[Ref[ToWorker]]
+Calls = Ledger[Ref[ToWorker]]
+"""A ledger whose workers are actors."""
+
+
 @dataclass(frozen=True, slots=True)
 class OfferTools:
     """Asks which tools a request may use; answered with ToolsOffered."""
@@ -122,7 +127,7 @@ class StopsTold:
 class _Due:
     """The time of a call has come: its deadline, or the end of its grace period."""
 
-    tag: Tag
+    call: ToolCall
 
 
 DispatcherMessage = (
@@ -137,9 +142,6 @@ DispatcherMessage = (
     | Down
     | _Due
 )
-ToolCall = Call[Ref[ToWorker]]
-Calls = Ledger[Ref[ToWorker]]
-"""A ledger whose workers are actors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,17 +299,17 @@ class ToolDispatcher(Actor[DispatcherMessage]):
 
     @handles(_Due)
     def _due(self, message: _Due) -> None:
-        call, now = self.ledger.calls.get(message.tag), self.now()
-        if call is None or now < call.due:
+        call, now = message.call, self.now()
+        if call.state is CallState.ENDED or now < call.due:
             return
         worker = call.worker
         if call.state is not CallState.ENDING:
             self._end_running(call, Ending.TIMED_OUT)
         elif worker is not None and self.ledger.enter(call, Happening.KILLED):
             self._set_timer(call, now + ABANDON_SECONDS)
-            worker.tell_control(KillCall(message.tag))
+            worker.tell_control(KillCall(call.run.tag))
         else:
-            logger.warning("a worker of %s does not end a call", call.run.name, extra=message.tag._asdict())
+            logger.warning("a worker of %s does not end a call", call.run.name, extra=call.run.tag._asdict())
             self.ledger.set_room(worker, 0)
             self._end(call, Ending.TIMED_OUT)
         self._go_on()
@@ -332,7 +334,7 @@ class ToolDispatcher(Actor[DispatcherMessage]):
         if timer := self._timers.get(call.run.tag):
             timer.cancel()
         call.due = due
-        self._timers[call.run.tag] = self.tell_at(due, _Due(call.run.tag))
+        self._timers[call.run.tag] = self.tell_at(due, _Due(call))
 
     # -- workers
 

@@ -113,8 +113,6 @@ class WorkerState:
     """Calls that it takes at the same time from now on, those that it runs included."""
     holds: tuple[ToolName, ...] = ()
     """The tool of each thread that a call still holds which has ended."""
-    ended: Tag | None = None
-    """The call that has ended, or was given back: there is room for another."""
 
 
 class WorkerLost(Exception):
@@ -157,18 +155,18 @@ class CallReports:
         event = call.record.end(result, printed, self._now(), self.room)
         if event is not None:
             call.reply_to.tell_control(event)
-        self.state(call.run.tag)
+        self.state()
 
     def give_back(self, call: RunCall, why: str) -> None:
         """The tool's code has not run here and will not: the call goes to another worker."""
         event = call.record.give_back(why, self._now(), self.room)
         if event is not None:
             call.reply_to.tell_control(event)
-        self.state(call.run.tag)
+        self.state()
 
-    def state(self, ended: Tag | None = None) -> None:
+    def state(self) -> None:
         """Tell the dispatcher the present `room` and `holds`."""
-        self._dispatcher.tell_control(WorkerState(self._worker, self.room, self.holds, ended))
+        self._dispatcher.tell_control(WorkerState(self._worker, self.room, self.holds))
 
 
 #: What starting a thread, a loop or a process raises on a host that has no room for one more.
