@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from callboard.actors.processes.control import above_standard, pair, pipe
+from callboard.actors.processes.control import Kind, above_standard, pair, pipe
+from callboard.actors.processes.spawning import interpreter
 from callboard.actors.tools import tool
-from callboard.actors.workers.process import ProcessOptions
 from callboard.actors.workers.stage import StagedCall, ToolStage
 from callboard.protocol.events import ToolCallCompleted, ToolCallFailed
 from callboard.protocol.tools import FailureCode
@@ -67,18 +67,23 @@ def fill_descriptors() -> list[int]:
         return held
 
 
-def test_without_a_process_left_a_call_is_overloaded_and_later_ones_run() -> None:
-    if os.geteuid() == 0:
-        pytest.skip("no limit of processes holds for root")
-    limits = resource.getrlimit(resource.RLIMIT_NPROC)
-    with ToolStage(ProcessOptions(warm=0)) as stage:
-        assert isinstance(started(stage).wait(), ToolCallCompleted)
-        resource.setrlimit(resource.RLIMIT_NPROC, (1, limits[1]))
-        try:
-            event = started(stage).wait()
-        finally:
-            resource.setrlimit(resource.RLIMIT_NPROC, limits)
-    assert isinstance(event, ToolCallCompleted | ToolCallFailed)
+def test_a_fork_server_that_cannot_fork_says_so_and_goes_on() -> None:
+    code = (
+        "import errno, os, socket\n"
+        "from callboard.actors.processes.control import Kind, Message, hear, pair, send\n"
+        "from callboard.actors.processes.fork_server import CONTROL, ForkServer, Limits, take_place\n"
+        "ours, theirs = pair()\n"
+        "registry, _kept = pair()\n"
+        "take_place(theirs.detach(), CONTROL)\n"
+        "def fork():\n    raise OSError(errno.EAGAIN, 'no process left')\n"
+        "os.fork = fork\n"
+        "for number in (5, 6):\n    send(ours, Message(Kind.FORK, number), (0, 1))\n"
+        "ours.shutdown(socket.SHUT_WR)\n"
+        "ForkServer(registry.detach(), Limits(1 << 30, signals=False)).run()\n"
+        "for _ in range(3):\n    print(*hear(ours)[:3])\n"
+    )
+    said = subprocess.check_output(interpreter(code), text=True, timeout=50).splitlines()
+    assert said == [f"{int(Kind.READY)} 0 0", *(f"{int(Kind.NOT_FORKED)} {n} {errno.EAGAIN}" for n in (5, 6))]
 
 
 def run_as_host(what: str, *arguments: str) -> None:
