@@ -21,6 +21,7 @@ from contextvars import Context, ContextVar
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
+from callboard.actors.calls.ledger import Ending
 from callboard.actors.kernel import Actor, Ref, Timer, handles
 from callboard.actors.kernel.scheduler import new_event_loop
 from callboard.actors.tools.context import context_of
@@ -28,7 +29,6 @@ from callboard.actors.tools.invoke import Result
 from callboard.actors.workers.messages import (
     NO_RESOURCES,
     CallReports,
-    Ending,
     KillCall,
     Report,
     RunCall,

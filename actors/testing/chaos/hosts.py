@@ -546,7 +546,7 @@ async def dropped() -> list[str]:
 async def _gone(mark: str) -> list[int]:
     until = time.monotonic() + GONE_SECONDS
     while (left := marked_processes(mark)) and time.monotonic() < until:
-        await asyncio.sleep(0.02)  # noqa: ASYNC110 - processes of others set no event
+        await asyncio.sleep(0.02)
     return left
 
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from itertools import repeat
 from typing import Any, Final
 
-from callboard.actors.testing.wire_double.script import Call, Fault, FaultKind, RawAnswer, Tokens, Turn
 from callboard.actors.testing.ways.case import Case, Group, Level, known
 from callboard.actors.testing.ways.die import FatalTextError, OwnBase, UnprintableError
 from callboard.actors.testing.ways.healthy import HEALTHY
+from callboard.actors.testing.wire_double.script import Call, Fault, FaultKind, RawAnswer, Tokens, Turn
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.ids import CallId, ToolName
 from callboard.protocol.model import (

@@ -28,9 +28,9 @@ from pathlib import Path
 
 import pytest
 
+from callboard.actors.testing.tool_stage import ToolStage
 from callboard.actors.tools import tool
 from callboard.actors.workers.process import ProcessOptions
-from callboard.actors.workers.stage import ToolStage
 from callboard.protocol.events import ToolCallCompleted
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="process isolation is made of Linux's system calls")

@@ -15,8 +15,8 @@ import pytest
 
 from callboard.actors.processes.control import Kind, above_standard, pair, pipe
 from callboard.actors.processes.spawning import interpreter
+from callboard.actors.testing.tool_stage import StagedCall, ToolStage
 from callboard.actors.tools import tool
-from callboard.actors.workers.stage import StagedCall, ToolStage
 from callboard.protocol.events import ToolCallCompleted, ToolCallFailed
 from callboard.protocol.tools import FailureCode
 
@@ -72,6 +72,7 @@ def test_a_fork_server_that_cannot_fork_says_so_and_goes_on() -> None:
         "import errno, os, socket\n"
         "from callboard.actors.processes.control import Kind, Message, hear, pair, send\n"
         "from callboard.actors.processes.fork_server import CONTROL, ForkServer, Limits, take_place\n"
+        "os.open(os.devnull, os.O_RDONLY)  # as 3, the place of the control socket\n"
         "ours, theirs = pair()\n"
         "registry, _kept = pair()\n"
         "take_place(theirs.detach(), CONTROL)\n"

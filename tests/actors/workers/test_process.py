@@ -27,9 +27,9 @@ from support.patience import timed_out_while_hanging
 
 from callboard.actors.processes.control import UNKNOWN_STATUS, how_it_ended
 from callboard.actors.processes.source import After, Release
+from callboard.actors.testing.tool_stage import StagedCall, ToolStage
 from callboard.actors.tools import Tool, ToolContext, tool
 from callboard.actors.workers.process import ProcessOptions
-from callboard.actors.workers.stage import StagedCall, ToolStage
 from callboard.protocol.errors import ToolError
 from callboard.protocol.events import (
     ToolCallCancelled,
