@@ -8,6 +8,7 @@ callboard reads a clock.
 import asyncio
 import contextlib
 import logging
+import os
 import queue
 import threading
 import time
@@ -261,6 +262,15 @@ class LoopTimer:
             self._scheduler.call_soon(handle.cancel)
 
 
+def _open_standard_descriptors() -> None:
+    """Where a host has closed 0, 1 or 2, let them lead nowhere: uvloop aborts when it closes one."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+
+
 class LoopScheduler:
     """One asyncio loop on its own thread; uvloop where it is installed.
 
@@ -273,6 +283,7 @@ class LoopScheduler:
 
     def __init__(self, name: str = "callboard", *, watchdog: Watchdog | None = None) -> None:
         self._name = name
+        _open_standard_descriptors()
         loop = _LoopWithoutContext()
         self.loop: asyncio.AbstractEventLoop = loop
         self._wake = super(_LoopWithoutContext, loop).call_soon_threadsafe  # without a detour, on the hot path
