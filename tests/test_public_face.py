@@ -17,11 +17,11 @@ FACES = {
         CodeIndex EdgeRow FileMetadata Hit Progress RefreshSummary assemble
     """,
     "callboard.actors.kernel": """
-        Actor ActorCrashed ActorDeadError ActorInfo ActorSystem AskOnLoopError AskTimeout Backoff ChildSpec
+        Actor ActorCrashed ActorDeadError ActorInfo ActorSystem AskOnLoopError AskTimeout Asks Backoff ChildSpec
         DeadLetter DeadLetterReason DeadLetters DeadlockError Down ExitReason Held IntensityExceeded
         KernelError LoopScheduler MailboxFull Monitor NameTaken NoSuchActor NotSpawned Overflow Ref Rejected
-        Restart Scheduler SimulatedScheduler Statistics Strategy Supervisor Timer Watchdog children_of
-        start_child stop_child
+        Restart Scheduler SimulatedScheduler StartFailed Statistics Strategy Supervisor Timer Watchdog children_of
+        handles start_child stop_child
     """,
     "callboard.actors.tools": """
         Tool ToolContext tool workspace_tools

@@ -24,7 +24,9 @@ from .errors import (
     NoSuchActor,
     NotSpawned,
     Rejected,
+    StartFailed,
 )
+from .handlers import Asks, handles
 from .introspection import ActorInfo, Statistics
 from .mailbox import Overflow
 from .monitors import Down, ExitReason, Monitor
@@ -44,6 +46,7 @@ __all__ = [
     "ActorSystem",
     "AskOnLoopError",
     "AskTimeout",
+    "Asks",
     "Backoff",
     "ChildSpec",
     "DeadLetter",
@@ -67,12 +70,14 @@ __all__ = [
     "Restart",
     "Scheduler",
     "SimulatedScheduler",
+    "StartFailed",
     "Statistics",
     "Strategy",
     "Supervisor",
     "Timer",
     "Watchdog",
     "children_of",
+    "handles",
     "start_child",
     "stop_child",
 ]

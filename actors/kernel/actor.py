@@ -3,11 +3,14 @@
 Long work is started elsewhere (a task, a process, a `runs_on="thread"` actor) and tells its result back.
 """
 
-from typing import TYPE_CHECKING, Any, NoReturn
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Generic, Never, NoReturn
 
 import pykka
 
-from .errors import NotSpawned
+from .errors import NotSpawned, Rejected
+from .handlers import Handler, M, check, collect, form_of, is_abstract, members
 from .monitors import Monitor
 from .reply import Reply
 from .scheduler import Timer
@@ -18,6 +21,11 @@ if TYPE_CHECKING:
     from .system import ActorSystem
 
 __all__ = ["Actor"]
+
+logger = logging.getLogger("callboard.kernel")
+
+#: Message classes a class remembers besides those it names: subclasses of these, or all where on_receive is overridden.
+REMEMBERED = 1_000
 
 
 class SelfTimer:
@@ -47,8 +55,18 @@ class SelfTimer:
         self._timer.cancel()
 
 
-class Actor(pykka.Actor):
-    """A Pykka actor that lives in an ActorSystem.
+class Actor(pykka.Actor, Generic[M]):
+    """A Pykka actor that lives in an ActorSystem. `Actor[Say | Stop]` takes these messages, each by its method:
+
+        class Echo(Actor[Say | Stop]):
+            @handles(Say)
+            def _say(self, message: Say) -> str: ...
+            @handles(Stop)
+            def _stop(self, message: Stop) -> None: ...
+
+    What it returns answers an ask. A member without a handler, or a handler of no member, is a TypeError when the class
+    is made (but not for an abstract or generic class). Any other message is `Rejected`: a dead letter.
+    Without brackets nothing is checked, and `on_receive` may be overridden to take everything.
 
     `__init__` is free for the subclass and need not call ours; `self.ref` and `self.system` exist from `on_start` on.
     Any exception that escapes a handler, an ask's too, ends this incarnation and nothing else.
@@ -58,6 +76,31 @@ class Actor(pykka.Actor):
     _kernel_cell: "Cell | None" = None
     _kernel_timers: "set[SelfTimer]" = set()  # noqa: RUF012 - replaced by an own set at the first timer
     _kernel_monitors: "set[Monitor]" = set()  # noqa: RUF012 - likewise
+    _kernel_at_end: tuple[Callable[[], object], ...] = ()
+    _kernel_form: Any = None
+    """What stands in the brackets of the class."""
+    _kernel_messages: tuple[type, ...] = ()
+    _kernel_handlers: dict[type, Handler] = {}  # noqa: RUF012 - set by __init_subclass__
+    """By class of message, as the methods are marked; filled further with the subclasses that come."""
+    _kernel_dispatch: dict[type, Handler] = {}  # noqa: RUF012 - likewise
+    """What the cell calls: the same, or `on_receive` for everything where a class overrides it."""
+
+    def __init_subclass__(cls, **kwargs: object) -> None:
+        super().__init_subclass__(**kwargs)
+        names = collect(cls)
+        cls._kernel_form = form_of(cls, Actor)
+        union = members(cls._kernel_form)
+        overrides = cls.on_receive is not Actor.on_receive
+        if union is not None and not (overrides or is_abstract(cls)):
+            check(cls, union, names)
+        cls._kernel_messages = tuple(names) if union is None else union
+        cls._kernel_handlers = {kind: getattr(cls, name) for kind, name in names.items()}
+        cls._kernel_dispatch = {} if overrides else cls._kernel_handlers
+
+    @classmethod
+    def messages(cls) -> tuple[type, ...]:
+        """The classes of the messages it takes, in the order of the union."""
+        return cls._kernel_messages
 
     def __init__(self) -> None:
         """Nothing: pykka.Actor would make a UUID, an inbox, a threading.Event and a ref, 20 kB with its thread."""
@@ -68,8 +111,12 @@ class Actor(pykka.Actor):
         """Runs before the first message. An exception counts as a crash."""
 
     def on_receive(self, message: Any) -> Any:
-        """Handle one message; what it returns answers an ask."""
-        return super().on_receive(message)
+        """Handle one message, by the method that @handles it; what it returns answers an ask. Raises Rejected."""
+        cls = type(self)
+        handler = cls._kernel_handlers.get(type(message)) or cls._kernel_inherited(type(message))
+        if handler is None:
+            raise Rejected(f"{self.name} ({cls.__name__}) does not take a {type(message).__name__}")
+        return handler(self, message)
 
     def on_stopping(self) -> bool:
         """Asked to stop: True to stop now. False to go on until `self.stopped()` is called or the deadline kills it."""
@@ -81,7 +128,7 @@ class Actor(pykka.Actor):
     # -- what subclasses use ----------------------------------------------------------------------------------
 
     @property
-    def ref(self) -> "Ref":
+    def ref(self) -> "Ref[M]":
         """This actor's address; stays valid when a supervisor restarts it."""
         return self._kernel_here().ref
 
@@ -99,7 +146,7 @@ class Actor(pykka.Actor):
         """The scheduler's time in seconds."""
         return self._kernel_here().system.scheduler.now()
 
-    def tell_at(self, when_seconds: float, message: Any) -> Timer:
+    def tell_at(self, when_seconds: float, message: M) -> Timer:
         """Send oneself a message, on the control lane, when `now()` has reached `when_seconds`."""
         timer = SelfTimer(self, when_seconds, message)
         if not self._kernel_timers:
@@ -107,15 +154,40 @@ class Actor(pykka.Actor):
         self._kernel_timers.add(timer)
         return timer
 
-    def tell_after(self, seconds: float, message: Any) -> Timer:
+    def tell_after(self, seconds: float, message: M) -> Timer:
         """Send oneself a message, on the control lane, in `seconds`."""
         return self.tell_at(self.now() + seconds, message)
 
-    def monitor(self, ref: "Ref") -> Monitor:
+    def monitor(self, ref: "Ref[Never]") -> Monitor:
         """Get one `Down(ref, reason)` when that actor's present incarnation ends, at once if it is dead already."""
         if not self._kernel_monitors:
             self._kernel_monitors = set()
-        return ref._cell.watch(self.ref.tell_control, self._kernel_monitors)
+        myself: Ref = self.ref
+        return ref._cell.watch(myself.tell_control, self._kernel_monitors)
+
+    def children(self, ref: "Ref[Never]") -> "tuple[Ref, ...]":
+        """The present children of a supervisor, in order of their start; also those that wait for a restart.
+
+        A snapshot, without waiting.
+        """
+        cell = ref._cell
+        with cell.system.lock:
+            return tuple(child.ref for child in (cell.children or {}).values())
+
+    def at_end(self, callback: Callable[[], object]) -> None:
+        """Call once, however this incarnation ends: stop, crash or kill. The last one set is called first.
+
+        At once when it has ended already, as a killed handler on a thread may find. An exception is logged.
+        """
+        cell = self._kernel_cell
+        if cell is not None:
+            with cell.system.lock:
+                if self._kernel_cell is not None:
+                    self._kernel_at_end = (*self._kernel_at_end, callback)
+                    return
+        elif "_actor_ref" not in self.__dict__:
+            self._kernel_here()
+        _contained(callback)
 
     def stop(self) -> None:
         """Stop after this message; what still waits becomes dead letters."""
@@ -159,9 +231,38 @@ class Actor(pykka.Actor):
         self._actor_ref = cell.ref
         self.actor_urn = cell.name
 
-    def _kernel_leave(self) -> None:
+    @classmethod
+    def _kernel_inherited(cls, kind: type) -> Handler | None:
+        """The handler of the nearest base of that message class, remembered for the next one."""
+        handler = next((cls._kernel_handlers[base] for base in kind.__mro__ if base in cls._kernel_handlers), None)
+        if handler is not None and len(cls._kernel_handlers) < REMEMBERED:
+            cls._kernel_handlers[kind] = handler
+        return handler
+
+    @classmethod
+    def _kernel_resolve(cls, kind: type) -> Handler:
+        """What handles a message class that `_kernel_dispatch` does not know (yet)."""
+        if cls.on_receive is not Actor.on_receive and len(cls._kernel_dispatch) < REMEMBERED:
+            cls._kernel_dispatch[kind] = cls.on_receive
+        return cls.on_receive
+
+    def _kernel_leave(self, cell: "Cell") -> None:
+        while True:
+            with cell.system.lock:
+                if not self._kernel_at_end:
+                    self._kernel_cell = None
+                    break
+                *left, callback = self._kernel_at_end
+                self._kernel_at_end = tuple(left)
+            _contained(callback)
         for timer in tuple(self._kernel_timers):
             timer.cancel()
         for monitor in tuple(self._kernel_monitors):
             monitor.cancel()
-        self._kernel_cell = None
+
+
+def _contained(callback: Callable[[], object]) -> None:
+    try:
+        callback()
+    except BaseException:
+        logger.exception("an exception escaped %r at the end of an actor", callback)

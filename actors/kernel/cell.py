@@ -10,7 +10,7 @@ All of an incarnation's life happens on its executor. Only a kill comes from els
 import logging
 from collections.abc import Callable
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, Never, NoReturn
 
 from pykka.messages import ProxyCall, ProxyGetAttr, ProxySetAttr
 
@@ -54,8 +54,6 @@ class Signal(Enum):
 
 
 _PROXY: Final = (ProxyCall, ProxyGetAttr, ProxySetAttr)
-#: Items that are not simply handed to on_receive.
-_SPECIAL: Final = frozenset({Ask, Signal, *_PROXY})
 
 
 class Cell:
@@ -80,6 +78,7 @@ class Cell:
         "ref",
         "restarts",
         "since_seconds",
+        "start_failure",
         "state",
         "system",
     )
@@ -87,7 +86,7 @@ class Cell:
     def __init__(
         self,
         system: "ActorSystem",
-        factory: Callable[[], Actor],
+        factory: Callable[[], Actor[Never]],
         name: str,
         mailbox: Mailbox,
         executor: Executor,
@@ -99,7 +98,7 @@ class Cell:
         self.mailbox = mailbox
         self.executor = executor
         self.parent = parent
-        self.ref = Ref(self)
+        self.ref: Ref = Ref(self)
         self.actor: Actor | None = None
         self.state = State.WAITING
         #: Whether its supervisor waits for its start; children that come and go spare themselves that message.
@@ -109,6 +108,8 @@ class Cell:
         self.since_seconds = 0.0
         self.handled = 0
         self.restarts = -1
+        #: The first start that failed, of this actor or of a permanent one below it: its name and why.
+        self.start_failure: tuple[str, BaseException] | None = None
         self._factory = factory
         self._restart = restart
         self._keep = False
@@ -124,15 +125,16 @@ class Cell:
         if actor is None:
             return
         system, epoch = self.system, self._epoch
-        take, receive = self.mailbox.take, actor.on_receive
+        take, handler_of = self.mailbox.take, actor._kernel_dispatch.get
         left = system.turn_messages
         started = self.since_seconds = system.scheduler.turn_began
         item = take()
         while item is not NOTHING:
             self.current = item
             try:
-                if type(item) not in _SPECIAL:
-                    receive(item)
+                handler = handler_of(type(item))
+                if handler is not None:
+                    handler(actor, item)
                 elif type(item) is not Signal:
                     answer(actor, item)
                 elif self._obey(item, actor, epoch):
@@ -171,13 +173,28 @@ class Cell:
             actor.on_start()
         except BaseException as error:
             logger.warning("%s could not start: %r", self.name, error, exc_info=error)
+            self._note_failed_start(error)
             self._end(epoch, ExitReason.CRASHED, error)
             return None
         if not self._advance(epoch, actor, State.RUNNING):
             return None
+        self.system.look_at_starts()
         if self.announces and self.parent is not None:
             self.parent.ref.tell_control(ChildStarted(self))
         return actor
+
+    def _note_failed_start(self, error: BaseException) -> None:
+        cell: Cell | None = self
+        while cell is not None and cell.start_failure is None and self.restarts == 0:
+            cell.start_failure = (self.name, error)
+            cell = cell.parent if cell._restart is Restart.PERMANENT else None
+
+    def not_started(self) -> "Cell | None":
+        """The first of this actor and the permanent ones below it that does not run; None when all do."""
+        if self.state is not State.RUNNING:
+            return self
+        below = (child for child in (self.children or {}).values() if child._restart is Restart.PERMANENT)
+        return next((left for child in below if (left := child.not_started()) is not None), None)
 
     def _advance(self, epoch: int, actor: Actor, state: State) -> bool:
         with self.system.lock:
@@ -228,10 +245,11 @@ class Cell:
             self.state = State.WAITING
         self.mailbox.hold(drop=Signal)
         if actor is not None:
-            actor._kernel_leave()
+            actor._kernel_leave(self)
         self._end_children()
         if not kept:
             self.close()
+        self.system.look_at_starts()
         down = Down(self.ref, reason, error)
         for monitor in monitors or ():
             monitor.fire(down)
@@ -261,6 +279,7 @@ class Cell:
         for child in tuple((self.children or {}).values()):
             child.close()
         self.system.forget(self)
+        self.system.look_at_starts()
         for monitor in monitors or ():
             monitor.fire(Down(self.ref, ExitReason.NOT_ALIVE))
         for reply in replies or ():
@@ -349,6 +368,11 @@ class Cell:
 
     # -- introspection ----------------------------------------------------------------------------------------
 
+    @property
+    def is_dead(self) -> bool:
+        """Whether it has ended and will not be started again."""
+        return self.state is State.DEAD
+
     def busy_with(self) -> tuple[str, str, float] | None:
         """Name, message type and since when, while a handler runs."""
         item = self.current
@@ -367,9 +391,13 @@ def _unmakeable() -> NoReturn:
 
 
 def answer(actor: Actor, item: Any) -> None:
-    """Handle an ask or one of Pykka's proxy messages."""
+    """Handle an ask, one of Pykka's proxy messages, or a message of a class that comes for the first time."""
     message = item.message if type(item) is Ask else item
-    value = actor._handle_receive(message) if isinstance(message, _PROXY) else actor.on_receive(message)
+    if isinstance(message, _PROXY):
+        value = actor._handle_receive(message)
+    else:
+        kind = type(message)
+        value = (actor._kernel_dispatch.get(kind) or actor._kernel_resolve(kind))(actor, message)
     if type(item) is Ask:
         item.reply.answer(value)
 

@@ -3,9 +3,10 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from typing import Final, Generic
 
 from .actor import Actor
+from .handlers import M
 from .mailbox import CAPACITY, Overflow
 from .restart import DEFAULT_BUDGET, Backoff, Budget, Restart
 from .system import RunsOn
@@ -28,12 +29,12 @@ class Strategy(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class ChildSpec:
+class ChildSpec(Generic[M]):
     """How to start a child, and what its end means."""
 
     id: str
     """Unique among its siblings; the actor's name is `supervisor/id`."""
-    start: Callable[[], Actor]
+    start: Callable[[], Actor[M]]
     """Makes a new actor for each incarnation. Runs where the actor runs."""
     restart: Restart = Restart.PERMANENT
     shutdown_seconds: float = SHUTDOWN_SECONDS

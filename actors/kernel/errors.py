@@ -11,7 +11,8 @@ KernelError
 ├── NameTaken           another live actor has this name
 ├── NoSuchActor         no live actor has this name
 ├── NotSpawned          an actor was started or built by other means than ActorSystem.spawn or a child spec
-└── Rejected            raised by a handler that declines its message; the actor goes on
+├── Rejected            raised by a handler that declines its message; the actor goes on
+└── StartFailed         an actor of a tree could not start, or not in time
 """
 
 import pykka
@@ -29,6 +30,7 @@ __all__ = [
     "NoSuchActor",
     "NotSpawned",
     "Rejected",
+    "StartFailed",
 ]
 
 
@@ -79,3 +81,13 @@ class NoSuchActor(KernelError):
 
 class NotSpawned(KernelError):
     """An actor lives in an ActorSystem only: give a factory to `ActorSystem.spawn` or to a `ChildSpec`."""
+
+
+class StartFailed(KernelError):
+    """An actor that others rely on could not start: `name` says which, `cause` why (AskTimeout: not in time)."""
+
+    def __init__(self, name: str, cause: BaseException) -> None:
+        super().__init__(f"{name} could not start: {cause}")
+        self.name = name
+        self.cause = cause
+        self.__cause__ = cause

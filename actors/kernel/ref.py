@@ -1,12 +1,13 @@
 """The address of an actor. It stays valid when a supervisor restarts the actor, and may be used from any thread."""
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NoReturn, overload
 
 import pykka
 from pykka.messages import ProxyGetAttr
 
 from .errors import MailboxFull
+from .handlers import Answer, Asks, M
 from .mailbox import Overflow, Put
 from .reply import Ask, AsyncReply, Reply
 
@@ -22,15 +23,15 @@ ASK_TIMEOUT_SECONDS: Final = 30.0
 QUEUED, WAKE, FULL = Put.QUEUED, Put.WAKE, Put.FULL
 
 
-class Ref(pykka.ActorRef[Any]):
-    """Tell, ask and stop an actor. Also a Pykka ref: `proxy()` works."""
+class Ref(pykka.ActorRef[Any], Generic[M]):
+    """Tell, ask and stop an actor that takes the messages M. Also a Pykka ref: `proxy()` works."""
 
     __slots__ = ("_cell",)
 
     def __init__(self, cell: "Cell") -> None:
         self._cell = cell
 
-    def tell(self, message: Any) -> None:
+    def tell(self, message: M) -> None:
         """Send and go on. To a dead actor it becomes a dead letter.
 
         Raises MailboxFull when the mailbox is full; where its rule is Overflow.BLOCK only after the producer has
@@ -43,7 +44,7 @@ class Ref(pykka.ActorRef[Any]):
         elif outcome is not QUEUED:
             self._put_again(message, outcome)
 
-    def tell_control(self, message: Any) -> None:
+    def tell_control(self, message: M) -> None:
         """Send on the control lane: never refused because of user traffic, and served before it."""
         cell = self._cell
         outcome = cell.mailbox.put_control(message)
@@ -52,15 +53,37 @@ class Ref(pykka.ActorRef[Any]):
         elif outcome is not QUEUED:
             cell.lost(message)
 
+    @overload
+    def ask(
+        self, message: M, timeout_seconds: float = ..., *, block: Literal[False], timeout: float | None = ...
+    ) -> Reply: ...
+    @overload
     def ask(
         self,
-        message: Any,
+        message: Asks[Answer],
+        timeout_seconds: float = ...,
+        *,
+        block: Literal[True] = ...,
+        timeout: float | None = ...,
+    ) -> Answer: ...
+    @overload
+    def ask(
+        self, message: M, timeout_seconds: float = ..., *, block: Literal[True] = ..., timeout: float | None = ...
+    ) -> object: ...
+    @overload
+    def ask(
+        self, message: M, timeout_seconds: float = ..., *, block: bool = ..., timeout: float | None = ...
+    ) -> object: ...
+
+    def ask(
+        self,
+        message: object,
         timeout_seconds: float = ASK_TIMEOUT_SECONDS,
         *,
         block: bool = True,
         timeout: float | None = None,
-    ) -> Any:
-        """Send and wait for what the handler returns; raises what it raised.
+    ) -> object:
+        """Send and wait for what the handler returns; raises what it raised. The answer to an `Asks[X]` is an X.
 
         Raises ActorDeadError when the actor is dead or ends first, AskTimeout, AskOnLoopError on the loop thread,
         DeadlockError when the actor waits for the asker, MailboxFull. `block=False` returns a Pykka future instead.
@@ -73,7 +96,12 @@ class Ref(pykka.ActorRef[Any]):
         self._send(message, reply)
         return reply
 
-    async def ask_async(self, message: Any, timeout_seconds: float = ASK_TIMEOUT_SECONDS) -> Any:
+    @overload
+    async def ask_async(self, message: Asks[Answer], timeout_seconds: float = ...) -> Answer: ...
+    @overload
+    async def ask_async(self, message: M, timeout_seconds: float = ...) -> object: ...
+
+    async def ask_async(self, message: object, timeout_seconds: float = ASK_TIMEOUT_SECONDS) -> object:
         """Like `ask`, for asyncio code on any loop, which it does not block."""
         loop = asyncio.get_running_loop()
         reply = AsyncReply(loop)
@@ -122,7 +150,9 @@ class Ref(pykka.ActorRef[Any]):
     def proxy(self) -> pykka.ActorProxy[Any]:
         """A Pykka proxy. It looks at the actor's attributes, so that it waits until the actor has started."""
         if self._cell.actor is None:
-            self.ask(ProxyGetAttr(attr_path=("actor_urn",)))
+            reply = Reply(self._cell.system.scheduler)
+            self._send(ProxyGetAttr(attr_path=("actor_urn",)), reply)
+            reply.get(timeout=ASK_TIMEOUT_SECONDS)
         return super().proxy()
 
     @property
@@ -156,8 +186,13 @@ class Ref(pykka.ActorRef[Any]):
 
     # -- when the mailbox does not simply take it -------------------------------------------------------------
 
-    def _send(self, message: Any, reply: Reply) -> None:
-        self.tell(Ask(message, reply))
+    def _send(self, message: object, reply: Reply) -> None:
+        cell, item = self._cell, Ask(message, reply)
+        outcome = cell.mailbox.put(item)
+        if outcome is WAKE:
+            cell.executor.call_soon(cell.run)
+        elif outcome is not QUEUED:
+            self._put_again(item, outcome)
 
     def _put_again(self, item: Any, outcome: Put) -> None:
         cell = self._cell

@@ -9,12 +9,13 @@ import logging
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Never
 
 from .actor import Actor
 from .cell import Cell, State
 from .child_spec import ChildSpec, Strategy
 from .errors import ActorDeadError, IntensityExceeded
+from .handlers import Asks, Message
 from .ref import ASK_TIMEOUT_SECONDS, Ref
 from .reply import Ask
 from .reports import ChildExited, ChildStarted
@@ -26,7 +27,7 @@ __all__ = ["Supervisor", "children_of", "start_child", "stop_child"]
 logger = logging.getLogger("callboard.kernel")
 
 
-def start_child(supervisor: Ref, spec: ChildSpec) -> Ref:
+def start_child(supervisor: Ref, spec: ChildSpec[Message]) -> Ref[Message]:
     """Add a child while the supervisor runs. Any thread; returns at once with an address that works already.
 
     Raises NameTaken when a child with this id is alive, ActorDeadError when the supervisor is dead.
@@ -45,13 +46,12 @@ def stop_child(supervisor: Ref, child_id: str) -> None:
 
 def children_of(supervisor: Ref, timeout_seconds: float = ASK_TIMEOUT_SECONDS) -> Mapping[str, Ref]:
     """The supervisor's children by id, in order of their start. A blocking ask."""
-    found: Mapping[str, Ref] = supervisor.ask(_WhichChildren(), timeout_seconds)
-    return found
+    return supervisor.ask(_WhichChildren(), timeout_seconds)
 
 
 @dataclass(frozen=True, slots=True)
 class _Adopt:
-    spec: ChildSpec
+    spec: ChildSpec[Never]
     cell: Cell
 
 
@@ -61,7 +61,7 @@ class _StopChild:
 
 
 @dataclass(frozen=True, slots=True)
-class _WhichChildren:
+class _WhichChildren(Asks[Mapping[str, Ref]]):
     pass
 
 
@@ -101,7 +101,7 @@ class _Child:
 
     __slots__ = ("backoff", "cell", "dynamic", "history", "leaving", "overdue", "running", "spec")
 
-    def __init__(self, spec: ChildSpec, cell: Cell, *, dynamic: bool) -> None:
+    def __init__(self, spec: ChildSpec[Never], cell: Cell, *, dynamic: bool) -> None:
         self.spec = spec
         self.cell = cell
         self.dynamic = dynamic
@@ -125,7 +125,7 @@ class Supervisor(Actor):
 
     def __init__(
         self,
-        children: Sequence[ChildSpec] = (),
+        children: Sequence[ChildSpec[Never]] = (),
         strategy: Strategy = Strategy.ONE_FOR_ONE,
         intensity: int = DEFAULT_BUDGET.intensity,
         period_seconds: float = DEFAULT_BUDGET.period_seconds,
@@ -207,7 +207,7 @@ class Supervisor(Actor):
 
     # -- children that are started later ----------------------------------------------------------------------
 
-    def _adopt(self, spec: ChildSpec, cell: Cell) -> None:
+    def _adopt(self, spec: ChildSpec[Never], cell: Cell) -> None:
         if self._ending:
             cell.close()
             return
@@ -360,7 +360,7 @@ class Supervisor(Actor):
         return any(child.running is not None for child in self._children.values())
 
 
-def _make_cell(supervisor: Cell, spec: ChildSpec) -> Cell:
+def _make_cell(supervisor: Cell, spec: ChildSpec[Never]) -> Cell:
     return supervisor.system.make_cell(
         spec.start,
         f"{supervisor.name}/{spec.id}",

@@ -3,12 +3,13 @@
 import logging
 from collections.abc import Callable
 from threading import RLock
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Never
 
 from .actor import Actor
 from .cell import Cell
 from .dead_letters import KEPT, DeadLetter, DeadLetters
-from .errors import ActorDeadError, AskOnLoopError, AskTimeout, NameTaken, NoSuchActor
+from .errors import ActorDeadError, AskOnLoopError, AskTimeout, NameTaken, NoSuchActor, StartFailed
+from .handlers import Message
 from .introspection import ActorInfo, Statistics, describe
 from .mailbox import CAPACITY, NOTHING, Mailbox, Overflow
 from .monitors import Down, Monitor
@@ -51,18 +52,19 @@ class ActorSystem:
         self._past = Statistics()
         self._late = 0
         self._closing = False
+        self._awaited_starts: tuple[tuple[Cell, Reply], ...] = ()
 
     # -- actors -----------------------------------------------------------------------------------------------
 
     def spawn(
         self,
-        factory: Callable[[], Actor],
+        factory: Callable[[], Actor[Message]],
         name: str,
         *,
         capacity: int = CAPACITY,
         overflow: Overflow = Overflow.REFUSE,
         runs_on: RunsOn = "loop",
-    ) -> Ref:
+    ) -> Ref[Message]:
         """Start an actor nobody supervises: after a crash it is dead. Returns at once; messages wait until it runs.
 
         Raises NameTaken, and ActorDeadError when the system is shutting down.
@@ -73,7 +75,7 @@ class ActorSystem:
 
     def make_cell(
         self,
-        factory: Callable[[], Actor],
+        factory: Callable[[], Actor[Never]],
         name: str,
         *,
         capacity: int = CAPACITY,
@@ -107,7 +109,26 @@ class ActorSystem:
             raise NoSuchActor(f"no live actor is named {name!r}")
         return cell.ref
 
-    def watch(self, ref: Ref, notify: Callable[[Down], object]) -> Monitor:
+    def wait_until_started(self, ref: Ref[Never], timeout_seconds: float) -> None:
+        """Block until this actor runs and, of the tree below it, every permanent one.
+
+        Raises StartFailed as soon as the first start of one of them has failed (even if its supervisor will start it
+        again), when this actor has ended, or when `timeout_seconds` are over; AskOnLoopError on the loop thread.
+        """
+        cell, started = ref._cell, Reply(self.scheduler)
+        with self.lock:
+            self._awaited_starts += ((cell, started),)
+        self.look_at_starts()
+        try:
+            started.get(timeout=timeout_seconds)
+        except AskTimeout:
+            late = cell.not_started() or cell
+            raise StartFailed(late.name, AskTimeout(f"it has not started within {timeout_seconds} s")) from None
+        finally:
+            with self.lock:
+                self._awaited_starts = tuple(each for each in self._awaited_starts if each[1] is not started)
+
+    def watch(self, ref: Ref[Never], notify: Callable[[Down], object]) -> Monitor:
         """A monitor for code that is no actor: `notify` is called once, on whatever thread the end happens."""
         return ref._cell.watch(notify)
 
@@ -188,6 +209,19 @@ class ActorSystem:
             )
             if cell.parent is not None and cell.parent.children is not None:
                 cell.parent.children.pop(cell.name, None)
+
+    def look_at_starts(self) -> None:
+        """An actor has started, or has ended: tell those who wait for starts what has become of theirs."""
+        if not self._awaited_starts:
+            return
+        with self.lock:
+            for cell, started in self._awaited_starts:
+                if cell.start_failure is not None:
+                    started.fail(StartFailed(*cell.start_failure))
+                elif cell.is_dead:
+                    started.fail(StartFailed(cell.name, ActorDeadError(f"{cell.name} has ended")))
+                elif cell.not_started() is None:
+                    started.answer(None)
 
     def count_late(self) -> None:
         """A message was sent to a dead actor."""
