@@ -24,7 +24,7 @@ from callboard.protocol.limits import (
 )
 from callboard.protocol.model import Sampling
 from callboard.protocol.options import ToolFallback
-from callboard.protocol.policy import Policy
+from callboard.protocol.tools import Policy
 from callboard.providers.catalog import Catalog
 from callboard.providers.registry import key_variable
 

@@ -25,8 +25,7 @@ from callboard.actors.models.llm_manager import LlmManager
 from callboard.actors.requests.request_session import Peers
 from callboard.actors.telemetry.telemetry import Telemetry
 from callboard.actors.tools import Tool
-from callboard.protocol.policy import Policy
-from callboard.protocol.tools import Isolation, Latency
+from callboard.protocol.tools import Isolation, Latency, Policy
 
 #: Messages that may wait for an actor which serves every request: ten for each of 10,000 requests.
 SHARED_CAPACITY = 100_000

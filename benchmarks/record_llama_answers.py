@@ -24,8 +24,7 @@ from typing import Any
 
 from callboard.protocol.content import AssistantMessage, Text, ToolCall, ToolMessage, UserMessage
 from callboard.protocol.ids import CallId, ToolName
-from callboard.protocol.model import ModelRequest, Sampling, ToolChoice, ToolChoiceMode
-from callboard.protocol.stream import Done, Error, StreamEvent
+from callboard.protocol.model import Done, Error, ModelRequest, Sampling, StreamEvent, ToolChoice, ToolChoiceMode
 from callboard.protocol.testing.answers import FORMAT_VERSION, write_event
 from callboard.protocol.tools import ToolDefinition
 from callboard.providers.adapter import Adapter, WireRequest

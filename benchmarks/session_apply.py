@@ -23,10 +23,9 @@ from callboard.protocol.events import (
     ToolCallStarted,
 )
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag
-from callboard.protocol.model import FinishReason, ModelResponse, Usage
+from callboard.protocol.machine import Session
+from callboard.protocol.model import FinishReason, ModelResponse, TextDelta, Usage
 from callboard.protocol.options import RequestOptions
-from callboard.protocol.session import Session
-from callboard.protocol.stream import TextDelta
 from callboard.protocol.testing.scenario import offer
 
 STEPS = 400

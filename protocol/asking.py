@@ -7,14 +7,12 @@ from dataclasses import replace
 
 from callboard.protocol.budgets import Allowance, Spending, Stop, allow_step
 from callboard.protocol.commands import Outcome
-from callboard.protocol.content import Message, UserMessage
-from callboard.protocol.history import Atom
+from callboard.protocol.content import Atom, Message, UserMessage
 from callboard.protocol.ids import ToolName
 from callboard.protocol.model import ModelRequest, ModelResponse, Sampling, ToolChoice, ToolChoiceMode, Usage
 from callboard.protocol.options import RequestOptions, ToolOffer
-from callboard.protocol.tokens import TokenCounter, message_tokens, tools_tokens
-from callboard.protocol.transcript import Transcript
-from callboard.protocol.turns import Turn
+from callboard.protocol.prompt import TokenCounter, Transcript, message_tokens, tools_tokens
+from callboard.protocol.turn import Turn
 
 _FORCED = frozenset({ToolChoiceMode.REQUIRED, ToolChoiceMode.NAMED})
 

@@ -17,9 +17,8 @@ from pydantic import TypeAdapter, ValidationError
 from callboard.protocol.content import AssistantPart, Message, Replay, UserPart
 from callboard.protocol.errors import UsageError
 from callboard.protocol.events import Event
-from callboard.protocol.model import ModelResponse, Sampling, ToolChoice, Usage
+from callboard.protocol.model import Error, ModelResponse, Sampling, StreamEvent, ToolChoice, Usage
 from callboard.protocol.options import RequestOptions, ToolOffer
-from callboard.protocol.stream import Error, StreamEvent
 from callboard.protocol.tools import ToolContract, ToolDefinition, ToolFailure
 
 #: Raised when a field changes its meaning. New fields with a default need no new version: old journals lack them.

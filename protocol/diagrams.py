@@ -1,6 +1,6 @@
 """Draws docs/protocol.md from the code: the state diagrams from the tables, the vocabulary from the classes.
 
-    python -m callboard.protocol.diagrams docs/protocol.md
+    python -m callboard.protocol.testing.diagrams docs/protocol.md
 
 A test compares the page with what this would write, so the picture cannot go stale.
 """

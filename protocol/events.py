@@ -10,9 +10,8 @@ from dataclasses import dataclass
 
 from callboard.protocol.content import Message, UserMessage
 from callboard.protocol.ids import Tag
-from callboard.protocol.model import ModelResponse
+from callboard.protocol.model import Error, ModelResponse, StreamEvent
 from callboard.protocol.options import RequestOptions, ToolOffer
-from callboard.protocol.stream import Error, StreamEvent
 from callboard.protocol.tools import ToolFailure
 
 

@@ -12,7 +12,7 @@ from callboard.protocol.ids import ToolName
 from callboard.protocol.tools import ToolDefinition
 
 if TYPE_CHECKING:
-    from callboard.protocol.stream import Error
+    from callboard.protocol.model import Error
 
 
 class FinishReason(StrEnum):

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from callboard.protocol import failures
-from callboard.protocol.calls import Batch, OpenCall
 from callboard.protocol.commands import Command
 from callboard.protocol.events import ModelResponded
 from callboard.protocol.ids import ToolName
-from callboard.protocol.loops import Repeats, Repetition
 from callboard.protocol.options import ToolOffer
-from callboard.protocol.policy import Decision
 from callboard.protocol.states import CallState
-from callboard.protocol.tools import ToolFailure
-from callboard.protocol.turns import AskedCall, Turn
+from callboard.protocol.step import Batch, OpenCall, Repeats, Repetition
+from callboard.protocol.tools import Decision, ToolFailure
+from callboard.protocol.turn import AskedCall, Turn
 
 
 def open_calls(

@@ -12,8 +12,7 @@ from callboard.protocol.limits import (
     REPEATED_CALL_LIMIT,
 )
 from callboard.protocol.model import Sampling, ToolChoice
-from callboard.protocol.policy import Decision
-from callboard.protocol.tools import ToolContract, ToolDefinition
+from callboard.protocol.tools import Decision, ToolContract, ToolDefinition
 
 
 @dataclass(frozen=True, slots=True)

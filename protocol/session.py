@@ -14,9 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from callboard.protocol import events, failures
-from callboard.protocol.asking import Asking
 from callboard.protocol.budgets import Stop
-from callboard.protocol.calls import NO_CALLS, NOBODY, Batch, OpenCall
 from callboard.protocol.commands import (
     CallModel,
     ClearTimer,
@@ -28,21 +26,17 @@ from callboard.protocol.commands import (
     SetTimer,
     StopModel,
 )
-from callboard.protocol.content import AssistantMessage, Message, Text
+from callboard.protocol.content import AssistantMessage, Message, Text, history_faults
 from callboard.protocol.errors import ErrorKind, ProtocolError
 from callboard.protocol.events import Event
-from callboard.protocol.failures import CallFailure
-from callboard.protocol.history import history_faults
 from callboard.protocol.ids import Tag
 from callboard.protocol.limits import CLOCK_TOLERANCE_SECONDS, STREAM_TOTAL_TIMEOUT_SECONDS
-from callboard.protocol.loops import Repeats
-from callboard.protocol.model import ModelResponse, Usage
-from callboard.protocol.opening import open_calls
+from callboard.protocol.model import Error, ModelResponse, Restarted, TextDelta, Usage
 from callboard.protocol.options import RequestOptions, ToolFallback
+from callboard.protocol.prompt import Asking, TokenCounter, estimate_tokens
 from callboard.protocol.states import CALL_TRANSITIONS, REQUEST_TRANSITIONS, CallState, RequestState
-from callboard.protocol.stream import Error, Restarted, TextDelta
-from callboard.protocol.tokens import TokenCounter, estimate_tokens
-from callboard.protocol.turns import ASK_AGAIN_KINDS, Turn, Verdict, cut_notes, judge, tidy
+from callboard.protocol.step import NO_CALLS, NOBODY, Batch, CallFailure, OpenCall, Repeats, open_calls
+from callboard.protocol.turn import ASK_AGAIN_KINDS, Turn, Verdict, cut_notes, judge, tidy
 
 _Step = tuple[RequestState, list[Command]]
 """What a handler answers: the next state, and what to do."""

@@ -13,9 +13,8 @@ from typing import Final
 
 import orjson
 
-from callboard.protocol.content import Message, SystemMessage, ToolMessage, UserMessage
-from callboard.protocol.history import Atom, split_atoms
-from callboard.protocol.tokens import TokenCounter, messages_tokens
+from callboard.protocol.content import Atom, Message, SystemMessage, ToolMessage, UserMessage, split_atoms
+from callboard.protocol.prompt import TokenCounter, messages_tokens
 
 #: What stays of a shortened result: enough to see what it was.
 SHORTENED_RESULT_CHARS: Final = 400

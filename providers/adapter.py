@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from callboard.protocol.limits import STREAM_IDLE_TIMEOUT_SECONDS, STREAM_TOTAL_TIMEOUT_SECONDS
-from callboard.protocol.model import ModelRequest
-from callboard.protocol.stream import StreamEvent
+from callboard.protocol.model import ModelRequest, StreamEvent
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ import orjson
 
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.limits import MAX_RESPONSE_BYTES
-from callboard.protocol.stream import Done, Error, StreamEvent
+from callboard.protocol.model import Done, Error, StreamEvent
 from callboard.providers.http_errors import error_from_body, error_from_payload, make_error, scrubbed, snippet
 from callboard.providers.json_values import SHAPE_ERRORS, loads
 

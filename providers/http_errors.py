@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind
 from callboard.protocol.limits import ERROR_SNIPPET_CHARS
-from callboard.protocol.stream import Error
+from callboard.protocol.model import Error
 from callboard.providers.json_values import SHAPE_ERRORS, dumps_text, loads
 from callboard.providers.retry import retry_after_seconds, should_retry
 

@@ -10,10 +10,11 @@ from typing import Any, Final
 from callboard.protocol.content import AssistantPart, Replay, ServerTool, Text, Thinking, ToolCall
 from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind
 from callboard.protocol.ids import CallId, ToolName
-from callboard.protocol.model import FinishReason, ModelResponse
-from callboard.protocol.stream import (
+from callboard.protocol.model import (
     Done,
     Error,
+    FinishReason,
+    ModelResponse,
     Restarted,
     ServerToolEvent,
     StreamEvent,

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from tenacity import RetryCallState, Retrying, wait_exponential
 
-from callboard.protocol.stream import Error
+from callboard.protocol.model import Error
 
 #: Two tries cure nearly all passing faults; beyond four the provider is down, and a fallback is better.
 DEFAULT_MAX_ATTEMPTS: Final = 4

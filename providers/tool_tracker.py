@@ -23,7 +23,7 @@ from typing import Any
 from callboard.protocol.content import Replay
 from callboard.protocol.ids import CallId, ToolName
 from callboard.protocol.limits import MAX_ARGUMENT_BYTES, MAX_CALLS_PER_STEP
-from callboard.protocol.stream import StreamEvent, ToolCallComplete, ToolCallDelta, ToolCallStart
+from callboard.protocol.model import StreamEvent, ToolCallComplete, ToolCallDelta, ToolCallStart
 from callboard.providers.json_values import canonical_arguments, dumps_text
 
 

@@ -24,8 +24,7 @@ import httpx
 from httpx_aiohttp import AiohttpTransport
 
 from callboard.protocol.errors import ErrorKind, ProviderError, UsageError
-from callboard.protocol.model import ModelRequest
-from callboard.protocol.stream import Done, Error, StreamEvent
+from callboard.protocol.model import Done, Error, ModelRequest, StreamEvent
 from callboard.providers.adapter import DEFAULT_TIMEOUTS, Adapter, Decoder, HttpAnswer, Timeouts, WireRequest
 from callboard.providers.http_errors import make_error, snippet
 

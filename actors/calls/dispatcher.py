@@ -34,8 +34,7 @@ from callboard.protocol.events import (
 )
 from callboard.protocol.ids import Tag, ToolName
 from callboard.protocol.options import ToolOffer
-from callboard.protocol.policy import Decision, Policy
-from callboard.protocol.tools import FailureCode, Isolation, Latency, ToolFailure
+from callboard.protocol.tools import Decision, FailureCode, Isolation, Latency, Policy, ToolFailure
 
 logger = logging.getLogger("callboard.tools")
 

@@ -10,7 +10,7 @@ from callboard.actors.requests.reply import Reply
 from callboard.protocol.commands import AskApproval, Note, RunTool
 from callboard.protocol.events import ToolCallCancelled, ToolCallCompleted, ToolCallFailed, ToolCallTimedOut
 from callboard.protocol.ids import Tag
-from callboard.protocol.stream import Restarted, TextDelta
+from callboard.protocol.model import Restarted, TextDelta
 
 #: Arguments longer than this are cut on the screen.
 SHOWN_ARGUMENTS_CHARS: Final = 80

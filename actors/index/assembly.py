@@ -11,7 +11,7 @@ from callboard.actors.index.code_index import CodeIndex, Hit
 from callboard.actors.index.parsing import read_now
 from callboard.actors.index.records import digest
 from callboard.actors.index.token_count import count_tokens
-from callboard.protocol.context import AssembledContext, ContextItem, render_fence, top_k_for_budget
+from callboard.protocol.code_fences import AssembledContext, ContextItem, render_fence, top_k_for_budget
 from callboard.protocol.errors import UsageError
 
 TokenCounter = Callable[[str], int]

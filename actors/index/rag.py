@@ -18,7 +18,7 @@ from callboard.actors.index.dense import ApiEmbedder
 from callboard.actors.index.token_count import load_ahead
 from callboard.actors.kernel import Actor, ActorSystem, AskTimeout, ChildSpec, MailboxFull
 from callboard.actors.tools import Tool, ToolContext, tool
-from callboard.protocol.context import AssembledContext
+from callboard.protocol.code_fences import AssembledContext
 from callboard.protocol.errors import ToolError, UsageError
 
 Answered = TypeVar("Answered")

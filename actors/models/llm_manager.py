@@ -19,8 +19,7 @@ from callboard.protocol.content import AssistantMessage, Message, SystemMessage,
 from callboard.protocol.errors import ErrorKind, UsageError
 from callboard.protocol.events import ModelFailed, ModelResponded, ModelStreamed
 from callboard.protocol.ids import Tag
-from callboard.protocol.model import ModelRequest, ModelResponse
-from callboard.protocol.stream import Error, Restarted, StreamEvent, TextDelta
+from callboard.protocol.model import Error, ModelRequest, ModelResponse, Restarted, StreamEvent, TextDelta
 from callboard.providers.adapter import Provider
 from callboard.providers.rate_limit import RateLimiter
 from callboard.providers.retry import RetryPolicy

@@ -11,8 +11,7 @@ from typing import Protocol
 
 from callboard.actors.kernel import MailboxFull
 from callboard.protocol.errors import ErrorKind, UsageError
-from callboard.protocol.model import ModelRequest, ModelResponse
-from callboard.protocol.stream import Error, StreamEvent
+from callboard.protocol.model import Error, ModelRequest, ModelResponse, StreamEvent
 from callboard.providers.adapter import Provider
 from callboard.providers.response_builder import ResponseBuilder
 

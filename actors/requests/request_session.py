@@ -41,8 +41,8 @@ from callboard.protocol.events import (
     ToolsLost,
 )
 from callboard.protocol.ids import Tag
+from callboard.protocol.machine import Session
 from callboard.protocol.options import RequestOptions, ToolOffer
-from callboard.protocol.session import Session
 
 Seen = Event | Command
 #: Dispatchers that may be lost before one says which tools there are; whatever kills them kills the next one too.

@@ -10,12 +10,11 @@ from callboard.actors.requests.request_session import SessionLike
 from callboard.actors.requests.subscription import Answer
 from callboard.actors.testing.simulated_world import World
 from callboard.protocol.commands import CallModel, Command, Finish
-from callboard.protocol.content import Message
+from callboard.protocol.content import Message, history_faults
 from callboard.protocol.errors import ProtocolError, RuntimeFailure
 from callboard.protocol.events import Event
-from callboard.protocol.history import history_faults
 from callboard.protocol.ids import Tag
-from callboard.protocol.session import Session
+from callboard.protocol.machine import Session
 from callboard.protocol.testing.invariants import violations
 from callboard.protocol.testing.scenario import Scenario
 from callboard.protocol.testing.trace import Trace, Verb

@@ -36,11 +36,10 @@ from callboard.protocol.events import (
 from callboard.protocol.ids import RequestId, Tag
 from callboard.protocol.model import ModelRequest, ModelResponse
 from callboard.protocol.options import ToolOffer
-from callboard.protocol.policy import Decision, Policy
 from callboard.protocol.testing.outside import Answer, Plans, model_answers, person_answers
 from callboard.protocol.testing.scenario import PlannedCall, Scenario
 from callboard.protocol.testing.trace import Trace, Verb
-from callboard.protocol.tools import Isolation, Latency, ToolContract
+from callboard.protocol.tools import Decision, Isolation, Latency, Policy, ToolContract
 from callboard.providers.adapter import Provider
 
 #: What a supervisor bears, with the time by which its backoff may bring crashes nearer to each other.

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 from pydantic import Field
 
 from callboard.actors.tools.decorator import Tool, tool
-from callboard.protocol.context import render_fence
+from callboard.protocol.code_fences import render_fence
 from callboard.protocol.errors import ToolError, UsageError
 
 #: One answer of read_file: about 25,000 tokens. Whoever needs more reads on by lines.

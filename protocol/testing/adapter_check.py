@@ -10,8 +10,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from callboard.protocol.errors import UsageError
-from callboard.protocol.model import ModelRequest
-from callboard.protocol.stream import StreamEvent
+from callboard.protocol.model import ModelRequest, StreamEvent
 from callboard.protocol.testing.adapter_encode import check_encode, check_replay
 from callboard.protocol.testing.answers import APIS, Answer, shipped_answers
 from callboard.protocol.testing.strategies import chunkings

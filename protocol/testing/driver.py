@@ -31,7 +31,7 @@ from callboard.protocol.commands import (
 from callboard.protocol.errors import ProtocolError
 from callboard.protocol.events import CancelRequested, DeadlinePassed, Event, RequestStarted, ToolsLost
 from callboard.protocol.ids import RequestId, Tag
-from callboard.protocol.session import Session
+from callboard.protocol.machine import Session
 from callboard.protocol.states import RequestState
 from callboard.protocol.testing.journal import Journal
 from callboard.protocol.testing.outside import (

@@ -16,9 +16,8 @@ from callboard.protocol.ids import ToolName
 from callboard.protocol.limits import MAX_CALLS_PER_STEP
 from callboard.protocol.model import FinishReason, ModelResponse
 from callboard.protocol.options import ToolFallback, ToolOffer
-from callboard.protocol.policy import Decision
 from callboard.protocol.testing.story import CUT, STOPPED, ModelRun, Story, is_whole, signature
-from callboard.protocol.tools import FailureCode
+from callboard.protocol.tools import Decision, FailureCode
 
 
 class Follows(Enum):

@@ -30,7 +30,6 @@ from callboard.protocol.events import (
 )
 from callboard.protocol.ids import Tag
 from callboard.protocol.limits import MAX_CALL_SENDS
-from callboard.protocol.policy import Decision
 from callboard.protocol.states import TERMINAL_CALL_STATES, CallState
 from callboard.protocol.testing.independent_bases import (
     LATE_SECONDS,
@@ -42,6 +41,7 @@ from callboard.protocol.testing.independent_bases import (
     without,
 )
 from callboard.protocol.testing.mutation import Mutation
+from callboard.protocol.tools import Decision
 
 
 class RunsWithoutAsking(Mutation):

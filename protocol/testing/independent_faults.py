@@ -35,8 +35,8 @@ from callboard.protocol.events import (
     ToolCallStarted,
 )
 from callboard.protocol.ids import Tag, ToolName
+from callboard.protocol.model import Restarted
 from callboard.protocol.states import CallState
-from callboard.protocol.stream import Restarted
 from callboard.protocol.testing.independent_bases import (
     CallEvent,
     ChangedFinish,

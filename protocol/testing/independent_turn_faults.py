@@ -13,14 +13,13 @@ from callboard.protocol.content import (
     Text,
     Thinking,
     ToolCall,
+    is_json_object,
 )
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.events import Event, ModelFailed, ModelLost, ModelResponded, ModelStreamed, RequestStarted
-from callboard.protocol.history import is_json_object
 from callboard.protocol.ids import CallId
-from callboard.protocol.model import FinishReason
+from callboard.protocol.model import Error, FinishReason, Restarted
 from callboard.protocol.options import RequestOptions
-from callboard.protocol.stream import Error, Restarted
 from callboard.protocol.testing.independent_bases import (
     ChangedRecord,
     ChangedResponse,
@@ -32,7 +31,7 @@ from callboard.protocol.testing.independent_bases import (
     without,
 )
 from callboard.protocol.testing.mutation import Mutation
-from callboard.protocol.turns import ASK_AGAIN_KINDS
+from callboard.protocol.turn import ASK_AGAIN_KINDS
 
 
 class RunsHalfCalls(ChangedResponse):

@@ -1,6 +1,6 @@
 """Sessions under fire: Hypothesis sends them events, most of them due and some not, and every rule is checked.
 
-    from callboard.protocol.testing.machine import SessionMachine
+    from callboard.protocol.testing.state_machine import SessionMachine
     TestMySession = SessionMachine.TestCase         # or: class Mine(SessionMachine): session_type = MySession
 
 Several requests live at the same time in one process. What is due is known from the commands alone
@@ -38,10 +38,9 @@ from callboard.protocol.events import (
     ToolsLost,
 )
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
-from callboard.protocol.model import ModelRequest
+from callboard.protocol.machine import Session
+from callboard.protocol.model import Error, ModelRequest, TextDelta
 from callboard.protocol.options import RequestOptions
-from callboard.protocol.session import Session
-from callboard.protocol.stream import Error, TextDelta
 from callboard.protocol.testing.driver import SessionLike
 from callboard.protocol.testing.invariants import violations
 from callboard.protocol.testing.outside import cost_of, respond, result_of

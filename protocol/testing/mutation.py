@@ -19,7 +19,7 @@ from callboard.protocol.commands import Command
 from callboard.protocol.errors import ProtocolError
 from callboard.protocol.events import Event
 from callboard.protocol.ids import Tag
-from callboard.protocol.session import Session
+from callboard.protocol.machine import Session
 from callboard.protocol.states import RequestState
 
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import orjson
 
-from callboard.protocol.history import is_json_object
+from callboard.protocol.content import is_json_object
 
 #: A call that hangs works this long past its start; what it does then is its late effect.
 HANG_SECONDS: Final = 2.0

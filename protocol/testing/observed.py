@@ -15,7 +15,7 @@ from typing import Final
 
 import orjson
 
-from callboard.protocol.history import is_json_object
+from callboard.protocol.content import is_json_object
 from callboard.protocol.testing.observation import (
     BESIDE,
     CALL_SECONDS,

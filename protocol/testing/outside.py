@@ -10,7 +10,7 @@ from typing import Final
 import orjson
 
 from callboard.protocol.commands import AskApproval, CallModel, RunTool
-from callboard.protocol.content import AssistantPart, Replay, Text, Thinking, ToolCall
+from callboard.protocol.content import AssistantPart, Replay, Text, Thinking, ToolCall, is_json_object
 from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind
 from callboard.protocol.events import (
     ApprovalDenied,
@@ -29,14 +29,21 @@ from callboard.protocol.events import (
     ToolCallTimedOut,
     ToolsLost,
 )
-from callboard.protocol.history import is_json_object
 from callboard.protocol.ids import CallId, Tag
 from callboard.protocol.limits import STREAM_IDLE_TIMEOUT_SECONDS, TOOL_GRACE_SECONDS
-from callboard.protocol.model import FinishReason, ModelRequest, ModelResponse, Usage
+from callboard.protocol.model import (
+    Error,
+    FinishReason,
+    ModelRequest,
+    ModelResponse,
+    Restarted,
+    StreamEvent,
+    TextDelta,
+    Usage,
+)
 from callboard.protocol.options import RequestOptions
-from callboard.protocol.stream import Error, Restarted, StreamEvent, TextDelta
+from callboard.protocol.prompt import estimate_tokens, messages_tokens, tools_tokens
 from callboard.protocol.testing.scenario import ModelDoes, PersonDoes, PlannedCall, PlannedTurn, Scenario, ToolDoes
-from callboard.protocol.tokens import estimate_tokens, messages_tokens, tools_tokens
 from callboard.protocol.tools import FailureCode, ToolFailure
 
 #: After the last planned turn.

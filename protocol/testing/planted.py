@@ -50,13 +50,12 @@ from callboard.protocol.events import (
 )
 from callboard.protocol.ids import Tag, ToolName
 from callboard.protocol.options import RequestOptions, ToolOffer
-from callboard.protocol.policy import Decision
 from callboard.protocol.testing.driver import drive
 from callboard.protocol.testing.mutation import Mutation, mutated
 from callboard.protocol.testing.runtimes import Runtime
 from callboard.protocol.testing.scenario import Scenario
 from callboard.protocol.testing.trace import Entry, Trace, Verb
-from callboard.protocol.tools import FailureCode, Risk
+from callboard.protocol.tools import Decision, FailureCode, Risk
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Any, Final
 import orjson
 
 from callboard.protocol.commands import AskApproval, RunTool
-from callboard.protocol.content import ToolMessage
+from callboard.protocol.content import ToolMessage, is_json_object
 from callboard.protocol.events import (
     ApprovalDenied,
     ApprovalGranted,
@@ -24,13 +24,11 @@ from callboard.protocol.events import (
     ToolCallTimedOut,
     ToolsLost,
 )
-from callboard.protocol.history import is_json_object
 from callboard.protocol.ids import Tag
 from callboard.protocol.limits import CALL_BACKSTOP_SECONDS, MAX_CALL_SENDS
-from callboard.protocol.policy import Decision
 from callboard.protocol.testing.expected import ExpectedCall, ExpectedTurn, expected_turns
 from callboard.protocol.testing.story import CALL_ENDINGS, EPSILON, CallRun, OpenWork, Reaction, Story, responses
-from callboard.protocol.tools import FailureCode
+from callboard.protocol.tools import Decision, FailureCode
 
 _HANDED_OUT: Final = (RunTool, AskApproval)
 _CODE_OF: Final = {

@@ -17,13 +17,12 @@ from callboard.protocol.content import (
     Text,
     ToolCall,
     ToolMessage,
+    is_json_object,
 )
 from callboard.protocol.events import ModelResponded, ModelStreamed
-from callboard.protocol.history import is_json_object
 from callboard.protocol.ids import CallId
-from callboard.protocol.model import ModelRequest, ModelResponse, ToolChoice, ToolChoiceMode
+from callboard.protocol.model import ModelRequest, ModelResponse, Restarted, TextDelta, ToolChoice, ToolChoiceMode
 from callboard.protocol.options import RequestOptions
-from callboard.protocol.stream import Restarted, TextDelta
 from callboard.protocol.testing.expected import ExpectedTurn, Follows, expected_turns, is_kept
 from callboard.protocol.testing.outside import input_tokens
 from callboard.protocol.testing.story import CUT, STOPPED, ModelRun, Story, is_whole, responses

@@ -11,7 +11,7 @@ from callboard.protocol.commands import Command, Finish, RecordStep, SetTimer
 from callboard.protocol.errors import ProtocolError
 from callboard.protocol.events import Event, ModelLost, ModelStreamed, ToolsLost
 from callboard.protocol.ids import Tag
-from callboard.protocol.session import Session
+from callboard.protocol.machine import Session
 from callboard.protocol.states import RequestState
 from callboard.protocol.testing.mutation import MutatedSession
 from callboard.protocol.testing.story import OpenWork, Reaction, Story

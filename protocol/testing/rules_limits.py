@@ -22,10 +22,10 @@ from callboard.protocol.ids import Tag
 from callboard.protocol.limits import CALL_BACKSTOP_SECONDS, STREAM_TOTAL_TIMEOUT_SECONDS
 from callboard.protocol.model import Usage
 from callboard.protocol.options import RequestOptions
+from callboard.protocol.prompt import estimate_tokens, message_tokens
 from callboard.protocol.testing.expected import ExpectedTurn, Follows, expected_turns
 from callboard.protocol.testing.outside import input_tokens
 from callboard.protocol.testing.story import CALL_ENDINGS, EPSILON, ModelRun, Reaction, Story
-from callboard.protocol.tokens import estimate_tokens, message_tokens
 
 #: A step which may answer less than this is not worth its input (docs/protocol.md, "Budgets").
 _MIN_OUTPUT_TOKENS: Final = 16

@@ -13,8 +13,7 @@ from callboard.protocol.content import Message, UserMessage
 from callboard.protocol.ids import MessageId, RequestId, Tag, ToolName
 from callboard.protocol.model import FinishReason
 from callboard.protocol.options import RequestOptions, ToolOffer
-from callboard.protocol.policy import Decision
-from callboard.protocol.tools import Isolation, Risk, ToolContract, ToolDefinition
+from callboard.protocol.tools import Decision, Isolation, Risk, ToolContract, ToolDefinition
 
 
 class ToolDoes(StrEnum):

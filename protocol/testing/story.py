@@ -24,7 +24,7 @@ from callboard.protocol.commands import (
     StopModel,
     WithdrawApproval,
 )
-from callboard.protocol.content import Message, ToolCall, ToolMessage
+from callboard.protocol.content import Message, ToolCall, ToolMessage, is_json_object
 from callboard.protocol.events import (
     ApprovalDenied,
     ApprovalGranted,
@@ -42,7 +42,6 @@ from callboard.protocol.events import (
     ToolCallTimedOut,
     ToolsLost,
 )
-from callboard.protocol.history import is_json_object
 from callboard.protocol.ids import Tag, ToolName
 from callboard.protocol.model import FinishReason, ModelResponse
 from callboard.protocol.options import ToolOffer

@@ -14,18 +14,19 @@ from hypothesis import strategies as st
 from callboard.protocol.content import Message, Replay
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.ids import CallId, ToolName
-from callboard.protocol.model import FinishReason, Usage
-from callboard.protocol.options import RequestOptions
-from callboard.protocol.stream import (
+from callboard.protocol.model import (
     Done,
     Error,
+    FinishReason,
     StreamEvent,
     TextDelta,
     ThinkingDelta,
     ToolCallComplete,
     ToolCallDelta,
     ToolCallStart,
+    Usage,
 )
+from callboard.protocol.options import RequestOptions
 from callboard.protocol.testing import generator
 from callboard.protocol.testing.scenario import STANDARD_TOOLS, PlannedCall, PlannedTurn, Scenario, ToolDoes
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from callboard.protocol.content import AssistantMessage, AssistantPart, Replay, ServerTool, Text, Thinking, ToolCall
 from callboard.protocol.ids import CallId, ToolName
-from callboard.protocol.stream import (
+from callboard.protocol.model import (
     Done,
     Error,
     Restarted,

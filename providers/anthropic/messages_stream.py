@@ -8,14 +8,15 @@ from typing import Any, ClassVar, Final
 
 from callboard.protocol.content import Replay
 from callboard.protocol.limits import MAX_ARGUMENT_BYTES
-from callboard.protocol.model import FinishReason, Usage
-from callboard.protocol.stream import (
+from callboard.protocol.model import (
     Done,
+    FinishReason,
     Restarted,
     ServerToolEvent,
     StreamEvent,
     TextDelta,
     ThinkingDelta,
+    Usage,
 )
 from callboard.providers.base_decoder import BaseDecoder
 from callboard.providers.json_values import count_of, dumps_text, loads, text_of

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind, ProviderError, UsageError
-from callboard.protocol.model import ModelRequest
-from callboard.protocol.stream import Error, StreamEvent
+from callboard.protocol.model import Error, ModelRequest, StreamEvent
 from callboard.providers.copilot.copilot_api import Copilot, route_of
 from callboard.providers.copilot.copilot_login import CopilotToken, CopilotTokens, TokenStore, token_store
 from callboard.providers.transport import HttpProvider

@@ -11,8 +11,7 @@ from typing import Any, Final
 from callboard.protocol.content import Replay
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.limits import MAX_ARGUMENT_BYTES, MAX_RESPONSE_BYTES
-from callboard.protocol.model import FinishReason, Usage
-from callboard.protocol.stream import Done, ServerToolEvent, StreamEvent, TextDelta, ThinkingDelta
+from callboard.protocol.model import Done, FinishReason, ServerToolEvent, StreamEvent, TextDelta, ThinkingDelta, Usage
 from callboard.providers.base_decoder import BaseDecoder
 from callboard.providers.http_errors import make_error
 from callboard.providers.json_values import count_of, dumps_text, text_of

@@ -10,11 +10,20 @@ import os
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from typing import Any, Final
 
+from callboard.protocol.code_fences import CodeFence, parse_fences
 from callboard.protocol.content import Message, ToolMessage, UserMessage
-from callboard.protocol.context import CodeFence, parse_fences
 from callboard.protocol.ids import CallId, ToolName
-from callboard.protocol.model import FinishReason, ModelRequest, ToolChoiceMode
-from callboard.protocol.stream import Done, StreamEvent, TextDelta, ToolCallComplete, ToolCallDelta, ToolCallStart
+from callboard.protocol.model import (
+    Done,
+    FinishReason,
+    ModelRequest,
+    StreamEvent,
+    TextDelta,
+    ToolCallComplete,
+    ToolCallDelta,
+    ToolCallStart,
+    ToolChoiceMode,
+)
 from callboard.providers.json_values import dumps_text, loads
 
 CONTEXT_TOOL: Final = ToolName("request_code_context")

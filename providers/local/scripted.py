@@ -20,16 +20,18 @@ from callboard.protocol.content import UserMessage
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.ids import CallId, ToolName
 from callboard.protocol.limits import STREAM_IDLE_TIMEOUT_SECONDS
-from callboard.protocol.model import FinishReason, ModelRequest, Usage
-from callboard.protocol.stream import (
+from callboard.protocol.model import (
     Done,
     Error,
+    FinishReason,
+    ModelRequest,
     StreamEvent,
     TextDelta,
     ThinkingDelta,
     ToolCallComplete,
     ToolCallDelta,
     ToolCallStart,
+    Usage,
 )
 from callboard.providers.http_errors import make_error
 from callboard.providers.json_values import dumps_text

@@ -35,8 +35,7 @@ from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
 from callboard.protocol.limits import CALL_BACKSTOP_SECONDS
 from callboard.protocol.model import FinishReason, ModelResponse
 from callboard.protocol.options import RequestOptions
-from callboard.protocol.policy import Policy
-from callboard.protocol.tools import Isolation, Latency
+from callboard.protocol.tools import Isolation, Latency, Policy
 from callboard.providers.local.scripted import ScriptedCall, ScriptedTurn
 
 TAG = Tag(RequestId("r"), MessageId("m"))

@@ -14,7 +14,7 @@ from callboard.actors.runtime import Runtime
 from callboard.actors.settings import Settings
 from callboard.actors.testing.wire_double import Api, RawAnswer
 from callboard.protocol.commands import Outcome
-from callboard.protocol.stream import TextDelta
+from callboard.protocol.model import TextDelta
 
 APIS = {
     "openai-compatible/m": Api.CHAT,

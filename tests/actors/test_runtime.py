@@ -26,11 +26,9 @@ from callboard.actors.runtime import Runtime
 from callboard.actors.settings import Settings
 from callboard.actors.tools import tool
 from callboard.protocol.commands import AskApproval, Outcome
-from callboard.protocol.content import ToolMessage, UserMessage
+from callboard.protocol.content import ToolMessage, UserMessage, history_faults
 from callboard.protocol.errors import ErrorKind, RuntimeFailure, UsageError
-from callboard.protocol.history import history_faults
-from callboard.protocol.model import ModelRequest
-from callboard.protocol.stream import Error
+from callboard.protocol.model import Error, ModelRequest
 from callboard.providers.local.scripted import ScriptedCall, ScriptedTurn, echo
 
 Until = Callable[[Callable[[], bool]], None]

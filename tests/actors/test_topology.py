@@ -16,9 +16,8 @@ from callboard.actors.telemetry.telemetry import Telemetry
 from callboard.actors.testing.faults import Faults
 from callboard.actors.testing.simulated_world import PlayedModel, World
 from callboard.actors.topology import ROOT_INTENSITY, Plan, build, pool_id, tree_of
-from callboard.protocol.policy import Policy
 from callboard.protocol.testing.scenario import Scenario
-from callboard.protocol.tools import Isolation, Latency
+from callboard.protocol.tools import Isolation, Latency, Policy
 from callboard.providers.retry import RetryPolicy
 
 

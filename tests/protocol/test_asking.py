@@ -6,13 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from callboard.protocol.asking import Asking
 from callboard.protocol.budgets import Stop
 from callboard.protocol.content import UserMessage
 from callboard.protocol.model import ModelRequest
 from callboard.protocol.options import RequestOptions
+from callboard.protocol.prompt import Asking, message_tokens, tools_tokens
 from callboard.protocol.testing.scenario import STANDARD_TOOLS
-from callboard.protocol.tokens import message_tokens, tools_tokens
 
 QUESTION = UserMessage.of("What is this?")
 

@@ -14,9 +14,8 @@ from callboard.protocol.content import Message, Replay, Text, Thinking, UserMess
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.events import ModelResponded, ModelStreamed, RequestStarted
 from callboard.protocol.ids import MessageId, RequestId, Tag
-from callboard.protocol.model import ModelResponse
+from callboard.protocol.model import Error, ModelResponse, StreamEvent
 from callboard.protocol.options import RequestOptions
-from callboard.protocol.stream import Error, StreamEvent
 from callboard.protocol.testing import Scenario, drive
 from callboard.protocol.testing.strategies import histories, json_values, scenarios, stream_events, texts
 

@@ -6,7 +6,7 @@ from callboard.protocol.content import Image
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.events import ToolCallCancelled, ToolCallCompleted, ToolCallTimedOut
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag
-from callboard.protocol.stream import Error
+from callboard.protocol.model import Error
 
 TAG = Tag(RequestId("r"), MessageId("m"), 1, CallId("c"))
 

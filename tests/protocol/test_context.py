@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from callboard.protocol.context import (
+from callboard.protocol.code_fences import (
     AssembledContext,
     CodeFence,
     ContextItem,

@@ -11,8 +11,8 @@ from callboard.protocol.content import AssistantMessage, Image, Text, UserMessag
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.events import ToolCallCancelled, ToolCallCompleted, ToolCallFailed, ToolCallTimedOut
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
+from callboard.protocol.model import Error
 from callboard.protocol.options import RequestOptions
-from callboard.protocol.stream import Error
 from callboard.protocol.testing import STANDARD_TOOLS, ModelDoes, PlannedTurn, Scenario, drive, violations
 from callboard.protocol.testing.outside import input_tokens
 from callboard.protocol.testing.story import Story

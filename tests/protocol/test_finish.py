@@ -35,11 +35,10 @@ from callboard.protocol.events import (
 )
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
 from callboard.protocol.limits import CALL_BACKSTOP_SECONDS, MAX_CALLS_PER_STEP
-from callboard.protocol.model import FinishReason, ModelResponse, Usage
+from callboard.protocol.machine import Session
+from callboard.protocol.model import Error, FinishReason, ModelResponse, TextDelta, Usage
 from callboard.protocol.options import RequestOptions, ToolOffer
-from callboard.protocol.session import Session
 from callboard.protocol.states import CallState, RequestState
-from callboard.protocol.stream import Error, TextDelta
 from callboard.protocol.tools import ToolContract, ToolDefinition
 
 REQUEST = Tag(RequestId("r"), MessageId("m"))

@@ -15,12 +15,18 @@ from callboard.protocol.content import (
     ToolCall,
     ToolMessage,
     UserMessage,
+    history_faults,
+    split_atoms,
 )
-from callboard.protocol.history import history_faults, split_atoms
 from callboard.protocol.ids import CallId, ToolName
+from callboard.protocol.prompt import (
+    SHORTENED_RESULT_CHARS,
+    Transcript,
+    estimate_tokens,
+    messages_tokens,
+    shorten_result,
+)
 from callboard.protocol.testing.strategies import histories
-from callboard.protocol.tokens import estimate_tokens, messages_tokens
-from callboard.protocol.transcript import SHORTENED_RESULT_CHARS, Transcript, shorten_result
 
 LOOK = ToolName("look")
 

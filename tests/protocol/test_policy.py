@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from callboard.protocol.policy import Decision, Policy
-from callboard.protocol.tools import Risk, ToolContract
+from callboard.protocol.tools import Decision, Policy, Risk, ToolContract
 
 
 @pytest.mark.parametrize(

@@ -42,11 +42,19 @@ from callboard.protocol.events import (
 )
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
 from callboard.protocol.limits import CALL_BACKSTOP_SECONDS, MAX_CALLS_PER_STEP
-from callboard.protocol.model import FinishReason, ModelResponse, ToolChoice, ToolChoiceMode, Usage
+from callboard.protocol.machine import Session
+from callboard.protocol.model import (
+    Error,
+    FinishReason,
+    ModelResponse,
+    Restarted,
+    TextDelta,
+    ToolChoice,
+    ToolChoiceMode,
+    Usage,
+)
 from callboard.protocol.options import RequestOptions, ToolFallback
-from callboard.protocol.session import Session
 from callboard.protocol.states import CallState, RequestState
-from callboard.protocol.stream import Error, Restarted, TextDelta
 from callboard.protocol.testing.scenario import STANDARD_TOOLS
 from callboard.protocol.tools import FailureCode, ToolFailure
 

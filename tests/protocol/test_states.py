@@ -7,11 +7,10 @@ from typing import Any, get_args
 
 import pytest
 
-from callboard.protocol.diagrams import render
 from callboard.protocol.errors import ProtocolError
 from callboard.protocol.events import Event
 from callboard.protocol.ids import ToolName
-from callboard.protocol.session import Session
+from callboard.protocol.machine import Session
 from callboard.protocol.states import (
     CALL_TRANSITIONS,
     REQUEST_TRANSITIONS,
@@ -20,6 +19,7 @@ from callboard.protocol.states import (
     RequestState,
 )
 from callboard.protocol.testing import drive
+from callboard.protocol.testing.diagrams import render
 from callboard.protocol.testing.rules_journal import fingerprint
 from callboard.protocol.testing.scenario import STANDARD_TOOLS, PlannedCall, PlannedTurn, Scenario
 
@@ -79,4 +79,4 @@ def test_an_absent_key_is_refused_and_changes_nothing(state: RequestState) -> No
 
 def test_the_page_is_what_the_code_would_write() -> None:
     page = PAGE.read_text(encoding="utf-8")
-    assert render(page) == page, "run: python -m callboard.protocol.diagrams docs/protocol.md"
+    assert render(page) == page, "run: python -m callboard.protocol.testing.diagrams docs/protocol.md"

@@ -12,10 +12,9 @@ from callboard.protocol.errors import ErrorKind
 from callboard.protocol.ids import ToolName
 from callboard.protocol.model import FinishReason, ToolChoiceMode
 from callboard.protocol.options import ToolFallback
-from callboard.protocol.policy import Decision
+from callboard.protocol.prompt import tools_tokens
 from callboard.protocol.states import CallState, RequestState
-from callboard.protocol.tokens import tools_tokens
-from callboard.protocol.tools import FailureCode, Isolation, Latency, Risk, ToolDefinition, ToolFailure
+from callboard.protocol.tools import Decision, FailureCode, Isolation, Latency, Risk, ToolDefinition, ToolFailure
 
 WRITTEN: tuple[type[StrEnum], ...] = (
     CallState, Decision, ErrorKind, FailureCode, FinishReason, Isolation, Latency, Outcome, RequestState, Risk,

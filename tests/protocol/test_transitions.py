@@ -37,10 +37,9 @@ from callboard.protocol.events import (
 )
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
 from callboard.protocol.limits import MAX_CALL_SENDS
-from callboard.protocol.model import FinishReason, ModelResponse
+from callboard.protocol.machine import Session
+from callboard.protocol.model import Error, FinishReason, ModelResponse, TextDelta
 from callboard.protocol.options import RequestOptions, ToolOffer
-from callboard.protocol.policy import Decision
-from callboard.protocol.session import Session
 from callboard.protocol.states import (
     CALL_TRANSITIONS,
     REQUEST_TRANSITIONS,
@@ -48,9 +47,8 @@ from callboard.protocol.states import (
     CallState,
     RequestState,
 )
-from callboard.protocol.stream import Error, TextDelta
 from callboard.protocol.testing.rules_journal import fingerprint
-from callboard.protocol.tools import FailureCode, ToolContract, ToolDefinition, ToolFailure
+from callboard.protocol.tools import Decision, FailureCode, ToolContract, ToolDefinition, ToolFailure
 
 NEW, ASKING, TOOLS, OVER = RequestState
 REQUEST = Tag(RequestId("r"), MessageId("m"))

@@ -20,18 +20,18 @@ from callboard.protocol.content import (
     Thinking,
     ToolCall,
     UserMessage,
+    history_faults,
+    is_json_object,
 )
-from callboard.protocol.failures import cancelled, failed_result
-from callboard.protocol.history import history_faults, is_json_object
 from callboard.protocol.ids import CallId, ToolName
-from callboard.protocol.loops import Repeats, Repetition
 from callboard.protocol.model import FinishReason, ModelRequest, ModelResponse, Sampling, Usage
 from callboard.protocol.options import RequestOptions
+from callboard.protocol.prompt import IMAGE_TOKENS, estimate_tokens, message_tokens
+from callboard.protocol.step import Repeats, Repetition, cancelled, failed_result
 from callboard.protocol.testing.outside import respond
 from callboard.protocol.testing.scenario import PlannedTurn
 from callboard.protocol.testing.strategies import model_turns
-from callboard.protocol.tokens import IMAGE_TOKENS, estimate_tokens, message_tokens
-from callboard.protocol.turns import Verdict, canonical_arguments, judge, tidy
+from callboard.protocol.turn import Verdict, canonical_arguments, judge, tidy
 
 OPTIONS = RequestOptions("sim/model")
 

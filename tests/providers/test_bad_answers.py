@@ -10,7 +10,7 @@ from support.wire import answer, events, sse
 
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.limits import ERROR_SNIPPET_CHARS, MAX_CALLS_PER_STEP
-from callboard.protocol.stream import Error, ToolCallStart
+from callboard.protocol.model import Error, ToolCallStart
 from callboard.providers.adapter import Adapter
 from callboard.providers.anthropic.messages_api import Anthropic
 from callboard.providers.gemini.gemini_api import Gemini

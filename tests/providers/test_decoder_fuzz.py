@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from support.wire import answer, cut, sse
 
 from callboard.protocol.limits import ERROR_SNIPPET_CHARS
-from callboard.protocol.stream import Done, Error
+from callboard.protocol.model import Done, Error
 from callboard.providers.adapter import Adapter
 from callboard.providers.anthropic.messages_api import Anthropic
 from callboard.providers.gemini.gemini_api import Gemini

@@ -8,8 +8,7 @@ from support.wire import answer, body, events, sse
 
 from callboard.protocol.content import AssistantMessage, Replay, ServerTool, Text, Thinking, UserMessage
 from callboard.protocol.errors import ErrorKind
-from callboard.protocol.model import FinishReason, ModelRequest, Usage
-from callboard.protocol.stream import ToolCallComplete
+from callboard.protocol.model import FinishReason, ModelRequest, ToolCallComplete, Usage
 from callboard.providers.anthropic.messages_api import Anthropic
 from callboard.providers.gemini.gemini_api import Gemini
 from callboard.providers.http_errors import error_kind

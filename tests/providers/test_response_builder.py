@@ -7,10 +7,10 @@ import pytest
 from callboard.protocol.content import Replay, ServerTool, Text, Thinking, ToolCall
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.ids import CallId, ToolName
-from callboard.protocol.model import FinishReason, Usage
-from callboard.protocol.stream import (
+from callboard.protocol.model import (
     Done,
     Error,
+    FinishReason,
     Restarted,
     ServerToolEvent,
     StreamEvent,
@@ -19,6 +19,7 @@ from callboard.protocol.stream import (
     ToolCallComplete,
     ToolCallDelta,
     ToolCallStart,
+    Usage,
 )
 from callboard.providers.json_values import canonical_arguments
 from callboard.providers.response_builder import ResponseBuilder, build_response

@@ -13,7 +13,7 @@ from support.wire import answer, events, sse
 
 from callboard.protocol.content import Thinking
 from callboard.protocol.errors import ErrorKind
-from callboard.protocol.stream import Done, Error
+from callboard.protocol.model import Done, Error
 from callboard.providers.adapter import Adapter
 from callboard.providers.anthropic.messages_api import Anthropic
 from callboard.providers.gemini.gemini_api import Gemini

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from callboard.protocol.content import Replay
 from callboard.protocol.limits import MAX_ARGUMENT_BYTES, MAX_CALLS_PER_STEP
-from callboard.protocol.model import FinishReason
-from callboard.protocol.stream import Done, StreamEvent, ToolCallComplete, ToolCallDelta, ToolCallStart
+from callboard.protocol.model import Done, FinishReason, StreamEvent, ToolCallComplete, ToolCallDelta, ToolCallStart
 from callboard.providers.json_values import canonical_arguments
 from callboard.providers.response_builder import build_response
 from callboard.providers.tool_tracker import ToolCallTracker, TooManyCallsError

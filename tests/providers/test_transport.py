@@ -10,8 +10,7 @@ from support.shared_double import cut, shared_double, stall
 from callboard.actors.testing.wire_double import Answer, Call, Fault, FaultKind, RawAnswer, Turn, WireDouble
 from callboard.protocol.content import AssistantMessage, ToolMessage, UserMessage
 from callboard.protocol.errors import ErrorKind, ProviderError, UsageError
-from callboard.protocol.model import FinishReason, ModelRequest, ModelResponse
-from callboard.protocol.stream import Error, TextDelta
+from callboard.protocol.model import Error, FinishReason, ModelRequest, ModelResponse, TextDelta
 from callboard.providers.adapter import Timeouts, WireRequest
 from callboard.providers.openai.chat_api import OpenAIChat
 from callboard.providers.response_builder import ResponseBuilder

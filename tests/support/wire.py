@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from callboard.protocol.content import Message, UserMessage
-from callboard.protocol.model import ModelRequest, ModelResponse
-from callboard.protocol.stream import Done, Error, StreamEvent
+from callboard.protocol.model import Done, Error, ModelRequest, ModelResponse, StreamEvent
 from callboard.providers.adapter import Adapter
 from callboard.providers.response_builder import build_response
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from callboard.protocol.history import is_json_object
-from callboard.protocol.policy import Decision
+from callboard.protocol.content import is_json_object
 from callboard.protocol.testing import generator
 from callboard.protocol.testing.observation import AskedCall, AskedTurn, Conversation, Does, Ids, Stream
 from callboard.protocol.testing.scenario import (
@@ -18,6 +17,7 @@ from callboard.protocol.testing.scenario import (
     Scenario,
     ToolDoes,
 )
+from callboard.protocol.tools import Decision
 
 #: Enough for every case, and short enough that a conversation takes about a second.
 MAX_TURNS: Final = 3

@@ -17,7 +17,7 @@ import orjson
 from pydantic import TypeAdapter
 
 from callboard.protocol.errors import UsageError
-from callboard.protocol.stream import StreamEvent
+from callboard.protocol.model import StreamEvent
 
 #: Of the files. A reader of another version cannot know what it does not understand.
 FORMAT_VERSION: Final = 1

@@ -37,8 +37,7 @@ from callboard.protocol.events import (
     ToolCallTimedOut,
 )
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
-from callboard.protocol.policy import Decision, Policy
-from callboard.protocol.tools import FailureCode, Isolation, Latency, Risk, ToolContract, ToolFailure
+from callboard.protocol.tools import Decision, FailureCode, Isolation, Latency, Policy, Risk, ToolContract, ToolFailure
 
 DEADLINE = 30.0
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from callboard.actors.index import CodeIndex, assemble
 from callboard.actors.index.token_count import count_tokens
-from callboard.protocol.context import AssembledContext, CodeFence, parse_fences
+from callboard.protocol.code_fences import AssembledContext, CodeFence, parse_fences
 from callboard.protocol.errors import UsageError
 
 QUERY = "how does the client retry a request"

@@ -26,8 +26,7 @@ from callboard.protocol.content import (
 from callboard.protocol.errors import ErrorKind, UsageError
 from callboard.protocol.events import ModelFailed, ModelResponded, ModelStreamed
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
-from callboard.protocol.model import ModelRequest, ModelResponse, Usage
-from callboard.protocol.stream import Error, Restarted, TextDelta
+from callboard.protocol.model import Error, ModelRequest, ModelResponse, Restarted, TextDelta, Usage
 from callboard.providers.adapter import Provider
 from callboard.providers.http_errors import make_error
 from callboard.providers.local.scripted import Scripted, ScriptedTurn, TimedBatch

@@ -10,8 +10,7 @@ import pytest
 from callboard.actors.kernel import MailboxFull
 from callboard.actors.models.model_stream import Emit, read_stream
 from callboard.protocol.errors import ErrorKind, UsageError
-from callboard.protocol.model import ModelRequest, ModelResponse
-from callboard.protocol.stream import Error, StreamEvent, TextDelta
+from callboard.protocol.model import Error, ModelRequest, ModelResponse, StreamEvent, TextDelta
 from callboard.providers.local.scripted import Scripted, ScriptedTurn
 
 

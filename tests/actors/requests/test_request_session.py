@@ -46,9 +46,8 @@ from callboard.protocol.events import (
     ToolCallStarted,
 )
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
-from callboard.protocol.model import FinishReason, ModelResponse
+from callboard.protocol.model import Error, FinishReason, ModelResponse, TextDelta
 from callboard.protocol.options import RequestOptions
-from callboard.protocol.stream import Error, TextDelta
 from callboard.protocol.testing.scenario import STANDARD_TOOLS
 
 TAG = Tag(RequestId("r"), MessageId("m"))

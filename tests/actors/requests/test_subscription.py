@@ -18,8 +18,7 @@ from callboard.protocol.content import AssistantMessage, Text, UserMessage
 from callboard.protocol.errors import ErrorKind, RuntimeFailure, UsageError
 from callboard.protocol.events import ModelFailed, ModelStreamed, ToolCallStarted
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag
-from callboard.protocol.model import Usage
-from callboard.protocol.stream import Error, TextDelta
+from callboard.protocol.model import Error, TextDelta, Usage
 
 TAG = Tag(RequestId("r"), MessageId("m"))
 

@@ -35,9 +35,8 @@ from callboard.protocol.events import (
     ToolCallTimedOut,
 )
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
-from callboard.protocol.model import ModelRequest, ModelResponse, Usage
+from callboard.protocol.model import Error, ModelRequest, ModelResponse, Usage
 from callboard.protocol.options import RequestOptions
-from callboard.protocol.stream import Error
 from callboard.protocol.tools import FailureCode, ToolFailure
 from callboard.providers.local.scripted import ScriptedCall, ScriptedTurn
 

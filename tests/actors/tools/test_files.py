@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from callboard.actors.tools.files import MAX_ENTRIES, MAX_FILE_BYTES, MAX_READ_BYTES, read_lines, workspace_tools
-from callboard.protocol.context import CodeFence, parse_fences
+from callboard.protocol.code_fences import CodeFence, parse_fences
 from callboard.protocol.errors import ToolError, UsageError
 
 

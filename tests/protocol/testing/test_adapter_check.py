@@ -13,16 +13,19 @@ import pytest
 from callboard.protocol.content import AssistantMessage, Image, Message, SystemMessage, Text, ToolMessage, UserMessage
 from callboard.protocol.errors import ErrorKind, UsageError
 from callboard.protocol.ids import CallId, ToolName
-from callboard.protocol.model import FinishReason, ModelRequest, ToolChoice, Usage
-from callboard.protocol.stream import (
+from callboard.protocol.model import (
     Done,
     Error,
+    FinishReason,
+    ModelRequest,
     StreamEvent,
     TextDelta,
     ThinkingDelta,
     ToolCallComplete,
     ToolCallDelta,
     ToolCallStart,
+    ToolChoice,
+    Usage,
 )
 from callboard.protocol.testing import check_provider_adapter
 from callboard.protocol.testing.answers import APIS, Answer, read_events, shipped_answers, write_event

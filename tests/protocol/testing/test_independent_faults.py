@@ -40,14 +40,22 @@ from callboard.protocol.events import (
     ToolsLost,
 )
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
-from callboard.protocol.model import FinishReason, ModelResponse, Sampling, ToolChoice, ToolChoiceMode, Usage
+from callboard.protocol.machine import Session
+from callboard.protocol.model import (
+    Error,
+    FinishReason,
+    ModelResponse,
+    Restarted,
+    Sampling,
+    TextDelta,
+    ToolChoice,
+    ToolChoiceMode,
+    Usage,
+)
 from callboard.protocol.options import RequestOptions, ToolOffer
-from callboard.protocol.policy import Decision
-from callboard.protocol.session import Session
-from callboard.protocol.stream import Error, Restarted, TextDelta
 from callboard.protocol.testing.independent_faults import INDEPENDENT_FAULTS
 from callboard.protocol.testing.mutation import MutatedSession, Mutation, mutated
-from callboard.protocol.tools import FailureCode, Risk, ToolContract, ToolDefinition, ToolFailure
+from callboard.protocol.tools import Decision, FailureCode, Risk, ToolContract, ToolDefinition, ToolFailure
 
 OWN = Tag(RequestId("request"), MessageId("parent"))
 FOREIGN = Tag(RequestId("another request"), MessageId("parent"))

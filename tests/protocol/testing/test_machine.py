@@ -6,10 +6,10 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from callboard.protocol.testing.machine import SessionMachine
 from callboard.protocol.testing.mutation import Mutation, mutated
 from callboard.protocol.testing.planted import RunsHalfCalls, StartedIsRefused, StepNumberIsEnough
 from callboard.protocol.testing.reach import Reach
+from callboard.protocol.testing.state_machine import SessionMachine
 
 OPTIONS = settings(
     max_examples=150, stateful_step_count=70, deadline=None, suppress_health_check=list(HealthCheck), database=None

@@ -20,8 +20,16 @@ from callboard.protocol.content import (
 )
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.ids import CallId, ToolName
-from callboard.protocol.model import FinishReason, Usage
-from callboard.protocol.stream import Done, Error, Restarted, ServerToolEvent, TextDelta, ToolCallComplete
+from callboard.protocol.model import (
+    Done,
+    Error,
+    FinishReason,
+    Restarted,
+    ServerToolEvent,
+    TextDelta,
+    ToolCallComplete,
+    Usage,
+)
 from callboard.providers.anthropic.messages_api import Anthropic
 
 ADAPTER = Anthropic(api_key="secret-key")

@@ -17,8 +17,7 @@ from support.wire import sse
 
 from callboard.protocol.content import AssistantMessage, Image, Text, UserMessage
 from callboard.protocol.errors import ErrorKind, ProviderError, UsageError
-from callboard.protocol.model import ModelRequest
-from callboard.protocol.stream import StreamEvent
+from callboard.protocol.model import ModelRequest, StreamEvent
 from callboard.providers.adapter import HttpAnswer, WireRequest
 from callboard.providers.copilot.copilot_api import Copilot, CopilotRoute, route_of
 from callboard.providers.copilot.copilot_login import (

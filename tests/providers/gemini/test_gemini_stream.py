@@ -16,8 +16,7 @@ from callboard.protocol.content import (
 )
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.ids import CallId, ToolName
-from callboard.protocol.model import FinishReason, Usage
-from callboard.protocol.stream import Done, Error, ServerToolEvent, ToolCallStart
+from callboard.protocol.model import Done, Error, FinishReason, ServerToolEvent, ToolCallStart, Usage
 from callboard.providers.gemini.gemini_api import Gemini
 
 ADAPTER = Gemini(api_key="secret-key")

@@ -8,11 +8,20 @@ from typing import Any
 
 import pytest
 
+from callboard.protocol.code_fences import render_fence
 from callboard.protocol.content import AssistantMessage, Message, Text, Thinking, ToolMessage, UserMessage
-from callboard.protocol.context import render_fence
 from callboard.protocol.errors import ErrorKind
-from callboard.protocol.model import FinishReason, ModelRequest, ModelResponse, ToolChoice, ToolChoiceMode, Usage
-from callboard.protocol.stream import Done, Error, StreamEvent
+from callboard.protocol.model import (
+    Done,
+    Error,
+    FinishReason,
+    ModelRequest,
+    ModelResponse,
+    StreamEvent,
+    ToolChoice,
+    ToolChoiceMode,
+    Usage,
+)
 from callboard.protocol.tools import ToolDefinition
 from callboard.providers.adapter import Provider
 from callboard.providers.http_errors import make_error

@@ -18,8 +18,7 @@ from callboard.protocol.content import ToolCall
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.ids import CallId, ToolName
 from callboard.protocol.limits import ERROR_SNIPPET_CHARS, MAX_CALLS_PER_STEP, MAX_RESPONSE_BYTES
-from callboard.protocol.model import FinishReason
-from callboard.protocol.stream import Done, Error
+from callboard.protocol.model import Done, Error, FinishReason
 from callboard.protocol.testing import check_provider_adapter
 from callboard.providers.adapter import Adapter
 from callboard.providers.copilot.copilot_api import Copilot

@@ -16,8 +16,7 @@ from callboard.protocol.content import (
     UserMessage,
 )
 from callboard.protocol.errors import ErrorKind
-from callboard.protocol.model import FinishReason, Usage
-from callboard.protocol.stream import Error, ServerToolEvent, TextDelta, ToolCallDelta
+from callboard.protocol.model import Error, FinishReason, ServerToolEvent, TextDelta, ToolCallDelta, Usage
 from callboard.providers.openai.responses_api import OpenAIResponses
 
 ADAPTER = OpenAIResponses(api_key="secret-key")

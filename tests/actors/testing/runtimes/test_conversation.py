@@ -14,7 +14,7 @@ from callboard.actors.testing.runtimes.conversation import (
     conversation,
     reduced,
 )
-from callboard.protocol.history import is_json_object
+from callboard.protocol.content import is_json_object
 from callboard.protocol.ids import ToolName
 from callboard.protocol.options import RequestOptions
 from callboard.protocol.testing.observation import Does, Ids, Stream
