@@ -20,11 +20,11 @@ from callboard.protocol.commands import AskApproval, Command, Finish, Note, Outc
 from callboard.protocol.content import AssistantMessage, Message, SystemMessage, ToolMessage, UserMessage
 from callboard.protocol.errors import ProviderError, RuntimeFailure, UsageError
 from callboard.protocol.events import Event, ModelFailed, ModelStreamed, RequestStarted, ToolCallEnd, ToolCallStarted
-from callboard.protocol.history import history_faults
+from callboard.protocol.content import history_faults
 from callboard.protocol.ids import RequestId, Tag
 from callboard.protocol.model import Usage
 from callboard.protocol.options import RequestOptions
-from callboard.protocol.stream import Error, StreamEvent
+from callboard.protocol.model import Error, StreamEvent
 
 #: Behind the request's deadline: its session has then waited for the tools to be stopped, and the loop was busy once.
 ANSWER_GRACE_SECONDS: Final = 5.0
