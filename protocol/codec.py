@@ -55,14 +55,7 @@ _OPAQUE: Final = {
 }
 
 
-def _adapter(cls: type[Any]) -> TypeAdapter[Any]:
-    adapter = TypeAdapter(cls)
-    # model.py knows Error for the type checker only: stream.py, where it lives, imports model.py.
-    adapter.rebuild(_types_namespace={"Error": Error})
-    return adapter
-
-
-_ADAPTERS: Final[dict[type[Any], TypeAdapter[Any]]] = {cls: _adapter(cls) for cls in _CLASSES.values()}
+_ADAPTERS: Final[dict[type[Any], TypeAdapter[Any]]] = {cls: TypeAdapter(cls) for cls in _CLASSES.values()}
 
 
 def encode_event(event: Event) -> bytes:

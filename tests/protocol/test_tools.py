@@ -20,7 +20,7 @@ WRITTEN: tuple[type[StrEnum], ...] = (
     CallState, Decision, ErrorKind, FailureCode, FinishReason, Isolation, Latency, Outcome, RequestState, Risk,
     ToolChoiceMode, ToolFallback,
 )  # fmt: skip
-OTHER_WORDS = {FinishReason.PAUSE: "pause_turn"}
+OTHER_WORDS = {FinishReason.PAUSE: "pause_turn", ErrorKind.INTERNAL: "internal_error"}
 
 
 @pytest.mark.parametrize("kind", WRITTEN)

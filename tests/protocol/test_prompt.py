@@ -10,7 +10,7 @@ from callboard.protocol.budgets import Stop
 from callboard.protocol.content import UserMessage
 from callboard.protocol.model import ModelRequest
 from callboard.protocol.options import RequestOptions
-from callboard.protocol.prompt import Asking, message_tokens, tools_tokens
+from callboard.protocol.prompt import PromptBuilder, message_tokens, tools_tokens
 from callboard.protocol.testing.scenario import STANDARD_TOOLS
 
 QUESTION = UserMessage.of("What is this?")
@@ -24,7 +24,7 @@ def length(text: str) -> int:
 def test_tools_that_are_no_longer_offered_take_no_room(missing: int, kind: type) -> None:
     room = message_tokens(QUESTION, length) - missing
     options = replace(RequestOptions("m"), context_tokens=room)
-    asking = Asking(options, (), QUESTION, STANDARD_TOOLS, length)
+    asking = PromptBuilder(options, (), QUESTION, STANDARD_TOOLS, length)
     assert isinstance(asking.next_request(again=False), Stop)
     asking.give_up_tools()
     assert isinstance(asking.next_request(again=False), kind)
@@ -34,5 +34,5 @@ def test_tools_that_are_offered_take_room() -> None:
     room = message_tokens(QUESTION, length) + tools_tokens([offer.definition for offer in STANDARD_TOOLS], length)
     for context_tokens, kind in ((room, ModelRequest), (room - 1, Stop)):
         options = replace(RequestOptions("m"), context_tokens=context_tokens)
-        asking = Asking(options, (), QUESTION, STANDARD_TOOLS, length)
+        asking = PromptBuilder(options, (), QUESTION, STANDARD_TOOLS, length)
         assert isinstance(asking.next_request(again=False), kind)

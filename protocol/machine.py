@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from callboard.protocol import events, failures
+from callboard.protocol import events
 from callboard.protocol.budgets import Stop
 from callboard.protocol.commands import (
     CallModel,
@@ -33,9 +33,9 @@ from callboard.protocol.ids import Tag
 from callboard.protocol.limits import CLOCK_TOLERANCE_SECONDS, STREAM_TOTAL_TIMEOUT_SECONDS
 from callboard.protocol.model import Error, ModelResponse, Restarted, TextDelta, Usage
 from callboard.protocol.options import RequestOptions, ToolFallback
-from callboard.protocol.prompt import Asking, TokenCounter, estimate_tokens
+from callboard.protocol.prompt import PromptBuilder, TokenCounter, estimate_tokens
 from callboard.protocol.states import CALL_TRANSITIONS, REQUEST_TRANSITIONS, CallState, RequestState
-from callboard.protocol.step import NO_CALLS, NOBODY, Batch, CallFailure, OpenCall, Repeats, open_calls
+from callboard.protocol.step import NO_CALLS, NOBODY, Batch, CallFailure, OpenCall, Repeats, call_end, open_calls
 from callboard.protocol.turn import ASK_AGAIN_KINDS, Turn, Verdict, cut_notes, judge, tidy
 
 _Step = tuple[RequestState, list[Command]]
@@ -53,7 +53,7 @@ class Session:
         self._retries = 0
         self._deadline_at = 0.0
         self._options: RequestOptions
-        self._asking: Asking
+        self._prompt: PromptBuilder
         self._repeats: Repeats
         self._batch = NO_CALLS
         self._partial: list[str] = []
@@ -83,12 +83,12 @@ class Session:
 
     @property
     def usage(self) -> Usage:
-        return self._asking.spent.usage if self._state is not RequestState.NEW else Usage()
+        return self._prompt.spent.usage if self._state is not RequestState.NEW else Usage()
 
     @property
     def cost(self) -> float:
         """US dollars so far."""
-        return self._asking.spent.cost if self._state is not RequestState.NEW else 0.0
+        return self._prompt.spent.cost if self._state is not RequestState.NEW else 0.0
 
     @property
     def calls(self) -> dict[Tag, CallState]:
@@ -202,7 +202,7 @@ class Session:
         options = event.options
         if not options.timeout_seconds > 0:
             raise self._refuse(event, f"timeout_seconds must be above 0, got {options.timeout_seconds}")
-        self._asking = Asking(options, event.history, event.user, event.tools, self.count_tokens)
+        self._prompt = PromptBuilder(options, event.history, event.user, event.tools, self.count_tokens)
         self._tag = self._step = event.tag.request
         self._options = options
         self._repeats = Repeats(options.repeated_call_limit)
@@ -229,7 +229,7 @@ class Session:
 
     def _next_step(self, at: float, commands: list[Command], *, again: bool = False) -> _Step:
         """Ask the model, if the limits allow one more call; `again` when the last one came to nothing."""
-        request = self._asking.next_request(again=again)
+        request = self._prompt.next_request(again=again)
         if isinstance(request, Stop):
             return self._finish(commands, request.outcome, request.reason)
         self._step = self._tag.at_step(self._step.step + 1)
@@ -253,7 +253,7 @@ class Session:
         response = event.response
         turn = tidy(response)
         self._partial, self._has_streamed = [response.text], False
-        self._asking.charge(response, event.cost, turn)
+        self._prompt.charge(response, event.cost, turn)
         if response.error is not None:
             return self._model_error(event.at, response.error)
         verdict, reason = judge(response, turn, self._retries < self._options.max_step_retries)
@@ -281,8 +281,8 @@ class Session:
 
     def _model_error(self, at: float, error: Error) -> _Step:
         fallback = self._options.tool_fallback is ToolFallback.RETRY_WITHOUT_TOOLS
-        if error.kind is ErrorKind.TOOLS_UNSUPPORTED and self._asking.offers and fallback:
-            self._asking.give_up_tools()
+        if error.kind is ErrorKind.TOOLS_UNSUPPORTED and self._prompt.offers and fallback:
+            self._prompt.give_up_tools()
             note = Note(self._step, f"{self._options.model} takes no tools; it is asked again without them.")
             return self._next_step(at, [note], again=True)
         if error.kind in ASK_AGAIN_KINDS:
@@ -304,7 +304,7 @@ class Session:
     def _run_calls(self, event: events.ModelResponded, response: ModelResponse, turn: Turn) -> _Step:
         limit = self._options.repeated_call_limit
         self._batch = Batch(self._step, turn.message, self._deadline_at, cut_notes(response, turn))
-        commands, looped = open_calls(self._batch, turn, self._asking.offers, self._repeats, limit, event.at)
+        commands, looped = open_calls(self._batch, turn, self._prompt.offers, self._repeats, limit, event.at)
         if looped:
             told = f"The model repeated a call more than {limit} times in a row."
             return self._finish([self._close_batch()], Outcome.REPEATED_CALLS, told)
@@ -328,7 +328,7 @@ class Session:
     def _call_failed(self, event: CallFailure) -> _Step:
         """Denied, failed, timed out or cancelled: each is the call's one result, and reads so to the model."""
         call = self._call_of(event)
-        state, failure = failures.of_event(event, call.call.name)
+        state, failure = call_end(event, call.call.name)
         self._batch.fail(call, type(event), state, failure)
         return self._after_calls(event.at, [])
 
@@ -350,7 +350,7 @@ class Session:
         return self._record(messages)
 
     def _record(self, messages: tuple[Message, ...]) -> RecordStep:
-        self._asking.add_step(messages)
+        self._prompt.add_step(messages)
         record = RecordStep(self._step, messages)
         self._recorded.append(record)
         return record

@@ -1,0 +1,284 @@
+"""What the model sees: instructions, history, finished steps and tools, made into the next model call and cut to fit.
+
+Order of cutting, the cheapest loss first: old tool results are shortened; the oldest exchanges are dropped; the results
+of this request's earlier steps are shortened; those steps are dropped; the last step's results are shortened. The
+instructions, the user's message and the last step itself always stay.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import orjson
+
+from callboard.protocol.budgets import Allowance, Spending, Stop, allow_step
+from callboard.protocol.commands import Outcome
+from callboard.protocol.content import (
+    AssistantMessage,
+    Atom,
+    Image,
+    Message,
+    ServerTool,
+    SystemMessage,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolMessage,
+    UserMessage,
+    split_atoms,
+)
+from callboard.protocol.ids import ToolName
+from callboard.protocol.model import ModelRequest, ModelResponse, Sampling, ToolChoice, ToolChoiceMode, Usage
+from callboard.protocol.options import RequestOptions, ToolOffer
+from callboard.protocol.tools import ToolDefinition
+from callboard.protocol.turn import Turn
+
+TokenCounter = Callable[[str], int]
+"""Tokens of a text; pure, never negative. The real tokenizer of a model, where one is installed."""
+
+#: English prose has 4 to 4.5 characters a token, code about 3.
+CHARS_PER_TOKEN: Final = 4.0
+#: 4 / 1.25 = 3.2 characters a token: code fits too.
+SAFETY_FACTOR: Final = 1.25
+#: Role, separators and field names around each message or call.
+MESSAGE_OVERHEAD_TOKENS: Final = 6
+#: A picture at the largest size providers keep (Anthropic: width x height / 750, about 1,600).
+IMAGE_TOKENS: Final = 1_600
+
+
+def estimate_tokens(text: str) -> int:
+    """Tokens of a text when no tokenizer is at hand."""
+    return math.ceil(len(text) * SAFETY_FACTOR / CHARS_PER_TOKEN)
+
+
+def message_tokens(message: Message, count: TokenCounter) -> int:
+    """Tokens of one message, what surrounds it included."""
+    if isinstance(message, SystemMessage):
+        return count(message.text) + MESSAGE_OVERHEAD_TOKENS
+    if isinstance(message, ToolMessage):
+        return count(message.content) + MESSAGE_OVERHEAD_TOKENS
+    return _parts_tokens(message, count) + MESSAGE_OVERHEAD_TOKENS
+
+
+def _parts_tokens(message: UserMessage | AssistantMessage, count: TokenCounter) -> int:
+    total = 0
+    for part in message.parts:
+        match part:
+            case Text() | Thinking():
+                total += count(part.text)
+            case ToolCall():
+                total += count(part.name) + count(part.arguments) + MESSAGE_OVERHEAD_TOKENS
+            case Image():
+                total += IMAGE_TOKENS
+            case ServerTool():
+                total += count(orjson.dumps(part.replay.data, default=str).decode())
+    return total
+
+
+def messages_tokens(messages: Iterable[Message], count: TokenCounter) -> int:
+    """Tokens of several messages."""
+    return sum(message_tokens(message, count) for message in messages)
+
+
+def tools_tokens(tools: Sequence[ToolDefinition], count: TokenCounter) -> int:
+    """Tokens of what the model is told of its tools."""
+    return sum(
+        count(tool.name) + count(tool.description) + count(orjson.dumps(tool.parameters, default=str).decode())
+        for tool in tools
+    )
+
+
+#: What stays of a shortened result: enough to see what it was.
+SHORTENED_RESULT_CHARS: Final = 400
+#: History is cut to this share of the limit: cutting at each step would spoil the provider's prompt cache each time.
+CUT_TO: Final = 0.75
+
+
+@dataclass(slots=True)
+class _Piece:
+    """An atom and its size, counted once."""
+
+    messages: Atom
+    tokens: int
+
+
+class Transcript:
+    """Grows by whole steps; `fit` cuts it, `messages` is what stands in the next model call."""
+
+    __slots__ = ("_count", "_flat", "_head", "_limit", "_old", "_steps", "_user", "tokens")
+
+    def __init__(
+        self,
+        system_prompt: str,
+        history: Sequence[Message],
+        user: UserMessage,
+        *,
+        limit_tokens: int | None,
+        tools_tokens: int,
+        count: TokenCounter,
+    ) -> None:
+        self._count = count
+        self._limit = limit_tokens
+        atoms = split_atoms(history)
+        leading = 0
+        while leading < len(atoms) and isinstance(atoms[leading][0], SystemMessage):
+            leading += 1
+        prompt: tuple[Message, ...] = (SystemMessage(system_prompt),) if system_prompt else ()
+        self._head = self._piece(prompt + tuple(message for atom in atoms[:leading] for message in atom))
+        self._old = [self._piece(atom) for atom in atoms[leading:]]
+        self._user = self._piece((user,))
+        self._steps: list[_Piece] = []
+        self.tokens = tools_tokens + sum(piece.tokens for piece in (self._head, self._user, *self._old))
+        """Of all messages and tool definitions, as estimated by the counter."""
+        self._flat: list[Message] = []
+        self._flatten()
+
+    def add_step(self, messages: Atom) -> None:
+        """A finished turn with all its results (and the notes after them)."""
+        piece = self._piece(messages)
+        self._steps.append(piece)
+        self._flat.extend(messages)
+        self.tokens += piece.tokens
+
+    @property
+    def has_steps(self) -> bool:
+        return bool(self._steps)
+
+    def messages(self) -> tuple[Message, ...]:
+        """What the model is shown; only this tuple itself is built anew for each step."""
+        return tuple(self._flat)
+
+    def fit(self) -> bool:
+        """Cut until the limit holds. False when not even what must stay fits."""
+        if self._limit is None or self.tokens <= self._limit:
+            return True
+        target = int(self._limit * CUT_TO)
+        self._shorten(self._old, target)
+        self._drop_old(target)
+        self._shorten(self._steps[:-1], self._limit)
+        while len(self._steps) > 1 and self.tokens > self._limit:
+            self.tokens -= self._steps.pop(0).tokens
+        self._shorten(self._steps[-1:], self._limit)
+        self._flatten()
+        return self.tokens <= self._limit
+
+    def _piece(self, messages: Atom) -> _Piece:
+        return _Piece(messages, messages_tokens(messages, self._count))
+
+    def _flatten(self) -> None:
+        pieces = (self._head, *self._old, self._user, *self._steps)
+        self._flat = [message for piece in pieces for message in piece.messages]
+
+    def _shorten(self, pieces: Sequence[_Piece], target: int) -> None:
+        for piece in pieces:
+            if self.tokens <= target:
+                return
+            shortened = self._piece(tuple(shorten_result(message) for message in piece.messages))
+            if shortened.tokens < piece.tokens:
+                self.tokens += shortened.tokens - piece.tokens
+                piece.messages, piece.tokens = shortened.messages, shortened.tokens
+
+    def _drop_old(self, target: int) -> None:
+        """Drop from the oldest on, and never let the rest begin with an answer to a question that is gone."""
+        dropped = False
+        while self._old and (self.tokens > target or (dropped and not self._begins_with_user())):
+            self.tokens -= self._old.pop(0).tokens
+            dropped = True
+
+    def _begins_with_user(self) -> bool:
+        return isinstance(self._old[0].messages[0], UserMessage)
+
+
+def shorten_result(message: Message) -> Message:
+    """A tool result cut to its beginning, still JSON; any other message, and a short result, as it is."""
+    if not isinstance(message, ToolMessage) or len(message.content) <= SHORTENED_RESULT_CHARS * 2:
+        return message
+    shortened = {
+        "shortened": True,
+        "beginning": message.content[:SHORTENED_RESULT_CHARS],
+        "characters_left_out": len(message.content) - SHORTENED_RESULT_CHARS,
+    }
+    return replace(message, content=orjson.dumps(shortened).decode())
+
+
+_FORCED = frozenset({ToolChoiceMode.REQUIRED, ToolChoiceMode.NAMED})
+
+
+class PromptBuilder:
+    """Holds the transcript, the tools on offer and the budgets; makes one ModelRequest after the other."""
+
+    __slots__ = ("_count", "_options", "_steps_taken", "_tools_tokens", "_transcript", "offers", "spent")
+
+    def __init__(
+        self,
+        options: RequestOptions,
+        history: Sequence[Message],
+        user: UserMessage,
+        tools: Sequence[ToolOffer],
+        count: TokenCounter,
+    ) -> None:
+        self._options = options
+        self._count = count
+        self._steps_taken = 0
+        self._tools_tokens = tools_tokens([offer.definition for offer in tools], count)
+        self._transcript = Transcript(
+            options.system_prompt,
+            history,
+            user,
+            limit_tokens=options.context_tokens,
+            tools_tokens=self._tools_tokens,
+            count=count,
+        )
+        self.offers: dict[ToolName, ToolOffer] = {offer.definition.name: offer for offer in tools}
+        self.spent = Spending()
+
+    def next_request(self, *, again: bool) -> ModelRequest | Stop:
+        """The next model call; `again` when the last one came to nothing, and so was no step."""
+        options = self._options
+        if self._steps_taken >= options.max_steps and not again:
+            return Stop(Outcome.STEP_LIMIT, f"The limit of {options.max_steps} steps was reached.")
+        if not self._transcript.fit():
+            return Stop(
+                Outcome.TOKEN_LIMIT,
+                f"What must be sent needs about {self._transcript.tokens} tokens; {options.context_tokens} may be.",
+            )
+        allowed = allow_step(options, self.spent, self._transcript.tokens)
+        if isinstance(allowed, Stop):
+            return allowed
+        self._steps_taken += 0 if again else 1
+        return self._request(allowed)
+
+    def charge(self, response: ModelResponse, cost: float, turn: Turn) -> None:
+        """Count what a model call used; estimated where the provider does not say."""
+        estimated = Usage(self._transcript.tokens, message_tokens(turn.message, self._count))
+        self.spent.add(response, cost, estimated)
+
+    def add_step(self, messages: Atom) -> None:
+        """A finished turn with all its results: from now on part of what the model is shown."""
+        self._transcript.add_step(messages)
+
+    def give_up_tools(self) -> None:
+        """The model takes no tools: offer none from now on."""
+        self._transcript.tokens -= self._tools_tokens
+        self.offers = {}
+
+    def _request(self, allowed: Allowance) -> ModelRequest:
+        options = self._options
+        sampling: Sampling = options.sampling
+        if allowed.max_output_tokens != sampling.max_output_tokens:
+            sampling = replace(sampling, max_output_tokens=allowed.max_output_tokens)
+        choice = options.tool_choice
+        if not self.offers or (choice.mode in _FORCED and self._transcript.has_steps):
+            # A call is forced once: forced at every step, the model could never answer.
+            choice = ToolChoice()
+        return ModelRequest(
+            options.model,
+            self._transcript.messages(),
+            tuple(offer.definition for offer in self.offers.values()),
+            choice,
+            options.parallel_tool_calls if self.offers else None,
+            sampling=sampling,
+        )
