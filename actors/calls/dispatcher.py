@@ -11,6 +11,7 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from contextvars import Context
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,7 @@ MAX_QUEUED_CALLS = 10_000
 MAX_SETTLED_CALLS = 4_096
 
 PoolKey = tuple[Isolation, Latency]
+DispatcherMessage = Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,7 @@ class DispatchCall:
     run: RunTool
     user_text: str
     reply_to: Ref
+    asker: Context | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,18 @@ class SeekApproval:
 
     question: AskApproval
     reply_to: Ref
+    asker: Context | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ConfirmStops:
+    tag: Tag
+    reply_to: Ref
+
+
+@dataclass(frozen=True, slots=True)
+class StopsTold:
+    tag: Tag
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,6 +403,7 @@ _HANDLERS: Mapping[type, Callable[[ToolDispatcher, Any], None]] = {
     ThreadsHeld: ToolDispatcher._threads_held,
     Down: ToolDispatcher._pool_down,
     SeekApproval: ToolDispatcher._seek_approval,
+    ConfirmStops: lambda self, message: message.reply_to.tell_control(StopsTold(message.tag)),
     Verdict: ToolDispatcher._decided,
     WithdrawApproval: ToolDispatcher._withdraw_question,
 }

@@ -18,7 +18,7 @@ from typing import Final
 from callboard.actors.kernel import Down, ExitReason
 from callboard.protocol.commands import AskApproval, Command, Finish, Note, Outcome, RunTool
 from callboard.protocol.content import AssistantMessage, Message, SystemMessage, ToolMessage, UserMessage
-from callboard.protocol.errors import ProviderError, RuntimeFailure, UsageError
+from callboard.protocol.errors import ProviderError, RuntimeFailure, UsageError, said
 from callboard.protocol.events import Event, ModelFailed, ModelStreamed, RequestStarted, ToolCallEnd, ToolCallStarted
 from callboard.protocol.content import history_faults
 from callboard.protocol.ids import RequestId, Tag
@@ -177,7 +177,7 @@ class Answer:
         elif isinstance(down.error, RuntimeFailure):
             self._settle(RuntimeFailure(f"the request has no answer: {said(down.error)}"))
         elif down.error is not None or down.reason is ExitReason.KILLED:
-            why = down.reason.value if down.error is None else f"{type(down.error).__name__}: {said(down.error)}"
+            why = down.reason.value if down.error is None else said(down.error)
             self._settle(RuntimeFailure(f"the request has no answer, since its session was lost: {why}"))
         else:
             self._settle(self._reply(Finish(self.tag, Outcome.CANCELLED, "", Usage(), 0.0, 0, STOPPING)))
@@ -300,10 +300,3 @@ def _size(item: StreamItem) -> int:
     texts = (getattr(item, name) for name in type(item).__slots__)
     return _EVENT_BYTES + sum(getsizeof(text) for text in texts if isinstance(text, str))
 
-
-def said(error: BaseException) -> str:
-    """What an error says, also where its `__str__` fails."""
-    try:
-        return str(error)
-    except Exception as broken:  # noqa: BLE001 - of a class of a user
-        return f"(it cannot be shown: its __str__ raised {type(broken).__name__})"
