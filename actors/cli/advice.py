@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from callboard.actors.requests.reply import ModelCallFailed
+from callboard.actors.requests.conversation import ModelCallFailed
 from callboard.actors.settings import Settings
 from callboard.protocol.errors import ErrorKind, ProviderError
 from callboard.providers.registry import key_variable, split_model

@@ -10,7 +10,7 @@ from callboard.actors.cli.advice import advised
 from callboard.actors.cli.choices import settings_of
 from callboard.actors.cli.progress import IndexProgress
 from callboard.actors.cli.screen import Screen
-from callboard.actors.requests.reply import ModelCallFailed, Reply
+from callboard.actors.requests.conversation import ModelCallFailed, Reply
 from callboard.actors.runtime import Runtime
 from callboard.protocol.errors import UsageError
 

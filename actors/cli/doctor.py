@@ -16,8 +16,8 @@ from typing import Any, Final
 
 from callboard.actors.cli.advice import advice
 from callboard.actors.cli.choices import settings_of
+from callboard.actors.runtime import route_for
 from callboard.actors.settings import Settings
-from callboard.actors.wiring import route_for
 from callboard.protocol.content import UserMessage
 from callboard.protocol.errors import RuntimeFailure, UsageError
 from callboard.protocol.model import ModelRequest, ModelResponse, Sampling

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from callboard.actors.requests.reply import Reply
+from callboard.actors.requests.conversation import Reply
 from callboard.protocol.commands import AskApproval, Note, RunTool
 from callboard.protocol.events import ToolCallCancelled, ToolCallCompleted, ToolCallFailed, ToolCallTimedOut
 from callboard.protocol.ids import Tag

@@ -459,9 +459,7 @@ async def read_stream(provider: Provider, request: ModelRequest, emit: Emit, end
                 raise
             if _is_cancelled():
                 raise asyncio.CancelledError from error
-            response = _failed(
-                ErrorKind.INTERNAL, f"the provider {provider_name(provider)} failed: {said(error)}"
-            )
+            response = _failed(ErrorKind.INTERNAL, f"the provider {provider_name(provider)} failed: {said(error)}")
         end(response)
     finally:
         if isinstance(stream, AsyncGenerator):
@@ -506,7 +504,7 @@ async def _closed(stream: AsyncGenerator[list[StreamEvent]], provider: Provider)
             await stream.aclose()
     except asyncio.CancelledError:
         raise
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001 - of a provider written by a user
         logger.debug("the provider %s could not close its stream: %s", provider_name(provider), said(error))
 
 

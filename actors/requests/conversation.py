@@ -17,14 +17,19 @@ from typing import Final
 
 from callboard.actors.kernel import Down, ExitReason
 from callboard.protocol.commands import AskApproval, Command, Finish, Note, Outcome, RunTool
-from callboard.protocol.content import AssistantMessage, Message, SystemMessage, ToolMessage, UserMessage
+from callboard.protocol.content import (
+    AssistantMessage,
+    Message,
+    SystemMessage,
+    ToolMessage,
+    UserMessage,
+    history_faults,
+)
 from callboard.protocol.errors import ProviderError, RuntimeFailure, UsageError, said
 from callboard.protocol.events import Event, ModelFailed, ModelStreamed, RequestStarted, ToolCallEnd, ToolCallStarted
-from callboard.protocol.content import history_faults
 from callboard.protocol.ids import RequestId, Tag
-from callboard.protocol.model import Usage
+from callboard.protocol.model import Error, StreamEvent, Usage
 from callboard.protocol.options import RequestOptions
-from callboard.protocol.model import Error, StreamEvent
 
 #: Behind the request's deadline: its session has then waited for the tools to be stopped, and the loop was busy once.
 ANSWER_GRACE_SECONDS: Final = 5.0
@@ -72,7 +77,9 @@ class Conversation:
             if not isinstance(message, SystemMessage | UserMessage | AssistantMessage | ToolMessage):
                 raise UsageError(f"message {position} of the conversation is a {type(message).__name__}, not a Message")
         if faults := history_faults(self._messages):
-            raise UsageError(f"no provider would accept this conversation: {'; '.join(faults[:3])}; correct its messages")
+            raise UsageError(
+                f"no provider would accept this conversation: {'; '.join(faults[:3])}; correct its messages"
+            )
         self._is_checked = True
 
     def release(self) -> None:
@@ -299,4 +306,3 @@ def _size(item: StreamItem) -> int:
     """About how much memory an event keeps: its texts, and a little for the rest."""
     texts = (getattr(item, name) for name in type(item).__slots__)
     return _EVENT_BYTES + sum(getsizeof(text) for text in texts if isinstance(text, str))
-

@@ -24,7 +24,7 @@ from callboard.actors.calls.dispatcher import (
 from callboard.actors.kernel import Actor, Down, ExitReason, Ref, Rejected, Timer, handles
 from callboard.actors.models.llm_manager import LlmMessage, StartModel
 from callboard.actors.requests.conversation import STOPPING, Question, Seen
-from callboard.actors.telemetry.telemetry import HEARD, TelemetryMessage
+from callboard.actors.telemetry.telemetry import Heard, TelemetryMessage
 from callboard.protocol.commands import (
     AskApproval,
     CallModel,
@@ -48,6 +48,7 @@ from callboard.protocol.events import (
     ModelFailed,
     ModelLost,
     ModelResponded,
+    ModelStreamed,
     RequestStarted,
     ToolCallEnd,
     ToolsLost,
@@ -214,9 +215,10 @@ class RequestSession(Actor[SessionMessage]):
         try:
             commands = self._session.apply(event)
             self._show(event)
-            self._observe(event)
-            if isinstance(event, _ENDS):
-                self._open.pop(event.tag, None)
+            if not isinstance(event, ModelStreamed):
+                self._observe(event)
+                if isinstance(event, _ENDS):
+                    self._open.pop(event.tag, None)
             for command in commands:
                 doing = f"carrying out {type(command).__name__}"
                 self._carry_out(command)
@@ -238,9 +240,7 @@ class RequestSession(Actor[SessionMessage]):
             case RunTool():
                 self._open[command.tag] = CancelTool(command.tag)
                 question = self._question
-                self._peers.dispatcher.tell_control(
-                    DispatchCall(command, question.user.text, self.ref, question.asker)
-                )
+                self._peers.dispatcher.tell_control(DispatchCall(command, question.user.text, self.ref, question.asker))
             case AskApproval():
                 self._open[command.tag] = WithdrawApproval(command.tag)
                 self._peers.dispatcher.tell_control(SeekApproval(command, self.ref, self._question.asker))
@@ -284,10 +284,12 @@ class RequestSession(Actor[SessionMessage]):
         except Exception as error:  # noqa: BLE001 - a reader's fault
             self._has_subscriber_failed = True
             extra = self._question.tag._asdict()
-            self._context.run(logger.warning, "the request goes on unread: %s", said(error), exc_info=error, extra=extra)
+            self._context.run(
+                logger.warning, "the request goes on unread: %s", said(error), exc_info=error, extra=extra
+            )
 
     def _observe(self, what: Question | Event | Command) -> None:
-        if type(what) in HEARD:
+        if isinstance(what, Heard):
             try:
                 self._peers.telemetry.tell(what)
             except Exception as error:  # noqa: BLE001 - telemetry that cannot keep up must not steer

@@ -160,9 +160,9 @@ class RequestLost:
 
 WorkEnd = ModelResponded | ModelFailed | ModelLost | ToolCallEnd
 """The end of a model call or a tool call."""
-TelemetryMessage = (
-    Question | CallModel | RunTool | WorkEnd | Finish | RequestLost | ToolWithdrawn | ToolRestored | ReadMetrics
-)
+Heard = Question | CallModel | RunTool | WorkEnd | Finish
+"""What a session tells of its request."""
+TelemetryMessage = Heard | RequestLost | ToolWithdrawn | ToolRestored | ReadMetrics
 
 
 @dataclass(slots=True)
@@ -273,10 +273,6 @@ class Telemetry(Actor[TelemetryMessage]):
                 self._listen(tag, self._end, FailureCode.CANCELLED.value, ok=False)
         self._listen(request, self._end, ending, ok=ok)
         self._open.pop(request.request_id, None)
-
-
-#: What telemetry counts; a session tells it of nothing else.
-HEARD = frozenset(Telemetry.messages())
 
 
 def _ending(event: WorkEnd) -> str:

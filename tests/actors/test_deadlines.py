@@ -15,7 +15,7 @@ from callboard.actors.calls.approvals import NobodyToAsk
 from callboard.actors.calls.dispatcher import ToolDispatcher
 from callboard.actors.kernel import ActorSystem, SimulatedScheduler
 from callboard.actors.models.llm_manager import StartModel
-from callboard.actors.requests.reply import Reply
+from callboard.actors.requests.conversation import Reply
 from callboard.actors.requests.request_session import Peers, Question, RequestSession
 from callboard.actors.runtime import Runtime
 from callboard.actors.settings import Settings

@@ -20,8 +20,7 @@ import pykka
 import pytest
 
 from callboard.actors.kernel import ActorInfo, NoSuchActor
-from callboard.actors.requests.conversation import Conversation
-from callboard.actors.requests.reply import ModelCallFailed, RequestEnded
+from callboard.actors.requests.conversation import Conversation, ModelCallFailed, RequestEnded
 from callboard.actors.runtime import Runtime
 from callboard.actors.settings import Settings
 from callboard.actors.tools import tool

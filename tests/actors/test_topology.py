@@ -11,8 +11,7 @@ from callboard.actors.kernel import Actor, ActorInfo, ActorSystem, SimulatedSche
 from callboard.actors.models.llm_manager import LlmManager
 from callboard.actors.runtime import Runtime
 from callboard.actors.settings import Settings
-from callboard.actors.telemetry.spans import NoSpans
-from callboard.actors.telemetry.telemetry import Telemetry
+from callboard.actors.telemetry.telemetry import NoSpans, Telemetry
 from callboard.actors.testing.faults import Faults
 from callboard.actors.testing.simulated_world import PlayedModel, World
 from callboard.actors.topology import ROOT_INTENSITY, Plan, build, pool_id, tree_of

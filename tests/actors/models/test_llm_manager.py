@@ -11,8 +11,17 @@ import pytest
 from support.probes import Probe, Probed
 
 from callboard.actors.kernel import ActorSystem, Backoff, ChildSpec, Ref, SimulatedScheduler, Supervisor, Timer
-from callboard.actors.models.llm_manager import LlmManager, Route, StartModel, _AttemptEnded, _TellAgain, text_length
-from callboard.actors.models.model_stream import Attempt, Emit, End
+from callboard.actors.models.llm_manager import (
+    Attempt,
+    Emit,
+    End,
+    LlmManager,
+    Route,
+    StartModel,
+    _AttemptEnded,
+    _TellAgain,
+    text_length,
+)
 from callboard.protocol.commands import CallModel, StopModel
 from callboard.protocol.content import (
     AssistantMessage,

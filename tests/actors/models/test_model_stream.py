@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from callboard.actors.kernel import MailboxFull
-from callboard.actors.models.model_stream import Emit, read_stream
+from callboard.actors.models.llm_manager import Emit, read_stream
 from callboard.protocol.errors import ErrorKind, UsageError
 from callboard.protocol.model import Error, ModelRequest, ModelResponse, StreamEvent, TextDelta
 from callboard.providers.local.scripted import Scripted, ScriptedTurn

@@ -10,9 +10,7 @@ import pytest
 
 from callboard.actors.kernel import Down, ExitReason
 from callboard.actors.requests import subscription
-from callboard.actors.requests.conversation import Conversation
-from callboard.actors.requests.reply import ModelCallFailed, Reply, RequestEnded
-from callboard.actors.requests.subscription import Answer, Stream
+from callboard.actors.requests.conversation import Answer, Conversation, ModelCallFailed, Reply, RequestEnded, Stream
 from callboard.protocol.commands import Finish, Note, Outcome
 from callboard.protocol.content import AssistantMessage, Text, UserMessage
 from callboard.protocol.errors import ErrorKind, RuntimeFailure, UsageError

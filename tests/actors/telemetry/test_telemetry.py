@@ -17,9 +17,16 @@ from callboard.actors.calls.dispatcher import ToolRestored, ToolWithdrawn
 from callboard.actors.kernel import ActorSystem, Ref, SimulatedScheduler
 from callboard.actors.runtime import Runtime
 from callboard.actors.settings import Settings
-from callboard.actors.telemetry.metrics import Metrics
-from callboard.actors.telemetry.spans import NoSpans, OpenTelemetrySpans, Spans
-from callboard.actors.telemetry.telemetry import CommandIssued, ReadMetrics, RequestLost, Telemetry
+from callboard.actors.telemetry.telemetry import (
+    CommandIssued,
+    Metrics,
+    NoSpans,
+    OpenTelemetrySpans,
+    ReadMetrics,
+    RequestLost,
+    Spans,
+    Telemetry,
+)
 from callboard.actors.tools import tool
 from callboard.protocol.commands import CallModel, Finish, Outcome, RunTool
 from callboard.protocol.content import UserMessage
