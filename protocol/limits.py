@@ -39,6 +39,8 @@ STREAM_TOTAL_TIMEOUT_SECONDS: Final = 600.0
 MAX_RESULT_BYTES: Final = 1_000_000
 #: One provider response line or JSON document: 64 MiB holds the largest image answers seen.
 MAX_RESPONSE_BYTES: Final = 64 * 1024 * 1024
+#: The text of one turn of a model, in UTF-8: many times what any model writes.
+MAX_ANSWER_BYTES: Final = 16 * 1024 * 1024
 #: What is kept of a tool's own stdout and stderr: the end of it, for a person who looks for the cause of a failure.
 MAX_TOOL_OUTPUT_BYTES: Final = 65_536
 #: Data (heap and private mappings) of one process that a tool runs in; enough for pandas and a small model.

@@ -25,7 +25,7 @@ from callboard.protocol.content import AssistantMessage, Message, SystemMessage,
 from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind, UsageError, said
 from callboard.protocol.events import ModelFailed, ModelResponded, ModelStreamed
 from callboard.protocol.ids import Tag
-from callboard.protocol.limits import MAX_RESPONSE_BYTES
+from callboard.protocol.limits import MAX_ANSWER_BYTES
 from callboard.protocol.model import Done, Error, ModelRequest, ModelResponse, Restarted, StreamEvent, TextDelta
 from callboard.providers.adapter import Provider
 from callboard.providers.rate_limit import RateLimiter
@@ -448,10 +448,12 @@ async def read_stream(provider: Provider, request: ModelRequest, emit: Emit, end
     It is told as soon as the turn is whole: what a provider does after that, or does not do, holds nothing up.
     """
     stream: AsyncIterator[list[StreamEvent]] | None = None
+    is_whole = False
     try:
         try:
             stream = provider.stream(request)
             response = await _turn(stream, emit)
+            is_whole = response.error is None
         except UsageError as error:
             response = _failed(ErrorKind.INVALID_REQUEST, said(error))
         except BaseException as error:  # of a provider written by a user: its fault must not cost a hanging request
@@ -463,7 +465,7 @@ async def read_stream(provider: Provider, request: ModelRequest, emit: Emit, end
         end(response)
     finally:
         if isinstance(stream, AsyncGenerator):
-            await _closed(stream, provider)
+            await _close(stream, provider, is_whole)
 
 
 async def _turn(stream: AsyncIterator[list[StreamEvent]], emit: Emit) -> ModelResponse:
@@ -477,8 +479,8 @@ async def _turn(stream: AsyncIterator[list[StreamEvent]], emit: Emit) -> ModelRe
             continue
         builder.feed(events)
         size += sum(map(_text_bytes, events))
-        if size > MAX_RESPONSE_BYTES:
-            return _failed(ErrorKind.MALFORMED, f"the answer is longer than {MAX_RESPONSE_BYTES / 1024**2:g} MiB")
+        if size > MAX_ANSWER_BYTES:
+            return _failed(ErrorKind.MALFORMED, f"the answer is longer than {MAX_ANSWER_BYTES / 1024**2:g} MiB")
         await _sent(emit, events)
         if isinstance(events[-1], Done | Error):
             break
@@ -494,13 +496,12 @@ async def _sent(emit: Emit, events: list[StreamEvent]) -> None:
             await asyncio.sleep(FULL_PAUSE_SECONDS)
 
 
-async def _closed(stream: AsyncGenerator[list[StreamEvent]], provider: Provider) -> None:
-    """Let a finished stream come to its end, so that its connection can be used again; close one that was left."""
+async def _close(stream: AsyncGenerator[list[StreamEvent]], provider: Provider, is_whole: bool) -> None:
+    """A stream that has said all may come to its end, so that its connection can be used again; others are closed."""
     try:
         async with asyncio.timeout(CLOSE_STREAM_SECONDS):
-            if not _is_cancelled():
-                async for _ in stream:
-                    continue
+            if is_whole:
+                await anext(stream, None)
             await stream.aclose()
     except asyncio.CancelledError:
         raise
