@@ -38,6 +38,8 @@ logger = logging.getLogger("callboard")
 CHARS_PER_TOKEN: Final = 4
 #: A session whose mailbox is full is tried again after this long: at 2 us a message it has emptied some thousands.
 FULL_PAUSE_SECONDS: Final = 0.01
+#: Behind the deadline of a model call, which may be that of its request: then the session is the one to say so.
+OVERDUE_SECONDS: Final = 1.0
 #: For a provider to close its stream after the answer is whole, or the call was stopped; then it is left alone.
 CLOSE_STREAM_SECONDS: Final = 5.0
 
@@ -247,7 +249,7 @@ class LlmManager(Actor[LlmMessage]):
         asked = call.asked.call
         call.doing = f"looking up the model {asked.request.model}"
         call.routes = self._routes(asked.request.model)
-        call.overdue = self.tell_at(asked.deadline_at, CallOverdue(call.tag))
+        call.overdue = self.tell_at(asked.deadline_at + OVERDUE_SECONDS, CallOverdue(call.tag))
         if asked.not_before_at > self.now():
             call.timer = self.tell_at(asked.not_before_at, TryAgain(call.tag))
         else:

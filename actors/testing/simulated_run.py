@@ -136,7 +136,9 @@ class SimulatedRun:
 
         return Plan(
             telemetry=lambda: _CrashableTelemetry(NoSpans()),
-            llm_manager=lambda: LlmManager(routes, PlayedModel(self.world), RetryPolicy(max_attempts=1), self._cost),
+            llm_manager=lambda: _CrashableManager(
+                routes, PlayedModel(self.world), RetryPolicy(max_attempts=1), self._cost
+            ),
             pool=pool,
             tools=[simulated_tool(offer) for offer in self._tools],
             approver=PlayedPerson(self.world),
@@ -214,11 +216,18 @@ class SimulatedRun:
 
 
 class _CrashableTelemetry(Telemetry):
-    """The real one ignores what it does not know."""
+    """The real one refuses what it does not know."""
 
-    def on_receive(self, message: Any) -> Any:
-        if isinstance(message, PlannedCrash):
-            raise RuntimeError("a planned crash")
+    def on_receive(self, message: object) -> object:
+        PlannedCrash.check(message)
+        return super().on_receive(message)
+
+
+class _CrashableManager(LlmManager):
+    """Likewise."""
+
+    def on_receive(self, message: object) -> object:
+        PlannedCrash.check(message)
         return super().on_receive(message)
 
 

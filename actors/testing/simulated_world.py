@@ -48,7 +48,13 @@ _BORNE = {"root": (ROOT_INTENSITY, ROOT_PERIOD_SECONDS + 5.0), "root/tools": (3,
 
 
 class PlannedCrash:
-    """A message that no actor survives."""
+    """A message that no actor of a simulated run survives."""
+
+    @staticmethod
+    def check(message: object) -> None:
+        """Raise RuntimeError for it."""
+        if isinstance(message, PlannedCrash):
+            raise RuntimeError("a planned crash")
 
 
 class World:

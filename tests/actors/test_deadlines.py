@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from contextvars import Context
 from functools import partial
 from typing import Any
 
@@ -72,7 +73,7 @@ class Tree:
         pools = {(isolation, latency): self.pool.ref for isolation in Isolation for latency in Latency}
         make = partial(ToolDispatcher, (short, long), pools, NobodyToAsk(), Policy(), telemetry)
         peers = Peers(Probed(system, "llm", self._answer).ref, system.spawn(make, "dispatcher"), telemetry)
-        question = Question(TAG, (), UserMessage.of("go"), RequestOptions("p/m"))
+        question = Question(TAG, (), UserMessage.of("go"), RequestOptions("p/m"), 0.0, Context())
         make_session = partial(RequestSession, question, peers, self._see, self.recorded.extend)
         system.spawn(make_session, "session")
 

@@ -22,6 +22,7 @@ from callboard.actors.kernel import (
     Timer,
 )
 from callboard.actors.models.llm_manager import (
+    OVERDUE_SECONDS,
     Attempt,
     AttemptEnded,
     Cost,
@@ -532,7 +533,7 @@ def test_a_provider_that_never_answers_is_ended_at_the_calls_deadline(simulated:
     desk.ask()
     desk.run(DEADLINE - 0.1)
     assert desk.told() == []
-    desk.run(DEADLINE + 0.1)
+    desk.run(DEADLINE + OVERDUE_SECONDS + 0.1)
     (failed,) = desk.session.of(ModelFailed)
     assert failed.error.kind is ErrorKind.TIMEOUT
     assert desk.driver.cancelled == 1
