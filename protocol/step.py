@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from enum import Enum, auto
 from typing import Any, Final
@@ -86,14 +87,32 @@ def unknown_tool(name: ToolName, offered: list[ToolName]) -> ToolFailure:
 
 def incomplete_call(name: ToolName, received: str) -> ToolFailure:
     """Half a call, which is never run (I12)."""
+    wrong = "were cut off or are not a JSON object"
+    if numbers := _numbers_not_finite(received):
+        wrong = f"contain {numbers[0][:ERROR_SNIPPET_CHARS]}, which is not a finite number"
     return ToolFailure(
         name,
         FailureCode.INCOMPLETE_CALL,
-        "The arguments were cut off or are not a JSON object; the call was not run.",
+        f"The arguments {wrong}; the call was not run.",
         expected="a JSON object",
         received=received[:ERROR_SNIPPET_CHARS],
         retry_hint="Send the call again, with all its arguments; make them shorter if they were cut off.",
     )
+
+
+def _numbers_not_finite(text: str) -> list[str]:
+    """NaN, infinities and numbers too large for a double in a text that is JSON but for them."""
+    found: list[str] = []
+    try:
+        json.loads(text, parse_constant=found.append, parse_float=lambda number: _note_infinite(number, found))
+    except (ValueError, RecursionError):
+        return []
+    return found
+
+
+def _note_infinite(number: str, found: list[str]) -> None:
+    if math.isinf(float(number)):
+        found.append(number)
 
 
 def repeated_call(name: ToolName, limit: int) -> ToolFailure:

@@ -6,8 +6,8 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from callboard.actors.requests.conversation import Reply
-from callboard.protocol.commands import AskApproval, Note, RunTool
+from callboard import AskApproval, Reply, RunTool
+from callboard.protocol.commands import Note
 from callboard.protocol.events import ToolCallCancelled, ToolCallCompleted, ToolCallFailed, ToolCallTimedOut
 from callboard.protocol.ids import Tag
 from callboard.protocol.model import Restarted, TextDelta

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import orjson
@@ -13,8 +13,7 @@ from callboard.actors.index.records import digest
 from callboard.actors.index.token_count import count_tokens
 from callboard.protocol.code_fences import AssembledContext, ContextItem, render_fence, top_k_for_budget
 from callboard.protocol.errors import UsageError
-
-TokenCounter = Callable[[str], int]
+from callboard.protocol.prompt import TokenCounter
 
 #: Spans of one file this close to each other become one: what lies between is shorter than another fence.
 STITCH_GAP_BYTES = 200

@@ -16,7 +16,7 @@ from callboard.actors.index.layout import Layout
 from callboard.actors.index.lexical import LARGE_HEAP_BYTES, SMALL_HEAP_BYTES, LexicalIndex
 from callboard.actors.index.parsing import parse_file
 from callboard.actors.index.records import FileStat, Outcome
-from callboard.actors.index.scan import Plan, scan_all, scan_paths
+from callboard.actors.index.scan import RefreshPlan, scan_all, scan_paths
 from callboard.actors.index.store import SqliteStore
 from callboard.actors.index.updater import Progress, ProgressCallback, RefreshSummary, Updater, repair
 from callboard.protocol.errors import UsageError
@@ -61,7 +61,7 @@ def refresh(
     return _refresh_in_child(request, progress)
 
 
-def _plan(request: Request, store: SqliteStore) -> Plan:
+def _plan(request: Request, store: SqliteStore) -> RefreshPlan:
     if request.paths is not None:
         plan = scan_paths(request.roots, request.folder, store, request.paths)
         if plan is not None:
@@ -69,7 +69,7 @@ def _plan(request: Request, store: SqliteStore) -> Plan:
     return scan_all(request.roots, request.folder, store)
 
 
-def _nothing_to_do(plan: Plan, store: SqliteStore) -> RefreshSummary:
+def _nothing_to_do(plan: RefreshPlan, store: SqliteStore) -> RefreshSummary:
     return RefreshSummary(
         unchanged=plan.unchanged,
         skipped=dict(plan.skipped),
@@ -79,12 +79,12 @@ def _nothing_to_do(plan: Plan, store: SqliteStore) -> RefreshSummary:
     )
 
 
-def _parse_here(plan: Plan) -> Iterator[tuple[FileStat, Outcome]]:
+def _parse_here(plan: RefreshPlan) -> Iterator[tuple[FileStat, Outcome]]:
     for file, known in _jobs(plan):
         yield file, parse_file(file, known)
 
 
-def _jobs(plan: Plan) -> Iterator[workers.Job]:
+def _jobs(plan: RefreshPlan) -> Iterator[workers.Job]:
     for file in plan.changed:
         known = plan.known.get(file.path)
         yield file, known.digest if known else b""
@@ -190,7 +190,7 @@ def _refresh_all(request: Request, report: ProgressCallback) -> RefreshSummary:
             store.close()
 
 
-def _parser_count(plan: Plan) -> int:
+def _parser_count(plan: RefreshPlan) -> int:
     cores = len(os.sched_getaffinity(0))
     return max(1, min(MAX_PARSERS, cores, 1 + plan.total_bytes // SMALL_BYTES))
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from callboard.actors.index.lexical import LexicalIndex, LexicalWriter
 from callboard.actors.index.records import FileStat, Outcome, ParsedFile, Skipped, Unchanged
-from callboard.actors.index.scan import Plan
+from callboard.actors.index.scan import RefreshPlan
 from callboard.actors.index.store import SqliteStore
 
 #: Source bytes in one batch: about a second of work for two parsers, a few thousand chunks.
@@ -72,7 +72,7 @@ class Updater:
 
     store: SqliteStore
     writer: LexicalWriter
-    plan: Plan
+    plan: RefreshPlan
     progress: ProgressCallback | None = None
     indexed: int = 0
     unchanged: int = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from pydantic import Field
 
@@ -49,7 +49,7 @@ def workspace_tools(workspace: Path | str) -> tuple[Tool, ...]:
         return read_lines(inside(root, path), start_line, end_line)
 
     @tool(risk="read", timeout=10, concurrency=8, idempotent=True)
-    def list_dir(path: str = ".", depth: Annotated[int, Field(ge=1, le=MAX_DEPTH)] = 1) -> dict[str, Any]:
+    def list_dir(path: str = ".", depth: Annotated[int, Field(ge=1, le=MAX_DEPTH)] = 1) -> dict[str, object]:
         """List a directory of the workspace. Names of directories end with "/", of symbolic links with "@".
 
         Args:
@@ -97,13 +97,13 @@ def read_lines(place: Path, start_line: int, end_line: int | None) -> str:
     return f"{fence}\nCut after {MAX_READ_BYTES:,} bytes, of {last_line:,} lines. Read on with start_line={next_line}."
 
 
-def listing(place: Path, depth: int) -> dict[str, Any]:
+def listing(place: Path, depth: int) -> dict[str, object]:
     """The names below a directory, sorted, with a word on those left out. Raises ToolError."""
     if not place.is_dir():
         raise ToolError(f"{place} is not a directory; read_file reads a file")
     names: list[str] = []
     left_out = _list_into(names, place, "", depth)
-    found: dict[str, Any] = {"path": _printable(str(place)), "entries": names}
+    found: dict[str, object] = {"path": _printable(str(place)), "entries": names}
     if left_out:
         found["left_out"] = f"more than {MAX_ENTRIES:,} names; list a directory below this one"
     return found

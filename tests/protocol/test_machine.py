@@ -147,6 +147,15 @@ def test_calls_that_are_never_run() -> None:
     assert not any(isinstance(command, RunTool) for command in commands)
 
 
+@pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999", "-1.5E+400"])
+def test_a_number_that_is_not_finite_is_named_and_its_call_never_run(number: str) -> None:
+    talk = Talk()
+    commands = talk.respond(call("a", "look", f'{{"days": [{number}], "city": "NaN"}}'))
+    (result,) = only(commands, RecordStep).messages[1:]
+    assert f"The arguments contain {number}, which is not a finite number" in result.content
+    assert not any(isinstance(command, RunTool) for command in commands)
+
+
 def test_ids_repeated_within_a_turn_are_minted_anew() -> None:
     talk = Talk()
     commands = talk.respond(call("x"), call("x"), call(""), call("x_2"))
