@@ -11,13 +11,15 @@ ends the call that it was used for, as an error that names it, and the manager g
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Sequence
 from contextvars import Context
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Final, Protocol
+from functools import partial
+from types import coroutine
+from typing import Final, Protocol
 
 from callboard.actors.kernel import Actor, LoopScheduler, MailboxFull, Ref, Rejected, Timer, handles
 from callboard.protocol.commands import CallModel, StopModel
@@ -204,10 +206,7 @@ class LlmManager(Actor[LlmMessage]):
 
     @handles(StopModel)
     def _stop_model(self, command: StopModel) -> None:
-        """Of a step, or, with the tag of a request, of all its steps."""
-        tags = [command.tag] if command.tag.step else [tag for tag in self._open if tag.request == command.tag]
-        for tag in tags:
-            self._drop(tag)
+        self._drop(command.tag)
 
     @handles(TryAgain)
     def _try_again(self, message: TryAgain) -> None:
@@ -242,8 +241,9 @@ class LlmManager(Actor[LlmMessage]):
         except UsageError as error:
             self._fail(call, ErrorKind.INVALID_REQUEST, said(error))
         except BaseException as error:
-            logger.warning("%s failed", call.doing, exc_info=error, extra=call.tag._asdict())
             self._fail(call, ErrorKind.INTERNAL, f"{call.doing} failed: {said(error)}")
+            with contextlib.suppress(Exception):  # of a log handler of the host's
+                logger.warning("%s failed", call.doing, exc_info=error, extra=call.tag._asdict())
 
     def _begin(self, call: _OpenCall) -> None:
         asked = call.asked.call
@@ -260,8 +260,12 @@ class LlmManager(Actor[LlmMessage]):
         if call.has_emitted and not self._told_restart(call):
             call.timer = self.tell_after(FULL_PAUSE_SECONDS, TryAgain(call.tag))
             return
-        route = call.routes[call.route]
-        wait = self._wait_seconds(call, route.limiter) if route.limiter is not None else 0.0
+        route, wait = call.routes[call.route], 0.0
+        if limiter := route.limiter:
+            call.doing = "the rate limiter"
+            if limiter.counts_tokens:
+                call.guessed_tokens = sum(map(text_length, call.asked.call.request.messages)) / CHARS_PER_TOKEN
+            wait = limiter.acquire(call.guessed_tokens)
         if wait <= 0:
             self._start_attempt(call, route)
         elif self.now() + wait < call.asked.call.deadline_at:
@@ -269,12 +273,6 @@ class LlmManager(Actor[LlmMessage]):
         else:
             why = f"the rate limit of {provider_name(route.provider)} allows no call before the deadline"
             self._fail(call, ErrorKind.RATE_LIMITED, why, retry_after=wait)
-
-    def _wait_seconds(self, call: _OpenCall, limiter: RateLimiter) -> float:
-        call.doing = "the rate limiter"
-        if limiter.counts_tokens:
-            call.guessed_tokens = sum(map(text_length, call.asked.call.request.messages)) / CHARS_PER_TOKEN
-        return limiter.acquire(call.guessed_tokens)
 
     def _told_restart(self, call: _OpenCall) -> bool:
         """What the attempt before has emitted is void; in line behind it, so not on the control lane."""
@@ -310,8 +308,7 @@ class LlmManager(Actor[LlmMessage]):
 
     def _take(self, call: _OpenCall, response: ModelResponse) -> None:
         """What an attempt came to."""
-        limiter = call.routes[call.route].limiter
-        if limiter is not None:
+        if limiter := call.routes[call.route].limiter:
             call.doing = "the rate limiter"
             limiter.settle(call.guessed_tokens, response.usage.total_tokens)
         if response.error is not None:
@@ -394,46 +391,43 @@ class AsyncioDriver:
 
     def start(self, provider: Provider, request: ModelRequest, emit: Emit, end: End, asker: Context | None) -> Attempt:
         context = Context() if asker is None else asker.copy()
-        steps = _WatchedSteps(self._scheduler, provider, read_stream(provider, request, emit, end))
-        return self._scheduler.loop.create_task(steps, context=context)
+        working = _Working(provider_name(provider))
+
+        async def attempt() -> None:
+            await _watched(read_stream(provider, request, emit, end), working, self._scheduler)
+
+        return self._scheduler.loop.create_task(attempt(), context=context)
 
 
-class _WatchedSteps(Coroutine[object, object, None]):
-    """A coroutine during whose steps the watchdog sees the provider at work: one that blocks the loop is named."""
+@dataclass(slots=True)
+class _Working:
+    """For the watchdog: a provider at one step of its stream."""
 
-    def __init__(self, scheduler: LoopScheduler, provider: Provider, steps: Coroutine[object, object, None]) -> None:
-        self._scheduler = scheduler
-        self._provider = provider
-        self._steps = steps
-        self._seen_since: float | None = None
+    name: str
+    since: float = 0.0
 
     def busy_with(self) -> tuple[str, str, float]:
-        """For the watchdog, which looks every now and then: since when it has seen this step."""
-        since = self._seen_since
-        if since is None:
-            since = self._seen_since = self._scheduler.now()
-        return f"the provider {provider_name(self._provider)}", "model call", since
+        return f"the provider {self.name}", "model call", self.since
 
-    def send(self, value: object) -> object:
-        self._seen_since, self._scheduler.running = None, self.busy_with
+
+@coroutine
+def _watched(
+    steps: Coroutine[object, object, None], working: _Working, scheduler: LoopScheduler
+) -> Generator[object, object, None]:
+    """Run a stream step by step, so that the watchdog names a provider that blocks the loop."""
+    resume: Callable[[], object] = partial(steps.send, None)
+    while True:
+        working.since, scheduler.running = scheduler.now(), working.busy_with
         try:
-            return self._steps.send(value)
+            waits_for = resume()
+        except StopIteration:
+            return
         finally:
-            self._scheduler.running = None
-
-    def throw(self, kind: Any, value: Any = None, trace: TracebackType | None = None) -> object:
-        """asyncio gives the exception alone."""
-        self._seen_since, self._scheduler.running = None, self.busy_with
+            scheduler.running = None
         try:
-            return self._steps.throw(kind)
-        finally:
-            self._scheduler.running = None
-
-    def close(self) -> None:
-        self._steps.close()
-
-    def __await__(self) -> Generator[object, object, None]:
-        return self._steps.__await__()
+            resume = partial(steps.send, (yield waits_for))
+        except BaseException as error:  # noqa: BLE001 - handed on
+            resume = partial(steps.throw, error)
 
 
 def provider_name(provider: Provider) -> str:

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextvars import Context
 from dataclasses import dataclass, field
-from typing import Any, Concatenate, ParamSpec, Protocol, get_args
+from typing import Any, Concatenate, ParamSpec, get_args
 
 from callboard.actors.calls.dispatcher import ToolRestored, ToolWithdrawn
 from callboard.actors.kernel import Actor, Asks, handles
@@ -95,25 +95,17 @@ class Metrics:
         return Metrics(Counter(self.counters), {name: h.copy() for name, h in self.seconds.items()}, self.cost)
 
 
-class Spans(Protocol):
-    """Takes the begin and the end of each piece of work, by its tag, in the context of the request's asker."""
-
-    def begin(self, tag: Tag, name: str) -> None: ...
-
-    def end(self, tag: Tag, ending: str, *, ok: bool) -> None: ...
-
-
-class NoSpans:
-    """Where there is no OpenTelemetry."""
+class Spans:
+    """Takes the begin and the end of each piece of work, by its tag, in its asker's context; this one does nothing."""
 
     def begin(self, tag: Tag, name: str) -> None:
-        """Nothing listens."""
+        """A piece of work begins."""
 
     def end(self, tag: Tag, ending: str, *, ok: bool) -> None:
-        """Nothing listens."""
+        """It ends."""
 
 
-class OpenTelemetrySpans:
+class OpenTelemetrySpans(Spans):
     """Makes one span for each piece of work: the request's is the parent of its model calls and tool calls."""
 
     def __init__(self, trace: Any) -> None:
@@ -143,7 +135,7 @@ def spans_where_installed() -> Callable[[], Spans]:
     try:
         from opentelemetry import trace  # noqa: PLC0415 - an optional extra
     except ImportError:
-        return NoSpans
+        return Spans
     return lambda: OpenTelemetrySpans(trace)
 
 
@@ -169,7 +161,7 @@ TelemetryMessage = Heard | RequestLost | ToolWithdrawn | ToolRestored | ReadMetr
 class _OpenRequest:
     """What runs now of a request: its name and since when."""
 
-    asker: Context
+    context: Context
     works: dict[Tag, tuple[str, float]] = field(default_factory=dict)
 
 
@@ -189,7 +181,7 @@ class Telemetry(Actor[TelemetryMessage]):
 
     @handles(Question)
     def _asked(self, question: Question) -> None:
-        self._open[question.tag.request_id] = _OpenRequest(question.asker)
+        self._open[question.tag.request_id] = _OpenRequest(question.asker.copy())
         self._listen(question.tag, self._begin, "request")
         if self._log_content:
             self._listen(question.tag, self._log, logging.INFO, "asked: %s", question.user.text)
@@ -229,9 +221,8 @@ class Telemetry(Actor[TelemetryMessage]):
         self, tag: Tag, work: Callable[Concatenate[Tag, P], None], *arguments: P.args, **options: P.kwargs
     ) -> None:
         opened = self._open.get(tag.request_id)
-        context = opened.asker.copy() if opened is not None else Context()
         try:
-            context.run(work, tag, *arguments, **options)
+            (opened.context if opened is not None else Context()).run(work, tag, *arguments, **options)
         except BaseException:  # noqa: BLE001 - a log handler's or span processor's fault, and the host owns those:
             # it is counted, for a log record might fail again.
             self._metrics.counters["telemetry.failed"] += 1

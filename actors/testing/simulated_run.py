@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from contextvars import Context
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from callboard.actors.kernel import (
     Actor,
@@ -39,7 +39,7 @@ from callboard.actors.models.llm_manager import LlmManager, Route
 from callboard.actors.requests.conversation import Answer as RequestAnswer
 from callboard.actors.requests.conversation import Question
 from callboard.actors.requests.request_session import Peers, RequestSession
-from callboard.actors.telemetry.telemetry import NoSpans, Telemetry
+from callboard.actors.telemetry.telemetry import Spans, Telemetry
 from callboard.actors.testing.faults import Faults, seeded_faults
 from callboard.actors.testing.replay_token import Chosen, RunToken
 from callboard.actors.testing.simulated_request import RecordedSession, SimulatedRequest
@@ -135,7 +135,7 @@ class SimulatedRun:
             return ToolPool(isolation, make=make, max_waiting_calls=self.faults.max_waiting_calls)
 
         return Plan(
-            telemetry=lambda: _CrashableTelemetry(NoSpans()),
+            telemetry=lambda: _CrashableTelemetry(Spans()),
             llm_manager=lambda: _CrashableManager(
                 routes, PlayedModel(self.world), RetryPolicy(max_attempts=1), self._cost
             ),

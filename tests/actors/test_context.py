@@ -152,12 +152,15 @@ def test_two_hundred_staggered_requests_and_none_sees_anothers_context(records: 
                 await asyncio.to_thread(thread.join)
 
     asyncio.run(main())
-    spans = module.exporter.get_finished_spans()
-    for span in spans:
-        assert span.attributes is not None and span.context is not None
+    for span in module.exporter.get_finished_spans():
+        assert span.attributes is not None
+        assert span.context is not None
         SEEN["span", span.context.trace_id == traces[str(span.attributes["callboard.request_id"])]] += 1
-    wrong = {place: count for (place, right), count in SEEN.items() if not right}
-    assert wrong == {}
+    check()
+
+
+def check() -> None:
+    assert {place: count for (place, right), count in SEEN.items() if not right} == {}
     right = {place: count for (place, right), count in SEEN.items() if right}
     for place in ("task tool", "task tool after a wait", "thread tool"):
         assert right[place] == REQUESTS

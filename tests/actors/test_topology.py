@@ -11,7 +11,7 @@ from callboard.actors.kernel import Actor, ActorInfo, ActorSystem, SimulatedSche
 from callboard.actors.models.llm_manager import LlmManager
 from callboard.actors.runtime import Runtime
 from callboard.actors.settings import Settings
-from callboard.actors.telemetry.telemetry import NoSpans, Telemetry
+from callboard.actors.telemetry.telemetry import Spans, Telemetry
 from callboard.actors.testing.faults import Faults
 from callboard.actors.testing.simulated_world import PlayedModel, World
 from callboard.actors.topology import ROOT_INTENSITY, Plan, build, pool_id, tree_of
@@ -27,7 +27,7 @@ class Idle(Actor):
 def plan() -> Plan:
     world = World([Scenario()], Faults(), SimulatedScheduler())
     return Plan(
-        telemetry=lambda: Telemetry(NoSpans()),
+        telemetry=lambda: Telemetry(Spans()),
         llm_manager=lambda: LlmManager(lambda _: (), PlayedModel(world), RetryPolicy(), lambda *_: 0.0),
         pool=lambda isolation, latency: Idle(),
         tools=(),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextvars import Context, ContextVar
+from contextvars import Context
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -559,19 +559,6 @@ def test_a_restarted_manager_does_not_start_what_its_session_has_given_up(simula
     assert simulated.statistics().restarts == 2
     assert len(desk.driver.started) == 1
     assert [responded.tag.step for responded in desk.session.of(ModelResponded)] == [2]
-
-
-def test_all_calls_of_a_request_are_stopped_by_its_own_tag(simulated: ActorSystem) -> None:
-    desk = Desk(simulated, Scripted([ScriptedTurn("late", first_delay_seconds=5.0)] * 3))
-    for step in (1, 2):
-        desk.ask(tag=TAG.at_step(step))
-    other = Tag(RequestId("other"), MessageId("m"), 1)
-    desk.ask(tag=other)
-    desk.run(1.0)
-    desk.ref.tell_control(StopModel(TAG.request))
-    desk.run()
-    assert desk.driver.cancelled == 2
-    assert [responded.tag for responded in desk.session.of(ModelResponded)] == [other]
 
 
 def test_the_askers_context_goes_to_the_driver(simulated: ActorSystem) -> None:

@@ -23,7 +23,6 @@ from callboard.actors.runtime import Runtime
 from callboard.actors.settings import Settings
 from callboard.actors.telemetry.telemetry import (
     Metrics,
-    NoSpans,
     OpenTelemetrySpans,
     ReadMetrics,
     RequestLost,
@@ -66,7 +65,7 @@ class Stand:
     def __init__(self, system: ActorSystem, spans: Spans | None = None, log_content: bool = False) -> None:
         assert isinstance(system.scheduler, SimulatedScheduler)
         self.scheduler = system.scheduler
-        self.ref: Ref = system.spawn(lambda: Telemetry(spans or NoSpans(), log_content), "telemetry")
+        self.ref: Ref = system.spawn(lambda: Telemetry(spans or Spans(), log_content), "telemetry")
 
     def tell(self, *messages: Any, at: Sequence[float] = ()) -> Metrics:
         """One after the other, at these times."""
@@ -264,7 +263,7 @@ def test_an_end_without_a_begin_is_no_span(exported: tuple[OpenTelemetrySpans, I
 
 
 def test_a_span_processor_that_raises_costs_a_count_and_nothing_else(simulated: ActorSystem) -> None:
-    class Broken(NoSpans):
+    class Broken(Spans):
         def end(self, tag: Tag, ending: str, *, ok: bool) -> None:
             raise OSError("the collector is gone")
 
