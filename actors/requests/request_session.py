@@ -7,9 +7,11 @@ However this actor ends, what it has open elsewhere is stopped.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol, assert_never, get_args
 
 from callboard.actors.calls.dispatcher import (
@@ -283,17 +285,14 @@ class RequestSession(Actor[SessionMessage]):
             self._context.run(self._subscriber, seen)
         except Exception as error:  # noqa: BLE001 - a reader's fault
             self._has_subscriber_failed = True
-            extra = self._question.tag._asdict()
-            self._context.run(
-                logger.warning, "the request goes on unread: %s", said(error), exc_info=error, extra=extra
-            )
+            warn = partial(logger.warning, exc_info=error, extra=self._question.tag._asdict())
+            with contextlib.suppress(Exception):  # of a log handler of the host's
+                self._context.run(warn, "the request goes on unread, since its subscriber failed")
 
     def _observe(self, what: Question | Event | Command) -> None:
         if isinstance(what, Heard):
-            try:
+            with contextlib.suppress(Exception):  # telemetry that cannot keep up must not steer; the kernel counts it
                 self._peers.telemetry.tell(what)
-            except Exception as error:  # noqa: BLE001 - telemetry that cannot keep up must not steer
-                logger.debug("telemetry was not told of a %s: %s", type(what).__name__, said(error))
 
     # -- the end
 
