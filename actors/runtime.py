@@ -48,14 +48,13 @@ from callboard.actors.telemetry.telemetry import Metrics, ReadMetrics, RequestLo
 from callboard.actors.tools import Tool
 from callboard.actors.tools.files import workspace_tools
 from callboard.actors.topology import SESSION_CAPACITY, Plan, Tree, build, tree_of
-from callboard.actors.workers.pool import ToolPool
-from callboard.actors.workers.process import ProcessOptions
+from callboard.actors.workers.kinds import kinds
+from callboard.actors.workers.process import ProcessOptions, process_kind
 from callboard.protocol.content import UserMessage
 from callboard.protocol.errors import CallboardError, RuntimeFailure, UsageError, said
 from callboard.protocol.events import CancelRequested
 from callboard.protocol.ids import MessageId, RequestId, Tag
 from callboard.protocol.options import RequestOptions
-from callboard.protocol.tools import Isolation, Latency
 from callboard.providers.adapter import Timeouts
 from callboard.providers.local.offline import CONTEXT_TOOL
 from callboard.providers.rate_limit import RateLimits
@@ -442,19 +441,13 @@ class Wiring:
 
     def plan(self, system: ActorSystem, scheduler: LoopScheduler, approver: Approver) -> Plan:
         """The tree of a runtime that starts now."""
-        used = {(tool.contract.isolation, tool.contract.latency) for tool in self.tools}
         settings = self.settings
-
-        def pool(isolation: Isolation, latency: Latency) -> ToolPool:
-            warm = settings.warm_workers if (isolation, latency) in used else 0
-            options = ProcessOptions(
-                settings.process_workers,
-                warm,
-                settings.worker_memory_bytes,
-                environment=settings.environment_for_tools,
-            )
-            return ToolPool(isolation, options)
-
+        processes = ProcessOptions(
+            settings.process_workers,
+            settings.warm_workers,
+            settings.worker_memory_bytes,
+            environment=settings.environment_for_tools,
+        )
         self.code = code = self._code_of(system, self._post_embeddings(scheduler))
         metrics = Metrics()
         return Plan(
@@ -465,7 +458,7 @@ class Wiring:
                 RetryPolicy(settings.max_attempts),
                 settings.catalog.response_cost,
             ),
-            pool=pool,
+            workers=kinds(process_kind(processes)),
             tools=(*self.tools, *code.tools),
             approver=approver,
             policy=settings.policy,

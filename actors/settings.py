@@ -23,7 +23,7 @@ from pydantic import (
     model_validator,
 )
 
-from callboard.actors.calls.tool_health import FAILURE_BUDGET
+from callboard.actors.calls.registry import FAILURE_BUDGET
 from callboard.protocol.errors import UsageError
 from callboard.protocol.limits import (
     DEFAULT_MAX_STEPS,
@@ -55,7 +55,7 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
     model: str = Field(default_factory=lambda: os.environ.get("CALLBOARD_MODEL", OFFLINE_MODEL))
     """"provider/model"; the default answers from the code index alone."""
     fallback_models: tuple[str, ...] = ()
-    """Asked in turn when `model` fails with something that trying again did not cure."""
+    """Asked in turn when `model` fails and retries did not help."""
     base_url: str | None = Field(default_factory=lambda: os.environ.get("CALLBOARD_BASE_URL") or None)
     api_key: SecretStr | str | None = None
     """Kept as a SecretStr, which no repr and no log shows."""
@@ -96,14 +96,14 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
     process_workers: int = Field(default=MAX_TOOL_PROCESSES, ge=1)
     """Child processes at most for each tool class; they start when needed, and end when they are idle."""
     warm_workers: int = Field(default=1, ge=0)
-    """Of them, how many stand ready from the start, in each class that has tools; 0 makes the first call wait 0.1 s."""
+    """Of them, how many are started with the runtime, for each class that has tools; 0: the first call waits 0.1 s."""
     worker_memory_bytes: int = Field(default=TOOL_MEMORY_BYTES, ge=64 * 1024**2)
     tool_environment: tuple[str, ...] = ()
     """Names of variables that tools in processes get beyond the harmless ones (PATH, HOME, LANG ...), such as the key
     of an API that a tool asks."""
     tool_failure_budget: int | None = Field(default=FAILURE_BUDGET, ge=0)
-    """Crashes and timeouts of one tool in 60 s that are borne; one more withdraws it for 30 s, if more than a tenth of
-    its calls end so. None never does."""
+    """Crashes and timeouts of one tool that are allowed in 60 s; one more withdraws it for 30 s, if more than a tenth
+    of its calls end so. None: never withdrawn."""
     copilot_client_id: str = Field(default_factory=lambda: os.environ.get("CALLBOARD_COPILOT_CLIENT_ID", ""))
     """The GitHub OAuth app that `callboard login copilot` signs in with."""
     config_dir: Path = Field(default_factory=lambda: _config_dir())
@@ -155,7 +155,7 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
 
     @property
     def working_directory(self) -> str:
-        """Where the process stands; the offline answer names files relative to it."""
+        """The working directory of this process; the offline answer names files relative to it."""
         return os.getcwd()
 
     @property

@@ -90,7 +90,7 @@ def _prepare_streams() -> None:
 
 
 def _reader_gone() -> int:
-    """The reader of our output has gone, as in `callboard ask ... | head -1`: end without a message.
+    """Our output has no reader any more, as in `callboard ask ... | head -1`: end without a message.
 
     The interpreter flushes stdout once more at its end; what is left in it goes nowhere.
     """

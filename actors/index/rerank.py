@@ -1,6 +1,6 @@
 """The dense rerank: the best lexical hits are embedded when first asked for, behind a deadline.
 
-When the deadline passes, the lexical order stands for what is not embedded yet, and embedding goes on in the
+When the deadline passes, what is not embedded yet keeps its lexical order, and embedding continues in the
 background: the same question asked again finds its vectors.
 """
 
@@ -141,7 +141,7 @@ class Reranker:
         known = self._cached(embedder, texts)
         for first in range(0, len(texts), embedder.batch_size):
             if self._closing.is_set() or turn != self._turn:
-                # Nobody waits any more: a later question has come.
+                # The result is no longer wanted: a later question has come.
                 return
             batch = texts[first : first + embedder.batch_size]
             self._embed_missing(embedder, batch, known)

@@ -16,7 +16,7 @@ from contextvars import Context
 from dataclasses import dataclass, field
 from typing import Any, Concatenate, ParamSpec, get_args
 
-from callboard.actors.calls.dispatcher import ToolRestored, ToolWithdrawn
+from callboard.actors.calls.registry import ToolRestored, ToolWithdrawn
 from callboard.actors.kernel import Actor, Asks, handles
 from callboard.actors.requests.conversation import Question
 from callboard.protocol.commands import CallModel, Finish, Outcome, RunTool

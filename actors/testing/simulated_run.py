@@ -23,8 +23,9 @@ from collections.abc import Callable, Sequence
 from contextvars import Context
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
+from callboard.actors.calls.dispatcher import ToolDispatcher
 from callboard.actors.kernel import (
     Actor,
     ChildSpec,
@@ -46,6 +47,7 @@ from callboard.actors.testing.simulated_request import RecordedSession, Simulate
 from callboard.actors.testing.simulated_workers import Later
 from callboard.actors.testing.simulated_world import (
     PlannedCrash,
+    PlannedFailure,
     PlannedPolicy,
     PlayedModel,
     PlayedPerson,
@@ -55,7 +57,6 @@ from callboard.actors.testing.simulated_world import (
 )
 from callboard.actors.testing.whole_run import problems_of_the_whole
 from callboard.actors.topology import SESSION_CAPACITY, Plan, build
-from callboard.actors.workers.pool import ToolPool
 from callboard.protocol.commands import Finish
 from callboard.protocol.errors import UsageError
 from callboard.protocol.events import CancelRequested
@@ -69,6 +70,8 @@ from callboard.protocol.testing.trace import Trace
 from callboard.protocol.tools import Isolation, Latency
 from callboard.providers.local.scripted import Scripted
 from callboard.providers.retry import RetryPolicy
+
+Kind = TypeVar("Kind", bound=Actor)
 
 #: A run that takes more steps than this does not end: ten times the longest of 10,000 seeded conversations.
 MAX_STEPS: Final = 100_000
@@ -130,16 +133,13 @@ class SimulatedRun:
         def routes(model: str) -> tuple[Route]:
             return (Route(Scripted(), model.partition("/")[2]),)
 
-        def pool(isolation: Isolation, latency: Latency) -> Actor:
-            make = self.world.make_workers(isolation, latency)
-            return ToolPool(isolation, make=make, max_waiting_calls=self.faults.max_waiting_calls)
-
         return Plan(
-            telemetry=lambda: _CrashableTelemetry(Spans()),
-            llm_manager=lambda: _CrashableManager(
+            telemetry=lambda: CrashableTelemetry(Spans()),
+            llm_manager=lambda: crashable(LlmManager)(
                 routes, PlayedModel(self.world), RetryPolicy(max_attempts=1), self._cost
             ),
-            pool=pool,
+            workers=self.world.kind,
+            dispatcher=CrashableDispatcher,
             tools=[simulated_tool(offer) for offer in self._tools],
             approver=PlayedPerson(self.world),
             policy=PlannedPolicy(self._tools),
@@ -215,20 +215,20 @@ class SimulatedRun:
                     request.ref.tell(CancelRequested(stranger, self.scheduler.now(), "flood"))
 
 
-class _CrashableTelemetry(Telemetry):
-    """The real one refuses what it does not know."""
+def crashable(kind: type[Kind]) -> type[Kind]:
+    """The same actor, which does not survive a PlannedCrash."""
 
-    def on_receive(self, message: object) -> object:
-        PlannedCrash.check(message)
-        return super().on_receive(message)
+    class Crashable(kind):  # type: ignore[valid-type, misc]  # the class is an argument
+        def on_receive(self, message: object) -> object:
+            if isinstance(message, PlannedCrash):
+                raise PlannedFailure
+            return super().on_receive(message)
+
+    return Crashable
 
 
-class _CrashableManager(LlmManager):
-    """Likewise."""
-
-    def on_receive(self, message: object) -> object:
-        PlannedCrash.check(message)
-        return super().on_receive(message)
+CrashableTelemetry, CrashableManager = crashable(Telemetry), crashable(LlmManager)
+CrashableDispatcher = crashable(ToolDispatcher)
 
 
 def _with_own_model(scenario: Scenario) -> Scenario:
@@ -259,7 +259,7 @@ def seeded_scenarios(seed: int, fault_seed: int | None) -> list[Scenario]:
 
 def _playable(seed: int) -> Scenario:
     """The scenario of this seed, without what only the bare driver can do, and without what the faults do here."""
-    return replace(generator.scenario(seed), restart_at=(), tools_lost_at=(), strays=(), jumps=(), store=Store())
+    return replace(generator.scenario(seed), restart_at=(), strays=(), jumps=(), store=Store())
 
 
 def _somewhere(rng: random.Random, offer: ToolOffer) -> ToolOffer:

@@ -1,4 +1,4 @@
-"""`@tool`: a function, what the model is told of it, and what the runtime promises for it."""
+"""`@tool`: a function, its definition for the model, and its contract with the runtime."""
 
 from __future__ import annotations
 

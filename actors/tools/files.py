@@ -13,9 +13,9 @@ from callboard.actors.tools.decorator import Tool, tool
 from callboard.protocol.code_fences import render_fence
 from callboard.protocol.errors import ToolError, UsageError
 
-#: One answer of read_file: about 25,000 tokens. Whoever needs more reads on by lines.
+#: One answer of read_file: about 25,000 tokens. A model that needs more reads on by lines.
 MAX_READ_BYTES: Final = 100_000
-#: Larger files are data, not text that somebody reads; and one fits into a worker's memory limit many times.
+#: Larger files are data, not text to read; and one of this size fits into a worker's memory limit many times.
 MAX_FILE_BYTES: Final = 64 * 1024 * 1024
 #: A NUL byte within this is what makes a file binary; git looks at as many.
 BINARY_PROBE_BYTES: Final = 8_000
@@ -160,7 +160,7 @@ def _check_kind(place: Path, status: os.stat_result) -> None:
     if stat.S_ISDIR(status.st_mode):
         raise ToolError(f"{place} is a directory; list_dir lists it")
     if not stat.S_ISREG(status.st_mode):
-        raise ToolError(f"{place} is no regular file but a pipe, socket or device; it is not read")
+        raise ToolError(f"{place} is not a regular file but a pipe, socket or device; it is not read")
     if status.st_size > MAX_FILE_BYTES:
         raise ToolError(f"{place} has {status.st_size:,} bytes; files of more than {MAX_FILE_BYTES:,} are not read")
 
@@ -191,5 +191,5 @@ def _reason(error: BaseException) -> str:
 
 
 def _printable(name: str) -> str:
-    """File names are bytes; what is no UTF-8 in them is shown as an escape."""
+    """File names are bytes; what is not UTF-8 in them is shown as an escape."""
     return os.fsencode(name).decode(errors="backslashreplace")

@@ -1,4 +1,4 @@
-"""From a function's signature and docstring to what the model is told, or a refusal that names the parameter."""
+"""From a function's signature and docstring to its JSON Schema, or a refusal that names the parameter."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class ByName(NamedTuple):
 
 
 def pack(name: str, function: Callable[..., object], signature: Signature) -> bytes:
-    """The tool as bytes. Raises UsageError, naming what holds it back, when it cannot be shipped."""
+    """The tool as bytes. Raises UsageError, naming the cause, when it cannot be shipped."""
     module = sys.modules.get(function.__module__ or "")
     importable = module is not None and _child_can_import(module)
     if module is not None and importable and _is_found(module, function):
@@ -66,7 +66,7 @@ def pack(name: str, function: Callable[..., object], signature: Signature) -> by
         try:
             names = {} if importable or module is None else _named_in_text(signature, module)
             return _dumped(ByValue(Shipped(name, function, signature), function.__module__ or "__main__", names))
-        except Exception as error:  # pickling runs __reduce__ of anybody's classes
+        except Exception as error:  # pickling runs __reduce__ of any class
             raise UsageError(
                 f"tool {name} cannot be shipped to a child process: {_culprit(function, error)}; "
                 "create it inside the function or at module level, or use isolation='thread'"
@@ -89,7 +89,7 @@ def _dumped(value: object) -> bytes:
 
 
 def unpack(packed: bytes) -> Shipped:
-    """The tool again, in the child. Raises whatever the import of its module raises."""
+    """The tool again, in the child. Raises what the import of its module raises."""
     found = pickle.loads(packed)
     if isinstance(found, ByValue):
         if found.names:
