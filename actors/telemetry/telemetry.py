@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, Concatenate, ParamSpec, get_args
 
 from callboard.actors.calls.registry import ToolRestored, ToolWithdrawn
-from callboard.actors.kernel import Actor, Asks, handles
+from callboard.actors.kernel import Actor, Asks, MailboxFull, handles
 from callboard.actors.requests.conversation import Question
 from callboard.protocol.commands import CallModel, Finish, Outcome, RunTool
 from callboard.protocol.events import (
@@ -150,11 +150,16 @@ class RequestLost:
     tag: Tag
 
 
+@dataclass(frozen=True, slots=True)
+class BacklogHeard:
+    """All that was told before telemetry was asked to stop has been heard."""
+
+
 WorkEnd = ModelResponded | ModelFailed | ModelLost | ToolCallEnd
 """The end of a model call or a tool call."""
 Heard = Question | CallModel | RunTool | WorkEnd | Finish
 """What a session tells of its request."""
-TelemetryMessage = Heard | RequestLost | ToolWithdrawn | ToolRestored | ReadMetrics
+TelemetryMessage = Heard | RequestLost | ToolWithdrawn | ToolRestored | ReadMetrics | BacklogHeard
 
 
 @dataclass(slots=True)
@@ -174,6 +179,17 @@ class Telemetry(Actor[TelemetryMessage]):
         self._log_content = log_content
         self._metrics = Metrics() if metrics is None else metrics
         self._open: dict[RequestId, _OpenRequest] = {}
+
+    def on_stopping(self) -> bool:
+        try:
+            self.ref.tell(BacklogHeard())
+        except MailboxFull:
+            return True
+        return False
+
+    @handles(BacklogHeard)
+    def _heard_all(self, message: BacklogHeard) -> None:
+        self.stopped()
 
     @handles(ReadMetrics)
     def _read(self, message: ReadMetrics) -> Metrics:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.marked import processes_with
 
 from callboard.actors.kernel import stop_child
 from callboard.actors.requests import conversation as conversation_module
@@ -230,30 +231,32 @@ def test_a_runtime_left_at_the_end_of_the_process_is_told_of_and_ended(tmp_path:
     script = tmp_path / "left.py"
     script.write_text(
         """
-import os
 from callboard.actors import Runtime, Settings, tool
 from callboard.providers.local.scripted import ScriptedCall, ScriptedTurn
 
 @tool
-def pid() -> int:
-    return os.getpid()
+def work() -> str:
+    return "ok"
 
 if __name__ == "__main__":
-    turns = [ScriptedTurn(calls=(ScriptedCall("pid"),)), ScriptedTurn("done")]
-    runtime = Runtime(Settings(model="scripted/model", script=turns), [pid], approve=lambda question: True).start()
-    print(runtime.ask_sync("which?").messages[2].content, flush=True)
+    turns = [ScriptedTurn(calls=(ScriptedCall("work"),)), ScriptedTurn("done")]
+    settings = Settings(model="scripted/model", script=turns, tool_environment=("MARK",))
+    runtime = Runtime(settings, [work], approve=lambda question: True).start()
+    print(runtime.ask_sync("go").messages[2].content, flush=True)
 """
     )
+    mark = f"left-{os.getpid()}"
     ended = subprocess.run(
         [sys.executable, "-W", "always::ResourceWarning", str(script)],
+        env={**os.environ, "MARK": mark},
         capture_output=True,
         text=True,
         timeout=50,
         check=False,
     )
-    assert ended.returncode == 0, ended.stderr
+    assert (ended.returncode, ended.stdout) == (0, '"ok"\n'), ended.stderr
     assert "dropped without stop()" in ended.stderr
-    assert not Path(f"/proc/{int(ended.stdout)}").exists()
+    assert processes_with(mark) == []
 
 
 def test_a_fork_right_after_the_start_is_no_runtime_and_ends_as_any_process() -> None:

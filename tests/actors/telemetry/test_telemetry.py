@@ -149,6 +149,21 @@ def test_a_lost_session_leaves_nothing_open(simulated: ActorSystem) -> None:
     assert not stand.ref._cell.actor._open  # type: ignore[attr-defined]
 
 
+def test_what_was_told_before_a_stop_is_heard(simulated: ActorSystem) -> None:
+    """Messages that wait when an actor stops are dead letters; the last requests were not counted."""
+    assert isinstance(simulated.scheduler, SimulatedScheduler)
+    metrics = Metrics()
+    ref = simulated.spawn(lambda: Telemetry(Spans(), metrics=metrics), "telemetry")
+    for number in range(200):
+        request = Tag(RequestId(f"r{number}"), MessageId("m"))
+        ref.tell(Question(request, (), UserMessage.of("?"), RequestOptions("p/m"), 0.0, Context()))
+        ref.tell(Finish(request, Outcome.ANSWERED, "", Usage(), 0.0, 1))
+    ref.stop()
+    simulated.scheduler.run_until_idle()
+    assert metrics.counters["request.answered"] == 200
+    assert not ref.is_alive()
+
+
 def test_a_second_end_is_not_counted(simulated: ActorSystem) -> None:
     done = ToolCallCompleted(CALL, 4.5, '"x"')
     assert Stand(simulated).tell(STARTED, RAN, done, done).counters["tool.look.ok"] == 1
