@@ -34,6 +34,7 @@ from callboard.actors.kernel import (
     LoopScheduler,
     MailboxFull,
     NameTaken,
+    OutOfThreads,
     Ref,
     Restart,
     StartFailed,
@@ -318,7 +319,7 @@ class _Running:
                 self._close = begun.pop_all()
         except StartFailed as failed:
             raise failed.cause if isinstance(failed.cause, CallboardError) else _not_started(failed) from failed
-        except (RuntimeError, OSError) as error:  # no more threads or descriptors to be had
+        except (OutOfThreads, OSError) as error:  # no more descriptors to be had, either
             raise _not_started(error) from error
 
     def _start(self, begun: contextlib.ExitStack, wiring: Wiring, approve: ApprovalCallback | None) -> None:
@@ -454,7 +455,7 @@ class Wiring:
             telemetry=lambda: Telemetry(self._make_spans(), settings.log_content, metrics),
             llm_manager=lambda: LlmManager(
                 self.routes_of,
-                AsyncioDriver(scheduler),
+                AsyncioDriver(scheduler.loop),
                 RetryPolicy(settings.max_attempts),
                 settings.catalog.response_cost,
             ),

@@ -14,21 +14,29 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextvars import Context
 from dataclasses import dataclass
-from functools import partial
-from types import coroutine
 from typing import Final, Protocol
 
-from callboard.actors.kernel import Actor, LoopScheduler, MailboxFull, Ref, Rejected, Timer, handles
+from callboard.actors.kernel import Actor, MailboxFull, Ref, Rejected, Timer, handles
 from callboard.protocol.commands import CallModel, StopModel
 from callboard.protocol.content import AssistantMessage, Message, SystemMessage, ToolMessage, UserMessage
 from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind, UsageError, said
 from callboard.protocol.events import ModelFailed, ModelResponded, ModelStreamed
 from callboard.protocol.ids import Tag
 from callboard.protocol.limits import MAX_ANSWER_BYTES
-from callboard.protocol.model import Done, Error, ModelRequest, ModelResponse, Restarted, StreamEvent, TextDelta
+from callboard.protocol.model import (
+    Done,
+    Error,
+    ModelRequest,
+    ModelResponse,
+    Restarted,
+    StreamEvent,
+    TextDelta,
+    ThinkingDelta,
+    ToolCallDelta,
+)
 from callboard.providers.adapter import Provider
 from callboard.providers.rate_limit import RateLimiter
 from callboard.providers.response_builder import ResponseBuilder
@@ -386,48 +394,14 @@ def text_length(message: Message) -> int:
 class AsyncioDriver:
     """Runs attempts as tasks of the runtime's own loop, each in a copy of its asker's context."""
 
-    def __init__(self, scheduler: LoopScheduler) -> None:
-        self._scheduler = scheduler
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
 
     def start(self, provider: Provider, request: ModelRequest, emit: Emit, end: End, asker: Context | None) -> Attempt:
         context = Context() if asker is None else asker.copy()
-        working = _Working(provider_name(provider))
-
-        async def attempt() -> None:
-            await _watched(read_stream(provider, request, emit, end), working, self._scheduler)
-
-        return self._scheduler.loop.create_task(attempt(), context=context)
-
-
-@dataclass(slots=True)
-class _Working:
-    """For the watchdog: a provider at one step of its stream."""
-
-    name: str
-    since: float = 0.0
-
-    def busy_with(self) -> tuple[str, str, float]:
-        return f"the provider {self.name}", "model call", self.since
-
-
-@coroutine
-def _watched(
-    steps: Coroutine[object, object, None], working: _Working, scheduler: LoopScheduler
-) -> Generator[object, object, None]:
-    """Run a stream step by step, so that the watchdog names a provider that blocks the loop."""
-    resume: Callable[[], object] = partial(steps.send, None)
-    while True:
-        working.since, scheduler.running = scheduler.now(), working.busy_with
-        try:
-            waits_for = resume()
-        except StopIteration:
-            return
-        finally:
-            scheduler.running = None
-        try:
-            resume = partial(steps.send, (yield waits_for))
-        except BaseException as error:  # noqa: BLE001 - handed on
-            resume = partial(steps.throw, error)
+        reading = read_stream(provider, request, emit, end)
+        # The name is what the watchdog calls a provider that blocks the loop.
+        return self._loop.create_task(reading, name=f"the provider {provider_name(provider)}", context=context)
 
 
 def provider_name(provider: Provider) -> str:
@@ -465,31 +439,32 @@ async def read_stream(provider: Provider, request: ModelRequest, emit: Emit, end
 
 
 async def _turn(stream: AsyncIterator[list[StreamEvent]], emit: Emit) -> ModelResponse:
-    builder, size = ResponseBuilder(), 0
+    builder, size, task = ResponseBuilder(), 0, asyncio.current_task()
     async for events in stream:
-        if _is_cancelled():  # the provider has swallowed it
+        if task is not None and task.cancelling():  # the provider has swallowed it
             raise asyncio.CancelledError
         if not isinstance(events, list | tuple):
             raise TypeError(f"it yielded a {type(events).__name__}, not a list of stream events")
         if not events:
             continue
         builder.feed(events)
-        size += sum(map(_text_bytes, events))
+        for event in events:
+            if isinstance(event, TextDelta | ThinkingDelta):
+                size += len(event.text) if event.text.isascii() else len(event.text.encode("utf-8", "replace"))
+            elif isinstance(event, ToolCallDelta):
+                size += len(event.args_delta)
         if size > MAX_ANSWER_BYTES:
             return _failed(ErrorKind.MALFORMED, f"the answer is longer than {MAX_ANSWER_BYTES / 1024**2:g} MiB")
-        await _sent(emit, events)
+        while True:
+            try:
+                emit(events)
+                break
+            except MailboxFull:
+                # A session that is behind holds up its own stream. Its deadline bounds the wait: it ends the attempt.
+                await asyncio.sleep(FULL_PAUSE_SECONDS)
         if isinstance(events[-1], Done | Error):
             break
     return builder.response()
-
-
-async def _sent(emit: Emit, events: list[StreamEvent]) -> None:
-    """A session that is behind holds up its own stream. Its deadline bounds the wait: it ends the attempt."""
-    while True:
-        try:
-            return emit(events)
-        except MailboxFull:
-            await asyncio.sleep(FULL_PAUSE_SECONDS)
 
 
 async def _close(stream: AsyncGenerator[list[StreamEvent]], provider: Provider, is_whole: bool) -> None:
@@ -508,12 +483,6 @@ async def _close(stream: AsyncGenerator[list[StreamEvent]], provider: Provider, 
 def _is_cancelled() -> bool:
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
-
-
-def _text_bytes(event: StreamEvent) -> int:
-    """What an event adds to its turn, in bytes."""
-    text = getattr(event, "text", "") or getattr(event, "args_delta", "")
-    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
 def _failed(kind: ErrorKind, message: str) -> ModelResponse:

@@ -247,7 +247,7 @@ def start(scheduler: LoopScheduler, provider: Any, asker: Any) -> ModelResponse:
         ends.append(response)
         done.set()
 
-    driver = AsyncioDriver(scheduler)
+    driver = AsyncioDriver(scheduler.loop)
     scheduler.call_soon(lambda: driver.start(provider, REQUEST, lambda _: None, end, asker))
     assert done.wait(10)
     return ends[0]
