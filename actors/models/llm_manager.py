@@ -17,7 +17,7 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextvars import Context
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Protocol, get_args
 
 from callboard.actors.kernel import Actor, MailboxFull, Ref, Rejected, Timer, handles
 from callboard.protocol.commands import CallModel, StopModel
@@ -388,6 +388,9 @@ def text_length(message: Message) -> int:
             return sum(len(getattr(part, "text", "")) + len(getattr(part, "arguments", "")) for part in parts)
 
 
+_EVENT_TYPES: Final = frozenset(get_args(StreamEvent))
+
+
 # -- one attempt: a task of the runtime's loop, which only tells
 
 
@@ -447,12 +450,14 @@ async def _turn(stream: AsyncIterator[list[StreamEvent]], emit: Emit) -> ModelRe
             raise TypeError(f"it yielded a {type(events).__name__}, not a list of stream events")
         if not events:
             continue
-        builder.feed(events)
         for event in events:
+            if type(event) not in _EVENT_TYPES:
+                raise TypeError(f"it yielded a {type(event).__name__} among its events")
             if isinstance(event, TextDelta | ThinkingDelta):
                 size += len(event.text) if event.text.isascii() else len(event.text.encode("utf-8", "replace"))
             elif isinstance(event, ToolCallDelta):
                 size += len(event.args_delta)
+        builder.feed(events)
         if size > MAX_ANSWER_BYTES:
             return _failed(ErrorKind.MALFORMED, f"the answer is longer than {MAX_ANSWER_BYTES / 1024**2:g} MiB")
         while True:

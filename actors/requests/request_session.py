@@ -35,6 +35,7 @@ from callboard.protocol.commands import (
     Command,
     Finish,
     Note,
+    Outcome,
     RecordStep,
     RunTool,
     SetTimer,
@@ -299,7 +300,7 @@ class RequestSession(Actor[SessionMessage]):
     def _finished(self, finish: Finish) -> None:
         """A request whose tools were cancelled is answered when they were told to stop."""
         self._finish = finish
-        if self._has_cancelled:
+        if self._has_cancelled and finish.outcome in (Outcome.CANCELLED, Outcome.TIMED_OUT):
             self._is_waiting = True
             self._peers.dispatcher.tell_control(ConfirmStops(finish.tag, self.ref))
             self.tell_after(STOPS_TOLD_SECONDS, StopsOverdue())

@@ -315,13 +315,13 @@ def test_a_rate_limit_beyond_the_deadline_fails_at_once(simulated: ActorSystem) 
 
 def test_tokens_are_guessed_before_and_settled_after(simulated: ActorSystem) -> None:
     limiter = RateLimiter(simulated.scheduler.now, tokens_per_minute=1_000.0)
-    used = ScriptedTurn("one", usage=Usage(1_000, 500))
+    used = ScriptedTurn("one", usage=Usage(600, 500))
     desk = Desk(simulated, Scripted([used, "two"]), limiter=limiter)
     desk.ask()
     desk.run()
     desk.ask(tag=TAG.at_step(2))
     desk.run()
-    assert desk.driver.started[1][1] == pytest.approx(36.0), "500 tokens in debt and 100 more to take"
+    assert desk.driver.started[1][1] == pytest.approx(12.0), "100 tokens in debt and 100 more to take"
 
 
 def test_stopping_a_call_ends_its_stream_and_nothing_more_comes(simulated: ActorSystem) -> None:
