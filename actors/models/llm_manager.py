@@ -451,12 +451,12 @@ async def _turn(stream: AsyncIterator[list[StreamEvent]], emit: Emit) -> ModelRe
         if not events:
             continue
         for event in events:
-            if type(event) not in _EVENT_TYPES:
-                raise TypeError(f"it yielded a {type(event).__name__} among its events")
-            if isinstance(event, TextDelta | ThinkingDelta):
+            if type(event) is TextDelta or type(event) is ThinkingDelta:
                 size += len(event.text) if event.text.isascii() else len(event.text.encode("utf-8", "replace"))
-            elif isinstance(event, ToolCallDelta):
+            elif type(event) is ToolCallDelta:
                 size += len(event.args_delta)
+            elif type(event) not in _EVENT_TYPES:
+                raise TypeError(f"it yielded a {type(event).__name__} among its events")
         builder.feed(events)
         if size > MAX_ANSWER_BYTES:
             return _failed(ErrorKind.MALFORMED, f"the answer is longer than {MAX_ANSWER_BYTES / 1024**2:g} MiB")

@@ -26,7 +26,7 @@ from callboard.actors.calls.dispatcher import (
 from callboard.actors.kernel import Actor, Down, ExitReason, Ref, Rejected, Timer, handles
 from callboard.actors.models.llm_manager import LlmMessage, StartModel
 from callboard.actors.requests.conversation import STOPPING, Question, Seen
-from callboard.actors.telemetry.telemetry import Heard, TelemetryMessage
+from callboard.actors.telemetry.telemetry import TelemetryMessage, is_heard
 from callboard.protocol.commands import (
     AskApproval,
     CallModel,
@@ -121,7 +121,7 @@ class RequestSession(Actor[SessionMessage]):
         self._session = make_session()
         self._context = question.asker.copy()  # of our own: a context can be entered only once at a time
         self._unrecorded: tuple[Message, ...] = (question.user,)
-        self._timers: dict[Tag, Timer] = {}
+        self._timers: dict[Tag, tuple[float, Timer]] = {}
         self._open: dict[Tag, StopModel | CancelTool | WithdrawApproval] = {}
         """What others work at for this request, each with the command that stops it."""
         self._offer_requests = 0
@@ -271,10 +271,15 @@ class RequestSession(Actor[SessionMessage]):
             self._peers.dispatcher.tell_control(command)
 
     def _set_timer(self, command: SetTimer | ClearTimer) -> None:
-        if earlier := self._timers.pop(command.tag, None):
-            earlier.cancel()
+        at, earlier = self._timers.pop(command.tag, (0.0, None))
         if isinstance(command, SetTimer):
-            self._timers[command.tag] = self.tell_at(command.at, DeadlinePassed(command.tag, command.at))
+            if earlier is None or at != command.at:
+                timer = self.tell_at(command.at, DeadlinePassed(command.tag, command.at))
+            else:
+                timer, earlier = earlier, None
+            self._timers[command.tag] = command.at, timer
+        if earlier is not None:
+            earlier.cancel()
 
     # -- who listens
 
@@ -291,7 +296,7 @@ class RequestSession(Actor[SessionMessage]):
                 self._context.run(warn, "the request goes on unread, since its subscriber failed")
 
     def _observe(self, what: Question | Event | Command) -> None:
-        if isinstance(what, Heard):
+        if is_heard(what):
             with contextlib.suppress(Exception):  # telemetry that cannot keep up must not steer; the kernel counts it
                 self._peers.telemetry.tell(what)
 

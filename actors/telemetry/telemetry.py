@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextvars import Context
 from dataclasses import dataclass, field
-from typing import Any, Concatenate, ParamSpec, get_args
+from typing import Any, Concatenate, ParamSpec, TypeGuard, get_args
 
 from callboard.actors.calls.registry import ToolRestored, ToolWithdrawn
 from callboard.actors.kernel import Actor, Asks, MailboxFull, handles
@@ -159,6 +159,7 @@ WorkEnd = ModelResponded | ModelFailed | ModelLost | ToolCallEnd
 """The end of a model call or a tool call."""
 Heard = Question | CallModel | RunTool | WorkEnd | Finish
 """What a session tells of its request."""
+_HEARD = frozenset(get_args(Heard))
 TelemetryMessage = Heard | RequestLost | ToolWithdrawn | ToolRestored | ReadMetrics | BacklogHeard
 
 
@@ -280,6 +281,11 @@ class Telemetry(Actor[TelemetryMessage]):
                 self._listen(tag, self._end, FailureCode.CANCELLED.value, ok=False)
         self._listen(request, self._end, ending, ok=ok)
         self._open.pop(request.request_id, None)
+
+
+def is_heard(what: object) -> TypeGuard[Heard]:
+    """Whether telemetry counts it."""
+    return type(what) in _HEARD
 
 
 def _ending(event: WorkEnd) -> str:
