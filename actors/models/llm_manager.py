@@ -389,6 +389,8 @@ def text_length(message: Message) -> int:
 
 
 _EVENT_TYPES: Final = frozenset(get_args(StreamEvent))
+_BATCH: Final = (list, tuple)
+_LAST: Final = (Done, Error)
 
 
 # -- one attempt: a task of the runtime's loop, which only tells
@@ -446,7 +448,7 @@ async def _turn(stream: AsyncIterator[list[StreamEvent]], emit: Emit) -> ModelRe
     async for events in stream:
         if task is not None and task.cancelling():  # the provider has swallowed it
             raise asyncio.CancelledError
-        if not isinstance(events, list | tuple):
+        if not isinstance(events, _BATCH):
             raise TypeError(f"it yielded a {type(events).__name__}, not a list of stream events")
         if not events:
             continue
@@ -467,7 +469,7 @@ async def _turn(stream: AsyncIterator[list[StreamEvent]], emit: Emit) -> ModelRe
             except MailboxFull:
                 # A session that is behind holds up its own stream. Its deadline bounds the wait: it ends the attempt.
                 await asyncio.sleep(FULL_PAUSE_SECONDS)
-        if isinstance(events[-1], Done | Error):
+        if isinstance(events[-1], _LAST):
             break
     return builder.response()
 

@@ -117,7 +117,12 @@ class OpenTelemetrySpans(Spans):
     def begin(self, tag: Tag, name: str) -> None:
         parent = self._open.get(tag.request)
         context = self._trace.set_span_in_context(parent) if parent is not None else None
-        attributes = {f"callboard.{field}": value for field, value in tag._asdict().items()}
+        attributes = {
+            "callboard.request_id": tag.request_id,
+            "callboard.parent_id": tag.parent_id,
+            "callboard.step": tag.step,
+            "callboard.call_id": tag.call_id,
+        }
         self._open[tag] = self._tracer.start_span(name, context=context, attributes=attributes)
 
     def end(self, tag: Tag, ending: str, *, ok: bool) -> None:
