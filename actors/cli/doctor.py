@@ -17,7 +17,7 @@ from callboard import RuntimeFailure, Settings, UsageError
 from callboard.actors.cli.advice import advice
 from callboard.actors.cli.arguments import settings_of
 from callboard.actors.processes.keeper import containment
-from callboard.actors.wiring import route_for
+from callboard.actors.runtime import route_for
 from callboard.protocol.content import UserMessage
 from callboard.protocol.model import ModelRequest, ModelResponse, Sampling
 from callboard.providers.adapter import Provider

@@ -159,6 +159,9 @@ class Watched(Protocol):
     def now(self) -> float:
         """Seconds."""
 
+    def busy_task(self) -> tuple[str, str, float] | None:
+        """A task that seems to hold the loop: its name, "task" and since when at least."""
+
 
 class Watchdog:
     """Calls `report` once for each handler over the limit, counts it, and logs a warning.
@@ -191,6 +194,7 @@ class Watchdog:
         """Look once."""
         busy_with = getattr(getattr(watched.running, "__self__", None), "busy_with", None)  # of the cell that runs
         busy: tuple[str, str, float] | None = busy_with and busy_with()  # name, message type and since when
+        busy = busy or watched.busy_task()
         if busy is None or busy == self._reported:
             return
         actor, message_type, since_seconds = busy
@@ -302,6 +306,8 @@ class LoopScheduler:
         self._thread: threading.Thread | None = None
         self._thread_id: int | None = None
         self._watchdog = watchdog or Watchdog()
+        self._asked_at: float | None = None
+        self._suspect: asyncio.Task[object] | None = None
 
     now = staticmethod(time.monotonic)
 
@@ -329,6 +335,21 @@ class LoopScheduler:
             self.loop.call_soon_threadsafe(self.loop.stop)
             thread.join(timeout_seconds)
         return not thread.is_alive()
+
+    def busy_task(self) -> tuple[str, str, float] | None:
+        """For the watchdog: the task that ran when it looked twice, while the loop did not get to a callback."""
+        task = asyncio.current_task(self.loop)
+        if self._asked_at is None:
+            self._asked_at = self.now()
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self.loop.call_soon_threadsafe(self._answer)
+        elif task is not None and task is self._suspect:
+            return task.get_name(), "task", self._asked_at
+        self._suspect = task
+        return None
+
+    def _answer(self) -> None:
+        self._asked_at = self._suspect = None
 
     def after_fork(self) -> None:
         """In the child of a fork: the loop and its sockets belong to the parent, so that nothing may touch them."""

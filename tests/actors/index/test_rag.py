@@ -33,7 +33,7 @@ def workspace(tmp_path: Path) -> Path:
 
 
 def search(runtime: Runtime) -> CodeSearch:
-    found = runtime._parts.code.search
+    found = runtime._wiring.code.search
     assert found is not None
     return found
 
