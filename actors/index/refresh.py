@@ -113,7 +113,7 @@ def main() -> None:
     caller = Caller()
     try:
         request: Request = pickle.loads(caller.hear())
-    except EOFError:  # the caller ended before it asked, by Ctrl-C for example
+    except EOFError:  # the caller has gone before it asked, by Ctrl-C for one
         return
     threading.Thread(target=_exit_with_caller, args=(caller,), daemon=True).start()
     caller.tell(pickle.dumps(_outcome(request, _Reporter(caller))))
