@@ -51,12 +51,8 @@ BY_STRING = {
     "actors/testing/runtimes/harness.py": "one runtime of the extra `runtimes`",
     "providers/registry.py": "a provider's class, when that provider is used",
 }
-#: Files that open connections, or accept them, or read the environment; no others do.
-ONLY_CONNECTS = {
-    "providers/transport.py",
-    "actors/testing/wire_double/http_server.py",
-    "actors/testing/wire_double/sending.py",
-}
+#: Files of the product that open connections, or that read the environment; no others do.
+ONLY_CONNECTS = {"providers/transport.py"}
 ONLY_READS_ENVIRONMENT = {
     "actors/settings.py": "all that sets up a runtime",
     "actors/processes/launch.py": "passes the harmless part of it on to its children",
@@ -157,7 +153,7 @@ def test_the_protocol_has_no_clock_no_io_no_threads(path: Path) -> None:
         assert each.module.split(".")[0] not in forbidden, f"{name(path)} imports {each.module}"
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=name)
+@pytest.mark.parametrize("path", PRODUCT, ids=name)
 def test_one_file_connects_and_one_reads_the_environment(path: Path) -> None:
     if name(path) not in ONLY_CONNECTS:
         assert not {each.module.split(".")[0] for each in imports(path)} & {"httpx", "aiohttp", "httpx_aiohttp"}
