@@ -39,6 +39,7 @@ INSIDE_FUNCTIONS = {
     "actors/front/__init__.py": {"callboard.actors", "callboard.protocol"},
     "actors/index/__init__.py": {"callboard.actors.index"},
     "providers/__init__.py": {"callboard.providers"},
+    "actors/testing/chaos/hosts.py": {"trio"},
     "actors/testing/pytest_plugin.py": {"callboard.protocol.testing"},
     # A command is loaded when it is called, and after Ctrl-C is looked after.
     "actors/cli/main.py": {"callboard.actors.cli.shell"},
@@ -48,6 +49,7 @@ INSIDE_FUNCTIONS = {
 BY_STRING = {
     "actors/tools/shipping.py": "the module of a user's tool",
     "actors/index/dense.py": "asks whether the modules of an extra are installed",
+    "actors/testing/chaos/hosts.py": "asks whether trio is installed",
     "actors/testing/runtimes/harness.py": "one runtime of the extra `runtimes`",
     "providers/registry.py": "a provider's class, when that provider is used",
 }
