@@ -63,7 +63,7 @@ ONLY_READS_ENVIRONMENT = {
 }
 #: One idea a file: a longer one has two. (Functions: `max-complexity` and `max-statements` in ruff.toml.)
 MAX_LINES = 700
-#: File names that stand twice, and class names; each list may only become shorter.
+#: File names and class names that occur twice; each list may only become shorter.
 SAME_FILE_NAME = {"errors.py", "registry.py", "reply.py"}
 SAME_CLASS_NAME = {
     "Answer",
@@ -77,7 +77,7 @@ SAME_CLASS_NAME = {
     "StopCall",
     "Verdict",
 }
-#: The testing kit is no part of the core: it has seeded randomness, and runs coroutines of users' tools.
+#: The testing kit is not part of the core: it has seeded randomness, and runs coroutines of users' tools.
 TESTING_KIT = ROOT / "protocol" / "testing"
 
 PRODUCT = [path for path in SOURCES if "testing" not in path.parts]
@@ -204,14 +204,14 @@ def twice(places: Iterable[tuple[str, Path]]) -> dict[str, list[str]]:
     return {each: found for each, found in by_name.items() if len(found) > 1}
 
 
-def test_no_file_name_stands_twice() -> None:
+def test_no_file_name_occurs_twice() -> None:
     """But of rooms (`__init__.py`, `__main__.py`), and of the rooms of two provider APIs (`stream.py`)."""
     of_an_api = [path for path in PRODUCT if len(path.relative_to(ROOT).parts) > 2 and path.parts[-3] == "providers"]
     files = [(path.name, path) for path in PRODUCT if not path.name.startswith("__") and path not in of_an_api]
     assert {each: found for each, found in twice(files).items() if each not in SAME_FILE_NAME} == {}
 
 
-def test_no_public_class_name_stands_twice() -> None:
+def test_no_public_class_name_occurs_twice() -> None:
     classes = [
         (node.name, path)
         for path in PRODUCT
