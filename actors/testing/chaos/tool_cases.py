@@ -26,6 +26,7 @@ from callboard.actors.testing.ways.healthy import HEALTHY
 from callboard.actors.tools import Tool, tool
 from callboard.protocol.content import ToolMessage
 from callboard.protocol.model import ModelRequest
+from callboard.protocol.tools import Isolation
 from callboard.providers.local.scripted import ScriptedCall, ScriptedTurn
 
 #: Cases on one runtime at the same time.
@@ -50,9 +51,9 @@ class Prepared:
 def prepared(case: Case, way: Way) -> Prepared:
     """The tool of a way, at the case's level, and the request whose model calls it between three healthy calls."""
     name = case.name.replace("/", "-").replace(".", "_")[:NAME_CHARS]
-    own = tool(name=name, description=way.what, isolation=case.level.value, timeout=way.timeout, concurrency=1)(
-        function_of(case.level, way)
-    )
+    isolation = Isolation(case.level.value)
+    decorate = tool(name=name, description=way.what, isolation=isolation, timeout=way.timeout, concurrency=1)
+    own: Tool = decorate(function_of(case.level, way))
     arguments: Any = way.arguments if isinstance(way.arguments, str) else dict(way.arguments)
 
     def turn(_request: ModelRequest, results: Sequence[ToolMessage]) -> ScriptedTurn:
@@ -170,7 +171,7 @@ async def run_changes(cases: Sequence[Case], host: Host) -> list[Result]:
         change = case.way
         assert isinstance(change, Change)
         victim = Victim(case.name, see_and_change(change))
-        seen = await host.play([victim], [changing], process_workers=1)
+        seen = await host.play([victim], [changing], changed={"process_workers": 1})
         ended = seen.victims[victim.question]
         faults = [*failed_requests(ended), *neighbour_faults(case, seen, await host.changed(seen)), *seen.faults]
         told = ended.results_of(changing.name)
