@@ -201,12 +201,17 @@ class Host:
         return seen
 
     async def ask_all(
-        self, runtime: Runtime, questions: Iterable[str], deadline_seconds: float, disturb: Disturb | None = None
+        self,
+        runtime: Runtime,
+        questions: Iterable[str],
+        deadline_seconds: float,
+        disturb: Disturb | None = None,
+        called: str = "",
     ) -> Seen:
-        """Ask the victims' questions and the neighbours' at the same time."""
+        """Ask the victims' questions and the neighbours' at the same time. `called` makes their ids different."""
         began = time.monotonic()
         words = [*questions, *(f"live {number}" for number in range(self.neighbours))]
-        asks = [asyncio.ensure_future(runtime.ask(text, request_id=_id_of(text))) for text in words]
+        asks = [asyncio.ensure_future(runtime.ask(text, request_id=f"{_id_of(text)}{called}")) for text in words]
         disturbing = [asyncio.ensure_future(disturb(runtime))] if disturb is not None else []
         await asyncio.wait([*asks, *disturbing], timeout=deadline_seconds + LATE_SECONDS)
         ended = [_ended(ask) for ask in asks]

@@ -170,7 +170,7 @@ async def _run_harm(case: Case, host: Host) -> Result:
                 await asyncio.sleep(harm.seconds)
                 _send(pids, signal.SIGCONT)
         await asyncio.sleep(case.seconds)
-        after = await host.ask_all(runtime, (), host.settings_for(None).request_timeout_seconds)
+        after = await host.ask_all(runtime, (), host.settings_for(None).request_timeout_seconds, called="-later")
         if strange := await host.changed(after):
             late.extend(neighbour_faults(case, after, strange) or [f"{len(strange)} later requests went wrong"])
 
