@@ -12,16 +12,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Self
 
-from pydantic import (
-    BaseModel,
-    Field,
-    ModelWrapValidatorHandler,
-    SecretStr,
-    SkipValidation,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
+from pydantic import BaseModel, Field, SecretStr, SkipValidation, ValidationError, field_validator, model_validator
+from pydantic.functional_validators import ModelWrapValidatorHandler
 
 from callboard.actors.calls.registry import FAILURE_BUDGET
 from callboard.protocol.errors import UsageError

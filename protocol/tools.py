@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any
 
 from callboard.protocol.errors import UsageError
 from callboard.protocol.ids import ToolName
@@ -19,7 +18,7 @@ class ToolDefinition:
 
     name: ToolName
     description: str
-    parameters: Mapping[str, Any] = field(default_factory=lambda: {"type": "object", "properties": {}})
+    parameters: Mapping[str, object] = field(default_factory=lambda: {"type": "object", "properties": {}})
     """JSON Schema of an object."""
     strict: bool = False
 
@@ -108,7 +107,7 @@ class ToolFailure:
     received: str = ""
     retry_hint: str = ""
 
-    def to_wire(self) -> dict[str, Any]:
+    def to_wire(self) -> dict[str, object]:
         """The JSON object in the tool message."""
         return {
             "ok": False,

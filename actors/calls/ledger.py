@@ -396,12 +396,11 @@ class Ledger(Generic[Worker]):
 
     def enter(self, call: Call[Worker], happening: Happening) -> bool:
         """Change the state, as the table allows and no other way; False where it does not."""
-        for guard, state in TRANSITIONS[call.state].get(happening, ()):
-            if guard(call):
-                break
-        else:
-            return False
         before = call.state
+        rows = TRANSITIONS[before].get(happening, ())
+        state = next((row.state for row in rows if row.guard(call)), None)
+        if state is None:
+            return False
         if happening is Happening.GIVEN:
             heapq.heappop(call.lane.heads)
         call.state = state

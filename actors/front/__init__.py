@@ -75,18 +75,19 @@ if not TYPE_CHECKING:  # a type checker that saw this function would accept ever
 
 
 def _homes() -> Iterator[ModuleType]:
-    """The modules of these names, cheapest first: each is imported only if the name was in none before it."""
-    from callboard.protocol import commands, errors, events, model  # noqa: PLC0415
+    """The modules of these names, first those that tools in child processes import, then by how much each loads."""
+    from callboard.protocol import errors  # noqa: PLC0415
     from callboard.protocol import tools as contracts  # noqa: PLC0415
 
-    yield from (errors, contracts, commands, events, model)
-    from callboard.actors.requests import conversation, reply  # noqa: PLC0415
-    from callboard.actors.telemetry import metrics  # noqa: PLC0415
-
-    yield from (conversation, reply, metrics)
+    yield from (errors, contracts)
     from callboard.actors import tools  # noqa: PLC0415
 
     yield tools
+    from callboard.actors.requests import conversation, reply  # noqa: PLC0415
+    from callboard.actors.telemetry import metrics  # noqa: PLC0415
+    from callboard.protocol import commands, events, model  # noqa: PLC0415
+
+    yield from (commands, events, model, conversation, reply, metrics)
     from callboard.actors.requests import subscription  # noqa: PLC0415
 
     yield subscription

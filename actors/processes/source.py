@@ -460,13 +460,14 @@ class ProcessSource(Actor[SourceMessage]):
     # -- what the init process says -------------------------------------------------------------------------------
 
     @handles(Heard)
-    def _heard(self, message: Heard) -> None:
-        for said in message.messages:
-            if self._init is not None and message.number == self._init.number:
-                if said is not None:
-                    self._heard_of_init(said)
-            elif (server := self._servers.get(message.number)) is not None and said is not None:
-                self._heard_of_server(server, said)
+    def _heard(self, heard: Heard) -> None:
+        said = heard.message
+        if said is None:  # its end is told by the init process, or the keeper's by its own
+            return
+        if self._init is not None and heard.number == self._init.number:
+            self._heard_of_init(said)
+        elif (server := self._servers.get(heard.number)) is not None:
+            self._heard_of_server(server, said)
 
     def _heard_of_init(self, said: Message) -> None:
         if said.kind is Kind.CONTAINED:

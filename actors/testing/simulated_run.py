@@ -34,7 +34,7 @@ from callboard.actors.kernel import (
     SimulatedScheduler,
     start_child,
 )
-from callboard.actors.kernel.schedule import Deviation, Schedule, smallest
+from callboard.actors.kernel.simulation import Deviation, Schedule
 from callboard.actors.models.llm_manager import LlmManager, Route
 from callboard.actors.requests.request_session import Peers, Question, RequestSession
 from callboard.actors.requests.subscription import Answer as RequestAnswer
@@ -42,6 +42,7 @@ from callboard.actors.telemetry.spans import NoSpans
 from callboard.actors.telemetry.telemetry import Telemetry
 from callboard.actors.testing.faults import Faults, seeded_faults
 from callboard.actors.testing.replay_token import Chosen, RunToken
+from callboard.actors.testing.schedules import smallest
 from callboard.actors.testing.simulated_request import RecordedSession, SimulatedRequest
 from callboard.actors.testing.simulated_workers import Later
 from callboard.actors.testing.simulated_world import (

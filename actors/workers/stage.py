@@ -11,6 +11,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextvars import Context
 from dataclasses import replace
 from types import TracebackType
 from typing import Final, Self, get_args
@@ -117,7 +118,9 @@ class ToolStage:
         """By tool: threads that calls which have ended still hold."""
         return self._registry.held_threads
 
-    def start(self, tool: Tool, arguments: str, timeout_seconds: float = 10.0) -> StagedCall:
+    def start(
+        self, tool: Tool, arguments: str, timeout_seconds: float = 10.0, asker: Context | None = None
+    ) -> StagedCall:
         """Begin a call with arguments as a model sends them: JSON text. The tool's own timeout is not used."""
         call_id = CallId(str(next(self._numbers)))
         tag = Tag(RequestId("stage"), MessageId("stage"), 1, call_id)
@@ -128,7 +131,7 @@ class ToolStage:
         if known is None or known.tool.function is not tool.function:
             self._registry.entries.pop(tool.name, None)
             self._registry.add(replace(tool, contract=replace(tool.contract, concurrency=ANY_NUMBER)))
-        self._dispatcher.tell_control(DispatchCall(run, "the user's words", self._audience))
+        self._dispatcher.tell_control(DispatchCall(run, "the user's words", self._audience, asker))
         return call
 
     def stop(self, call: StagedCall) -> None:
