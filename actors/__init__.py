@@ -1,50 +1,17 @@
-"""What runs: the runtime and its actors. These names are for users; everything else is imported from its module.
-
-The names are loaded when first used. Child processes import modules of this package, and a worker that had to load
-HTTP clients and settings first would start ten times slower.
-"""
+"""What runs: the runtime and its actors. The names of the front door, `callboard`, can be imported from here too."""
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import callboard
 
 if TYPE_CHECKING:
-    from callboard.actors.requests.conversation import Conversation
-    from callboard.actors.requests.reply import ModelCallFailed, Reply, RequestEnded
-    from callboard.actors.requests.subscription import Stream
-    from callboard.actors.runtime import Runtime
-    from callboard.actors.settings import Settings
-    from callboard.actors.tools import Tool, ToolContext, tool
+    from callboard import *  # noqa: F403 - exactly these names, for a type checker
+else:
+    __all__ = callboard.__all__
 
-__all__ = [
-    "Conversation",
-    "ModelCallFailed",
-    "Reply",
-    "RequestEnded",
-    "Runtime",
-    "Settings",
-    "Stream",
-    "Tool",
-    "ToolContext",
-    "tool",
-]
-
-_MODULES = {
-    "Conversation": "requests.conversation",
-    "ModelCallFailed": "requests.reply",
-    "Reply": "requests.reply",
-    "RequestEnded": "requests.reply",
-    "Runtime": "runtime",
-    "Settings": "settings",
-    "Stream": "requests.subscription",
-    "Tool": "tools",
-    "ToolContext": "tools",
-    "tool": "tools",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
+    def __getattr__(name: str) -> object:
+        if name in __all__:
+            return getattr(callboard, name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

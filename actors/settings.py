@@ -1,18 +1,29 @@
-"""The only reader of environment variables and files: everything a runtime is told from outside.
+"""Everything that sets up a runtime from outside: arguments, and the environment variables for those not given.
 
-Read when a `Settings` is made, never at import. A key that is not given is looked up in the provider's own variable.
+They are read when a `Settings` is made, never at import. A key that is not given is looked up in the provider's own
+variable, when it is needed.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    Field,
+    ModelWrapValidatorHandler,
+    SecretStr,
+    SkipValidation,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
-from callboard.actors.calls.tool_health import FAILURE_BUDGET
+from callboard.actors.calls.registry import FAILURE_BUDGET
 from callboard.protocol.errors import UsageError
 from callboard.protocol.limits import (
     DEFAULT_MAX_STEPS,
@@ -26,13 +37,14 @@ from callboard.protocol.model import Sampling
 from callboard.protocol.options import ToolFallback
 from callboard.protocol.tools import Policy
 from callboard.providers.catalog import Catalog
+from callboard.providers.local.scripted import Script
 from callboard.providers.registry import key_variable
 
 #: The embedded default: no key, no network.
 OFFLINE_MODEL = "offline/code-context"
 
 
-class Settings(BaseModel):
+class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=True):
     """How a runtime is set up. Bad values are a `UsageError` that names the field.
 
     Variables read where a field is not given: CALLBOARD_MODEL, CALLBOARD_BASE_URL, CALLBOARD_WORKSPACE,
@@ -40,14 +52,13 @@ class Settings(BaseModel):
     provider's own key variable (OPENAI_API_KEY, ANTHROPIC_API_KEY, ...; CALLBOARD_API_KEY wins over that of `model`).
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
-
     model: str = Field(default_factory=lambda: os.environ.get("CALLBOARD_MODEL", OFFLINE_MODEL))
     """"provider/model"; the default answers from the code index alone."""
     fallback_models: tuple[str, ...] = ()
-    """Asked in turn when `model` fails with something that trying again did not cure."""
+    """Asked in turn when `model` fails and retries did not help."""
     base_url: str | None = Field(default_factory=lambda: os.environ.get("CALLBOARD_BASE_URL") or None)
-    api_key: SecretStr | None = None
+    api_key: SecretStr | str | None = None
+    """Kept as a SecretStr, which no repr and no log shows."""
     workspace: Path | None = Field(
         default_factory=lambda: Path(where) if (where := os.environ.get("CALLBOARD_WORKSPACE")) else None
     )
@@ -85,31 +96,37 @@ class Settings(BaseModel):
     process_workers: int = Field(default=MAX_TOOL_PROCESSES, ge=1)
     """Child processes at most for each tool class; they start when needed, and end when they are idle."""
     warm_workers: int = Field(default=1, ge=0)
-    """Of them, how many stand ready from the start, in each class that has tools; 0 makes the first call wait 0.1 s."""
+    """Of them, how many are started with the runtime, for each class that has tools; 0: the first call waits 0.1 s."""
     worker_memory_bytes: int = Field(default=TOOL_MEMORY_BYTES, ge=64 * 1024**2)
     tool_environment: tuple[str, ...] = ()
     """Names of variables that tools in processes get beyond the harmless ones (PATH, HOME, LANG ...), such as the key
     of an API that a tool asks."""
     tool_failure_budget: int | None = Field(default=FAILURE_BUDGET, ge=0)
-    """Crashes and timeouts of one tool in 60 s that are borne; one more withdraws it for 30 s, if more than a tenth of
-    its calls end so. None never does."""
+    """Crashes and timeouts of one tool that are allowed in 60 s; one more withdraws it for 30 s, if more than a tenth
+    of its calls end so. None: never withdrawn."""
     copilot_client_id: str = Field(default_factory=lambda: os.environ.get("CALLBOARD_COPILOT_CLIENT_ID", ""))
     """The GitHub OAuth app that `callboard login copilot` signs in with."""
     config_dir: Path = Field(default_factory=lambda: _config_dir())
     """Where what outlives a process and belongs to the user is kept: the Copilot login, if no keyring takes it."""
-    script: Any = None
+    script: Annotated[Script | None, SkipValidation()] = None
     """What the provider `scripted` says (see providers.scripted.Script): the shipped fake model, for tests."""
     log_content: bool = False
     """May log records and spans carry what people and models wrote?"""
 
-    def __init__(self, **values: Any) -> None:
-        wrong = ""
+    @model_validator(mode="wrap")
+    @classmethod
+    def _one_clear_error(cls, values: object, validate: ModelWrapValidatorHandler[Self]) -> Self:
+        # Not an __init__ of our own: it would hide the fields from type checkers.
         try:
-            super().__init__(**values)
+            return validate(values)
         except ValidationError as error:
             wrong = _explain(error)
-        if wrong:  # raised out here: the ValidationError holds the values, and would go along as the context
-            raise UsageError(wrong)
+        raise UsageError(wrong)  # out here: the ValidationError holds the values, and would go along as the context
+
+    @field_validator("api_key")
+    @classmethod
+    def _secret(cls, value: SecretStr | str | None) -> SecretStr | None:
+        return SecretStr(value) if isinstance(value, str) else value
 
     @field_validator("model")
     @classmethod
@@ -138,7 +155,7 @@ class Settings(BaseModel):
 
     @property
     def working_directory(self) -> str:
-        """Where the process stands; the offline answer names files relative to it."""
+        """The working directory of this process; the offline answer names files relative to it."""
         return os.getcwd()
 
     @property
@@ -149,7 +166,7 @@ class Settings(BaseModel):
     def key_for(self, provider: str) -> str | None:
         """The key of a provider: given here or by CALLBOARD_API_KEY (both for `model` only), or by its own variable."""
         source = self.key_source(provider)
-        if source == "api_key" and self.api_key is not None:
+        if source == "api_key" and isinstance(self.api_key, SecretStr):
             return self.api_key.get_secret_value()
         return os.environ.get(source) or None
 
@@ -179,9 +196,13 @@ def _config_dir() -> Path:
 
 
 def _explain(error: ValidationError) -> str:
-    """One line a field, without the values: one of them may be a key."""
-    lines = []
+    """One fault of each wrong field, without the values: one of them may be a key."""
+    faults: dict[str, str] = {}
     for item in error.errors(include_url=False, include_input=False):
-        field = ".".join(str(part) for part in item["loc"])
-        lines.append(f"setting {field!r}: {item['msg'].removeprefix('Value error, ')}")
-    return "; ".join(lines)
+        field = str(item["loc"][0]) if item["loc"] else "?"
+        message = item["msg"].removeprefix("Value error, ")
+        if item["type"] == "extra_forbidden":
+            similar = get_close_matches(field, Settings.model_fields, n=1)
+            message = "there is no such setting" + (f"; did you mean {similar[0]!r}?" if similar else "")
+        faults.setdefault(field, message)
+    return "; ".join(f"setting {field!r}: {message}" for field, message in faults.items())

@@ -4,7 +4,8 @@ root (one_for_one)
 |- telemetry      permanent
 |- llm_manager    permanent
 |- rag, indexer   permanent   where there is a workspace; a thread each
-|- tools          permanent   one_for_one: a pool for each isolation and latency
+|- tools          permanent   one_for_one: the supervisor of each pool (isolation, latency), made when a tool needs it;
+|                             its children are the workers
 |- dispatcher     permanent
 '- sessions       permanent   one_for_one: a temporary child for each request
 """
@@ -14,18 +15,19 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from itertools import product
 from pathlib import Path
 
 from callboard.actors.calls.approvals import Approver
-from callboard.actors.calls.dispatcher import MAX_QUEUED_CALLS, PoolKey, ToolDispatcher
-from callboard.actors.calls.tool_health import FAILURE_BUDGET
-from callboard.actors.kernel import Actor, ActorSystem, ChildSpec, Ref, Supervisor, children_of
+from callboard.actors.calls.dispatcher import MAX_QUEUED_CALLS, Calls, ToolDispatcher, Workers
+from callboard.actors.calls.ledger import Ledger
+from callboard.actors.calls.registry import FAILURE_BUDGET, Registry
+from callboard.actors.kernel import ActorSystem, ChildSpec, Ref, Supervisor, children_of
 from callboard.actors.models.llm_manager import LlmManager
 from callboard.actors.requests.request_session import Peers
 from callboard.actors.telemetry.telemetry import Telemetry
 from callboard.actors.tools import Tool
-from callboard.protocol.tools import Isolation, Latency, Policy
+from callboard.actors.workers.messages import KindOf
+from callboard.protocol.tools import Policy
 
 #: Messages that may wait for an actor which serves every request: ten for each of 10,000 requests.
 SHARED_CAPACITY = 100_000
@@ -34,8 +36,6 @@ SESSION_CAPACITY = 4_096
 #: Failures of the root's children together before the runtime gives up: three actors may each fail three times.
 ROOT_INTENSITY = 9
 ROOT_PERIOD_SECONDS = 10.0
-#: A pool ends its children within their grace; then it is killed.
-POOL_SHUTDOWN_SECONDS = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +44,13 @@ class Plan:
 
     telemetry: Callable[[], Telemetry]
     llm_manager: Callable[[], LlmManager]
-    pool: Callable[[Isolation, Latency], Actor]
+    workers: KindOf
+    """How the workers of a tool are made."""
     tools: Iterable[Tool]
     approver: Approver
     policy: Policy
     workspace: Path | None = None
+    dispatcher: type[ToolDispatcher] = ToolDispatcher
     failure_budget: int | None = FAILURE_BUDGET
     """Breakdowns of a tool within a minute that do not withdraw it yet; None never does."""
     max_queued_calls: int = MAX_QUEUED_CALLS
@@ -69,7 +71,8 @@ class Tree:
 
 def build(system: ActorSystem, plan: Plan) -> None:
     """Start the tree. Returns at once."""
-    system.spawn(lambda: _root(system, plan), "root", capacity=SHARED_CAPACITY)
+    calls: Calls = Ledger()  # outlives the dispatchers
+    system.spawn(lambda: _root(system, plan, calls), "root", capacity=SHARED_CAPACITY)
 
 
 def tree_of(system: ActorSystem, timeout_seconds: float) -> Tree:
@@ -82,45 +85,25 @@ def tree_of(system: ActorSystem, timeout_seconds: float) -> Tree:
     return Tree(children["sessions"], peers)
 
 
-def _root(system: ActorSystem, plan: Plan) -> Supervisor:
+def _root(system: ActorSystem, plan: Plan, calls: Calls) -> Supervisor:
     shared = [
         ChildSpec("telemetry", plan.telemetry, capacity=SHARED_CAPACITY),
         ChildSpec("llm_manager", plan.llm_manager, capacity=SHARED_CAPACITY),
         *plan.threads,
-        ChildSpec("tools", lambda: _pools(plan)),
-        ChildSpec("dispatcher", lambda: _dispatcher(system, plan), capacity=SHARED_CAPACITY),
+        ChildSpec("tools", lambda: Supervisor(chance=plan.chance), capacity=SHARED_CAPACITY),
+        ChildSpec("dispatcher", lambda: _dispatcher(system, plan, calls), capacity=SHARED_CAPACITY),
         ChildSpec("sessions", lambda: Supervisor(chance=plan.chance), capacity=SHARED_CAPACITY),
     ]
     return Supervisor(shared, intensity=ROOT_INTENSITY, period_seconds=ROOT_PERIOD_SECONDS, chance=plan.chance)
 
 
-def _pools(plan: Plan) -> Supervisor:
-    def pool_spec(isolation: Isolation, latency: Latency) -> ChildSpec:
-        return ChildSpec(
-            pool_id(isolation, latency),
-            lambda: plan.pool(isolation, latency),
-            capacity=SHARED_CAPACITY,
-            shutdown_seconds=POOL_SHUTDOWN_SECONDS,
-        )
-
-    return Supervisor([pool_spec(*key) for key in product(Isolation, Latency)], chance=plan.chance)
-
-
-def pool_id(isolation: Isolation, latency: Latency) -> str:
-    """The name of a pool among the tools' children."""
-    return f"{isolation.value}-{latency.value}"
-
-
-def _dispatcher(system: ActorSystem, plan: Plan) -> ToolDispatcher:
-    pools: dict[PoolKey, Ref] = {key: system.ref(f"root/tools/{pool_id(*key)}") for key in product(Isolation, Latency)}
-    observer = system.ref("root/telemetry")
-    return ToolDispatcher(
-        plan.tools,
-        pools,
+def _dispatcher(system: ActorSystem, plan: Plan, calls: Calls) -> ToolDispatcher:
+    return plan.dispatcher(
+        Registry(plan.tools, plan.policy, plan.failure_budget),
+        calls,
+        Workers(system.ref("root/tools"), plan.workers, plan.chance),
         plan.approver,
-        plan.policy,
-        observer,
+        system.ref("root/telemetry"),
         plan.workspace,
-        plan.failure_budget,
         plan.max_queued_calls,
     )

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from callboard.actors.calls.approvals import Approver
+from callboard.actors.default_prompt import default_prompt
 from callboard.actors.kernel import ActorSystem, ChildSpec, LoopScheduler
 from callboard.actors.models.llm_manager import LlmManager, Route
 from callboard.actors.models.model_stream import AsyncioDriver
-from callboard.actors.prompt import default_prompt
 from callboard.actors.settings import Settings
 from callboard.actors.telemetry.metrics import Metrics
 from callboard.actors.telemetry.spans import spans_where_installed
@@ -23,11 +23,10 @@ from callboard.actors.telemetry.telemetry import Telemetry
 from callboard.actors.tools import Tool
 from callboard.actors.tools.files import workspace_tools
 from callboard.actors.topology import Plan
-from callboard.actors.workers.pool import ToolPool
-from callboard.actors.workers.process import ProcessOptions
+from callboard.actors.workers.kinds import kinds
+from callboard.actors.workers.process import ProcessOptions, process_kind
 from callboard.protocol.errors import UsageError
 from callboard.protocol.options import RequestOptions
-from callboard.protocol.tools import Isolation, Latency
 from callboard.providers.adapter import Timeouts
 from callboard.providers.local.offline import CONTEXT_TOOL
 from callboard.providers.rate_limit import RateLimits
@@ -60,19 +59,13 @@ class Wiring:
 
     def plan(self, system: ActorSystem, scheduler: LoopScheduler, approver: Approver) -> Plan:
         """The tree of a runtime that starts now."""
-        used = {(tool.contract.isolation, tool.contract.latency) for tool in self.tools}
         settings = self.settings
-
-        def pool(isolation: Isolation, latency: Latency) -> ToolPool:
-            warm = settings.warm_workers if (isolation, latency) in used else 0
-            options = ProcessOptions(
-                settings.process_workers,
-                warm,
-                settings.worker_memory_bytes,
-                environment=settings.environment_for_tools,
-            )
-            return ToolPool(isolation, options)
-
+        processes = ProcessOptions(
+            settings.process_workers,
+            settings.warm_workers,
+            settings.worker_memory_bytes,
+            environment=settings.environment_for_tools,
+        )
         self.code = code = self._code_of(system, self._post_embeddings(scheduler))
         metrics = Metrics()
         return Plan(
@@ -83,7 +76,7 @@ class Wiring:
                 RetryPolicy(settings.max_attempts),
                 settings.catalog.response_cost,
             ),
-            pool=pool,
+            workers=kinds(process_kind(processes)),
             tools=(*self.tools, *code.tools),
             approver=approver,
             policy=settings.policy,

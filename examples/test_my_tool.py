@@ -1,4 +1,4 @@
-"""Testing a tool of your own: `check_tool` calls it with whatever its schema lets a model send.
+"""Testing a tool of your own: `check_tool` calls it with arguments of all kinds that its schema allows.
 
     pip install 'callboard[testing]'
     python examples/test_my_tool.py
@@ -26,7 +26,7 @@ def split_bill(total_cents: Annotated[int, Field(ge=0)], people: People) -> dict
 def split_bill_fairly(total_cents: Annotated[int, Field(ge=0)], people: People) -> dict[str, int]:
     """Split a bill between people who pay the same."""
     if people == 0:
-        raise ToolError("Nobody is there to pay: people must be at least 1.")
+        raise ToolError("people must be at least 1, to pay the bill.")
     return {"each_cents": total_cents // people}
 
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from callboard.protocol.commands import Outcome
-from callboard.protocol.model import ModelResponse, Usage
+from callboard.protocol.limits import MAX_CALL_COST, MAX_CALL_TOKENS
+from callboard.protocol.model import Usage
 from callboard.protocol.options import RequestOptions
 
 #: A step which may answer less than this is not worth its input.
@@ -22,13 +23,33 @@ class Spending:
     last_output_tokens: int = 0
     last_cost: float = 0.0
 
-    def add(self, response: ModelResponse, cost: float, estimated: Usage) -> None:
-        """Count one model call; a provider that reports no usage is charged what was estimated."""
-        usage = response.usage if response.usage.total_tokens else estimated
+    def add(self, usage: Usage, cost: float, estimated: Usage, options: RequestOptions) -> str:
+        """Count one model call. What a provider does not report is estimated, and so is what cannot be true.
+
+        A usage or cost that is NaN, negative or absurd would make each later comparison with a budget meaningless.
+        Returns a note on such a value; empty when there is none.
+        """
+        usage_is_sound, cost_is_sound = _is_sound(usage), 0 <= cost <= MAX_CALL_COST
+        if not usage_is_sound or not usage.total_tokens:
+            usage = estimated
+        if not cost_is_sound:
+            cost = _price(usage.input_tokens, options.input_price) + _price(usage.output_tokens, options.output_price)
         self.usage = self.usage + usage
         self.cost += cost
         self.last_output_tokens = usage.output_tokens
         self.last_cost = cost
+        wrong = [name for name, sound in (("usage", usage_is_sound), ("cost", cost_is_sound)) if not sound]
+        return f"The provider's {' and '.join(wrong)} of this step cannot be true; estimated instead." if wrong else ""
+
+
+def _is_sound(usage: Usage) -> bool:
+    counts = (usage.input_tokens, usage.output_tokens, usage.cached_tokens, usage.cache_write_tokens)
+    # NaN in one makes the sum NaN, which is not below anything.
+    return min(*counts, usage.reasoning_tokens) >= 0 and sum(counts) + usage.reasoning_tokens <= MAX_CALL_TOKENS
+
+
+def _price(tokens: int, price: float | None) -> float:
+    return tokens * (price or 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +96,7 @@ def _affordable_output(
     assert options.cost_budget is not None
     left = options.cost_budget - spent.cost
     input_price, output_price = options.input_price, options.output_price
-    estimate = input_tokens * (input_price or 0.0) + needed_output * (output_price or 0.0)
+    estimate = _price(input_tokens, input_price) + _price(needed_output, output_price)
     if input_price is None or output_price is None:
         # With a price missing, the next step costs at least what is known of it, and likely what the last one did.
         estimate = max(estimate, spent.last_cost)
@@ -87,4 +108,4 @@ def _affordable_output(
         )
     if not output_price:
         return None
-    return int((left - input_tokens * (input_price or 0.0)) / output_price)
+    return int((left - _price(input_tokens, input_price)) / output_price)

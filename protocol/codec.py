@@ -7,16 +7,17 @@ back goes through pydantic class by class, because a file may have been cut, edi
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from typing import Any, Final, get_args
+from typing import Final, get_args
 
 import orjson
 from pydantic import TypeAdapter, ValidationError
 
 from callboard.protocol.content import AssistantPart, Message, Replay, UserPart
 from callboard.protocol.errors import UsageError
-from callboard.protocol.events import Event
+from callboard.protocol.events import Event, ModelResponded
 from callboard.protocol.model import Error, ModelResponse, Sampling, StreamEvent, ToolChoice, Usage
 from callboard.protocol.options import RequestOptions, ToolOffer
 from callboard.protocol.tools import ToolContract, ToolDefinition, ToolFailure
@@ -45,7 +46,7 @@ _PLAIN: Final = (
     ToolOffer,
     Usage,
 )
-_CLASSES: Final[dict[str, type[Any]]] = {
+_CLASSES: Final[dict[str, type]] = {
     cls.__name__: cls
     for cls in (*_PLAIN, *(c for u in (Event, Message, AssistantPart, UserPart, StreamEvent) for c in get_args(u)))
 }
@@ -54,8 +55,13 @@ _OPAQUE: Final = {
     cls: frozenset(field.name for field in fields(cls) if "Mapping" in str(field.type)) for cls in _CLASSES.values()
 }
 
-
-_ADAPTERS: Final[dict[type[Any], TypeAdapter[Any]]] = {cls: TypeAdapter(cls) for cls in _CLASSES.values()}
+#: JSON has no NaN: one is written as null. What a provider counts is read as a number that cannot be true either (see
+#: `budgets`), so that its bad number leaves no journal that cannot be read.
+_NULLS: Final[dict[type, dict[str, object]]] = {
+    ModelResponded: {"cost": math.nan},
+    Usage: {field.name: -1 for field in fields(Usage)},
+}
+_ADAPTERS: Final[dict[type, TypeAdapter[object]]] = {cls: TypeAdapter(cls) for cls in _CLASSES.values()}
 
 
 def encode_event(event: Event) -> bytes:
@@ -66,9 +72,9 @@ def encode_event(event: Event) -> bytes:
 def decode_event(data: bytes) -> Event:
     """Raises CodecError for anything `encode_event` did not write."""
     event = _revive(_load(data, "event"), "event")
-    if type(event) not in get_args(Event):
+    if not isinstance(event, Event):
         raise CodecError(f"expected an event, found {type(event).__name__}")
-    return event  # type: ignore[no-any-return]
+    return event
 
 
 def encode_messages(messages: Sequence[Message]) -> bytes:
@@ -105,6 +111,8 @@ def _name(value: object) -> object:
 def _clean(value: object) -> object:
     if isinstance(value, str):
         return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
     if isinstance(value, int | float) or value is None:
         return value
     if isinstance(value, Mapping):
@@ -114,7 +122,7 @@ def _clean(value: object) -> object:
     return _clean(_name(value))
 
 
-def _load(data: bytes, key: str) -> Any:
+def _load(data: bytes, key: str) -> object:
     try:
         envelope = orjson.loads(data)
     except orjson.JSONDecodeError as error:
@@ -127,7 +135,7 @@ def _load(data: bytes, key: str) -> Any:
     return envelope[key]
 
 
-def _revive(value: Any, where: str) -> Any:
+def _revive(value: object, where: str) -> object:
     """The objects in plain JSON, from the leaves up; each is validated when what it holds has been."""
     if len(where) > MAX_PLACE_CHARS:
         raise CodecError(f"{where[:40]}...: nested too deeply")
@@ -143,6 +151,7 @@ def _revive(value: Any, where: str) -> Any:
     plain = {
         key: item if key in opaque else _revive(item, f"{where}.{key}") for key, item in value.items() if key != _NAME
     }
+    plain |= {key: null for key, null in _NULLS.get(cls, {}).items() if plain.get(key, null) is None}
     try:
         return _ADAPTERS[cls].validate_python(plain)
     except ValidationError as error:

@@ -27,7 +27,7 @@ class CallModel:
 
 @dataclass(frozen=True, slots=True)
 class StopModel:
-    """Nobody waits for this model call any more: end its stream."""
+    """The model call is no longer needed: end its stream."""
 
     tag: Tag
 
@@ -48,7 +48,7 @@ class RunTool:
 
 @dataclass(frozen=True, slots=True)
 class CancelTool:
-    """Nobody waits for this call any more: end it."""
+    """The call is no longer needed: end it."""
 
     tag: Tag
     reason: str = ""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import orjson
 
 from callboard.protocol.ids import CallId, ToolName
+from callboard.protocol.limits import ERROR_SNIPPET_CHARS
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +20,7 @@ class Replay:
 
     origin: str
     """The adapter family that understands it: "anthropic", "gemini", "openai-responses", "openai-chat" ..."""
-    data: Mapping[str, Any]
+    data: Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +123,50 @@ class ToolMessage:
 
 
 Message = SystemMessage | UserMessage | AssistantMessage | ToolMessage
+
+
+def json_text(value: object) -> str:
+    """The JSON of a value, whatever it holds: what is not JSON is written as its `str`, a lone surrogate is escaped."""
+    try:
+        return orjson.dumps(value, default=str).decode()
+    except TypeError:
+        # A lone surrogate, which UTF-8 cannot hold, a key that is no text, or objects in each other more than 254 deep.
+        return _stdlib_json(value)
+
+
+def _stdlib_json(value: object) -> str:
+    try:
+        return json.dumps(value, default=str, skipkeys=True, separators=(",", ":"))
+    except RecursionError:
+        return json.dumps("too deep to be shown")
+
+
+def bad_number(text: str) -> str:
+    """The first number of a JSON text that is none (RFC 8259): NaN, Infinity, or one out of range.
+
+    Empty when there is none, and for a text that is no JSON for another reason.
+    """
+    found: list[str] = []
+
+    def constant(name: str) -> float:
+        found.append(name)
+        return 0.0
+
+    def number(digits: str) -> float:
+        if math.isinf(float(digits)):
+            found.append(digits[:ERROR_SNIPPET_CHARS])
+        return 0.0
+
+    try:
+        json.loads(text, parse_constant=constant, parse_float=number)
+    except (ValueError, RecursionError):
+        return ""
+    return found[0] if found else ""
+
+
+def byte_size(text: str) -> int:
+    """Bytes of a text in UTF-8; a lone surrogate takes three."""
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
 Atom = tuple[Message, ...]

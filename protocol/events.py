@@ -22,7 +22,7 @@ class RequestStarted:
     tag: Tag
     at: float
     history: tuple[Message, ...]
-    """The conversation so far, legal for every provider (I2)."""
+    """The conversation so far, legal for every provider (I2): `machine.check_start` tells before."""
     user: UserMessage
     options: RequestOptions
     tools: tuple[ToolOffer, ...] = ()
@@ -39,7 +39,7 @@ class ModelStreamed:
 
 @dataclass(frozen=True, slots=True)
 class ModelResponded:
-    """The turn is whole."""
+    """The turn is whole. A usage or cost that cannot be true is estimated, and a note says so."""
 
     tag: Tag
     at: float
@@ -50,7 +50,11 @@ class ModelResponded:
 
 @dataclass(frozen=True, slots=True)
 class ModelFailed:
-    """The model call failed for good: whoever made it has done its own retries."""
+    """The model call failed for good: the LLM manager has done its own retries.
+
+    With the kind `internal_error` it is our own fault, and this very call's: it made what held it crash, or would have.
+    It ends its request at once and is never asked again, so that no request takes an actor down twice.
+    """
 
     tag: Tag
     at: float
@@ -59,7 +63,10 @@ class ModelFailed:
 
 @dataclass(frozen=True, slots=True)
 class ModelLost:
-    """Whoever held the model call is gone; nobody will answer it."""
+    """What held the model call is gone, and no answer will come. It is asked again after a pause.
+
+    For calls that were merely there: of the one that made its holder crash, where that is known, say ModelFailed.
+    """
 
     tag: Tag
     at: float
@@ -99,14 +106,14 @@ class ToolCallCompleted:
     tag: Tag
     at: float
     content: str
-    """The result as JSON text."""
+    """The result as JSON text. Too long, or with NaN in it, it becomes a failure (`step.result_fault`)."""
     output: str = ""
     """What the tool printed, for people: the end of it. Not shown to the model. So in the three events below."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCallFailed:
-    """The call has no result, and why: the tool raised, crashed, was not to be had."""
+    """The call has no result, and why: the tool raised, crashed, or could not be had."""
 
     tag: Tag
     at: float
@@ -116,7 +123,7 @@ class ToolCallFailed:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallTimedOut:
-    """Its deadline passed, and whatever ran it was ended."""
+    """Its deadline passed, and what ran it was ended."""
 
     tag: Tag
     at: float
@@ -125,7 +132,7 @@ class ToolCallTimedOut:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallCancelled:
-    """The call was stopped before its end, by whoever held it."""
+    """The call was stopped before its end, by what held it."""
 
     tag: Tag
     at: float
@@ -134,7 +141,7 @@ class ToolCallCancelled:
 
 @dataclass(frozen=True, slots=True)
 class ToolsLost:
-    """Whoever held the open calls of this step is gone; no outcome of theirs will come."""
+    """What held the open calls of this step is gone; no outcome of theirs will come."""
 
     tag: Tag
     at: float
@@ -142,7 +149,7 @@ class ToolsLost:
 
 @dataclass(frozen=True, slots=True)
 class CancelRequested:
-    """Nobody waits for the answer any more. Its tag may be of any step of the request."""
+    """The caller no longer waits for the answer. Its tag may be of any step of the request."""
 
     tag: Tag
     at: float
@@ -151,7 +158,7 @@ class CancelRequested:
 
 @dataclass(frozen=True, slots=True)
 class DeadlinePassed:
-    """A timer the session set has fired: for the request as a whole, or for one call."""
+    """A timer the session set has fired: the request's, or that of a step, which has one for all its calls."""
 
     tag: Tag
     at: float

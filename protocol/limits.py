@@ -22,13 +22,21 @@ DEFAULT_REQUEST_TIMEOUT_SECONDS: Final = 1_800.0
 DEFAULT_MAX_STEPS: Final = 32
 #: Calls the model may ask for in one turn; beyond it the turn is malformed: 10,000 calls are an attack or a bug.
 MAX_CALLS_PER_STEP: Final = 128
-#: The same call with the same arguments in a row: told at this count, stopped at the next.
+#: The same call with the same arguments in so many steps in a row: not run and told at this count, stopped at the next.
 REPEATED_CALL_LIMIT: Final = 3
 #: Incomplete turns (cut arguments, malformed calls) asked again before the request fails.
 MAX_STEP_RETRIES: Final = 2
 #: Times one call is handed to a dispatcher. A call that three of them did not outlive is what killed them, and a fourth
 #: would be one failure nearer to the end of the whole tree.
 MAX_CALL_SENDS: Final = 3
+
+#: Before a lost model call is asked again, by the losses in a row: a crashed actor is back within milliseconds; one
+#: that crashes again needs longer, and a restart of the whole tree takes about a second.
+MODEL_LOST_PAUSES_SECONDS: Final = (0.1, 0.4, 1.6)
+#: Tokens that one model call can have used. The largest contexts hold 10 million: a provider that says more is wrong.
+MAX_CALL_TOKENS: Final = 100_000_000
+#: US dollars that one model call can have cost; the dearest full context costs less than 1,000.
+MAX_CALL_COST: Final = 10_000.0
 
 #: No byte from the model for this long is an error, not a wait: reasoning models send keep-alives well within a minute.
 STREAM_IDLE_TIMEOUT_SECONDS: Final = 90.0
@@ -37,11 +45,11 @@ STREAM_TOTAL_TIMEOUT_SECONDS: Final = 600.0
 
 #: One result handed to a model; about 250,000 tokens, more than any context takes.
 MAX_RESULT_BYTES: Final = 1_000_000
-#: Text, thinking and arguments of one model turn, together: four million tokens, many times what any model writes. A
-#: server that streams without end is stopped here.
-MAX_ANSWER_BYTES: Final = 16 * 1024 * 1024
+#: Text, thinking and arguments of one model turn. The longest answers that models can write (128,000 tokens) take less
+#: than 1 MB; the largest arguments of one call fit twice.
+MAX_ANSWER_BYTES: Final = 8 * 1024 * 1024
 #: What each part of a turn (a block of text, a call) counts besides its text, so that a turn of empty parts is bounded
-#: too: 16,384 of them.
+#: too: 8,192 of them.
 ANSWER_PART_BYTES: Final = 1024
 #: One provider response line or JSON document: 64 MiB holds the largest image answers seen.
 MAX_RESPONSE_BYTES: Final = 64 * 1024 * 1024

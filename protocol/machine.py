@@ -1,4 +1,4 @@
-"""One request's whole logic, without I/O: events in, commands out. The tables in `states.py` say what is legal.
+"""One request's whole logic, without I/O: events in, commands out. The tables in `states.py` decide what happens.
 
     session = Session()
     commands = session.apply(RequestStarted(...))      # SetTimer, CallModel
@@ -10,7 +10,8 @@ A session has no clock, no randomness and no memory outside itself: the same eve
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from callboard.protocol import events
@@ -27,19 +28,59 @@ from callboard.protocol.commands import (
     StopModel,
 )
 from callboard.protocol.content import AssistantMessage, Message, Text, history_faults
-from callboard.protocol.errors import ErrorKind, ProtocolError
+from callboard.protocol.errors import ErrorKind, ProtocolError, UsageError
 from callboard.protocol.events import Event
 from callboard.protocol.ids import Tag
-from callboard.protocol.limits import CLOCK_TOLERANCE_SECONDS, STREAM_TOTAL_TIMEOUT_SECONDS
-from callboard.protocol.model import Error, ModelResponse, Restarted, TextDelta, Usage
-from callboard.protocol.options import RequestOptions, ToolFallback
+from callboard.protocol.limits import (
+    CLOCK_TOLERANCE_SECONDS,
+    MAX_ANSWER_BYTES,
+    MODEL_LOST_PAUSES_SECONDS,
+    STREAM_TOTAL_TIMEOUT_SECONDS,
+)
+from callboard.protocol.model import Error, ModelRequest, Restarted, TextDelta, Usage
+from callboard.protocol.options import RequestOptions, ToolFallback, ToolOffer
 from callboard.protocol.prompt import PromptBuilder, TokenCounter, estimate_tokens
-from callboard.protocol.states import CALL_TRANSITIONS, REQUEST_TRANSITIONS, CallState, RequestState
-from callboard.protocol.step import NO_CALLS, NOBODY, Batch, CallFailure, OpenCall, Repeats, call_end, open_calls
-from callboard.protocol.turn import ASK_AGAIN_KINDS, Turn, Verdict, cut_notes, judge, tidy
+from callboard.protocol.states import (
+    CALL_TRANSITIONS,
+    REQUEST_TRANSITIONS,
+    CallState,
+    RequestFacts,
+    RequestGuard,
+    RequestState,
+    model_due,
+)
+from callboard.protocol.step import NO_CALLS, NO_REQUEST, Batch, CallFailure, OpenCall, Repeats
+from callboard.protocol.turn import (
+    ASK_AGAIN_KINDS,
+    NO_TURN,
+    TOO_LONG,
+    Turn,
+    TurnVerdict,
+    answer_size,
+    cut_notes,
+    judge,
+    tidy,
+)
 
-_Step = tuple[RequestState, list[Command]]
-"""What a handler answers: the next state, and what to do."""
+
+def check_start(history: Sequence[Message], options: RequestOptions, tools: Sequence[ToolOffer] = ()) -> None:
+    """Raise UsageError, with all that is wrong, when no request can be started with these.
+
+    A session refuses such a RequestStarted; whoever takes a person's question asks here first, and answers at once.
+    """
+    faults = [f"the history is not legal: {fault}" for fault in history_faults(history)[:3]]
+    if len({offer.definition.name for offer in tools}) < len(tools):
+        faults.append("two of the tools offered share a name")
+    if not 0 < options.timeout_seconds < math.inf:
+        faults.append(f"timeout_seconds must be above 0 and finite, got {options.timeout_seconds}")
+    amounts = {name: getattr(options, name) for name in ("token_budget", "cost_budget", "input_price", "output_price")}
+    faults += [f"{name} must be a number from 0 on, got {value}" for name, value in amounts.items() if _is_bad(value)]
+    if faults:
+        raise UsageError("; ".join(faults))
+
+
+def _is_bad(amount: float | None) -> bool:
+    return amount is not None and not amount >= 0
 
 
 class Session:
@@ -47,16 +88,22 @@ class Session:
 
     def __init__(self, tag: Tag | None = None, *, count_tokens: TokenCounter = estimate_tokens) -> None:
         self.count_tokens = count_tokens
-        self._tag = tag.request if tag is not None else NOBODY
+        self._tag = tag.request if tag is not None else NO_REQUEST
         self._state = RequestState.NEW
+        self._facts = RequestFacts()
+        self._reason = ""
         self._step = self._tag
+        self._due: ModelRequest | None = None
+        self._not_before_at = 0.0
         self._retries = 0
+        self._losses = 0
         self._deadline_at = 0.0
         self._options: RequestOptions
         self._prompt: PromptBuilder
         self._repeats: Repeats
         self._batch = NO_CALLS
         self._partial: list[str] = []
+        self._partial_size = 0
         self._has_streamed = False
         self._text = ""
         self._recorded: list[RecordStep] = []
@@ -92,7 +139,7 @@ class Session:
 
     @property
     def calls(self) -> dict[Tag, CallState]:
-        """The calls of the current step, and where each stands."""
+        """The calls of the current step, and the state of each."""
         return {tag: call.state for tag, call in self._batch.calls.items()}
 
     @property
@@ -108,15 +155,19 @@ class Session:
         Raises ProtocolError, and leaves everything as it was, for an event that is illegal now: of another request or
         step, for a call that already ended, after the end.
         """
-        kind = type(event)
-        outcomes = REQUEST_TRANSITIONS[self._state].get(kind)
-        if outcomes is None:
-            raise ProtocolError(self._state, kind.__name__)
-        state, commands = _HANDLERS[kind](self, event)
-        if state not in outcomes:
-            raise AssertionError(f"{kind.__name__} cannot lead from {self._state} to {state}")
-        self._state = state
-        return tuple(commands)
+        try:
+            take_in, row = _LEGAL[self._state][type(event)]
+        except KeyError:
+            raise ProtocolError(self._state, type(event).__name__) from None
+        commands = take_in(self, event)
+        facts = self._facts
+        for guard, state, then in row:
+            if guard(facts):
+                self._state = state
+                if then is not None:
+                    commands += then(self, event.at)
+                return tuple(commands)
+        raise AssertionError(f"{type(event).__name__} leads nowhere from {self._state}: {facts}")
 
     def to_journal(self, event: Event) -> tuple[Event, ...]:
         """What a journal must hold of this event; ask before it is applied, write when it was not refused.
@@ -124,7 +175,7 @@ class Session:
         Deltas need not be written one by one: what was streamed of a turn that is cut short by this event comes as one
         ModelStreamed before it, and is nothing to write when the turn arrives whole.
         """
-        if type(event) is events.ModelStreamed:
+        if type(event) is events.ModelStreamed and self._size_after(event) <= MAX_ANSWER_BYTES:
             return ()
         if not self._has_streamed or type(event) is events.ModelResponded:
             return (event,)
@@ -146,7 +197,7 @@ class Session:
     def resume_commands(self) -> tuple[Command, ...]:
         """What to do first with a replayed session; then apply (and journal) its `loss_event`, if there is one.
 
-        Records and timers are given out anew: a RecordStep is recognised by its tag, a timer replaces its like. A
+        Records and timers are given out once more: a RecordStep is recognised by its tag, a timer replaces its like. A
         session that had finished gives its last commands once more.
         """
         if self._state is RequestState.NEW:
@@ -156,7 +207,7 @@ class Session:
         return (*self._recorded, SetTimer(self._tag, self._deadline_at))
 
     def loss_event(self, at: float) -> Event | None:
-        """After a crash, nobody holds this session's open work any more: the event that says so, None without any."""
+        """After a crash, this session's open work is lost: the event that says so; None when it had none."""
         if self._state is RequestState.CALLING_MODEL:
             return events.ModelLost(self._step, at)
         if self._state is RequestState.RUNNING_TOOLS:
@@ -191,162 +242,193 @@ class Session:
 
     # The request.
 
-    def _request_started(self, event: events.RequestStarted) -> _Step:
-        if self._tag is not NOBODY:
+    def _request_started(self, event: events.RequestStarted) -> list[Command]:
+        if self._tag is not NO_REQUEST:
             self._check_request(event)
-        faults = history_faults(event.history)
-        if faults:
-            raise self._refuse(event, f"the history is not legal: {'; '.join(faults[:3])}")
-        if len({offer.definition.name for offer in event.tools}) < len(event.tools):
-            raise self._refuse(event, "two of the tools offered share a name")
         options = event.options
-        if not options.timeout_seconds > 0:
-            raise self._refuse(event, f"timeout_seconds must be above 0, got {options.timeout_seconds}")
+        try:
+            check_start(event.history, options, event.tools)
+        except UsageError as error:
+            raise self._refuse(event, str(error)) from error
         self._prompt = PromptBuilder(options, event.history, event.user, event.tools, self.count_tokens)
         self._tag = self._step = event.tag.request
         self._options = options
         self._repeats = Repeats(options.repeated_call_limit)
         self._deadline_at = event.at + options.timeout_seconds
-        return self._next_step(event.at, [SetTimer(self._tag, self._deadline_at)])
+        self._plan_next()
+        return [SetTimer(self._tag, self._deadline_at)]
 
-    def _cancel_requested(self, event: events.CancelRequested) -> _Step:
+    def _cancel_requested(self, event: events.CancelRequested) -> list[Command]:
         self._check_request(event)
-        why = event.reason or "the request was cancelled."
-        return self._finish(self._let_go(events.CancelRequested, why), Outcome.CANCELLED, why)
+        self._end(Outcome.CANCELLED, event.reason or "the request was cancelled.")
+        return self._let_go(events.CancelRequested)
 
-    def _deadline_passed(self, event: events.DeadlinePassed) -> _Step:
+    def _deadline_passed(self, event: events.DeadlinePassed) -> list[Command]:
         if event.tag != self._tag:
             self._check_step(event)
-            if self._batch is NO_CALLS:
+            if not self._batch.has_timer:
                 raise self._refuse(event, "this step has no timer")
-            return self._after_calls(event.at, self._batch.expire(event.at))
+            return self._after_calls(self._batch.expire(event.at))
         if event.at < self._deadline_at - CLOCK_TOLERANCE_SECONDS:
-            return self._state, [SetTimer(self._tag, self._deadline_at)]
-        why = f"the request's deadline of {self._options.timeout_seconds:g} s passed."
-        return self._finish(self._let_go(events.DeadlinePassed, why), Outcome.TIMED_OUT, why)
+            return [SetTimer(self._tag, self._deadline_at)]
+        self._end(Outcome.TIMED_OUT, f"the request's deadline of {self._options.timeout_seconds:g} s passed.")
+        return self._let_go(events.DeadlinePassed)
 
     # The model.
 
-    def _next_step(self, at: float, commands: list[Command], *, again: bool = False) -> _Step:
-        """Ask the model, if the limits allow one more call; `again` when the last one came to nothing."""
+    def _plan_next(self, *, again: bool = False) -> None:
+        """Prepare the next model call, or the end by a limit; `again` when the last call came to nothing."""
         request = self._prompt.next_request(again=again)
         if isinstance(request, Stop):
-            return self._finish(commands, request.outcome, request.reason)
-        self._step = self._tag.at_step(self._step.step + 1)
-        self._partial, self._has_streamed = [], False
-        deadline_at = min(at + STREAM_TOTAL_TIMEOUT_SECONDS, self._deadline_at)
-        commands.append(CallModel(self._step, request, deadline_at))
-        return RequestState.CALLING_MODEL, commands
+            self._end(request.outcome, request.reason)
+        else:
+            self._due = request
 
-    def _model_streamed(self, event: events.ModelStreamed) -> _Step:
-        self._check_step(event)
+    def _call_model(self, at: float) -> list[Command]:
+        assert self._due is not None
+        request, self._due = self._due, None
+        not_before_at, self._not_before_at = self._not_before_at, 0.0
+        self._step = self._tag.at_step(self._step.step + 1)
+        self._forget_partial()
+        deadline_at = min(max(at, not_before_at) + STREAM_TOTAL_TIMEOUT_SECONDS, self._deadline_at)
+        return [CallModel(self._step, request, deadline_at, not_before_at)]
+
+    def _model_streamed(self, event: events.ModelStreamed) -> list[Command]:
+        if event.tag != self._step:
+            self._check_step(event)
         self._has_streamed = True
         for delta in event.events:
             if type(delta) is TextDelta:
                 self._partial.append(delta.text)
+                self._partial_size += len(delta.text)
             elif type(delta) is Restarted:
                 self._partial.clear()
-        return RequestState.CALLING_MODEL, []
+                self._partial_size = 0
+        if self._partial_size > MAX_ANSWER_BYTES:
+            # Characters: the adapter counts bytes, and comes first. What no person could read is not recorded.
+            self._forget_partial()
+            self._end(Outcome.FAILED, TOO_LONG)
+            return [StopModel(self._step)]
+        return []
 
-    def _model_responded(self, event: events.ModelResponded) -> _Step:
+    def _model_responded(self, event: events.ModelResponded) -> list[Command]:
         self._check_step(event)
         response = event.response
-        turn = tidy(response)
-        self._partial, self._has_streamed = [response.text], False
-        self._prompt.charge(response, event.cost, turn)
+        is_too_long = answer_size(response) > MAX_ANSWER_BYTES
+        turn = tidy(response) if not is_too_long else NO_TURN
+        self._forget_partial()
+        doubt = self._prompt.charge(response, event.cost, turn)
+        notes: list[Command] = [Note(self._step, doubt)] if doubt else []
+        if is_too_long:
+            self._end(Outcome.FAILED, TOO_LONG)
+            return notes
+        self._partial = [response.text]
         if response.error is not None:
-            return self._model_error(event.at, response.error)
+            return notes + self._model_error(response.error)
         verdict, reason = judge(response, turn, self._retries < self._options.max_step_retries)
-        if verdict is Verdict.ASK_AGAIN:
-            return self._ask_again(event.at, reason)
-        if verdict is Verdict.FAIL:
-            return self._finish([], Outcome.FAILED, reason)
-        self._retries = 0
+        if verdict is TurnVerdict.ASK_AGAIN:
+            return notes + self._ask_again(reason)
+        if verdict is TurnVerdict.FAIL:
+            self._end(Outcome.FAILED, reason)
+            return notes
+        self._retries = self._losses = 0
         self._partial = []
         self._text = response.text
-        if verdict is Verdict.RUN_CALLS:
-            return self._run_calls(event, response, turn)
-        recorded = self._record((turn.message,))
-        if verdict is Verdict.GO_ON:
-            return self._next_step(event.at, [recorded])
-        return self._finish([recorded], Outcome.ANSWERED, reason)
+        if verdict is TurnVerdict.RUN_CALLS:
+            return notes + self._run_calls(event, turn)
+        notes.append(self._record((turn.message,)))
+        if verdict is TurnVerdict.GO_ON:
+            self._plan_next()
+        else:
+            self._end(Outcome.ANSWERED, reason)
+        return notes
 
-    def _model_failed(self, event: events.ModelFailed) -> _Step:
+    def _model_failed(self, event: events.ModelFailed) -> list[Command]:
         self._check_step(event)
-        return self._model_error(event.at, event.error)
+        return self._model_error(event.error)
 
-    def _model_lost(self, event: events.ModelLost) -> _Step:
+    def _model_lost(self, event: events.ModelLost) -> list[Command]:
+        """Ask again, after a pause that grows with each loss in a row: what was lost needs time to come back.
+
+        A request that is beside one that crashes the holder of all model calls must outlive that, so it is asked again
+        as often as any step is. The one at fault must not be: for it, and it alone, ModelFailed says `internal_error`.
+        """
         self._check_step(event)
-        return self._ask_again_or_fail(event.at, "whoever held the model call was lost")
+        self._losses += 1
+        if self._retries >= self._options.max_step_retries:
+            why = f"{ErrorKind.INTERNAL}: after {self._retries + 1} tries: the model call was lost {self._losses} times"
+            self._end(Outcome.FAILED, why)
+            return []
+        pause = MODEL_LOST_PAUSES_SECONDS[min(self._losses, len(MODEL_LOST_PAUSES_SECONDS)) - 1]
+        self._not_before_at = event.at + pause
+        return self._ask_again(f"the model call was lost; it is asked again after {pause:g} s.")
 
-    def _model_error(self, at: float, error: Error) -> _Step:
+    def _model_error(self, error: Error) -> list[Command]:
         fallback = self._options.tool_fallback is ToolFallback.RETRY_WITHOUT_TOOLS
+        self._losses = 0
         if error.kind is ErrorKind.TOOLS_UNSUPPORTED and self._prompt.offers and fallback:
             self._prompt.give_up_tools()
-            note = Note(self._step, f"{self._options.model} takes no tools; it is asked again without them.")
-            return self._next_step(at, [note], again=True)
-        if error.kind in ASK_AGAIN_KINDS:
-            return self._ask_again_or_fail(at, error.message)
-        return self._finish([], Outcome.FAILED, f"{error.kind}: {error.message}")
-
-    def _ask_again_or_fail(self, at: float, reason: str) -> _Step:
+            self._plan_next(again=True)
+            return [Note(self._step, f"{self._options.model} takes no tools; it is asked again without them.")]
+        if error.kind not in ASK_AGAIN_KINDS:
+            self._end(Outcome.FAILED, f"{error.kind}: {error.message}")
+            return []
         if self._retries < self._options.max_step_retries:
-            return self._ask_again(at, reason)
-        return self._finish([], Outcome.FAILED, f"after {self._retries + 1} tries: {reason}")
+            return self._ask_again(error.message)
+        self._end(Outcome.FAILED, f"after {self._retries + 1} tries: {error.message}")
+        return []
 
-    def _ask_again(self, at: float, reason: str) -> _Step:
+    def _ask_again(self, reason: str) -> list[Command]:
         self._retries += 1
+        self._plan_next(again=True)
         told = f"Step asked again ({self._retries} of {self._options.max_step_retries}): {reason}"
-        return self._next_step(at, [Note(self._step, told)], again=True)
+        return [Note(self._step, told)]
 
     # The calls of a step.
 
-    def _run_calls(self, event: events.ModelResponded, response: ModelResponse, turn: Turn) -> _Step:
-        limit = self._options.repeated_call_limit
-        self._batch = Batch(self._step, turn.message, self._deadline_at, cut_notes(response, turn))
-        commands, looped = open_calls(self._batch, turn, self._prompt.offers, self._repeats, limit, event.at)
-        if looped:
-            told = f"The model repeated a call more than {limit} times in a row."
-            return self._finish([self._close_batch()], Outcome.REPEATED_CALLS, told)
-        return self._after_calls(event.at, commands)
+    def _run_calls(self, event: events.ModelResponded, turn: Turn) -> list[Command]:
+        notes = cut_notes(event.response, turn)
+        self._batch = Batch(self._step, turn.message, self._deadline_at, notes, self._options.max_step_retries + 1)
+        commands = self._batch.begin(turn, self._prompt.offers, self._repeats, event.at)
+        if self._batch.ends_run:
+            told = f"The model repeated a call more than {self._repeats.limit} times in a row."
+            self._end(Outcome.REPEATED_CALLS, told)
+            return [self._close_batch()]
+        return self._after_calls(commands)
 
-    def _approval_granted(self, event: events.ApprovalGranted) -> _Step:
-        run = self._batch.send(self._call_of(event), type(event), event.at)
-        return RequestState.RUNNING_TOOLS, [run, *self._batch.watch()]
+    def _approval_granted(self, event: events.ApprovalGranted) -> list[Command]:
+        return self._batch.granted(self._call_of(event), event.at)
 
-    def _tool_call_started(self, event: events.ToolCallStarted) -> _Step:
-        call = self._call_of(event)
-        call.enter(events.ToolCallStarted, CallState.RUNNING)
-        call.runs += 1
-        return RequestState.RUNNING_TOOLS, []
+    def _tool_call_started(self, event: events.ToolCallStarted) -> list[Command]:
+        self._call_of(event).begin_running()
+        return []
 
-    def _tool_call_completed(self, event: events.ToolCallCompleted) -> _Step:
-        call = self._call_of(event)
-        self._batch.complete(call, events.ToolCallCompleted, event.content)
-        return self._after_calls(event.at, [])
+    def _tool_call_completed(self, event: events.ToolCallCompleted) -> list[Command]:
+        self._batch.complete(self._call_of(event), event)
+        return self._after_calls([])
 
-    def _call_failed(self, event: CallFailure) -> _Step:
+    def _call_failed(self, event: CallFailure) -> list[Command]:
         """Denied, failed, timed out or cancelled: each is the call's one result, and reads so to the model."""
-        call = self._call_of(event)
-        state, failure = call_end(event, call.call.name)
-        self._batch.fail(call, type(event), state, failure)
-        return self._after_calls(event.at, [])
+        self._batch.end(self._call_of(event), event)
+        return self._after_calls([])
 
-    def _tools_lost(self, event: events.ToolsLost) -> _Step:
+    def _tools_lost(self, event: events.ToolsLost) -> list[Command]:
         self._check_step(event)
-        return self._after_calls(event.at, self._batch.resend(event.at, self._options.max_step_retries + 1))
+        return self._after_calls(self._batch.resend(event.at))
 
-    def _after_calls(self, at: float, commands: list[Command]) -> _Step:
+    def _after_calls(self, commands: list[Command]) -> list[Command]:
         """Wait for the calls still open; with none, the step is finished and the next one begins (I4)."""
-        if self._batch.open:
-            return RequestState.RUNNING_TOOLS, commands
-        commands += self._batch.clear()
-        commands.append(self._close_batch())
-        return self._next_step(at, commands)
+        self._facts.open_calls = self._batch.open
+        if not self._batch.open:
+            commands += self._batch.clear()
+            commands.append(self._close_batch())
+            self._plan_next()
+        return commands
 
     def _close_batch(self) -> RecordStep:
         messages = self._batch.messages()
         self._batch = NO_CALLS
+        self._facts.open_calls = 0
         return self._record(messages)
 
     def _record(self, messages: tuple[Message, ...]) -> RecordStep:
@@ -357,26 +439,42 @@ class Session:
 
     # The end.
 
-    def _let_go(self, event: type[events.CancelRequested] | type[events.DeadlinePassed], why: str) -> list[Command]:
-        """Stop whatever is open; an open step is closed with a result for each of its calls (I2)."""
+    def _end(self, outcome: Outcome, reason: str) -> None:
+        self._facts.outcome, self._reason = outcome, reason
+
+    def _let_go(self, event: type[events.CancelRequested] | type[events.DeadlinePassed]) -> list[Command]:
+        """Stop what is open; an open step is closed with a result for each of its calls (I2)."""
         if self._batch is NO_CALLS:
             return [StopModel(self._step)]
-        commands = self._batch.abandon(event, why)
+        commands = self._batch.abandon(event, self._reason)
         return [*commands, self._close_batch()]
 
-    def _finish(self, commands: list[Command], outcome: Outcome, reason: str) -> _Step:
+    def _finish(self, at: float) -> list[Command]:
         """The last commands. What was streamed of a cut turn stays in the history: the person has read it."""
+        commands: list[Command] = []
         partial = "".join(self._partial)
         if partial:
             commands.append(self._record((AssistantMessage((Text(partial),)),)))
             self._text = partial
-        self._partial, self._has_streamed = [], False
-        finish = Finish(self._tag, outcome, self._text, self.usage, self.cost, self._step.step, reason)
+        self._forget_partial()
+        outcome = self._facts.outcome
+        assert outcome is not None
+        finish = Finish(self._tag, outcome, self._text, self.usage, self.cost, self._step.step, self._reason)
         self._final = (ClearTimer(self._tag), finish)
-        return RequestState.FINISHED, [*commands, *self._final]
+        return [*commands, *self._final]
+
+    def _size_after(self, event: events.ModelStreamed) -> int:
+        return self._partial_size + sum(len(delta.text) for delta in event.events if type(delta) is TextDelta)
+
+    def _forget_partial(self) -> None:
+        self._partial, self._partial_size, self._has_streamed = [], 0, False
 
 
-_HANDLERS: Final[Mapping[type[Any], Callable[[Session, Any], _Step]]] = {
+_TakeIn = Callable[[Session, Any], list[Command]]
+
+#: Takes an event in: checks whose it is (or raises), notes what it says, gives the commands that follow from that
+#: alone. Where the event leads is not decided here: `apply` asks the guards of its row.
+_TAKE_IN: Final[Mapping[type[Event], _TakeIn]] = {
     events.RequestStarted: Session._request_started,
     events.ModelStreamed: Session._model_streamed,
     events.ModelResponded: Session._model_responded,
@@ -392,4 +490,23 @@ _HANDLERS: Final[Mapping[type[Any], Callable[[Session, Any], _Step]]] = {
     events.ToolsLost: Session._tools_lost,
     events.CancelRequested: Session._cancel_requested,
     events.DeadlinePassed: Session._deadline_passed,
+}
+_Then = Callable[[Session, float], list[Command]]
+_Row = tuple[tuple[RequestGuard, RequestState, _Then | None], ...]
+
+
+def _then(guard: RequestGuard, state: RequestState) -> _Then | None:
+    """What else is done on the way along an arrow: the model is asked where that is due, the end is told."""
+    if state is RequestState.FINISHED:
+        return Session._finish
+    return Session._call_model if guard is model_due else None
+
+
+#: The table, with what takes each event in and what is done on the way.
+_LEGAL: Final[Mapping[RequestState, Mapping[type[Event], tuple[_TakeIn, _Row]]]] = {
+    state: {
+        kind: (_TAKE_IN[kind], tuple((guard, after, _then(guard, after)) for guard, after in arrows))
+        for kind, arrows in rows.items()
+    }
+    for state, rows in REQUEST_TRANSITIONS.items()
 }

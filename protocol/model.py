@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
 
 from callboard.protocol.content import AssistantMessage, AssistantPart, Message, Replay, Text, Thinking, ToolCall
 from callboard.protocol.errors import ErrorKind
@@ -122,7 +121,7 @@ class Done:
     finish_reason: FinishReason
     raw_finish_reason: str = ""
     usage: Usage = field(default_factory=Usage)
-    raw_usage: Mapping[str, Any] = field(default_factory=dict)
+    raw_usage: Mapping[str, object] = field(default_factory=dict)
     model: str = ""
     """The model that answered, as the provider names it; may differ from the one asked."""
 
@@ -198,11 +197,11 @@ class ModelRequest:
     tools: tuple[ToolDefinition, ...] = ()
     tool_choice: ToolChoice = ToolChoice()
     parallel_tool_calls: bool | None = None
-    response_schema: Mapping[str, Any] | None = None
+    response_schema: Mapping[str, object] | None = None
     """JSON Schema that the answer must follow (structured output)."""
     sampling: Sampling = Sampling()
     stream: bool = True
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, object] = field(default_factory=dict)
     """Further fields for the provider, merged into the body last, as they are."""
 
 
@@ -214,7 +213,7 @@ class ModelResponse:
     finish_reason: FinishReason = FinishReason.STOP
     raw_finish_reason: str = ""
     usage: Usage = Usage()
-    raw_usage: Mapping[str, Any] = field(default_factory=dict)
+    raw_usage: Mapping[str, object] = field(default_factory=dict)
     error: Error | None = None
     model: str = ""
 

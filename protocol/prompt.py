@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-import orjson
-
 from callboard.protocol.budgets import Allowance, Spending, Stop, allow_step
 from callboard.protocol.commands import Outcome
 from callboard.protocol.content import (
@@ -28,6 +26,7 @@ from callboard.protocol.content import (
     ToolCall,
     ToolMessage,
     UserMessage,
+    json_text,
     split_atoms,
 )
 from callboard.protocol.ids import ToolName
@@ -74,7 +73,7 @@ def _parts_tokens(message: UserMessage | AssistantMessage, count: TokenCounter) 
             case Image():
                 total += IMAGE_TOKENS
             case ServerTool():
-                total += count(orjson.dumps(part.replay.data, default=str).decode())
+                total += count(json_text(part.replay.data))
     return total
 
 
@@ -85,10 +84,7 @@ def messages_tokens(messages: Iterable[Message], count: TokenCounter) -> int:
 
 def tools_tokens(tools: Sequence[ToolDefinition], count: TokenCounter) -> int:
     """Tokens of what the model is told of its tools."""
-    return sum(
-        count(tool.name) + count(tool.description) + count(orjson.dumps(tool.parameters, default=str).decode())
-        for tool in tools
-    )
+    return sum(count(tool.name) + count(tool.description) + count(json_text(tool.parameters)) for tool in tools)
 
 
 #: What stays of a shortened result: enough to see what it was.
@@ -106,7 +102,7 @@ class _Piece:
 
 
 class Transcript:
-    """Grows by whole steps; `fit` cuts it, `messages` is what stands in the next model call."""
+    """Grows by whole steps; `fit` cuts it, `messages` is what is in the next model call."""
 
     __slots__ = ("_count", "_flat", "_head", "_limit", "_old", "_steps", "_user", "tokens")
 
@@ -201,7 +197,7 @@ def shorten_result(message: Message) -> Message:
         "beginning": message.content[:SHORTENED_RESULT_CHARS],
         "characters_left_out": len(message.content) - SHORTENED_RESULT_CHARS,
     }
-    return replace(message, content=orjson.dumps(shortened).decode())
+    return replace(message, content=json_text(shortened))
 
 
 _FORCED = frozenset({ToolChoiceMode.REQUIRED, ToolChoiceMode.NAMED})
@@ -251,10 +247,13 @@ class PromptBuilder:
         self._steps_taken += 0 if again else 1
         return self._request(allowed)
 
-    def charge(self, response: ModelResponse, cost: float, turn: Turn) -> None:
-        """Count what a model call used; estimated where the provider does not say."""
+    def charge(self, response: ModelResponse, cost: float, turn: Turn) -> str:
+        """Count what a model call used; estimated where the provider does not say, or says what cannot be.
+
+        Returns what could not be, as a note for the person; empty when all was in order.
+        """
         estimated = Usage(self._transcript.tokens, message_tokens(turn.message, self._count))
-        self.spent.add(response, cost, estimated)
+        return self.spent.add(response.usage, cost, estimated, self._options)
 
     def add_step(self, messages: Atom) -> None:
         """A finished turn with all its results: from now on part of what the model is shown."""

@@ -1,38 +1,28 @@
-"""The machine: which event is legal in which state, and what it can lead to. Nothing else changes a state.
+"""The machine: which event is legal in which state, and which guard leads from there to which next state.
 
-Two rules of this file. An absent key is an illegal event: `ProtocolError`, and the state stays as it was. Where one
-event can lead to several states, the row lists all of them; `session.py` picks one and is checked against the row.
-docs/protocol.md draws its diagrams from these tables.
+Three rules of this file. An absent key is an illegal event: `ProtocolError`, and the state stays as it was. A row names
+its guards, plain functions over what is known of the request or call once the event was taken in; exactly one of them
+holds. Nothing but these tables changes a state: `machine.py` and `step.py` take an event in, ask the row which guard
+holds, and then do what belongs to it. docs/protocol.md draws its diagrams from here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any
+from typing import Final
 
-from callboard.protocol.events import (
-    ApprovalDenied,
-    ApprovalGranted,
-    CancelRequested,
-    DeadlinePassed,
-    ModelFailed,
-    ModelLost,
-    ModelResponded,
-    ModelStreamed,
-    RequestStarted,
-    ToolCallCancelled,
-    ToolCallCompleted,
-    ToolCallFailed,
-    ToolCallStarted,
-    ToolCallTimedOut,
-    ToolsLost,
-)
+from callboard.protocol import events
+from callboard.protocol.commands import Outcome
+from callboard.protocol.events import Event
+from callboard.protocol.limits import MAX_CALL_SENDS
+from callboard.protocol.tools import Decision
 
 
 class RequestState(StrEnum):
-    """Where a request stands."""
+    """Where a request is."""
 
     NEW = "new"
     CALLING_MODEL = "calling_model"
@@ -43,7 +33,7 @@ class RequestState(StrEnum):
 
 
 class CallState(StrEnum):
-    """Where a call stands."""
+    """Where a call is."""
 
     REQUESTED = "requested"
     """The model asked; nothing has been decided yet. No call rests in this state."""
@@ -64,83 +54,270 @@ TERMINAL_CALL_STATES = frozenset(
     {CallState.COMPLETED, CallState.FAILED, CallState.TIMED_OUT, CallState.CANCELLED, CallState.DENIED}
 )
 
-_ASKING = RequestState.CALLING_MODEL
-_TOOLS = RequestState.RUNNING_TOOLS
-_OVER = RequestState.FINISHED
-#: Some calls are still open | the step is complete and the next one begins | no further step is allowed.
-_CALL_ENDED = (_TOOLS, _ASKING, _OVER)
 
-REQUEST_TRANSITIONS: Mapping[RequestState, Mapping[type[Any], tuple[RequestState, ...]]] = MappingProxyType(
+# What the guards look at.
+
+
+@dataclass(slots=True)
+class RequestFacts:
+    """What is known of a request when an event has been taken in."""
+
+    open_calls: int = 0
+    """Calls of the current step without a result."""
+    outcome: Outcome | None = None
+    """How the request ends; None while it does not."""
+
+
+@dataclass(slots=True, eq=False)
+class CallFacts:
+    """What is known of a call when an event has been taken in."""
+
+    decision: Decision | None
+    """The policy's decision on its tool; None: no such tool is offered."""
+    is_whole: bool
+    """Its arguments are a JSON object, and the model finished them (I12)."""
+    repeats: bool
+    """The same call came in as many steps in a row as is allowed."""
+    ends_run: bool
+    """A call of its turn came once more after that, which ends the request."""
+    is_idempotent: bool
+    max_runs: int
+    sends: int = field(default=0, init=False)
+    """How often it was handed to a dispatcher."""
+    runs: int = field(default=0, init=False)
+    """How often its code has begun to run."""
+    result_is_sound: bool = field(default=True, init=False)
+    """Its result is within its limit, and holds no NaN."""
+
+
+def always(facts: object) -> bool:
+    """The event alone decides."""
+    return True
+
+
+# Guards of a request.
+
+
+def goes_on(request: RequestFacts) -> bool:
+    """Nothing ends the request."""
+    return request.outcome is None
+
+
+def calls_open(request: RequestFacts) -> bool:
+    """A call of the step has no result yet."""
+    return request.outcome is None and request.open_calls > 0
+
+
+def model_due(request: RequestFacts) -> bool:
+    """No call is open, and the limits allow the next model call (or the same one again)."""
+    return request.outcome is None and not request.open_calls
+
+
+def limit_reached(request: RequestFacts) -> bool:
+    """The next model call would pass the limit on steps, tokens or cost."""
+    return request.outcome in _LIMITS
+
+
+def answered(request: RequestFacts) -> bool:
+    """The turn is the answer."""
+    return request.outcome is Outcome.ANSWERED
+
+
+def failed(request: RequestFacts) -> bool:
+    """The turn is of no use, and may not be asked for again."""
+    return request.outcome is Outcome.FAILED
+
+
+def repeats_itself(request: RequestFacts) -> bool:
+    """The model sent the same call once more after it was told to stop that."""
+    return request.outcome is Outcome.REPEATED_CALLS
+
+
+def out_of_time(request: RequestFacts) -> bool:
+    """The request's own deadline has passed."""
+    return request.outcome is Outcome.TIMED_OUT
+
+
+_LIMITS: Final = frozenset({Outcome.STEP_LIMIT, Outcome.TOKEN_LIMIT, Outcome.COST_LIMIT})
+
+
+# Guards of a call.
+
+
+def repeated(call: CallFacts) -> bool:
+    """The same call came too many steps in a row: it is not run."""
+    return call.repeats
+
+
+def run_ended(call: CallFacts) -> bool:
+    """Another call of the turn repeated itself, which ends the request: this one is not run either."""
+    return call.ends_run and not call.repeats
+
+
+def unknown_tool(call: CallFacts) -> bool:
+    """No tool of this name is offered."""
+    return call.decision is None and _undecided(call)
+
+
+def not_whole(call: CallFacts) -> bool:
+    """Its arguments were cut off, or are no JSON object."""
+    return call.decision is not None and not call.is_whole and _undecided(call)
+
+
+def allowed(call: CallFacts) -> bool:
+    """The policy lets it run."""
+    return call.decision is Decision.ALLOW and call.is_whole and _undecided(call)
+
+
+def must_ask(call: CallFacts) -> bool:
+    """The policy lets a person decide."""
+    return call.decision is Decision.ASK and call.is_whole and _undecided(call)
+
+
+def denied(call: CallFacts) -> bool:
+    """The policy denies it."""
+    return call.decision is Decision.DENY and call.is_whole and _undecided(call)
+
+
+def _undecided(call: CallFacts) -> bool:
+    return not call.repeats and not call.ends_run
+
+
+def may_be_sent(call: CallFacts) -> bool:
+    """It has not begun, and was not yet sent as often as a call may be."""
+    return call.sends < MAX_CALL_SENDS
+
+
+def sent_too_often(call: CallFacts) -> bool:
+    """It was lost each time that it was sent, before it began."""
+    return not may_be_sent(call)
+
+
+def may_run_again(call: CallFacts) -> bool:
+    """It had begun; its tool is idempotent, and it has not run as often as it may."""
+    return call.is_idempotent and call.runs < call.max_runs and may_be_sent(call)
+
+
+def outcome_unknown(call: CallFacts) -> bool:
+    """It had begun, and must not be run again."""
+    return not may_run_again(call)
+
+
+def sound_result(call: CallFacts) -> bool:
+    """Its result is within its limit, and holds no NaN."""
+    return call.result_is_sound
+
+
+def unsound_result(call: CallFacts) -> bool:
+    """Its result is too large, or holds NaN or Infinity, which are not JSON."""
+    return not call.result_is_sound
+
+
+# The tables.
+
+#: A row: each guard and where it leads.
+RequestGuard = Callable[[RequestFacts], bool]
+CallGuard = Callable[[CallFacts], bool]
+
+
+RequestRow = tuple[tuple[RequestGuard, RequestState], ...]
+CallRow = tuple[tuple[CallGuard, CallState], ...]
+RequestTable = Mapping[RequestState, Mapping[type[Event], RequestRow]]
+CallTable = Mapping[CallState, Mapping[type[Event], CallRow]]
+
+_TO_MODEL = (model_due, RequestState.CALLING_MODEL)
+_TO_TOOLS = (calls_open, RequestState.RUNNING_TOOLS)
+_AT_LIMIT = (limit_reached, RequestState.FINISHED)
+_FAILED = (failed, RequestState.FINISHED)
+_OUT_OF_TIME = (out_of_time, RequestState.FINISHED)
+_STAYS = (goes_on, RequestState.CALLING_MODEL)
+_CANCELLED = ((always, RequestState.FINISHED),)
+_CALL_ENDED = (_TO_TOOLS, _TO_MODEL, _AT_LIMIT)
+_MODEL_ENDED = (_TO_MODEL, _FAILED, _AT_LIMIT)
+
+REQUEST_TRANSITIONS: RequestTable = MappingProxyType(
     {
         RequestState.NEW: {
-            RequestStarted: (_ASKING, _OVER),
+            events.RequestStarted: (_TO_MODEL, _AT_LIMIT),
         },
         RequestState.CALLING_MODEL: {
-            ModelStreamed: (_ASKING,),
-            ModelResponded: (_TOOLS, _ASKING, _OVER),
-            ModelFailed: (_ASKING, _OVER),
-            ModelLost: (_ASKING, _OVER),
-            CancelRequested: (_OVER,),
+            # FAILED: the answer is longer than any answer may be.
+            events.ModelStreamed: (_STAYS, _FAILED),
+            events.ModelResponded: (
+                _TO_TOOLS,
+                _TO_MODEL,
+                (answered, RequestState.FINISHED),
+                _FAILED,
+                (repeats_itself, RequestState.FINISHED),
+                _AT_LIMIT,
+            ),
+            events.ModelFailed: _MODEL_ENDED,
+            events.ModelLost: _MODEL_ENDED,
+            events.CancelRequested: _CANCELLED,
             # The timer fired early: it is set again.
-            DeadlinePassed: (_OVER, _ASKING),
+            events.DeadlinePassed: (_OUT_OF_TIME, _STAYS),
         },
         RequestState.RUNNING_TOOLS: {
-            ApprovalGranted: (_TOOLS,),
-            ApprovalDenied: _CALL_ENDED,
-            ToolCallStarted: (_TOOLS,),
-            ToolCallCompleted: _CALL_ENDED,
-            ToolCallFailed: _CALL_ENDED,
-            ToolCallTimedOut: _CALL_ENDED,
-            ToolCallCancelled: _CALL_ENDED,
-            ToolsLost: _CALL_ENDED,
-            CancelRequested: (_OVER,),
-            DeadlinePassed: _CALL_ENDED,
+            events.ApprovalGranted: (_TO_TOOLS,),
+            events.ApprovalDenied: _CALL_ENDED,
+            events.ToolCallStarted: (_TO_TOOLS,),
+            events.ToolCallCompleted: _CALL_ENDED,
+            events.ToolCallFailed: _CALL_ENDED,
+            events.ToolCallTimedOut: _CALL_ENDED,
+            events.ToolCallCancelled: _CALL_ENDED,
+            events.ToolsLost: _CALL_ENDED,
+            events.CancelRequested: _CANCELLED,
+            events.DeadlinePassed: (_OUT_OF_TIME, *_CALL_ENDED),
         },
         RequestState.FINISHED: {},
     }
 )
 
-#: What ends any open call, whoever holds it: the request is cancelled, or its own or the request's deadline passed.
-_ENDS_ANY_CALL = {
-    CancelRequested: (CallState.CANCELLED,),
-    DeadlinePassed: (CallState.TIMED_OUT,),
+
+def _leads_to(state: CallState) -> CallRow:
+    return ((always, state),)
+
+
+#: What ends any open call: the request is cancelled, or the call's own or the request's deadline has passed.
+_ENDS_ANY_CALL: Mapping[type[Event], CallRow] = {
+    events.CancelRequested: _leads_to(CallState.CANCELLED),
+    events.DeadlinePassed: _leads_to(CallState.TIMED_OUT),
 }
 #: What the dispatcher says of a call it holds.
-_OUTCOMES = {
-    ToolCallCompleted: (CallState.COMPLETED,),
-    ToolCallFailed: (CallState.FAILED,),
-    ToolCallTimedOut: (CallState.TIMED_OUT,),
-    ToolCallCancelled: (CallState.CANCELLED,),
+_OUTCOMES: Mapping[type[Event], CallRow] = {
+    events.ToolCallCompleted: ((sound_result, CallState.COMPLETED), (unsound_result, CallState.FAILED)),
+    events.ToolCallFailed: _leads_to(CallState.FAILED),
+    events.ToolCallTimedOut: _leads_to(CallState.TIMED_OUT),
+    events.ToolCallCancelled: _leads_to(CallState.CANCELLED),
 }
 
-CALL_TRANSITIONS: Mapping[CallState, Mapping[type[Any], tuple[CallState, ...]]] = MappingProxyType(
+CALL_TRANSITIONS: CallTable = MappingProxyType(
     {
         CallState.REQUESTED: {
-            # FAILED: unknown tool, incomplete arguments, repeated call. CANCELLED: the turn ended the run.
-            ModelResponded: (
-                CallState.SENT,
-                CallState.AWAITING_APPROVAL,
-                CallState.DENIED,
-                CallState.FAILED,
-                CallState.CANCELLED,
+            events.ModelResponded: (
+                (allowed, CallState.SENT),
+                (must_ask, CallState.AWAITING_APPROVAL),
+                (denied, CallState.DENIED),
+                (unknown_tool, CallState.FAILED),
+                (not_whole, CallState.FAILED),
+                (repeated, CallState.FAILED),
+                (run_ended, CallState.CANCELLED),
             ),
         },
         CallState.AWAITING_APPROVAL: {
-            ApprovalGranted: (CallState.SENT,),
-            ApprovalDenied: (CallState.DENIED,),
-            ToolsLost: (CallState.AWAITING_APPROVAL,),
+            events.ApprovalGranted: _leads_to(CallState.SENT),
+            events.ApprovalDenied: _leads_to(CallState.DENIED),
+            events.ToolsLost: _leads_to(CallState.AWAITING_APPROVAL),
             **_ENDS_ANY_CALL,
         },
         CallState.SENT: {
-            ToolCallStarted: (CallState.RUNNING,),
-            # Sent again; FAILED when each of several dispatchers that had it was lost.
-            ToolsLost: (CallState.SENT, CallState.FAILED),
+            events.ToolCallStarted: _leads_to(CallState.RUNNING),
+            events.ToolsLost: ((may_be_sent, CallState.SENT), (sent_too_often, CallState.FAILED)),
             **_OUTCOMES,
             **_ENDS_ANY_CALL,
         },
         CallState.RUNNING: {
-            # Run again where the tool is idempotent, else the outcome is unknown.
-            ToolsLost: (CallState.SENT, CallState.FAILED),
+            events.ToolsLost: ((may_run_again, CallState.SENT), (outcome_unknown, CallState.FAILED)),
             **_OUTCOMES,
             **_ENDS_ANY_CALL,
         },

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any
 
+from callboard.protocol.errors import UsageError
 from callboard.protocol.ids import ToolName
 from callboard.protocol.limits import DEFAULT_TOOL_TIMEOUT_SECONDS, TOOL_CONCURRENCY
 
@@ -18,7 +18,7 @@ class ToolDefinition:
 
     name: ToolName
     description: str
-    parameters: Mapping[str, Any] = field(default_factory=lambda: {"type": "object", "properties": {}})
+    parameters: Mapping[str, object] = field(default_factory=lambda: {"type": "object", "properties": {}})
     """JSON Schema of an object."""
     strict: bool = False
 
@@ -107,7 +107,7 @@ class ToolFailure:
     received: str = ""
     retry_hint: str = ""
 
-    def to_wire(self) -> dict[str, Any]:
+    def to_wire(self) -> dict[str, object]:
         """The JSON object in the tool message."""
         return {
             "ok": False,
@@ -143,9 +143,20 @@ DEFAULT_DECISIONS = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Decides by a tool's declared risk. A risk without a row is denied."""
+    """Decides by a tool's declared risk. A risk without a row is denied.
+
+    Risks and decisions may be given by their values ("write", "ask"). Raises UsageError for others.
+    """
 
     decisions: Mapping[Risk, Decision] = field(default_factory=lambda: DEFAULT_DECISIONS)
+
+    def __post_init__(self) -> None:
+        try:
+            rows = {Risk(risk): Decision(decision) for risk, decision in dict(self.decisions).items()}
+        except (TypeError, ValueError) as error:
+            known = f"the risks are {', '.join(Risk)}, the decisions {', '.join(Decision)}"
+            raise UsageError(f"a policy maps each risk to a decision; {known} ({error})") from None
+        object.__setattr__(self, "decisions", MappingProxyType(rows))
 
     def decide(self, contract: ToolContract) -> Decision:
         """What stands between the model's wish and the tool."""

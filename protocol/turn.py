@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Final
 
 import orjson
 
-from callboard.protocol.content import AssistantMessage, AssistantPart, Text, ToolCall
+from callboard.protocol.content import (
+    AssistantMessage,
+    AssistantPart,
+    ServerTool,
+    Text,
+    ToolCall,
+    bad_number,
+    byte_size,
+)
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.ids import CallId
-from callboard.protocol.limits import MAX_CALLS_PER_STEP
+from callboard.protocol.limits import MAX_ANSWER_BYTES, MAX_CALLS_PER_STEP
 from callboard.protocol.model import FinishReason, ModelResponse
 
 
-class Verdict(Enum):
+class TurnVerdict(Enum):
     """What to do about a turn of the model."""
 
     ANSWER = auto()
@@ -36,8 +45,11 @@ _SHORT_ANSWERS: Final = {
 _STOPPED: Final = frozenset({FinishReason.CONTENT_FILTER, FinishReason.REFUSAL})
 #: A turn that ended so may have been cut in the middle of a call.
 _CUT: Final = frozenset({FinishReason.LENGTH, FinishReason.ERROR})
-#: A model call that failed so can be asked again as it is; whoever made it has already retried all other kinds.
+#: A model call that failed so can be asked again as it is; the LLM manager has already retried all other kinds.
 ASK_AGAIN_KINDS: Final = frozenset({ErrorKind.TRUNCATED, ErrorKind.MALFORMED_TOOL_CALL})
+#: Why a request ends whose model does not stop writing. Such an answer is not asked for again, and not recorded: no one
+#: could read it, and no later request could send it.
+TOO_LONG: Final = f"{ErrorKind.MALFORMED}: the answer went over {MAX_ANSWER_BYTES:,} bytes, and was stopped."
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +60,8 @@ class AskedCall:
     arguments: str | None
     """Canonical JSON of the arguments; None when they are incomplete, and then the call is never run (I12)."""
     received: str
+    bad_number: str = ""
+    """The first number that is not JSON (NaN, Infinity), where that is why the call is not run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,31 +77,52 @@ class Turn:
         return any(asked.arguments is None for asked in self.calls)
 
 
-def judge(response: ModelResponse, turn: Turn, may_retry: bool) -> tuple[Verdict, str]:
+#: A turn that says nothing.
+NO_TURN: Final = Turn(AssistantMessage(()), ())
+
+
+def answer_size(response: ModelResponse) -> int:
+    """Bytes of text, thinking and arguments; exact only for an answer that may be over its limit."""
+    characters = _size(response, len)
+    # A character takes at most four bytes.
+    return _size(response, byte_size) if characters * 4 > MAX_ANSWER_BYTES else characters
+
+
+def _size(response: ModelResponse, measure: Callable[[str], int]) -> int:
+    size = 0
+    for part in response.parts:
+        if isinstance(part, ToolCall):
+            size += measure(part.arguments)
+        elif not isinstance(part, ServerTool):
+            size += measure(part.text)
+    return size
+
+
+def judge(response: ModelResponse, turn: Turn, may_retry: bool) -> tuple[TurnVerdict, str]:
     """What to do about a turn, and why where it is not simply done."""
     reason = response.finish_reason
     if len(turn.calls) > MAX_CALLS_PER_STEP:
         told = f"The model asked for {len(turn.calls)} calls in one turn; the limit is {MAX_CALLS_PER_STEP}."
-        return (Verdict.ASK_AGAIN if may_retry else Verdict.FAIL), told
+        return (TurnVerdict.ASK_AGAIN if may_retry else TurnVerdict.FAIL), told
     if turn.calls:
         if reason in _CUT and turn.incomplete and may_retry:
-            return Verdict.ASK_AGAIN, f"The model's turn was cut off in the middle of a call ({reason})."
-        return Verdict.RUN_CALLS, ""
+            return TurnVerdict.ASK_AGAIN, f"The model's turn was cut off in the middle of a call ({reason})."
+        return TurnVerdict.RUN_CALLS, ""
     if reason is FinishReason.PAUSE and turn.message.parts:
-        return Verdict.GO_ON, ""
+        return TurnVerdict.GO_ON, ""
     return _judge_answer(response, may_retry)
 
 
-def _judge_answer(response: ModelResponse, may_retry: bool) -> tuple[Verdict, str]:
+def _judge_answer(response: ModelResponse, may_retry: bool) -> tuple[TurnVerdict, str]:
     reason = response.finish_reason
     if reason is FinishReason.CONTENT_FILTER:
-        return Verdict.FAIL, "The provider's content filter stopped the answer."
+        return TurnVerdict.FAIL, "The provider's content filter stopped the answer."
     if reason is FinishReason.ERROR or (not response.text and reason is not FinishReason.REFUSAL):
         told = f"The model answered nothing ({response.raw_finish_reason or reason})."
-        return (Verdict.ASK_AGAIN if may_retry else Verdict.FAIL), told
+        return (TurnVerdict.ASK_AGAIN if may_retry else TurnVerdict.FAIL), told
     if not response.text:
-        return Verdict.FAIL, _SHORT_ANSWERS[FinishReason.REFUSAL]
-    return Verdict.ANSWER, _SHORT_ANSWERS.get(reason, "")
+        return TurnVerdict.FAIL, _SHORT_ANSWERS[FinishReason.REFUSAL]
+    return TurnVerdict.ANSWER, _SHORT_ANSWERS.get(reason, "")
 
 
 def cut_notes(response: ModelResponse, turn: Turn) -> tuple[str, ...]:
@@ -134,7 +169,7 @@ def _tidy_call(call: ToolCall, taken: set[CallId], index: int) -> AskedCall:
             complete=arguments is not None,
             arguments=call.arguments if arguments is not None else "{}",
         )
-    return AskedCall(clean, arguments, call.arguments)
+    return AskedCall(clean, arguments, call.arguments, bad_number(call.arguments) if arguments is None else "")
 
 
 def canonical_arguments(text: str) -> str | None:
@@ -143,5 +178,10 @@ def canonical_arguments(text: str) -> str | None:
         value = orjson.loads(text)
     except orjson.JSONDecodeError:
         return None
-    # A str: the bytes that orjson makes take 4 kB each, however short they are, and these are kept for a while.
-    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode() if isinstance(value, dict) else None
+    if not isinstance(value, dict):
+        return None
+    try:
+        # A str: the bytes that orjson makes take 4 kB each, however short they are, and these are kept for a while.
+        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
+    except TypeError:
+        return text  # objects in each other more than 254 deep

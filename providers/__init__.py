@@ -5,8 +5,7 @@ The names are loaded when first used: whoever needs one module of this package d
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from callboard.providers.adapter import Adapter, Decoder, Provider, WireRequest
@@ -15,18 +14,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Adapter", "Decoder", "Provider", "ResponseBuilder", "WireRequest", "adapter_for", "build_response"]
 
-_MODULES = {
-    "Adapter": "adapter",
-    "Decoder": "adapter",
-    "Provider": "adapter",
-    "ResponseBuilder": "response_builder",
-    "WireRequest": "adapter",
-    "adapter_for": "registry",
-    "build_response": "response_builder",
-}
+if not TYPE_CHECKING:  # a type checker that saw this function would accept every name
 
+    def __getattr__(name: str) -> object:
+        if name in __all__:
+            from callboard.providers import adapter, registry, response_builder  # noqa: PLC0415 - see above
 
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
+            return next(vars(each)[name] for each in (adapter, registry, response_builder) if name in vars(each))
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

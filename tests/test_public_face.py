@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
-import ast
+import subprocess
+import sys
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parent))
+
+from support.imports import imports
+
+FRONT = """
+    AskApproval CallboardError Conversation Decision ErrorKind Metrics ModelCallFailed Outcome Policy Reply RequestEnded
+    Risk RunTool Runtime RuntimeFailure Settings Stream TextDelta Tool ToolCallCompleted ToolCallFailed ToolContext
+    ToolError UsageError __version__ tool
+"""
 FACES = {
-    "callboard.actors": """
-        Conversation ModelCallFailed Reply RequestEnded Runtime Settings Stream Tool ToolContext tool
-    """,
+    "callboard": FRONT,
+    "callboard.actors": FRONT,
     "callboard.actors.index": """
         CodeIndex EdgeRow FileMetadata Hit Progress RefreshSummary assemble
     """,
     "callboard.actors.kernel": """
         Actor ActorCrashed ActorDeadError ActorInfo ActorSystem AskOnLoopError AskTimeout Asks Backoff ChildSpec
         DeadLetter DeadLetterReason DeadLetters DeadlockError Down ExitReason Held IntensityExceeded
-        KernelError LoopScheduler MailboxFull Monitor NameTaken NoSuchActor NotSpawned Overflow Ref Rejected
-        Restart Scheduler SimulatedScheduler StartFailed Statistics Strategy Supervisor Timer Watchdog children_of
-        handles start_child stop_child
+        KernelError LoopScheduler MailboxFull Monitor NameTaken NoSuchActor NotSpawned OutOfThreads Ref Rejected
+        Restart Scheduler SimulatedScheduler StartFailed Statistics Strategy Supervisor SupervisorMessage Timer
+        Watchdog ask_pykka children_of handles start_child stop_child
     """,
     "callboard.actors.tools": """
         Tool ToolContext tool workspace_tools
@@ -34,8 +43,6 @@ FACES = {
         Adapter Decoder Provider ResponseBuilder WireRequest adapter_for build_response
     """,
 }
-#: Packages whose names are loaded when first used, by a table.
-LAZY = [name for name in FACES if hasattr(import_module(name), "_MODULES")]
 
 
 @pytest.mark.parametrize("name", FACES)
@@ -45,22 +52,44 @@ def test_a_package_exports_these_names_and_no_others(name: str) -> None:
     assert [each for each in package.__all__ if getattr(package, each, None) is None] == []
 
 
-@pytest.mark.parametrize("name", LAZY)
+@pytest.mark.parametrize("name", [name for name in FACES if name != "callboard.actors"])
 def test_what_a_type_checker_sees_is_what_is_loaded(name: str) -> None:
     package = import_module(name)
-    loaded = {each: f"{name}.{module}" for each, module in package._MODULES.items()}
-    assert loaded == seen_by_a_type_checker(package)
-    assert sorted(loaded) == sorted(package.__all__)
+    seen = seen_by_a_type_checker(package)
+    assert {each for each in seen if getattr(package, each) is not getattr(import_module(seen[each]), each)} == set()
+    assert set(package.__all__) - {"__version__"} - set(seen) == set()
 
 
 def seen_by_a_type_checker(package: ModuleType) -> dict[str, str]:
-    """Name -> module, by the imports under `if TYPE_CHECKING:`."""
-    tree = ast.parse(Path(str(package.__file__)).read_text())
-    (block,) = [each for each in tree.body if isinstance(each, ast.If)]
-    imports = [each for each in block.body if isinstance(each, ast.ImportFrom)]
-    return {alias.name: str(each.module) for each in imports for alias in each.names}
+    """Name -> module, by the imports at the top of the file or under `if TYPE_CHECKING:`."""
+    found = imports(Path(str(package.__file__)).resolve())
+    return {each.name: each.module for each in found if not each.function and each.module.startswith("callboard.")}
 
 
-def test_an_unknown_name_is_an_attribute_error() -> None:
-    with pytest.raises(AttributeError, match=r"module 'callboard.actors' has no attribute 'Nothing'"):
-        _ = import_module("callboard.actors").Nothing
+def test_the_names_of_callboard_actors_are_those_of_the_front_door() -> None:
+    front, actors = import_module("callboard"), import_module("callboard.actors")
+    assert [name for name in front.__all__ if getattr(front, name) is not getattr(actors, name)] == []
+
+
+@pytest.mark.parametrize("name", FACES)
+def test_an_unknown_name_is_an_attribute_error(name: str) -> None:
+    with pytest.raises(AttributeError, match=rf"module '{name}' has no attribute 'Nothing'"):
+        _ = import_module(name).Nothing
+
+
+HEAVY = ("httpx", "aiohttp", "pykka", "asyncio", "callboard.actors.settings", "callboard.actors.runtime")
+
+
+@pytest.mark.parametrize(
+    ("statement", "not_loaded"),
+    [
+        ("import callboard", ("pydantic", "callboard.protocol", "callboard.actors", *HEAVY)),
+        ("from callboard import tool, ToolContext, ToolError", HEAVY),
+        ("import callboard.actors.index.workers", ("tantivy", "pydantic", *HEAVY)),
+    ],
+)
+def test_a_child_process_loads_no_more_than_it_uses(statement: str, not_loaded: tuple[str, ...]) -> None:
+    """Every child process of a runtime imports the front door on its way to a module of its own."""
+    code = f"import sys\n{statement}\nprint([name for name in {not_loaded!r} if name in sys.modules])"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (ran.stdout.strip(), ran.stderr) == ("[]", "")

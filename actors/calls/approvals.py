@@ -7,9 +7,13 @@ import inspect
 import logging
 import threading
 from collections.abc import Awaitable, Callable
+from contextvars import Context, copy_context
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
+from callboard.actors.tools.context import context_of
+from callboard.actors.tools.invoke import text_of
 from callboard.protocol.commands import AskApproval
 from callboard.protocol.ids import Tag
 
@@ -37,7 +41,8 @@ Decide = Callable[[Verdict], None]
 class Approver(Protocol):
     """Asks somebody. `ask` returns at once; `decide` is called at most once for a question, from any thread."""
 
-    def ask(self, question: AskApproval, decide: Decide) -> None: ...
+    def ask(self, question: AskApproval, decide: Decide, asker: Context | None = None) -> None:
+        """`asker` is the context of whoever asked the request; None: an empty one."""
 
     def withdraw(self, tag: Tag) -> None:
         """The question is moot; its verdict will not be heard."""
@@ -48,7 +53,7 @@ class Approver(Protocol):
 class NobodyToAsk:
     """The default: policy fails closed."""
 
-    def ask(self, question: AskApproval, decide: Decide) -> None:
+    def ask(self, question: AskApproval, decide: Decide, asker: Context | None = None) -> None:
         reason = f"{question.name} needs approval and this runtime has no approver"
         decide(Verdict(question.tag, granted=False, by="policy", reason=reason))
 
@@ -73,8 +78,8 @@ class CallbackApprover:
         self._thread = threading.Thread(target=self._loop.run_forever, name="callboard-approvals", daemon=True)
         self._thread.start()
 
-    def ask(self, question: AskApproval, decide: Decide) -> None:
-        if not self._post(self._start, question, decide):
+    def ask(self, question: AskApproval, decide: Decide, asker: Context | None = None) -> None:
+        if not self._post(self._start, question, decide, asker):
             decide(Verdict(question.tag, granted=False, by="approver", reason="the runtime is stopping"))
 
     def withdraw(self, tag: Tag) -> None:
@@ -98,10 +103,11 @@ class CallbackApprover:
             return False
         return True
 
-    def _start(self, question: AskApproval, decide: Decide) -> None:
+    def _start(self, question: AskApproval, decide: Decide, asker: Context | None) -> None:
         if question.tag in self._questions:
             return  # a restarted dispatcher asks again, and has the address of the one before: nobody is asked twice
-        task = self._loop.create_task(self._decide(question, decide))
+        # The question runs in a copy of the asker's context, so that no question sees what another one sets.
+        task = self._loop.create_task(self._decide(question, decide), context=context_of(asker))
         self._questions[question.tag] = task
         task.add_done_callback(lambda _: self._questions.pop(question.tag, None))
 
@@ -127,7 +133,8 @@ class CallbackApprover:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            logger.warning("the approver failed for %s: %r", question.name, error, extra=question.tag._asdict())
+            extra = question.tag._asdict()
+            logger.warning("the approver failed for %s: %s", question.name, text_of(error), extra=extra)
             verdict = Verdict(question.tag, False, by="approver", reason=f"the approver failed: {type(error).__name__}")
         decide(verdict)
 
@@ -152,7 +159,8 @@ class CallbackApprover:
             else:
                 self._post(settle, answer, None)
 
-        threading.Thread(target=call, name="callboard-approval", daemon=True).start()
+        run = partial(copy_context().run, call)
+        threading.Thread(target=run, name="callboard-approval", daemon=True).start()
         answer, error = await answered
         if error is not None:
             raise error

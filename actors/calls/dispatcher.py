@@ -1,50 +1,70 @@
 """ToolDispatcher: takes the calls of all sessions and sees that each one gets its worker, its turn and one outcome.
 
-It owns the registry (what models are offered), the queue of each tool, the health of each tool and the approvals that
-wait. It runs nothing itself: pools do (worker/pool.py). A call is in exactly one of two places, `queue` of its tool or
-`running`, and leaves by exactly one terminal event.
+It is the actor between three objects and everybody else: the registry (which tools there are, and in what health), the
+ledger (where each call is) and the approver. It runs nothing itself: workers do (workers/messages.py), in pools that
+are made when a tool first needs them. A session hears of a call's start and end from the worker, and from here only
+where no worker had the call, or lost it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+import random
+from collections.abc import Callable, Iterable
+from contextvars import Context
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from callboard.actors.calls.approvals import Approver, Verdict
-from callboard.actors.calls.tool_health import FAILURE_BUDGET, ToolHealth
-from callboard.actors.kernel import Actor, Down, ExitReason, MailboxFull, Ref, Rejected, Timer
-from callboard.actors.tools import Tool, ToolContext
-from callboard.actors.workers.pool import StartCall, StopCall, ThreadsHeld
-from callboard.protocol.commands import AskApproval, CancelTool, RunTool, WithdrawApproval
-from callboard.protocol.errors import UsageError
-from callboard.protocol.events import (
-    ApprovalDenied,
-    ApprovalGranted,
-    ToolCallCancelled,
-    ToolCallCompleted,
-    ToolCallEnd,
-    ToolCallFailed,
-    ToolCallStarted,
-    ToolCallTimedOut,
+from callboard.actors.calls.ledger import Call, CallState, Happening, Ledger, Pool
+from callboard.actors.calls.registry import Change, Registry, ToolRestored, ToolWithdrawn, withdrawal
+from callboard.actors.kernel import (
+    Actor,
+    ChildSpec,
+    Down,
+    ExitReason,
+    MailboxFull,
+    NoSuchActor,
+    Ref,
+    Rejected,
+    Restart,
+    Supervisor,
+    Timer,
+    handles,
+    start_child,
 )
+from callboard.actors.tools import ToolContext
+from callboard.actors.tools.invoke import Result, text_of
+from callboard.actors.workers.messages import (
+    CallEvent,
+    Ending,
+    KillCall,
+    KindOf,
+    Report,
+    RunCall,
+    StopCall,
+    ToWorker,
+    WorkerKind,
+    WorkerLost,
+    WorkerState,
+    pool_name,
+)
+from callboard.protocol.commands import AskApproval, CancelTool, RunTool, WithdrawApproval
+from callboard.protocol.events import ApprovalDenied, ApprovalGranted, ToolCallEnd, ToolCallFailed
 from callboard.protocol.ids import Tag, ToolName
+from callboard.protocol.limits import TOOL_GRACE_SECONDS
 from callboard.protocol.options import ToolOffer
-from callboard.protocol.tools import Decision, FailureCode, Isolation, Latency, Policy, ToolFailure
+from callboard.protocol.tools import FailureCode, ToolContract, ToolFailure
 
 logger = logging.getLogger("callboard.tools")
 
 #: Calls of one tool that may wait for their turn; more are refused as overloaded. One for each of the 10,000 requests
 #: that a runtime takes; a kilobyte each, and none waits longer than its deadline.
 MAX_QUEUED_CALLS = 10_000
-#: Ended calls whose tags are kept. A call is sent twice only around a restart, when at most those now open are.
-MAX_SETTLED_CALLS = 4_096
-
-PoolKey = tuple[Isolation, Latency]
+#: From KillCall to the end of a call whose worker says nothing; a kill takes milliseconds. Deadline, grace period and
+#: this together are less than the session's own backstop, so that it is the dispatcher who knows of such a worker.
+ABANDON_SECONDS = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +72,7 @@ class OfferTools:
     """Asks which tools a request may use; answered with ToolsOffered."""
 
     tag: Tag
-    reply_to: Ref
+    reply_to: Ref[ToolsOffered]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +89,9 @@ class DispatchCall:
 
     run: RunTool
     user_text: str
-    reply_to: Ref
+    reply_to: Ref[CallEvent]
+    asker: Context | None = None
+    """The context of whoever asked the request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,263 +99,297 @@ class SeekApproval:
     """Ask whoever owns the runtime; ApprovalGranted or ApprovalDenied goes to `reply_to`."""
 
     question: AskApproval
-    reply_to: Ref
+    reply_to: Ref[ApprovalGranted | ApprovalDenied]
+    asker: Context | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class _QueuedTooLong:
+class ConfirmStops:
+    """Asks for a StopsTold once every CancelTool that was sent before it has reached the worker of its call."""
+
+    tag: Tag
+    reply_to: Ref[StopsTold]
+
+
+@dataclass(frozen=True, slots=True)
+class StopsTold:
+    """The answer to ConfirmStops."""
+
     tag: Tag
 
 
-@dataclass(slots=True)
-class _Entry:
-    """One registered tool and its calls."""
+@dataclass(frozen=True, slots=True)
+class _Due:
+    """The time of a call has come: its deadline, or the end of its grace period."""
 
-    tool: Tool
-    health: ToolHealth
-    running: int = 0
-    queue: deque[Tag] = field(default_factory=deque)
+    tag: Tag
 
 
-@dataclass(slots=True)
-class _Call:
-    request: DispatchCall
-    entry: _Entry
-    pool: Ref | None = None
-    """The pool that runs it; None while it is queued."""
-    timer: Timer | None = None
-    """Ends a queued call at its deadline; a running one is ended by its pool."""
+DispatcherMessage = (
+    OfferTools
+    | DispatchCall
+    | CancelTool
+    | ConfirmStops
+    | SeekApproval
+    | Verdict
+    | WithdrawApproval
+    | WorkerState
+    | Down
+    | _Due
+)
+ToolCall = Call[Ref[ToWorker]]
+Calls = Ledger[Ref[ToWorker]]
+"""A ledger whose workers are actors."""
 
 
-class ToolDispatcher(Actor):
-    """See the module. `pools` maps (isolation, latency) to the pool's address."""
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """Where workers come from."""
+
+    supervisor: Ref
+    """Of the pools' supervisors."""
+    kind: KindOf
+    chance: Callable[[], float] = random.random
+    """From [0, 1): spreads restarts."""
+
+
+class ToolDispatcher(Actor[DispatcherMessage]):
+    """See the module. `ledger` outlives this actor; everything else is made anew with it."""
 
     def __init__(
         self,
-        tools: Iterable[Tool],
-        pools: Mapping[PoolKey, Ref],
+        registry: Registry,
+        ledger: Calls,
+        workers: Workers,
         approver: Approver,
-        policy: Policy,
-        observer: Ref,
+        observer: Ref[ToolWithdrawn | ToolRestored],
         workspace: Path | None = None,
-        failure_budget: int | None = FAILURE_BUDGET,
         max_queued_calls: int = MAX_QUEUED_CALLS,
     ) -> None:
-        self._entries: dict[ToolName, _Entry] = {}
-        self._pools = pools
+        self._registry = registry
+        self.ledger = ledger
+        self._workers = workers
         self._approver = approver
-        self._policy = policy
         self._observer = observer
         self._workspace = workspace
-        self._failure_budget = failure_budget
         self._max_queued_calls = max_queued_calls
-        self._calls: dict[Tag, _Call] = {}
-        self._settled: dict[Tag, ToolCallEnd | None] = {}
-        """Calls that have ended, oldest first; with the outcome, where it was a former incarnation's and is untold."""
-        self._begun: dict[Tag, ToolCallStarted] = {}
-        """Calls that began for a former incarnation, oldest first; their sessions send them again."""
-        self._approvals: dict[Tag, Ref] = {}
-        for tool in tools:
-            self._register(tool)
+        self._timers: dict[Tag, Timer] = {}
+        self._approvals: dict[Tag, Ref[ApprovalGranted | ApprovalDenied]] = {}
 
     def on_start(self) -> None:
-        for pool in self._pools.values():
-            self.monitor(pool)
+        """Take over what a former incarnation has left: its calls go on where they are."""
+        for entry in self._registry.entries.values():
+            kind = self._workers.kind(entry.tool.contract)
+            if kind.at_start:
+                self._supervisor(pool_name(entry.tool.contract), kind)
+        for worker in self.ledger.workers:
+            self.monitor(worker)
+            worker.tell_control(Report())
+        for call in self.ledger.calls.values():
+            self._set_timer(call, call.due)
+        self._go_on(*self.ledger.pools.values())
 
-    def on_receive(self, message: Any) -> Any:
-        handler = _HANDLERS.get(type(message))
-        if handler is None:
-            raise UsageError(f"the dispatcher does not understand {type(message).__name__}")
-        return handler(self, message)
+    # -- the way of one call: dispatch -> (queue) -> worker -> outcome
 
-    def _register(self, tool: Tool) -> None:
-        name = tool.definition.name
-        if name in self._entries:
-            raise UsageError(f"two tools are called {name!r}; rename one of them")
-        self._entries[name] = _Entry(tool, ToolHealth(self._failure_budget))
-
+    @handles(OfferTools)
     def _offer(self, message: OfferTools) -> None:
-        now = self.now()
-        offers = tuple(
-            ToolOffer(entry.tool.definition, entry.tool.contract, self._decision(entry.tool))
-            for entry in self._entries.values()
-            if entry.health.is_offered(now)
-        )
-        message.reply_to.tell_control(ToolsOffered(message.tag, offers))
+        message.reply_to.tell_control(ToolsOffered(message.tag, self._registry.offers(self.now())))
 
-    def _decision(self, tool: Tool) -> Decision:
-        try:
-            return self._policy.decide(tool.contract)
-        except Exception as error:  # noqa: BLE001 - the owner's own policy: broken, it fails closed and costs nobody else
-            logger.warning("the policy failed for %s, which is denied: %r", tool.name, error)
-            return Decision.DENY
-
-    @property
-    def open_calls(self) -> int:
-        """Calls that run or wait for their turn; 0 at rest."""
-        return sum(entry.running + len(entry.queue) for entry in self._entries.values())
-
-    # -- the way of one call: dispatch -> (queue) -> start -> terminal
-
+    @handles(DispatchCall)
     def _dispatch(self, message: DispatchCall) -> None:
-        run = message.run
-        entry = self._entries.get(run.name)
-        if entry is None:
-            self._refuse(message, ToolFailure(run.name, FailureCode.UNKNOWN_TOOL, f"there is no tool {run.name!r}"))
-        elif run.tag in self._calls:
+        run, reply_to = message.run, message.reply_to
+        is_open = self.ledger.calls.get(run.tag)
+        if is_open is not None and is_open.reply_to is reply_to:
             logger.warning("a call of %s came twice and is open already", run.name, extra=run.tag._asdict())
-        elif run.tag in self._settled:
-            self._tell_again(message)
-        elif not entry.health.is_offered(self.now()):
-            self._refuse(message, _withdrawal(run.name))
-        elif entry.running < entry.tool.contract.concurrency:
-            call = self._calls[run.tag] = _Call(message, entry)
-            self._start(call)
-        elif len(entry.queue) < self._max_queued_calls:
-            timer = self.tell_at(run.deadline_at, _QueuedTooLong(run.tag))
-            self._calls[run.tag] = _Call(message, entry, timer=timer)
-            entry.queue.append(run.tag)
-        else:
-            why = f"{len(entry.queue)} calls of {run.name} are waiting already"
+        elif is_open is not None:
+            why = "a call of an earlier request with the same id is still being ended"
             self._refuse(message, ToolFailure(run.name, FailureCode.OVERLOADED, why))
-
-    def _start(self, call: _Call) -> None:
-        run, tool = call.request.run, call.entry.tool
-        call.entry.running += 1
-        if call.timer is not None:
-            call.timer.cancel()
-            call.timer = None
-        call.pool = self._pools[tool.contract.isolation, tool.contract.latency]
-        context = ToolContext(run.tag, run.effect_id, run.deadline_at, call.request.user_text, self._workspace)
-        begun = self._begun.pop(run.tag, None)
-        call.pool.tell_control(StartCall(run, tool, context, self.ref, has_begun=begun is not None))
-        if begun is not None:
-            call.request.reply_to.tell_control(begun)
-
-    def _started(self, event: ToolCallStarted) -> None:
-        if call := self._calls.get(event.tag):
-            call.request.reply_to.tell_control(event)
-        elif event.tag not in self._settled:
-            self._begun[event.tag] = event
-            if len(self._begun) > MAX_SETTLED_CALLS:
-                del self._begun[next(iter(self._begun))]
-
-    def _ended(self, event: ToolCallEnd) -> None:
-        call = self._calls.pop(event.tag, None)
-        if call is None:
-            self._settle(event.tag, event)
-            raise Rejected("the call has ended before")
-        self._settle(event.tag, None)
-        entry = call.entry
-        if call.pool is not None:
-            entry.running -= 1
-            self._judge(entry, event)
-        elif event.tag in entry.queue:
-            entry.queue.remove(event.tag)
-        if call.timer is not None:
-            call.timer.cancel()
-        call.request.reply_to.tell_control(event)
-        self._start_next(entry)
-
-    def _settle(self, tag: Tag, untold: ToolCallEnd | None) -> None:
-        """Remember that the call has ended, lest it run again when a session, not having heard, sends it again."""
-        self._begun.pop(tag, None)
-        self._settled.setdefault(tag, untold)
-        if len(self._settled) > MAX_SETTLED_CALLS:
-            del self._settled[next(iter(self._settled))]
-
-    def _tell_again(self, message: DispatchCall) -> None:
-        untold = self._settled[message.run.tag]
-        if untold is not None:
-            self._settled[message.run.tag] = None
-            message.reply_to.tell_control(untold)
-
-    def _start_next(self, entry: _Entry) -> None:
-        while entry.queue and entry.running < entry.tool.contract.concurrency:
-            self._start(self._calls[entry.queue.popleft()])
-
-    def _queued_too_long(self, message: _QueuedTooLong) -> None:
-        call = self._calls.get(message.tag)
-        if call is not None and call.pool is None:
-            self._ended(ToolCallTimedOut(message.tag, self.now()))
-
-    def _cancel(self, command: CancelTool) -> None:
-        call = self._calls.get(command.tag)
-        if call is None:
-            return
-        if call.pool is None:
-            self._ended(ToolCallCancelled(command.tag, self.now()))
+        elif (ended := self.ledger.ended.of(run.tag, reply_to)) is not None:
+            reply_to.tell_control(ended)
+        elif (refusal := self._registry.refusal(run.name, self.now())) is not None:
+            self._refuse(message, refusal)
         else:
-            call.pool.tell_control(StopCall(command.tag))
+            try:
+                self._admit(message)
+            except Exception as error:  # noqa: BLE001 - our own fault costs this call, and nothing else
+                self._refuse(message, _our_fault(run.name, error))
+            self._go_on()
 
-    def _pool_down(self, down: Down) -> None:
-        """Its running calls are lost with it; whether they had their effect, nobody knows."""
-        if down.reason is not ExitReason.NOT_ALIVE:  # else it is dead for good, and a monitor would fire for ever
-            self.monitor(down.ref)
-        for entry in self._entries.values():
-            if self._pools[entry.tool.contract.isolation, entry.tool.contract.latency] is down.ref:
-                entry.health.held_threads = 0  # they are nobody's now, and nobody will tell of their return
-        lost = [tag for tag, call in self._calls.items() if call.pool is down.ref]
-        for tag in lost:
-            name = self._calls[tag].request.run.name
-            failure = ToolFailure(
-                name, FailureCode.OUTCOME_UNKNOWN, f"the pool that ran {name} was lost: {down.reason}"
-            )
-            down.ref.tell_control(StopCall(tag))  # its start may have waited out the crash in the mailbox
-            self._ended(ToolCallFailed(tag, self.now(), failure))
+    def _admit(self, message: DispatchCall) -> None:
+        run = message.run
+        contract = self._registry.entries[run.name].tool.contract
+        kind = self._workers.kind(contract)
+        pool = self.ledger.pool(pool_name(contract), kind.room, kind.max_workers, per_call=kind.per_call)
+        lane = self.ledger.lane(run.name, pool, contract.concurrency)
+        call = self.ledger.submit(run, lane, message.reply_to, message.user_text, message.asker)
+        if run.deadline_at <= self.now():
+            self._end_running(call, Ending.TIMED_OUT)
+            return
+        self._set_timer(call, run.deadline_at)
+        self._go_on(pool)
+        if call.state is CallState.QUEUED and lane.waiting > self._max_queued_calls:
+            why = f"{self._max_queued_calls} calls of {run.name} are waiting already"
+            self._end(call, ToolFailure(run.name, FailureCode.OVERLOADED, why))
 
     def _refuse(self, message: DispatchCall, failure: ToolFailure) -> None:
-        message.reply_to.tell_control(ToolCallFailed(message.run.tag, self.now(), failure))
+        call = self.ledger.calls.get(message.run.tag)
+        if call is not None and call.reply_to is message.reply_to:
+            self._end(call, failure)
+        else:
+            message.reply_to.tell_control(ToolCallFailed(message.run.tag, self.now(), failure))
+
+    def _go_on(self, *pools: Pool[Ref[ToWorker]]) -> None:
+        """After whatever happened: look at the calls that have ended, then fill the room there is."""
+        waiting = {pool.name: pool for pool in pools}
+        while True:
+            while self.ledger.news:
+                call, event = self.ledger.news.popleft()
+                waiting[call.lane.pool.name] = call.lane.pool
+                self._settle(call, event)
+            if not waiting:
+                return
+            _, pool = waiting.popitem()
+            while (following := self.ledger.next_call(pool)) is not None:
+                try:
+                    self._give(following, pool)
+                except Exception as error:  # noqa: BLE001 - our own fault costs this call, and nothing else
+                    self._end(following, _our_fault(following.run.name, error))
+
+    def _give(self, call: ToolCall, pool: Pool[Ref[ToWorker]]) -> None:
+        run, tool = call.run, self._registry.entries[call.run.name].tool
+        worker = next(reversed(pool.free), None) or self._new_worker(pool, tool.contract)
+        context = ToolContext(run.tag, run.effect_id, run.deadline_at, call.user_text, self._workspace)
+        if self.ledger.give(call, worker):
+            worker.tell_control(RunCall(run, tool, context, call.reply_to, call, call.asker))
+
+    def _new_worker(self, pool: Pool[Ref[ToWorker]], contract: ToolContract) -> Ref[ToWorker]:
+        kind = self._workers.kind(contract)
+        supervisor, dispatcher = self._supervisor(pool.name, kind), self.ref
+        spec = ChildSpec(
+            self.ledger.new_name(),
+            lambda: kind.make(dispatcher, supervisor.name),
+            restart=Restart.TEMPORARY,
+            shutdown_seconds=kind.shutdown_seconds,
+        )
+        worker = start_child(supervisor, spec)
+        self.ledger.add_worker(pool, worker)
+        self.monitor(worker)
+        return worker
+
+    def _supervisor(self, pool: str, kind: WorkerKind) -> Ref:
+        """Of the workers of a pool; started when there is none."""
+        tools, chance = self._workers.supervisor, self._workers.chance
+        try:
+            return self.system.ref(f"{tools.name}/{pool}")
+        except NoSuchActor:
+            return start_child(tools, ChildSpec(pool, lambda: Supervisor(kind.fixed_children, chance=chance)))
+
+    @handles(CancelTool)
+    def _cancel(self, command: CancelTool) -> None:
+        call = self.ledger.calls.get(command.tag)
+        if call is not None:
+            self._end_running(call, Ending.CANCELLED)
+            self._go_on()
+
+    @handles(ConfirmStops)
+    def _confirm_stops(self, message: ConfirmStops) -> None:
+        message.reply_to.tell_control(StopsTold(message.tag))
+
+    @handles(_Due)
+    def _due(self, message: _Due) -> None:
+        call, now = self.ledger.calls.get(message.tag), self.now()
+        if call is None or now < call.due:
+            return
+        worker = call.worker
+        if call.state is not CallState.ENDING:
+            self._end_running(call, Ending.TIMED_OUT)
+        elif worker is not None and self.ledger.enter(call, Happening.KILLED):
+            self._set_timer(call, now + ABANDON_SECONDS)
+            worker.tell_control(KillCall(message.tag))
+        else:
+            logger.warning("a worker of %s does not end a call", call.run.name, extra=message.tag._asdict())
+            self.ledger.set_room(worker, 0)
+            self._end(call, Ending.TIMED_OUT)
+        self._go_on()
+
+    def _end_running(self, call: ToolCall, why: Ending) -> None:
+        """The call's deadline has passed, or it is cancelled: its worker, if it has one, is to end it."""
+        worker = call.worker
+        if worker is None:
+            self._end(call, why)
+        elif self.ledger.stop(call, why):
+            self._set_timer(call, self.now() + TOOL_GRACE_SECONDS)
+            worker.tell_control(StopCall(call.run.tag, why))
+
+    def _end(self, call: ToolCall, outcome: Result | Ending) -> None:
+        """The call ends here, not at its worker."""
+        event = self.ledger.end(call, outcome, "", self.now())
+        if event is not None:
+            call.reply_to.tell_control(event)
+
+    def _set_timer(self, call: ToolCall, due: float) -> None:
+        """Of the call's one timer: the later time counts."""
+        if timer := self._timers.get(call.run.tag):
+            timer.cancel()
+        call.due = due
+        self._timers[call.run.tag] = self.tell_at(due, _Due(call.run.tag))
+
+    # -- workers
+
+    @handles(WorkerState)
+    def _worker_state(self, state: WorkerState) -> None:
+        pool = self.ledger.pool_of(state.worker)
+        if pool is None:
+            raise Rejected("that worker is gone")
+        self.ledger.set_room(state.worker, state.room)
+        self._observe(self._registry.hold(state.worker, state.holds, self.now()))
+        self._go_on(pool)
+
+    @handles(Down)
+    def _worker_down(self, down: Down) -> None:
+        pool, error = self.ledger.pool_of(down.ref), down.error
+        if pool is None:
+            raise Rejected("that worker is gone")
+        self._observe(self._registry.hold(down.ref, (), self.now()))
+        printed = error.printed if isinstance(error, WorkerLost) else ""
+        for call, event in self.ledger.lost(down.ref, lambda call: _fate(call, down), printed, self.now()):
+            call.reply_to.tell_control(event)
+        self._go_on(pool)
 
     # -- health
 
-    def _judge(self, entry: _Entry, event: ToolCallEnd) -> None:
-        now, name = self.now(), entry.tool.definition.name
-        if _is_breakdown(event):
-            if entry.health.record_failure(now):
-                extra = event.tag._asdict()
-                logger.warning("tool %s is withdrawn for %.0f s", name, entry.health.pause_seconds, extra=extra)
-                self._withdrawn(entry)
-        elif not isinstance(event, ToolCallCancelled) and entry.health.record_success(now):
-            logger.info("tool %s is restored", name, extra=event.tag._asdict())
-            self._observe(ToolRestored(name, now))
+    def _settle(self, call: ToolCall, event: ToolCallEnd) -> None:
+        if timer := self._timers.pop(call.run.tag, None):
+            timer.cancel()
+        if call.begun:
+            change = self._registry.judge(call.run.name, event, self.now())
+            self._observe([change] if change is not None else [])
 
-    def _threads_held(self, message: ThreadsHeld) -> None:
-        entry, now = self._entries[message.name], self.now()
-        was_offered = entry.health.is_offered(now)
-        entry.health.held_threads = message.count
-        if was_offered and not entry.health.is_offered(now):
-            logger.warning(
-                "tool %s is withdrawn: calls of it that have ended hold %d threads", message.name, message.count
-            )
-            self._withdrawn(entry)
-        elif entry.health.is_offered(now) and not was_offered:
-            logger.info("tool %s is restored: threads that it held have returned", message.name)
-            self._observe(ToolRestored(message.name, now))
-
-    def _withdrawn(self, entry: _Entry) -> None:
-        """Tell, and refuse what waits for it as what comes from now on."""
-        name, waiting, entry.queue = entry.tool.definition.name, entry.queue, deque()
-        self._observe(ToolWithdrawn(name, self.now()))
-        for tag in waiting:
-            self._ended(ToolCallFailed(tag, self.now(), _withdrawal(name)))
-
-    def _observe(self, event: ToolWithdrawn | ToolRestored) -> None:
-        with contextlib.suppress(MailboxFull):  # telemetry that cannot keep up must not steer; the kernel counts it
-            self._observer.tell(event)
+    def _observe(self, changes: Iterable[Change]) -> None:
+        """Tell of a tool's health, and refuse what waits for a withdrawn one as what comes from now on."""
+        for change in changes:
+            with contextlib.suppress(MailboxFull):  # telemetry that cannot keep up must not steer
+                self._observer.tell(change)
+            if isinstance(change, ToolWithdrawn):
+                for call in self.ledger.waiting_for(change.name):
+                    self._end(call, withdrawal(change.name))
 
     # -- approvals
 
+    @handles(SeekApproval)
     def _seek_approval(self, message: SeekApproval) -> None:
         question = message.question
         self._approvals[question.tag] = message.reply_to
         decide = self.ref.tell_control
         try:
-            self._approver.ask(question, decide)
+            self._approver.ask(question, decide, message.asker)
         except Exception as error:  # noqa: BLE001 - an approver that cannot ask means no, and costs nobody else
-            logger.warning("%s could not be asked about: %r", question.name, error, extra=question.tag._asdict())
+            logger.warning(
+                "%s could not be asked about: %s", question.name, text_of(error), extra=question.tag._asdict()
+            )
             decide(Verdict(question.tag, granted=False, by="approver", reason="nobody could be asked"))
 
+    @handles(Verdict)
     def _decided(self, verdict: Verdict) -> None:
         asker = self._approvals.pop(verdict.tag, None)
         if asker is None:
@@ -343,51 +399,31 @@ class ToolDispatcher(Actor):
         else:
             asker.tell_control(ApprovalDenied(verdict.tag, self.now(), verdict.by, verdict.reason))
 
+    @handles(WithdrawApproval)
     def _withdraw_question(self, command: WithdrawApproval) -> None:
-        if self._approvals.pop(command.tag, None) is not None:
+        if self._approvals.pop(command.tag, None) is None:
+            return
+        try:
             self._approver.withdraw(command.tag)
+        except Exception as error:  # noqa: BLE001 - as above; its verdict, if it comes, is rejected
+            logger.warning("a question could not be withdrawn: %s", text_of(error), extra=command.tag._asdict())
 
 
-@dataclass(frozen=True, slots=True)
-class ToolWithdrawn:
-    """The tool is over its failure budget, or holds too many threads: for now it is no longer offered to models."""
-
-    name: ToolName
-    at: float
+def _our_fault(name: ToolName, error: BaseException) -> ToolFailure:
+    logger.error("a call of %s failed for a fault of callboard's own: %s", name, text_of(error), exc_info=error)
+    return ToolFailure(name, FailureCode.INTERNAL_ERROR, f"callboard failed to run {name}: {text_of(error)}")
 
 
-@dataclass(frozen=True, slots=True)
-class ToolRestored:
-    """The tool's probe succeeded, or threads that it held have returned."""
-
-    name: ToolName
-    at: float
-
-
-def _withdrawal(name: ToolName) -> ToolFailure:
-    return ToolFailure(name, FailureCode.WITHDRAWN, f"{name} failed too often and is withdrawn for now")
-
-
-def _is_breakdown(event: ToolCallEnd) -> bool:
-    """A crash or a hang: what costs a worker. A tool that raises, or dislikes its arguments, works as it should."""
-    if isinstance(event, ToolCallFailed):
-        return event.failure.code in (FailureCode.CRASHED, FailureCode.OUTCOME_UNKNOWN)
-    return isinstance(event, ToolCallTimedOut)
-
-
-_HANDLERS: Mapping[type, Callable[[ToolDispatcher, Any], None]] = {
-    OfferTools: ToolDispatcher._offer,
-    DispatchCall: ToolDispatcher._dispatch,
-    CancelTool: ToolDispatcher._cancel,
-    ToolCallStarted: ToolDispatcher._started,
-    ToolCallCompleted: ToolDispatcher._ended,
-    ToolCallFailed: ToolDispatcher._ended,
-    ToolCallTimedOut: ToolDispatcher._ended,
-    ToolCallCancelled: ToolDispatcher._ended,
-    _QueuedTooLong: ToolDispatcher._queued_too_long,
-    ThreadsHeld: ToolDispatcher._threads_held,
-    Down: ToolDispatcher._pool_down,
-    SeekApproval: ToolDispatcher._seek_approval,
-    Verdict: ToolDispatcher._decided,
-    WithdrawApproval: ToolDispatcher._withdraw_question,
-}
+def _fate(call: ToolCall, down: Down) -> Result:
+    """How a call ends when its worker is gone: one that had begun, or that too many workers could not begin."""
+    name, error = call.run.name, down.error
+    if isinstance(error, WorkerLost):
+        return error.failure
+    if not call.begun:
+        why = f"{name} was not run: each worker that was to run it was lost before it could"
+        return ToolFailure(name, FailureCode.INTERNAL_ERROR, why)
+    if down.reason is ExitReason.CRASHED:
+        why = f"callboard's worker failed while {name} ran; whether it had its effect is not known"
+        return ToolFailure(name, FailureCode.INTERNAL_ERROR, f"{why}: {text_of(error)}")
+    why = f"the worker that ran {name} was lost ({down.reason.value}); whether it had its effect is not known"
+    return ToolFailure(name, FailureCode.OUTCOME_UNKNOWN, why)

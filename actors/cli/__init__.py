@@ -1,1 +1,1 @@
-"""The command line. It stands on `callboard.actors` and nothing else."""
+"""The command line: one module a command. It runs requests by the Runtime, as any other program does."""

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from callboard.actors.requests.reply import ModelCallFailed
-from callboard.actors.settings import Settings
-from callboard.protocol.errors import ErrorKind, ProviderError
+from callboard import ErrorKind, ModelCallFailed, Settings
+from callboard.protocol.errors import ProviderError
 from callboard.providers.registry import key_variable, split_model
 
 _ADVICE: Mapping[ErrorKind, str] = {

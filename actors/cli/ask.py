@@ -6,13 +6,11 @@ import argparse
 
 import orjson
 
+from callboard import ModelCallFailed, Reply, Runtime, UsageError
 from callboard.actors.cli.advice import advised
-from callboard.actors.cli.choices import settings_of
+from callboard.actors.cli.arguments import settings_of
 from callboard.actors.cli.progress import IndexProgress
 from callboard.actors.cli.screen import Screen
-from callboard.actors.requests.reply import ModelCallFailed, Reply
-from callboard.actors.runtime import Runtime
-from callboard.protocol.errors import UsageError
 
 
 async def run(options: argparse.Namespace) -> None:

@@ -10,16 +10,14 @@ import asyncio
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
+from callboard import RuntimeFailure, Settings, UsageError
 from callboard.actors.cli.advice import advice
-from callboard.actors.cli.choices import settings_of
-from callboard.actors.settings import Settings
+from callboard.actors.cli.arguments import settings_of
 from callboard.actors.wiring import route_for
 from callboard.protocol.content import UserMessage
-from callboard.protocol.errors import RuntimeFailure, UsageError
 from callboard.protocol.model import ModelRequest, ModelResponse, Sampling
 from callboard.providers.adapter import Provider
 from callboard.providers.rate_limit import RateLimits
@@ -57,7 +55,7 @@ class Finding:
     todo: str = ""
 
     def lines(self) -> Iterator[str]:
-        yield f"{'ok ' if self.answered else 'NOT'} {self.model}"
+        yield f"{'ok  ' if self.answered else 'FAIL'} {self.model}"
         yield f"    key:    {self.key}"
         yield f"    answer: {self.what}"
         if self.todo:
@@ -126,10 +124,9 @@ def _key(settings: Settings, provider: str) -> str:
 async def _ask(provider: Provider, name: str) -> ModelResponse:
     request = ModelRequest(name, (UserMessage.of("Say ok."),), sampling=Sampling(max_output_tokens=ANSWER_TOKENS))
     builder = ResponseBuilder()
-    stream: Any = provider.stream(request)
     try:
-        async with asyncio.timeout(PATIENCE_SECONDS), aclosing(stream) as batches:
-            async for events in batches:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            async for events in provider.stream(request):
                 builder.feed(events)
         return builder.response()
     finally:

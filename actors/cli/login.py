@@ -7,8 +7,7 @@ import asyncio
 import sys
 from collections.abc import Callable
 
-from callboard.actors.settings import Settings
-from callboard.protocol.errors import UsageError
+from callboard import Settings, UsageError
 from callboard.providers.copilot.copilot_api import Copilot
 from callboard.providers.copilot.copilot_login import (
     CopilotTokens,

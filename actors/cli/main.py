@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from importlib import import_module
 
 INTERRUPTED = 130
 
@@ -12,8 +11,9 @@ INTERRUPTED = 130
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status (see shell.py)."""
     try:
-        status: int = import_module("callboard.actors.cli.shell").run(arguments)
+        from callboard.actors.cli.shell import run  # noqa: PLC0415 - it takes time in which Ctrl-C can come
+
+        return run(arguments)
     except KeyboardInterrupt:
         sys.stderr.write("callboard: interrupted\n")
         return INTERRUPTED
-    return status

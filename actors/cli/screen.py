@@ -6,8 +6,8 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from callboard.actors.requests.reply import Reply
-from callboard.protocol.commands import AskApproval, Note, RunTool
+from callboard import AskApproval, Reply, RunTool
+from callboard.protocol.commands import Note
 from callboard.protocol.events import ToolCallCancelled, ToolCallCompleted, ToolCallFailed, ToolCallTimedOut
 from callboard.protocol.ids import Tag
 from callboard.protocol.model import Restarted, TextDelta
@@ -38,13 +38,13 @@ class Screen:
         sys.stdout.flush()
 
     def end_line(self) -> None:
-        """Whatever comes next begins a line."""
+        """End an unfinished line, so that the next output begins a line."""
         if not self._at_line_start:
             self.print_line("")
             self._at_line_start = True
 
     def remark(self, text: str, style: str = YELLOW) -> None:
-        """A line on stderr, on one line whatever a model or tool put into it."""
+        """One line on stderr; line breaks and control characters in the text are replaced by spaces."""
         self.end_line()
         shown = "".join(char if char.isprintable() else " " for char in text)
         sys.stderr.write(f"{style}{shown}{PLAIN}\n" if self._coloured else f"{shown}\n")

@@ -1,22 +1,23 @@
 """What all commands share: reads the arguments, runs one, turns errors into one sentence and an exit status.
 
-Exit status: 0 done; 1 it failed (the model, the network, the index); 2 it was asked wrongly (usage); 130 Ctrl-C.
+Exit status: 0 done; 1 it failed (the model, the network, the index); 2 usage error; 130 Ctrl-C.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import logging
 import os
 import sys
-from collections.abc import Coroutine, Sequence
-from importlib import import_module
+from collections.abc import Callable, Coroutine, Sequence
 
 from callboard.actors.cli.arguments import parser
 from callboard.actors.cli.main import INTERRUPTED
 from callboard.protocol.errors import CallboardError, UsageError
 
 DONE, FAILED, USAGE = 0, 1, 2
+Command = Callable[[argparse.Namespace], Coroutine[object, object, None] | None]
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
@@ -35,11 +36,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 def _run_command(arguments: Sequence[str] | None) -> int:
     try:
         options = parser().parse_args(arguments)
-        if options.ahead:
-            import_module(options.ahead).load_ahead()
-        # A command is imported when it is called: a warm question takes well under a second, all imports half of that.
-        command = import_module(f"callboard.actors.cli.{options.module}")
-        running = command.run(options)
+        running = _command(options.command)(options)
         if isinstance(running, Coroutine):
             asyncio.run(running)
     except UsageError as error:
@@ -56,7 +53,30 @@ def _run_command(arguments: Sequence[str] | None) -> int:
         return _say(f"this needs more than callboard's core ({missing}); type: pip install 'callboard[cli]'", FAILED)
     except OSError as error:
         return _say(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}", FAILED)
+    except Exception as error:  # a fault of ours: one sentence here too, the traceback for those who look for it
+        if sys.flags.dev_mode:
+            raise
+        hint = "this is a fault in callboard; for the traceback: python -X dev -m callboard.actors.cli ..."
+        return _say(f"internal error: {type(error).__name__}: {error}; {hint}", FAILED)
     return DONE
+
+
+def _command(name: str) -> Command:
+    """Imported when it is called: a warm question takes well under a second, and all imports half of that."""
+    if name == "ask":
+        from callboard.actors.index import token_count  # noqa: PLC0415
+
+        token_count.load_ahead()  # its child loads the vocabulary while this process imports the rest
+        from callboard.actors.cli import ask  # noqa: PLC0415
+
+        return ask.run
+    if name == "index":
+        from callboard.actors.cli import indexing  # noqa: PLC0415
+
+        return indexing.run
+    from callboard.actors.cli import doctor, login, tool_list  # noqa: PLC0415
+
+    return {"doctor": doctor.run, "login": login.run, "tools": tool_list.run}[name]
 
 
 def _prepare_streams() -> None:
@@ -70,7 +90,7 @@ def _prepare_streams() -> None:
 
 
 def _reader_gone() -> int:
-    """The reader of our output has gone, as in `callboard ask ... | head -1`: nothing to say, nobody to hear it.
+    """Our output has no reader any more, as in `callboard ask ... | head -1`: end without a message.
 
     The interpreter flushes stdout once more at its end; what is left in it goes nowhere.
     """

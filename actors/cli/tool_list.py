@@ -7,9 +7,8 @@ import sys
 
 import orjson
 
-from callboard.actors.cli.choices import settings_of
-from callboard.actors.runtime import Runtime
-from callboard.actors.tools import Tool
+from callboard import Runtime, Tool
+from callboard.actors.cli.arguments import settings_of
 
 _HEADINGS = ("TOOL", "RUNS IN", "DEADLINE", "RISK", "WHAT IT DOES")
 

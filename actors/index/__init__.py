@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from callboard.actors.index.assembly import assemble
@@ -12,18 +11,11 @@ if TYPE_CHECKING:
 
 __all__ = ["CodeIndex", "EdgeRow", "FileMetadata", "Hit", "Progress", "RefreshSummary", "assemble"]
 
-_MODULES = {
-    "CodeIndex": "code_index",
-    "EdgeRow": "code_index",
-    "FileMetadata": "code_index",
-    "Hit": "code_index",
-    "Progress": "updater",
-    "RefreshSummary": "updater",
-    "assemble": "assembly",
-}
+if not TYPE_CHECKING:  # a type checker that saw this function would accept every name
 
+    def __getattr__(name: str) -> object:
+        if name in __all__:
+            from callboard.actors.index import assembly, code_index, updater  # noqa: PLC0415 - children need less
 
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
+            return next(vars(each)[name] for each in (assembly, code_index, updater) if name in vars(each))
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

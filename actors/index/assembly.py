@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import orjson
@@ -13,8 +13,7 @@ from callboard.actors.index.records import digest
 from callboard.actors.index.token_count import count_tokens
 from callboard.protocol.code_fences import AssembledContext, ContextItem, render_fence, top_k_for_budget
 from callboard.protocol.errors import UsageError
-
-TokenCounter = Callable[[str], int]
+from callboard.protocol.prompt import TokenCounter
 
 #: Spans of one file this close to each other become one: what lies between is shorter than another fence.
 STITCH_GAP_BYTES = 200
@@ -47,7 +46,7 @@ def assemble(
     """The context for a question: the JSON of the result counts at most `token_budget` tokens.
 
     Spans are read again and compared with their hash; a file that has changed is indexed again and its new span
-    taken, or the hit is dropped: what is shown is always what stands there.
+    taken, or the hit is dropped: what is shown is always the file's content as it is now.
 
     Raises:
         UsageError: the budget is too small to say anything, or the query is empty.
@@ -141,7 +140,7 @@ def _with_piece(context: AssembledContext, piece: _Piece, budget: int, count: To
         over = _tokens(longer, count) - budget
         if over <= 0:
             return longer
-        # Four bytes a token is the rule of thumb; one step more than needed is no harm, one too few repeats the loop.
+        # Four bytes a token is the rule of thumb; one step too many does no harm, one too few repeats the loop.
         end = piece.content.rfind(b"\n", hit.start_byte, max(hit.start_byte, end - 4 * over))
         if end - hit.start_byte < MIN_CUT_BYTES:
             return context

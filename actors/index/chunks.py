@@ -44,7 +44,7 @@ class _Related(NamedTuple):
 
 
 class Tile(NamedTuple):
-    """A stretch of a file that belongs to one symbol; `is_header` if it is what stands before the first member."""
+    """A stretch of a file that belongs to one symbol; `is_header` for the part before the first member."""
 
     symbol: int
     start: int
@@ -137,7 +137,7 @@ def _member_names(symbols: tuple[Symbol, ...]) -> dict[int, list[str]]:
 
 
 def _caller_names(parsed: Outline) -> dict[str, list[str]]:
-    """Who in this file calls a name. Callers in other files would tie a document to files it does not stand in."""
+    """Who in this file calls a name. Callers in other files would make a document depend on other files."""
     callers: dict[str, list[str]] = {}
     for edge in parsed.edges:
         caller = parsed.symbols[edge.source]

@@ -18,11 +18,10 @@ from callboard.actors.index.parsing import read_span
 from callboard.actors.index.ranking import Candidate
 from callboard.actors.index.records import digest
 from callboard.actors.index.refresh import Request, refresh, roots_of
-from callboard.actors.index.rerank import Reranker
+from callboard.actors.index.rerank import Reranker, VectorCache
 from callboard.actors.index.store import ChunkRow, SqliteStore, SymbolRow
 from callboard.actors.index.tokens import kin_of, query_words
 from callboard.actors.index.updater import ProgressCallback, RefreshSummary
-from callboard.actors.index.vectors import VectorCache
 
 #: Where an index lives unless told otherwise, under the first workspace folder.
 DEFAULT_STORE = Path(".callboard") / "index"
@@ -294,9 +293,9 @@ def _default_store(roots: tuple[str, ...]) -> Path:
     return Path.home() / ".cache" / "callboard" / "index" / digest("\n".join(roots).encode()).hex()
 
 
-def _text_of(row: ChunkRow) -> rerank.Text:
+def _text_of(row: ChunkRow) -> rerank.Passage:
     """What is embedded for a chunk: its place in words, then its text."""
-    return rerank.Text(
+    return rerank.Passage(
         digest(row.digest + row.canonical_path.encode()),
         lambda: f"{row.canonical_path}\n{read_span(row.path, row.start_byte, row.end_byte).decode('utf-8', 'replace')}",
     )

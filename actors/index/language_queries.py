@@ -2,7 +2,7 @@
 
 Captures (one vocabulary for all languages):
   @KIND      the definition node, KIND one of `symbols.KINDS`    @name   its name
-  @receiver  the type a method belongs to when it stands outside it (Go)
+  @receiver  the type a method belongs to when it is defined outside of it (Go)
   @call      the name of what is called                          @super  a base class, trait or interface
   @import    the module or name imported                         @attach comments and attributes above a definition
 """

@@ -1,8 +1,8 @@
 """The folder of an index: who may write it, which version it is, and that it is ours.
 
-index.json      format version; its absence beside other files means the folder is somebody else's
+index.json      format version; if it is missing beside other files, the folder is not an index
 truth.sqlite    files, symbols, chunks, edges
-lexical/        tantivy, rebuilt from the sources whenever it does not match the truth
+lexical/        tantivy, rebuilt from the sources when it does not match truth.sqlite
 vectors.sqlite  embeddings by content hash; only a cache
 writer.lock     held by the one process that writes
 """
@@ -33,11 +33,11 @@ LOCK_POLL_SECONDS = 0.05
 
 
 class BrokenIndexError(UsageError):
-    """The index's files are not what we wrote. `CodeIndex.open` builds it anew; nothing but time is lost."""
+    """The index's files are not what we wrote. `CodeIndex.open` builds it again; only time is lost."""
 
 
 class IndexBusyError(UsageError):
-    """Another process writes this index. Searching it goes on."""
+    """Another process is writing this index. It can still be searched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class Layout:
         return ""
 
     def clear(self) -> None:
-        """Delete what is ours and start anew; only under the write lock."""
+        """Delete our files and start with an empty index; only under the write lock."""
         for name in OUR_NAMES - {"writer.lock", MARKER}:
             path = self.folder / name
             if path.is_dir():

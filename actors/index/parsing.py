@@ -19,7 +19,7 @@ from callboard.protocol.errors import UsageError
 BINARY_SNIFF_BYTES = 8_000
 #: Mean line length above which a file is minified or data; hand-written code stays below 80.
 MAX_MEAN_LINE_BYTES = 250
-#: Shorter files are indexed whatever their lines look like.
+#: Shorter files are indexed without a look at their lines.
 MIN_MINIFIED_BYTES = 4_000
 #: Text without a grammar is indexed up to here: beyond it is a log, a dump or a corpus.
 MAX_TEXT_BYTES = 400_000
@@ -88,12 +88,12 @@ def _unwanted_content(content: bytes, language: Language) -> str:
 
 
 def read_span(path: str, start_byte: int, end_byte: int) -> bytes:
-    """The bytes of a span as they are now; empty if the file is gone."""
+    """The bytes of a span as they are now; empty if the file no longer exists."""
     return read_now(path)[start_byte:end_byte]
 
 
 def read_now(path: str) -> bytes:
-    """A file of the index as it is now; empty if it is gone, or a link stands where it or one of its folders was.
+    """A file of the index as it is now; empty if it no longer exists, or it or one of its folders is now a link.
 
     Paths in the index are resolved ones, so a path that resolves to another leads out of what was indexed.
     """

@@ -64,7 +64,7 @@ class Candidate:
 def prior(
     path: str, language_name: str, kind: str, asks_for_tests: bool = False, in_test_module: bool = False
 ) -> float:
-    """What a chunk is worth by where it stands. `path` is relative to its root: folders above it say nothing."""
+    """The weight of a chunk by its place. `path` is relative to its root: folders above it say nothing."""
     pure = PurePosixPath(path)
     folders = {part.lower() for part in pure.parts[:-1]}
     value = 1.0

@@ -16,7 +16,7 @@ from callboard.actors.index.layout import Layout
 from callboard.actors.index.lexical import LARGE_HEAP_BYTES, SMALL_HEAP_BYTES, LexicalIndex
 from callboard.actors.index.parsing import parse_file
 from callboard.actors.index.records import FileStat, Outcome
-from callboard.actors.index.scan import Plan, scan_all, scan_paths
+from callboard.actors.index.scan import RefreshPlan, scan_all, scan_paths
 from callboard.actors.index.store import SqliteStore
 from callboard.actors.index.updater import Progress, ProgressCallback, RefreshSummary, Updater, repair
 from callboard.protocol.errors import UsageError
@@ -26,13 +26,13 @@ SMALL_FILES = 64
 SMALL_BYTES = 1_000_000
 #: Two parsers keep two cores busy; more processes gain little before the single writer is the limit.
 MAX_PARSERS = 4
-#: An indexing process reports every percent of its files; silence for so long means that it hangs.
+#: An indexing process reports every percent of its files; if it reports nothing for this long, it hangs.
 SILENCE_SECONDS = 300.0
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a refresh is told; travels to the child as it is."""
+    """The arguments of a refresh; sent to the child process unchanged."""
 
     roots: tuple[str, ...]
     folder: str
@@ -51,17 +51,17 @@ def refresh(
     """
     layout = Layout(Path(request.folder))
     with layout.write_lock(request.wait_seconds):
-        owed = bool(store.lexical_todo()) or lexical.document_count != store.count("chunks")
+        unfinished = bool(store.lexical_todo()) or lexical.document_count != store.count("chunks")
         plan = _plan(request, store)
-        if not owed and not plan.changed and not plan.gone:
+        if not unfinished and not plan.changed and not plan.gone:
             return _nothing_to_do(plan, store)
-        if not owed and plan.is_small(SMALL_FILES, SMALL_BYTES):
+        if not unfinished and plan.is_small(SMALL_FILES, SMALL_BYTES):
             with lexical.writer(SMALL_HEAP_BYTES) as writer:
                 return Updater(store, writer, plan, progress).run(_parse_here(plan))
     return _refresh_in_child(request, progress)
 
 
-def _plan(request: Request, store: SqliteStore) -> Plan:
+def _plan(request: Request, store: SqliteStore) -> RefreshPlan:
     if request.paths is not None:
         plan = scan_paths(request.roots, request.folder, store, request.paths)
         if plan is not None:
@@ -69,7 +69,7 @@ def _plan(request: Request, store: SqliteStore) -> Plan:
     return scan_all(request.roots, request.folder, store)
 
 
-def _nothing_to_do(plan: Plan, store: SqliteStore) -> RefreshSummary:
+def _nothing_to_do(plan: RefreshPlan, store: SqliteStore) -> RefreshSummary:
     return RefreshSummary(
         unchanged=plan.unchanged,
         skipped=dict(plan.skipped),
@@ -79,12 +79,12 @@ def _nothing_to_do(plan: Plan, store: SqliteStore) -> RefreshSummary:
     )
 
 
-def _parse_here(plan: Plan) -> Iterator[tuple[FileStat, Outcome]]:
+def _parse_here(plan: RefreshPlan) -> Iterator[tuple[FileStat, Outcome]]:
     for file, known in _jobs(plan):
         yield file, parse_file(file, known)
 
 
-def _jobs(plan: Plan) -> Iterator[workers.Job]:
+def _jobs(plan: RefreshPlan) -> Iterator[workers.Job]:
     for file in plan.changed:
         known = plan.known.get(file.path)
         yield file, known.digest if known else b""
@@ -113,7 +113,7 @@ def _refresh_in_child(request: Request, progress: ProgressCallback | None) -> Re
 
 
 def _receive(process: subprocess.Popen[bytes], stream: IO[bytes]) -> object:
-    """The next message; a process that says nothing for SILENCE_SECONDS is killed, which ends its stream."""
+    """The next message; a process that is silent for SILENCE_SECONDS is killed, which ends its stream."""
     watchdog = threading.Timer(SILENCE_SECONDS, process.kill)
     watchdog.daemon = True
     watchdog.start()
@@ -139,7 +139,7 @@ def main() -> None:
     incoming, outgoing = workers.standard_streams()
     try:
         request = workers.receive(incoming)
-    except EOFError:  # the caller has gone before it asked, by Ctrl-C for one
+    except EOFError:  # the caller ended before it asked, by Ctrl-C for example
         return
     assert isinstance(request, Request)
     threading.Thread(target=_exit_with_caller, args=(incoming.fileno(),), daemon=True).start()
@@ -156,7 +156,7 @@ def _outcome(request: Request, report: ProgressCallback) -> RefreshSummary | Usa
 
 
 def _exit_with_caller(descriptor: int) -> None:
-    """Nobody writes after the request: reading ends only when the caller has gone."""
+    """Nothing is written after the request: reading ends only when the caller does."""
     os.read(descriptor, 1)
     os._exit(1)
 
@@ -181,8 +181,8 @@ def _refresh_all(request: Request, report: ProgressCallback) -> RefreshSummary:
         store, lexical = SqliteStore(layout.truth), LexicalIndex(layout.lexical)
         try:
             with lexical.writer(LARGE_HEAP_BYTES) as writer:
-                owed, note = repair(store, lexical, writer)
-                plan = _plan(replace(request, paths=None) if owed else request, store)
+                unfinished, note = repair(store, lexical, writer)
+                plan = _plan(replace(request, paths=None) if unfinished else request, store)
                 outcomes = workers.parse_parallel(_jobs(plan), _parser_count(plan))
                 summary = Updater(store, writer, plan, report).run(outcomes)
             return replace(summary, note=note)
@@ -190,7 +190,7 @@ def _refresh_all(request: Request, report: ProgressCallback) -> RefreshSummary:
             store.close()
 
 
-def _parser_count(plan: Plan) -> int:
+def _parser_count(plan: RefreshPlan) -> int:
     cores = len(os.sched_getaffinity(0))
     return max(1, min(MAX_PARSERS, cores, 1 + plan.total_bytes // SMALL_BYTES))
 

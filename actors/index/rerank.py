@@ -1,22 +1,23 @@
 """The dense rerank: the best lexical hits are embedded when first asked for, behind a deadline.
 
-When the deadline passes, the lexical order stands for what is not embedded yet, and embedding goes on in the
+When the deadline passes, what is not embedded yet keeps its lexical order, and embedding continues in the
 background: the same question asked again finds its vectors.
 """
 
 from __future__ import annotations
 
+import sqlite3
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from callboard.actors.index import ranking
 from callboard.actors.index.dense import Embedder, EmbedderFactory
-from callboard.actors.index.vectors import VectorCache
-from callboard.protocol.errors import CallboardError
+from callboard.protocol.errors import CallboardError, UsageError
 
 if TYPE_CHECKING:
     from callboard.actors.index.dense import Vectors
@@ -32,14 +33,57 @@ DENSE_WEIGHT = 0.55
 DEADLINE_SECONDS = 0.4
 #: Questions remembered.
 MAX_QUERIES = 256
+#: Vectors of texts no longer in any file are kept until the cache has this many rows; then the oldest go.
+MAX_ROWS = 400_000
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS vectors (model TEXT NOT NULL, digest BLOB NOT NULL, vector BLOB NOT NULL,
+  PRIMARY KEY (model, digest));
+"""
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class Passage:
     """What is embedded for a hit; `digest` names it in the cache."""
 
     digest: bytes
     read: Callable[[], str]
+
+
+class VectorCache:
+    """Vectors by content hash, half precision, in a file of their own: only a cache, shared by processes and deleted at
+    will. Safe between threads."""
+
+    def __init__(self, path: Path) -> None:
+        self._lock = threading.Lock()
+        try:
+            self._db = sqlite3.connect(path, timeout=2.0, isolation_level=None, check_same_thread=False)
+            self._db.execute("PRAGMA journal_mode=WAL")
+            # A lost cache entry is computed again: no need to wait for the disk.
+            self._db.execute("PRAGMA synchronous=OFF")
+            self._db.executescript(_SCHEMA)
+        except sqlite3.Error as error:
+            raise UsageError(f"the vector cache {path} cannot be used: {error}; delete it") from error
+
+    def get(self, model: str, digests: Sequence[bytes]) -> dict[bytes, bytes]:
+        marks = ",".join("?" * len(digests))
+        sql = f"SELECT digest, vector FROM vectors WHERE model = ? AND digest IN ({marks})"
+        with self._lock:
+            return dict(self._db.execute(sql, (model, *digests)).fetchall())
+
+    def put(self, model: str, vectors: Mapping[bytes, bytes]) -> None:
+        rows = [(model, digest, vector) for digest, vector in vectors.items()]
+        with self._lock:
+            self._db.executemany("INSERT OR REPLACE INTO vectors VALUES (?,?,?)", rows)
+            self._trim()
+
+    def _trim(self) -> None:
+        last = self._db.execute("SELECT max(rowid) FROM vectors").fetchone()[0] or 0
+        if last > MAX_ROWS:
+            self._db.execute("DELETE FROM vectors WHERE rowid <= ?", (last - MAX_ROWS,))
+
+    def close(self) -> None:
+        with self._lock:
+            self._db.close()
 
 
 class Reranker:
@@ -62,7 +106,7 @@ class Reranker:
         """Load the model now, in the background, and not when the first question waits for it."""
         self._pool.submit(self._loaded)
 
-    def rerank(self, query: str, texts: Sequence[Text], scores: Sequence[float]) -> list[float]:
+    def rerank(self, query: str, texts: Sequence[Passage], scores: Sequence[float]) -> list[float]:
         """New scores for the hits, best lexical first; the old ones as far as there are no vectors in time."""
         depth = min(DEPTH, len(texts))
         if depth < 2:
@@ -86,7 +130,7 @@ class Reranker:
         except Exception as error:  # noqa: BLE001  an embedder is foreign code; the lexical order is the answer then
             self.last_error = f"{type(error).__name__}: {error}"
 
-    def _similarities(self, query: str, texts: Sequence[Text], turn: int, ready: list[float]) -> None:
+    def _similarities(self, query: str, texts: Sequence[Passage], turn: int, ready: list[float]) -> None:
         """Fill `ready` from the front, so that what is there in time is the best part."""
         embedder = self._loaded()
         if query not in self._queries:
@@ -97,7 +141,7 @@ class Reranker:
         known = self._cached(embedder, texts)
         for first in range(0, len(texts), embedder.batch_size):
             if self._closing.is_set() or turn != self._turn:
-                # Nobody waits any more: a later question has come.
+                # The result is no longer wanted: a later question has come.
                 return
             batch = texts[first : first + embedder.batch_size]
             self._embed_missing(embedder, batch, known)
@@ -108,13 +152,13 @@ class Reranker:
             self._embedder = self._make_embedder()
         return self._embedder
 
-    def _cached(self, embedder: Embedder, texts: Sequence[Text]) -> dict[bytes, Vectors]:
+    def _cached(self, embedder: Embedder, texts: Sequence[Passage]) -> dict[bytes, Vectors]:
         import numpy  # noqa: PLC0415  optional extra
 
         found = self._cache.get(embedder.model, [text.digest for text in texts])
         return {key: numpy.frombuffer(value, numpy.float16).astype(numpy.float32) for key, value in found.items()}
 
-    def _embed_missing(self, embedder: Embedder, batch: Sequence[Text], known: dict[bytes, Vectors]) -> None:
+    def _embed_missing(self, embedder: Embedder, batch: Sequence[Passage], known: dict[bytes, Vectors]) -> None:
         missing = {text.digest: text for text in batch if text.digest not in known}
         if not missing:
             return

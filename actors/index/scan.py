@@ -17,7 +17,7 @@ RACY_NS = 2_000_000_000
 
 
 @dataclass(slots=True)
-class Plan:
+class RefreshPlan:
     """`changed` must be read; `gone` are ids of files to delete."""
 
     changed: list[FileStat] = field(default_factory=list)
@@ -34,9 +34,9 @@ class Plan:
         return len(self.changed) <= max_files and self.total_bytes <= max_bytes
 
 
-def scan_all(roots: Sequence[str], store_dir: str, store: SqliteStore) -> Plan:
+def scan_all(roots: Sequence[str], store_dir: str, store: SqliteStore) -> RefreshPlan:
     """Compare the whole workspace with the store."""
-    plan = Plan(known=store.known_files())
+    plan = RefreshPlan(known=store.known_files())
     judged = store.known_skipped()
     seen: set[str] = set()
     for root in roots:
@@ -53,9 +53,9 @@ def scan_all(roots: Sequence[str], store_dir: str, store: SqliteStore) -> Plan:
     return plan
 
 
-def scan_paths(roots: Sequence[str], store_dir: str, store: SqliteStore, paths: Sequence[str]) -> Plan | None:
+def scan_paths(roots: Sequence[str], store_dir: str, store: SqliteStore, paths: Sequence[str]) -> RefreshPlan | None:
     """Compare a few files, as a watcher names them; None if one is a folder and only a full scan can tell."""
-    plan = Plan(known=store.known_files(paths))
+    plan = RefreshPlan(known=store.known_files(paths))
     for path in dict.fromkeys(paths):
         root = next((root for root in roots if path.startswith(root.rstrip("/") + "/")), None)
         if root is None:
@@ -73,7 +73,7 @@ def scan_paths(roots: Sequence[str], store_dir: str, store: SqliteStore, paths: 
     return plan
 
 
-def _sort(plan: Plan, file: FileStat, judged: tuple[int, int, str] | None) -> None:
+def _sort(plan: RefreshPlan, file: FileStat, judged: tuple[int, int, str] | None) -> None:
     known = plan.known.get(file.path)
     if judged is not None and judged[:2] == (file.size_bytes, file.mtime_ns):
         plan.skipped[judged[2]] += 1

@@ -1,4 +1,4 @@
-"""The truth about an index: files, symbols, chunks and edges in SQLite.
+"""The store of an index: files, symbols, chunks and edges in SQLite.
 
 Rows are never changed, only deleted and inserted again under new ids that are not reused: an id that the lexical index
 still holds for a moment after a change finds nothing here, never something else.
@@ -210,7 +210,7 @@ class SqliteStore:
         row = self._db.execute("SELECT seq FROM sqlite_sequence WHERE name = ?", (table,)).fetchone()
         return int(row[0]) + 1 if row else 1
 
-    # the lexical index's debt
+    # what the lexical index does not have yet
 
     def lexical_todo(self) -> list[int]:
         return [row[0] for row in self._db.execute("SELECT file FROM lexical_todo")]

@@ -62,7 +62,7 @@ def terms_of(text: str) -> str:
 def query_words(query: str) -> list[str]:
     """The words of a question that are worth looking for, once each, in order.
 
-    A question of stop words only ("what is this?") is taken as it stands.
+    A question of stop words only ("what is this?") is used unchanged.
     """
     words = terms_of(query).split()
     wanted = [word for word in words if word not in STOP_WORDS and (len(word) > 1 or not word.isascii())]

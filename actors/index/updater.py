@@ -1,7 +1,7 @@
-"""Brings truth and lexical index up to date, batch by batch: a kill at any moment loses at most one batch of work.
+"""Brings store and lexical index up to date, batch by batch: a kill at any moment loses at most one batch of work.
 
-Order of a batch: SQLite commits rows together with a note of what the lexical index owes (`lexical_todo`); tantivy
-commits; the note is erased. After a kill in between, the files of the note are taken out of both and read again.
+Order of a batch: SQLite commits rows together with a note of what the lexical index does not have yet (`lexical_todo`);
+tantivy commits; the note is erased. After a kill in between, the files of the note are removed from both and read again.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from callboard.actors.index.lexical import LexicalIndex, LexicalWriter
 from callboard.actors.index.records import FileStat, Outcome, ParsedFile, Skipped, Unchanged
-from callboard.actors.index.scan import Plan
+from callboard.actors.index.scan import RefreshPlan
 from callboard.actors.index.store import SqliteStore
 
 #: Source bytes in one batch: about a second of work for two parsers, a few thousand chunks.
@@ -49,21 +49,21 @@ ProgressCallback = Callable[[Progress], None]
 
 def repair(store: SqliteStore, lexical: LexicalIndex, writer: LexicalWriter) -> tuple[bool, str]:
     """Make both sides agree after a kill. Returns whether files must be read again, and why if it is all."""
-    owed = store.lexical_todo()
-    if owed:
+    unfinished = store.lexical_todo()
+    if unfinished:
         with store.transaction():
-            store.forget_files(owed)
-        for file in owed:
+            store.forget_files(unfinished)
+        for file in unfinished:
             writer.delete_file(file)
         writer.commit()
         store.lexical_done()
     if lexical.document_count == store.count("chunks"):
-        return bool(owed), ""
+        return bool(unfinished), ""
     writer.clear()
     writer.commit()
     with store.transaction():
         store.clear()
-    return True, "the lexical index did not match its store and is built anew"
+    return True, "the lexical index did not match its store and is built again"
 
 
 @dataclass(slots=True)
@@ -72,7 +72,7 @@ class Updater:
 
     store: SqliteStore
     writer: LexicalWriter
-    plan: Plan
+    plan: RefreshPlan
     progress: ProgressCallback | None = None
     indexed: int = 0
     unchanged: int = 0

@@ -36,7 +36,7 @@ MAX_FILE_BYTES = 1_500_000
 
 @dataclass(frozen=True, slots=True)
 class IgnoreRules:
-    """One .gitignore and the folder it speaks for."""
+    """One .gitignore and the folder it applies to."""
 
     folder: str
     spec: pathspec.GitIgnoreSpec
@@ -116,7 +116,7 @@ class Walk:
 
 
 def is_text(name: str) -> bool:
-    """Names are bytes; one that is no UTF-8 can neither be stored as text nor shown to a model."""
+    """Names are bytes; one that is not UTF-8 can neither be stored as text nor shown to a model."""
     try:
         name.encode()
     except UnicodeEncodeError:

@@ -56,7 +56,7 @@ def send(stream: IO[bytes], value: object) -> None:
 
 
 def receive(stream: IO[bytes]) -> object:
-    """The next value. Raises EOFError when the other side is gone."""
+    """The next value. Raises EOFError when the other side has closed."""
     header = stream.read(_HEADER.size)
     if len(header) < _HEADER.size:
         raise EOFError
@@ -92,7 +92,7 @@ def _parsed(jobs: list[Job]) -> list[Outcome] | UsageError:
 
 
 def answer_caller(outgoing: IO[bytes], value: object) -> None:
-    """Send, or end at once when nobody is left to read: there is nothing to report and nobody to report it to."""
+    """Send; if the caller no longer reads, end this process at once."""
     try:
         send(outgoing, value)
     except BrokenPipeError:

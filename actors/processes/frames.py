@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import pickle
 import struct
-from enum import IntEnum
 from typing import Final, NamedTuple
 
 import orjson
 
+from callboard.actors.processes.control import LENGTH
 from callboard.actors.tools.context import ToolContext
 from callboard.actors.tools.invoke import Result
 from callboard.protocol.ids import ToolName
 from callboard.protocol.limits import MAX_RESULT_BYTES
 from callboard.protocol.tools import FailureCode, ToolFailure
 
-#: Length of what follows.
-LENGTH: Final = struct.Struct("!I")
 #: Call number, is it a failure, must the child be replaced.
 REPLY: Final = struct.Struct("!I??")
 #: A reply cannot be longer: the result's limit and room for a failure's texts.
@@ -28,17 +26,14 @@ MAX_REPLY_BYTES: Final = MAX_RESULT_BYTES + 65_536
 
 
 class Order(NamedTuple):
-    """One call, or the order to load a tool, as a child gets it."""
+    """One call, as a child gets it."""
 
     number: int
     name: ToolName
-    tool: int
-    """The tool's number with this child."""
-    packed: bytes | None
-    """The tool itself, the first time."""
     arguments: str
-    context: ToolContext | None
-    """None: load the tool and nothing else. There is no reply."""
+    context: ToolContext
+    more: bool
+    """Whether further orders follow; else the child ends after its reply."""
 
 
 class Reply(NamedTuple):
@@ -47,7 +42,7 @@ class Reply(NamedTuple):
     number: int
     result: Result
     spent: bool
-    """The child is not fit for another call: processes are left over, memory ran out, a module did not load."""
+    """The child must be ended before the result is told: processes or threads are left, memory ran out."""
 
 
 class BrokenFrame(Exception):
@@ -110,28 +105,3 @@ def _decode_reply(body: bytes) -> Reply:
         return Reply(number, ToolFailure(tool, code, **fields), spent)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise BrokenFrame(f"a frame that is no reply: {error}") from error
-
-
-class Ask(IntEnum):
-    """What the runtime wants of the fork server."""
-
-    SPAWN = 1
-    TERMINATE = 2
-    KILL = 3
-
-
-class Told(IntEnum):
-    """What the fork server tells the runtime."""
-
-    SPAWNED = 1
-    """`value` is the process id."""
-    EXITED = 2
-    """`value` is the wait status. The child and all it had started are gone."""
-    NOT_SPAWNED = 3
-    """`value` is the errno of fork."""
-
-
-#: Ask, child number.
-REQUEST: Final = struct.Struct("!BI")
-#: Told, child number, value.
-REPORT: Final = struct.Struct("!BIi")

@@ -1,25 +1,19 @@
-"""The runtime's end of one child: its socket, its output, the call it runs. Nothing here ever waits for the child."""
+"""The runtime's ends of one child: its call socket and its output. Nothing here ever waits for the child."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Final
 
-from callboard.actors.processes.frames import BrokenFrame, Order, Reply, ReplyDecoder, encode_order
-from callboard.actors.tools.decorator import Tool
-from callboard.actors.tools.invoke import Result
-from callboard.actors.workers.call import Call
+from callboard.actors.processes.control import pair, pipe
+from callboard.actors.processes.frames import Order, Reply, ReplyDecoder, encode_order
 from callboard.protocol.limits import MAX_TOOL_OUTPUT_BYTES
 
 #: One read of a child's socket or pipe; the default capacity of a pipe.
 READ_BYTES: Final = 65_536
-#: A child that prints more than this in a call is read from a timer from then on, at most 6 MB/s, so that a flood
-#: slows down whoever makes it and not the control loop.
-FLOOD_BYTES: Final = 1_048_576
-FLOOD_PAUSE_SECONDS: Final = 0.01
 
 
 class Output:
@@ -38,180 +32,122 @@ class Output:
         if len(self._kept) > 2 * MAX_TOOL_OUTPUT_BYTES:
             del self._kept[:-MAX_TOOL_OUTPUT_BYTES]
 
-    def take(self) -> str:
-        """All that is kept, as text, with a word on what is not; begin anew."""
-        if not self.total_bytes:
-            return ""
+    def text(self) -> str:
+        """All that is kept, with a word on what is not."""
         kept = bytes(self._kept[-MAX_TOOL_OUTPUT_BYTES:])
         left_out = self.total_bytes - len(kept)
-        self._kept.clear()
-        self.total_bytes = 0
         text = kept.decode(errors="replace")
         return f"({left_out:,} bytes before this were left out)\n{text}" if left_out else text
 
 
-class ChildHandle:
-    """One child process, from before its fork until after its end."""
+class ChildEnds:
+    """From before the fork of a child until after its end. Raises OSError when made: there is no descriptor left."""
 
-    __slots__ = (
-        "_calls",
-        "_decoder",
-        "_descriptors",
-        "_flooding",
-        "_loop",
-        "_output",
-        "_output_end",
-        "_shipped",
-        "_unsent",
-        "broken",
-        "call",
-        "dying",
-        "number",
-        "orders",
-        "replied",
-        "verdict",
-    )
+    __slots__ = ("_calls", "_decoder", "_loop", "_output_end", "_theirs", "_unsent", "number", "orders", "output")
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        number: int,
-        replied: Callable[[ChildHandle, Reply], None],
-        broken: Callable[[ChildHandle], None],
-    ) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, number: int) -> None:
         self._loop = loop
         self.number = number
-        self.replied = replied
-        self.broken = broken
-        self.call: Call | None = None
-        self.verdict: Result | None = None
-        """The call's result, while the child is ended before anybody is told of it."""
-        self.dying = False
         self.orders = 0
-        self._shipped: dict[Tool, int] = {}
+        self.output = Output()
         self._decoder = ReplyDecoder()
-        self._output = Output()
-        self._flooding = False
         self._unsent = bytearray()
-        self._calls, theirs = socket.socketpair()
-        self._calls.setblocking(False)
-        self._output_end, write_end = os.pipe2(os.O_CLOEXEC)
-        os.set_blocking(self._output_end, False)
-        self._descriptors = (theirs.detach(), write_end)
-        loop.add_reader(self._calls.fileno(), self._readable)
-        loop.add_reader(self._output_end, self._printed)
-
-    def hand_over(self, give: Callable[[int, tuple[int, int]], None]) -> None:
-        """Give the child's ends away; ours of them are closed."""
-        give(self.number, self._descriptors)
-        for descriptor in self._descriptors:
-            os.close(descriptor)
-
-    def load(self, tools: Iterable[Tool]) -> None:
-        """Have it load tools before it is needed: an import of pandas takes longer than most calls."""
-        for tool in tools:
-            number = self._shipped.setdefault(tool, len(self._shipped))
-            self._send(encode_order(Order(0, tool.name, number, tool.packed, "", None)))
-
-    def run(self, call: Call) -> None:
-        """Send the child its order. Raises UsageError when the tool cannot be shipped; nothing was sent then."""
-        tool = call.tool
-        packed = None if tool in self._shipped else tool.packed
-        number = self._shipped.setdefault(tool, len(self._shipped))
-        self.orders += 1
-        order = Order(self.orders, tool.name, number, packed, call.run.arguments, call.context)
-        self.call = call
-        self._send(encode_order(order))
-
-    @property
-    def loaded(self) -> int:
-        """Different tools it has been sent."""
-        return len(self._shipped)
-
-    def take_output(self) -> str:
-        """What it has printed since it was last asked."""
-        self._drain()
-        return self._output.take()
-
-    def close(self) -> None:
-        """Let go of its descriptors."""
-        self._loop.remove_reader(self._calls.fileno())
-        self._loop.remove_writer(self._calls.fileno())
-        self._loop.remove_reader(self._output_end)
-        self._calls.close()
-        os.close(self._output_end)
-        self._output_end = -1
-
-    # -- calls ----------------------------------------------------------------------------------------------------
-
-    def _send(self, frame: bytes) -> None:
-        if self._unsent:  # in its turn
-            self._unsent += frame
-            return
+        self._calls, theirs = pair(socket.SOCK_STREAM)
         try:
-            sent = self._calls.send(frame)
-        except BlockingIOError:
-            sent = 0
-        except OSError:  # it has just ended; the fork server will say how
-            return
-        if sent < len(frame):
-            self._unsent += frame[sent:]
-            self._loop.add_writer(self._calls.fileno(), self._writable)
-
-    def _writable(self) -> None:
-        try:
-            sent = self._calls.send(self._unsent)
-        except BlockingIOError:
-            return
+            self._output_end, write_end = pipe()
         except OSError:
-            sent = len(self._unsent)
-        del self._unsent[:sent]
-        if not self._unsent:
-            self._loop.remove_writer(self._calls.fileno())
+            self._calls.close()
+            theirs.close()
+            raise
+        self._calls.setblocking(False)
+        os.set_blocking(self._output_end, False)
+        self._theirs = (theirs.detach(), write_end)
 
-    def _readable(self) -> None:
+    def hand_over(self, give: Callable[[tuple[int, int]], bool]) -> bool:
+        """Give the child's ends away; ours of them are closed."""
+        try:
+            return give(self._theirs)
+        finally:
+            for descriptor in self._theirs:
+                os.close(descriptor)
+
+    def order(self, order: Order) -> bool:
+        """Send the child its order. False while not all of it fits: `send_on` when `when_writable` says so."""
+        self.orders += 1
+        self._unsent += encode_order(order)
+        return self.send_on()
+
+    def send_on(self) -> bool:
+        """Send what has not been sent yet; whether that is all."""
+        try:
+            del self._unsent[: self._calls.send(self._unsent)]
+        except BlockingIOError:
+            return False
+        except OSError:  # it has just ended, which its socket and the init process will say
+            self._unsent.clear()
+        return not self._unsent
+
+    def replies(self) -> list[Reply]:
+        """What it has said. Raises BrokenFrame for what is no reply, EOFError when it has closed its socket."""
         try:
             data = self._calls.recv(READ_BYTES)
         except BlockingIOError:
-            return
+            return []
         except OSError:
             data = b""
-        try:
-            replies = self._decoder.feed(data) if data else None
-        except BrokenFrame:
-            replies = None
-        if replies is None:
-            self._loop.remove_reader(self._calls.fileno())
-            self.broken(self)
-            return
-        for reply in replies:
-            self.replied(self, reply)
+        if not data:
+            raise EOFError("the child has closed its socket")
+        return self._decoder.feed(data)
 
-    # -- output ---------------------------------------------------------------------------------------------------
-
-    def _printed(self) -> None:
-        self._drain()
-        if self._output.total_bytes > FLOOD_BYTES and not self._flooding:
-            self._flooding = True
-            self._loop.remove_reader(self._output_end)
-            self._loop.call_later(FLOOD_PAUSE_SECONDS, self._read_flood)
-
-    def _read_flood(self) -> None:
-        if self._output_end == -1:
-            return
-        self._drain()
-        if self._output.total_bytes > FLOOD_BYTES:
-            self._loop.call_later(FLOOD_PAUSE_SECONDS, self._read_flood)
-        else:
-            self._flooding = False
-            self._loop.add_reader(self._output_end, self._printed)
-
-    def _drain(self) -> None:
+    def drain(self) -> bool:
+        """Take in what it has printed. False when nothing more can come: all who could write have closed the pipe."""
         try:
             data = os.read(self._output_end, READ_BYTES)
         except BlockingIOError:
-            return
-        if not data:
-            self._loop.remove_reader(self._output_end)  # all who could write have closed it
-        elif self.call is not None:  # what comes between calls belongs to none, and must not get into the next
-            self._output.add(data)
+            return True
+        self.output.add(data)
+        return bool(data)
+
+    def begin_output(self) -> None:
+        """What was printed before a call belongs to none, and must not get into it."""
+        self.drain()
+        self.output = Output()
+
+    # -- one wait each: the callback is called once, and only posts
+
+    def when_writable(self, post: Callable[[], None]) -> None:
+        """Call once when there is room for more of an order."""
+        self._once(self._loop.add_writer, self._loop.remove_writer, self._calls.fileno(), post)
+
+    def when_it_speaks(self, post: Callable[[], None]) -> None:
+        """Call once when there is something to read for `replies`."""
+        self._once(self._loop.add_reader, self._loop.remove_reader, self._calls.fileno(), post)
+
+    def when_it_prints(self, post: Callable[[], None]) -> None:
+        """Call once when there is something to `drain`."""
+        self._once(self._loop.add_reader, self._loop.remove_reader, self._output_end, post)
+
+    def let_go(self) -> None:
+        """Wait for nothing any more."""
+        if self._output_end >= 0:
+            self._loop.remove_reader(self._calls.fileno())
+            self._loop.remove_writer(self._calls.fileno())
+            self._loop.remove_reader(self._output_end)
+
+    def close(self) -> None:
+        """Let go of the descriptors. Again: nothing."""
+        self.let_go()
+        self._calls.close()
+        if self._output_end >= 0:
+            os.close(self._output_end)
+            self._output_end = -1
+
+    @staticmethod
+    def _once(
+        add: Callable[..., object], remove: Callable[[int], bool], descriptor: int, post: Callable[[], None]
+    ) -> None:
+        def ready() -> None:
+            remove(descriptor)
+            post()
+
+        add(descriptor, ready)

@@ -1,42 +1,36 @@
-"""The runtime's end of the fork server: starts it, asks it, hears from it, sees it end."""
+"""The runtime's ends of the processes below it: starting the init process, and what comes from it and the fork servers.
+
+Nothing is decided here. Readers and threads post what they read, to an actor or, in a test, to a list.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
-import socket
+import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
-from callboard.actors.processes.frames import REPORT, REQUEST, Ask, Told
+from callboard.actors.processes.control import Kind, Message, pair, receive, send
+from callboard.actors.processes.init import main
+from callboard.actors.processes.keeper import REFUSED, enter
 from callboard.actors.processes.linux import IS_LINUX
-
-logger = logging.getLogger("callboard.tools")
+from callboard.actors.processes.spawning import interpreter
 
 #: All that children get of our environment: where things are and which language and time zone. Keys stay with us.
 ENVIRONMENT: Final = frozenset(
     """PATH LD_LIBRARY_PATH VIRTUAL_ENV HOME USER LOGNAME SHELL TMPDIR
     LANG LANGUAGE TZ SSL_CERT_FILE SSL_CERT_DIR""".split()  # noqa: SIM905 - to be read as a list
 )
-#: The variable by which a pool's processes are known when all else is lost.
-POOL: Final = "CALLBOARD_POOL"
-#: Reports read in one go.
+#: Messages read in one go.
 BATCH: Final = 256
-#: A fork server that has been told to end and has not after this is killed; it kills everything within 2 s.
+#: Processes that have been told to end and have not after this are killed; the init process gives itself 2 s.
 CLOSE_SECONDS: Final = 3.0
-
-#: `sys.path` is set before the first import of ours, so that an editable or `.pth` install works as it does here.
-_CODE: Final = """
-import sys
-sys.path[:] = {path!r}
-from callboard.actors.processes.fork_server import main
-main({fd}, {memory}, {heir_of!r})
-"""
 
 
 def child_environment(extra: Mapping[str, str]) -> dict[str, str]:
@@ -55,76 +49,122 @@ def why_not() -> str:
     return ""
 
 
-class ForkServerProcess:
-    """Lives from its making until `lost` is called, once, when the process is gone and reaped.
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What has come from the init process or the fork server of this number. None at last: it is gone."""
 
-    `pool` names the pool in the environment of all its processes. An `heir` follows one that was lost, and first ends
-    what that one has left: with it, its children died, but not what these had put into other sessions.
-    """
+    number: int
+    messages: tuple[Message | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KeeperEnded:
+    """The keeper, and so everything below it, is gone."""
+
+    number: int
+    """Of its init process."""
+    refused: bool
+    """The kernel does not give it namespaces."""
+    why: str
+
+
+class Connection:
+    """Our end of a control socket; what is read of it is posted as `Heard`."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, number: int, post: Callable[[Heard], None]) -> None:
+        """Raises OSError: there is no descriptor left."""
+        self._loop = loop
+        self._number = number
+        self._post = post
+        self._ours, self.theirs = pair()
+        self._ours.setblocking(False)
+        loop.add_reader(self._ours.fileno(), self._readable)
+
+    def send(self, message: Message, descriptors: tuple[int, ...] = ()) -> bool:
+        """False when it cannot be sent: the other side is gone, or has not read for 200 messages."""
+        try:
+            send(self._ours, message, descriptors)
+        except OSError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Nothing more is posted. Again: nothing."""
+        if self._ours.fileno() >= 0:
+            self._loop.remove_reader(self._ours.fileno())
+        self._ours.close()
+        self.theirs.close()
+
+    def _readable(self) -> None:
+        messages: list[Message | None] = []
+        with contextlib.suppress(BlockingIOError):
+            while len(messages) < BATCH:
+                heard = receive(self._ours)
+                messages.append(heard[0] if heard is not None else None)
+                if heard is None:
+                    self._loop.remove_reader(self._ours.fileno())
+                    break
+        self._post(Heard(self._number, tuple(messages)))
+
+
+class InitProcess:
+    """The keeper and the init process, from their start until `KeeperEnded` is posted."""
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
+        number: int,
         memory_bytes: int,
         environment: Mapping[str, str],
-        pool: str,
-        heir: bool,
-        told: Callable[[Told, int, int], None],
-        lost: Callable[[], None],
+        namespaces: bool,
+        post: Callable[[Heard | KeeperEnded], None],
     ) -> None:
+        """Raises OSError: there is no descriptor left."""
         self._loop = loop
-        self._told = told
-        self._lost = lost
-        self._closing = False
-        self.listens = True
-        """False from the moment that it is known to be lost."""
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._control.setblocking(False)
+        self._post = post
+        self.number = number
+        self._connection = Connection(loop, number, post)
         self._process: subprocess.Popen[bytes] | None = None
         self._pidfd = -1
-        loop.add_reader(self._control.fileno(), self._readable)
-        code = _CODE.format(
-            path=sys.path, fd=theirs.fileno(), memory=memory_bytes, heir_of=f"{POOL}={pool}" if heir else ""
+        self._killed = False
+        control = self._connection.theirs.fileno()
+        # The shared memory of all tools of a pool is bounded as the memory of one process is.
+        code = (
+            f"from {enter.__module__} import enter\n"
+            f"names = enter({control}, {os.getpid()}, {namespaces}, {memory_bytes})\n"
+            f"from {main.__module__} import main\n"
+            f"main({control}, names, {memory_bytes})\n"
         )
         # On a thread of its own: starting a process waits for its exec, 1 ms at rest and 100 on a busy machine. What is
         # sent to it until then waits in the socket.
-        start = threading.Thread(
-            target=self._launch,
-            args=(theirs, code, {**child_environment(environment), POOL: pool}),
-            name="callboard-launch",
-            daemon=True,
-        )
-        start.start()
+        threading.Thread(
+            target=self._launch, args=(code, child_environment(environment)), name="callboard-launch", daemon=True
+        ).start()
 
-    def spawn(self, number: int, descriptors: tuple[int, int]) -> None:
-        """Fork a child with this call socket and this output pipe."""
-        self._send(Ask.SPAWN, number, descriptors)
-
-    def ask(self, ask: Ask, number: int) -> None:
-        """Terminate or kill a child; nothing happens when it has ended meanwhile."""
-        self._send(ask, number, ())
+    def send(self, message: Message, descriptors: tuple[int, ...] = ()) -> bool:
+        """False when it does not listen."""
+        return self._connection.send(message, descriptors)
 
     def close(self) -> None:
-        """Let it kill everything and end; `lost` tells when. Asking again does nothing."""
-        if self._closing:
-            return
-        self._closing = True
-        self._loop.remove_reader(self._control.fileno())
-        self._control.close()
+        """Let it kill everything and end. Again: nothing."""
+        self.send(Message(Kind.END, 0))  # not only by closing: a fork of ours may hold the socket open
+        self._connection.close()
         self._loop.call_later(CLOSE_SECONDS, self.kill)
 
     def kill(self) -> None:
-        """End it now; its children die with it. Only when it does not listen."""
-        self.listens = False
+        """End it now, and everything below it."""
+        self._killed = True
         if self._process is not None:
-            self._process.kill()  # does nothing once it has been reaped
+            # To the keeper, which kills the init process. They do nothing once it has been reaped.
+            self._process.send_signal(signal.SIGTERM)
+            self._process.send_signal(signal.SIGCONT)
 
-    def _launch(self, theirs: socket.socket, code: str, environment: Mapping[str, str]) -> None:
-        process = None
-        with theirs:
+    def _launch(self, code: str, environment: Mapping[str, str]) -> None:
+        process: subprocess.Popen[bytes] | OSError
+        with self._connection.theirs as theirs:
             try:
                 process = subprocess.Popen(
-                    [sys.executable, "-c", code],
+                    interpreter(code),
                     pass_fds=(theirs.fileno(),),
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
@@ -132,47 +172,21 @@ class ForkServerProcess:
                     env=environment,
                     start_new_session=True,
                 )
-            except OSError:
-                logger.exception("the fork server of the tool workers could not be started")
+            except OSError as error:
+                process = error
         with contextlib.suppress(RuntimeError):  # the loop is closed; what has been started sees our end closed too
             self._loop.call_soon_threadsafe(self._launched, process)
 
-    def _launched(self, process: subprocess.Popen[bytes] | None) -> None:
-        if process is None:
-            self._end_of_it("it could not be started")
+    def _launched(self, process: subprocess.Popen[bytes] | OSError) -> None:
+        if isinstance(process, OSError):
+            self._connection.close()
+            self._post(KeeperEnded(self.number, refused=False, why=f"it could not be started: {process}"))
             return
         self._process = process
         self._pidfd = os.pidfd_open(process.pid)
         self._loop.add_reader(self._pidfd, self._gone)
-        if not self.listens:
-            process.kill()
-
-    def _send(self, ask: Ask, number: int, descriptors: tuple[int, ...]) -> None:
-        if self._closing:
-            return
-        try:
-            socket.send_fds(self._control, [REQUEST.pack(ask, number)], descriptors)
-        except OSError as error:  # it is gone, which we are about to hear, or it has not listened for 200 messages
-            if self.listens:
-                logger.warning("the fork server of the tool workers does not listen (%s); it is replaced", error)
+        if self._killed:
             self.kill()
-
-    def _readable(self) -> None:
-        for _ in range(BATCH):
-            try:
-                report = self._control.recv(REPORT.size)
-            except BlockingIOError:
-                return
-            except OSError:
-                report = b""
-            if len(report) != REPORT.size:
-                self._loop.remove_reader(self._control.fileno())  # it has ended; its pidfd tells the rest
-                self.listens = False
-                return
-            told, number, value = REPORT.unpack(report)
-            self._told(Told(told), number, value)
-            if self._closing:
-                return
 
     def _gone(self) -> None:
         process = self._process
@@ -180,19 +194,14 @@ class ForkServerProcess:
         assert process.stderr is not None
         self._loop.remove_reader(self._pidfd)
         os.close(self._pidfd)
+        self._connection.close()
         status = process.wait()
         with process.stderr as stderr:
             os.set_blocking(stderr.fileno(), False)
             complaint = b""
             with contextlib.suppress(BlockingIOError):
                 complaint = os.read(stderr.fileno(), 65_536)
-        self._end_of_it(f"it ended with status {status}\n{complaint.decode(errors='replace')}")
-
-    def _end_of_it(self, why: str) -> None:
-        self.listens = False
-        if not self._closing:
-            self._closing = True
-            self._loop.remove_reader(self._control.fileno())
-            self._control.close()
-            logger.error("the fork server of the tool workers is lost: %s", why)
-        self._lost()
+        words = complaint.decode(errors="replace").strip()
+        self._post(
+            KeeperEnded(self.number, status == REFUSED, words if status == REFUSED else f"status {status}; {words}")
+        )

@@ -1,17 +1,43 @@
-"""The few things that only Linux can do for us, by its system calls: who dies with whom, and who inherits orphans."""
+"""What only Linux can do, by its system calls: who inherits orphans, namespaces, capabilities, who may signal whom."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
+import signal
+import struct
 import sys
+import time
+from collections.abc import Iterable
 from typing import Final
 
 IS_LINUX: Final = sys.platform == "linux"
 
-# linux/prctl.h
+# linux/prctl.h, linux/sched.h, linux/mount.h, linux/capability.h, linux/landlock.h, asm-generic/unistd.h
 _PR_SET_PDEATHSIG: Final = 1
+_PR_SET_DUMPABLE: Final = 4
 _PR_SET_CHILD_SUBREAPER: Final = 36
+_PR_SET_NO_NEW_PRIVS: Final = 38
+_CLONE_NEWNS: Final = 0x00020000
+_CLONE_NEWIPC: Final = 0x08000000
+_CLONE_NEWUSER: Final = 0x10000000
+_CLONE_NEWPID: Final = 0x20000000
+_MS_NOSUID: Final = 2
+_MS_NODEV: Final = 4
+_MS_NOEXEC: Final = 8
+_MS_REC_PRIVATE: Final = 0x4000 | 1 << 18
+_CAPABILITY_VERSION_3: Final = 0x20080522
+_LANDLOCK_CREATE_RULESET: Final = 444
+_LANDLOCK_RESTRICT_SELF: Final = 446
+_LANDLOCK_SCOPES: Final = 1 << 1
+"""Of signals. Files and connections stay as they are."""
+
+#: `kill_all` looks again after this long whether all have ended, and gives up after the other.
+LOOK_AGAIN_SECONDS: Final = 0.002
+KILL_ALL_SECONDS: Final = 2.0
+
+_CAP_NAMES: Final = ("CapInh", "CapPrm", "CapEff")
 
 
 def die_with_parent(signal_number: int) -> None:
@@ -30,16 +56,33 @@ def children() -> frozenset[int]:
         with open(f"/proc/self/task/{os.getpid()}/children") as listing:
             return frozenset(map(int, listing.read().split()))
     except FileNotFoundError:  # a kernel without CONFIG_PROC_CHILDREN
-        return frozenset(pid for pid in _everybody() if _parent_of(pid) == os.getpid())
+        everybody = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+        return frozenset(pid for pid in everybody if _parent_of(pid) == os.getpid())
 
 
-def marked(mark: str) -> frozenset[int]:
-    """Process ids of all but this one that began with `NAME=VALUE` in their environment, as heirs of it do."""
-    return frozenset(pid for pid in _everybody() if pid != os.getpid() and _has(pid, mark))
+def kill_each(pids: Iterable[int]) -> set[int]:
+    """SIGKILL to each of these processes. Returns those of other users, which we may not signal."""
+    foreign = set()
+    for pid in pids:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+        except PermissionError:
+            foreign.add(pid)
+    return foreign
 
 
-def _everybody() -> list[int]:
-    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+def kill_all() -> None:
+    """Kill and reap the children of this subreaper, and what comes to it from them, for 2 s at most."""
+    until = time.monotonic() + KILL_ALL_SECONDS
+    while (left := children()) and time.monotonic() < until:
+        if kill_each(left) == left:
+            return
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        time.sleep(LOOK_AGAIN_SECONDS)
 
 
 def _parent_of(pid: int) -> int:
@@ -51,15 +94,117 @@ def _parent_of(pid: int) -> int:
         return 0
 
 
-def _has(pid: int, mark: str) -> bool:
+# -- namespaces
+
+
+def leave_for_namespaces() -> str:
+    """Put this process's next child into a PID namespace of its own, and this process into new user, mount and IPC
+    namespaces, in which each user id stays what it is. Returns their names. Raises OSError where the kernel refuses.
+
+    A root that may not map every id (and would then lose its rights over other users' files) keeps its user namespace.
+    """
+    read_end, write_end = os.pipe()
+    parent = os.getpid()
+    helper = os.fork()  # it stays in the present user namespace, from where alone all ids can be mapped
+    if helper == 0:
+        os.close(write_end)
+        os._exit(0 if os.read(read_end, 1) and _map_ids(parent) else 1)
+    os.close(read_end)
     try:
-        with open(f"/proc/{pid}/environ", "rb") as environment:
-            return mark.encode() in environment.read().split(b"\0")
-    except OSError:  # it has just ended, or belongs to somebody else
+        _checked(_libc().unshare(_CLONE_NEWUSER))
+        _prctl(_PR_SET_DUMPABLE, 1)  # else its id maps belong to root
+        os.write(write_end, b"x")
+    finally:
+        os.close(write_end)
+        _, status = os.waitpid(helper, 0)
+    if status:
+        raise PermissionError("the ids of its user namespace may not be mapped")
+    _checked(_libc().unshare(_CLONE_NEWPID | _CLONE_NEWNS | _CLONE_NEWIPC))
+    return "user, pid, mount, ipc"
+
+
+def _map_ids(pid: int) -> bool:
+    """All ids of this namespace as themselves; a user that may not do so maps its own id, which is all it needs."""
+    for own, name in ((os.geteuid(), "uid_map"), (os.getegid(), "gid_map")):
+        with open(f"/proc/self/{name}") as here:
+            extents = [line.split() for line in here]
+        everyone = "".join(f"{first} {first} {count}\n" for first, _, count in extents)
+        if _written(f"/proc/{pid}/{name}", everyone):
+            continue
+        if os.geteuid() == 0:
+            return False
+        if name == "gid_map" and not _written(f"/proc/{pid}/setgroups", "deny"):
+            return False
+        if not _written(f"/proc/{pid}/{name}", f"{own} {own} 1\n"):
+            return False
+    return True
+
+
+def _written(path: str, text: str) -> bool:
+    try:
+        with open(path, "w") as file:
+            file.write(text)
+    except OSError:
         return False
+    return True
+
+
+def mount_own(shared_memory_bytes: int) -> None:
+    """In the new namespaces: a /proc that shows no other process, and a /dev/shm of bounded size. Raises OSError."""
+    _mount("none", "/", "", _MS_REC_PRIVATE, "")
+    _mount("proc", "/proc", "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC, "")
+    if os.path.isdir("/dev/shm"):
+        _mount("tmpfs", "/dev/shm", "tmpfs", _MS_NOSUID | _MS_NODEV, f"size={shared_memory_bytes},mode=1777")
+
+
+def _mount(source: str, target: str, kind: str, flags: int, data: str) -> None:
+    _checked(_libc().mount(source.encode(), target.encode(), kind.encode() or None, flags, data.encode() or None))
+
+
+def capabilities() -> tuple[int, ...]:
+    """The inheritable, permitted and effective set of this process."""
+    with open("/proc/self/status") as status:
+        found = dict(line.rstrip().split(":\t", 1) for line in status if line.startswith("Cap"))
+    return tuple(int(found[name], 16) for name in _CAP_NAMES)
+
+
+def keep_capabilities(kept: tuple[int, ...]) -> None:
+    """Drop what a new user namespace has given beyond these. Raises OSError."""
+    inheritable, permitted, effective = kept
+    header = struct.pack("Ii", _CAPABILITY_VERSION_3, 0)
+    low, high = ([each >> shift & 0xFFFFFFFF for each in (effective, permitted, inheritable)] for shift in (0, 32))
+    _checked(_libc().capset(header, struct.pack("6I", *low, *high)))
+    _prctl(_PR_SET_DUMPABLE, 1)  # else its own /proc entries are root's
+
+
+def signal_only_own() -> bool:
+    """Let this process and its descendants signal (and trace) only each other from now on. False: the kernel cannot.
+
+    A process without CAP_SYS_ADMIN gives up set-user-id programs with it.
+    """
+    libc = _libc()
+    attributes = struct.pack("3Q", 0, 0, _LANDLOCK_SCOPES)
+    rules = libc.syscall(_LANDLOCK_CREATE_RULESET, attributes, len(attributes), 0)
+    if rules < 0:
+        return False
+    try:
+        if libc.syscall(_LANDLOCK_RESTRICT_SELF, rules, 0) == 0:
+            return True
+        _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+        return bool(libc.syscall(_LANDLOCK_RESTRICT_SELF, rules, 0) == 0)
+    finally:
+        os.close(rules)
 
 
 def _prctl(option: int, value: int) -> None:
-    if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) != 0:
+    _checked(_libc().prctl(option, value, 0, 0, 0))
+
+
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def _checked(result: int) -> None:
+    if result != 0:
         error = ctypes.get_errno()
         raise OSError(error, os.strerror(error))

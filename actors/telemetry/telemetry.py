@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from callboard.actors.calls.dispatcher import ToolRestored, ToolWithdrawn
+from callboard.actors.calls.registry import ToolRestored, ToolWithdrawn
 from callboard.actors.kernel import Actor
 from callboard.actors.telemetry.metrics import Metrics
 from callboard.actors.telemetry.spans import Spans

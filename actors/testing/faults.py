@@ -12,12 +12,11 @@ from enum import StrEnum
 from itertools import product
 from typing import Final
 
-from callboard.actors.topology import pool_id
 from callboard.protocol.ids import Tag
 from callboard.protocol.tools import Isolation, Latency
 
-#: The name of each pool of the tree.
-POOLS: Final = tuple(pool_id(*key) for key in product(Isolation, Latency))
+#: The name of each pool of the tree, as messages.pool_name gives it.
+POOLS: Final = tuple(f"{isolation}-{latency}" for isolation, latency in product(Isolation, Latency))
 #: The actors that a fault may crash: all that a supervisor starts again, and the supervisor of the pools itself.
 CRASHABLE: Final = (
     "root/dispatcher",
@@ -46,10 +45,12 @@ class WorkerFate(StrEnum):
     IGNORES_INTERRUPT = "ignores_interrupt"
     SLOW_TO_DIE = "slow_to_die"
     """It ignores the interrupt, and is gone only a while after it was killed."""
+    GIVES_BACK = "gives_back"
+    """It cannot begin the call, which goes to another worker; that one cannot either."""
     NOT_SHIPPED = "not_shipped"
-    """The call cannot be started: UsageError, as for a tool that cannot be pickled."""
+    """The call cannot be started: its tool cannot be pickled."""
     NOT_STARTED = "not_started"
-    """The call cannot be started: OSError, as without descriptors or processes."""
+    """The call cannot be started: there are no descriptors or processes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ class WorkerFaults:
     """How the simulated workers of every pool behave."""
 
     workers: int = 8
-    """Workers of one pool."""
+    """Workers of one pool; of a pool of tasks: calls on one loop."""
     start_seconds: float = 0.0
     """Before a new worker, or one that replaces another, takes a call."""
     fates: tuple[WorkerFate, ...] = (WorkerFate.FINE,)
@@ -104,8 +105,6 @@ class Faults:
     """Messages a session's mailbox holds, where there are floods."""
     max_queued_calls: int = 10_000
     """Calls that may wait at the dispatcher for their turn with one tool."""
-    max_waiting_calls: int = 1_024
-    """Calls that may wait in a pool for a worker."""
 
 
 def seeded_faults(seed: int) -> Faults:
@@ -125,7 +124,6 @@ def seeded_faults(seed: int) -> Faults:
             deaths=tuple((_moment(rng, 20), rng.choice(POOLS)) for _ in range(rng.choice((0, 0, 1, 3)))),
         ),
         max_queued_calls=rng.choice((0, 1, 2, 4)) if is_contended else 10_000,
-        max_waiting_calls=rng.choice((1, 2, 4)) if is_contended else 1_024,
     )
 
 

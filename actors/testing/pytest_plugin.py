@@ -15,15 +15,15 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from functools import wraps
-from importlib import import_module
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+if TYPE_CHECKING:
+    from callboard.protocol.testing.scenario import Scenario
+
 #: Conversations of a test that does not say how many.
 DEFAULT_CONVERSATIONS: Final = 100
-#: What makes a scenario of a seed.
-_GENERATOR: Final = ("callboard.protocol.testing.generator", "scenario")
 _MARKER: Final = "callboard_seeds"
 
 
@@ -60,10 +60,11 @@ def conversations(count: int = DEFAULT_CONVERSATIONS, *, first: int = 0) -> Call
     return decorate
 
 
-def scenario_of(seed: int) -> Any:
+def scenario_of(seed: int) -> Scenario:
     """The Scenario of a seed."""
-    module, name = _GENERATOR
-    return getattr(import_module(module), name)(seed)
+    from callboard.protocol.testing import generator  # noqa: PLC0415 - needless in the other sessions of pytest
+
+    return generator.scenario(seed)
 
 
 @pytest.fixture

@@ -22,8 +22,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Final, TypeVar
 
+from callboard.actors.calls.dispatcher import ToolDispatcher
 from callboard.actors.kernel import (
     Actor,
     ChildSpec,
@@ -33,7 +34,7 @@ from callboard.actors.kernel import (
     SimulatedScheduler,
     start_child,
 )
-from callboard.actors.kernel.schedule import Deviation, Schedule, smallest
+from callboard.actors.kernel.simulation import Deviation, Schedule
 from callboard.actors.models.llm_manager import LlmManager, Route
 from callboard.actors.requests.request_session import Peers, Question, RequestSession
 from callboard.actors.requests.subscription import Answer as RequestAnswer
@@ -41,10 +42,12 @@ from callboard.actors.telemetry.spans import NoSpans
 from callboard.actors.telemetry.telemetry import Telemetry
 from callboard.actors.testing.faults import Faults, seeded_faults
 from callboard.actors.testing.replay_token import Chosen, RunToken
+from callboard.actors.testing.schedules import smallest
 from callboard.actors.testing.simulated_request import RecordedSession, SimulatedRequest
 from callboard.actors.testing.simulated_workers import Later
 from callboard.actors.testing.simulated_world import (
     PlannedCrash,
+    PlannedFailure,
     PlannedPolicy,
     PlayedModel,
     PlayedPerson,
@@ -54,7 +57,6 @@ from callboard.actors.testing.simulated_world import (
 )
 from callboard.actors.testing.whole_run import problems_of_the_whole
 from callboard.actors.topology import SESSION_CAPACITY, Plan, build
-from callboard.actors.workers.pool import ToolPool
 from callboard.protocol.commands import Finish
 from callboard.protocol.errors import UsageError
 from callboard.protocol.events import CancelRequested
@@ -68,6 +70,8 @@ from callboard.protocol.testing.trace import Trace
 from callboard.protocol.tools import Isolation, Latency
 from callboard.providers.local.scripted import Scripted
 from callboard.providers.retry import RetryPolicy
+
+Kind = TypeVar("Kind", bound=Actor)
 
 #: A run that takes more steps than this does not end: ten times the longest of 10,000 seeded conversations.
 MAX_STEPS: Final = 100_000
@@ -129,14 +133,13 @@ class SimulatedRun:
         def routes(model: str) -> tuple[Route]:
             return (Route(Scripted(), model.partition("/")[2]),)
 
-        def pool(isolation: Isolation, latency: Latency) -> Actor:
-            make = self.world.make_workers(isolation, latency)
-            return ToolPool(isolation, make=make, max_waiting_calls=self.faults.max_waiting_calls)
-
         return Plan(
-            telemetry=lambda: _CrashableTelemetry(NoSpans()),
-            llm_manager=lambda: LlmManager(routes, PlayedModel(self.world), RetryPolicy(max_attempts=1), self._cost),
-            pool=pool,
+            telemetry=lambda: CrashableTelemetry(NoSpans()),
+            llm_manager=lambda: crashable(LlmManager)(
+                routes, PlayedModel(self.world), RetryPolicy(max_attempts=1), self._cost
+            ),
+            workers=self.world.kind,
+            dispatcher=CrashableDispatcher,
             tools=[simulated_tool(offer) for offer in self._tools],
             approver=PlayedPerson(self.world),
             policy=PlannedPolicy(self._tools),
@@ -211,13 +214,20 @@ class SimulatedRun:
                     request.ref.tell(CancelRequested(stranger, self.scheduler.now(), "flood"))
 
 
-class _CrashableTelemetry(Telemetry):
-    """The real one ignores what it does not know."""
+def crashable(kind: type[Kind]) -> type[Kind]:
+    """The same actor, which does not survive a PlannedCrash."""
 
-    def on_receive(self, message: Any) -> Any:
-        if isinstance(message, PlannedCrash):
-            raise RuntimeError("a planned crash")
-        return super().on_receive(message)
+    class Crashable(kind):  # type: ignore[valid-type, misc]  # the class is an argument
+        def on_receive(self, message: object) -> object:
+            if isinstance(message, PlannedCrash):
+                raise PlannedFailure
+            return super().on_receive(message)
+
+    return Crashable
+
+
+CrashableTelemetry, CrashableManager = crashable(Telemetry), crashable(LlmManager)
+CrashableDispatcher = crashable(ToolDispatcher)
 
 
 def _with_own_model(scenario: Scenario) -> Scenario:
@@ -248,7 +258,7 @@ def seeded_scenarios(seed: int, fault_seed: int | None) -> list[Scenario]:
 
 def _playable(seed: int) -> Scenario:
     """The scenario of this seed, without what only the bare driver can do, and without what the faults do here."""
-    return replace(generator.scenario(seed), restart_at=(), tools_lost_at=(), strays=(), jumps=(), store=Store())
+    return replace(generator.scenario(seed), restart_at=(), strays=(), jumps=(), store=Store())
 
 
 def _somewhere(rng: random.Random, offer: ToolOffer) -> ToolOffer:

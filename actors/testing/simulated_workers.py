@@ -1,40 +1,50 @@
-"""Simulated workers: what a ToolPool needs of its workers, in virtual time. The pool above them is the real one.
+"""Simulated workers: actors that take a worker's messages, in virtual time. Dispatcher and ledger are the real ones.
 
-A worker is starting, ready, busy, or gone and being replaced. What it does with a call is the scenario's `ToolDoes`;
-what becomes of the worker itself is its `WorkerFate`.
+What a worker does with a call is the scenario's `ToolDoes`; what becomes of the worker itself is its `WorkerFate`.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from callboard.actors.kernel import SimulatedScheduler, Timer
+from callboard.actors.kernel import Actor, Ref, Timer, handles
 from callboard.actors.testing.faults import WorkerFate, WorkerFaults
 from callboard.actors.tools.invoke import Result
-from callboard.actors.workers.call import Call, Ended, Held, Room
+from callboard.actors.workers.messages import (
+    CallReports,
+    Ending,
+    KillCall,
+    Outcome,
+    Report,
+    RunCall,
+    StopCall,
+    ToWorker,
+    WorkerKind,
+    WorkerLost,
+    WorkerState,
+    no_worker,
+)
 from callboard.protocol.commands import RunTool
-from callboard.protocol.errors import UsageError
 from callboard.protocol.ids import Tag, ToolName
 from callboard.protocol.testing.outside import LATE_SECONDS, STOP_SECONDS
 from callboard.protocol.testing.scenario import PlannedCall, ToolDoes
 from callboard.protocol.tools import FailureCode, Isolation, ToolFailure
 
-#: From the kill to the end of a process: some milliseconds, or all of the time after which a pool looks again.
+#: From the kill to the end of a process: some milliseconds, or most of the time after which it is given up.
 KILL_SECONDS: Final = 1 / 128
 SLOW_KILL_SECONDS: Final = 1.0
 #: An abandoned thread returns after this long, and takes calls again.
 ABANDONED_SECONDS: Final = 10.0
+#: Threads and loops of a pool, those that are held included.
+MAX_WORKERS: Final = 64
 
 
 class World(Protocol):
     """What simulated workers need of the run they belong to."""
-
-    scheduler: SimulatedScheduler
 
     def plan_of(self, run: RunTool) -> PlannedCall:
         """What the scenario holds for this call."""
@@ -45,11 +55,11 @@ class World(Protocol):
     def began(self, run: RunTool) -> None:
         """The tool's code runs."""
 
-    def stop_call(self, call: Call) -> None:
-        """The dispatcher cancels it on its own account."""
+    def arrives(self, worker: SimulatedWorker) -> None:
+        """A worker is there."""
 
-    def tell_late(self, call: Call) -> None:
-        """One more outcome of this call, long after its end."""
+    def leaves(self, worker: SimulatedWorker) -> None:
+        """It is gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,162 +77,224 @@ class Later:
         return self.name
 
 
-class SimulatedWorkers:
-    """The workers of one incarnation of one pool."""
+@dataclass(frozen=True, slots=True)
+class Die:
+    """The process, or whatever the worker runs calls in, dies with everything in it."""
+
+    before: bool = False
+    """Before its call could begin."""
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What the plan has for a call at this time; nothing, where that call has ended meanwhile."""
+
+    call: RunCall
+    what: Callable[[], object]
+
+
+@dataclass(slots=True, eq=False)
+class _Running:
+    call: RunCall
+    timers: list[Timer] = field(default_factory=list)
+
+
+class SimulatedWorker(Actor[ToWorker | Die | Planned]):
+    """See the module."""
 
     def __init__(
-        self, world: World, faults: WorkerFaults, isolation: Isolation, ended: Ended, room: Room, held: Held
+        self,
+        world: World,
+        faults: WorkerFaults,
+        isolation: Isolation,
+        dispatcher: Ref[WorkerState],
+        room: int,
+        pool: str,
     ) -> None:
         self._world = world
         self._faults = faults
         self._isolation = isolation
-        self._ended = ended
+        self._dispatcher = dispatcher
         self._room = room
-        self._held = held
-        self._busy: dict[Call, list[Timer]] = {}
-        self._holding: Counter[ToolName] = Counter()
-        self._ready = 0
-        self._is_closed = False
-        for _ in range(faults.workers):
-            self._start_worker()
+        self.pool = pool
+        self._running: dict[Tag, _Running] = {}
+        self._held: list[ToolName] = []
 
-    # -- what the pool asks
+    def on_start(self) -> None:
+        self._reports = CallReports(self.ref, self._dispatcher, self._room, self.system.now)
+        self._ready_at = self.now() + self._faults.start_seconds
+        self._world.arrives(self)
+        self.at_end(lambda: self._world.leaves(self))
 
-    def has_room(self) -> bool:
-        """A worker is ready."""
-        return self._ready > 0 and not self._is_closed
+    @property
+    def is_busy(self) -> bool:
+        """Does it run a call that something can be done about?"""
+        return any(self._plan(each.call).does is not ToolDoes.VANISH for each in self._running.values())
 
-    def start(self, call: Call) -> None:
-        """Give the call to a ready worker."""
-        fate = self._faults.fate_of(call.run.tag)
-        if fate is WorkerFate.NOT_SHIPPED:
-            raise UsageError(f"planned: {call.run.name} cannot be shipped")
-        if fate is WorkerFate.NOT_STARTED or self._world.plan_of(call.run).does is ToolDoes.REFUSE:
-            raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
-        self._ready -= 1
-        self._busy[call] = []
-        plan = self._world.plan_of(call.run)
-        seconds = max(plan.seconds, STOP_SECONDS)
-        if fate is WorkerFate.DIES_BEFORE:
-            self._later(call, STOP_SECONDS / 2, "worker dies", lambda: self._die(call))
-            return
-        self._world.began(call.run)
-        if fate is WorkerFate.DIES_DURING:
-            self._later(call, seconds / 2, "worker dies", lambda: self._die(call))
-        elif plan.does is ToolDoes.CRASH:
-            self._later(call, seconds, "worker dies", lambda: self._die(call))
-        elif plan.does in (ToolDoes.STOPPED, ToolDoes.WITHDRAWN):
-            self._later(call, seconds, "call is withdrawn", lambda: self._world.stop_call(call))
-        elif plan.does in (ToolDoes.COMPLETE, ToolDoes.FAIL):
-            self._later(call, seconds, "tool returns", lambda: self._return(call, plan, fate))
+    # -- what the dispatcher says
 
-    def interrupt(self, call: Call) -> None:
+    @handles(RunCall)
+    def _run(self, call: RunCall) -> None:
+        if self._reports.room == 0:
+            self._reports.give_back(call, "planned: its thread is held")
+        elif self.now() < self._ready_at:
+            self._running[call.run.tag] = _Running(call)
+            self._later(call, self._ready_at - self.now(), lambda: self._begin(call))
+        else:
+            self._running[call.run.tag] = _Running(call)
+            self._begin(call)
+
+    @handles(StopCall)
+    def _stop_call(self, message: StopCall) -> None:
         """A process or task that listens ends within its grace period. A thread cannot be interrupted."""
+        running = self._running.get(message.tag)
+        if running is None:
+            return
         if self._isolation is Isolation.THREAD:
-            self.kill(call)
-        elif call in self._busy and self._listens(call):
-            self._later(call, STOP_SECONDS, "tool is interrupted", lambda: self._leave(call, "interrupted"))
+            self._abandon(running.call)
+        elif self._listens(running.call):
+            self._later(running.call, STOP_SECONDS, lambda: self._end(running.call, Ending.CANCELLED, "before the end"))
 
-    def kill(self, call: Call) -> None:
-        """A process is gone soon; a task or thread is abandoned at once, and its thread held for a while."""
-        if call not in self._busy or self._world.plan_of(call.run).does is ToolDoes.VANISH:
+    @handles(KillCall)
+    def _kill(self, message: KillCall) -> None:
+        """A process is gone soon; a task is abandoned at once, with its loop."""
+        running = self._running.get(message.tag)
+        if running is None or self._plan(running.call).does is ToolDoes.VANISH:
             return
         if self._isolation is Isolation.PROCESS:
-            slow = self._faults.fate_of(call.run.tag) is WorkerFate.SLOW_TO_DIE
-            self._later(call, SLOW_KILL_SECONDS if slow else KILL_SECONDS, "worker is killed", lambda: self._die(call))
-            return
-        self._forget(call)
-        self._count(call.run.name, 1)
-        self._at(ABANDONED_SECONDS, f"{call.run.name} returns its thread", lambda: self._returned(call.run.name))
-        self._ended(call, _crashed(call, "the tool was abandoned"), "")
+            slow = self._fate(running.call) is WorkerFate.SLOW_TO_DIE
+            self._later(running.call, SLOW_KILL_SECONDS if slow else KILL_SECONDS, self._die)
+        else:
+            self._abandon(running.call)
 
-    def close(self, closed: Callable[[], None]) -> None:
-        """End everything; processes take a moment."""
-        if self._is_closed:
-            return
-        self._is_closed = True
-        for call in list(self._busy):
+    @handles(Report)
+    def _report(self, _: Report) -> None:
+        self._reports.state()
+
+    def on_stopping(self) -> bool:
+        """What runs ends with it."""
+        for running in list(self._running.values()):
+            self._end(running.call, Ending.CANCELLED)
+        return True
+
+    # -- what the plan holds
+
+    @handles(Planned)
+    def _happen(self, planned: Planned) -> None:
+        if planned.call.run.tag in self._running:
+            planned.what()
+
+    @handles(Die)
+    def _die_now(self, death: Die) -> None:
+        self._die(death.before)
+
+    def _begin(self, call: RunCall) -> None:
+        fate, plan = self._fate(call), self._plan(call)
+        seconds = max(plan.seconds, STOP_SECONDS)
+        if fate is WorkerFate.NOT_SHIPPED:
+            why = f"planned: {call.run.name} cannot be shipped"
+            self._end(call, ToolFailure(call.run.name, FailureCode.CRASHED, why))
+        elif fate is WorkerFate.NOT_STARTED or plan.does is ToolDoes.REFUSE:
+            self._end(call, no_worker(call, OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))))
+        elif fate is WorkerFate.GIVES_BACK:
             self._forget(call)
-        if self._isolation is Isolation.PROCESS:
-            self._world.scheduler.call_at(self._world.scheduler.now() + KILL_SECONDS, Later("workers are gone", closed))
+            self._reports.give_back(call, "planned")
+            self._leave()
+        elif fate is WorkerFate.DIES_BEFORE:
+            self._later(call, STOP_SECONDS / 2, lambda: self._die(before=True))
+        elif self._reports.begin(call):
+            self._world.began(call.run)
+            self._play(call, plan, fate, seconds)
         else:
-            closed()
+            self._forget(call)
+            self._leave()
 
-    # -- what happens to them
+    def _play(self, call: RunCall, plan: PlannedCall, fate: WorkerFate, seconds: float) -> None:
+        if fate is WorkerFate.DIES_DURING:
+            self._later(call, seconds / 2, self._die)
+        elif plan.does is ToolDoes.CRASH:
+            self._later(call, seconds, self._die)
+        elif plan.does in (ToolDoes.STOPPED, ToolDoes.WITHDRAWN):
+            self._later(call, seconds, lambda: self._end(call, Ending.CANCELLED))
+        elif plan.does in (ToolDoes.COMPLETE, ToolDoes.FAIL):
+            self._later(call, seconds, lambda: self._return(call, plan, fate))
 
-    def lose_one(self) -> None:
-        """A worker dies: the one that has been busy longest, else an idle one."""
-        call = next((call for call in self._busy if self._world.plan_of(call.run).does is not ToolDoes.VANISH), None)
-        if call is not None:
-            self._die(call)
-        elif self._ready:
-            self._ready -= 1
-            self._start_worker()
-
-    def _start_worker(self) -> None:
-        if self._faults.start_seconds:
-            self._at(self._faults.start_seconds, "worker is ready", self._worker_ready)
-        else:
-            self._ready += 1
-
-    def _worker_ready(self) -> None:
-        self._ready += 1
-        self._room()
-
-    def _listens(self, call: Call) -> bool:
-        deaf = (WorkerFate.IGNORES_INTERRUPT, WorkerFate.SLOW_TO_DIE)
-        return (
-            self._world.plan_of(call.run).does is not ToolDoes.VANISH and self._faults.fate_of(call.run.tag) not in deaf
-        )
-
-    def _return(self, call: Call, plan: PlannedCall, fate: WorkerFate) -> None:
+    def _return(self, call: RunCall, plan: PlannedCall, fate: WorkerFate) -> None:
         tag = call.run.tag
         result: Result = self._world.result_of(tag)
         if plan.does is ToolDoes.FAIL:
             result = ToolFailure(call.run.name, FailureCode.TOOL_ERROR, f"planned: {plan.does}")
-        self._forget(call)
-        if fate is WorkerFate.DIES_AFTER:
-            self._start_worker()
-        else:
-            self._ready += 1
-        printed = f"printed by {tag.call_id}"
-        self._ended(call, result, printed)
+        printed, reports = f"printed by {tag.call_id}", self._reports
+        scheduler = self.system.scheduler
         if plan.doubled or fate is WorkerFate.REPORTS_TWICE:
-            self._at(0.0, "worker reports again", lambda: self._ended(call, result, printed))
+            scheduler.call_at(self.now(), Later("worker reports again", lambda: reports.end(call, result, printed)))
         if plan.late:
-            self._at(LATE_SECONDS, "worker reports late", lambda: self._ended(call, result, printed))
-            self._at(LATE_SECONDS, "a late outcome", lambda: self._world.tell_late(call))
+            late = Later("worker reports late", lambda: reports.end(call, result, printed))
+            scheduler.call_at(self.now() + LATE_SECONDS, late)
+        self._end(call, result, printed)
+        if fate is WorkerFate.DIES_AFTER:
+            self._die()
 
-    def _die(self, call: Call) -> None:
-        """With its call, which ends when the worker is gone."""
-        self._leave(call, "the tool's process was killed by SIGKILL")
+    # -- ends
 
-    def _leave(self, call: Call, why: str) -> None:
-        if call in self._busy:
-            self._forget(call)
-            self._start_worker()
-            self._ended(call, _crashed(call, why), "printed before the end")
+    def _end(self, call: RunCall, result: Outcome, printed: str = "") -> None:
+        self._forget(call)
+        self._reports.end(call, result, printed)
+        self._leave()
 
-    def _returned(self, name: ToolName) -> None:
-        self._count(name, -1)
-        self._worker_ready()
+    def _leave(self) -> None:
+        if self._isolation is Isolation.PROCESS:
+            self.stop()
 
-    def _count(self, name: ToolName, change: int) -> None:
-        self._holding[name] += change
-        self._held(name, self._holding[name])
+    def _abandon(self, call: RunCall) -> None:
+        """The call ends; the thread, or the loop with the task on it, is held for a while."""
+        if self._plan(call).does is ToolDoes.VANISH:
+            return
+        self._held.append(call.run.name)
+        self._reports.room, self._reports.holds = 0, tuple(self._held)
+        self._forget(call)
+        self._reports.end(call, Ending.CANCELLED)
+        self.system.scheduler.call_at(self.now() + ABANDONED_SECONDS, Later("a thread returns", self._returned))
 
-    def _forget(self, call: Call) -> None:
-        for timer in self._busy.pop(call):
+    def _returned(self) -> None:
+        self._held.pop(0)
+        self._reports.holds = tuple(self._held)
+        if not self._held:
+            self._reports.room = self._room
+        self._reports.state()
+
+    def _die(self, before: bool = False) -> None:
+        """With its calls: a process takes its own, a worker of tasks or threads all it has."""
+        name = next(iter(self._running.values())).call.run.name if self._running else ToolName("-")
+        why = "planned: before it began" if before else "the tool's process was killed by SIGKILL"
+        raise WorkerLost(ToolFailure(name, FailureCode.CRASHED, why), "printed before the end")
+
+    def _forget(self, call: RunCall) -> None:
+        running = self._running.pop(call.run.tag, None)
+        for timer in running.timers if running is not None else ():
             timer.cancel()
 
-    def _later(self, call: Call, seconds: float, what: str, run: Callable[[], object]) -> None:
-        """For a busy worker: the call's end cancels it."""
-        self._busy[call].append(self._at(seconds, f"{call.run.name} {what}", run))
+    def _later(self, call: RunCall, seconds: float, what: Callable[[], object]) -> None:
+        """For a call that runs: its end cancels it."""
+        self._running[call.run.tag].timers.append(self.tell_after(seconds, Planned(call, what)))
 
-    def _at(self, seconds: float, what: str, run: Callable[[], object]) -> Timer:
-        scheduler = self._world.scheduler
-        return scheduler.call_at(scheduler.now() + seconds, Later(what, lambda: None if self._is_closed else run()))
+    def _plan(self, call: RunCall) -> PlannedCall:
+        return self._world.plan_of(call.run)
+
+    def _fate(self, call: RunCall) -> WorkerFate:
+        return self._faults.fate_of(call.run.tag)
+
+    def _listens(self, call: RunCall) -> bool:
+        deaf = (WorkerFate.IGNORES_INTERRUPT, WorkerFate.SLOW_TO_DIE)
+        return self._plan(call).does is not ToolDoes.VANISH and self._fate(call) not in deaf
 
 
-def _crashed(call: Call, why: str) -> ToolFailure:
-    return ToolFailure(call.run.name, FailureCode.CRASHED, why)
+def simulated_kind(world: World, faults: WorkerFaults, isolation: Isolation) -> WorkerKind:
+    """As the real kinds: a process for each call, a loop that takes several, threads that take one after the other."""
+    room = faults.workers if isolation is Isolation.TASK else 1
+    return WorkerKind(
+        lambda dispatcher, pool: SimulatedWorker(world, faults, isolation, dispatcher, room, pool),
+        room=room,
+        max_workers=MAX_WORKERS if isolation is Isolation.TASK else faults.workers,
+        per_call=isolation is Isolation.PROCESS,
+    )

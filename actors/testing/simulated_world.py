@@ -7,20 +7,20 @@ import errno
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from contextvars import Context
 
 import orjson
 
 from callboard.actors.calls.approvals import Decide, Verdict
-from callboard.actors.kernel import ActorSystem, MailboxFull, SimulatedScheduler, Timer
+from callboard.actors.kernel import ActorSystem, MailboxFull, NoSuchActor, SimulatedScheduler, Timer
 from callboard.actors.models.model_stream import Attempt, Emit, End
 from callboard.actors.requests.conversation import Conversation
 from callboard.actors.testing.faults import Faults
-from callboard.actors.testing.simulated_workers import Later, SimulatedWorkers
+from callboard.actors.testing.simulated_workers import Die, Later, SimulatedWorker, simulated_kind
 from callboard.actors.tools import Tool
 from callboard.actors.tools.schema import read_signature
-from callboard.actors.topology import ROOT_INTENSITY, ROOT_PERIOD_SECONDS, pool_id
-from callboard.actors.workers.call import Call, Ended, Held, Room, Workers
-from callboard.actors.workers.pool import MakeWorkers, StopCall
+from callboard.actors.topology import ROOT_INTENSITY, ROOT_PERIOD_SECONDS
+from callboard.actors.workers.messages import WorkerKind
 from callboard.protocol.commands import AskApproval, CallModel, RunTool
 from callboard.protocol.content import Message
 from callboard.protocol.events import (
@@ -31,7 +31,6 @@ from callboard.protocol.events import (
     ModelLost,
     ModelResponded,
     ModelStreamed,
-    ToolCallCompleted,
 )
 from callboard.protocol.ids import RequestId, Tag
 from callboard.protocol.model import ModelRequest, ModelResponse
@@ -39,7 +38,7 @@ from callboard.protocol.options import ToolOffer
 from callboard.protocol.testing.outside import Answer, Plans, model_answers, person_answers
 from callboard.protocol.testing.scenario import PlannedCall, Scenario
 from callboard.protocol.testing.trace import Trace, Verb
-from callboard.protocol.tools import Decision, Isolation, Latency, Policy, ToolContract
+from callboard.protocol.tools import Decision, Policy, ToolContract
 from callboard.providers.adapter import Provider
 
 #: What a supervisor bears, with the time by which its backoff may bring crashes nearer to each other.
@@ -48,6 +47,10 @@ _BORNE = {"root": (ROOT_INTENSITY, ROOT_PERIOD_SECONDS + 5.0), "root/tools": (3,
 
 class PlannedCrash:
     """A message that no actor survives."""
+
+
+class PlannedFailure(Exception):
+    """What an actor crashes with by plan."""
 
 
 class World:
@@ -69,7 +72,7 @@ class World:
         """The faults that were carried out, for the report."""
         self.jumps: list[tuple[float, float]] = []
         self._crashes: dict[str, list[float]] = {name: [] for name in _BORNE}
-        self._workers: dict[str, SimulatedWorkers] = {}
+        self._workers: list[SimulatedWorker] = []
 
     # -- what workers need (simulated_workers.World)
 
@@ -92,48 +95,45 @@ class World:
         if trace is not None:  # a pool that is played alone has none
             trace.add(self.scheduler.now(), verb, command)
 
-    def stop_call(self, call: Call) -> None:
-        """The pool is told to end the call, and not by its session."""
-        contract = call.tool.contract
-        pool = self.system.ref(f"root/tools/{pool_id(contract.isolation, contract.latency)}")
-        pool.tell_control(StopCall(call.run.tag))
+    def arrives(self, worker: SimulatedWorker) -> None:
+        """A worker is there."""
+        self._workers.append(worker)
 
-    def tell_late(self, call: Call) -> None:
-        """The dispatcher gets an outcome of a call that has ended long ago."""
-        tag = call.run.tag
-        call.reply_to.tell_control(ToolCallCompleted(tag, self.scheduler.now(), self.result_of(tag)))
+    def leaves(self, worker: SimulatedWorker) -> None:
+        """It is gone."""
+        self._workers.remove(worker)
 
-    def make_workers(self, isolation: Isolation, latency: Latency) -> MakeWorkers:
-        """For the real ToolPool of this isolation and latency."""
-
-        def make(_scheduler: object, ended: Ended, room: Room, held: Held) -> Workers:
-            workers = SimulatedWorkers(self, self.faults.workers, isolation, ended, room, held)
-            self._workers[pool_id(isolation, latency)] = workers
-            return workers
-
-        return make
+    def kind(self, contract: ToolContract) -> WorkerKind:
+        """The simulated workers of such a tool."""
+        return simulated_kind(self, self.faults.workers, contract.isolation)
 
     # -- faults
 
     def crash(self, name: str) -> None:
-        """Make an actor crash, unless its supervisor would give up; a supervisor is killed with all its children."""
+        """Make an actor crash, unless it is not there or its supervisor would give up; supervisors are killed."""
         now, parent = self.scheduler.now(), name.rpartition("/")[0]
         most, period = _BORNE[parent]
         recent = [at for at in self._crashes[parent] if now - at < period]
+        try:
+            ref = self.system.ref(name)
+        except NoSuchActor:
+            return
         if len(recent) >= most:
             return
         self._crashes[parent] = [*recent, now]
         self.happened.append((now, f"{name} crashes"))
-        ref = self.system.ref(name)
-        if name in _BORNE:
+        if name.startswith("root/tools"):
             ref._cell.kill()
         else:
             ref.tell_control(PlannedCrash())
 
     def lose_worker(self, pool: str) -> None:
-        """A worker of this pool dies."""
-        self.happened.append((self.scheduler.now(), f"a worker of {pool} dies"))
-        self._workers[pool].lose_one()
+        """A worker of this pool dies, one with a call if there is one."""
+        workers = [worker for worker in self._workers if worker.pool == f"root/tools/{pool}"]
+        worker = next((worker for worker in workers if worker.is_busy), next(iter(workers), None))
+        if worker is not None:
+            self.happened.append((self.scheduler.now(), f"a worker of {pool} dies"))
+            worker.ref.tell_control(Die())
 
     def jump(self, seconds: float, why: str = "the clock jumps") -> None:
         """Time passes, and nothing runs meanwhile."""
@@ -222,7 +222,7 @@ class PlayedPerson:
         self._world = world
         self._playing: dict[Tag, Playing] = {}
 
-    def ask(self, question: AskApproval, decide: Decide) -> None:
+    def ask(self, question: AskApproval, decide: Decide, asker: Context | None = None) -> None:
         """Answer as planned."""
 
         def say(event: Event) -> None:

@@ -7,10 +7,8 @@ from typing import Final
 
 from callboard.actors.calls.dispatcher import ToolDispatcher
 from callboard.actors.kernel import DeadLetterReason
-from callboard.actors.testing.faults import POOLS
 from callboard.actors.testing.simulated_request import SimulatedRequest
-from callboard.actors.testing.simulated_world import PlannedCrash, World
-from callboard.actors.workers.pool import ToolPool
+from callboard.actors.testing.simulated_world import World
 from callboard.protocol.commands import CancelTool
 from callboard.protocol.events import DeadlinePassed, Event
 from callboard.protocol.ids import RequestId
@@ -18,8 +16,9 @@ from callboard.protocol.options import ToolOffer
 from callboard.protocol.testing.scenario import ToolDoes
 from callboard.protocol.testing.trace import Trace, Verb
 
-#: Crashes by which a session ends its request on purpose: a store that refuses, and failures that callboard names.
-_SESSION_ENDS: Final = ("OSError(28,", "RuntimeFailure(")
+#: Crashes that are no faults: of the plan, by which a session ends its request on purpose (a store that refuses, and
+#: failures that callboard names), and of a worker whose process has died.
+_PLANNED: Final = ("PlannedFailure(", "OSError(28,", "RuntimeFailure(", "WorkerLost(")
 
 #: Between the crash of an actor and the next incarnation: the longest backoff (kernel/restart.py), and its jitter.
 _LONGEST_BACKOFF_SECONDS: Final = 7.5
@@ -47,8 +46,7 @@ def problems_of_the_whole(world: World, requests: Requests, tools: Iterable[Tool
 
 def _unplanned_crashes(world: World) -> Iterator[str]:
     for letter in world.system.dead_letters.list():
-        is_planned = isinstance(letter.message, PlannedCrash) or letter.note.startswith(_SESSION_ENDS)
-        if letter.reason is DeadLetterReason.CRASHED and not is_planned:
+        if letter.reason is DeadLetterReason.CRASHED and not letter.note.startswith(_PLANNED):
             yield f"crash: {letter.recipient} crashed on {type(letter.message).__name__}: {letter.note}"
 
 
@@ -63,10 +61,10 @@ def _seen_of_others(requests: Requests) -> Iterator[str]:
 
 def _left_open(world: World) -> Iterator[str]:
     """At rest, a place that is still taken will never be free again."""
-    for name in ("root/dispatcher", *(f"root/tools/{pool}" for pool in POOLS)):
-        actor = world.system.ref(name)._cell.actor
-        if isinstance(actor, ToolDispatcher | ToolPool) and actor.open_calls:
-            yield f"left open: {name} has {actor.open_calls} calls at rest"
+    dispatcher = world.system.ref("root/dispatcher")._cell.actor
+    if isinstance(dispatcher, ToolDispatcher):
+        for problem in dispatcher.ledger.left_open():
+            yield f"left open: {problem} at rest"
 
 
 def _ended_by_session(world: World, trace: Trace) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextvars import Context
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,3 +27,8 @@ class ToolContext:
     def remaining_seconds(self) -> float:
         """From now to the deadline; 0 when it has passed."""
         return max(0.0, self.deadline_at - time.monotonic())
+
+
+def context_of(asker: Context | None) -> Context:
+    """A context for one run of a user's code, a copy of the asker's: what the code sets in it reaches no other."""
+    return asker.copy() if asker is not None else Context()

@@ -1,4 +1,4 @@
-"""`@tool`: a function, what the model is told of it, and what the runtime promises for it."""
+"""`@tool`: a function, its definition for the model, and its contract with the runtime."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property, wraps
-from typing import Any, Final, Generic, overload
+from typing import Final, Generic, Literal, overload
 
 from typing_extensions import ParamSpec, TypeVar
 
@@ -24,8 +24,12 @@ from callboard.protocol.limits import DEFAULT_TOOL_TIMEOUT_SECONDS, MAX_TOOL_TIM
 from callboard.protocol.tools import Isolation, Latency, Risk, ToolContract, ToolDefinition
 
 P = ParamSpec("P", default=...)
-R = TypeVar("R", default=Any)
+R = TypeVar("R", covariant=True, default=object)
 Choice = TypeVar("Choice", bound=StrEnum)
+
+RiskName = Literal["read", "write", "execute", "network"]
+IsolationName = Literal["process", "task", "thread"]
+LatencyName = Literal["short", "long"]
 
 #: The names that every provider takes (OpenAI's rule, the narrowest).
 NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
@@ -68,9 +72,9 @@ class Tool(Generic[P, R]):
             return function
 
         @wraps(function)
-        def alone(*args: Any, **kwargs: Any) -> R:
+        def alone(*args: object, **kwargs: object) -> R:
             tag = Tag(RequestId("alone"), MessageId("alone"))
-            context: Any = ToolContext(tag, effect_id, time.monotonic() + self.contract.timeout_seconds)
+            context = ToolContext(tag, effect_id, time.monotonic() + self.contract.timeout_seconds)
             return function(*args, **kwargs, **{hidden: context})
 
         shown = inspect.signature(function)
@@ -91,7 +95,7 @@ class Tool(Generic[P, R]):
         """Call the plain function, here and now."""
         return self.function(*args, **kwargs)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         """Without what is derived from it."""
         return {name: value for name, value in self.__dict__.items() if name not in ("packed", "invoker")}
 
@@ -105,11 +109,11 @@ def tool(
     *,
     name: str = "",
     description: str = "",
-    risk: Risk | str = Risk.READ,
+    risk: Risk | RiskName = Risk.READ,
     timeout: float = DEFAULT_TOOL_TIMEOUT_SECONDS,
-    isolation: Isolation | str | None = None,
+    isolation: Isolation | IsolationName | None = None,
     concurrency: int | None = None,
-    latency: Latency | str = Latency.SHORT,
+    latency: Latency | LatencyName = Latency.SHORT,
     idempotent: bool = False,
     needs_approval: bool = False,
     reuse: bool = False,
@@ -117,20 +121,20 @@ def tool(
 
 
 def tool(
-    function: Callable[..., Any] | None = None,
+    function: Callable[..., object] | None = None,
     /,
     *,
     name: str = "",
     description: str = "",
-    risk: Risk | str = Risk.READ,
+    risk: Risk | RiskName = Risk.READ,
     timeout: float = DEFAULT_TOOL_TIMEOUT_SECONDS,
-    isolation: Isolation | str | None = None,
+    isolation: Isolation | IsolationName | None = None,
     concurrency: int | None = None,
-    latency: Latency | str = Latency.SHORT,
+    latency: Latency | LatencyName = Latency.SHORT,
     idempotent: bool = False,
     needs_approval: bool = False,
     reuse: bool = False,
-) -> Any:
+) -> object:
     """Make a function a tool, as `@tool` or `@tool(timeout=10)`.
 
     `timeout` is in seconds. `isolation` is `process` for a `def` and `task` for an `async def` unless it is given, and
@@ -145,7 +149,7 @@ def tool(
     call: module and context variables, caches, patched modules, open files and connections, rlimits, random state.
     """
 
-    def decorate(function: Callable[..., Any]) -> Tool:
+    def decorate(function: Callable[..., object]) -> Tool:
         known_as = _name_of(function, name)
         runs_in = _isolation(known_as, function, isolation)
         contract = ToolContract(
@@ -163,11 +167,11 @@ def tool(
         return Tool(function, definition, contract, signature)
 
     frame = inspect.currentframe()
-    local_names: Mapping[str, Any] = frame.f_back.f_locals if frame and frame.f_back else {}
+    local_names: Mapping[str, object] = frame.f_back.f_locals if frame and frame.f_back else {}
     return decorate if function is None else decorate(function)
 
 
-def _name_of(function: Callable[..., Any], name: str) -> str:
+def _name_of(function: Callable[..., object], name: str) -> str:
     if not inspect.isfunction(function) and not inspect.ismethod(function):
         raise UsageError(
             f"@tool needs a function, not {type(function).__name__}; put a def around it (and give options by name)"
@@ -217,7 +221,7 @@ def _reuse(tool_name: str, reuse: bool, isolation: Isolation) -> bool:
     return reuse
 
 
-def _isolation(tool_name: str, function: Callable[..., Any], wanted: Isolation | str | None) -> Isolation:
+def _isolation(tool_name: str, function: Callable[..., object], wanted: Isolation | str | None) -> Isolation:
     is_async = inspect.iscoroutinefunction(function)
     if wanted is None:
         return Isolation.TASK if is_async else Isolation.PROCESS

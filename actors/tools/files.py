@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from pydantic import Field
 
@@ -13,9 +13,9 @@ from callboard.actors.tools.decorator import Tool, tool
 from callboard.protocol.code_fences import render_fence
 from callboard.protocol.errors import ToolError, UsageError
 
-#: One answer of read_file: about 25,000 tokens. Whoever needs more reads on by lines.
+#: One answer of read_file: about 25,000 tokens. A model that needs more reads on by lines.
 MAX_READ_BYTES: Final = 100_000
-#: Larger files are data, not text that somebody reads; and one fits into a worker's memory limit many times.
+#: Larger files are data, not text to read; and one of this size fits into a worker's memory limit many times.
 MAX_FILE_BYTES: Final = 64 * 1024 * 1024
 #: A NUL byte within this is what makes a file binary; git looks at as many.
 BINARY_PROBE_BYTES: Final = 8_000
@@ -49,7 +49,7 @@ def workspace_tools(workspace: Path | str) -> tuple[Tool, ...]:
         return read_lines(inside(root, path), start_line, end_line)
 
     @tool(risk="read", timeout=10, concurrency=8, idempotent=True)
-    def list_dir(path: str = ".", depth: Annotated[int, Field(ge=1, le=MAX_DEPTH)] = 1) -> dict[str, Any]:
+    def list_dir(path: str = ".", depth: Annotated[int, Field(ge=1, le=MAX_DEPTH)] = 1) -> dict[str, object]:
         """List a directory of the workspace. Names of directories end with "/", of symbolic links with "@".
 
         Args:
@@ -97,13 +97,13 @@ def read_lines(place: Path, start_line: int, end_line: int | None) -> str:
     return f"{fence}\nCut after {MAX_READ_BYTES:,} bytes, of {last_line:,} lines. Read on with start_line={next_line}."
 
 
-def listing(place: Path, depth: int) -> dict[str, Any]:
+def listing(place: Path, depth: int) -> dict[str, object]:
     """The names below a directory, sorted, with a word on those left out. Raises ToolError."""
     if not place.is_dir():
         raise ToolError(f"{place} is not a directory; read_file reads a file")
     names: list[str] = []
     left_out = _list_into(names, place, "", depth)
-    found: dict[str, Any] = {"path": _printable(str(place)), "entries": names}
+    found: dict[str, object] = {"path": _printable(str(place)), "entries": names}
     if left_out:
         found["left_out"] = f"more than {MAX_ENTRIES:,} names; list a directory below this one"
     return found
@@ -160,7 +160,7 @@ def _check_kind(place: Path, status: os.stat_result) -> None:
     if stat.S_ISDIR(status.st_mode):
         raise ToolError(f"{place} is a directory; list_dir lists it")
     if not stat.S_ISREG(status.st_mode):
-        raise ToolError(f"{place} is no regular file but a pipe, socket or device; it is not read")
+        raise ToolError(f"{place} is not a regular file but a pipe, socket or device; it is not read")
     if status.st_size > MAX_FILE_BYTES:
         raise ToolError(f"{place} has {status.st_size:,} bytes; files of more than {MAX_FILE_BYTES:,} are not read")
 
@@ -191,5 +191,5 @@ def _reason(error: BaseException) -> str:
 
 
 def _printable(name: str) -> str:
-    """File names are bytes; what is no UTF-8 in them is shown as an escape."""
+    """File names are bytes; what is not UTF-8 in them is shown as an escape."""
     return os.fsencode(name).decode(errors="backslashreplace")

@@ -5,6 +5,7 @@ Validators, properties and serialisers are code of the tool's author and run her
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -47,6 +48,11 @@ class Invoker:
         self._arguments = signature.arguments.validator
         self._context_parameter = signature.context_parameter
         self._result = signature.result
+
+    def touch(self) -> None:
+        """Use what a call uses without running any of the tool's code: no JSON gets past the parser."""
+        with contextlib.suppress(ValidationError):
+            self._arguments.validate_json("")
 
     def call(self, arguments: str, context: ToolContext) -> Result:
         """Run a `def`. Whatever it raises, SystemExit and its kin too, is one failure."""
@@ -105,7 +111,7 @@ class Invoker:
             case MemoryError():
                 return self._failure(FailureCode.CRASHED, "the tool ran out of memory (MemoryError)")
             case _:
-                return self._failure(FailureCode.TOOL_ERROR, shortened(_text_of(error)))
+                return self._failure(FailureCode.TOOL_ERROR, shortened(text_of(error)))
 
     def _failure(self, code: FailureCode, message: str, retry_hint: str = "") -> ToolFailure:
         return ToolFailure(self._name, code, message, retry_hint=retry_hint)
@@ -147,7 +153,8 @@ def _received(fault: ErrorDetails) -> str:
     return shortened(_safe(repr, fault["input"]), MAX_RECEIVED_CHARS)
 
 
-def _text_of(error: BaseException) -> str:
+def text_of(error: BaseException | None) -> str:
+    """An exception in words: its class and its text, also where its own __str__ raises."""
     text = _safe(str, error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 

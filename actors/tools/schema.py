@@ -1,22 +1,27 @@
-"""From a function's signature and docstring to what the model is told, or a refusal that names the parameter."""
+"""From a function's signature and docstring to its JSON Schema, or a refusal that names the parameter."""
 
 from __future__ import annotations
 
 import contextlib
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, Final, NotRequired, get_args, get_type_hints
 
 import docstring_parser
 from pydantic import ConfigDict, TypeAdapter, with_config
 from pydantic.errors import PydanticUserError
 from pydantic_core import PydanticSerializationError
-from typing_extensions import TypedDict
+from typing_extensions import TypedDict, TypeForm
 
 from callboard.actors.tools.context import ToolContext
 from callboard.protocol.errors import UsageError
+
+#: Of names that are visible where a function was defined, what they stand for there.
+Names = Mapping[str, object]
 
 #: Why a kind of parameter is refused: a model sends one JSON object, so each argument needs a name of its own.
 _UNNAMED: Final = {
@@ -24,6 +29,11 @@ _UNNAMED: Final = {
     inspect.Parameter.VAR_POSITIONAL: "takes any number of values; declare one parameter of type list[...] instead",
     inspect.Parameter.VAR_KEYWORD: "takes any name; declare the parameters, or one of type dict[str, ...], instead",
 }
+#: Keys of a JSON Schema whose values are plain values and not schemas.
+_VALUES: Final = frozenset(
+    ["default", "const", "enum", "examples", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"]
+)
+_STRICT: Final = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +41,9 @@ class Parameter:
     """One argument that the model fills."""
 
     name: str
-    annotation: Any
+    annotation: TypeForm[object]
     required: bool
-    default: Any = None
+    default: object = None
     description: str = ""
 
 
@@ -42,37 +52,40 @@ class Signature:
     """A tool's arguments and result as types. Plain data, so that it can be shipped to a child process."""
 
     parameters: tuple[Parameter, ...]
-    returns: Any = Any
+    returns: TypeForm[object] = object
     context_parameter: str = ""
     """The parameter that gets the ToolContext; empty if there is none."""
 
     @cached_property
-    def arguments(self) -> TypeAdapter[dict[str, Any]]:
-        """Validates the arguments as one JSON object; unknown names are refused, defaults are left to the function."""
-        fields = {p.name: p.annotation if p.required else NotRequired[p.annotation] for p in self.parameters}
+    def arguments(self) -> TypeAdapter[dict[str, object]]:
+        """Validates the arguments as one JSON object; unknown names are refused, defaults are left to the function.
+
+        NaN and infinity are refused as well, also as the texts "NaN" and "inf", which pydantic would take for numbers.
+        """
         # A TypedDict and not a model: its keys may be called "json" or "copy".
+        fields = {p.name: p.annotation if p.required else NotRequired[p.annotation] for p in self.parameters}
         make_type: Any = TypedDict
-        return TypeAdapter(with_config(ConfigDict(extra="forbid"))(make_type("Arguments", fields)))
+        return TypeAdapter(with_config(_STRICT)(make_type("Arguments", fields)))
 
     @cached_property
-    def result(self) -> TypeAdapter[Any]:
+    def result(self) -> TypeAdapter[object]:
         """Validates and serialises what the tool returns."""
         return TypeAdapter(self.returns)
 
-    def json_schema(self) -> dict[str, Any]:
+    def json_schema(self) -> dict[str, object]:
         """The JSON Schema of the arguments, with the docstring's descriptions and the defaults."""
-        schema = _without_titles(self.arguments.json_schema())
+        schema = _trimmed(self.arguments.json_schema())
         properties = schema.setdefault("properties", {})
-        for parameter in self.parameters:
-            properties[parameter.name] = _described(properties[parameter.name], parameter)
+        if isinstance(properties, dict):
+            properties |= {p.name: _described(properties[p.name], p) for p in self.parameters}
         return {"type": "object", **schema}
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Without the validators: they are built anew where they are used."""
+    def __getstate__(self) -> dict[str, object]:
+        """Without the validators: they are built again where they are used."""
         return {name: getattr(self, name) for name in ("parameters", "returns", "context_parameter")}
 
 
-def read_signature(function: Callable[..., Any], tool: str, local_names: Mapping[str, Any] | None = None) -> Signature:
+def read_signature(function: Callable[..., object], tool: str, local_names: Names = MappingProxyType({})) -> Signature:
     """Read what a function takes and gives.
 
     `local_names` are those visible where it was defined, for annotations kept as text. Raises UsageError for a
@@ -93,20 +106,20 @@ def read_signature(function: Callable[..., Any], tool: str, local_names: Mapping
             context_parameter = parameter.name
         else:
             parameters.append(_checked(parameter, hints[parameter.name], described.get(parameter.name, ""), tool))
-    signature = Signature(tuple(parameters), hints.get("return", Any), context_parameter)
+    signature = Signature(tuple(parameters), hints.get("return", object), context_parameter)
     _check_result(signature, tool)
     return signature
 
 
-def describe(function: Callable[..., Any]) -> str:
+def describe(function: Callable[..., object]) -> str:
     """The docstring without its list of parameters."""
     parsed = docstring_parser.parse(inspect.getdoc(function) or "")
     return (parsed.description or "").strip()
 
 
-def _hints(function: Callable[..., Any], tool: str, local_names: Mapping[str, Any] | None) -> dict[str, Any]:
+def _hints(function: Callable[..., object], tool: str, local_names: Names) -> dict[str, TypeForm[object]]:
     try:
-        return get_type_hints(function, localns=dict(local_names or {}), include_extras=True)
+        return get_type_hints(function, localns=dict(local_names), include_extras=True)
     except Exception as error:  # an annotation is an expression of the user's and may raise anything
         name, text = _culprit(function, local_names)
         raise UsageError(
@@ -115,17 +128,17 @@ def _hints(function: Callable[..., Any], tool: str, local_names: Mapping[str, An
         ) from error
 
 
-def _culprit(function: Callable[..., Any], local_names: Mapping[str, Any] | None) -> tuple[str, str]:
+def _culprit(function: Callable[..., object], local_names: Names) -> tuple[str, str]:
     for name, annotation in function.__annotations__.items():
         probe = type("Probe", (), {"__annotations__": {name: annotation}, "__module__": function.__module__})
         try:
-            get_type_hints(probe, localns=dict(local_names or {}), include_extras=True)
+            get_type_hints(probe, localns=dict(local_names), include_extras=True)
         except Exception:  # noqa: BLE001 - as above
             return f"parameter {name!r}" if name != "return" else "the result", str(annotation)
     return "a parameter", "?"
 
 
-def _checked(parameter: inspect.Parameter, annotation: Any, description: str, tool: str) -> Parameter:
+def _checked(parameter: inspect.Parameter, annotation: TypeForm[object], description: str, tool: str) -> Parameter:
     try:
         TypeAdapter(annotation).json_schema()
     except PydanticUserError as error:
@@ -155,38 +168,47 @@ def _check_result(signature: Signature, tool: str) -> None:
         ) from error
 
 
-def _type_name(annotation: Any) -> str:
+def _type_name(annotation: TypeForm[object]) -> str:
     return getattr(annotation, "__name__", None) or str(annotation)
 
 
-def _parameter_descriptions(function: Callable[..., Any]) -> dict[str, str]:
+def _parameter_descriptions(function: Callable[..., object]) -> dict[str, str]:
     parsed = docstring_parser.parse(inspect.getdoc(function) or "")
     return {parameter.arg_name: parameter.description or "" for parameter in parsed.params}
 
 
-def _described(schema: dict[str, Any], parameter: Parameter) -> dict[str, Any]:
-    extra: dict[str, Any] = {}
+def _described(schema: dict[str, object], parameter: Parameter) -> dict[str, object]:
+    extra: dict[str, object] = {}
     if parameter.description and "description" not in schema:
         extra["description"] = parameter.description
     if not parameter.required and parameter.default is not None:
         with contextlib.suppress(PydanticSerializationError):  # a default that JSON cannot carry is the function's own
-            adapter = TypeAdapter(parameter.annotation)
+            adapter: TypeAdapter[object] = TypeAdapter(parameter.annotation)
             extra["default"] = adapter.dump_python(parameter.default, mode="json", warnings=False)
-    return {**schema, **extra}
+    return {**schema, **{key: value for key, value in extra.items() if _is_finite(value)}}
 
 
-def _without_titles(schema: Any) -> Any:
-    """Pydantic's titles repeat the names, and every token of a schema is paid for at each model call."""
-    if isinstance(schema, list):
-        return [_without_titles(item) for item in schema]
-    if not isinstance(schema, dict):
-        return schema
+def _trimmed(schema: dict[str, object]) -> dict[str, object]:
+    """Without pydantic's titles, which repeat the names (a schema is paid for at each model call), and without defaults
+    and bounds that are NaN or infinite (JSON has no such numbers)."""
     return {
-        key: {name: _without_titles(value) for name, value in item.items()}
-        if key in ("properties", "$defs")
-        else item
-        if key in ("default", "const", "enum", "examples")
-        else _without_titles(item)
+        key: _trimmed_item(key, item)
         for key, item in schema.items()
-        if not (key == "title" and isinstance(item, str))
+        if not (key == "title" and isinstance(item, str)) and (key not in _VALUES or _is_finite(item))
     }
+
+
+def _trimmed_item(key: str, item: object) -> object:
+    if isinstance(item, list) and key not in _VALUES:
+        return [_trimmed_item("", each) for each in item]
+    if not isinstance(item, dict) or key in _VALUES:
+        return item
+    if key in ("properties", "$defs"):
+        return {name: _trimmed_item("", each) for name, each in item.items()}
+    return _trimmed(item)
+
+
+def _is_finite(value: object) -> bool:
+    if isinstance(value, dict | list):
+        return all(map(_is_finite, value.values() if isinstance(value, dict) else value))
+    return not isinstance(value, float) or math.isfinite(value)

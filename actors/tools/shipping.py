@@ -15,10 +15,12 @@ import pickle
 import sys
 import threading
 from collections import ChainMap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib.machinery import ModuleSpec
+from operator import attrgetter
 from types import ModuleType
-from typing import Any, ClassVar, NamedTuple, get_args
+from typing import ClassVar, NamedTuple, get_args
 
 import cloudpickle  # type: ignore[import-untyped]
 
@@ -32,10 +34,10 @@ _by_value_lock = threading.Lock()
 
 
 class Shipped(NamedTuple):
-    """What arrives in the child."""
+    """What arrives in the child: these attributes of the Tool."""
 
     name: str
-    function: Callable[..., Any]
+    function: Callable[..., object]
     signature: Signature
 
 
@@ -44,7 +46,7 @@ class ByValue(NamedTuple):
 
     shipped: Shipped
     module: str
-    names: dict[str, Any]
+    names: dict[str, object]
 
 
 class ByName(NamedTuple):
@@ -54,8 +56,8 @@ class ByName(NamedTuple):
     qualname: str
 
 
-def pack(name: str, function: Callable[..., Any], signature: Signature) -> bytes:
-    """The tool as bytes. Raises UsageError, naming what holds it back, when it cannot be shipped."""
+def pack(name: str, function: Callable[..., object], signature: Signature) -> bytes:
+    """The tool as bytes. Raises UsageError, naming the cause, when it cannot be shipped."""
     module = sys.modules.get(function.__module__ or "")
     importable = module is not None and _child_can_import(module)
     if module is not None and importable and _is_found(module, function):
@@ -64,7 +66,7 @@ def pack(name: str, function: Callable[..., Any], signature: Signature) -> bytes
         try:
             names = {} if importable or module is None else _named_in_text(signature, module)
             return _dumped(ByValue(Shipped(name, function, signature), function.__module__ or "__main__", names))
-        except Exception as error:  # pickling runs __reduce__ of anybody's classes
+        except Exception as error:  # pickling runs __reduce__ of any class
             raise UsageError(
                 f"tool {name} cannot be shipped to a child process: {_culprit(function, error)}; "
                 "create it inside the function or at module level, or use isolation='thread'"
@@ -74,7 +76,7 @@ def pack(name: str, function: Callable[..., Any], signature: Signature) -> bytes
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     """cloudpickle's, but the marks of dataclasses go by name."""
 
-    dispatch_table: ClassVar[ChainMap[Any, Any]] = ChainMap(
+    dispatch_table: ClassVar[ChainMap[type, Callable[..., object]]] = ChainMap(
         {type(getattr(dataclasses, name)): lambda _, name=name: name for name in _DATACLASS_MARKS},
         cloudpickle.Pickler.dispatch_table,
     )
@@ -87,19 +89,19 @@ def _dumped(value: object) -> bytes:
 
 
 def unpack(packed: bytes) -> Shipped:
-    """The tool again, in the child. Raises whatever the import of its module raises."""
+    """The tool again, in the child. Raises what the import of its module raises."""
     found = pickle.loads(packed)
     if isinstance(found, ByValue):
         if found.names:
             vars(sys.modules.setdefault(found.module, ModuleType(found.module))).update(found.names)
         return found.shipped
-    tool = _lookup(importlib.import_module(found.module), found.qualname)
-    return Shipped(tool.name, tool.function, tool.signature)
+    tool: object = attrgetter(found.qualname)(importlib.import_module(found.module))
+    return Shipped._make(getattr(tool, field) for field in Shipped._fields)
 
 
-def _named_in_text(signature: Signature, module: ModuleType) -> dict[str, Any]:
+def _named_in_text(signature: Signature, module: ModuleType) -> dict[str, object]:
     """What text annotations (`from __future__ import annotations`) name, of all classes of this module in use."""
-    names: dict[str, Any] = {}
+    names: dict[str, object] = {}
     todo = [signature.returns, *(parameter.annotation for parameter in signature.parameters)]
     seen: set[type] = set()
     while todo:
@@ -123,17 +125,10 @@ def _names(text: str) -> list[str]:
     return [node.id for node in ast.walk(tree) if isinstance(node, ast.Name)]
 
 
-def _lookup(module: ModuleType, qualname: str) -> Any:
-    found: Any = module
-    for part in qualname.split("."):
-        found = getattr(found, part)
-    return found
-
-
-def _is_found(module: ModuleType, function: Callable[..., Any]) -> bool:
+def _is_found(module: ModuleType, function: Callable[..., object]) -> bool:
     """Does the name lead to the tool made of this very function?"""
     try:
-        return getattr(_lookup(module, function.__qualname__), "function", None) is function
+        return getattr(attrgetter(function.__qualname__)(module), "function", None) is function
     except AttributeError:
         return False
 
@@ -153,7 +148,7 @@ def _child_can_import(module: ModuleType) -> bool:
     return spec is not None and spec.origin == origin
 
 
-def _find_spec(name: str, path: Any) -> Any:
+def _find_spec(name: str, path: Sequence[str] | None) -> ModuleSpec | None:
     # importlib.util.find_spec would answer from sys.modules, where the module is however it came there.
     specs = (finder.find_spec(name, path) for finder in sys.meta_path)
     return next((spec for spec in specs if spec is not None), None)
@@ -176,7 +171,7 @@ def _by_value(module: ModuleType | None) -> Iterator[None]:
                 cloudpickle.unregister_pickle_by_value(module)
 
 
-def _culprit(function: Callable[..., Any], error: Exception) -> str:
+def _culprit(function: Callable[..., object], error: Exception) -> str:
     """The variable of the function that does not pickle, or the whole error if none alone is to blame."""
     code = function.__code__
     captured = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))

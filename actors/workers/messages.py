@@ -18,16 +18,16 @@ from collections.abc import Callable
 from contextvars import Context
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import Final, Never, Protocol
 
 from callboard.actors.kernel import Actor, ChildSpec, Ref
 from callboard.actors.tools.context import ToolContext
 from callboard.actors.tools.decorator import Tool
-from callboard.actors.tools.invoke import Result
+from callboard.actors.tools.invoke import Result, text_of
 from callboard.protocol.commands import RunTool
 from callboard.protocol.events import ToolCallEnd, ToolCallStarted
 from callboard.protocol.ids import Tag, ToolName
-from callboard.protocol.tools import ToolFailure
+from callboard.protocol.tools import FailureCode, ToolContract, ToolFailure
 
 CallEvent = ToolCallStarted | ToolCallEnd
 """What a session hears of one of its calls."""
@@ -40,19 +40,24 @@ class Ending(Enum):
     CANCELLED = "cancelled"
 
 
+Outcome = Result | Ending
+"""How a call ended: its result, the failure it ended with, or that it was ended (a worker that stops cancels)."""
+
+
 class CallRecord(Protocol):
     """The ledger's record of one call, as its worker sees it. On the actors' thread only."""
 
     def begin(self) -> bool:
         """The tool's code runs from now on. False when it must not: the call has begun, is being ended or has ended."""
 
-    def begin_again(self) -> bool:
-        """Whether the session was told before that the call has begun; from now on it was."""
+    def started(self, now: float) -> ToolCallStarted | None:
+        """What its session is to hear of that, or None when it has heard it before."""
 
-    def give_back(self, why: str) -> bool:
-        """The tool's code did not run here, and will not. False when the call is not this worker's any more."""
+    def give_back(self, why: str, now: float, room: int) -> ToolCallEnd | None:
+        """The tool's code did not run here, and will not. An event where the call ends with that: it is being ended,
+        or was given back too often. `room` is what the worker takes from now on."""
 
-    def end(self, result: Result, printed: str, now: float) -> ToolCallEnd | None:
+    def end(self, result: Outcome, printed: str, now: float, room: int) -> ToolCallEnd | None:
         """The call has ended: what its session is to hear, or None when it has ended before."""
 
 
@@ -70,12 +75,12 @@ class RunCall:
     """The session: it hears of the call from its worker."""
     record: CallRecord
     asker: Context | None = None
-    """The context of whoever asked; the tool runs in a copy of it."""
+    """The context of whoever asked the request; the tool runs in a copy of it. None: in an empty one."""
 
 
 @dataclass(frozen=True, slots=True)
 class StopCall:
-    """Its deadline has passed, or nobody wants its result: ask the call to end. KillCall follows after a grace period."""
+    """Its deadline has passed, or it is cancelled: ask the call to end. KillCall follows after a grace period."""
 
     tag: Tag
     why: Ending
@@ -139,23 +144,26 @@ class CallReports:
         self.holds: tuple[ToolName, ...] = ()
 
     def begin(self, call: RunCall) -> bool:
-        """Before the tool's code can run: tell the session. False: the call must not run here; forget it."""
+        """Before the tool's code can run: tell the session. False: it must not run any more; forget it."""
         if not call.record.begin():
+            self.end(call, Ending.CANCELLED)
             return False
-        if not call.record.begin_again():
-            call.reply_to.tell_control(ToolCallStarted(call.run.tag, self._now()))
+        if (event := call.record.started(self._now())) is not None:
+            call.reply_to.tell_control(event)
         return True
 
-    def end(self, call: RunCall, result: Result, printed: str = "") -> None:
+    def end(self, call: RunCall, result: Outcome, printed: str = "") -> None:
         """The call has ended, begun or not; where it was stopped, `result` does not matter. Again: nothing."""
-        event = call.record.end(result, printed, self._now())
+        event = call.record.end(result, printed, self._now(), self.room)
         if event is not None:
             call.reply_to.tell_control(event)
         self.state(call.run.tag)
 
     def give_back(self, call: RunCall, why: str) -> None:
         """The tool's code has not run here and will not: the call goes to another worker."""
-        call.record.give_back(why)
+        event = call.record.give_back(why, self._now(), self.room)
+        if event is not None:
+            call.reply_to.tell_control(event)
         self.state(call.run.tag)
 
     def state(self, ended: Tag | None = None) -> None:
@@ -163,7 +171,29 @@ class CallReports:
         self._dispatcher.tell_control(WorkerState(self._worker, self.room, self.holds, ended))
 
 
+#: What starting a thread, a loop or a process raises on a host that has no room for one more.
+NO_RESOURCES: Final = (OSError, RuntimeError, MemoryError)
+
+
+def no_worker(call: RunCall, error: BaseException) -> ToolFailure:
+    """How a call ends that the host has no resources for. It has not begun."""
+    why = f"no worker could be started for {call.run.name}: {text_of(error)}"
+    return ToolFailure(call.run.name, FailureCode.OVERLOADED, why)
+
+
+def unusable(call: RunCall, error: BaseException) -> ToolFailure:
+    """How a call ends whose tool cannot even be prepared: its types raise."""
+    return ToolFailure(call.run.name, FailureCode.TOOL_ERROR, f"{call.run.name} cannot be used: {text_of(error)}")
+
+
 # -- pools
+
+
+def pool_name(contract: ToolContract) -> str:
+    """Pools are apart by isolation, so that each has one kind of worker, and by latency: short never waits for long."""
+    name = f"{contract.isolation.value}-{contract.latency.value}"
+    return f"{name}-reuse" if contract.reuse else name
+
 
 MakeWorker = Callable[[Ref[WorkerState], str], Actor[ToWorker]]
 """Makes a worker: the dispatcher's address, which outlives a restart of it, and the name of the worker's pool."""
@@ -180,7 +210,13 @@ class WorkerKind:
     """Workers alive at the same time, those that take no more calls included."""
     per_call: bool = False
     """A worker for each call, which stops after it."""
-    fixed_children: tuple[ChildSpec, ...] = ()
+    fixed_children: tuple[ChildSpec[Never], ...] = ()
     """Permanent children beside the workers: the actor "POOL/ID" for each, POOL being the pool's name."""
+    at_start: bool = False
+    """The pool is started with the dispatcher, where one of its tools is registered; else when a call needs it."""
     shutdown_seconds: float = 1.0
     """For a worker to end when its pool stops; then it is killed."""
+
+
+KindOf = Callable[[ToolContract], WorkerKind]
+"""How the pool of a tool is made."""

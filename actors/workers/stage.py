@@ -10,23 +10,30 @@ from __future__ import annotations
 import itertools
 import threading
 import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Final, Self, get_args
 
 import orjson
 
-from callboard.actors.kernel import Actor, ActorSystem, LoopScheduler, Ref
-from callboard.actors.tools.context import ToolContext
+from callboard.actors.calls.approvals import NobodyToAsk
+from callboard.actors.calls.dispatcher import DispatchCall, ToolDispatcher, Workers
+from callboard.actors.calls.ledger import Ledger
+from callboard.actors.calls.registry import Registry, ToolRestored, ToolWithdrawn
+from callboard.actors.kernel import Actor, ActorSystem, LoopScheduler, Ref, Supervisor, handles
 from callboard.actors.tools.decorator import Tool
-from callboard.actors.workers.pool import StartCall, StopCall, ThreadsHeld, ToolPool
-from callboard.actors.workers.process import ProcessOptions
-from callboard.protocol.commands import RunTool
+from callboard.actors.workers.kinds import kinds
+from callboard.actors.workers.messages import CallEvent, KindOf
+from callboard.actors.workers.process import ProcessOptions, process_kind
+from callboard.protocol.commands import CancelTool, RunTool
 from callboard.protocol.errors import RuntimeFailure
 from callboard.protocol.events import ToolCallEnd, ToolCallStarted
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
 from callboard.protocol.limits import CALL_BACKSTOP_SECONDS
-from callboard.protocol.tools import Isolation
 
+#: Calls of one tool at a time: more than any pool takes.
+ANY_NUMBER: Final = 1_000_000
 #: For the loop, the fork servers and the tool loops to end.
 STOP_SECONDS: Final = 5.0
 
@@ -59,33 +66,44 @@ class StagedCall:
             self._ended.set()
 
 
-class _Audience(Actor):
+class _Audience(Actor[CallEvent]):
     """Hands each event to its call."""
 
-    def __init__(self, calls: dict[Tag, StagedCall], held_threads: dict[ToolName, int]) -> None:
+    def __init__(self, calls: dict[Tag, StagedCall]) -> None:
         self._calls = calls
-        self._held_threads = held_threads
 
-    def on_receive(self, message: Any) -> None:
-        if isinstance(message, ThreadsHeld):
-            self._held_threads[message.name] = message.count
-        else:
-            self._calls[message.tag].add(message)
+    @handles(*get_args(CallEvent))
+    def _add(self, event: CallEvent) -> None:
+        self._calls[event.tag].add(event)
+
+
+class _Observer(Actor[ToolWithdrawn | ToolRestored]):
+    """Nobody acts on a tool's health here."""
+
+    @handles(ToolWithdrawn, ToolRestored)
+    def _see(self, change: ToolWithdrawn | ToolRestored) -> None:
+        """The dispatcher has logged it."""
 
 
 class ToolStage:
-    """A loop and a pool for each isolation, from `with` to its end."""
+    """A dispatcher and its pools, from `with` to its end. No tool is withdrawn, and only pools limit what runs."""
 
-    def __init__(self, options: ProcessOptions | None = None) -> None:
+    def __init__(self, options: ProcessOptions | None = None, kind: KindOf | None = None) -> None:
+        """`kind`: other workers than those of a runtime."""
         self.scheduler = LoopScheduler("callboard-stage").start()
         self.system = ActorSystem(self.scheduler)
-        self._options = options
         self._calls: dict[Tag, StagedCall] = {}
-        self.held_threads: dict[ToolName, int] = {}
-        """By tool: threads that calls which have ended still hold."""
-        self._audience = self.system.spawn(lambda: _Audience(self._calls, self.held_threads), "audience")
-        self._pools: dict[Isolation, Ref] = {}
+        self._registry = Registry(failure_budget=None, max_held_threads=None)
+        self._audience: Ref[CallEvent] = self.system.spawn(lambda: _Audience(self._calls), "audience")
+        self._dispatcher = self.system.spawn(
+            self._make(kind or kinds(process_kind(options or ProcessOptions()))), "dispatcher"
+        )
         self._numbers = itertools.count(1)
+
+    def _make(self, kind: KindOf) -> Callable[[], ToolDispatcher]:
+        observer = self.system.spawn(_Observer, "observer")
+        workers = Workers(self.system.spawn(Supervisor, "tools"), kind)
+        return lambda: ToolDispatcher(self._registry, Ledger(), workers, NobodyToAsk(), observer)
 
     def __enter__(self) -> Self:
         return self
@@ -94,11 +112,10 @@ class ToolStage:
         self.system.shutdown(STOP_SECONDS)
         self.scheduler.stop(STOP_SECONDS)
 
-    def pool(self, isolation: Isolation) -> Ref:
-        """The pool for this isolation, started when it is first asked for."""
-        if isolation not in self._pools:
-            self._pools[isolation] = self.system.spawn(lambda: ToolPool(isolation, self._options), isolation.value)
-        return self._pools[isolation]
+    @property
+    def held_threads(self) -> Mapping[ToolName, int]:
+        """By tool: threads that calls which have ended still hold."""
+        return self._registry.held_threads
 
     def start(self, tool: Tool, arguments: str, timeout_seconds: float = 10.0) -> StagedCall:
         """Begin a call with arguments as a model sends them: JSON text. The tool's own timeout is not used."""
@@ -107,15 +124,17 @@ class ToolStage:
         deadline_at = time.monotonic() + timeout_seconds
         call = self._calls[tag] = StagedCall(tag, deadline_at)
         run = RunTool(tag, tool.name, arguments, deadline_at, f"effect-{call_id}")
-        context = ToolContext(tag, run.effect_id, deadline_at, "the user's words")
-        self.pool(tool.contract.isolation).tell(StartCall(run, tool, context, self._audience))
+        known = self._registry.entries.get(tool.name)
+        if known is None or known.tool.function is not tool.function:
+            self._registry.entries.pop(tool.name, None)
+            self._registry.add(replace(tool, contract=replace(tool.contract, concurrency=ANY_NUMBER)))
+        self._dispatcher.tell_control(DispatchCall(run, "the user's words", self._audience))
         return call
 
     def stop(self, call: StagedCall) -> None:
         """Cancel a call."""
-        for pool in self._pools.values():
-            pool.tell_control(StopCall(call.tag))
+        self._dispatcher.tell_control(CancelTool(call.tag))
 
-    def call(self, tool: Tool, /, **arguments: Any) -> ToolCallEnd:
+    def call(self, tool: Tool, /, **arguments: object) -> ToolCallEnd:
         """Run a call to its end."""
         return self.start(tool, orjson.dumps(arguments).decode()).wait()

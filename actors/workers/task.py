@@ -1,154 +1,429 @@
-"""Task workers: `async def` tools, on a second loop that is kept for them.
+"""TaskWorker: `async def` tools, on a loop of its own thread. Its calls share the loop, so a call costs microseconds.
 
-Calls share one loop, so that an async call costs microseconds. A call that does not end when it is cancelled, or blocks
-the loop, costs that loop: new calls and those not begun go to a fresh one at once. Calls that had begun beside it go on
-where they are, to their result or their own deadline; they are not failed for a neighbour's fault (I10).
+A call that does not end when it is cancelled, or that blocks the loop, costs the worker its loop: what had not begun is
+given back and runs elsewhere at once. Calls that had begun beside it go on where they are, to their result or their own
+deadline; they are not failed for a neighbour's fault (I10). The worker ends with the last of them.
+
+What one tool does to the loop does not reach the calls of others: its tasks can cancel only their own, and the methods
+that change the loop for all (stop, set_task_factory, ...) do nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import Callable
-from typing import Final
+import contextlib
+import ctypes
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Coroutine
+from contextvars import Context, ContextVar
+from dataclasses import dataclass
+from typing import Final, TypeVar
 
+from callboard.actors.kernel import Actor, Ref, Timer, handles
+from callboard.actors.kernel.scheduler import new_event_loop
+from callboard.actors.tools.context import context_of
 from callboard.actors.tools.invoke import Result
-from callboard.actors.workers.call import Call, Ended, Held, Room
-from callboard.actors.workers.loop_queue import LoopQueue
-from callboard.actors.workers.task_loop import Job, ToolLoop
-from callboard.protocol.ids import ToolName
+from callboard.actors.workers.messages import (
+    NO_RESOURCES,
+    CallReports,
+    Ending,
+    KillCall,
+    Report,
+    RunCall,
+    StopCall,
+    ToWorker,
+    WorkerState,
+    no_worker,
+    unusable,
+)
+from callboard.protocol.ids import Tag
+from callboard.protocol.tools import FailureCode, ToolFailure
 
-#: Calls on the loop at a time: each some 10 kB; tools that wait for a network are what they are.
+logger = logging.getLogger("callboard.tools")
+
+#: Calls on one loop at a time: each some 10 kB; tools that wait for a network are what they are.
 MAX_TASKS: Final = 1_024
+#: Loops of one pool, those given up included: each holds a thread.
+MAX_LOOPS: Final = 64
 #: A loop that has not come for its orders between two looks is blocked. No async tool may compute for that long.
 LOOK_SECONDS: Final = 0.25
-#: For loops to cancel what they run, when the pool stops; then they are left alone.
-CLOSE_SECONDS: Final = 1.0
+#: Times that what is left on a loop at its end is cancelled: tasks may catch the first.
+LAST_CANCELS: Final = 3
+#: Methods of a loop by which one tool would take it from all. A call of them is logged and does nothing.
+FENCED: Final = ("stop", "set_task_factory", "set_default_executor", "set_exception_handler")
+FENCED_ASYNC: Final = ("shutdown_asyncgens", "shutdown_default_executor")
+
+T = TypeVar("T")
 
 
-class TaskWorkers:
-    """The loop in use, and those given up that still have calls."""
+class CallEnded(BaseException):
+    """Raised in an async tool that blocks its loop: its time is up."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, ended: Ended, _room: Room, held: Held) -> None:
-        self._control = loop
-        self._ended = ended
-        self._held = held
-        self._results: LoopQueue[tuple[Job, Result]] = LoopQueue(loop, self._finished)
-        self._gone: LoopQueue[ToolLoop] = LoopQueue(loop, self._loop_gone)
-        self._made = 0
-        self._loops: set[ToolLoop] = set()
-        self._running: dict[Call, Job] = {}
-        self._stuck: set[Job] = set()
-        """Given up, and still on the thread of its loop."""
-        self._holding: Counter[ToolName] = Counter()
-        self._look: asyncio.TimerHandle | None = None
+
+class Job:
+    """One call on a tool loop."""
+
+    __slots__ = ("call", "is_cancelled_by_others", "is_stopping", "task")
+
+    def __init__(self, call: RunCall) -> None:
+        self.call = call
+        self.task: ToolTask[Result] | None = None
+        self.is_stopping = False
+        """We have cancelled it."""
+        self.is_cancelled_by_others = False
+
+    def failed(self) -> ToolFailure:
+        """The result of a call whose task was cancelled from elsewhere than its own code."""
+        if self.is_cancelled_by_others and not self.is_stopping:
+            name = self.call.run.name
+            return ToolFailure(name, FailureCode.INTERNAL_ERROR, f"{name} was cancelled by another tool on its loop")
+        return self.call.tool.invoker.lost()
+
+
+#: Whose code runs. A task, a callback or a timer has it from the task that made it.
+_job_of_context: ContextVar[Job | None] = ContextVar("callboard_job", default=None)
+
+
+class ToolTask(asyncio.Task[T]):
+    """A task of a tool. Tasks of other calls on its loop cannot cancel it."""
+
+    def __init__(
+        self,
+        coroutine: Coroutine[object, object, T],
+        *,
+        loop: asyncio.AbstractEventLoop,
+        context: Context | None = None,
+    ) -> None:
+        self._job = context.get(_job_of_context) if context is not None else _job_of_context.get()
+        super().__init__(coroutine, loop=loop, context=context)
+
+    def cancel(self, msg: object | None = None) -> bool:
+        """Cancel, unless the code of another call asks for it."""
+        asking = _job_of_context.get()
+        if self._job is not None and asking is not self._job and not self._job.is_stopping:
+            if asking is not None:
+                logger.warning("%s tried to cancel a task of %s", asking.call.run.name, self._job.call.run.name)
+                return False
+            self._job.is_cancelled_by_others = True  # from a thread, which has no such context
+        return super().cancel(msg)
+
+
+class ToolLoop:
+    """Starts its thread at once; given up, it ends with the last of its calls. Its methods are for the actor."""
+
+    def __init__(self, worker: Ref[_Finished | _LoopGone], name: str) -> None:
+        self._worker = worker
+        self._loop = new_event_loop()
+        self._stop: Callable[[], None] = self._loop.stop
+        _fence(self._loop)
+        self._orders: deque[Job | None] = deque()
+        """A job the first time: start it. Again: cancel it. None: look whether there is a reason to go on."""
+        self._is_woken = False
+        self._batches = 0
+        self._jobs: set[Job] = set()
+        self._unbegun: dict[Job, None] = {}
+        """Those whose task has not taken its first step. Two threads take from it, and each job is taken once."""
+        self._begun = 0
+        self._abandoned: set[Job] = set()
+        """Cancelled, and did not end: the loop does not wait for them."""
+        self._is_given_up = False
+        self._is_stopping = False
+        self._is_over = False
+        self._thread = threading.Thread(target=self._main, name=name, daemon=True)
+        try:
+            self._thread.start()
+        except NO_RESOURCES:
+            self._loop.close()
+            raise
+
+    @property
+    def progress(self) -> tuple[int, int] | None:
+        """If something waits for the loop, a value that changes as soon as it gets its turn; else None."""
+        return (self._batches, self._begun) if self._is_woken or self._unbegun else None
+
+    @property
+    def is_gone(self) -> bool:
+        """Its thread has nothing to do any more."""
+        return self._loop.is_closed()
+
+    def send(self, job: Job | None) -> None:
+        """An order. A wake-up costs a write to a self-pipe, so orders that come together share one."""
+        self._orders.append(job)
+        if not self._is_woken:
+            self._is_woken = True
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._obey_all)
+
+    def take_unbegun(self) -> list[Job]:
+        """Jobs that have not begun and will not here, in the order in which they came."""
+        jobs: list[Job] = []
+        with contextlib.suppress(KeyError):
+            while True:
+                jobs.insert(0, self._unbegun.popitem()[0])
+        left: list[Job | None] = []
+        with contextlib.suppress(IndexError):
+            while True:
+                left.append(self._orders.popleft())
+        for job in left:
+            if job is None or job.task is not None:
+                self.send(job)
+            elif job not in jobs:
+                jobs.append(job)
+        return jobs
+
+    def give_up(self) -> None:
+        """No call will come any more; end when there is none left."""
+        self._is_given_up = True
+        self.send(None)
+
+    def end(self) -> None:
+        """End now, whatever is running."""
+        self._is_stopping = True
+        self.send(None)
+
+    def abandon(self, job: Job) -> None:
+        """Do not wait for it. Raise CallEnded in its code, if that is what holds the thread at this moment."""
+        self._abandoned.add(job)
+        if job.task is not None and asyncio.current_task(self._loop) is job.task and self._thread.ident is not None:
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread.ident), ctypes.py_object(CallEnded))
+
+    # -- on the thread --------------------------------------------------------------------------------------------
+
+    def _main(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        while not self._is_over:  # a tool may raise through the loop
+            try:
+                self._loop.run_forever()
+            except BaseException:
+                logger.warning("an exception left the event loop of the async tools; it goes on", exc_info=True)
+        for name in (*FENCED, *FENCED_ASYNC):
+            vars(self._loop).pop(name, None)
+        try:
+            self._cancel_all()
+        finally:
+            self._loop.close()
+            self._worker.tell_control(_LoopGone())
+
+    def _obey_all(self) -> None:
+        self._is_woken = False  # before the first look: who sends after it will wake us again
+        self._batches += 1
+        with contextlib.suppress(IndexError):
+            while True:
+                self._obey(self._orders.popleft())
+
+    def _obey(self, job: Job | None) -> None:
+        if job is None:
+            self._stop_if_done()
+        elif job.task is not None:
+            job.is_stopping = True
+            job.task.cancel()
+        elif not job.is_stopping:
+            context = context_of(job.call.asker)
+            context.run(_job_of_context.set, job)
+            job.task = ToolTask(self._run(job), loop=self._loop, context=context)
+            self._jobs.add(job)
+            self._unbegun[job] = None
+            job.task.add_done_callback(lambda task: self._done(job, task), context=Context())
+
+    async def _run(self, job: Job) -> Result:
+        call = job.call
+        if self._unbegun.pop(job, job) is job:
+            return call.tool.invoker.lost()  # it was taken away meanwhile, and runs elsewhere
+        self._begun += 1
+        try:
+            invoker = call.tool.invoker
+        except BaseException as error:  # noqa: BLE001 - a tool's types can break the making of its invoker
+            return unusable(call, error)
+        return await invoker.call_async(call.run.arguments, call.context)
+
+    def _done(self, job: Job, task: asyncio.Task[Result]) -> None:
+        self._jobs.discard(job)
+        self._unbegun.pop(job, None)
+        # Cancelled before its first step, or CallEnded struck in our own code: the tool's result is lost either way.
+        lost = task.cancelled() or task.exception() is not None
+        result = job.failed() if lost else task.result()
+        if job.is_cancelled_by_others and not isinstance(result, str):
+            result = job.failed()
+        self._worker.tell_control(_Finished(job, result))
+        self._stop_if_done()
+
+    def _stop_if_done(self) -> None:
+        if not self._is_over and (self._is_stopping or (self._is_given_up and self._jobs <= self._abandoned)):
+            self._is_over = True
+            self._stop()
+
+    def _cancel_all(self) -> None:
+        for job in self._jobs:
+            job.is_stopping = True
+        for _ in range(LAST_CANCELS):
+            tasks = asyncio.all_tasks(self._loop)
+            if not tasks:
+                return
+            for task in tasks:
+                task.cancel()
+            with contextlib.suppress(CallEnded, RuntimeError):  # RuntimeError: a tool has stopped the loop
+                self._loop.run_until_complete(asyncio.wait(tasks, timeout=0.05))
+        for task in asyncio.all_tasks(self._loop):
+            logger.warning("an async tool would not end, and is left where it is: %s", task.get_name())
+            task._log_destroy_pending = False  # type: ignore[attr-defined]  # just said
+
+
+def _fence(loop: asyncio.AbstractEventLoop) -> None:
+    """Keep one tool from changing the loop of all."""
+
+    def refuse(name: str) -> Callable[..., None]:
+        return lambda *_: logger.warning("a tool called %s of the loop that all async tools share: ignored", name)
+
+    def refuse_async(name: str) -> Callable[..., Coroutine[object, object, None]]:
+        async def refused(*_: object) -> None:
+            refuse(name)()
+
+        return refused
+
+    loop.set_task_factory(lambda loop, coroutine, **given: ToolTask(coroutine, loop=loop, **given))
+    for name in FENCED:
+        setattr(loop, name, refuse(name))
+    for name in FENCED_ASYNC:
+        setattr(loop, name, refuse_async(name))
+
+
+# -- the actor
+
+
+@dataclass(frozen=True, slots=True)
+class _Finished:
+    job: Job
+    result: Result
+
+
+@dataclass(frozen=True, slots=True)
+class _LoopGone:
+    """The thread of the loop has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """Time to see whether the loop gets on."""
+
+
+class TaskWorker(Actor[ToWorker | _Finished | _LoopGone | _Look]):
+    """See the module."""
+
+    def __init__(self, dispatcher: Ref[WorkerState], room: int = MAX_TASKS) -> None:
+        self._dispatcher = dispatcher
+        self._room = room
+        self._loop: ToolLoop | None = None
+        self._jobs: dict[Tag, Job] = {}
+        self._stuck: list[Job] = []
+        """Their calls have ended, and they are still on the thread."""
+        self._is_given_up = False
+        self._is_stopping = False
+        self._look: Timer | None = None
         self._seen_progress: tuple[int, int] | None = None
-        self._closed: Callable[[], None] | None = None
-        self._current = self._new_loop()
 
-    def has_room(self) -> bool:
-        """The loop takes any number, within reason."""
-        return len(self._running) < MAX_TASKS
+    def on_start(self) -> None:
+        self._reports = CallReports(self.ref, self._dispatcher, self._room, self.system.now)
 
-    def start(self, call: Call) -> None:
-        """Begin it on the loop."""
-        job = self._running[call] = Job(call, self._current)
-        self._current.orders.send(job)
-        if self._look is None:
-            self._look = self._control.call_later(LOOK_SECONDS, self._look_at_loop)
-
-    def interrupt(self, call: Call) -> None:
-        """Cancel its task."""
-        if (job := self._running.get(call)) is not None:
-            job.loop.orders.send(job)
-
-    def kill(self, call: Call) -> None:
-        """Give its loop up, and the call with it."""
-        job = self._running.pop(call, None)
-        if job is None:
+    @handles(RunCall)
+    def _run(self, call: RunCall) -> None:
+        if self._is_given_up:
+            self._reports.give_back(call, "its loop is blocked")
             return
-        job.given_up = True
-        self._stuck.add(job)
-        self._count(job, 1)
-        self._give_up(job.loop)
-        job.loop.break_off(job)
-        self._ended(call, call.tool.invoker.lost(), "")
-
-    def close(self, closed: Callable[[], None]) -> None:
-        """Cancel everything; told at the latest after CLOSE_SECONDS, when blocked threads are left to themselves."""
-        if self._closed is not None:
+        try:
+            loop = self._loop or self._new_loop()
+        except NO_RESOURCES as error:
+            self._reports.end(call, no_worker(call, error))
+            self.stop()
             return
-        self._closed = closed
-        self._running.clear()
-        if self._look is not None:
-            self._look.cancel()
-        for loop in self._loops:
-            loop.end()
-        self._control.call_later(CLOSE_SECONDS, self._all_gone)
+        if self._reports.begin(call):
+            job = self._jobs[call.run.tag] = Job(call)
+            loop.send(job)
+            if self._look is None:
+                self._look = self.tell_after(LOOK_SECONDS, _Look())
 
-    def _new_loop(self) -> ToolLoop:
-        self._made += 1
-        self._seen_progress = None
-        loop = ToolLoop(self._results, self._gone, f"callboard-tools-{self._made}")
-        self._loops.add(loop)
-        return loop
+    @handles(StopCall)
+    def _stop_call(self, message: StopCall) -> None:
+        job = self._jobs.get(message.tag)
+        if job is not None and self._loop is not None:
+            self._loop.send(job)
 
-    def _give_up(self, loop: ToolLoop) -> None:
-        if not loop.given_up:
-            if loop is self._current:
-                self._current = self._new_loop()
-                for job in loop.take_unbegun():
-                    job.task = None
-                    self._move(job)
-                for order in loop.orders.take_back():
-                    self._move(order)
-            loop.give_up()
+    @handles(KillCall)
+    def _kill(self, message: KillCall) -> None:
+        """Give the loop up, and the call with it."""
+        self._give_up()  # gives back what has not begun, the call itself perhaps
+        job = self._jobs.pop(message.tag, None)
+        if job is not None and self._loop is not None:
+            self._stuck.append(job)
+            self._loop.abandon(job)
+            self._loop.give_up()
+            self._tell_holds()
+            self._reports.end(job.call, Ending.CANCELLED)
 
-    def _move(self, job: Job | None) -> None:
-        """Begin elsewhere what had not begun; an order to cancel stays with the task that it is for."""
-        if job is None:
-            return
-        if job.task is None and job.given_up:  # it never began, and holds nothing
-            self._free(job)
-            return
-        if job.task is None:
-            job.loop = self._current
-        job.loop.orders.send(job)
-
-    def _look_at_loop(self) -> None:
-        self._look = None
-        progress = self._current.progress
-        if progress is not None and progress == self._seen_progress:
-            self._give_up(self._current)
-            progress = None
-        self._seen_progress = progress
-        if self._running:
-            self._look = self._control.call_later(LOOK_SECONDS, self._look_at_loop)
-
-    def _finished(self, ended: tuple[Job, Result]) -> None:
-        job, result = ended
-        self._free(job)
-        if self._running.pop(job.call, None) is not None:
-            self._ended(job.call, result, "")
-
-    def _loop_gone(self, loop: ToolLoop) -> None:
-        self._loops.discard(loop)
-        for job in [job for job in self._stuck if job.loop is loop]:
-            self._free(job)
-        if not self._loops:
-            self._all_gone()
-
-    def _free(self, job: Job) -> None:
+    @handles(_Finished)
+    def _finished(self, message: _Finished) -> None:
+        job = message.job
         if job in self._stuck:
             self._stuck.remove(job)
-            self._count(job, -1)
+            self._tell_holds()
+            self._reports.state()
+        elif self._jobs.get(job.call.run.tag) is job:
+            del self._jobs[job.call.run.tag]
+            self._reports.end(job.call, message.result)
 
-    def _count(self, job: Job, change: int) -> None:
-        name = job.call.tool.name
-        self._holding[name] += change
-        self._held(name, self._holding[name])
+    @handles(_LoopGone)
+    def _loop_gone(self, _: _LoopGone) -> None:
+        """Its thread has ended, with whatever it held."""
+        if self._is_stopping:
+            self.stopped()
+        else:
+            self.stop()
 
-    def _all_gone(self) -> None:
-        if self._closed is not None:
-            closed, self._closed = self._closed, lambda: None
-            closed()
+    @handles(_Look)
+    def _look_at_loop(self, _: _Look) -> None:
+        self._look = None
+        if self._loop is None or self._is_given_up:
+            return
+        progress = self._loop.progress
+        if progress is not None and progress == self._seen_progress:
+            self._give_up()
+        self._seen_progress = progress
+        if self._jobs:
+            self._look = self.tell_after(LOOK_SECONDS, _Look())
+
+    @handles(Report)
+    def _report(self, _: Report) -> None:
+        self._reports.state()
+
+    def on_stopping(self) -> bool:
+        """Its calls end with it. It waits for their clean-up, at most as long as its supervisor does."""
+        self._is_stopping = True
+        for job in self._jobs.values():
+            self._reports.end(job.call, Ending.CANCELLED)
+        self._jobs.clear()
+        if self._loop is None or self._loop.is_gone:
+            return True
+        self._loop.end()
+        return False
+
+    def _new_loop(self) -> ToolLoop:
+        self._loop = loop = ToolLoop(self.ref, f"callboard-tools-{self.name.rpartition('/')[2]}")
+        self.at_end(loop.end)
+        return loop
+
+    def _give_up(self) -> None:
+        """Take no call any more, and give back those that have not begun."""
+        if self._is_given_up or self._loop is None:
+            return
+        self._is_given_up = True
+        self._reports.room = 0
+        for job in self._loop.take_unbegun():
+            if self._jobs.get(job.call.run.tag) is job:
+                del self._jobs[job.call.run.tag]
+                self._reports.give_back(job.call, "its loop was blocked")
+        self._loop.give_up()
+        self._reports.state()
+
+    def _tell_holds(self) -> None:
+        self._reports.holds = tuple(job.call.run.name for job in self._stuck)

@@ -1,103 +1,120 @@
-"""Thread workers: for tools that need the host's own objects. A thread cannot be killed.
+"""ThreadWorker: a thread for tools that need the host's own objects. A thread cannot be killed.
 
-At its deadline the call ends and the thread is abandoned: it goes on until its code returns, which nobody hears. It is
-counted per tool until then; the dispatcher withdraws a tool that collects them.
+When its call is stopped, the call ends and the thread is abandoned: it goes on until the tool's code returns. Until
+then the worker takes no call, and the dispatcher counts the thread against the tool.
 """
 
 from __future__ import annotations
 
-import asyncio
 import queue
 import threading
-from collections import Counter
-from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
+from callboard.actors.kernel import Actor, Ref, handles
+from callboard.actors.tools.context import context_of
 from callboard.actors.tools.invoke import Result
-from callboard.actors.workers.call import Call, Ended, Held, Room
-from callboard.actors.workers.loop_queue import LoopQueue
-from callboard.protocol.ids import ToolName
+from callboard.actors.workers.messages import (
+    NO_RESOURCES,
+    CallReports,
+    Ending,
+    KillCall,
+    Report,
+    RunCall,
+    StopCall,
+    ToWorker,
+    WorkerState,
+    no_worker,
+    unusable,
+)
 
 #: Threads per pool, abandoned ones included.
 MAX_THREADS: Final = 64
 
 
-class WorkerThread:
-    """Runs one call after the other."""
+@dataclass(frozen=True, slots=True)
+class _Returned:
+    """The tool's code has returned on the thread."""
 
-    __slots__ = ("_results", "calls")
-
-    def __init__(self, results: LoopQueue[tuple[WorkerThread, Call, Result]], name: str) -> None:
-        self._results = results
-        self.calls: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
-        # A daemon, since a tool that never returns must not keep the process from ending.
-        threading.Thread(target=self._main, name=name, daemon=True).start()
-
-    def _main(self) -> None:
-        while (call := self.calls.get()) is not None:
-            self._results.send((self, call, call.tool.invoker.call(call.run.arguments, call.context)))
+    result: Result
 
 
-class ThreadWorkers:
-    """Threads that run, that wait, and that are abandoned."""
+Orders = queue.SimpleQueue[RunCall | None]
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, ended: Ended, room: Room, held: Held) -> None:
-        self._ended = ended
-        self._room = room
-        self._held = held
-        self._results: LoopQueue[tuple[WorkerThread, Call, Result]] = LoopQueue(loop, self._finished)
-        self._made = 0
-        self._idle: list[WorkerThread] = []
-        self._running: dict[Call, WorkerThread] = {}
-        self._abandoned: dict[Call, WorkerThread] = {}
-        self._holding: Counter[ToolName] = Counter()
-        self._is_closed = False
 
-    def has_room(self) -> bool:
-        """A thread is idle, or one more is allowed."""
-        return bool(self._idle) or len(self._running) + len(self._abandoned) < MAX_THREADS
+class ThreadWorker(Actor[ToWorker | _Returned]):
+    """See the module."""
 
-    def start(self, call: Call) -> None:
-        """Run it on an idle thread, else on a new one."""
-        self._running[call] = thread = self._idle.pop() if self._idle else self._new_thread()
-        thread.calls.put(call)
+    def __init__(self, dispatcher: Ref[WorkerState]) -> None:
+        self._dispatcher = dispatcher
+        self._orders: Orders | None = None
+        self._call: RunCall | None = None
+        """What the thread runs, also when that call has ended."""
+        self._is_abandoned = False
 
-    def interrupt(self, call: Call) -> None:
-        """Nothing can be asked of a thread, so there is no grace to wait for: abandon it."""
-        self.kill(call)
+    def on_start(self) -> None:
+        self._reports = CallReports(self.ref, self._dispatcher, 1, self.system.now)
 
-    def kill(self, call: Call) -> None:
-        """Abandon the thread."""
-        if (thread := self._running.pop(call, None)) is not None:
-            self._abandoned[call] = thread
-            self._count(call.tool.name, 1)
-            self._ended(call, call.tool.invoker.lost(), "")
-
-    def close(self, closed: Callable[[], None]) -> None:
-        """Idle threads end; others when their tool returns."""
-        if not self._is_closed:
-            self._is_closed = True
-            for thread in (*self._idle, *self._running.values(), *self._abandoned.values()):
-                thread.calls.put(None)
-            self._idle.clear()
-            self._running.clear()
-            closed()
-
-    def _new_thread(self) -> WorkerThread:
-        self._made += 1
-        return WorkerThread(self._results, f"callboard-tool-{self._made}")
-
-    def _finished(self, finished: tuple[WorkerThread, Call, Result]) -> None:
-        thread, call, result = finished
-        if self._is_closed:
+    @handles(RunCall)
+    def _run(self, call: RunCall) -> None:
+        if self._call is not None:
+            self._reports.give_back(call, "its thread is held by a call that has ended")
             return
-        self._idle.append(thread)
-        if self._running.pop(call, None) is not None:
-            self._ended(call, result, "")
-        elif self._abandoned.pop(call, None) is not None:
-            self._count(call.tool.name, -1)
-            self._room()
+        try:
+            orders = self._orders or self._new_thread()
+        except NO_RESOURCES as error:
+            self._reports.end(call, no_worker(call, error))
+            self.stop()
+            return
+        if self._reports.begin(call):
+            self._call = call
+            orders.put(call)
 
-    def _count(self, name: ToolName, change: int) -> None:
-        self._holding[name] += change
-        self._held(name, self._holding[name])
+    @handles(StopCall, KillCall)
+    def _abandon(self, message: StopCall | KillCall) -> None:
+        """Nothing can be asked of a thread, so there is no grace period to wait for."""
+        call = self._call
+        if call is not None and call.run.tag == message.tag and not self._is_abandoned:
+            self._is_abandoned = True
+            self._reports.room, self._reports.holds = 0, (call.run.name,)
+            self._reports.end(call, Ending.CANCELLED)
+
+    @handles(_Returned)
+    def _returned(self, message: _Returned) -> None:
+        call, self._call = self._call, None
+        self._reports.room, self._reports.holds = 1, ()
+        if self._is_abandoned or call is None:
+            self._is_abandoned = False
+            self._reports.state()
+        else:
+            self._reports.end(call, message.result)
+
+    @handles(Report)
+    def _report(self, _: Report) -> None:
+        self._reports.state()
+
+    def on_stopping(self) -> bool:
+        """Its call ends with it."""
+        if self._call is not None and not self._is_abandoned:
+            self._reports.end(self._call, Ending.CANCELLED)
+        return True
+
+    def _new_thread(self) -> Orders:
+        orders: Orders = queue.SimpleQueue()
+        # A daemon, since a tool that never returns must not keep the process from ending.
+        threading.Thread(target=_main, args=(orders, self.ref), name="callboard-tool", daemon=True).start()
+        self.at_end(lambda: orders.put(None))
+        self._orders = orders
+        return orders
+
+
+def _main(orders: Orders, worker: Ref[_Returned]) -> None:
+    while (call := orders.get()) is not None:
+        worker.tell_control(_Returned(context_of(call.asker).run(_result, call)))
+
+
+def _result(call: RunCall) -> Result:
+    try:
+        return call.tool.invoker.call(call.run.arguments, call.context)
+    except BaseException as error:  # noqa: BLE001 - a tool's types can break the making of its invoker
+        return unusable(call, error)

@@ -6,8 +6,7 @@ Everything else here is pure and needs nothing.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from callboard.protocol.testing.driver import drive
 from callboard.protocol.testing.invariants import INVARIANTS, Violation, violations
@@ -50,15 +49,14 @@ __all__ = [
     "violations",
 ]
 
+if not TYPE_CHECKING:  # a type checker that saw this function would accept every name
 
-_CHECKS = {"check_provider_adapter": "adapter_check", "check_tool": "tool_check"}
-
-
-def __getattr__(name: str) -> Any:
-    """The two checks that need Hypothesis, an optional extra: imported when they are asked for."""
-    if name not in _CHECKS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        return getattr(importlib.import_module(f"callboard.protocol.testing.{_CHECKS[name]}"), name)
-    except ModuleNotFoundError as missing:
-        raise ImportError(f"{name} needs Hypothesis ({missing}): pip install 'callboard[testing]'") from missing
+    def __getattr__(name: str) -> object:
+        """The two checks that need Hypothesis, an optional extra: imported when they are first used."""
+        if name not in ("check_provider_adapter", "check_tool"):
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        try:
+            from callboard.protocol.testing import adapter_check, tool_check  # noqa: PLC0415 - the extra `testing`
+        except ModuleNotFoundError as missing:
+            raise ImportError(f"{name} needs Hypothesis ({missing}): pip install 'callboard[testing]'") from missing
+        return vars(tool_check if name == "check_tool" else adapter_check)[name]

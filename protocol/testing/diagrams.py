@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields
 from pathlib import Path
 from types import MappingProxyType
@@ -22,24 +22,42 @@ from callboard.protocol.states import (
     CALL_TRANSITIONS,
     REQUEST_TRANSITIONS,
     TERMINAL_CALL_STATES,
+    CallGuard,
     CallState,
+    CallTable,
+    RequestGuard,
     RequestState,
+    RequestTable,
+    always,
 )
 
 _BLOCK = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
-def state_diagram(table: Mapping[Any, Mapping[type[Any], tuple[Any, ...]]], first: str, last: frozenset[Any]) -> str:
-    """A table as a Mermaid state diagram: one arrow for each pair of states, with the events that lead along it."""
-    arrows: dict[tuple[str, str], list[str]] = {}
+def state_diagram(table: RequestTable | CallTable, first: str, last: Collection[str]) -> str:
+    """A table as a Mermaid state diagram: each pair of states with the guards, and the events that lead along them."""
+    arrows: dict[tuple[str, str, str], list[str]] = {}
     for state, row in table.items():
         for event, outcomes in row.items():
-            for outcome in outcomes:
-                arrows.setdefault((str(state), str(outcome)), []).append(event.__name__)
+            for guard, after in outcomes:
+                told = "" if guard is always else f" [{_words(guard)}]"
+                arrows.setdefault((str(state), str(after), told), []).append(event.__name__)
     lines = ["```mermaid", "stateDiagram-v2", f"    [*] --> {first}"]
-    lines += [f"    {start} --> {end}: {', '.join(names)}" for (start, end), names in arrows.items()]
+    lines += [f"    {start} --> {end}: {', '.join(names)}{guard}" for (start, end, guard), names in arrows.items()]
     lines += [f"    {state} --> [*]" for state in table if state in last]
     return "\n".join([*lines, "```", ""])
+
+
+def _words(guard: RequestGuard | CallGuard) -> str:
+    return guard.__name__.replace("_", " ")
+
+
+def guards(table: RequestTable | CallTable) -> str:
+    """Every guard of a table and what it asks, one row each."""
+    found = [guard for row in table.values() for arrows in row.values() for guard, _ in arrows]
+    rows = ["| guard | holds when |", "|---|---|"]
+    rows += [f"| {_words(guard)} | {inspect.getdoc(guard)} |" for guard in dict.fromkeys(found) if guard is not always]
+    return "\n".join([*rows, ""])
 
 
 def vocabulary(union: Any) -> str:
@@ -56,6 +74,8 @@ BLOCKS: Mapping[str, Callable[[], str]] = MappingProxyType(
     {
         "request": lambda: state_diagram(REQUEST_TRANSITIONS, RequestState.NEW, frozenset({RequestState.FINISHED})),
         "call": lambda: state_diagram(CALL_TRANSITIONS, CallState.REQUESTED, TERMINAL_CALL_STATES),
+        "request_guards": lambda: guards(REQUEST_TRANSITIONS),
+        "call_guards": lambda: guards(CALL_TRANSITIONS),
         "events": lambda: vocabulary(Event),
         "commands": lambda: vocabulary(Command),
     }
@@ -68,7 +88,7 @@ def render(page: str) -> str:
 
 
 def main(path: str) -> None:
-    """Write the blocks of this page anew."""
+    """Write the blocks of this page again."""
     page = Path(path)
     page.write_text(render(page.read_text(encoding="utf-8")), encoding="utf-8")
 

@@ -16,7 +16,17 @@ from callboard.protocol.ids import ToolName
 from callboard.protocol.limits import MAX_CALLS_PER_STEP
 from callboard.protocol.model import FinishReason, ModelResponse
 from callboard.protocol.options import ToolFallback, ToolOffer
-from callboard.protocol.testing.story import CUT, STOPPED, ModelRun, Story, is_whole, signature
+from callboard.protocol.testing.story import (
+    CUT,
+    STOPPED,
+    ModelRun,
+    Story,
+    answer_texts,
+    holds_nan,
+    is_too_long,
+    is_whole,
+    signature,
+)
 from callboard.protocol.tools import Decision, FailureCode
 
 
@@ -118,6 +128,8 @@ def _follows(story: Story, model: ModelRun, offers: dict[ToolName, ToolOffer], *
 
 def _follows_turn(response: ModelResponse, again: Follows) -> Follows:
     reason = response.finish_reason
+    if is_too_long(*answer_texts(response)):
+        return Follows.FAIL
     calls = () if reason in STOPPED else response.tool_calls
     if len(calls) > MAX_CALLS_PER_STEP:
         return again
@@ -145,6 +157,7 @@ def _expect_calls(
     repeats: Counter[tuple[str, str]],
     limit: int,
 ) -> bool:
+    limit = max(limit, 2) if limit else 0  # a first call repeats nothing
     counts = [repeats[signature(call)] if limit else 0 for call in calls]
     loops = bool(limit) and max(counts) > limit
     for call, count in zip(calls, counts, strict=True):
@@ -162,6 +175,8 @@ def _expect_call(call: ToolCall, offer: ToolOffer | None) -> ExpectedCall:
     if offer is None:
         return ExpectedCall(call, None, code=FailureCode.UNKNOWN_TOOL)
     if not is_whole(call):
-        return ExpectedCall(call, offer, code=FailureCode.INCOMPLETE_CALL)
+        no_json = holds_nan(call.arguments)
+        code = FailureCode.INVALID_ARGUMENTS if no_json else FailureCode.INCOMPLETE_CALL
+        return ExpectedCall(call, offer, code=code)
     begins = _BY_DECISION.get(offer.decision, "")
     return ExpectedCall(call, offer, begins, None if begins else FailureCode.DENIED)

@@ -434,6 +434,11 @@ _plant("I22 timers", "calls have no timer", _dropping(SetTimer, after=ModelRespo
 _plant("I22 timers", "timers are never cleared", _dropping(ClearTimer))
 _plant(
     "I23 model calls",
+    "a lost model call is asked again at once",
+    _changing(CallModel, lambda call: replace(call, not_before_at=0.0)),
+)
+_plant(
+    "I23 model calls",
     "a model call has no deadline of its own",
     _changing(CallModel, lambda call: replace(call, deadline_at=call.deadline_at + 1_200.0)),
 )

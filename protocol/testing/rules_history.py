@@ -25,7 +25,16 @@ from callboard.protocol.model import ModelRequest, ModelResponse, Restarted, Tex
 from callboard.protocol.options import RequestOptions
 from callboard.protocol.testing.expected import ExpectedTurn, Follows, expected_turns, is_kept
 from callboard.protocol.testing.outside import input_tokens
-from callboard.protocol.testing.story import CUT, STOPPED, ModelRun, Story, is_whole, responses
+from callboard.protocol.testing.story import (
+    CUT,
+    STOPPED,
+    ModelRun,
+    Story,
+    answer_texts,
+    is_too_long,
+    is_whole,
+    responses,
+)
 
 #: A result of up to twice as many characters is not worth shortening (docs/protocol.md, "History").
 SHORTENED_RESULT_CHARS = 400
@@ -162,9 +171,11 @@ def said_texts(story: Story) -> tuple[str, str]:
         elif isinstance(event, ModelStreamed):
             said = _after_deltas(said, event)
         elif isinstance(event, ModelResponded):
-            said = event.response.text
+            said = "" if is_too_long(*answer_texts(event.response)) else event.response.text
             if taken.get(event.tag):
                 said, last = "", event.response.text
+        if is_too_long(said):
+            said = ""
         if event is not None and any(isinstance(command, CallModel) for command in reaction.commands):
             said = ""
         if not isinstance(event, ModelStreamed):

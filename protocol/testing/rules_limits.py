@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import astuple
 from typing import Final
 
 from callboard.protocol.commands import (
@@ -17,9 +18,14 @@ from callboard.protocol.commands import (
     RunTool,
     SetTimer,
 )
-from callboard.protocol.events import DeadlinePassed, Event, ModelResponded, ToolsLost
+from callboard.protocol.events import DeadlinePassed, Event, ModelLost, ModelResponded, ToolsLost
 from callboard.protocol.ids import Tag
-from callboard.protocol.limits import CALL_BACKSTOP_SECONDS, STREAM_TOTAL_TIMEOUT_SECONDS
+from callboard.protocol.limits import (
+    CALL_BACKSTOP_SECONDS,
+    MAX_CALL_COST,
+    MAX_CALL_TOKENS,
+    STREAM_TOTAL_TIMEOUT_SECONDS,
+)
 from callboard.protocol.model import Usage
 from callboard.protocol.options import RequestOptions
 from callboard.protocol.prompt import estimate_tokens, message_tokens
@@ -29,6 +35,8 @@ from callboard.protocol.testing.story import CALL_ENDINGS, EPSILON, ModelRun, Re
 
 #: A step which may answer less than this is not worth its input (docs/protocol.md, "Budgets").
 _MIN_OUTPUT_TOKENS: Final = 16
+#: Seconds before a model call is asked again, by the losses in a row (docs/protocol.md, "Losses").
+_PAUSES: Final = (0.0, 0.1, 0.4, 1.6)
 _ENDS: Final = {Follows.FAIL: Outcome.FAILED, Follows.ANSWER: Outcome.ANSWERED}
 #: How a request may end instead of making one more model call.
 LIMITS: Final = frozenset({Outcome.STEP_LIMIT, Outcome.TOKEN_LIMIT, Outcome.COST_LIMIT})
@@ -76,14 +84,20 @@ class Spending:
         event = model.end.event if model.end else None
         if not isinstance(event, ModelResponded):
             return
-        usage = event.response.usage
-        if not usage.total_tokens:
+        usage, cost = event.response.usage, event.cost
+        if not 0 <= cost <= MAX_CALL_COST:
+            cost, self.exact = 0.0, False
+        if not usage.total_tokens or not _can_be_true(usage):
             self.reported = False
             output = message_tokens(model.record.messages[0], estimate_tokens) if model.record else 0
             usage = Usage(input_tokens(model.command.request), output)
             self.exact = self.exact and taken and model.record is not None
-        self.usage, self.cost = self.usage + usage, self.cost + event.cost
-        self.last_output, self.last_cost = usage.output_tokens, event.cost
+        self.usage, self.cost = self.usage + usage, self.cost + cost
+        self.last_output, self.last_cost = usage.output_tokens, cost
+
+
+def _can_be_true(usage: Usage) -> bool:
+    return all(0 <= count <= MAX_CALL_TOKENS for count in astuple(usage))
 
 
 def budgets_hold(story: Story) -> Iterator[str]:
@@ -295,11 +309,19 @@ def timers(story: Story) -> Iterator[str]:
 
 
 def model_deadlines(story: Story) -> Iterator[str]:
-    """I23: model calls are numbered one by one; each has a deadline of its own, within the request's."""
+    """I23: model calls are numbered one by one, each has its own deadline, and one that was lost begins after a pause.
+
+    The pause is longer with each loss in a row.
+    """
+    losses = 0
     for number, model in enumerate(story.models, 1):
         event = model.reaction.event
         assert event is not None
-        expected = min(event.at + STREAM_TOTAL_TIMEOUT_SECONDS, story.deadline)
+        losses = losses + 1 if isinstance(event, ModelLost) else 0
+        begins_at = event.at + _PAUSES[min(losses, len(_PAUSES) - 1)]
+        if abs(model.command.not_before_at - (begins_at if losses else 0.0)) > EPSILON:
+            yield f"model call {number} may begin at {model.command.not_before_at:g}, {losses} were lost before it"
+        expected = min(begins_at + STREAM_TOTAL_TIMEOUT_SECONDS, story.deadline)
         if abs(model.command.deadline_at - expected) > EPSILON:
             yield f"model call {number} may take until {model.command.deadline_at:g}, expected is {expected:g}"
         if model.command.tag.step != number:

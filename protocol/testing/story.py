@@ -5,6 +5,7 @@ Independent of the session's own bookkeeping on purpose: the rules are checked a
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -43,6 +44,7 @@ from callboard.protocol.events import (
     ToolsLost,
 )
 from callboard.protocol.ids import Tag, ToolName
+from callboard.protocol.limits import MAX_ANSWER_BYTES
 from callboard.protocol.model import FinishReason, ModelResponse
 from callboard.protocol.options import ToolOffer
 from callboard.protocol.testing.trace import Trace, Verb
@@ -338,6 +340,24 @@ def responses(story: Story) -> dict[int, ModelResponded]:
 def is_whole(call: ToolCall) -> bool:
     """Whether a call may be run: the provider finished it, and its arguments are a JSON object."""
     return call.complete and is_json_object(call.arguments)
+
+
+def answer_texts(response: ModelResponse) -> list[str]:
+    """All that the model wrote in one turn."""
+    return [part.arguments if isinstance(part, ToolCall) else getattr(part, "text", "") for part in response.parts]
+
+
+def is_too_long(*said: str) -> bool:
+    """Whether this is more than one turn of a model may hold."""
+    return sum(len(text.encode("utf-8", "surrogatepass")) for text in said) > MAX_ANSWER_BYTES
+
+
+def holds_nan(text: str) -> bool:
+    """Whether a text would be JSON, were NaN and Infinity numbers of JSON."""
+    try:
+        return isinstance(json.loads(text), dict) and not is_json_object(text)
+    except ValueError:
+        return False
 
 
 def signature(call: ToolCall) -> tuple[str, str]:

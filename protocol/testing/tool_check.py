@@ -165,7 +165,8 @@ class _Trial:
         except (NoSuchExample, Unsatisfiable):
             return
         yield plain
-        for name, part in self._schema.get("properties", {}).items():
+        properties: Any = self._schema.get("properties", {})
+        for name, part in properties.items():
             for value in boundary_values(part, self._schema, hints):
                 yield {**plain, name: value}
 

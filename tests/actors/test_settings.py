@@ -60,6 +60,17 @@ def test_a_bad_value_is_a_usage_error_that_names_the_field(field: str, value: An
         Settings(**{field: value})
 
 
+def test_a_misspelt_setting_is_told_what_was_meant() -> None:
+    wrong: dict[str, Any] = {"modle": "openai/gpt-5", "max_stepz": 3, "colour": KEY}
+    with pytest.raises(UsageError) as caught:
+        Settings(**wrong)
+    assert str(caught.value) == (
+        "setting 'modle': there is no such setting; did you mean 'model'?; "
+        "setting 'max_stepz': there is no such setting; did you mean 'max_steps'?; "
+        "setting 'colour': there is no such setting"
+    )
+
+
 @given(st.sampled_from(sorted(Settings.model_fields)), st.one_of(st.text(), st.integers(), st.none(), st.binary()))
 def test_no_value_whatever_raises_anything_else(field: str, value: Any) -> None:
     with contextlib.suppress(UsageError):

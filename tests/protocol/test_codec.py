@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import MappingProxyType
 
 import orjson
@@ -14,12 +15,15 @@ from callboard.protocol.content import Message, Replay, Text, Thinking, UserMess
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.events import ModelResponded, ModelStreamed, RequestStarted
 from callboard.protocol.ids import MessageId, RequestId, Tag
-from callboard.protocol.model import Error, ModelResponse, StreamEvent
+from callboard.protocol.machine import Session
+from callboard.protocol.model import Error, ModelResponse, StreamEvent, Usage
 from callboard.protocol.options import RequestOptions
+from callboard.protocol.states import RequestState
 from callboard.protocol.testing import Scenario, drive
 from callboard.protocol.testing.strategies import histories, json_values, scenarios, stream_events, texts
 
 TAG = Tag(RequestId("r"), MessageId("m"), 3)
+STARTED = RequestStarted(TAG.request, 0.0, (), UserMessage.of("x"), RequestOptions("p/m"))
 
 
 @given(histories())
@@ -53,6 +57,22 @@ def test_parts_that_look_alike_and_names_in_foreign_data_stay_apart() -> None:
     response = ModelResponse((Text("a"), Thinking("a", Replay("x", data))), error=Error(ErrorKind.OTHER, "e"))
     event = ModelResponded(TAG, 1.0, response)
     assert decode_event(encode_event(event)) == event
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("data", [{}, {"big": 2**70}], ids=["orjson", "stdlib"])
+def test_a_number_that_json_lacks_leaves_a_line_that_can_be_read(bad: float, data: dict[str, object]) -> None:
+    usage = Usage(bad, 3)  # type: ignore[arg-type]
+    event = ModelResponded(
+        TAG.at_step(1), 1.0, ModelResponse((Text("x"),), usage=usage, raw_usage={"n": bad, **data}), bad
+    )
+    back = decode_event(encode_event(event))
+    assert isinstance(back, ModelResponded)
+    assert math.isnan(back.cost)
+    assert (back.response.usage, back.response.raw_usage) == (Usage(-1, 3), {"n": None, **data})
+    one, other = (Session.replay([STARTED, found]) for found in (event, back))
+    assert (one.usage, one.cost) == (other.usage, other.cost)
+    assert one.state is other.state is RequestState.FINISHED
 
 
 def test_a_mapping_proxy_and_a_lone_surrogate_can_be_written() -> None:

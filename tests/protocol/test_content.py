@@ -1,12 +1,26 @@
-"""What its maker leaves out of a value is not there."""
+"""Parts and messages, atoms, and what makes a history legal."""
 
 from __future__ import annotations
 
-from callboard.protocol.content import Image
+import pytest
+from hypothesis import given
+
+from callboard.protocol.content import (
+    AssistantMessage,
+    Image,
+    Message,
+    SystemMessage,
+    ToolCall,
+    ToolMessage,
+    UserMessage,
+    history_faults,
+    split_atoms,
+)
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.events import ToolCallCancelled, ToolCallCompleted, ToolCallTimedOut
-from callboard.protocol.ids import CallId, MessageId, RequestId, Tag
+from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
 from callboard.protocol.model import Error
+from callboard.protocol.testing.strategies import histories
 
 TAG = Tag(RequestId("r"), MessageId("m"), 1, CallId("c"))
 
@@ -24,3 +38,42 @@ def test_an_error_without_an_answer_has_no_status_and_nothing_of_the_provider() 
 def test_a_tool_that_printed_nothing_has_no_output() -> None:
     ends = (ToolCallCompleted(TAG, 0.0, "1"), ToolCallTimedOut(TAG, 0.0), ToolCallCancelled(TAG, 0.0))
     assert [end.output for end in ends] == ["", "", ""]
+
+
+LOOK = ToolName("look")
+
+
+def turn(*ids: str, arguments: str = "{}") -> AssistantMessage:
+    return AssistantMessage(tuple(ToolCall(CallId(name), LOOK, arguments) for name in ids))
+
+
+def result(name: str, content: str = "1", tool: str = "look") -> ToolMessage:
+    return ToolMessage(CallId(name), ToolName(tool), content)
+
+
+@given(histories())
+def test_drawn_histories_are_legal_and_atoms_put_together_are_the_history(history: tuple[Message, ...]) -> None:
+    assert history_faults(history) == []
+    atoms = split_atoms(history)
+    assert tuple(message for atom in atoms for message in atom) == history
+    assert all(history_faults(atom) == [] for atom in atoms)
+
+
+@pytest.mark.parametrize(
+    ("history", "fault"),
+    [
+        ((result("a"),), "follows no turn"),
+        ((turn("a"),), "'a' has no result directly after its turn"),
+        ((turn("a"), UserMessage.of("?"), result("a")), "'a' has no result directly after its turn"),
+        ((turn("a"), SystemMessage("note"), result("a")), "'a' has no result directly after its turn"),
+        ((turn("a", "b"), result("b"), result("a")), "the result in place 1 is of 'b'"),
+        ((turn("a"), result("a", tool="other")), "the result in place 1 is of 'a' (other)"),
+        ((turn("a"), result("a"), result("a")), "follows no turn"),
+        ((turn("a", "a"), result("a"), result("a")), "share an id"),
+        ((turn(""), result("")), "has no id"),
+        ((turn("a", arguments="{"), result("a")), "not a JSON object"),
+        ((AssistantMessage(()),), "without any part"),
+    ],
+)
+def test_what_makes_a_history_illegal(history: tuple[Message, ...], fault: str) -> None:
+    assert fault in "; ".join(history_faults(history))

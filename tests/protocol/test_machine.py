@@ -23,13 +23,22 @@ from callboard.protocol.commands import (
     StopModel,
     WithdrawApproval,
 )
-from callboard.protocol.content import AssistantMessage, SystemMessage, Text, ToolCall, ToolMessage, UserMessage
-from callboard.protocol.errors import ErrorKind, ProtocolError
+from callboard.protocol.content import (
+    AssistantMessage,
+    SystemMessage,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolMessage,
+    UserMessage,
+)
+from callboard.protocol.errors import ErrorKind, ProtocolError, UsageError
 from callboard.protocol.events import (
     ApprovalDenied,
     ApprovalGranted,
     CancelRequested,
     DeadlinePassed,
+    Event,
     ModelFailed,
     ModelLost,
     ModelResponded,
@@ -41,8 +50,8 @@ from callboard.protocol.events import (
     ToolsLost,
 )
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
-from callboard.protocol.limits import CALL_BACKSTOP_SECONDS, MAX_CALLS_PER_STEP
-from callboard.protocol.machine import Session
+from callboard.protocol.limits import CALL_BACKSTOP_SECONDS, MAX_ANSWER_BYTES, MAX_CALLS_PER_STEP, MAX_RESULT_BYTES
+from callboard.protocol.machine import Session, check_start
 from callboard.protocol.model import (
     Error,
     FinishReason,
@@ -147,6 +156,15 @@ def test_calls_that_are_never_run() -> None:
     assert not any(isinstance(command, RunTool) for command in commands)
 
 
+@pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999", "-1.5E+400"])
+def test_a_number_that_is_not_finite_is_named_and_its_call_never_run(number: str) -> None:
+    talk = Talk()
+    commands = talk.respond(call("a", "look", f'{{"days": [{number}], "city": "NaN"}}'))
+    (result,) = only(commands, RecordStep).messages[1:]
+    assert f"The arguments contain {number}, which is not a finite number" in result.content
+    assert not any(isinstance(command, RunTool) for command in commands)
+
+
 def test_ids_repeated_within_a_turn_are_minted_anew() -> None:
     talk = Talk()
     commands = talk.respond(call("x"), call("x"), call(""), call("x_2"))
@@ -200,11 +218,26 @@ def test_an_event_of_another_request_is_refused() -> None:
         ({"history": (ToolMessage(CallId("a"), ToolName("look"), "1"),)}, "follows no turn"),
         ({"tools": STANDARD_TOOLS[:1] * 2}, "share a name"),
         ({"options": replace(OPTIONS, timeout_seconds=0.0)}, "timeout_seconds must be above 0"),
+        ({"options": replace(OPTIONS, timeout_seconds=float("inf"))}, "timeout_seconds must be above 0 and finite"),
+        ({"options": replace(OPTIONS, timeout_seconds=float("nan"))}, "timeout_seconds must be above 0"),
+        ({"options": replace(OPTIONS, cost_budget=float("nan"))}, "cost_budget must be a number from 0 on, got nan"),
+        ({"options": replace(OPTIONS, token_budget=-1)}, "token_budget must be a number from 0 on, got -1"),
     ],
 )
 def test_a_request_that_cannot_start_is_refused(start: dict[str, Any], reason: str) -> None:
-    with pytest.raises(ProtocolError, match=reason):
+    """By the session, as an event; by `check_start` before there is one, with the same words."""
+    with pytest.raises(ProtocolError, match=reason) as refused:
         Talk(**start)
+    given = {"history": (), "options": OPTIONS, "tools": STANDARD_TOOLS, **start}
+    with pytest.raises(UsageError) as caught:
+        check_start(**given)
+    assert str(refused.value).endswith(str(caught.value))
+    assert not isinstance(caught.value, ProtocolError)
+
+
+def test_a_request_that_can_start_is_not_refused() -> None:
+    check_start((UserMessage.of("x"),), OPTIONS, STANDARD_TOOLS)
+    check_start((), replace(OPTIONS, cost_budget=0.0, token_budget=0, input_price=0.0))
 
 
 def test_cancel_while_the_model_speaks_keeps_what_was_said() -> None:
@@ -265,6 +298,132 @@ def test_a_lost_model_call_is_asked_again_under_a_new_number() -> None:
     with pytest.raises(ProtocolError, match="it is of step 1, the open one is 2"):
         talk.session.apply(ModelResponded(lost, 1.0, ModelResponse((Text("late"),))))
     assert only(talk.say(ModelLost), Finish).outcome is Outcome.FAILED
+
+
+def test_a_lost_model_call_is_asked_again_after_a_growing_pause() -> None:
+    talk = Talk(replace(OPTIONS, max_step_retries=9, timeout_seconds=700.0))
+    assert only(talk.first, CallModel).not_before_at == 0.0
+    pauses = []
+    for talk.now in (10.0, 20.0, 30.0, 690.0):
+        call_model = only(talk.say(ModelLost), CallModel)
+        pauses.append(round(call_model.not_before_at - talk.now, 3))
+        assert call_model.deadline_at == min(call_model.not_before_at + 600.0, 700.0)
+    assert pauses == [0.1, 0.4, 1.6, 1.6]
+    cut_off = only(talk.say(ModelFailed, Error(ErrorKind.TRUNCATED, "cut off")), CallModel)
+    assert cut_off.not_before_at == 0.0, "nothing was lost"
+    assert only(talk.say(ModelLost), CallModel).not_before_at == pytest.approx(690.1), "not in a row any more"
+
+
+def test_a_model_call_that_is_lost_each_time_ends_its_request_with_our_fault_named() -> None:
+    talk = Talk()
+    assert kinds(talk.say(ModelLost)) == kinds(talk.say(ModelLost)) == ["Note", "CallModel"]
+    finish = only(talk.say(ModelLost), Finish)
+    assert (finish.outcome, finish.steps) == (Outcome.FAILED, 3)
+    assert finish.reason == "internal_error: after 3 tries: the model call was lost 3 times"
+
+
+def test_a_model_call_that_made_its_holder_crash_is_never_asked_again() -> None:
+    talk = Talk(replace(OPTIONS, max_step_retries=9))
+    finish = only(talk.say(ModelFailed, Error(ErrorKind.INTERNAL, "KeyError: 'choices'")), Finish)
+    assert (finish.outcome, finish.reason) == (Outcome.FAILED, "internal_error: KeyError: 'choices'")
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
+@pytest.mark.parametrize("complete", [True, False])
+def test_arguments_with_a_number_that_json_lacks_are_refused_by_name(number: str, complete: bool) -> None:
+    """Whether or not the adapter took them for whole; the call beside runs."""
+    talk = Talk()
+    commands = talk.respond(call("a", arguments=f'{{"x":[{number}]}}', complete=complete), call("b"))
+    assert [command.tag.call_id for command in commands if isinstance(command, RunTool)] == ["b"]
+    record = only(talk.say(ToolCallCompleted, "1", call="b"), RecordStep)
+    told = orjson.loads(record.messages[1].content)
+    assert told["code"] == "invalid_arguments"
+    assert told["message"].startswith(f"The arguments contain {number}, which is not a finite number")
+    assert record.messages[0].tool_calls[0].arguments == "{}"
+
+
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [
+        ('{"x":NaN}', "invalid_result"),
+        ("[-Infinity]", "invalid_result"),
+        ('"NaN and Infinity"', ""),
+        ("NaN of them is JSON", ""),
+        ("1e999", ""),
+        ("1" * MAX_RESULT_BYTES, ""),
+        ("1" * MAX_RESULT_BYTES + "1", "result_too_large"),
+        ('"' + "€" * (MAX_RESULT_BYTES // 3) + '"', "result_too_large"),
+    ],
+    ids=lambda value: f"{value[:10]}-{len(value)}",
+)
+def test_a_result_that_no_model_may_get_is_a_failure_that_says_why(content: str, code: str) -> None:
+    talk = Talk()
+    talk.respond(call("a"))
+    record = only(talk.say(ToolCallCompleted, content, call="a"), RecordStep)
+    assert codes(record) == [code]
+    assert code or record.messages[1].content == content
+
+
+ENDLESS = "x" * (MAX_ANSWER_BYTES // 2)
+
+
+def test_an_endless_stream_ends_its_request_and_leaves_nothing_behind() -> None:
+    talk = Talk()
+    journal: list[Event] = [RequestStarted(REQUEST, 0.0, (), UserMessage.of("go"), OPTIONS, STANDARD_TOOLS)]
+    for text in (ENDLESS, ENDLESS, "x"):
+        event = ModelStreamed(talk.step, 1.0, (TextDelta(text),))
+        journal += talk.session.to_journal(event)
+        commands = talk.session.apply(event)
+    assert kinds(commands) == ["StopModel", "ClearTimer", "Finish"]
+    finish = only(commands, Finish)
+    assert (finish.outcome, finish.text) == (Outcome.FAILED, "")
+    assert finish.reason == "malformed: the answer went over 8,388,608 bytes, and was stopped."
+    assert Session.replay(journal).resume_commands() == talk.session.resume_commands()
+
+
+def test_a_stream_that_begins_again_is_not_endless() -> None:
+    talk = Talk()
+    for _ in range(3):
+        talk.say(ModelStreamed, (Restarted("again"), TextDelta(ENDLESS)))
+    assert talk.session.state is RequestState.CALLING_MODEL
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        (Text(ENDLESS), Text(ENDLESS + "x")),
+        (Text("€" * (MAX_ANSWER_BYTES // 3 + 1)),),
+        (Text("so"), Thinking(ENDLESS), call("a", arguments=ENDLESS + "x")),
+    ],
+    ids=["text", "bytes", "together"],
+)
+def test_an_answer_over_its_bytes_ends_its_request_and_leaves_nothing_behind(parts: tuple[Any, ...]) -> None:
+    talk = Talk()
+    talk.say(ModelStreamed, (TextDelta("so"),))
+    commands = talk.respond(*parts)
+    assert kinds(commands) == ["ClearTimer", "Finish"]
+    assert only(commands, Finish).usage == Usage(10, 5), "it was charged all the same"
+
+
+def test_an_answer_within_its_bytes_is_an_answer() -> None:
+    assert only(Talk().respond(Text(ENDLESS), Thinking(ENDLESS)), Finish).outcome is Outcome.ANSWERED
+
+
+def test_a_usage_and_a_cost_that_cannot_be_true_are_told_and_estimated() -> None:
+    talk = Talk(replace(OPTIONS, token_budget=1_000, cost_budget=1.0))
+    response = ModelResponse((Text("hm"),), FinishReason.PAUSE, usage=Usage(-5, 10**12))
+    commands = talk.say(ModelResponded, response, float("nan"))
+    assert kinds(commands) == ["Note", "RecordStep", "CallModel"]
+    assert "usage and cost of this step cannot be true" in only(commands, Note).text
+    assert talk.session.cost == 0.0
+    assert 0 < talk.session.usage.total_tokens < 1_000
+
+
+def test_objects_in_each_other_without_end_are_arguments_like_others() -> None:
+    """orjson reads what it cannot write, and the other way round: neither may be an exception of the session."""
+    for depth in (200, 300, 900, 5_000):
+        deep = '{"a":' * depth + "1" + "}" * depth
+        assert kinds(Talk().respond(call("a", arguments=deep)))[-1] in ("SetTimer", "CallModel")
 
 
 def test_lost_tools_are_sent_again_or_their_outcome_is_unknown() -> None:

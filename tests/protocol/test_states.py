@@ -6,7 +6,10 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from callboard.protocol.commands import Command, Outcome
 from callboard.protocol.errors import ProtocolError
 from callboard.protocol.events import Event
 from callboard.protocol.ids import ToolName
@@ -15,13 +18,17 @@ from callboard.protocol.states import (
     CALL_TRANSITIONS,
     REQUEST_TRANSITIONS,
     TERMINAL_CALL_STATES,
+    CallFacts,
     CallState,
+    RequestFacts,
     RequestState,
 )
 from callboard.protocol.testing import drive
 from callboard.protocol.testing.diagrams import render
+from callboard.protocol.testing.generator import scenario
 from callboard.protocol.testing.rules_journal import fingerprint
 from callboard.protocol.testing.scenario import STANDARD_TOOLS, PlannedCall, PlannedTurn, Scenario
+from callboard.protocol.tools import Decision
 
 EVENTS = get_args(Event)
 PAGE = Path(__file__).parents[2] / "docs" / "protocol.md"
@@ -33,7 +40,56 @@ def test_each_state_has_a_row_and_each_row_leads_to_states() -> None:
     for table, kind in ((REQUEST_TRANSITIONS, RequestState), (CALL_TRANSITIONS, CallState)):
         for row in table.values():
             assert set(row) <= set(EVENTS)
-            assert all(outcomes and set(outcomes) <= set(kind) for outcomes in row.values())
+            assert all(arrows and {after for _, after in arrows} <= set(kind) for arrows in row.values())
+
+
+request_facts = st.builds(RequestFacts, st.integers(0, 3), st.none() | st.sampled_from(Outcome))
+
+
+@given(request_facts)
+def test_no_two_guards_of_a_request_hold_at_once(facts: RequestFacts) -> None:
+    for row in REQUEST_TRANSITIONS.values():
+        for arrows in row.values():
+            assert sum(guard(facts) for guard, _ in arrows) <= 1
+
+
+@st.composite
+def call_facts(draw: st.DrawFn) -> CallFacts:
+    flags = [draw(st.booleans()) for _ in range(4)]
+    facts = CallFacts(draw(st.none() | st.sampled_from(Decision)), *flags, draw(st.integers(1, 3)))
+    facts.sends, facts.runs = draw(st.integers(0, 5)), draw(st.integers(0, 5))
+    facts.result_is_sound = draw(st.booleans())
+    return facts
+
+
+@given(call_facts())
+def test_exactly_one_guard_of_a_call_holds_in_each_row(facts: CallFacts) -> None:
+    for row in CALL_TRANSITIONS.values():
+        for arrows in row.values():
+            assert sum(guard(facts) for guard, _ in arrows) == 1
+
+
+class ExactSession(Session):
+    """Asks every guard of a row, not only up to the one that holds."""
+
+    def apply(self, event: Event) -> tuple[Command, ...]:
+        row = REQUEST_TRANSITIONS[self.state].get(type(event), ())
+        commands = super().apply(event)
+        assert [after for guard, after in row if guard(self._facts)] == [self.state]
+        return commands
+
+
+@pytest.mark.parametrize("first", range(0, 200, 20))
+def test_exactly_one_guard_of_a_request_holds_in_all_that_happens(first: int) -> None:
+    for seed in range(first, first + 20):
+        assert not drive(scenario(seed), seed, ExactSession).broken
+
+
+def test_each_guard_says_what_it_asks() -> None:
+    rows = [row for table in (REQUEST_TRANSITIONS, CALL_TRANSITIONS) for row in table.values()]
+    guards = {guard for row in rows for arrows in row.values() for guard, _ in arrows}
+    assert all(guard.__doc__ for guard in guards)
+    assert len({guard.__name__ for guard in guards}) == len(guards)
 
 
 def test_ends_are_ends() -> None:
@@ -55,8 +111,8 @@ def test_a_call_event_is_legal_for_a_call_only_while_tools_run() -> None:
 def sessions() -> dict[RequestState, tuple[Any, list[Event]]]:
     """A session in each state, and events of every kind with its tags."""
     call = PlannedCall(ToolName("look"), seconds=2.0)
-    scenario = Scenario((PlannedTurn("hm", (call, call)),), tools=STANDARD_TOOLS, tools_lost_at=(1.5,))
-    journal = drive(scenario).applied
+    plan = Scenario((PlannedTurn("hm", (call, call)),), tools=STANDARD_TOOLS, tools_lost_at=(1.5,))
+    journal = drive(plan).applied
     found: dict[RequestState, Any] = {}
     for size in range(len(journal) + 1):
         session = Session.replay(journal[:size])

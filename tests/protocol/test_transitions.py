@@ -36,7 +36,7 @@ from callboard.protocol.events import (
     ToolsLost,
 )
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
-from callboard.protocol.limits import MAX_CALL_SENDS
+from callboard.protocol.limits import MAX_ANSWER_BYTES, MAX_CALL_SENDS
 from callboard.protocol.machine import Session
 from callboard.protocol.model import Error, FinishReason, ModelResponse, TextDelta
 from callboard.protocol.options import RequestOptions, ToolOffer
@@ -214,6 +214,8 @@ def without_calls() -> Iterable[Row]:
 
     gave_up = replace(IDLE, retries=0)
     yield Row(IDLE, of_step(ModelStreamed, SO_FAR), ASKING, None, "")
+    endless = (TextDelta("x" * (MAX_ANSWER_BYTES + 1)),)
+    yield Row(IDLE, of_step(ModelStreamed, endless), OVER, None, "StopModel ClearTimer Finish")
     yield Row(IDLE, responded(Text("done")), OVER, None, "RecordStep ClearTimer Finish")
     yield Row(IDLE, responded(Text("hm"), reason=FinishReason.PAUSE), ASKING, None, "RecordStep CallModel")
     yield Row(IDLE, of_step(ModelFailed, TRUNCATED), ASKING, None, "Note CallModel")
@@ -260,6 +262,7 @@ def open_calls() -> Iterable[Row]:
         yield from ends_of(held, of_call(ToolCallFailed, FAILURE), CallState.FAILED)
         yield from ends_of(held, of_call(ToolCallTimedOut), CallState.TIMED_OUT)
         yield from ends_of(held, of_call(ToolCallCancelled), CallState.CANCELLED)
+        yield from ends_of(held, of_call(ToolCallCompleted, '{"x":NaN}'), CallState.FAILED)
         late = of_step(DeadlinePassed, at=SECONDS + BACKSTOP_SECONDS)
         yield from ends_of(held, late, CallState.TIMED_OUT, "CancelTool")
         assert held.call is not None
@@ -286,7 +289,6 @@ def open_calls() -> Iterable[Row]:
     yield Row(WAITING, of_call(ApprovalGranted), TOOLS, CallState.SENT, "RunTool SetTimer")
     yield from ends_of(WAITING, of_call(ApprovalDenied), CallState.DENIED)
     yield Row(WAITING, of_step(ToolsLost), TOOLS, CallState.AWAITING_APPROVAL, "AskApproval")
-    yield Row(WAITING, of_step(DeadlinePassed), TOOLS, CallState.AWAITING_APPROVAL, "")
     withdrawn = "WithdrawApproval RecordStep ClearTimer Finish"
     yield Row(WAITING, of_request(CancelRequested), OVER, CallState.CANCELLED, withdrawn)
     yield Row(WAITING, of_request(DeadlinePassed, at=REQUEST_SECONDS), OVER, CallState.TIMED_OUT, withdrawn)
@@ -298,7 +300,8 @@ def ended_calls() -> Iterable[Row]:
         timer = "" if state is CallState.DENIED else "ClearTimer "
         withdrawn = f"WithdrawApproval {timer}RecordStep ClearTimer Finish"
         yield Row(situation, of_step(ToolsLost), TOOLS, state, f"AskApproval {timer}".strip())
-        yield Row(situation, of_step(DeadlinePassed), TOOLS, state, "")
+        if state is not CallState.DENIED:
+            yield Row(situation, of_step(DeadlinePassed), TOOLS, state, "")
         yield Row(situation, of_request(CancelRequested), OVER, state, withdrawn)
         yield Row(situation, of_request(DeadlinePassed, at=REQUEST_SECONDS), OVER, state, withdrawn)
 
@@ -381,6 +384,17 @@ def test_what_is_refused_and_changes_nothing(situation: Situation, kind: type[An
     assert fingerprint(session) == before
 
 
+def test_a_step_without_a_timer_has_no_deadline() -> None:
+    """What waits for a person has none; nor has a step whose timer has fired."""
+    fired = session_in(replace(SENT, beside=True))
+    fired.apply(DeadlinePassed(fired.step, SECONDS + BACKSTOP_SECONDS))
+    for session in (session_in(WAITING), session_in(ENDED[CallState.DENIED]), fired):
+        before = fingerprint(session)
+        with pytest.raises(ProtocolError, match="this step has no timer"):
+            session.apply(DeadlinePassed(session.step, REQUEST_SECONDS - 1))
+        assert fingerprint(session) == before
+
+
 # -- the tables of states.py are these rows, entry by entry ------------------------------------------------------------
 
 
@@ -389,7 +403,7 @@ def test_the_table_of_requests_is_what_a_request_does_and_no_more() -> None:
         (state, kind, outcome)
         for state, row in REQUEST_TRANSITIONS.items()
         for kind, outcomes in row.items()
-        for outcome in outcomes
+        for _, outcome in outcomes
     }
     assert entries == {(row.situation.request, row.event.kind, row.request) for row in ROWS}
 
@@ -400,7 +414,7 @@ def test_the_table_of_calls_is_what_a_call_does_and_no_more() -> None:
         (state, kind, outcome)
         for state, row in CALL_TRANSITIONS.items()
         for kind, outcomes in row.items()
-        for outcome in outcomes
+        for _, outcome in outcomes
     }
     seen = set()
     for row in ROWS:

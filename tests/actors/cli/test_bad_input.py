@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from support.shared_double import shared_double
 
+from callboard import __version__ as version
 from callboard.actors.testing.wire_double import RawAnswer
 
-USAGE, FAILED = 2, 1
+DONE, FAILED, USAGE = 0, 1, 2
 MODEL = "openai-compatible/any"
 HTML = RawAnswer("<!DOCTYPE html><title>Welcome</title>")
 
@@ -49,6 +50,22 @@ def test_unknown_commands_and_missing_arguments_show_the_usage(callboard: Any, a
     assert ran.status == USAGE
     assert ran.err.startswith("usage: callboard")
     assert "Traceback" not in ran.err
+
+
+def test_the_version_is_that_of_the_package(callboard: Any) -> None:
+    ran = callboard.run("--version")
+    assert (ran.status, ran.out, ran.err) == (DONE, f"callboard {version}\n", "")
+
+
+def test_a_fault_of_ours_is_one_sentence_and_with_python_dev_mode_a_traceback(callboard: Any) -> None:
+    """A package of the extra `index` that is broken stands for it: its import raises what is no error of callboard."""
+    (callboard.workspace / "quicktok.py").write_text("raise LookupError('no table')\n")
+    callboard.environment["PYTHONPATH"] = f"{callboard.workspace}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    ran = callboard.run("ask", "where?")
+    assert ran.sentence.startswith("internal error: LookupError: no table; this is a fault in callboard")
+    assert ran.status == FAILED
+    callboard.environment["PYTHONDEVMODE"] = "1"
+    assert "Traceback" in callboard.run("ask", "where?").err
 
 
 def test_a_question_that_is_no_text(callboard: Any) -> None:

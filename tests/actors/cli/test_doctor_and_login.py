@@ -31,7 +31,7 @@ def test_the_doctor_says_what_is_set_and_that_the_model_answers(callboard: Any) 
         ran = callboard.run("doctor", "--model", MODEL, "--base-url", server.base_url())
         (asked,) = server.traffic().bodies
     assert ran.status == 0, ran.err
-    assert f"ok  {MODEL}" in ran.out
+    assert f"ok   {MODEL}" in ran.out
     assert "CALLBOARD_API_KEY is set" in ran.out
     assert "'ok' in" in ran.out
     assert asked["max_tokens"] == 16
@@ -53,7 +53,7 @@ def test_the_doctor_looks_at_every_provider_that_has_a_key(callboard: Any) -> No
     callboard.environment |= {"TOGETHER_API_KEY": SECRET, "PERPLEXITY_API_KEY": SECRET}
     ran = callboard.run("doctor")
     assert ran.status == 0, ran.err  # the configured model is offline, and that answers
-    assert "ok  offline/code-context" in ran.out
+    assert "ok   offline/code-context" in ran.out
     assert "callboard doctor --model together/MODEL" in ran.out
     assert "PERPLEXITY_API_KEY is set" in ran.out
     assert "anthropic" not in ran.out

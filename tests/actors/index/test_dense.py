@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from callboard.actors.index import CodeIndex, dense, ranking
 from callboard.actors.index.dense import ApiEmbedder, LocalEmbedder
-from callboard.actors.index.rerank import Reranker, Text
-from callboard.actors.index.vectors import VectorCache
+from callboard.actors.index.rerank import Passage, Reranker, VectorCache
 from callboard.protocol.errors import UsageError
 
 if TYPE_CHECKING:
@@ -36,8 +35,8 @@ class WordEmbedder:
         return numpy.array([[1.0, 0.0] if "wanted" in text else [0.0, 1.0] for text in texts], dtype=numpy.float32)
 
 
-def texts(count: int, wanted: int) -> list[Text]:
-    return [Text(bytes([n]), lambda n=n: "wanted" if n == wanted else "other") for n in range(count)]  # type: ignore[misc]
+def texts(count: int, wanted: int) -> list[Passage]:
+    return [Passage(bytes([n]), lambda n=n: "wanted" if n == wanted else "other") for n in range(count)]  # type: ignore[misc]
 
 
 def test_the_wanted_text_rises_and_vectors_are_kept_between_runs(tmp_path: Path) -> None:

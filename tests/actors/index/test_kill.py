@@ -88,7 +88,7 @@ def test_what_the_lexical_index_owes_is_paid_at_the_next_refresh(killed_between:
         assert len(index.search("shared word", 2 * FILES)) == FILES
 
 
-def test_a_lost_lexical_index_is_built_anew_with_a_word_about_why(workspace: Path, tmp_path: Path) -> None:
+def test_a_lost_lexical_index_is_built_again_with_a_word_about_why(workspace: Path, tmp_path: Path) -> None:
     store = tmp_path / "store"
     with CodeIndex.open(workspace, store, embedder=None) as index:
         index.refresh()
@@ -97,7 +97,7 @@ def test_a_lost_lexical_index_is_built_anew_with_a_word_about_why(workspace: Pat
         writer.clear()
         writer.commit()
     with CodeIndex.open(workspace, store, embedder=None) as index:
-        assert "built anew" in index.refresh().note
+        assert "built again" in index.refresh().note
         assert len(index.search("shared word", 2 * FILES)) == FILES
 
 

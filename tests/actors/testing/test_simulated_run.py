@@ -72,7 +72,6 @@ def faults() -> st.SearchStrategy[Faults]:
         jumps=st.lists(st.tuples(seconds(20.0), st.sampled_from(JUMP_SECONDS)), max_size=1).map(tuple),
         workers=workers,
         max_queued_calls=st.sampled_from((0, 1, 10_000)),
-        max_waiting_calls=st.sampled_from((1, 1_024)),
     )
 
 
@@ -187,7 +186,7 @@ def test_requests_that_wait_for_the_same_workers_all_end_with_their_own_results(
 @pytest.mark.parametrize(
     "faults",
     [
-        Faults(workers=WorkerFaults(workers=1), max_waiting_calls=2),
+        Faults(workers=WorkerFaults(workers=1), max_queued_calls=2),
         Faults(max_queued_calls=1),
     ],
     ids=["pool", "dispatcher"],

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import datetime
 import enum
+import json
 import socket
 import sys
 import threading
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import pytest
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, ValidationError
 
 from callboard.actors.tools import Tool, ToolContext, tool
 from callboard.actors.tools.shipping import unpack
@@ -139,6 +140,38 @@ def test_a_default_that_json_cannot_carry_is_left_to_the_function() -> None:
         return city is nothing
 
     assert "default" not in look.definition.parameters["properties"]["city"]
+    assert look.definition.parameters["properties"]["depth"] == {"type": "number"}
+
+
+def test_a_schema_has_no_number_that_json_lacks() -> None:
+    class Span(BaseModel):
+        last: float = float("nan")
+        first: Annotated[float, Field(ge=float("-inf"))] = 0.0
+        both: list[float] = [1.0, float("inf")]
+
+    @tool
+    def look(span: Span, spans: list[Span] | None = None) -> None: ...
+
+    numbers = json.dumps(look.definition.parameters)
+    assert "NaN" not in numbers
+    assert "Infinity" not in numbers
+    assert look.definition.parameters["$defs"]["Span"]["properties"]["first"] == {"type": "number", "default": 0.0}
+
+
+@dataclass
+class Area:
+    width: float
+
+
+@pytest.mark.parametrize("value", ["NaN", "-Infinity", "1e999", '"nan"', '"inf"', '"-Infinity"'])
+@pytest.mark.parametrize(("name", "wrapped"), [("depth", "%s"), ("area", '{"width": %s}'), ("depths", "[0, %s]")])
+def test_numbers_that_are_not_finite_are_refused_with_the_argument_named(value: str, name: str, wrapped: str) -> None:
+    @tool
+    def look(depth: float = 0.0, area: Area | None = None, depths: Sequence[float] = ()) -> None: ...
+
+    with pytest.raises(ValidationError, match="finite number") as refusal:
+        look.signature.arguments.validate_json(f'{{"{name}": {wrapped % value}}}')
+    assert refusal.value.errors()[0]["loc"][0] == name
 
 
 def test_an_optional_context_is_a_context() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
+import importlib
 import json
 import os
 import re
@@ -15,6 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -22,10 +25,11 @@ import pytest
 from pydantic import AfterValidator
 from support.patience import timed_out_while_hanging
 
-from callboard.actors.tools import ToolContext, tool
-from callboard.actors.workers.pool import StopCall
-from callboard.actors.workers.process import ProcessOptions, how_it_ended
-from callboard.actors.workers.stage import ToolStage
+from callboard.actors.processes.control import UNKNOWN_STATUS, how_it_ended
+from callboard.actors.processes.launch import Heard
+from callboard.actors.tools import Tool, ToolContext, tool
+from callboard.actors.workers.process import ProcessOptions
+from callboard.actors.workers.stage import StagedCall, ToolStage
 from callboard.protocol.errors import ToolError
 from callboard.protocol.events import (
     ToolCallCancelled,
@@ -37,16 +41,21 @@ from callboard.protocol.events import (
 )
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag
 from callboard.protocol.limits import MAX_TOOL_OUTPUT_BYTES
-from callboard.protocol.tools import FailureCode, Isolation
+from callboard.protocol.tools import FailureCode
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="process isolation is made of Linux's system calls")
 
 Until = Callable[[Callable[[], bool]], None]
 
 
+def options(**changes: object) -> ProcessOptions:
+    """Without namespaces: a process id means the same here and in a tool. (test_namespaces.py is for the others.)"""
+    return replace(ProcessOptions(namespaces=False), **changes)  # type: ignore[arg-type]
+
+
 @pytest.fixture(scope="module")
 def stage() -> Iterator[ToolStage]:
-    with ToolStage(ProcessOptions(memory_bytes=1 << 30)) as stage:
+    with ToolStage(options(memory_bytes=1 << 30)) as stage:
         yield stage
 
 
@@ -118,11 +127,19 @@ def test_a_result_comes_after_its_start(stage: ToolStage) -> None:
 
 
 def test_a_warm_child_serves_again(stage: ToolStage) -> None:
-    assert stage.call(whoami) != stage.call(add, a=1, b=1)
-    first, second = stage.call(whoami), stage.call(whoami)
+    @tool(reuse=True)
+    def whoami_again() -> int:
+        return os.getpid()
+
+    first, second = stage.call(whoami_again), stage.call(whoami_again)
     assert isinstance(first, ToolCallCompleted)
     assert isinstance(second, ToolCallCompleted)
     assert first.content == second.content != str(os.getpid())
+
+
+def test_each_call_has_a_child_of_its_own(stage: ToolStage) -> None:
+    pids = [stage.call(whoami).content for _ in range(5)]  # type: ignore[union-attr]
+    assert len(set(pids)) == 5
 
 
 def test_calls_run_side_by_side_each_in_its_own_child(stage: ToolStage, tmp_path: Path) -> None:
@@ -203,9 +220,9 @@ def test_each_way_to_die_is_one_failure_and_the_next_call_works(stage: ToolStage
 
 def test_neighbours_of_the_dying_go_on_undisturbed() -> None:
     """I10, at the pool: every way to die and to hang at once, and the same calls beside them with the same results."""
-    with ToolStage(ProcessOptions(max_children=48, memory_bytes=1 << 30)) as stage:
+    with ToolStage(options(max_children=48, memory_bytes=1 << 30)) as stage:
         dying = [stage.start(die, json.dumps({"how": how}), timeout_seconds=20) for how in DEATHS]
-        hanging = [stage.start(hang, json.dumps({"how": how}), timeout_seconds=1) for how in HANGS]
+        hanging = [stage.start(hang, json.dumps({"how": how}), timeout_seconds=4) for how in HANGS]
         well = [stage.start(add, json.dumps({"a": n, "b": 1}), timeout_seconds=20) for n in range(40)]
         assert [call.wait().content for call in well] == [str(n + 1) for n in range(40)]  # type: ignore[union-attr]
         assert [failure_of(call.wait())[0] for call in dying] == [code for _, code, _ in DEATHS.values()]
@@ -320,7 +337,7 @@ def test_cancelling_reaches_a_running_call(stage: ToolStage) -> None:
 
 
 def test_stopping_an_unknown_call_does_nothing(stage: ToolStage) -> None:
-    stage.pool(Isolation.PROCESS).tell(StopCall(Tag(RequestId("x"), MessageId("y"), 1, CallId("z"))))
+    stage.stop(StagedCall(Tag(RequestId("x"), MessageId("y"), 1, CallId("z")), 0.0))
     assert isinstance(stage.call(add, a=1, b=2), ToolCallCompleted)
 
 
@@ -360,7 +377,7 @@ def test_a_child_inherits_nothing(stage: ToolStage, monkeypatch: pytest.MonkeyPa
         }
 
     # A pool of its own: the environment is that of the moment in which the fork server starts.
-    with ToolStage(ProcessOptions(memory_bytes=1 << 30, environment={"EXTRA": "1"})) as own:
+    with ToolStage(options(memory_bytes=1 << 30, environment={"EXTRA": "1"})) as own:
         event = own.call(inspect_self)
     assert isinstance(event, ToolCallCompleted), event
     found = json.loads(event.content)
@@ -411,7 +428,7 @@ def test_a_tool_whose_module_does_not_load_is_one_failure(stage: ToolStage, tmp_
     assert "could not be loaded" in message
 
 
-def test_a_replacement_has_loaded_the_tools_in_use_before_it_is_needed(stage: ToolStage, tmp_path: Path) -> None:
+def test_a_tool_is_loaded_once_before_the_children_of_its_calls_are_forked(stage: ToolStage, tmp_path: Path) -> None:
     log = tmp_path / "loads"
     (tmp_path / "heavy_module.py").write_text(
         f"import os\nwith open({str(log)!r}, 'a') as log:\n    log.write(f'{{os.getpid()}}\\n')\n"
@@ -422,18 +439,19 @@ def test_a_replacement_has_loaded_the_tools_in_use_before_it_is_needed(stage: To
     try:
         from heavy_module import heavy  # type: ignore[import-not-found]  # noqa: PLC0415 - it has just been written
 
-        with ToolStage(ProcessOptions(max_children=1)) as own:
+        with ToolStage(options(max_children=1)) as own:
             first = own.call(heavy)
             own.call(die, how="os._exit")
-            until = time.monotonic() + 5
-            while len(log.read_text().split()) < 3 and time.monotonic() < until:
-                os.sched_yield()
             second = own.call(heavy)
     finally:
         sys.path.remove(str(tmp_path))
     assert isinstance(first, ToolCallCompleted)
     assert isinstance(second, ToolCallCompleted)
-    assert log.read_text().split() == [str(os.getpid()), first.content, second.content]
+    assert first.content != second.content
+    host, *loaders = log.read_text().split()
+    assert host == str(os.getpid())
+    assert len(loaders) == 1
+    assert loaders[0] not in (first.content, second.content)
 
 
 def test_orders_larger_than_the_socket_takes_arrive_whole_and_in_order() -> None:
@@ -443,7 +461,7 @@ def test_orders_larger_than_the_socket_takes_arrive_whole_and_in_order() -> None
     def weigh(text: str) -> list[int]:
         return [len(ballast), len(text)]
 
-    with ToolStage(ProcessOptions(max_children=1)) as own:
+    with ToolStage(options(max_children=1)) as own:
         for _ in range(3):  # the replacement is sent the tool in advance, and the call right behind it
             call = own.start(weigh, json.dumps({"text": "x" * 2_000_000}), timeout_seconds=30)
             event = call.wait()
@@ -477,7 +495,7 @@ def test_a_flood_of_output_ends_and_its_tail_is_kept(stage: ToolStage) -> None:
 
 
 def test_a_call_that_waits_in_vain_times_out_without_a_start() -> None:
-    with ToolStage(ProcessOptions(max_children=1)) as stage:
+    with ToolStage(options(max_children=1)) as stage:
         busy = stage.start(hang, '{"how": "spins"}', timeout_seconds=0.4)
         waiting = stage.start(add, '{"a": 1, "b": 2}', timeout_seconds=0.1)
         cancelled = stage.start(add, '{"a": 1, "b": 2}', timeout_seconds=30)
@@ -490,19 +508,21 @@ def test_a_call_that_waits_in_vain_times_out_without_a_start() -> None:
         assert isinstance(next_in_turn.wait(), ToolCallCompleted)
 
 
-def test_more_waiting_calls_than_bounded_are_overloaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("callboard.actors.workers.pool.MAX_WAITING_CALLS", 2)
-    with ToolStage(ProcessOptions(max_children=1)) as stage:
-        calls = [stage.start(hang, '{"how": "spins"}', timeout_seconds=30) for _ in range(4)]
-        assert failure_of(calls[3].wait())[0] is FailureCode.OVERLOADED
+def keepers() -> list[int]:
+    """Our direct children that are keepers, without asking the pools."""
+    return [pid for pid in children_of(os.getpid()) if b"names = enter" in read_if_there(Path(f"/proc/{pid}/cmdline"))]
 
 
-def fork_servers() -> list[int]:
-    """Our direct children that are fork servers, without asking the pools."""
-    listing = Path(f"/proc/{os.getpid()}/task")
-    children = [pid.decode() for task in listing.iterdir() for pid in read_if_there(task / "children").split()]
-    commands = {pid: read_if_there(Path(f"/proc/{pid}/cmdline")) for pid in children}
-    return [int(pid) for pid, command in commands.items() if b"worker.forkserver" in command]
+def children_of(pid: int) -> list[int]:
+    return [
+        int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in read_if_there(task / "children").split()
+    ]
+
+
+def fork_server_of(keeper: int) -> int:
+    """The first fork server: it was started before any child."""
+    (init,) = children_of(keeper)
+    return min(children_of(init))
 
 
 def read_if_there(path: Path) -> bytes:
@@ -513,45 +533,8 @@ def read_if_there(path: Path) -> bytes:
         return b""
 
 
-def test_a_lost_fork_server_costs_its_calls_and_is_replaced(tmp_path: Path) -> None:
-    before = set(fork_servers())
-    with ToolStage() as stage:
-        assert isinstance(stage.call(add, a=1, b=2), ToolCallCompleted)
-        (server,) = set(fork_servers()) - before
-        log = tmp_path / "settled"
-        calls = [
-            stage.start(hang, '{"how": "spins"}', timeout_seconds=30),
-            stage.start(settle, json.dumps({"log": str(log)}), timeout_seconds=30),
-        ]
-        until = time.monotonic() + 10
-        while not (log.exists() and log.read_text().endswith("\n")) and time.monotonic() < until:
-            os.sched_yield()
-        os.kill(server, signal.SIGKILL)
-        for call in calls:
-            event = call.wait()
-            assert failure_of(event)[0] is FailureCode.CRASHED
-            assert all(ends(pid) for pid in pids_in(event.output))
-        assert isinstance(stage.call(add, a=1, b=2), ToolCallCompleted)
-        assert all(ends(int(pid)) for pid in log.read_text().split()), "a process in its own session too"
-
-
-def test_a_fork_server_that_does_not_answer_is_replaced(caplog: pytest.LogCaptureFixture) -> None:
-    before = set(fork_servers())
-    with ToolStage() as stage:
-        assert isinstance(stage.call(add, a=1, b=2), ToolCallCompleted)
-        (server,) = set(fork_servers()) - before
-        os.kill(server, signal.SIGSTOP)
-        hung = stage.start(hang, '{"how": "spins"}', timeout_seconds=0.1)
-        unborn = stage.start(add, '{"a": 1, "b": 2}', timeout_seconds=0.1)
-        assert isinstance(hung.wait(), ToolCallTimedOut)
-        assert isinstance(unborn.wait(), ToolCallTimedOut)
-        assert isinstance(stage.call(add, a=1, b=2), ToolCallCompleted)
-        assert ends(server)
-    assert "asyncio" not in {record.name for record in caplog.records}, "an exception that reached the loop"
-
-
 def test_children_that_are_not_needed_any_more_are_ended(until: Until) -> None:
-    with ToolStage(ProcessOptions(idle_seconds=0.05)) as stage:
+    with ToolStage(options(idle_seconds=0.05)) as stage:
         calls = [stage.start(nap, "{}") for _ in range(6)]
         pids = {int(call.wait().content) for call in calls}  # type: ignore[union-attr]
         assert len(pids) > 1
@@ -561,7 +544,7 @@ def test_children_that_are_not_needed_any_more_are_ended(until: Until) -> None:
 
 def test_elsewhere_than_on_linux_a_call_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("callboard.actors.processes.launch.IS_LINUX", False)
-    with ToolStage() as stage:
+    with ToolStage(options()) as stage:
         code, message = failure_of(stage.call(add, a=1, b=2))
     assert code is FailureCode.CRASHED
     assert "needs Linux" in message
@@ -574,28 +557,193 @@ def test_a_call_that_comes_after_its_deadline_is_not_begun(stage: ToolStage) -> 
     assert len(call.events) == 1
 
 
-def test_a_crash_of_the_pool_ends_its_processes() -> None:
-    before = set(fork_servers())
-    with ToolStage() as stage:
-        (pid,) = [int(stage.call(whoami).content)]  # type: ignore[union-attr]
-        (server,) = set(fork_servers()) - before
-        running = stage.start(whoami_and_stay, "{}", timeout_seconds=30)
+def settled(log: Path) -> list[int]:
+    """What `settle` has written, once it has."""
+    until = time.monotonic() + 10
+    while not (log.exists() and log.read_text().endswith("\n")) and time.monotonic() < until:
+        os.sched_yield()
+    return [int(pid) for pid in log.read_text().split()]
+
+
+def test_a_crash_of_the_source_ends_its_processes_and_costs_its_calls_alone(tmp_path: Path) -> None:
+    before = set(keepers())
+    with ToolStage(options()) as stage:
+        running = stage.start(settle, json.dumps({"log": str(tmp_path / "log")}), timeout_seconds=30)
+        pids = settled(tmp_path / "log")
+        (keeper,) = set(keepers()) - before
+        broken = Heard(0, None)  # type: ignore[arg-type]
+        stage.system.ref("tools/process-short/source").tell_control(broken)
+        assert failure_of(running.wait())[0] is FailureCode.INTERNAL_ERROR
+        assert all(ends(pid) for pid in [keeper, *pids])
         assert isinstance(stage.call(add, a=1, b=2), ToolCallCompleted)
-        stage.pool(Isolation.PROCESS).tell("no message that it knows")
-        assert ends(server)
-        assert ends(pid)
-        assert [type(event) for event in running.events] == [ToolCallStarted], "whoever monitors the pool is told"
+
+
+# -- fork servers and the init process ------------------------------------------------------------------------------
+
+
+@tool
+def stay_until(path: str) -> str:
+    sys.stdout.write("begun\n")
+    while not Path(path).exists():
+        time.sleep(0.005)
+    return "went on"
+
+
+@pytest.mark.parametrize("harm", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("what", ["first", "template"])
+def test_losing_a_fork_server_costs_no_call_that_runs(tmp_path: Path, what: str, harm: signal.Signals) -> None:
+    """Killed or stopped, the first fork server or the tool's template: its children go on, new calls wait a while."""
+    before = set(keepers())
+    go = tmp_path / "go"
+    with ToolStage(options()) as stage:
+        running = stage.start(stay_until, json.dumps({"path": str(go)}), timeout_seconds=60)
+        leaving = stage.start(settle, json.dumps({"log": str(tmp_path / "log")}), timeout_seconds=60)
+        pids = settled(tmp_path / "log")
+        (keeper,) = set(keepers()) - before
+        first = fork_server_of(keeper)
+        harmed = [first] if what == "first" else children_of(first)
+        for pid in harmed:
+            os.kill(pid, harm)
+        after = stage.start(add, '{"a": 1, "b": 2}', timeout_seconds=60)
+        assert isinstance(after.wait(), ToolCallCompleted)
+        stage.stop(leaving)
+        assert isinstance(leaving.wait(), ToolCallCancelled)
+        assert all(is_gone(pid) for pid in pids[:1])
+        assert all(ends(pid) for pid in pids), "a process in its own session too"
+        go.touch()
+        event = running.wait()
+        assert isinstance(event, ToolCallCompleted), event
+        again = stage.start(stay_until, json.dumps({"path": str(go)}), timeout_seconds=60)
+        assert isinstance(again.wait(), ToolCallCompleted)
+
+
+@pytest.mark.parametrize("harm", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_lost_init_process_costs_the_calls_that_run_and_is_replaced(tmp_path: Path, harm: signal.Signals) -> None:
+    before = set(keepers())
+    with ToolStage(options()) as stage:
+        running = stage.start(settle, json.dumps({"log": str(tmp_path / "log")}), timeout_seconds=60)
+        pids = settled(tmp_path / "log")
+        (keeper,) = set(keepers()) - before
+        for pid in children_of(keeper):
+            os.kill(pid, harm)
+        if harm is signal.SIGSTOP:  # it shows when something is asked of it
+            stage.stop(running)
+        event = running.wait()
+        assert isinstance(event, ToolCallCancelled) or failure_of(event)[0] is FailureCode.CRASHED
+        assert all(ends(pid, 5.0) for pid in pids), "a process in its own session too"
+        after = stage.start(add, '{"a": 1, "b": 2}', timeout_seconds=60)
+        assert isinstance(after.wait(), ToolCallCompleted)
+
+
+def test_a_copy_of_a_child_that_returns_from_the_tool_ends_there(stage: ToolStage, tmp_path: Path) -> None:
+    log = tmp_path / "returned"
+
+    def twice() -> int:
+        os.fork()
+        with log.open("a") as file:
+            file.write(f"{os.getpid()}\n")
+        while len(log.read_text().split()) < 2:
+            time.sleep(0.001)
+        return os.getpid()
+
+    for made in (tool(name="once")(twice), tool(name="again", reuse=True)(twice)):
+        log.write_text("")
+        call = stage.start(made, "{}")
+        event = call.wait()
+        assert isinstance(event, ToolCallCompleted), event
+        assert len(call.events) == 2
+        assert all(ends(int(pid)) for pid in log.read_text().split())
+        assert isinstance(stage.call(made), ToolCallCompleted)
+
+
+def module_tool(folder: Path, name: str, code: str, result: str = "None") -> Tool:
+    """A tool in a module of its own, with this code at its top when it is loaded in another process."""
+    (folder / f"{name}.py").write_text(
+        f"import os, socket, threading\nfrom callboard.actors.tools import tool\n"
+        f"if os.getpid() != {os.getpid()}:\n    {code}\n    loaded_by = os.getpid()\n"
+        f"@tool(name={name!r})\ndef made() -> object:\n    return {result}\n"
+    )
+    made: Tool = importlib.import_module(name).made
+    return made
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["threading.Thread(target=threading.Event().wait, daemon=True).start()", "kept = socket.socketpair()"],
+    ids=["thread", "socket"],
+)
+def test_a_template_with_threads_or_sockets_is_not_forked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, code: str
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    unfit = module_tool(tmp_path, f"unfit_{len(code)}", code, "loaded_by == os.getpid()")
+    with ToolStage(options()) as stage:
+        for _ in range(3):
+            event = stage.call(unfit)
+            assert isinstance(event, ToolCallCompleted)
+            assert event.content == "true"
+    assert sum("cannot be forked" in record.getMessage() for record in caplog.records) == 1
+
+
+def test_a_tool_that_hangs_or_dies_while_it_loads_costs_its_own_calls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    hangs = module_tool(tmp_path, "hangs_when_loaded", "threading.Event().wait()")
+    dies = module_tool(tmp_path, "dies_when_loaded", "os._exit(7)")
+    with ToolStage(options()) as stage:
+        hung = stage.start(hangs, "{}", timeout_seconds=0.5)
+        assert "exited with status 7" in failure_of(stage.call(dies))[1]
+        assert isinstance(stage.call(add, a=1, b=2), ToolCallCompleted)
+        assert isinstance(hung.wait(), ToolCallTimedOut)
+
+
+CAP_KILL = 5
+PR_CAPBSET_DROP = 24
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs a process that may become another user")
+def test_a_process_of_another_user_is_reported_and_left() -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, __file__, "foreign"]
+    host = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60, check=False)
+    assert host.stdout.splitlines()[1:] == ["3", "ToolCallTimedOut", "3"], host.stderr
+    left = int(host.stdout.splitlines()[0])
+    assert not is_gone(left)
+    os.kill(left, signal.SIGKILL)
+    assert "runs as another user" in host.stderr
+
+
+def be_a_host_that_may_not_signal_others() -> None:
+    """A root without CAP_KILL, as in many containers; its tool becomes another user and hangs."""
+    ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, CAP_KILL, 0, 0, 0)
+    out, into = os.pipe()
+    path = f"/proc/{os.getpid()}/fd/{into}"
+
+    @tool
+    def become_nobody() -> None:
+        with open(path, "w") as file:
+            file.write(f"{os.getpid()}\n")
+        os.setuid(65534)
+        select.select([], [], [])
+
+    with ToolStage(options()) as stage:
+        results = [stage.call(add, a=1, b=2), stage.start(become_nobody, "{}", timeout_seconds=0.5).wait()]
+        sys.stdout.write(os.read(out, 100).decode())
+        results.append(stage.call(add, a=1, b=2))
+    for event in results:
+        sys.stdout.write(f"{event.content if isinstance(event, ToolCallCompleted) else type(event).__name__}\n")
 
 
 def test_stopping_leaves_no_process_no_thread_no_descriptor(stage: ToolStage, until: Until) -> None:
     stage.call(add, a=1, b=2)
-    threads, descriptors, servers = threading.active_count(), len(os.listdir("/proc/self/fd")), fork_servers()
-    with ToolStage() as own:
+    threads, descriptors, servers = threading.active_count(), len(os.listdir("/proc/self/fd")), keepers()
+    with ToolStage(options()) as own:
         running = own.start(hang, '{"how": "ignores SIGTERM"}', timeout_seconds=30)
         (pid,) = [int(own.call(whoami).content)]  # type: ignore[union-attr]
     assert isinstance(running.wait(), ToolCallCancelled)
     assert is_gone(pid)
-    assert fork_servers() == servers
+    assert keepers() == servers
     # A thread that has been told to end, and its descriptors with it, may take a moment.
     until(lambda: threading.active_count() <= threads and len(os.listdir("/proc/self/fd")) <= descriptors)
 
@@ -628,24 +776,28 @@ def test_thirty_hung_calls_in_a_row_leave_everything_flat(stage: ToolStage, unti
 
 def be_a_host() -> None:
     """For the test of kill -9: a process with a child, a grandchild in its own session, and nothing to end them."""
-    with ToolStage() as stage:
+    with ToolStage(options()) as stage:
         out, into = os.pipe()
 
         stage.start(settle, json.dumps({"log": f"/proc/{os.getpid()}/fd/{into}"}), timeout_seconds=60)
-        pids = [*map(int, os.read(out, 100).split()), *fork_servers()]
+        pids = [*map(int, os.read(out, 100).split()), *keepers()]
         sys.stdout.write("".join(f"{pid}\n" for pid in pids))
         sys.stdout.flush()
         select.select([], [], [])
 
 
-if __name__ == "__main__":
-    be_a_host()
-
-
 @pytest.mark.parametrize(
     ("status", "words"),
-    [(0, "exited with status 0 (os._exit?)"), (3 << 8, "exited with status 3 (os._exit?)"),
+    [(0, "exited with status 0 (os._exit?)"), (UNKNOWN_STATUS, "ended, it is not known how"),
+     (3 << 8, "exited with status 3 (os._exit?)"),
      (signal.SIGSEGV, "was killed by SIGSEGV"), (35, "was killed by signal 35")],
 )  # fmt: skip
 def test_how_a_process_ended_in_words(status: int, words: str) -> None:
     assert how_it_ended(status) == words
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["foreign"]:
+        be_a_host_that_may_not_signal_others()
+    else:
+        be_a_host()

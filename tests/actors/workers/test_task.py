@@ -13,7 +13,9 @@ import pytest
 from support.patience import timed_out_while_hanging
 
 from callboard.actors.tools import tool
+from callboard.actors.workers.messages import WorkerKind
 from callboard.actors.workers.stage import ToolStage
+from callboard.actors.workers.task import TaskWorker
 from callboard.protocol.events import (
     ToolCallCancelled,
     ToolCallCompleted,
@@ -268,8 +270,8 @@ def test_stopping_the_pool_ends_its_calls_with_one_outcome() -> None:
     assert len(call.events) == 2
 
 
-def test_no_more_calls_run_at_once_than_the_loop_takes(stage: ToolStage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules["callboard.actors.workers.task"], "MAX_TASKS", 2)
+def test_no_more_calls_run_at_once_than_the_loop_takes() -> None:
+    two = WorkerKind(lambda dispatcher, _pool: TaskWorker(dispatcher, room=2), room=2)
     running: list[int] = []
     seen: list[int] = []
 
@@ -281,6 +283,7 @@ def test_no_more_calls_run_at_once_than_the_loop_takes(stage: ToolStage, monkeyp
             seen.append(len(running))
         running.remove(number)
 
-    calls = [stage.start(crowd, json.dumps({"number": number})) for number in range(6)]
-    assert all(isinstance(call.wait(), ToolCallCompleted) for call in calls)
+    with ToolStage(kind=lambda _: two) as stage:
+        calls = [stage.start(crowd, json.dumps({"number": number})) for number in range(6)]
+        assert all(isinstance(call.wait(), ToolCallCompleted) for call in calls)
     assert max(seen) == 2

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 from support.patience import timed_out_while_hanging
 
 from callboard.actors.tools import tool
+from callboard.actors.workers.kinds import THREADS
 from callboard.actors.workers.stage import ToolStage
 from callboard.protocol.events import ToolCallCancelled, ToolCallCompleted, ToolCallFailed, ToolCallTimedOut
 from callboard.protocol.tools import FailureCode
@@ -72,15 +73,15 @@ def test_at_its_deadline_the_call_ends_and_the_thread_is_counted_until_it_return
     assert len(timed_out.events) == len(cancelled.events) == 2
 
 
-def test_an_abandoned_thread_that_returns_makes_room(stage: ToolStage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules["callboard.actors.workers.thread"], "MAX_THREADS", 1)
+def test_an_abandoned_thread_that_returns_makes_room() -> None:
     release = threading.Event()
 
     @tool(isolation="thread")
     def hang() -> bool:
         return release.wait(20)
 
-    assert isinstance(stage.start(hang, "{}", timeout_seconds=0.05).wait(), ToolCallTimedOut)
-    waiting = stage.start(hang, "{}", timeout_seconds=10)
-    release.set()
-    assert isinstance(waiting.wait(), ToolCallCompleted)
+    with ToolStage(kind=lambda _: replace(THREADS, max_workers=1)) as stage:
+        assert isinstance(stage.start(hang, "{}", timeout_seconds=0.05).wait(), ToolCallTimedOut)
+        waiting = stage.start(hang, "{}", timeout_seconds=10)
+        release.set()
+        assert isinstance(waiting.wait(), ToolCallCompleted)

@@ -15,6 +15,7 @@ from callboard.protocol.commands import Command, SetTimer
 from callboard.protocol.errors import UsageError
 from callboard.protocol.events import DeadlinePassed, Event, ToolCallCompleted
 from callboard.protocol.ids import RequestId, ToolName
+from callboard.protocol.limits import MAX_ANSWER_BYTES
 from callboard.protocol.testing import INVARIANTS, Scenario, drive, replay, simulate, violations
 from callboard.protocol.testing.driver import Driver
 from callboard.protocol.testing.generator import VERSION
@@ -36,6 +37,7 @@ from callboard.protocol.testing.scenario import (
 )
 from callboard.protocol.testing.story import Story
 from callboard.protocol.testing.strategies import scenarios
+from callboard.protocol.testing.trace import Verb
 
 LOOK = ToolName("look")
 MAX_STEPS = 12
@@ -201,6 +203,21 @@ ONCE_FOUND = {
 def test_what_was_once_found(name: str) -> None:
     for seed in range(4):
         assert not violations(drive(ONCE_FOUND[name], seed))
+
+
+@pytest.mark.parametrize(
+    "turn",
+    [
+        PlannedTurn("x" * (MAX_ANSWER_BYTES + 2)),
+        PlannedTurn("so", thinking="x" * MAX_ANSWER_BYTES),
+        PlannedTurn(calls=(PlannedCall(ToolName("look"), '{"x":NaN}'), PlannedCall(ToolName("look"), call_id="b"))),
+    ],
+    ids=["endless text", "endless thinking", "NaN"],
+)
+def test_the_rules_know_what_seeds_do_not_draw(turn: PlannedTurn) -> None:
+    trace = drive(Scenario((turn,), tools=STANDARD_TOOLS, latency_seconds=0.5))
+    assert not violations(trace)
+    assert trace.entries[-1].verb is Verb.GAVE
 
 
 def test_a_process_that_was_down_at_the_deadline_finishes_when_it_is_back() -> None:

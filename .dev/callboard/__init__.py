@@ -1,0 +1,1 @@
+../../actors/front/__init__.py

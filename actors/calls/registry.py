@@ -1,0 +1,228 @@
+"""The registry of tools: which there are, what the policy says of each, and which are in good health. It is pure.
+
+A tool that keeps crashing or hanging costs a worker each time. Over its budget it is WITHDRAWN: its schema is no longer
+offered to the model. After a pause it is on probation: offered again, and its next call is the probe. A probe that
+succeeds restores it; one that fails withdraws it at once, for twice as long.
+
+Threads cannot be killed. A tool whose ended calls hold too many of them is withdrawn too, until some have returned.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, deque
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from callboard.actors.tools import Tool
+from callboard.actors.tools.invoke import text_of
+from callboard.protocol.errors import UsageError
+from callboard.protocol.events import ToolCallCancelled, ToolCallEnd, ToolCallFailed, ToolCallTimedOut
+from callboard.protocol.ids import ToolName
+from callboard.protocol.options import ToolOffer
+from callboard.protocol.tools import Decision, FailureCode, Policy, ToolFailure
+
+logger = logging.getLogger("callboard.tools")
+
+#: Crashes and timeouts within the window that withdraw a tool: a model retries a bad call two or three times, so a
+#: handful means the tool is broken and not the call.
+FAILURE_BUDGET = 5
+FAILURE_WINDOW_SECONDS = 60.0
+#: Of its calls meanwhile. A tool that breaks once in ten calls or less is not broken: others get their answers from it,
+#: and a thousand requests must not lose it for six calls that went wrong.
+TOLERATED_SHARE = 0.1
+#: Threads of a pool (64) that abandoned calls of one tool may hold before it is withdrawn: seven such tools still leave
+#: others room.
+MAX_HELD_THREADS = 8
+#: The first withdrawal; it doubles with each failed probe.
+WITHDRAWN_SECONDS = 30.0
+MAX_WITHDRAWN_SECONDS = 600.0
+
+
+@dataclass(slots=True)
+class ToolHealth:
+    """The record of one tool."""
+
+    budget: int | None = FAILURE_BUDGET
+    """Failures within the window that are borne; None bears any number."""
+    max_held_threads: int | None = MAX_HELD_THREADS
+    """As many withdraw it; None bears any number."""
+    held_threads: int = 0
+    """That its ended calls hold."""
+    failures: deque[tuple[float, int]] = field(default_factory=deque)
+    """When, and after how many calls: the latest, one more than the budget at most."""
+    calls: int = 0
+    withdrawn_until: float | None = None
+    """None: in good standing. In the past: on probation."""
+    pause_seconds: float = WITHDRAWN_SECONDS
+
+    def is_offered(self, now: float) -> bool:
+        """May models see the tool, and calls of it start?"""
+        if self.max_held_threads is not None and self.held_threads >= self.max_held_threads:
+            return False
+        return self.withdrawn_until is None or now >= self.withdrawn_until
+
+    def record_success(self, now: float) -> bool:
+        """The tool ran to its end (an error it raised itself is such an end). True if this restored it."""
+        self.calls += 1
+        if self.withdrawn_until is None or now < self.withdrawn_until:
+            return False
+        self.withdrawn_until = None
+        self.pause_seconds = WITHDRAWN_SECONDS
+        self.failures.clear()
+        return True
+
+    def record_failure(self, now: float) -> bool:
+        """The tool crashed or hung. True if this withdrew it."""
+        self.calls += 1
+        if self.budget is None or not self.is_offered(now):
+            return False
+        if self.withdrawn_until is not None:
+            self.pause_seconds = min(self.pause_seconds * 2, MAX_WITHDRAWN_SECONDS)
+            return self._withdraw(now)
+        self.failures.append((now, self.calls))
+        while self.failures[0][0] <= now - FAILURE_WINDOW_SECONDS or len(self.failures) > self.budget + 1:
+            self.failures.popleft()
+        calls = self.calls - self.failures[0][1] + 1
+        over = len(self.failures) > self.budget and len(self.failures) > TOLERATED_SHARE * calls
+        return over and self._withdraw(now)
+
+    def _withdraw(self, now: float) -> bool:
+        self.withdrawn_until = now + self.pause_seconds
+        self.failures.clear()
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class ToolWithdrawn:
+    """The tool is over its failure budget, or holds too many threads: for now it is no longer offered to models."""
+
+    name: ToolName
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class ToolRestored:
+    """The tool's probe succeeded, or threads that it held have returned."""
+
+    name: ToolName
+    at: float
+
+
+Change = ToolWithdrawn | ToolRestored
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One registered tool."""
+
+    tool: Tool
+    health: ToolHealth
+
+
+class Registry:
+    """See the module. Raises UsageError when two tools have one name."""
+
+    def __init__(
+        self,
+        tools: Iterable[Tool] = (),
+        policy: Policy | None = None,
+        failure_budget: int | None = FAILURE_BUDGET,
+        max_held_threads: int | None = MAX_HELD_THREADS,
+    ) -> None:
+        self.entries: dict[ToolName, Entry] = {}
+        self._policy = policy or Policy()
+        self._failure_budget = failure_budget
+        self._max_held_threads = max_held_threads
+        self._holds: dict[Hashable, tuple[ToolName, ...]] = {}
+        """By worker: the tool of each thread that an ended call holds."""
+        for tool in tools:
+            self.add(tool)
+
+    def add(self, tool: Tool) -> None:
+        """One more tool. Raises UsageError when its name is taken."""
+        name = tool.definition.name
+        if name in self.entries:
+            raise UsageError(f"two tools are called {name!r}; rename one of them")
+        self.entries[name] = Entry(tool, ToolHealth(self._failure_budget, self._max_held_threads))
+
+    def offers(self, now: float) -> tuple[ToolOffer, ...]:
+        """What is in good health, each with what the policy says of it."""
+        return tuple(
+            ToolOffer(entry.tool.definition, entry.tool.contract, self._decision(entry.tool))
+            for entry in self.entries.values()
+            if entry.health.is_offered(now)
+        )
+
+    def _decision(self, tool: Tool) -> Decision:
+        try:
+            return self._policy.decide(tool.contract)
+        except Exception as error:  # noqa: BLE001 - the owner's own policy: broken, it fails closed and costs nobody else
+            logger.warning("the policy failed for %s, which is denied: %s", tool.name, text_of(error))
+            return Decision.DENY
+
+    def refusal(self, name: ToolName, now: float) -> ToolFailure | None:
+        """Why a call of this tool may not start now, or None."""
+        entry = self.entries.get(name)
+        if entry is None:
+            return ToolFailure(name, FailureCode.UNKNOWN_TOOL, f"there is no tool {name!r}")
+        return None if entry.health.is_offered(now) else withdrawal(name)
+
+    def judge(self, name: ToolName, event: ToolCallEnd, now: float) -> Change | None:
+        """A call of the tool that had begun has ended: what that changes for the tool."""
+        health = self.entries[name].health
+        if _is_breakdown(event):
+            if health.record_failure(now):
+                logger.warning("tool %s is withdrawn for %.0f s", name, health.pause_seconds, extra=event.tag._asdict())
+                return ToolWithdrawn(name, now)
+        elif not isinstance(event, ToolCallCancelled) and not _is_ours(event) and health.record_success(now):
+            logger.info("tool %s is restored", name, extra=event.tag._asdict())
+            return ToolRestored(name, now)
+        return None
+
+    def hold(self, worker: Hashable, holds: tuple[ToolName, ...], now: float) -> list[Change]:
+        """Ended calls of these tools hold threads of the worker, and no others do: what that changes."""
+        before = self._holds.pop(worker, ())
+        if holds:
+            self._holds[worker] = holds
+        moved = Counter(holds)
+        moved.subtract(before)
+        changes = (self._hold_more(name, count, now) for name, count in moved.items() if count)
+        return [change for change in changes if change is not None]
+
+    def _hold_more(self, name: ToolName, count: int, now: float) -> Change | None:
+        health = self.entries[name].health
+        was_offered = health.is_offered(now)
+        health.held_threads += count
+        if was_offered and not health.is_offered(now):
+            logger.warning("tool %s is withdrawn: ended calls of it hold %d threads", name, health.held_threads)
+            return ToolWithdrawn(name, now)
+        if health.is_offered(now) and not was_offered:
+            logger.info("tool %s is restored: threads that it held have returned", name)
+            return ToolRestored(name, now)
+        return None
+
+    @property
+    def held_threads(self) -> Mapping[ToolName, int]:
+        """By tool: threads that its ended calls hold."""
+        return {name: entry.health.held_threads for name, entry in self.entries.items()}
+
+
+def withdrawal(name: ToolName) -> ToolFailure:
+    """What a call of a withdrawn tool ends with."""
+    return ToolFailure(name, FailureCode.WITHDRAWN, f"{name} failed too often and is withdrawn for now")
+
+
+def _is_breakdown(event: ToolCallEnd) -> bool:
+    """A crash or a hang: what costs a worker. A tool that raises, or dislikes its arguments, works as it should."""
+    if isinstance(event, ToolCallFailed):
+        return event.failure.code in (FailureCode.CRASHED, FailureCode.OUTCOME_UNKNOWN)
+    return isinstance(event, ToolCallTimedOut)
+
+
+def _is_ours(event: ToolCallEnd) -> bool:
+    """It ended for reasons that are not the tool's, and says nothing of its health."""
+    return isinstance(event, ToolCallFailed) and event.failure.code in (
+        FailureCode.INTERNAL_ERROR,
+        FailureCode.OVERLOADED,
+    )

@@ -1,0 +1,98 @@
+"""callboard: a supervised actor runtime for LLM tool calls. This package is its front door: the names for programs.
+
+- To run requests: `Runtime`, its `Settings`, a `Conversation` that lasts over several requests, and what a request
+  gives: a `Reply` with its `Outcome`, or a `Stream` of events. `Metrics` counts what a runtime did.
+- To write tools: `tool` makes a `Tool` of a function, `ToolContext` tells it about its call, and a `ToolError` that it
+  raises tells the model what went wrong.
+- To decide what tools may do: `Policy` maps a `Risk` to a `Decision`; an `approve` callback is given `AskApproval`.
+- To catch: `CallboardError` is the base of all errors. `UsageError`: an argument or a setting was wrong.
+  `ModelCallFailed`: the model gave no answer; its `kind`, an `ErrorKind`, says why. `RequestEnded`: the request was
+  cancelled, ran out of time or passed a limit. `RuntimeFailure`: its base, for other failures of callboard itself.
+- To match in a stream: `TextDelta`, `RunTool`, `ToolCallCompleted`, `ToolCallFailed`, and the `Reply` at its end. Less
+  common events are in `callboard.protocol.model`, `.events` and `.commands`.
+
+Everything else is imported from its own module. A name is loaded when it is first used: child processes import this
+package too, and would start several times slower with HTTP clients and settings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from callboard.actors.requests.conversation import Conversation
+    from callboard.actors.requests.reply import ModelCallFailed, Reply, RequestEnded
+    from callboard.actors.requests.subscription import Stream
+    from callboard.actors.runtime import Runtime
+    from callboard.actors.settings import Settings
+    from callboard.actors.telemetry.metrics import Metrics
+    from callboard.actors.tools.context import ToolContext
+    from callboard.actors.tools.decorator import Tool, tool
+    from callboard.protocol.commands import AskApproval, Outcome, RunTool
+    from callboard.protocol.errors import CallboardError, ErrorKind, RuntimeFailure, ToolError, UsageError
+    from callboard.protocol.events import ToolCallCompleted, ToolCallFailed
+    from callboard.protocol.model import TextDelta
+    from callboard.protocol.tools import Decision, Policy, Risk
+
+__version__ = "0.1.0"
+__all__ = [
+    "AskApproval",
+    "CallboardError",
+    "Conversation",
+    "Decision",
+    "ErrorKind",
+    "Metrics",
+    "ModelCallFailed",
+    "Outcome",
+    "Policy",
+    "Reply",
+    "RequestEnded",
+    "Risk",
+    "RunTool",
+    "Runtime",
+    "RuntimeFailure",
+    "Settings",
+    "Stream",
+    "TextDelta",
+    "Tool",
+    "ToolCallCompleted",
+    "ToolCallFailed",
+    "ToolContext",
+    "ToolError",
+    "UsageError",
+    "__version__",
+    "tool",
+]
+
+if not TYPE_CHECKING:  # a type checker that saw this function would accept every name
+
+    def __getattr__(name: str) -> object:
+        if name in __all__:
+            return next(vars(module)[name] for module in _homes() if name in vars(module))
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _homes() -> Iterator[ModuleType]:
+    """The modules of these names, cheapest first: each is imported only if the name was in none before it."""
+    from callboard.protocol import commands, errors, events, model  # noqa: PLC0415
+    from callboard.protocol import tools as contracts  # noqa: PLC0415
+
+    yield from (errors, contracts, commands, events, model)
+    from callboard.actors.requests import conversation, reply  # noqa: PLC0415
+    from callboard.actors.telemetry import metrics  # noqa: PLC0415
+
+    yield from (conversation, reply, metrics)
+    from callboard.actors import tools  # noqa: PLC0415
+
+    yield tools
+    from callboard.actors.requests import subscription  # noqa: PLC0415
+
+    yield subscription
+    from callboard.actors import settings  # noqa: PLC0415
+
+    yield settings
+    from callboard.actors import runtime  # noqa: PLC0415
+
+    yield runtime

@@ -1,0 +1,192 @@
+"""The init process of the tools: the parent of the fork servers, and the reaper and killer of everything below it.
+
+    runtime -> keeper -> init process -> fork server -> template of a tool -> children, in which calls run
+
+It only reaps, kills on order and reports, so that it is never busy: a fork server may hang, be stopped or die without
+costing a call that runs. Where the kernel allows, it is PID 1 of a namespace: all that tools have started, mounted or
+shared ends with it. Elsewhere it is a subreaper, which what a tool leaves behind falls to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import select
+import signal
+import socket
+from typing import Final, NoReturn
+
+from callboard.actors.processes.child import rehearse
+from callboard.actors.processes.control import UNKNOWN_STATUS, Kind, Message, pair, receive, send_if_heard
+from callboard.actors.processes.fork_server import CONTROL, ForkServer, Limits, take_place
+from callboard.actors.processes.linux import children, kill_all, kill_each
+
+#: Orphans that do not die of SIGKILL at once (they are in an uninterruptible system call) are looked for this often.
+SWEEP_SECONDS: Final = 0.005
+
+
+class Init:
+    """One runs per process pool."""
+
+    def __init__(self, runtime: socket.socket, limits: Limits) -> None:
+        self._runtime = runtime
+        self._limits = limits
+        self._registry, self._theirs = pair()
+        self._woken, self._waker = pair()
+        self._pids: dict[int, int] = {}
+        """Process id by number, of those alive."""
+        self._numbers: dict[int, int] = {}
+        self._exited: dict[int, int] = {}
+        """Wait status by number, of those that are not reported yet: what they have left is not all gone."""
+        self._foreign: set[int] = set()
+        """Orphans of other users, which we may not end."""
+
+    def run(self, namespaces: str) -> None:
+        """Serve until the runtime, or the keeper, is gone."""
+        keeper = os.getppid()
+        poll = select.poll()
+        for end in (self._runtime, self._registry, self._woken):
+            end.setblocking(False)
+            poll.register(end, select.POLLIN)
+        self._waker.setblocking(False)
+        signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
+        send_if_heard(self._runtime, Message(Kind.CONTAINED, 0, 0, namespaces))
+        running = True
+        while running and os.getppid() == keeper:
+            ready = {descriptor for descriptor, _ in poll.poll(SWEEP_SECONDS * 1e3 if self._exited else None)}
+            if self._woken.fileno() in ready:
+                self._woken.recv(4096)
+            self._read_registry()
+            self._reap()
+            self._sweep()
+            if self._runtime.fileno() in ready:
+                running = self._obey()
+
+    def _obey(self) -> bool:
+        order = receive(self._runtime)
+        if order is None or order[0].kind is Kind.END:
+            return False
+        message, descriptors = order
+        if message.kind is Kind.START:
+            self._start(message.number, descriptors[0])
+        elif message.number in self._pids:
+            self._signal(message)
+        else:  # it has ended, or was never forked: in either case this is its end
+            self._exited.setdefault(message.number, UNKNOWN_STATUS)
+            self._sweep()
+        return True
+
+    def _start(self, number: int, control: int) -> None:
+        try:
+            pid = os.fork()
+        except OSError as error:
+            send_if_heard(self._runtime, Message(Kind.NOT_FORKED, number, error.errno or 0))
+        else:
+            if pid == 0:
+                self._become_fork_server(control)
+            self._register(number, pid)
+        os.close(control)
+
+    def _become_fork_server(self, control: int) -> NoReturn:
+        try:
+            signal.set_wakeup_fd(-1)
+            for end in (self._runtime, self._registry, self._woken, self._waker):
+                os.close(end.detach())
+            take_place(control, CONTROL)
+            os.setsid()
+            ForkServer(self._theirs.detach(), self._limits).run()
+        finally:
+            os._exit(0)
+
+    def _signal(self, message: Message) -> None:
+        # The pid cannot have passed to another process: its parent tells us of its end when it reaps it, or is us.
+        pid = self._pids[message.number]
+        try:
+            if message.kind is Kind.TERMINATE:
+                os.kill(pid, signal.SIGTERM)
+            else:
+                os.kill(pid, signal.SIGKILL)
+                os.killpg(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+        except PermissionError:
+            send_if_heard(self._runtime, Message(Kind.NOT_SIGNALLED, message.number))
+
+    def _register(self, number: int, pid: int) -> None:
+        self._pids[number] = pid
+        self._numbers[pid] = number
+
+    def _read_registry(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while (heard := receive(self._registry)) is not None:
+                message = heard[0]
+                if message.kind is Kind.EXITED:
+                    self._ended(message.number, message.value)
+                else:
+                    self._register(message.number, message.value)
+                    if not _exists(message.value):  # reaped by us before its fork server's message was read
+                        self._ended(message.number, UNKNOWN_STATUS)
+
+    def _ended(self, number: int, status: int) -> None:
+        pid = self._pids.pop(number, None)
+        if pid is not None:
+            del self._numbers[pid]
+            self._exited[number] = status
+
+    def _reap(self) -> None:
+        reaped = False
+        with contextlib.suppress(ChildProcessError):
+            while (waited := os.waitpid(-1, os.WNOHANG))[0]:
+                reaped = True
+                if (number := self._numbers.get(waited[0])) is not None:
+                    self._ended(number, waited[1])
+        if reaped:  # perhaps a fork server, between reaping a child and telling us of it
+            self._read_registry()
+            for number, pid in list(self._pids.items()):
+                if not _exists(pid):
+                    self._ended(number, UNKNOWN_STATUS)
+
+    def _sweep(self) -> None:
+        """Kill what the dead have left us. Orphans of the living are with them: each child is a subreaper itself."""
+        if not self._exited:
+            return
+        if self._kill_orphans():
+            # Their own children come to us in turn; SIGCHLD or the next round finds them.
+            self._reap()
+            if self._kill_orphans():
+                return
+        for number, status in self._exited.items():
+            send_if_heard(self._runtime, Message(Kind.EXITED, number, status))
+        self._exited.clear()
+
+    def _kill_orphans(self) -> bool:
+        found = children()
+        self._read_registry()  # where its fork server has ended, we were told of a child before it came to us
+        orphans = found - self._numbers.keys() - self._foreign
+        self._foreign |= kill_each(orphans)
+        return not orphans <= self._foreign
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def main(runtime: int, namespaces: str, memory_bytes: int) -> None:
+    """What the interpreter that launch.py starts goes on with, once keeper.py has put it into its namespaces."""
+    rehearse()
+    # What is loaded now is shared with every process below until one of them writes to it; the collector would.
+    gc.collect()
+    gc.freeze()
+    take_place(runtime, CONTROL)  # no other descriptor of ours may be where those of the fork servers will be
+    with socket.socket(fileno=CONTROL) as end:
+        Init(end, Limits(memory_bytes, signals=bool(namespaces))).run(namespaces)
+        signal.set_wakeup_fd(-1)
+    if not namespaces:
+        kill_all()

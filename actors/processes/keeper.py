@@ -1,0 +1,79 @@
+"""The keeper: makes the namespaces, starts the init process in them, and ends it when the runtime is gone.
+
+It waits for the runtime's end, also by kill -9, and then ends the init process, whatever state that is in.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+from typing import Final, NoReturn
+
+from callboard.actors.processes.linux import (
+    capabilities,
+    die_with_parent,
+    inherit_orphans,
+    keep_capabilities,
+    kill_all,
+    leave_for_namespaces,
+    mount_own,
+)
+
+#: Exit status where the kernel refuses namespaces; stderr says why. The runtime starts another without.
+REFUSED: Final = 77
+
+
+def enter(runtime: int, runtime_pid: int, namespaces: bool, shared_memory_bytes: int) -> str:
+    """Become the keeper. Returns in the init process only: the names of its namespaces, none where there are none."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        host = os.pidfd_open(runtime_pid)
+    except ProcessLookupError:
+        sys.exit(0)
+    own = capabilities()
+    try:
+        entered = leave_for_namespaces() if namespaces else ""
+        inherit_orphans()
+        pid = os.fork()
+    except OSError as error:
+        _refuse(error)
+    if pid:
+        os.close(runtime)
+        _keep(pid, host)
+    os.close(host)
+    if namespaces:
+        die_with_parent(signal.SIGKILL)
+        try:
+            mount_own(shared_memory_bytes)
+            keep_capabilities(own)
+        except OSError as error:
+            _refuse(error)
+    else:
+        # Only a hint to look whether the parent has changed: there is something left to do then.
+        die_with_parent(signal.SIGTERM)
+        inherit_orphans()
+    for number in (signal.SIGCHLD, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)  # only to wake its poll
+    return entered
+
+
+def _refuse(error: OSError) -> NoReturn:
+    sys.stderr.write(f"{error}\n")
+    sys.stderr.flush()
+    os._exit(REFUSED)
+
+
+def _keep(init: int, host: int) -> NoReturn:
+    # An order of the runtime, for an init process that does not listen any more.
+    signal.signal(signal.SIGTERM, lambda *_: os.kill(init, signal.SIGKILL))
+    poll = select.poll()
+    poll.register(host, select.POLLIN)
+    poll.register(os.pidfd_open(init), select.POLLIN)
+    poll.poll()
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    os.kill(init, signal.SIGKILL)  # all in its namespace end with it; without one, what it leaves falls to us
+    _, status = os.waitpid(init, 0)
+    kill_all()
+    os._exit(os.waitstatus_to_exitcode(status) & 0xFF)

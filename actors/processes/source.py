@@ -1,0 +1,727 @@
+"""ProcessSource: where process workers get their child processes from.
+
+It owns the init process, the fork servers and the children that wait for a call: for each tool in use a template, and
+spares forked of it ahead. A worker asks for a child, runs one call in it and lets go of it; it is told when a child is
+gone. Fork servers are judged by their receipts, in ticks of our own: a runtime that was suspended or starved has no
+ticks, and blames no one. A fork server that is given up is killed and replaced; its children live on.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+from callboard.actors.kernel import Actor, LoopScheduler, Ref, Timer, handles
+from callboard.actors.processes.child import could_not_load
+from callboard.actors.processes.control import UNKNOWN_STATUS, Kind, Message, how_it_ended
+from callboard.actors.processes.handle import ChildEnds
+from callboard.actors.processes.launch import Connection, Heard, InitProcess, KeeperEnded, why_not
+from callboard.actors.tools.decorator import Tool
+from callboard.protocol.errors import UsageError
+from callboard.protocol.limits import MAX_TOOL_PROCESSES, TOOL_MEMORY_BYTES
+from callboard.protocol.tools import FailureCode, ToolFailure
+
+logger = logging.getLogger("callboard.tools")
+
+#: How often the source looks at what is overdue, while anything is; what follows is counted in these.
+TICK_SECONDS: Final = 0.1
+#: A fork server that has sent no receipt for so long is killed. A fork takes 1 ms at rest.
+SILENT_TICKS: Final = 20
+#: A template that has not loaded its tool by then is killed; the next call tries again.
+LOADING_TICKS: Final = 600
+#: From an order to kill a child (3-9 ms at rest), or from its reply, until its fork server is suspected.
+OVERDUE_TICKS: Final = 10
+#: After a child was handed out its successor is forked this much later, or once its call has ended: forking at once
+#: would take the processor from the call.
+FORK_AHEAD_SECONDS: Final = 0.005
+#: Templates at the same time. Each costs some MB of its own; the one not used for longest goes.
+MAX_TEMPLATES: Final = 64
+#: A fork server, or an init process, that ended before it had worked is started again after this.
+START_AGAIN_SECONDS: Final = 1.0
+
+#: Never the same twice in this process, so that a source that was started again mistakes none.
+_numbers: Final = itertools.count(1)
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessOptions:
+    """How a pool's children are made."""
+
+    max_children: int = MAX_TOOL_PROCESSES
+    """In which calls run, at the same time."""
+    warm: int = 1
+    """Children kept ready for each tool that was used lately, beyond those."""
+    memory_bytes: int = TOOL_MEMORY_BYTES
+    """Data (heap and private mappings) of each process, a child's children too, each by itself; and the shared memory
+    of all together, where there are namespaces."""
+    idle_seconds: float = 30.0
+    """A tool that was not used for this long keeps no children ready."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """What children get beyond the allow-list."""
+    namespaces: bool = True
+    """Run tools in namespaces of their own (user, PID, mount, IPC) where the kernel allows it."""
+
+
+# -- what a worker asks
+
+
+@dataclass(frozen=True, slots=True)
+class Obtain:
+    """A child for a call of this tool; answered with Obtained or NotObtained."""
+
+    tool: Tool
+    worker: ChildUser
+
+
+@dataclass(frozen=True, slots=True)
+class Withdraw:
+    """The worker does not need the child any more that it has asked for."""
+
+    worker: ChildUser
+
+
+class After(Enum):
+    """What becomes of a child that a worker lets go of."""
+
+    KEEP = "keep"
+    """It can serve a call of its tool."""
+    ENDS = "ends"
+    """It ends by itself."""
+    KILL = "kill"
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """The worker is done with its child and wants to hear no more of it."""
+
+    number: int
+    after: After
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """End the child: SIGTERM, or SIGKILL to it and all it has started. ChildEnded follows."""
+
+    number: int
+    kill: bool
+
+
+# -- what it hears
+
+
+@dataclass(frozen=True, slots=True)
+class Obtained:
+    """A child that has loaded the tool. The worker must Release it."""
+
+    child: ChildEnds
+
+
+@dataclass(frozen=True, slots=True)
+class NotObtained:
+    """There is none."""
+
+    failure: ToolFailure
+
+
+@dataclass(frozen=True, slots=True)
+class ChildEnded:
+    """The child and all that it had started are gone. It is released."""
+
+    number: int
+    how: str
+    """"was killed by SIGSEGV"."""
+
+
+ChildUser = Ref[Obtained | NotObtained | ChildEnded]
+"""The address of a worker."""
+
+
+# -- to itself
+
+
+@dataclass(frozen=True, slots=True)
+class _Tick:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class _ForkAhead:
+    template: _Template
+
+
+@dataclass(frozen=True, slots=True)
+class _LookForIdle:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class _Launch:
+    pass
+
+
+SourceMessage = Obtain | Withdraw | Release | End | Heard | KeeperEnded | _Tick | _ForkAhead | _LookForIdle | _Launch
+
+
+class _State(Enum):
+    GONE = "gone"
+    """It has no process."""
+    LOADING = "loading"
+    READY = "ready"
+    UNFIT = "unfit"
+    """It must not be forked: its children come from the first fork server and load the tool themselves."""
+
+
+@dataclass(slots=True, eq=False)
+class _Server:
+    """A fork server: the first one, or the process of a template."""
+
+    number: int
+    connection: Connection
+    template: _Template | None
+    ready: bool = False
+    pending: set[int] = field(default_factory=set)
+    """What it was ordered to fork and has not confirmed."""
+    ticks: int = 0
+    """Since the last receipt, or since its start until it is ready."""
+
+
+@dataclass(slots=True, eq=False)
+class _Template:
+    tool: Tool
+    used_at: float
+    state: _State = _State.GONE
+    server: _Server | None = None
+    waiting: deque[ChildUser] = field(default_factory=deque)
+    spares: list[_Child] = field(default_factory=list)
+    forking: int = 0
+    timer: Timer | None = None
+
+
+class _Place(Enum):
+    """Where a child is."""
+
+    FORKING = "forking"
+    SPARE = "spare"
+    TAKEN = "taken"
+    """By a worker, or its call is over and it has not ended yet: it counts as one of `max_children`."""
+    UNWANTED = "unwanted"
+    """A spare that is being ended."""
+
+
+@dataclass(slots=True, eq=False)
+class _Child:
+    ends: ChildEnds
+    template: _Template
+    server: _Server
+    place: _Place = _Place.FORKING
+    worker: ChildUser | None = None
+    ending: bool = False
+    killed: bool = False
+    ticks: int = 0
+    """Since it should have ended."""
+
+
+class ProcessSource(Actor[SourceMessage]):
+    """See the module. One per process pool."""
+
+    def __init__(self, options: ProcessOptions) -> None:
+        self._options = options
+        self._why_not = why_not()
+        self._init: InitProcess | None = None
+        self._contained: str | None = None
+        """Its namespaces, once it has spoken."""
+        self._namespaces = options.namespaces
+        self._base: _Server | None = None
+        self._servers: dict[int, _Server] = {}
+        self._templates: dict[Tool, _Template] = {}
+        """The last used comes last."""
+        self._children: dict[int, _Child] = {}
+        self._running = 0
+        """Children that a worker has, or has let go of and that have not ended."""
+        self._ping: int | None = None
+        """A number that the init process is to speak of, as it does when it listens; and since when it has not."""
+        self._ping_ticks = 0
+        self._ticking = self._looking = self._launching = self._stopping = False
+
+    def on_start(self) -> None:
+        scheduler = self.system.scheduler
+        if not isinstance(scheduler, LoopScheduler):
+            raise UsageError("a ProcessSource starts real processes; it needs a LoopScheduler")
+        self._loop = scheduler.loop
+        self.at_end(self._close)
+        self._launch()
+
+    def on_stopping(self) -> bool:
+        """Put off until everything is gone."""
+        self._stopping = True
+        if self._init is None:
+            return True
+        self._init.close()
+        return False
+
+    def _close(self) -> None:
+        """However it ends: what runs ends with it."""
+        if self._init is not None:
+            self._init.close()
+        for server in self._servers.values():
+            server.connection.close()
+        for child in self._children.values():
+            if child.worker is None:
+                child.ends.close()
+
+    # -- what workers ask -----------------------------------------------------------------------------------------
+
+    @handles(Obtain)
+    def _obtain(self, message: Obtain) -> None:
+        name = message.tool.name
+        try:
+            message.tool.check()
+        except UsageError as error:
+            message.worker.tell_control(NotObtained(ToolFailure(name, FailureCode.CRASHED, str(error))))
+            return
+        if self._why_not:
+            message.worker.tell_control(NotObtained(ToolFailure(name, FailureCode.CRASHED, self._why_not)))
+            return
+        template = self._templates.pop(message.tool, None) or _Template(message.tool, 0.0)
+        self._templates[message.tool] = template
+        template.used_at = self.now()
+        template.waiting.append(message.worker)
+        self._launch()
+        self._serve(template)
+        self._look_later()
+
+    @handles(Withdraw)
+    def _withdraw(self, message: Withdraw) -> None:
+        for template in self._templates.values():
+            if message.worker in template.waiting:
+                template.waiting.remove(message.worker)
+
+    @handles(Release)
+    def _release(self, message: Release) -> None:
+        child = self._children.get(message.number)
+        if child is None:
+            return
+        child.worker = None
+        if message.after is After.KEEP and not child.ending and not self._stopping:
+            self._running -= 1
+            child.place = _Place.SPARE
+            child.template.spares.append(child)
+            self._serve_all()
+            return
+        child.ending = True
+        child.ends.close()
+        if message.after is not After.ENDS:
+            self._kill(child)
+        self._tick_later()
+        self._serve(child.template)
+
+    @handles(End)
+    def _end(self, message: End) -> None:
+        child = self._children.get(message.number)
+        if child is None:
+            return
+        child.ending = True
+        if message.kill:
+            self._kill(child)
+        else:
+            self._order(Kind.TERMINATE, child.ends.number)
+        self._tick_later()
+
+    # -- templates and spares -------------------------------------------------------------------------------------
+
+    def _serve_all(self) -> None:
+        for template in tuple(self._templates.values()):
+            if template.waiting:
+                self._serve(template)
+
+    def _serve(self, template: _Template) -> None:
+        """Give the calls that wait their children, and see that there are some for the next."""
+        was_served = False
+        while template.waiting and template.spares and self._running < self._options.max_children:
+            child = template.spares.pop()
+            child.worker, child.place = template.waiting.popleft(), _Place.TAKEN
+            self._running += 1
+            child.worker.tell_control(Obtained(child.ends))
+            was_served = True
+        if template.waiting or not was_served:
+            self._fork_ahead(template)
+        elif template.timer is None:
+            template.timer = self.tell_after(FORK_AHEAD_SECONDS, _ForkAhead(template))
+
+    @handles(_ForkAhead)
+    def _time_to_fork(self, message: _ForkAhead) -> None:
+        message.template.timer = None
+        self._fork_ahead(message.template)
+
+    def _fork_ahead(self, template: _Template) -> None:
+        if template.state is _State.GONE:
+            self._start_template(template)
+        is_used = self.now() - template.used_at < self._options.idle_seconds
+        room = self._options.max_children - self._running
+        wanted = min(len(template.waiting), room) + (self._options.warm if is_used else 0)
+        for _ in range(wanted - len(template.spares) - template.forking):
+            server = self._base if template.state is _State.UNFIT else template.server
+            if server is None or not server.ready or template.state is _State.LOADING:
+                return
+            if not self._fork(template, server):
+                return
+
+    def _fork(self, template: _Template, server: _Server) -> bool:
+        number = next(_numbers)
+        try:
+            ends = ChildEnds(self._loop, number)
+        except OSError as error:
+            self._no_resources(template, error)
+            return False
+        with_tool = template.state is _State.UNFIT
+        order = Message(Kind.FORK, number)
+        try:
+            sent = ends.hand_over(lambda theirs: _give(server.connection, order, theirs, template, with_tool=with_tool))
+        except OSError as error:
+            ends.close()
+            self._no_resources(template, error)
+            return False
+        if not sent:  # it is gone, or has stopped reading: the ticks see to that
+            ends.close()
+        else:
+            self._children[number] = _Child(ends, template, server)
+            template.forking += 1
+        server.pending.add(number)
+        self._tick_later()
+        return sent
+
+    def _no_resources(self, template: _Template, error: OSError) -> None:
+        """The host has no descriptor, process or memory left: that costs the calls that wait for one."""
+        why = f"no process could be started for the tool: {os.strerror(error.errno) if error.errno else error}"
+        self._refuse(template, FailureCode.OVERLOADED, why)
+
+    def _refuse(self, template: _Template, code: FailureCode, why: str) -> None:
+        waiting, template.waiting = template.waiting, deque()
+        for worker in waiting:
+            worker.tell_control(NotObtained(ToolFailure(template.tool.name, code, why)))
+
+    def _start_template(self, template: _Template) -> None:
+        base, number = self._base, next(_numbers)
+        if base is None or not base.ready:
+            return
+        try:
+            connection = Connection(self._loop, number, self.ref.tell_control)
+            with connection.theirs as theirs:
+                order = Message(Kind.TEMPLATE, number)
+                sent = _give(base.connection, order, (theirs.fileno(),), template, with_tool=True)
+        except OSError as error:
+            self._no_resources(template, error)
+            return
+        base.pending.add(number)
+        self._tick_later()
+        if not sent:
+            connection.close()
+            return
+        template.state = _State.LOADING
+        template.server = self._servers[number] = _Server(number, connection, template)
+        for other in list(self._templates.values())[:-MAX_TEMPLATES]:
+            if not other.waiting:
+                self._drop(other)
+
+    def _drop(self, template: _Template) -> None:
+        """End its process and its spares; calls that run in its children go on."""
+        self._templates.pop(template.tool, None)
+        self._end_spares(template)
+        if template.server is not None:
+            self._order(Kind.KILL, template.server.number)
+
+    def _end_spares(self, template: _Template) -> None:
+        for child in template.spares:
+            child.place = _Place.UNWANTED
+            self._kill(child)
+        template.spares.clear()
+
+    def _look_later(self) -> None:
+        if not self._looking:
+            self._looking = True
+            self.tell_after(self._options.idle_seconds, _LookForIdle())
+
+    @handles(_LookForIdle)
+    def _look_for_idle(self, _: _LookForIdle) -> None:
+        """A tool that was not used for a while keeps no children ready."""
+        self._looking = False
+        for template in self._templates.values():
+            if self.now() - template.used_at >= self._options.idle_seconds:
+                self._end_spares(template)
+        if any(template.spares for template in self._templates.values()):
+            self._look_later()
+
+    # -- what the init process says -------------------------------------------------------------------------------
+
+    @handles(Heard)
+    def _heard(self, message: Heard) -> None:
+        for said in message.messages:
+            if self._init is not None and message.number == self._init.number:
+                if said is not None:
+                    self._heard_of_init(said)
+            elif (server := self._servers.get(message.number)) is not None and said is not None:
+                self._heard_of_server(server, said)
+
+    def _heard_of_init(self, said: Message) -> None:
+        if said.kind is Kind.CONTAINED:
+            self._contained = said.text
+            logger.info("tools run in %s", f"namespaces of their own: {said.text}" if said.text else "no namespaces")
+        elif said.kind is Kind.NOT_FORKED:
+            for template in self._templates.values():
+                self._no_resources(template, OSError(said.value, ""))
+            self._server_ended(said.number, UNKNOWN_STATUS)
+        elif said.kind is Kind.NOT_SIGNALLED:
+            self._not_signalled(said.number)
+        elif said.number == self._ping:
+            self._ping = None
+        elif said.number in self._servers:
+            self._server_ended(said.number, said.value)
+        elif (child := self._children.get(said.number)) is not None:
+            self._child_gone(child, how_it_ended(said.value))
+
+    def _not_signalled(self, number: int) -> None:
+        child = self._children.get(number)
+        if child is not None:
+            logger.warning(
+                "a process of %s runs as another user; it cannot be ended and is left alone", child.template.tool.name
+            )
+            self._child_gone(child, "runs as another user and could not be ended; it is left alone")
+
+    def _child_gone(self, child: _Child, how: str) -> None:
+        template = child.template
+        del self._children[child.ends.number]
+        if child.worker is not None:
+            child.worker.tell_control(ChildEnded(child.ends.number, how))
+        else:
+            child.ends.close()
+        if child.place is _Place.TAKEN:
+            self._running -= 1
+        elif child.place is _Place.FORKING:
+            template.forking -= 1
+        elif child.place is _Place.SPARE:
+            template.spares.remove(child)
+        child.server.pending.discard(child.ends.number)
+        self._serve_all()
+        self._fork_ahead(template)
+
+    @handles(KeeperEnded)
+    def _keeper_ended(self, message: KeeperEnded) -> None:
+        """Everything below us is gone. (Or below a former incarnation of us, which has its own end seen to.)"""
+        if self._init is None or message.number != self._init.number:
+            return
+        has_worked, self._contained, self._init, self._base, self._ping = self._contained, None, None, None, None
+        for server in self._servers.values():
+            server.connection.close()
+        self._servers.clear()
+        for template in self._templates.values():
+            template.state, template.server = _State.GONE, None
+        lost = list(self._children.values())
+        if self._stopping:
+            self.stopped()
+            return
+        if message.refused and self._namespaces:
+            logger.info("tools run in no namespaces of their own, the kernel refuses them: %s", message.why)
+            self._namespaces = False
+        else:
+            logger.error("the init process of the tools is lost: %s", message.why)
+        for child in lost:
+            self._child_gone(child, "ended with the init process of the tools, which was lost")
+        if message.refused or has_worked is not None:
+            self._launch()
+        else:
+            for template in self._templates.values():
+                why = f"no process could be started for the tool: {message.why}"
+                self._refuse(template, FailureCode.OVERLOADED, why)
+            self._launch_later()
+
+    # -- what fork servers say ------------------------------------------------------------------------------------
+
+    def _heard_of_server(self, server: _Server, said: Message) -> None:
+        template = server.template
+        server.ticks = 0
+        if said.kind in (Kind.FORKED, Kind.NOT_FORKED):
+            server.pending.discard(said.number)
+            self._receipt(said)
+        elif said.kind is Kind.READY:
+            server.ready = True
+            if template is not None:
+                template.state = _State.READY
+                self._fork_ahead(template)
+            else:
+                for each in tuple(self._templates.values()):
+                    self._fork_ahead(each)
+        elif template is not None and said.kind is Kind.UNFIT:
+            logger.warning(
+                "tool %s cannot be forked (%s): each call loads it in a process of its own",
+                template.tool.name,
+                said.text,
+            )
+            template.state = _State.UNFIT
+            self._fork_ahead(template)
+        elif template is not None and said.kind is Kind.FAILED:
+            template.state, template.server = _State.GONE, None
+            self._refuse_unloaded(template, said.text)
+
+    def _receipt(self, said: Message) -> None:
+        child = self._children.get(said.number)
+        if child is None:
+            if said.kind is Kind.NOT_FORKED and said.number in self._servers:
+                self._server_ended(said.number, said.value)
+            return
+        template = child.template
+        template.forking -= 1
+        if said.kind is Kind.NOT_FORKED:
+            del self._children[said.number]
+            child.ends.close()
+            self._no_resources(template, OSError(said.value, ""))
+        elif self._templates.get(template.tool) is template:
+            child.place = _Place.SPARE
+            template.spares.append(child)
+            self._serve(template)
+        else:
+            child.place = _Place.UNWANTED
+            self._kill(child)
+
+    def _refuse_unloaded(self, template: _Template, why: str) -> None:
+        failure = could_not_load(template.tool.name, why)
+        self._refuse(template, failure.code, failure.message)
+
+    def _server_ended(self, number: int, status: int) -> None:
+        server = self._servers.pop(number, None)
+        if server is None:
+            return
+        template = server.template
+        server.connection.close()
+        for unborn in server.pending:  # those that were forked all the same end; of all we are told
+            self._order(Kind.KILL, unborn)
+        if template is None:
+            self._base = None
+            logger.warning("the fork server of the tools %s; it is replaced", how_it_ended(status))
+            if server.ready:
+                self._start_base()
+            else:
+                self._launch_later()
+        elif template.server is server:
+            template.server = None
+            if template.state is _State.UNFIT:
+                return
+            if template.state is _State.LOADING and status != UNKNOWN_STATUS:
+                self._refuse_unloaded(template, f"its process {how_it_ended(status)}")
+            template.state = _State.GONE
+            if template.waiting:
+                self._start_template(template)
+
+    # -- starting, and what is overdue ----------------------------------------------------------------------------
+
+    @handles(_Launch)
+    def _launch_again(self, _: _Launch) -> None:
+        self._launching = False
+        self._launch()
+
+    def _launch_later(self) -> None:
+        if not self._launching:
+            self._launching = True
+            self.tell_after(START_AGAIN_SECONDS, _Launch())
+
+    def _launch(self) -> None:
+        """See that there is an init process, and a fork server below it."""
+        if self._why_not or self._stopping or self._launching:
+            return
+        options, post = self._options, self.ref.tell_control
+        try:
+            if self._init is None:
+                self._init = InitProcess(
+                    self._loop, next(_numbers), options.memory_bytes, options.environment, self._namespaces, post
+                )
+            if self._base is None:
+                self._start_base()
+        except OSError as error:
+            for template in self._templates.values():
+                self._no_resources(template, error)
+
+    def _start_base(self) -> None:
+        assert self._init is not None
+        number = next(_numbers)
+        connection = Connection(self._loop, number, self.ref.tell_control)
+        with connection.theirs as theirs:
+            self._init.send(Message(Kind.START, number), (theirs.fileno(),))
+        self._base = self._servers[number] = _Server(number, connection, None)
+
+    def _order(self, kind: Kind, number: int) -> None:
+        if self._init is not None and not self._init.send(Message(kind, number)):
+            self._init.kill()  # it has not read for 200 messages
+
+    def _kill(self, child: _Child) -> None:
+        child.ending = child.killed = True
+        child.ticks = 0
+        self._order(Kind.KILL, child.ends.number)
+        self._tick_later()
+
+    def _tick_later(self) -> None:
+        if not self._ticking and not self._stopping:
+            self._ticking = True
+            self.tell_after(TICK_SECONDS, _Tick())
+
+    @handles(_Tick)
+    def _tick(self, _: _Tick) -> None:
+        self._ticking = False
+        for server in tuple(self._servers.values()):
+            if server.pending or not server.ready:
+                server.ticks += 1
+                if server.ticks % (SILENT_TICKS if server.pending else LOADING_TICKS) == 0:
+                    self._give_up(server, "has not answered in time")
+                self._tick_later()
+        for child in tuple(self._children.values()):
+            if child.ending:
+                child.ticks += 1
+                if child.ticks % OVERDUE_TICKS == 0:
+                    self._overdue(child)
+                self._tick_later()
+        if self._ping is not None:
+            self._ping_ticks += 1
+            if self._ping_ticks >= SILENT_TICKS and self._init is not None:
+                logger.warning("the init process of the tools has not answered in time; it is replaced")
+                self._init.kill()
+            self._tick_later()
+
+    def _overdue(self, child: _Child) -> None:
+        """It should be gone. Its fork server does not say so, or the init process does not listen."""
+        if not child.killed:
+            self._kill(child)
+            return
+        if child.ticks == OVERDUE_TICKS and child.server.number in self._servers:
+            self._give_up(child.server, "does not tell that a child has ended")
+        self._ask_for_a_sign()
+
+    def _ask_for_a_sign(self) -> None:
+        """Of the init process: it tells the end also of a process that it does not know."""
+        if self._ping is None:
+            self._ping, self._ping_ticks = next(_numbers), 0
+            self._order(Kind.KILL, self._ping)
+
+    def _give_up(self, server: _Server, why: str) -> None:
+        what = f"the template of {server.template.tool.name}" if server.template else "the fork server of the tools"
+        logger.warning("%s %s; it is replaced, calls that run go on", what, why)
+        self._order(Kind.KILL, server.number)
+        self._ask_for_a_sign()
+
+
+def _give(
+    connection: Connection, order: Message, descriptors: tuple[int, ...], template: _Template, *, with_tool: bool
+) -> bool:
+    """Send the order, where it needs it with the packed tool. Raises OSError: there is no descriptor left."""
+    if not with_tool:
+        return connection.send(order, descriptors)
+    tool = os.memfd_create(template.tool.name)
+    try:
+        with open(tool, "wb", closefd=False) as file:
+            file.write(template.tool.packed)
+        return connection.send(order, (*descriptors, tool))
+    finally:
+        os.close(tool)

@@ -1,0 +1,102 @@
+"""What a type checker tells a user: wrong programs fail in mypy --strict, right ones (the README's too) pass it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from callboard.actors.tools import decorator
+from callboard.protocol.tools import Isolation, Latency, Risk
+
+ROOT = Path(__file__).resolve().parents[1]
+START = "from pathlib import Path\nfrom callboard import *\n"
+
+#: Program -> what mypy says of it.
+WRONG = {
+    'Settings(modle="openai/gpt-5")': 'Unexpected keyword argument "modle" for "Settings"',
+    'Settings(max_steps="many")': 'Argument "max_steps" to "Settings" has incompatible type "str"',
+    'Settings(model=Path("x"))': 'Argument "model" to "Settings" has incompatible type "Path"',
+    "Settings().max_steps = 3": 'Property "max_steps" defined in "Settings" is read-only',
+    '@tool(risk="bogus")\ndef look() -> None: ...': 'No overload variant of "tool" matches argument type',
+    '@tool(latency="slow")\ndef look() -> None: ...': 'No overload variant of "tool" matches argument type',
+    '@tool(isolation="ray")\ndef look() -> None: ...': 'No overload variant of "tool" matches argument type',
+    "@tool(retries=3)\ndef look() -> None: ...": 'Unexpected keyword argument "retries"',
+    "@tool\ndef look(city: str) -> None: ...\nlook(3)": '"__call__" of "Tool" has incompatible type "int"',
+    '@tool\ndef look(city: str) -> str: ...\nnumber: int = look("Oslo")': 'expression has type "str"',
+    'Policy({"network": "ask"})': 'Dict entry 0 has incompatible type "str"',
+    "Runtime(tools=[len])": "List item 0 has incompatible type",
+    "from callboard import Agent": 'Module "callboard" has no attribute "Agent"',
+    "from callboard.actors import Agent": 'Module "callboard.actors" has no attribute "Agent"',
+}
+RIGHT = [
+    'Settings(model="openai/gpt-5", api_key="key", workspace=Path("."), cost_budget=0.5)',
+    "Settings(policy=Policy({Risk.NETWORK: Decision.ASK}))",
+    '@tool(risk="write", latency="long", isolation="process", reuse=True, timeout=5)\ndef look(city: str) -> int: ...\n'
+    'number: int = look("Oslo")\nRuntime(tools=[look])',
+    "@tool(risk=Risk.NETWORK)\nasync def look(city: str, context: ToolContext) -> str: ...\nRuntime(tools=[look])",
+    "def approve(question: AskApproval) -> bool: return question.risk is Risk.READ\nRuntime(approve=approve)",
+    "async def main(runtime: Runtime) -> None:\n"
+    '    reply: Reply = await runtime.ask("?")\n'
+    "    cost: float = reply.cost\n"
+    '    stream: Stream = runtime.stream("?")\n'
+    "    async for event in stream:\n"
+    "        if isinstance(event, ToolCallFailed): print(event.failure.code)\n",
+]
+README = re.findall(r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text(), re.M | re.S)
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What mypy says of each program, by its file's name; of all in one run, which takes seconds."""
+    folder = tmp_path_factory.mktemp("programs")
+    programs = {"wrong": [START + each for each in WRONG], "right": [START + each for each in RIGHT], "readme": README}
+    for kind, texts in programs.items():
+        for number, text in enumerate(texts):
+            (folder / f"{kind}_{number}.py").write_text(f"{text}\n")
+    ran = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--allow-empty-bodies", "--hide-error-context", str(folder)],
+        cwd=ROOT,
+        env={**os.environ, "MYPYPATH": str(ROOT / ".dev")},
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    assert ran.returncode in (0, 1), ran.stderr + ran.stdout
+    by_file: dict[str, list[str]] = defaultdict(list)
+    for line in ran.stdout.splitlines()[:-1]:
+        by_file[Path(line.partition(":")[0]).stem].append(line)
+    assert not by_file.keys() - {f"{kind}_{n}" for kind, texts in programs.items() for n in range(len(texts))}, (
+        ran.stdout
+    )
+    return {name: "\n".join(lines) for name, lines in by_file.items()}
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("program", WRONG)
+def test_a_wrong_program_fails(told: dict[str, str], program: str) -> None:
+    assert WRONG[program] in told.get(f"wrong_{list(WRONG).index(program)}", "")
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("program", RIGHT)
+def test_a_right_program_passes(told: dict[str, str], program: str) -> None:
+    assert told.get(f"right_{RIGHT.index(program)}", "") == ""
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("number", range(len(README)))
+def test_the_programs_of_the_readme_pass(told: dict[str, str], number: int) -> None:
+    assert told.get(f"readme_{number}", "") == ""
+
+
+def test_the_words_of_options_are_the_values_of_the_enums() -> None:
+    assert get_args(decorator.RiskName) == tuple(Risk)
+    assert get_args(decorator.LatencyName) == tuple(Latency)
+    assert get_args(decorator.IsolationName) == tuple(Isolation)
