@@ -115,7 +115,7 @@ def provider_for(
         HttpProvider, timeouts=timeouts or DEFAULT_TIMEOUTS, on_headers=on_headers, proxy=proxy, transport=transport
     )
     if provider == "copilot" and api_key is None:
-        return copilot_of(options, http), name
+        return copilot_of(options, http(Copilot())), name
     variable = key_variable(provider)
     if variable and not api_key and not base_url:
         raise UsageError(f"{provider} needs a key: set the environment variable {variable}, or give api_key.")
