@@ -1,8 +1,8 @@
 """Who runs the actors, and what time it is; and a watchdog that reports a handler that holds the loop.
 
 `LoopScheduler` is one asyncio loop on one thread of our own; the host's loop, signal handlers, threads and context
-variables are never touched. `simulation.SimulatedScheduler` is the same Protocol in virtual time. Nothing else in
-callboard reads a clock.
+variables are never touched. `callboard.actors.testing.simulation` has the same Protocol in virtual time. Nothing else
+in callboard reads a clock.
 """
 
 import asyncio
