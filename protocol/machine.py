@@ -496,7 +496,7 @@ _Row = tuple[tuple[RequestGuard, RequestState, _Then | None], ...]
 
 
 def _then(guard: RequestGuard, state: RequestState) -> _Then | None:
-    """What else is done on the way along an arrow: the model is asked where that is due, the end is told."""
+    """What else is done on the way along an arrow: asking the model where that is due, or ending the request."""
     if state is RequestState.FINISHED:
         return Session._finish
     return Session._call_model if guard is model_due else None

@@ -83,7 +83,7 @@ def messages_tokens(messages: Iterable[Message], count: TokenCounter) -> int:
 
 
 def tools_tokens(tools: Sequence[ToolDefinition], count: TokenCounter) -> int:
-    """Tokens of what the model is told of its tools."""
+    """Tokens of what the model sees of its tools."""
     return sum(count(tool.name) + count(tool.description) + count(json_text(tool.parameters)) for tool in tools)
 
 
@@ -144,7 +144,7 @@ class Transcript:
         return bool(self._steps)
 
     def messages(self) -> tuple[Message, ...]:
-        """What the model is shown; only this tuple itself is built anew for each step."""
+        """What the model is shown; only this tuple itself is built for each step."""
         return tuple(self._flat)
 
     def fit(self) -> bool:
