@@ -318,6 +318,8 @@ def test_a_lost_model_call_is_asked_again_after_a_growing_pause() -> None:
     cut_off = only(talk.say(ModelFailed, Error(ErrorKind.TRUNCATED, "cut off")), CallModel)
     assert cut_off.not_before_at == 0.0, "nothing was lost"
     assert only(talk.say(ModelLost), CallModel).not_before_at == pytest.approx(690.1), "not in a row any more"
+    assert only(talk.respond(reason=FinishReason.ERROR), CallModel).not_before_at == 0.0
+    assert only(talk.say(ModelLost), CallModel).not_before_at == pytest.approx(690.1), "nor after an answer"
 
 
 def test_a_model_call_that_is_lost_each_time_ends_its_request_with_our_fault_named() -> None:
