@@ -17,7 +17,8 @@ from functools import partial
 from typing import Any
 
 from callboard.actors.kernel import Actor, ActorSystem, Ref, SimulatedScheduler
-from callboard.actors.kernel.schedule import Schedule, fifo, pct, uniform
+from callboard.actors.kernel.simulation import Schedule, fifo, uniform
+from callboard.actors.testing.schedules import pct
 
 SEARCHES, MOST_RUNS = 20, 2_000
 

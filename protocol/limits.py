@@ -48,8 +48,14 @@ MAX_RESULT_BYTES: Final = 1_000_000
 #: Text, thinking and arguments of one model turn. The longest answers that models can write (128,000 tokens) take less
 #: than 1 MB; the largest arguments of one call fit twice.
 MAX_ANSWER_BYTES: Final = 8 * 1024 * 1024
+#: What each part of a turn (a block of text, a call) counts besides its text, so that a turn of empty parts is bounded
+#: too: 8,192 of them.
+ANSWER_PART_BYTES: Final = 1024
 #: One provider response line or JSON document: 64 MiB holds the largest image answers seen.
 MAX_RESPONSE_BYTES: Final = 64 * 1024 * 1024
+#: The longest wait that a provider may ask for. Rate limits are per minute, so a wait of that length can help; a longer
+#: one would hold a request up, or all requests of a credential, on one server's word.
+MAX_RETRY_AFTER_SECONDS: Final = 60.0
 #: What is kept of a tool's own stdout and stderr: the end of it, for a person who looks for the cause of a failure.
 MAX_TOOL_OUTPUT_BYTES: Final = 65_536
 #: Data (heap and private mappings) of one process that a tool runs in; enough for pandas and a small model.

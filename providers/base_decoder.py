@@ -1,38 +1,59 @@
-"""What every decoder does alike: find out what kind of body it gets, read JSON, end exactly once, never raise.
+"""Bytes of an HTTP answer to JSON documents, and what every decoder does alike: end exactly once, and never raise.
 
-An adapter's decoder says what one JSON document means (`on_json` for a streamed one, `on_body` for a whole answer) and
-what the end of the body means (`on_end`). It may index into documents freely: JSON of an unexpected shape ends in one
-place, here, as an Error(MALFORMED) with a snippet.
+`SseDecoder` cuts server-sent events by the rules of the WHATWG (HTML standard, 9.2.6 "Interpreting an event stream").
+One difference, on purpose: an event that is not followed by a blank line when the body ends is handed out by `finish`.
+Recorded streams end so (docs/wire.md, quirk 31), and with the last event the reason why the turn ended would be lost.
+
+`BaseDecoder` finds out what kind of body it gets and reads its JSON. An adapter's decoder says what one document means
+(`on_json` for a streamed one, `on_body` for a whole answer) and what the end of the body means (`on_end`). A document
+of an unexpected shape, and an answer beyond all bounds, end in one place, here, as an Error(MALFORMED) with a snippet.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple
+from dataclasses import replace
+from typing import Final, TypeAlias
 
 import orjson
 
 from callboard.protocol.errors import ErrorKind
-from callboard.protocol.limits import MAX_RESPONSE_BYTES
-from callboard.protocol.model import Done, Error, StreamEvent
+from callboard.protocol.limits import ANSWER_PART_BYTES, MAX_ANSWER_BYTES, MAX_RESPONSE_BYTES
+from callboard.protocol.model import (
+    Done,
+    Error,
+    ServerToolEvent,
+    StreamEvent,
+    TextDelta,
+    ThinkingDelta,
+    ToolCallDelta,
+    ToolCallStart,
+)
 from callboard.providers.http_errors import error_from_body, error_from_payload, make_error, scrubbed, snippet
-from callboard.providers.json_values import SHAPE_ERRORS, loads
+from callboard.providers.json_values import SHAPE_ERRORS, Json, JsonObject, loads, storable_bytes
 
+#: Of an error body no more is read: messages are short, and a proxy's HTML page is not worth keeping.
+MAX_ERROR_BODY_BYTES: Final = 64 * 1024
+#: Of a body that is no answer so much is kept to be shown; of the white space before one, so that it stays bounded.
+_SNIFF_BYTES: Final = 1024
+#: Of the words that a server ends with (its reason, the model's name) so much is kept.
+_MAX_WORD_CHARS: Final = 200
 _BOM: Final = b"\xef\xbb\xbf"
+_BLANK: Final = b" \t\r\n" + _BOM
+#: No event stream starts with these, so a body that does is a whole document, whatever its content type says
+#: (docs/wire.md quirks 26, 51; Gemini without alt=sse).
+_DOCUMENT_STARTS: Final = (b"{", b"[", b"<", b'"')
+_STREAM_STARTS: Final = (b":", b"data", b"event", b"id", b"retry")
+
+_PROSE: Final = (TextDelta, ThinkingDelta)
+
+ServerSentEvent: TypeAlias = tuple[str, bytes]
+"""The event's type, "" where the stream named none, and its data lines joined by LF. Bytes: JSON parsers want them."""
 
 
 class SseLimitError(ValueError):
     """An event or a line grew past the limit."""
-
-
-class ServerSentEvent(NamedTuple):
-    """One event of a stream."""
-
-    event: str
-    """The event's type; "" where the stream named none."""
-    data: bytes
-    """Its data lines, joined by LF. Bytes: JSON parsers want them so."""
 
 
 class SseDecoder:
@@ -72,8 +93,7 @@ class SseDecoder:
     def finish(self) -> list[ServerSentEvent]:
         """The body ended: the event that was being built, if it has data."""
         line, self._tail = bytes(self._tail), bytearray()
-        events = self._lines([line, b""])
-        return events
+        return self._lines([line, b""])
 
     def _feed_lines(self, chunk: bytes) -> list[ServerSentEvent]:
         if self._tail:
@@ -105,7 +125,7 @@ class SseDecoder:
         for line in lines:
             if not line:
                 if data:
-                    events.append(ServerSentEvent(self._event, data[0] if len(data) == 1 else b"\n".join(data)))
+                    events.append((self._event, data[0] if len(data) == 1 else b"\n".join(data)))
                     data.clear()
                 self._event = ""
             elif line[:6] == b"data: ":
@@ -121,17 +141,6 @@ class SseDecoder:
             self._data.append(value.removeprefix(b" "))
         elif name == b"event":
             self._event = value.removeprefix(b" ").decode("utf-8", "replace")
-
-
-#: Of an error body no more is read: messages are short, and a proxy's HTML page is not worth keeping.
-MAX_ERROR_BODY_BYTES: Final = 64 * 1024
-#: Of a body that is no answer so much is kept to be shown; of the white space before one, so that it stays bounded.
-_SNIFF_BYTES: Final = 1024
-_BLANK: Final = b" \t\r\n\xef\xbb\xbf"
-#: No event stream starts with these, so a body that does is a whole document, whatever its content type says
-#: (docs/wire.md quirks 26, 51; Gemini without alt=sse).
-_DOCUMENT_STARTS: Final = (b"{", b"[", b"<", b'"')
-_STREAM_STARTS: Final = (b":", b"data", b"event", b"id", b"retry")
 
 
 class BaseDecoder(ABC):
@@ -155,17 +164,24 @@ class BaseDecoder(ABC):
         self._body = bytearray()
         self._last_data = b""
         self._head = b""
-        # Whatever was asked for: servers stream unasked, and answer whole where a stream was wanted.
-        self._take: Callable[[bytes, list[StreamEvent]], None] = self._take_first if status < 400 else self._take_body
+        self._answer_bytes = 0
+        self._replay_bytes = 0
+        self._held_bytes = 0
+        # Which part of the answer was written last.
+        self._kind: type[StreamEvent] = Done
+        self._block = 0
+        # Decided by the bytes, not by what was asked for: servers stream unasked, and answer whole where a stream was
+        # wanted.
+        self._take: Callable[[bytes, list[StreamEvent]], None] = self._take_first if status < 400 else self._take_error
 
     # What an adapter's decoder says.
 
     @abstractmethod
-    def on_json(self, event: str, document: dict[str, Any], out: list[StreamEvent]) -> None:
+    def on_json(self, event: str, document: JsonObject, out: list[StreamEvent]) -> None:
         """One event of the stream: its SSE type ("" where there is none) and its JSON object."""
 
     @abstractmethod
-    def on_body(self, document: Any, out: list[StreamEvent]) -> None:
+    def on_body(self, document: Json, out: list[StreamEvent]) -> None:
         """A whole answer: must `end` or `fail`."""
 
     @abstractmethod
@@ -175,10 +191,18 @@ class BaseDecoder(ABC):
     # What it is given for that.
 
     def end(self, out: list[StreamEvent], done: Done) -> None:
-        """Close the stream in good order."""
-        if not self.ended:
-            self.ended = True
-            out.append(done)
+        """Close the stream in good order. Usage that cannot be kept (NaN, endless nesting) is unknown usage."""
+        if self.ended:
+            return
+        self.ended = True
+        try:
+            storable_bytes(done.raw_usage)
+        except ValueError:
+            done = replace(done, raw_usage={})
+        if len(done.model) > _MAX_WORD_CHARS or len(done.raw_finish_reason) > _MAX_WORD_CHARS:
+            reason = done.raw_finish_reason[:_MAX_WORD_CHARS]
+            done = replace(done, model=done.model[:_MAX_WORD_CHARS], raw_finish_reason=reason)
+        out.append(done)
 
     def fail(self, out: list[StreamEvent], error: Error) -> None:
         """Close the stream with an error."""
@@ -186,20 +210,26 @@ class BaseDecoder(ABC):
             self.ended = True
             out.append(scrubbed(error, self._secret))
 
-    def fail_payload(self, out: list[StreamEvent], payload: Any) -> None:
+    def fail_payload(self, out: list[StreamEvent], payload: Json) -> None:
         """Close the stream with the error that the provider put into it (quirks 24-26)."""
         self.fail(out, error_from_payload(self.family, payload, self.status, self.headers))
 
     def fail_truncated(self, out: list[StreamEvent]) -> None:
         """Close a stream whose body ended before its turn (quirk 23)."""
-        self.fail(
-            out, make_error(ErrorKind.TRUNCATED, "The stream ended before the turn did.", raw=snippet(self._last_data))
-        )
+        raw = snippet(self._last_data)
+        self.fail(out, make_error(ErrorKind.TRUNCATED, "The stream ended before the turn did.", raw))
 
     def fail_malformed(self, out: list[StreamEvent], why: str, data: bytes = b"") -> None:
         """Close a stream of bytes that are not what the API promises."""
         message = f"The server did not answer as its API promises: {why}"
-        self.fail(out, make_error(ErrorKind.MALFORMED, message, raw=snippet(data)))
+        self.fail(out, make_error(ErrorKind.MALFORMED, message, snippet(data)))
+
+    def hold(self) -> None:
+        """Count the event that is being read as kept without being emitted yet. Raises ValueError past the limit."""
+        if not self._body:
+            self._held_bytes += len(self._last_data)
+        if self._held_bytes > MAX_RESPONSE_BYTES:
+            raise ValueError(f"more than {MAX_RESPONSE_BYTES} bytes of parts that do not end")
 
     # The Decoder protocol.
 
@@ -211,6 +241,8 @@ class BaseDecoder(ABC):
             self._take(data, out)
         except SHAPE_ERRORS as error:
             self.fail_malformed(out, _reason(error), self._last_data or data)
+        if out:
+            self._measure(out)
         return out
 
     def finish(self) -> list[StreamEvent]:
@@ -223,13 +255,51 @@ class BaseDecoder(ABC):
             self.fail_malformed(out, _reason(error), self._last_data or bytes(self._body))
         if not self.ended:
             self.fail_truncated(out)
+        self._measure(out)
         return out
 
     # How.
 
+    def _measure(self, out: list[StreamEvent]) -> None:
+        """Count what the answer holds by now, and end it before the event that makes it too long, or cannot be kept."""
+        counted = -1
+        try:
+            for counted, event in enumerate(out):  # noqa: B007 - where it stopped
+                if isinstance(event, _PROSE):
+                    text = event.text
+                    if event.block != self._block or event.__class__ is not self._kind:
+                        self._kind, self._block = event.__class__, event.block
+                        self._answer_bytes += ANSWER_PART_BYTES
+                    if event.replay is not None:
+                        self._replay_bytes += storable_bytes(event.replay.data)
+                elif isinstance(event, ToolCallDelta):
+                    text = event.args_delta
+                else:
+                    text = self._weigh(event)
+                self._answer_bytes += len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
+                if self._answer_bytes > MAX_ANSWER_BYTES or self._replay_bytes > MAX_RESPONSE_BYTES:
+                    raise ValueError(f"the answer is longer than {MAX_ANSWER_BYTES} bytes; it was broken off.")
+        except ValueError as error:
+            del out[counted:]
+            self.ended = False
+            self.fail_malformed(out, str(error), self._last_data)
+
+    def _weigh(self, event: StreamEvent) -> str:
+        """Count any other event, and return its text. Raises ValueError for data that could not go back."""
+        if isinstance(event, ToolCallStart):
+            text, replay = event.id + event.name, event.replay
+        elif isinstance(event, ServerToolEvent):
+            text, replay = event.kind, event.replay
+        else:
+            return ""
+        self._kind = event.__class__
+        self._answer_bytes += ANSWER_PART_BYTES
+        self._replay_bytes += storable_bytes(replay.data) if replay is not None else 0
+        return text
+
     def _finish(self, out: list[StreamEvent]) -> None:
         if self.status >= 400:
-            self.fail(out, error_from_body(self.family, self.status, self.headers, bytes(self._body)))
+            self._fail_status(out)
         elif self._take != self._take_stream:
             self._read_body(bytes(self._body), out)
         else:
@@ -238,6 +308,9 @@ class BaseDecoder(ABC):
                 self.fail_malformed(out, "the body is neither JSON nor an event stream.", self._head)
             elif not self.ended:
                 self.on_end(out, False)
+
+    def _fail_status(self, out: list[StreamEvent]) -> None:
+        self.fail(out, error_from_body(self.family, self.status, self.headers, bytes(self._body)))
 
     def _take_last(self, out: list[StreamEvent]) -> None:
         """An event without its blank line: whole, it counts (quirk 31); cut off, the stream was."""
@@ -276,10 +349,13 @@ class BaseDecoder(ABC):
         self._take = self._take_body if head.startswith(_DOCUMENT_STARTS) else self._take_stream
         self._take(data, out)
 
+    def _take_error(self, data: bytes, out: list[StreamEvent]) -> None:
+        """The body of an HTTP error; one that has no end is not waited for."""
+        self._body += data[: MAX_ERROR_BODY_BYTES - len(self._body)]
+        if len(self._body) >= MAX_ERROR_BODY_BYTES:
+            self._fail_status(out)
+
     def _take_body(self, data: bytes, out: list[StreamEvent]) -> None:
-        if self.status >= 400:
-            self._body += data[: MAX_ERROR_BODY_BYTES - len(self._body)]
-            return
         self._body += data
         if len(self._body) > MAX_RESPONSE_BYTES:
             head = bytes(self._body[:_SNIFF_BYTES])
@@ -298,7 +374,7 @@ class BaseDecoder(ABC):
     def _take_event(self, event: str, data: bytes, out: list[StreamEvent]) -> None:
         self._last_data = data
         try:
-            document = orjson.loads(data)
+            document: Json = orjson.loads(data)
         except orjson.JSONDecodeError:
             text = data.strip()
             if not text:
@@ -307,7 +383,7 @@ class BaseDecoder(ABC):
                 self.on_end(out, True)
                 return
             document = loads(data)
-        if document.__class__ is dict:
+        if isinstance(document, dict):
             self.on_json(event, document, out)
         elif document is not None:
             self.fail_malformed(out, "a streamed event is not a JSON object.", data)

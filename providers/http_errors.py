@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind
-from callboard.protocol.limits import ERROR_SNIPPET_CHARS
+from callboard.protocol.limits import ERROR_SNIPPET_CHARS, MAX_RETRY_AFTER_SECONDS
 from callboard.protocol.model import Error
-from callboard.providers.json_values import SHAPE_ERRORS, dumps_text, loads
+from callboard.providers.json_values import SHAPE_ERRORS, Json, JsonObject, dumps_text, loads
 from callboard.providers.retry import retry_after_seconds, should_retry
 
 ANY: Final = "*"
@@ -122,9 +122,28 @@ class ErrorBody:
     """An HTTP status that stands in the body."""
 
 
-def make_error(kind: ErrorKind, message: str, **fields: Any) -> Error:
-    """An Error whose `retryable` follows from its kind."""
-    return Error(kind, message, **{"retryable": kind in RETRYABLE_KINDS, **fields})
+def make_error(
+    kind: ErrorKind,
+    message: str,
+    raw: str = "",
+    *,
+    retryable: bool | None = None,
+    retry_after: float | None = None,
+    status: int = 0,
+    code: str = "",
+) -> Error:
+    """An Error whose `retryable` follows from its kind, unless it is given.
+
+    A wait that is longer than any we keep is said in the message: it is the reason why nothing is tried again.
+    """
+    retryable = kind in RETRYABLE_KINDS if retryable is None else retryable
+    if retryable and retry_after is not None and retry_after > MAX_RETRY_AFTER_SECONDS:
+        asked = f"{retry_after:,.0f}" if retry_after < 1e15 else f"{retry_after:g}"
+        message = (
+            f"{message} The provider asks to wait {asked} s; callboard waits {MAX_RETRY_AFTER_SECONDS:g} s at most, so "
+            "the call is not tried again."
+        )
+    return Error(kind, message, retryable, retry_after, raw, status, code)
 
 
 def scrubbed(error: Error, secret: str | None) -> Error:
@@ -157,35 +176,31 @@ def error_kind(family: str, status: int, codes: tuple[str, ...] = ()) -> ErrorKi
     return _K.INVALID_REQUEST if status >= 400 else _K.OTHER
 
 
-def read_error(payload: Any) -> ErrorBody:
+def read_error(payload: Json) -> ErrorBody:
     """The parts of an error payload. Known shapes: {"error": {..} | "text"}, {"detail": ..}, {"message": ..}, [..]."""
-    if isinstance(payload, list):
-        payload = payload[0] if payload else {}
+    payload = _first(payload)
     if not isinstance(payload, dict):
-        return ErrorBody(str(payload))
+        return ErrorBody(_shown(payload))
     inner = payload.get("error") or payload.get("detail") or payload.get("errors") or payload
-    if isinstance(inner, list):
-        inner = inner[0] if inner else payload
+    inner = _first(inner) or payload
     if not isinstance(inner, dict):
-        return ErrorBody(str(inner), _words(payload.get("code"), payload.get("type")), _status(payload.get("status")))
-    message = (
-        inner.get("message") or inner.get("msg") or inner.get("error") or payload.get("message") or dumps_text(inner)
-    )
+        words = _words(payload.get("code"), payload.get("type"))
+        return ErrorBody(_shown(inner), words, _status(payload.get("status")))
+    message = inner.get("message") or inner.get("msg") or inner.get("error") or payload.get("message") or inner
     code, kind, status = inner.get("code"), inner.get("type"), inner.get("status")
     number = _status(code) or _status(inner.get("status_code")) or _status(status)
-    return ErrorBody(str(message), _words(*_reasons(inner), code, kind, status), number)
+    return ErrorBody(_shown(message), _words(*_reasons(inner), code, kind, status), number)
 
 
 def error_from_payload(
-    family: str, payload: Any, status: int = 200, headers: Mapping[str, str] | None = None, raw: bytes | str = ""
+    family: str, payload: Json, status: int = 200, headers: Mapping[str, str] | None = None, raw: bytes | str = ""
 ) -> Error:
     """The Error that a JSON error document means. `status` is the HTTP status it came with, 200 inside a stream.
 
     `headers` have lower case names. `raw` is shown as snippet, the payload itself where it is left out.
     """
-    raw = raw or dumps_text(payload)
-    if isinstance(payload, list) and payload:
-        payload = payload[0]  # Gemini wraps the error of a stream in an array
+    raw = raw or _as_json(payload)
+    payload = _first(payload)  # Gemini wraps the error of a stream in an array
     body = read_error(payload)
     headers = headers or {}
     real_status = status if status >= 400 else body.status or status
@@ -193,51 +208,66 @@ def error_from_payload(
     for text_family, text_status, text in TOOLS_UNSUPPORTED_TEXTS:
         if (text_family, text_status) == (family, real_status) and text in body.message:
             kind = _K.TOOLS_UNSUPPORTED
-    told = should_retry(headers)
-    return Error(
+    return make_error(
         kind,
         snippet(body.message) or f"The provider sent an error without a message (HTTP {real_status}).",
-        retryable=kind in RETRYABLE_KINDS if told is None else told,
+        snippet(raw),
+        retryable=should_retry(headers),
         retry_after=retry_after_seconds(headers, payload),
-        raw=snippet(raw),
         status=real_status if real_status >= 400 else 0,
-        code=next(iter(body.codes), ""),
+        code=snippet(next(iter(body.codes), "")),
     )
 
 
 def error_from_body(family: str, status: int, headers: Mapping[str, str], body: bytes) -> Error:
-    """The Error that an HTTP answer with an error status means, whatever its body is."""
+    """The Error that an HTTP answer with an error status means, whatever its body is. Never raises."""
     try:
         return error_from_payload(family, loads(body), status, headers, body)
     except SHAPE_ERRORS:
-        return _unreadable(family, status, headers, body)
-
-
-def _unreadable(family: str, status: int, headers: Mapping[str, str], body: bytes) -> Error:
-    kind = error_kind(family, status)
-    what = f"it said: {snippet(body)}" if body.strip() else "the body was empty"
-    told = should_retry(headers)
-    return Error(
-        kind,
+        what = f"it said: {snippet(body)}" if body.strip() else "the body was empty"
+    return make_error(
+        error_kind(family, status),
         f"The server answered HTTP {status} without a JSON error; {what}",
-        retryable=kind in RETRYABLE_KINDS if told is None else told,
+        snippet(body),
+        retryable=should_retry(headers),
         retry_after=retry_after_seconds(headers),
-        raw=snippet(body),
         status=status,
     )
 
 
-def _reasons(error: Mapping[str, Any]) -> list[Any]:
+def _first(payload: Json) -> Json:
+    """The first of a list of errors; anything else as it is."""
+    if isinstance(payload, list):
+        return payload[0] if payload else {}
+    return payload
+
+
+def _shown(value: Json) -> str:
+    """A message as it is, anything else as JSON."""
+    return value if isinstance(value, str) else _as_json(value)
+
+
+def _as_json(value: Json) -> str:
+    """JSON, or what Python shows where that cannot be written (an integer of more than 64 bits)."""
+    try:
+        return dumps_text(value)
+    except TypeError:
+        return repr(value)
+
+
+def _reasons(error: JsonObject) -> list[Json]:
     """Gemini's details carry google.rpc.ErrorInfo reasons such as API_KEY_INVALID."""
     details = error.get("details")
     return [d.get("reason") for d in details if isinstance(d, dict)] if isinstance(details, list) else []
 
 
-def _words(*values: Any) -> tuple[str, ...]:
+def _words(*values: Json) -> tuple[str, ...]:
     return tuple(value for value in values if isinstance(value, str) and value and not value.isdigit())
 
 
-def _status(value: Any) -> int:
+def _status(value: Json) -> int:
     """400 or "400" as a status; 0 for what is none."""
-    number = int(value) if isinstance(value, int | str) and str(value).isdecimal() and len(str(value)) == 3 else 0
+    if not isinstance(value, int | str) or (isinstance(value, int) and not 0 <= value <= 999):
+        return 0
+    number = int(value) if str(value).isdecimal() and len(str(value)) == 3 else 0
     return number if number >= 400 else 0

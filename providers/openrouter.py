@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final
+from typing import Final
 
 from callboard.protocol.content import AssistantMessage
 from callboard.protocol.model import ModelRequest, Sampling
+from callboard.providers.json_values import Body
 from callboard.providers.openai.chat_api import OpenAIChat
 from callboard.providers.openai.dialects import ChatDialect
-from callboard.providers.request_encoding import replay_data
+from callboard.providers.request_encoding import own_replay
 
 DIALECT: Final = ChatDialect(
     name="openrouter", family="openrouter", base_url="https://openrouter.ai/api/v1", stream_usage=False
@@ -42,7 +43,7 @@ class ProviderPreferences:
     data_collection: str | None = None
     send: SendPreferences = SendPreferences.WITH_TOOLS
 
-    def to_wire(self) -> dict[str, Any]:
+    def to_wire(self) -> Body:
         """The `provider` object."""
         fields = {
             "order": list(self.order) or None,
@@ -74,24 +75,21 @@ class OpenRouter(OpenAIChat):
         super().__init__(base_url=base_url, api_key=api_key, dialect=DIALECT, headers={**named, **(headers or {})})
         self._preferences = preferences or ProviderPreferences()
 
-    def body(self, request: ModelRequest) -> dict[str, Any]:
+    def body(self, request: ModelRequest) -> Body:
         body = super().body(request) | {"usage": {"include": True}}
         send = self._preferences.send
         if send is SendPreferences.ALWAYS or (send is SendPreferences.WITH_TOOLS and request.tools):
             body["provider"] = self._preferences.to_wire()
         return body
 
-    def sampling(self, sampling: Sampling) -> dict[str, Any]:
+    def sampling(self, sampling: Sampling) -> Body:
         knobs = super().sampling(sampling)
         effort = knobs.pop("reasoning_effort", None)
         return knobs | ({"reasoning": {"effort": effort}} if effort else {})
 
-    def assistant(self, message: AssistantMessage) -> dict[str, Any]:
+    def assistant(self, message: AssistantMessage) -> Body:
         """Reasoning goes back unmodified: it holds the signatures of the provider behind."""
         body = super().assistant(message)
-        details = [
-            detail
-            for part in message.parts
-            for detail in replay_data(part.replay, self.name).get("reasoning_details", ())
-        ]
+        kept = ((own_replay(part.replay, self.name) or {}).get("reasoning_details") for part in message.parts)
+        details = [detail for items in kept if isinstance(items, list | tuple) for detail in items]
         return body | ({"reasoning_details": details} if details else {})

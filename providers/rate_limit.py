@@ -7,66 +7,75 @@ that other users of the same key count too.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
-from callboard.providers.retry import answered_at, retry_after_seconds, wait_seconds
+from callboard.providers.retry import (
+    REQUEST_LIMITS,
+    TOKEN_LIMITS,
+    answered_at,
+    finite_number,
+    retry_after_seconds,
+    wait_seconds,
+)
 
 _MINUTE: Final = 60.0
-
-#: (limit, remaining, reset) headers, for requests and for tokens.
-_REQUEST_HEADERS: Final = (
-    ("x-ratelimit-limit-requests", "x-ratelimit-remaining-requests", "x-ratelimit-reset-requests"),
-    (
-        "anthropic-ratelimit-requests-limit",
-        "anthropic-ratelimit-requests-remaining",
-        "anthropic-ratelimit-requests-reset",
-    ),
-)
-_TOKEN_HEADERS: Final = (
-    ("x-ratelimit-limit-tokens", "x-ratelimit-remaining-tokens", "x-ratelimit-reset-tokens"),
-    ("anthropic-ratelimit-tokens-limit", "anthropic-ratelimit-tokens-remaining", "anthropic-ratelimit-tokens-reset"),
-)
+#: The longest that one answer can close a limiter, for all requests of a credential. Limits are per minute; a provider
+#: that names a later time (or sends garbage) is asked again after this, and refuses that one call where it meant it.
+MAX_BLOCK_SECONDS: Final = 300.0
 
 
-@dataclass(slots=True)
 class _Bucket:
     """Fills at `per_minute`, up to that much; None has no limit. A debt (a call that took more than was guessed) is a
     level below zero."""
 
-    per_minute: float | None
-    level: float
-    filled_at: float
-    blocked_until: float = 0.0
+    __slots__ = ("_blocked_until", "_configured", "_filled_at", "_level", "per_minute")
+
+    def __init__(self, per_minute: float | None, now: float) -> None:
+        self.per_minute = self._configured = per_minute
+        self._level = per_minute or 0.0
+        self._filled_at = now
+        self._blocked_until = 0.0
 
     def wait_seconds(self, amount: float, now: float) -> float:
         """Until `amount` can be taken. More than the bucket holds is let through when it is full."""
         self._fill(now)
-        blocked = max(0.0, self.blocked_until - now)
+        blocked = max(0.0, self._blocked_until - now)
         if self.per_minute is None:
             return blocked
-        missing = min(amount, self.per_minute) - self.level
+        missing = min(amount, self.per_minute) - self._level
         return max(blocked, missing * _MINUTE / self.per_minute)
 
     def take(self, amount: float) -> None:
         if self.per_minute is not None:
-            self.level -= amount
+            self._level -= amount
+
+    def settle(self, more: float) -> None:
+        """A call took `more` than was taken for it, or less. An answer with absurd usage owes one minute's amount."""
+        if self.per_minute is not None:
+            self._level = min(self.per_minute, self._level - min(more, self.per_minute))
+
+    def block(self, seconds: float, now: float) -> None:
+        """Let nothing through for so long, MAX_BLOCK_SECONDS at most."""
+        self._blocked_until = max(self._blocked_until, now + min(seconds, MAX_BLOCK_SECONDS))
 
     def report(self, limit: float | None, remaining: float | None, reset_seconds: float | None, now: float) -> None:
-        """What the provider says of its own bucket. It knows only what has reached it: it never raises ours."""
+        """What the provider says of its own bucket. It knows only what has reached it: it never raises ours.
+
+        The last limit it named counts, so that a wrong one is forgotten with the next answer; one below 1 is none.
+        """
         self._fill(now)
+        if self._configured is not None and limit is not None and limit >= 1.0:
+            self.per_minute = min(self._configured, limit)
         if self.per_minute is not None and remaining is not None:
-            self.level = min(self.level, remaining)
+            self._level = min(self._level, max(remaining, 0.0))
         if remaining == 0 and reset_seconds:
-            self.blocked_until = max(self.blocked_until, now + reset_seconds)
-        if self.per_minute is not None and limit is not None and limit < self.per_minute:
-            self.per_minute = max(limit, 1.0)
+            self.block(reset_seconds, now)
 
     def _fill(self, now: float) -> None:
         if self.per_minute is not None:
-            gained = max(0.0, now - self.filled_at) * self.per_minute / _MINUTE
-            self.level = min(self.per_minute, self.level + gained)
-        self.filled_at = now
+            gained = max(0.0, now - self._filled_at) * self.per_minute / _MINUTE
+            self._level = min(self.per_minute, self._level + gained)
+        self._filled_at = now
 
 
 class RateLimiter:
@@ -80,12 +89,12 @@ class RateLimiter:
     ) -> None:
         self._clock = clock
         now = clock()
-        self._requests = _Bucket(requests_per_minute, requests_per_minute or 0.0, now)
-        self._tokens = _Bucket(tokens_per_minute, tokens_per_minute or 0.0, now)
+        self._requests = _Bucket(requests_per_minute, now)
+        self._tokens = _Bucket(tokens_per_minute, now)
 
     @property
     def counts_tokens(self) -> bool:
-        """Is there a limit of tokens? Otherwise nobody need guess how many a call takes."""
+        """Is there a limit of tokens? Otherwise there is no need to guess how many a call takes."""
         return self._tokens.per_minute is not None
 
     def acquire(self, tokens: float = 0.0) -> float:
@@ -101,19 +110,19 @@ class RateLimiter:
 
     def settle(self, guessed_tokens: float, used_tokens: float) -> None:
         """The call is over and took `used_tokens`: the difference is given back, or owed."""
-        self._tokens.take(used_tokens - guessed_tokens)
+        self._tokens.settle(used_tokens - guessed_tokens)
 
     def on_headers(self, status: int, headers: Mapping[str, str]) -> None:
         """What an answer's headers (lower case names) say; a 429 closes the limiter for as long as it asks."""
         now, wall = self._clock(), answered_at(headers)
-        for bucket, rows in ((self._requests, _REQUEST_HEADERS), (self._tokens, _TOKEN_HEADERS)):
-            for limit, remaining, reset in rows:
-                if remaining in headers:
-                    seconds = wait_seconds(headers[reset], wall) if reset in headers else None
-                    bucket.report(_number(headers.get(limit)), _number(headers[remaining]), seconds, now)
+        for bucket, rows in ((self._requests, REQUEST_LIMITS), (self._tokens, TOKEN_LIMITS)):
+            for names in rows:
+                if names.remaining in headers:
+                    seconds = wait_seconds(headers[names.reset], wall) if names.reset in headers else None
+                    limit = finite_number(headers.get(names.limit, ""))
+                    bucket.report(limit, finite_number(headers[names.remaining]), seconds, now)
         if status == 429:
-            asked = retry_after_seconds(headers, now=wall)
-            self._requests.blocked_until = max(self._requests.blocked_until, now + (asked or 0.0))
+            self._requests.block(retry_after_seconds(headers, now=wall) or 0.0, now)
 
 
 class RateLimits:
@@ -132,10 +141,3 @@ class RateLimits:
             requests, tokens = self._limits.get(provider, (None, None))
             self._limiters[place] = RateLimiter(self._clock, requests, tokens)
         return self._limiters[place]
-
-
-def _number(text: str | None) -> float | None:
-    try:
-        return float(text) if text else None
-    except ValueError:
-        return None

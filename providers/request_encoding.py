@@ -1,7 +1,8 @@
-"""What every API asks of a history, checked in one place, and call ids rewritten where an API has rules for them.
+"""What the encoders of all APIs share: what is asked of a request, and how its common parts are written.
 
-Nothing is repaired here: an illegal history is the caller's fault and a UsageError. Ids are renamed, in the call and in
-its result alike, so that a history written by one provider can be continued on any other.
+Nothing is repaired here: an illegal history, or a number that JSON has not (NaN), is the caller's fault and a
+UsageError. Only call ids are renamed where an API has rules for them, in the call and in its result alike, so that a
+history written by one provider can be continued on any other.
 """
 
 from __future__ import annotations
@@ -10,13 +11,12 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2s
-from typing import Any, Final
+from typing import Final
 
 import orjson
 
 from callboard.protocol.content import (
     AssistantMessage,
-    AssistantPart,
     Image,
     Message,
     Replay,
@@ -27,9 +27,17 @@ from callboard.protocol.content import (
 from callboard.protocol.errors import UsageError
 from callboard.protocol.ids import CallId
 from callboard.protocol.model import ModelRequest, ToolChoiceMode
-from callboard.protocol.tools import ToolDefinition
 from callboard.providers.adapter import WireRequest
-from callboard.providers.json_values import dumps_text, loads
+from callboard.providers.json_values import Body, Json, dumps_text, loads, not_finite
+
+#: OpenAI and Anthropic take these names for tools and calls; it is within what Gemini takes.
+_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_ILLEGAL: Final = re.compile(r"[^a-zA-Z0-9_-]")
+_MAX_NAME_LENGTH: Final = 64
+
+#: Anthropic and Gemini refuse a blank text, and a conversation that begins with the model (the rest was cut off).
+BLANK_USER: Final = "(empty message)"
+TRIMMED_START: Final = "(The beginning of this conversation was left out.)"
 
 
 def check_history(messages: Sequence[Message]) -> None:
@@ -70,30 +78,52 @@ def check_request(request: ModelRequest) -> None:
         raise UsageError("The request names no model.")
     check_history(request.messages)
     check_tool_choice(request)
+    for tool in request.tools:
+        if not _NAME.fullmatch(tool.name):
+            raise UsageError(f"tool name {tool.name!r} is taken by no API; it must match {_NAME.pattern}")
 
 
 def sent_arguments(call: ToolCall) -> str:
     """The argument text of a call as history carries it: always a JSON object, since servers parse it (vLLM).
 
-    An incomplete call shows the model its own cut-off text, under a key that says so.
+    An incomplete call shows the model its own cut-off text, under a key that says so. Raises UsageError for a complete
+    call whose arguments are no JSON object.
     """
-    return call.arguments if call.complete else dumps_text({"incomplete_arguments": call.arguments})
+    return _arguments(call)[0]
 
 
-def sent_arguments_object(call: ToolCall) -> dict[str, Any]:
-    """`sent_arguments` for the APIs that take an object. UsageError for a complete call whose text is none."""
+def arguments_object(call: ToolCall) -> object:
+    """`sent_arguments` for the APIs that take an object: the very text, so that no long integer loses digits. Where
+    only a forgiving parser could read it (half of a surrogate pair): what was read."""
+    text, value = _arguments(call)
     try:
-        value = loads(sent_arguments(call))
+        orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return value
+    return orjson.Fragment(text)
+
+
+def _arguments(call: ToolCall) -> tuple[str, Json]:
+    text = call.arguments
+    if not call.complete:
+        text = dumps_text({"incomplete_arguments": text.encode("utf-8", "replace").decode()})
+    try:
+        value = loads(text)
     except ValueError:
         value = None
     if not isinstance(value, dict):
         raise UsageError(f"The arguments of tool call {call.call_id!r} are not a JSON object; mark it complete=False.")
-    return value
+    if path := not_finite(value):
+        raise UsageError(
+            f"{path} in the arguments of tool call {call.call_id!r} is not a finite number, which JSON cannot hold; "
+            "mark the call complete=False."
+        )
+    return text, value
 
 
-def replay_data(replay: Replay | None, origin: str) -> dict[str, Any]:
-    """The provider's own data on a part, if it is of this origin; else nothing: foreign data is left out."""
-    return dict(replay.data) if replay is not None and replay.origin == origin else {}
+def own_replay(replay: Replay | None, origin: str) -> Mapping[str, object] | None:
+    """A part's replay data where it came from `origin`, else None: another provider's is left out."""
+    return replay.data if replay is not None and replay.origin == origin else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,16 +202,6 @@ def _renamed_turn(message: AssistantMessage, renamed: dict[CallId, CallId]) -> A
     return AssistantMessage(tuple(parts))
 
 
-#: OpenAI and Anthropic take these names for tools and calls; it is within what Gemini takes.
-_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-_ILLEGAL: Final = re.compile(r"[^a-zA-Z0-9_-]")
-_MAX_NAME_LENGTH: Final = 64
-
-#: Anthropic and Gemini refuse a blank text, and a conversation that begins with the model (the rest was cut off).
-BLANK_USER: Final = "(empty message)"
-TRIMMED_START: Final = "(The beginning of this conversation was left out.)"
-
-
 def split_system(messages: Sequence[Message]) -> tuple[str, Sequence[Message]]:
     """(instructions, the rest): the system messages at the start, joined. Later ones are notes in the conversation."""
     start = next((i for i, message in enumerate(messages) if not isinstance(message, SystemMessage)), len(messages))
@@ -203,44 +223,11 @@ def json_headers(request: ModelRequest, own: Mapping[str, str]) -> dict[str, str
     return {"content-type": "application/json", **own, "accept": accept}
 
 
-def check_tool_names(tools: Sequence[ToolDefinition]) -> None:
-    """Raises UsageError for a tool's name that no API takes."""
-    for tool in tools:
-        if not _NAME.fullmatch(tool.name):
-            raise UsageError(f"tool name {tool.name!r} is taken by no API; it must match {_NAME.pattern}")
-
-
 def called_name(call: ToolCall) -> str:
     """A call's name as APIs take it in a history: a model may have called a tool whose name cannot exist."""
     if _NAME.fullmatch(call.name):
         return call.name
     return _ILLEGAL.sub("_", call.name)[:_MAX_NAME_LENGTH] or "unknown_tool"
-
-
-def arguments_object(call: ToolCall) -> Any:
-    """A call's arguments for the APIs that take an object: the very text, so that no long integer loses digits.
-
-    Raises UsageError for a complete call whose arguments are none.
-    """
-    return object_text(sent_arguments(call), sent_arguments_object(call))
-
-
-def object_text(text: str, value: Any) -> Any:
-    """JSON `text`, to be put into a body as it is.
-
-    Where only a forgiving parser could read it (NaN, half of a surrogate pair): `value`, what was read.
-    """
-    try:
-        orjson.loads(text)
-    except orjson.JSONDecodeError:
-        return value
-    return orjson.Fragment(text)
-
-
-def own_replay(part: AssistantPart, origin: str) -> Mapping[str, Any] | None:
-    """The part's replay data where it came from `origin`, else None: another provider's is left out."""
-    replay = part.replay
-    return replay.data if replay is not None and replay.origin == origin else None
 
 
 def image_bytes(image: Image) -> tuple[str, str]:
@@ -258,9 +245,12 @@ def image_url(image: Image) -> str:
     return f"data:{media_type};base64,{data}"
 
 
-def post(url: str, headers: Mapping[str, str], body: Mapping[str, Any], notes: Sequence[str]) -> WireRequest:
-    """The finished request. Raises UsageError for text that is no Unicode (half of a surrogate pair)."""
+def post(url: str, headers: Mapping[str, str], body: Body, notes: Sequence[str]) -> WireRequest:
+    """The finished request. Raises UsageError for what JSON cannot hold: half of a surrogate pair, NaN, a cycle."""
     try:
-        return WireRequest("POST", url, headers, orjson.dumps(body), tuple(notes))
+        written = orjson.dumps(body)
     except TypeError as error:
-        raise UsageError(f"the request cannot be written as JSON: {error}") from None
+        raise UsageError(f"The request cannot be written as JSON: {error}.") from None
+    if path := not_finite(body, written):
+        raise UsageError(f"The request cannot be written as JSON: {path} is not a finite number.")
+    return WireRequest("POST", url, headers, written, tuple(notes))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any, Final
+from typing import Final
 
 from callboard.protocol.content import AssistantPart, Replay, ServerTool, Text, Thinking, ToolCall
 from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind
@@ -24,33 +24,35 @@ from callboard.protocol.model import (
     ToolCallDelta,
     ToolCallStart,
 )
-from callboard.providers.json_values import canonical_arguments
+from callboard.providers.json_values import TextPieces, canonical_arguments
+
+_PROSE: Final = (TextDelta, ThinkingDelta)
 
 
 @dataclass(slots=True)
-class _Prose:
+class _BuiltProse:
     """A text or thinking part that is being written."""
 
-    kind: type[TextDelta] | type[ThinkingDelta]
+    kind: type[TextDelta | ThinkingDelta]
     block: int
-    pieces: list[str]
     replay: Replay | None
+    pieces: TextPieces = field(default_factory=TextPieces)
 
     def part(self) -> AssistantPart:
-        text = "".join(self.pieces)
+        text = self.pieces.text()
         return Text(text, self.replay) if self.kind is TextDelta else Thinking(text, self.replay)
 
 
 @dataclass(slots=True)
-class _Call:
+class _BuiltCall:
     id: CallId
     name: ToolName
     replay: Replay | None
-    pieces: list[str] = field(default_factory=list)
+    pieces: TextPieces = field(default_factory=TextPieces)
     completed: bool = False
 
     def part(self) -> AssistantPart:
-        raw = "".join(self.pieces)
+        raw = self.pieces.text()
         arguments, parsed = canonical_arguments(raw)
         if self.completed and parsed:
             return ToolCall(self.id, self.name, arguments, True, self.replay)
@@ -58,7 +60,7 @@ class _Call:
 
 
 @dataclass(frozen=True, slots=True)
-class _Server:
+class _BuiltServerTool:
     event: ServerToolEvent
 
     def part(self) -> AssistantPart:
@@ -69,15 +71,24 @@ class ResponseBuilder:
     """Collects the events of one stream. `response()` may be asked at any time, for the turn as far as it has come."""
 
     def __init__(self) -> None:
-        self._parts: list[_Prose | _Call | _Server] = []
-        self._calls: dict[CallId, _Call] = {}
+        self._parts: list[_BuiltProse | _BuiltCall | _BuiltServerTool] = []
+        self._calls: dict[CallId, _BuiltCall] = {}
         self._end: Done | Error | None = None
 
     def feed(self, events: Iterable[StreamEvent]) -> None:
         """Take events in. Those after the Done or Error are void."""
         for event in events:
-            if self._end is None:
-                _ON[event.__class__](self, event)
+            if self._end is not None:
+                return
+            if isinstance(event, _PROSE):
+                self._prose(event)
+            elif isinstance(event, ToolCallDelta):
+                if (call := self._calls.get(event.id)) is not None:
+                    call.pieces.append(event.args_delta)
+            elif isinstance(event, Done | Error):
+                self._end = event
+            else:
+                self._mark(event)
 
     def response(self) -> ModelResponse:
         """The turn. Without Done or Error it is cut off: its `error` says TRUNCATED."""
@@ -93,55 +104,34 @@ class ResponseBuilder:
 
     def _prose(self, event: TextDelta | ThinkingDelta) -> None:
         last = self._parts[-1] if self._parts else None
-        if isinstance(last, _Prose) and last.kind is event.__class__ and last.block == event.block:
-            last.pieces.append(event.text)
-            last.replay = event.replay or last.replay
-        elif event.text or event.replay is not None:
-            self._parts.append(_Prose(event.__class__, event.block, [event.text], event.replay))
+        if not isinstance(last, _BuiltProse) or last.kind is not event.__class__ or last.block != event.block:
+            if not event.text and event.replay is None:
+                return
+            last = _BuiltProse(event.__class__, event.block, event.replay)
+            self._parts.append(last)
+        last.pieces.append(event.text)
+        last.replay = event.replay or last.replay
 
-    def _start(self, event: ToolCallStart) -> None:
-        call = _Call(self._unique(event.id), event.name, event.replay)
-        self._parts.append(call)
-        # The provider's id, repeated or not, names the newest call that bears it.
-        self._calls[event.id] = call
+    def _mark(self, event: ToolCallStart | ToolCallComplete | ServerToolEvent | Restarted) -> None:
+        if isinstance(event, ToolCallStart):
+            call = _BuiltCall(self._unique(event.id), event.name, event.replay)
+            self._parts.append(call)
+            # The provider's id, repeated or not, names the newest call that bears it.
+            self._calls[event.id] = call
+        elif isinstance(event, ToolCallComplete):
+            if event.id in self._calls:
+                self._calls[event.id].completed = True
+        elif isinstance(event, ServerToolEvent):
+            self._parts.append(_BuiltServerTool(event))
+        else:
+            self._parts.clear()
+            self._calls.clear()
 
     def _unique(self, call_id: CallId) -> CallId:
-        taken = {part.id for part in self._parts if isinstance(part, _Call)} if call_id in self._calls else set()
+        taken = {part.id for part in self._parts if isinstance(part, _BuiltCall)} if call_id in self._calls else set()
         if call_id not in taken:
             return call_id
         return next(CallId(f"{call_id}_{n}") for n in count(2) if f"{call_id}_{n}" not in taken)
-
-    def _delta(self, event: ToolCallDelta) -> None:
-        if (call := self._calls.get(event.id)) is not None:
-            call.pieces.append(event.args_delta)
-
-    def _complete(self, event: ToolCallComplete) -> None:
-        if (call := self._calls.get(event.id)) is not None:
-            call.completed = True
-
-    def _server(self, event: ServerToolEvent) -> None:
-        self._parts.append(_Server(event))
-
-    def _restart(self, _: Restarted) -> None:
-        self._parts.clear()
-        self._calls.clear()
-
-    def _finish(self, event: Done | Error) -> None:
-        self._end = event
-
-
-#: Functions, not bound methods in each builder: those would keep every builder alive until the garbage collector runs.
-_ON: Final[dict[type[Any], Callable[[ResponseBuilder, Any], None]]] = {
-    TextDelta: ResponseBuilder._prose,
-    ThinkingDelta: ResponseBuilder._prose,
-    ToolCallStart: ResponseBuilder._start,
-    ToolCallDelta: ResponseBuilder._delta,
-    ToolCallComplete: ResponseBuilder._complete,
-    ServerToolEvent: ResponseBuilder._server,
-    Restarted: ResponseBuilder._restart,
-    Done: ResponseBuilder._finish,
-    Error: ResponseBuilder._finish,
-}
 
 
 def build_response(events: Iterable[StreamEvent]) -> ModelResponse:

@@ -1,7 +1,8 @@
-"""Is a failed model call tried again, and after how long? A pure decision; waiting is the caller's.
+"""How long to wait: what a provider asks for, in all the forms in which it says so, and whether to try again at all.
 
-The curve is tenacity's jittered exponential. What the provider asked for (Retry-After and its kin) is the least we
-wait; where that is longer than the cap, no try can succeed in time and there is none.
+Pure decisions; waiting is the caller's. Of the waits that an answer names the most exact one counts: the body's
+RetryInfo, `retry-after-ms`, `retry-after`, then the reset times of whichever limit is used up. It is the least we wait;
+where it is longer than the cap, no try can succeed in time, so there is none.
 """
 
 from __future__ import annotations
@@ -12,29 +13,71 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any, Final
+from math import isfinite
+from typing import Final, NamedTuple
 
-from tenacity import RetryCallState, Retrying, wait_exponential
-
+from callboard.protocol.limits import MAX_RETRY_AFTER_SECONDS
 from callboard.protocol.model import Error
+from callboard.providers.json_values import Json
 
 #: Two tries cure nearly all passing faults; beyond four the provider is down, and a fallback is better.
 DEFAULT_MAX_ATTEMPTS: Final = 4
 DEFAULT_BASE_SECONDS: Final = 0.5
-#: Longest pause between tries. Rate limits are per minute, so a wait of that length can still help.
-DEFAULT_CAP_SECONDS: Final = 60.0
 #: Waiting exactly as told makes all waiting requests come back in the same instant: up to a tenth is added.
 _SPREAD: Final = 0.1
+#: 2 to this power is past any cap; higher powers are past any float.
+_MAX_DOUBLINGS: Final = 60
+
+_UNIT_SECONDS: Final = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
+_DURATION_PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|us|µs|ns|h|m|s)")
+_DURATION: Final = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|us|µs|ns|h|m|s))+")
+#: Epoch numbers above this are milliseconds (OpenRouter's X-RateLimit-Reset), not seconds.
+_EPOCH_MILLISECONDS_FROM: Final = 1e11
+#: A number above this may be a point in time. It is one if it lies near the time of the answer; else it is a time to
+#: wait, however absurd.
+_EPOCH_FROM: Final = 1e9
+_EPOCH_NEAR_SECONDS: Final = 400 * 86_400.0
+
+
+class LimitHeaders(NamedTuple):
+    """The headers in which a provider reports one of its limits. A reset says how long to wait only when nothing
+    remains."""
+
+    limit: str
+    remaining: str
+    reset: str
+
+
+def _anthropic(what: str) -> LimitHeaders:
+    return LimitHeaders(*(f"anthropic-ratelimit-{what}-{part}" for part in ("limit", "remaining", "reset")))
+
+
+REQUEST_LIMITS: Final = (
+    LimitHeaders("x-ratelimit-limit-requests", "x-ratelimit-remaining-requests", "x-ratelimit-reset-requests"),
+    _anthropic("requests"),
+)
+TOKEN_LIMITS: Final = (
+    LimitHeaders("x-ratelimit-limit-tokens", "x-ratelimit-remaining-tokens", "x-ratelimit-reset-tokens"),
+    _anthropic("tokens"),
+)
+_ALL_LIMITS: Final = (
+    *REQUEST_LIMITS,
+    *TOKEN_LIMITS,
+    LimitHeaders("x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"),
+    _anthropic("input-tokens"),
+    _anthropic("output-tokens"),
+)
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often and how patiently."""
+    """How often and how patiently a failed model call is tried again: a jittered exponential."""
 
     max_attempts: int = DEFAULT_MAX_ATTEMPTS
     """Tries of one call, the first one included."""
     base_seconds: float = DEFAULT_BASE_SECONDS
-    cap_seconds: float = DEFAULT_CAP_SECONDS
+    cap_seconds: float = MAX_RETRY_AFTER_SECONDS
+    """The longest pause between tries."""
     chance: Callable[[], float] = field(default=random.random, repr=False)
     """From [0, 1): the jitter. A simulation passes its own."""
 
@@ -45,45 +88,19 @@ class RetryPolicy:
         asked = error.retry_after or 0.0
         if asked > self.cap_seconds:
             return None
-        curve = self._curve_seconds(attempt)
+        curve = min(self.base_seconds * 2.0 ** min(attempt - 1, _MAX_DOUBLINGS), self.cap_seconds)
         jittered = curve * (0.5 + 0.5 * self.chance())
         spread = asked * (1.0 + _SPREAD * self.chance())
         return min(max(jittered, spread), self.cap_seconds)
-
-    def _curve_seconds(self, attempt: int) -> float:
-        state = RetryCallState(Retrying(), None, (), {})
-        state.attempt_number = attempt
-        return wait_exponential(multiplier=self.base_seconds, max=self.cap_seconds)(state)
-
-
-_UNIT_SECONDS: Final = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
-_DURATION_PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|us|µs|ns|h|m|s)")
-_DURATION: Final = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|us|µs|ns|h|m|s))+")
-
-#: (headers "remaining", "reset") of the limits that providers report. A reset says how long to wait only when
-#: nothing remains.
-LIMIT_HEADERS: Final = (
-    ("x-ratelimit-remaining-requests", "x-ratelimit-reset-requests"),
-    ("x-ratelimit-remaining-tokens", "x-ratelimit-reset-tokens"),
-    ("x-ratelimit-remaining", "x-ratelimit-reset"),
-    ("anthropic-ratelimit-requests-remaining", "anthropic-ratelimit-requests-reset"),
-    ("anthropic-ratelimit-tokens-remaining", "anthropic-ratelimit-tokens-reset"),
-    ("anthropic-ratelimit-input-tokens-remaining", "anthropic-ratelimit-input-tokens-reset"),
-    ("anthropic-ratelimit-output-tokens-remaining", "anthropic-ratelimit-output-tokens-reset"),
-)
-
-#: Epoch numbers above this are milliseconds (OpenRouter's X-RateLimit-Reset), not seconds.
-_EPOCH_MILLISECONDS_FROM: Final = 1e11
-#: A number above this is a point in time, not a time to wait.
-_EPOCH_FROM: Final = 1e9
 
 
 def duration_seconds(text: str) -> float | None:
     """A Go or protobuf duration ("12ms", "17.4s", "1m0s") or a bare number of seconds; None for anything else."""
     text = text.strip()
     if _DURATION.fullmatch(text):
-        return sum(float(number) * _UNIT_SECONDS[unit] for number, unit in _DURATION_PART.findall(text))
-    return _number(text)
+        total = sum(float(number) * _UNIT_SECONDS[unit] for number, unit in _DURATION_PART.findall(text))
+        return total if isfinite(total) else None
+    return finite_number(text)
 
 
 def wait_seconds(text: str, now: datetime) -> float | None:
@@ -93,11 +110,12 @@ def wait_seconds(text: str, now: datetime) -> float | None:
         moment = _moment(text)
         return None if moment is None else max(0.0, (moment - now).total_seconds())
     if value >= _EPOCH_FROM:
-        value = (value / 1000 if value >= _EPOCH_MILLISECONDS_FROM else value) - now.timestamp()
+        until = (value / 1000 if value >= _EPOCH_MILLISECONDS_FROM else value) - now.timestamp()
+        value = until if abs(until) < _EPOCH_NEAR_SECONDS else value
     return max(0.0, value)
 
 
-def retry_after_seconds(headers: Mapping[str, str], body: Any = None, now: datetime | None = None) -> float | None:
+def retry_after_seconds(headers: Mapping[str, str], body: Json = None, now: datetime | None = None) -> float | None:
     """The wait which the answer asks for, None where it does not say. Header names are in lower case.
 
     `now` is what dates are compared with; None: the time at which the answer was given.
@@ -106,7 +124,7 @@ def retry_after_seconds(headers: Mapping[str, str], body: Any = None, now: datet
     from_body = _retry_info(body)
     if from_body is not None:
         return from_body
-    milliseconds = _number(headers.get("retry-after-ms", ""))
+    milliseconds = finite_number(headers.get("retry-after-ms", ""))
     if milliseconds is not None:
         return max(0.0, milliseconds / 1000)
     if "retry-after" in headers:
@@ -127,32 +145,33 @@ def should_retry(headers: Mapping[str, str]) -> bool | None:
     return {"true": True, "false": False}.get(headers.get("x-should-retry", "").lower())
 
 
-def _reset_of_exhausted(headers: Mapping[str, str], now: datetime) -> float | None:
-    waits = [
-        wait_seconds(headers[reset], now)
-        for remaining, reset in LIMIT_HEADERS
-        if reset in headers and _number(headers.get(remaining, "")) == 0
-    ]
-    known = [wait for wait in waits if wait is not None]
-    return max(known) if known else None
-
-
-def _retry_info(body: Any) -> float | None:
-    """Gemini puts google.rpc.RetryInfo into error.details; the delay stands nowhere else."""
-    error = body.get("error") if isinstance(body, dict) else None
-    details = error.get("details") if isinstance(error, dict) else None
-    for detail in details if isinstance(details, list) else ():
-        if isinstance(detail, dict) and isinstance(delay := detail.get("retryDelay"), str):
-            return duration_seconds(delay)
-    return None
-
-
-def _number(text: str) -> float | None:
+def finite_number(text: str) -> float | None:
+    """The number that a header holds; None for anything else, and for NaN and the infinities."""
     try:
         value = float(text)
     except ValueError:
         return None
-    return value if value == value and abs(value) != float("inf") else None
+    return value if isfinite(value) else None
+
+
+def _reset_of_exhausted(headers: Mapping[str, str], now: datetime) -> float | None:
+    waits = [
+        wait_seconds(headers[names.reset], now)
+        for names in _ALL_LIMITS
+        if names.reset in headers and finite_number(headers.get(names.remaining, "")) == 0
+    ]
+    return max((wait for wait in waits if wait is not None), default=None)
+
+
+def _retry_info(body: Json) -> float | None:
+    """Gemini puts google.rpc.RetryInfo into error.details; the delay is nowhere else."""
+    error = body.get("error") if isinstance(body, dict) else None
+    details = error.get("details") if isinstance(error, dict) else None
+    for detail in details if isinstance(details, list) else ():
+        if isinstance(detail, dict) and isinstance(delay := detail.get("retryDelay"), str):
+            wait = duration_seconds(delay)
+            return None if wait is None else max(0.0, wait)
+    return None
 
 
 def _moment(text: str) -> datetime | None:

@@ -8,14 +8,15 @@ so that the model can still follow them. Rewrites that keep the meaning (`const`
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Final
 
 import orjson
 
 from callboard.protocol.errors import UsageError
 from callboard.protocol.tools import ToolDefinition
+from callboard.providers.json_values import Body, not_finite
 
 #: Deeper than any hand-written schema, shallow enough for every JSON parser on the way.
 MAX_SCHEMA_DEPTH: Final = 64
@@ -52,14 +53,14 @@ class SchemaLoss:
 class AdaptedSchema:
     """A schema in the words of one API, and what it cannot say in them."""
 
-    schema: dict[str, Any]
+    schema: Body
     losses: tuple[SchemaLoss, ...] = ()
     strict: bool = False
     """May the API be told to enforce this schema?"""
 
 
 @dataclass(frozen=True, slots=True)
-class Dialect:
+class SchemaDialect:
     """What one API's subset of JSON Schema takes."""
 
     name: str
@@ -78,7 +79,7 @@ class Dialect:
     object_root: bool = True
     """The root must be `type: object` without combinators."""
     property_pattern: re.Pattern[str] | None = None
-    relaxed: Dialect | None = None
+    relaxed: SchemaDialect | None = None
     """Used, and not strict, where an open object cannot be said in this dialect."""
 
 
@@ -90,8 +91,8 @@ _STRICT_FORMATS: Final = frozenset(
     {"date-time", "time", "date", "duration", "email", "hostname", "uri", "ipv4", "ipv6", "uuid"}
 )
 
-OPENAI: Final = Dialect("openai")
-OPENAI_STRICT: Final = Dialect(
+OPENAI: Final = SchemaDialect("openai")
+OPENAI_STRICT: Final = SchemaDialect(
     "openai strict",
     keywords=_STRUCTURE | _NUMBER_BOUNDS | {"const", "definitions", "pattern", "format", "minItems", "maxItems"},
     formats=_STRICT_FORMATS,
@@ -102,8 +103,8 @@ OPENAI_STRICT: Final = Dialect(
     relaxed=OPENAI,
 )
 _ANTHROPIC_PROPERTY: Final = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
-ANTHROPIC: Final = Dialect("anthropic", property_pattern=_ANTHROPIC_PROPERTY)
-ANTHROPIC_STRICT: Final = Dialect(
+ANTHROPIC: Final = SchemaDialect("anthropic", property_pattern=_ANTHROPIC_PROPERTY)
+ANTHROPIC_STRICT: Final = SchemaDialect(
     "anthropic strict",
     keywords=_STRUCTURE | {"const", "allOf", "format", "title", "definitions"},
     formats=_STRICT_FORMATS,
@@ -114,7 +115,7 @@ ANTHROPIC_STRICT: Final = Dialect(
     relaxed=ANTHROPIC,
 )
 #: The answer's schema: there is no lax mode to fall back to, and the root may be anything.
-ANTHROPIC_ANSWER: Final = Dialect(
+ANTHROPIC_ANSWER: Final = SchemaDialect(
     "anthropic structured output",
     keywords=ANTHROPIC_STRICT.keywords,
     formats=_STRICT_FORMATS,
@@ -124,14 +125,14 @@ ANTHROPIC_ANSWER: Final = Dialect(
     object_root=False,
 )
 _GEMINI_KEYWORDS: Final = _STRUCTURE | {"prefixItems", "minItems", "maxItems", "minimum", "maximum", "format"}
-GEMINI: Final = Dialect(
+GEMINI: Final = SchemaDialect(
     "gemini",
     keywords=_GEMINI_KEYWORDS | {"propertyOrdering"},
     const_as_enum=True,
     one_of_as_any_of=True,
     bare_refs=True,
 )
-GEMINI_ANSWER: Final = Dialect(
+GEMINI_ANSWER: Final = SchemaDialect(
     "gemini structured output",
     keywords=GEMINI.keywords,
     const_as_enum=True,
@@ -141,12 +142,18 @@ GEMINI_ANSWER: Final = Dialect(
 )
 
 
-def adapt_schema(schema: Mapping[str, Any], dialect: Dialect) -> AdaptedSchema:
+def adapt_schema(schema: Mapping[str, object], dialect: SchemaDialect) -> AdaptedSchema:
     """`schema` in the words of `dialect`; a strict dialect falls back to its relaxed one where it must.
 
-    Raises UsageError for what is no JSON Schema of an object (where one is needed), or is nested too deep.
+    Raises UsageError for what is no JSON Schema of an object (where one is needed), is nested too deep, or holds NaN.
     """
-    walk = _Walk(dialect, schema)
+    try:
+        path = not_finite(schema, orjson.dumps(schema, default=str))
+    except TypeError as error:
+        raise UsageError(f"the schema is not JSON: {error}") from None
+    if path:
+        raise UsageError(f"{path} of the schema is not a finite number")
+    walk = _SchemaWalk(dialect, schema)
     adapted = walk.node(_rooted(schema, dialect, walk.losses) if dialect.object_root else schema, "", 0)
     if walk.opened and dialect.relaxed is not None:
         relaxed = adapt_schema(schema, dialect.relaxed)
@@ -155,7 +162,7 @@ def adapt_schema(schema: Mapping[str, Any], dialect: Dialect) -> AdaptedSchema:
 
 
 def adapted_tools(
-    tools: Sequence[ToolDefinition], lax: Dialect, strict: Dialect
+    tools: Sequence[ToolDefinition], lax: SchemaDialect, strict: SchemaDialect
 ) -> tuple[tuple[ToolDefinition, ...], list[str]]:
     """The same tools with schemas that the API takes, not strict where that is impossible; and what these cannot say.
 
@@ -175,12 +182,12 @@ def adapted_tools(
 
 #: By schema object and dialect: the same few tools go into every request, and a walk takes 20-50 us. The schema is kept
 #: with its result, so that its id stays its own.
-_known: dict[tuple[int, str], tuple[Mapping[str, Any], AdaptedSchema]] = {}
+_known: dict[tuple[int, str], tuple[Mapping[str, object], AdaptedSchema]] = {}
 #: More schemas than this come from somebody who makes new ones for each request; then remembering is no use.
 _MAX_KNOWN: Final = 1_024
 
 
-def _adapted(schema: Mapping[str, Any], dialect: Dialect) -> AdaptedSchema:
+def _adapted(schema: Mapping[str, object], dialect: SchemaDialect) -> AdaptedSchema:
     key = id(schema), dialect.name
     found = _known.get(key)
     if found is not None:
@@ -192,11 +199,10 @@ def _adapted(schema: Mapping[str, Any], dialect: Dialect) -> AdaptedSchema:
     return result
 
 
-def _rooted(schema: Mapping[str, Any], dialect: Dialect, losses: list[SchemaLoss]) -> Mapping[str, Any]:
+def _rooted(schema: Mapping[str, object], dialect: SchemaDialect, losses: list[SchemaLoss]) -> Mapping[str, object]:
     root = dict(schema)
     if "$ref" in root:
-        target = _resolve(schema, root.pop("$ref"))
-        root = {**target, **root}
+        root = {**_resolve(schema, root.pop("$ref")), **root}
     if root.setdefault("type", "object") != "object":
         raise UsageError(f"parameters must be a JSON Schema of type object, not {root['type']!r}; wrap it in an object")
     for keyword in _ROOT_COMBINATORS:
@@ -206,9 +212,9 @@ def _rooted(schema: Mapping[str, Any], dialect: Dialect, losses: list[SchemaLoss
     return root
 
 
-def _resolve(root: Mapping[str, Any], ref: Any) -> Mapping[str, Any]:
+def _resolve(root: Mapping[str, object], ref: object) -> Mapping[str, object]:
     """The target of a local reference ("#/$defs/Name")."""
-    node: Any = root
+    node: object = root
     if not isinstance(ref, str) or not ref.startswith("#"):
         raise UsageError(f"only references within the schema are possible, not {ref!r}; inline it")
     for step in ref[1:].split("/")[1:]:
@@ -221,7 +227,7 @@ def _resolve(root: Mapping[str, Any], ref: Any) -> Mapping[str, Any]:
     return node
 
 
-def _describe(node: dict[str, Any], keyword: str, value: Any) -> None:
+def _describe(node: Body, keyword: str, value: object) -> None:
     """Say in words what the dialect cannot say in keywords."""
     text = orjson.dumps(value, default=str).decode()
     said = node.get("description")
@@ -229,15 +235,15 @@ def _describe(node: dict[str, Any], keyword: str, value: Any) -> None:
 
 
 @dataclass(slots=True)
-class _Walk:
-    dialect: Dialect
-    root: Mapping[str, Any]
+class _SchemaWalk:
+    dialect: SchemaDialect
+    root: Mapping[str, object]
     losses: list[SchemaLoss] = field(default_factory=list)
     opened: list[SchemaLoss] = field(default_factory=list)
     """Open objects met by a dialect that only has closed ones."""
     inlined: list[str] = field(default_factory=list)
 
-    def node(self, schema: Any, path: str, depth: int) -> dict[str, Any]:
+    def node(self, schema: object, path: str, depth: int) -> Body:
         if schema is True:
             return {}
         if not isinstance(schema, Mapping):
@@ -255,9 +261,10 @@ class _Walk:
         self._close(out, path)
         return out
 
-    def _ref(self, schema: Mapping[str, Any], path: str, depth: int) -> dict[str, Any]:
+    def _ref(self, schema: Mapping[str, object], path: str, depth: int) -> Body:
         """A reference with words beside it: inlined, or bare where that would never end."""
         ref = schema["$ref"]
+        target = _resolve(self.root, ref)
         beside = {keyword: value for keyword, value in schema.items() if keyword != "$ref"}
         if ref in self.inlined:
             self.losses.extend(
@@ -266,12 +273,12 @@ class _Walk:
                 if keyword not in _ANNOTATIONS | {"description", "default"}
             )
             return {"$ref": ref}
-        self.inlined.append(ref)
-        merged = self.node({**_resolve(self.root, ref), **beside}, path, depth + 1)
+        self.inlined.append(str(ref))
+        merged = self.node({**target, **beside}, path, depth + 1)
         self.inlined.pop()
         return merged
 
-    def _select(self, out: dict[str, Any], path: str) -> None:
+    def _select(self, out: Body, path: str) -> None:
         """Leave in `out` what the dialect takes; say the rest in words and report it."""
         known, formats = self.dialect.keywords, self.dialect.formats
         if known is None:
@@ -288,7 +295,7 @@ class _Walk:
             _describe(out, "format", value)
             self.losses.append(SchemaLoss(path, "format", f"{self.dialect.name} does not know {value!r}"))
 
-    def _child(self, keyword: str, value: Any, path: str, depth: int) -> Any:
+    def _child(self, keyword: str, value: object, path: str, depth: int) -> object:
         if keyword in _SCHEMA_MAPS and isinstance(value, Mapping):
             if keyword == "properties":
                 self._check_names(value)
@@ -299,7 +306,7 @@ class _Walk:
             return self.node(value, path, depth)
         return value
 
-    def _check_names(self, properties: Mapping[str, Any]) -> None:
+    def _check_names(self, properties: Mapping[str, object]) -> None:
         pattern = self.dialect.property_pattern
         for name in properties:
             if pattern is not None and not pattern.fullmatch(name):
@@ -307,18 +314,18 @@ class _Walk:
                     f"{self.dialect.name} takes no parameter named {name!r}; it must match {pattern.pattern}"
                 )
 
-    def _close(self, out: dict[str, Any], path: str) -> None:
+    def _close(self, out: Body, path: str) -> None:
         if not self.dialect.closed or (out.get("type") != "object" and "properties" not in out):
             return
         if out.get("additionalProperties", False) is not False or not ("properties" in out or path == ""):
             self.opened.append(SchemaLoss(path, "additionalProperties", f"{self.dialect.name} has no open objects"))
         properties = out.setdefault("properties", {})
         out["additionalProperties"] = False
-        if self.dialect.all_required:
+        if self.dialect.all_required and isinstance(properties, Mapping):
             out["required"] = list(properties)
 
 
-def _merge_single_all_of(out: dict[str, Any], dialect: Dialect) -> None:
+def _merge_single_all_of(out: Body, dialect: SchemaDialect) -> None:
     """pydantic writes `allOf: [one]` to put a description beside a reference."""
     branches = out.get("allOf")
     if dialect.keywords is not None and isinstance(branches, list) and len(branches) == 1:
@@ -328,18 +335,18 @@ def _merge_single_all_of(out: dict[str, Any], dialect: Dialect) -> None:
             out.update({**only, **out})
 
 
-def _rename_one_of(out: dict[str, Any], dialect: Dialect) -> None:
+def _rename_one_of(out: Body, dialect: SchemaDialect) -> None:
     if dialect.one_of_as_any_of and "oneOf" in out and "anyOf" not in out:
         out["anyOf"] = out.pop("oneOf")
 
 
-def _const_to_enum(out: dict[str, Any], dialect: Dialect) -> None:
+def _const_to_enum(out: Body, dialect: SchemaDialect) -> None:
     const = out.get("const")
     if dialect.const_as_enum and isinstance(const, str | int | float) and not isinstance(const, bool):
         out["enum"] = [out.pop("const")]
 
 
-def _integer_bounds(out: dict[str, Any], dialect: Dialect) -> None:
+def _integer_bounds(out: Body, dialect: SchemaDialect) -> None:
     """For integers x > 3 is x >= 4."""
     if dialect.keywords is None or "exclusiveMinimum" in dialect.keywords or out.get("type") != "integer":
         return
@@ -350,7 +357,7 @@ def _integer_bounds(out: dict[str, Any], dialect: Dialect) -> None:
             out[inclusive] = bound + step
 
 
-_REWRITES: Final[tuple[Callable[[dict[str, Any], Dialect], None], ...]] = (
+_REWRITES: Final[tuple[Callable[[Body, SchemaDialect], None], ...]] = (
     _merge_single_all_of,
     _rename_one_of,
     _const_to_enum,
@@ -358,26 +365,21 @@ _REWRITES: Final[tuple[Callable[[dict[str, Any], Dialect], None], ...]] = (
 )
 
 
-_CHILD_MAPS: Final = ("properties", "$defs", "definitions")
-_CHILD_LISTS: Final = ("anyOf", "allOf", "oneOf", "prefixItems")
-
-
-def is_strict(schema: Any) -> bool:
-    """True where `strict: true` will be accepted."""
+def is_strict(schema: object) -> bool:
+    """Will OpenAI take this with `strict: true`? There every object closes itself and requires all its properties."""
     if not isinstance(schema, Mapping):
         return True
-    properties = schema.get("properties", {})
+    properties, required = schema.get("properties") or {}, schema.get("required") or ()
     if schema.get("type") == "object" or properties:
         closed = schema.get("additionalProperties") is False
-        if not closed or set(schema.get("required", ())) != set(properties):
+        if not closed or sorted(map(str, required)) != sorted(map(str, properties)):
             return False
-    return all(is_strict(child) for child in _children(schema))
+    return all(is_strict(child) for keyword, value in schema.items() for child in _children(keyword, value))
 
 
-def _children(schema: Mapping[str, Any]) -> list[Any]:
-    children: list[Any] = [schema.get("items")]
-    for key in _CHILD_MAPS:
-        children += schema.get(key, {}).values()
-    for key in _CHILD_LISTS:
-        children += schema.get(key, ())
-    return children
+def _children(keyword: str, value: object) -> Iterable[object]:
+    if keyword in _SCHEMA_MAPS and isinstance(value, Mapping):
+        return value.values()
+    if keyword in _SCHEMA_LISTS and isinstance(value, list | tuple):
+        return value
+    return (value,) if keyword == "items" else ()

@@ -1,6 +1,6 @@
 """ONE tracker that turns the fragments of tool calls, as any API sends them, into ToolCallStart, Delta and Complete.
 
-The rules, each bought with somebody's bug (numbers are the quirks of docs/wire.md section 2):
+The rules (numbers are the quirks of docs/wire.md section 2):
 
     an id we know          goes to its call, whatever index stands beside it                       5, 7
     an id we do not know   opens a call; a call at that index which has no id yet takes it         5, 55
@@ -18,13 +18,15 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from hashlib import blake2s
-from typing import Any
+from typing import Final
 
 from callboard.protocol.content import Replay
 from callboard.protocol.ids import CallId, ToolName
 from callboard.protocol.limits import MAX_ARGUMENT_BYTES, MAX_CALLS_PER_STEP
 from callboard.protocol.model import StreamEvent, ToolCallComplete, ToolCallDelta, ToolCallStart
-from callboard.providers.json_values import canonical_arguments, dumps_text
+from callboard.providers.json_values import Json, TextPieces, arguments_text, canonical_arguments
+
+_TOO_LONG: Final = f"the arguments of a tool call are longer than {MAX_ARGUMENT_BYTES} bytes"
 
 
 class TooManyCallsError(ValueError):
@@ -32,7 +34,7 @@ class TooManyCallsError(ValueError):
 
 
 @dataclass(slots=True)
-class _Call:
+class _TrackedCall:
     ordinal: int
     sent_id: str
     """The provider's id, "" while unknown."""
@@ -42,9 +44,8 @@ class _Call:
     """What we call it; set when it starts."""
     early: list[str] = field(default_factory=list)
     """Argument text that came before the name."""
-    kept: list[str] = field(default_factory=list)
+    kept: TextPieces = field(default_factory=TextPieces)
     """All argument text."""
-    size: int = 0
     completed: bool = False
 
 
@@ -59,11 +60,11 @@ class ToolCallTracker:
 
     def __init__(self, seed: str = "") -> None:
         self.seed = seed
-        self._calls: list[_Call] = []
-        self._by_id: dict[str, _Call] = {}
-        self._by_index: dict[Hashable, _Call] = {}
+        self._calls: list[_TrackedCall] = []
+        self._by_id: dict[str, _TrackedCall] = {}
+        self._by_index: dict[Hashable, _TrackedCall] = {}
         self._taken: set[str] = set()
-        self._last: _Call | None = None
+        self._last: _TrackedCall | None = None
 
     @property
     def count(self) -> int:
@@ -72,31 +73,32 @@ class ToolCallTracker:
 
     def all_whole(self) -> bool:
         """Are the arguments of every call a whole JSON object?"""
-        return all(canonical_arguments("".join(call.kept))[1] for call in self._calls)
+        return all(canonical_arguments(call.kept.text())[1] for call in self._calls)
 
     def delta(
         self,
         out: list[StreamEvent],
         *,
         index: Hashable = None,
-        id: str | None = None,
-        name: str | None = None,
-        arguments: Any = None,
+        id: str = "",
+        name: str = "",
+        arguments: Json = None,
         replay: Replay | None = None,
     ) -> None:
         """A fragment of a call. Raises TooManyCallsError past the limits of protocol.limits."""
-        call = self._find(index, id or "", name or "")
+        call = self._find(index, id, name)
         if call.completed:
             return
         self._last = call
         if replay is not None:
             call.replay = replay
         if name and not call.name:
-            call.name = str(name)
-        text = arguments if arguments.__class__ is str else _as_text(arguments)
+            call.name = name
+        text = arguments if isinstance(arguments, str) else arguments_text(arguments)
         if call.call_id:
             if text:
-                self._grow(call, text)
+                if call.kept.append(text) > MAX_ARGUMENT_BYTES:
+                    raise TooManyCallsError(_TOO_LONG)
                 out.append(ToolCallDelta(call.call_id, text))
         else:
             self._begin(call, text, out)
@@ -105,21 +107,21 @@ class ToolCallTracker:
         self,
         out: list[StreamEvent],
         *,
-        id: str | None = None,
-        name: str | None = None,
-        arguments: Any = None,
+        id: str = "",
+        name: str = "",
+        arguments: Json = None,
         replay: Replay | None = None,
         complete: bool = True,
     ) -> None:
         """A call that came in one piece: always one of its own, even beside an identical one (quirk 42)."""
-        call = self._open(id or "")
+        call = self._open(id)
         self._last = call
-        call.replay, call.name = replay, str(name or "")
-        self._begin(call, arguments if isinstance(arguments, str) else _as_text(arguments), out)
+        call.replay, call.name = replay, name
+        self._begin(call, arguments_text(arguments), out)
         if complete:
             self._complete(call, out)
 
-    def complete(self, out: list[StreamEvent], *, index: Hashable = None, id: str | None = None) -> None:
+    def complete(self, out: list[StreamEvent], *, index: Hashable = None, id: str = "") -> None:
         """The API said that this call is finished (a block's stop event). An unknown call is no error."""
         call = self._by_id.get(id) if id else None
         call = call or self._by_index.get(index)
@@ -140,7 +142,7 @@ class ToolCallTracker:
         self._taken.clear()
         self._last = None
 
-    def _find(self, index: Hashable, id: str, name: str) -> _Call:
+    def _find(self, index: Hashable, id: str, name: str) -> _TrackedCall:
         if id:
             return self._by_id.get(id) or self._adopt(index, id)
         if index is not None:
@@ -153,7 +155,7 @@ class ToolCallTracker:
             return self._open("")
         return last
 
-    def _adopt(self, index: Hashable, id: str) -> _Call:
+    def _adopt(self, index: Hashable, id: str) -> _TrackedCall:
         """The call of an id that is new: one at this index still without an id, else a new one."""
         call = self._by_index.get(index) if index is not None else None
         if call is None or call.sent_id:
@@ -165,29 +167,30 @@ class ToolCallTracker:
             self._by_index[index] = call
         return call
 
-    def _open(self, id: str) -> _Call:
+    def _open(self, id: str) -> _TrackedCall:
         if len(self._calls) >= MAX_CALLS_PER_STEP:
             raise TooManyCallsError(f"more than {MAX_CALLS_PER_STEP} tool calls in one turn")
-        call = _Call(len(self._calls), str(id))
+        call = _TrackedCall(len(self._calls), id)
         self._calls.append(call)
         return call
 
-    def _begin(self, call: _Call, text: str, out: list[StreamEvent]) -> None:
+    def _begin(self, call: _TrackedCall, text: str, out: list[StreamEvent]) -> None:
         """Start a call whose name is known; until then keep what has come."""
-        self._grow(call, text)
+        if call.kept.append(text) > MAX_ARGUMENT_BYTES:
+            raise TooManyCallsError(_TOO_LONG)
         if text:
             call.early.append(text)
         if call.name:
             self._start(call, out)
 
-    def _start(self, call: _Call, out: list[StreamEvent]) -> None:
+    def _start(self, call: _TrackedCall, out: list[StreamEvent]) -> None:
         call.call_id = self._unique_id(call)
         out.append(ToolCallStart(call.call_id, ToolName(call.name), call.replay))
         if call.early:
             out.append(ToolCallDelta(call.call_id, "".join(call.early)))
             call.early.clear()
 
-    def _complete(self, call: _Call, out: list[StreamEvent]) -> None:
+    def _complete(self, call: _TrackedCall, out: list[StreamEvent]) -> None:
         if call.completed:
             return
         if not call.call_id:
@@ -195,10 +198,10 @@ class ToolCallTracker:
             self._start(call, out)
         call.completed = True
         # Servers call a turn whole that the length limit has cut (docs/wire.md quirk 21, llama.cpp's Responses).
-        if canonical_arguments("".join(call.kept))[1]:
+        if canonical_arguments(call.kept.text())[1]:
             out.append(ToolCallComplete(call.call_id))
 
-    def _unique_id(self, call: _Call) -> CallId:
+    def _unique_id(self, call: _TrackedCall) -> CallId:
         chosen = call.sent_id
         salt = 0
         while not chosen or chosen in self._taken:
@@ -207,15 +210,3 @@ class ToolCallTracker:
             salt += 1
         self._taken.add(chosen)
         return CallId(chosen)
-
-    def _grow(self, call: _Call, text: str) -> None:
-        call.size += len(text)
-        call.kept.append(text)
-        if call.size > MAX_ARGUMENT_BYTES:
-            raise TooManyCallsError(f"the arguments of a tool call are longer than {MAX_ARGUMENT_BYTES} bytes")
-
-
-def _as_text(arguments: Any) -> str:
-    if arguments is None:
-        return ""
-    return arguments if isinstance(arguments, str) else dumps_text(arguments)

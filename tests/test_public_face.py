@@ -28,9 +28,9 @@ FACES = {
     "callboard.actors.kernel": """
         Actor ActorCrashed ActorDeadError ActorInfo ActorSystem AskOnLoopError AskTimeout Asks Backoff ChildSpec
         DeadLetter DeadLetterReason DeadLetters DeadlockError Down ExitReason Held IntensityExceeded
-        KernelError LoopScheduler MailboxFull Monitor NameTaken NoSuchActor NotSpawned Overflow Ref Rejected
-        Restart Scheduler SimulatedScheduler StartFailed Statistics Strategy Supervisor Timer Watchdog children_of
-        handles start_child stop_child
+        KernelError LoopScheduler MailboxFull Monitor NameTaken NoSuchActor NotSpawned OutOfThreads Ref Rejected
+        Restart Scheduler SimulatedScheduler StartFailed Statistics Strategy Supervisor SupervisorMessage Timer
+        Watchdog ask_pykka children_of handles start_child stop_child
     """,
     "callboard.actors.tools": """
         Tool ToolContext tool workspace_tools

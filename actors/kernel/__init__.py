@@ -8,9 +8,8 @@ system.shutdown(timeout_seconds=5)
 scheduler.stop(timeout_seconds=5)
 """
 
-from .actor import Actor
-from .child_spec import ChildSpec, Strategy
-from .dead_letters import DeadLetter, DeadLetterReason, DeadLetters
+from .accounts import ActorInfo, DeadLetter, DeadLetterReason, DeadLetters, Statistics
+from .actor import Actor, handles
 from .errors import (
     ActorCrashed,
     ActorDeadError,
@@ -23,20 +22,17 @@ from .errors import (
     NameTaken,
     NoSuchActor,
     NotSpawned,
+    OutOfThreads,
     Rejected,
     StartFailed,
 )
-from .handlers import Asks, handles
-from .introspection import ActorInfo, Statistics
-from .mailbox import Overflow
-from .monitors import Down, ExitReason, Monitor
-from .ref import Ref
-from .restart import Backoff, Restart
-from .scheduler import LoopScheduler, Scheduler, Timer
+from .ref import Down, Monitor, Ref, ask_pykka
+from .reply import Asks
+from .restart import Backoff, ExitReason, Restart
+from .scheduler import Held, LoopScheduler, Scheduler, Timer, Watchdog
 from .simulation import SimulatedScheduler
-from .supervisor import Supervisor, children_of, start_child, stop_child
+from .supervisor import ChildSpec, Strategy, Supervisor, SupervisorMessage, children_of, start_child, stop_child
 from .system import ActorSystem
-from .watchdog import Held, Watchdog
 
 __all__ = [
     "Actor",
@@ -64,7 +60,7 @@ __all__ = [
     "NameTaken",
     "NoSuchActor",
     "NotSpawned",
-    "Overflow",
+    "OutOfThreads",
     "Ref",
     "Rejected",
     "Restart",
@@ -74,8 +70,10 @@ __all__ = [
     "Statistics",
     "Strategy",
     "Supervisor",
+    "SupervisorMessage",
     "Timer",
     "Watchdog",
+    "ask_pykka",
     "children_of",
     "handles",
     "start_child",

@@ -3,29 +3,122 @@
 Long work is started elsewhere (a task, a process, a `runs_on="thread"` actor) and tells its result back.
 """
 
-import logging
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, Never, NoReturn
+from abc import ABC
+from collections.abc import Callable, Mapping
+from threading import Lock
+from types import NoneType, UnionType
+from typing import Final, Generic, Never, NoReturn, TypeVar, Union, get_args, get_origin, overload
 
-import pykka
+import typing_extensions
 
-from .errors import NotSpawned, Rejected
-from .handlers import Handler, M, check, collect, form_of, is_abstract, members
-from .monitors import Monitor
-from .reply import Reply
+from .errors import AskTimeout, NotSpawned, Rejected, contained
+from .ref import ASK_TIMEOUT_SECONDS, Down, M, Monitor, Place, Ref, System
+from .reply import Answer, Reply
 from .scheduler import Timer
 
-if TYPE_CHECKING:
-    from .cell import Cell
-    from .ref import Ref
-    from .system import ActorSystem
+#: What an actor takes, for functions that make an address of a factory.
+Message = TypeVar("Message")
+_A = TypeVar("_A")
+_B = TypeVar("_B")
+_C = TypeVar("_C")
+_Self = TypeVar("_Self")
 
-__all__ = ["Actor"]
+Handler = Callable[..., object]
+"""A method before it is bound: the actor, the message."""
 
-logger = logging.getLogger("callboard.kernel")
-
+_MARK: Final = "_handles"
 #: Message classes a class remembers besides those it names: subclasses of these, or all where on_receive is overridden.
-REMEMBERED = 1_000
+REMEMBERED: Final = 1_000
+
+
+# -- which method takes which message -------------------------------------------------------------------------
+
+
+@overload
+def handles(first: type[_A], /) -> Callable[[Callable[[_Self, _A], Answer]], Callable[[_Self, _A], Answer]]: ...
+@overload
+def handles(
+    first: type[_A], second: type[_B], /
+) -> Callable[[Callable[[_Self, _A | _B], Answer]], Callable[[_Self, _A | _B], Answer]]: ...
+@overload
+def handles(
+    first: type[_A], second: type[_B], third: type[_C], /
+) -> Callable[[Callable[[_Self, _A | _B | _C], Answer]], Callable[[_Self, _A | _B | _C], Answer]]: ...
+@overload
+def handles(*kinds: type[_A]) -> Callable[[Callable[[_Self, _A], Answer]], Callable[[_Self, _A], Answer]]: ...
+
+
+def handles(*kinds: type) -> Callable[[Callable[..., Answer]], Callable[..., Answer]]:
+    """Mark the method that takes messages of these classes, and of their subclasses.
+
+    For a long union: `@handles(*get_args(Event))`, which a type checker cannot check.
+    """
+
+    def mark(method: Callable[..., Answer]) -> Callable[..., Answer]:
+        setattr(method, _MARK, (*getattr(method, _MARK, ()), *kinds))
+        return method
+
+    return mark
+
+
+def _marked(cls: type) -> dict[type, str]:
+    """Message class -> name of the method that handles it, of this class and its bases."""
+    names: dict[type, str] = {}
+    for base in reversed(cls.__mro__):
+        own: dict[type, str] = {}
+        for name, value in vars(base).items():
+            for kind in getattr(value, _MARK, ()):
+                if own.setdefault(kind, name) != name:
+                    raise TypeError(f"{base.__qualname__}: {own[kind]} and {name} both handle {kind.__name__}")
+        names.update(own)
+    return names
+
+
+def _union(cls: type) -> object:
+    """What stands in the brackets of `Actor[...]`, also where a generic class lies between; None when nothing does."""
+    for alias in vars(cls).get("__orig_bases__", ()):
+        base = get_origin(alias)
+        if isinstance(base, type) and issubclass(base, Actor):
+            if base is Actor:
+                return get_args(alias)[0]
+            union = base._kernel_union
+            given = dict(zip(_variables(base), get_args(alias), strict=True))
+            chosen = tuple(given[each] for each in _variables(union))
+            return chosen[0] if isinstance(union, TypeVar) else union[chosen] if chosen else union  # type: ignore[index]
+    return next((base._kernel_union for base in cls.__mro__[1:] if issubclass(base, Actor)), None)
+
+
+def _variables(form: object) -> tuple[TypeVar, ...]:
+    return (form,) if isinstance(form, TypeVar) else tuple(getattr(form, "__parameters__", ()))
+
+
+def _members(union: object) -> list[type]:
+    """The classes of a union, in order."""
+    if isinstance(union, typing_extensions.TypeAliasType):
+        return _members(union.__value__)
+    origin = get_origin(union)
+    if origin in (Union, UnionType):
+        return [kind for each in get_args(union) for kind in _members(each)]
+    kind = NoneType if union is None else origin or union
+    if not isinstance(kind, type):
+        raise TypeError(f"Actor[...] takes a class or a union of classes, not {union!r}")
+    return [kind]
+
+
+def _check(cls: type, taken: tuple[type, ...], names: Mapping[type, str]) -> None:
+    missing = [kind.__name__ for kind in taken if kind not in names]
+    if missing:
+        raise TypeError(f"{cls.__qualname__} takes {', '.join(missing)} but has no method with @handles for it")
+    strange = [f"{name} handles {kind.__name__}" for kind, name in names.items() if kind not in taken]
+    if strange:
+        raise TypeError(f"{cls.__qualname__}: {'; '.join(strange)}, which is not among the messages it takes")
+
+
+def _is_abstract(cls: type) -> bool:
+    return ABC in cls.__bases__ or any(getattr(value, "__isabstractmethod__", False) for value in vars(cls).values())
+
+
+# -- the actor ------------------------------------------------------------------------------------------------
 
 
 class SelfTimer:
@@ -33,7 +126,7 @@ class SelfTimer:
 
     __slots__ = ("_actor", "_message", "_timer")
 
-    def __init__(self, actor: "Actor", when_seconds: float, message: Any) -> None:
+    def __init__(self, actor: "Actor[Never]", when_seconds: float, message: object) -> None:
         self._actor = actor
         self._message = message
         self._timer = actor.system.scheduler.call_at(when_seconds, self)
@@ -55,8 +148,8 @@ class SelfTimer:
         self._timer.cancel()
 
 
-class Actor(pykka.Actor, Generic[M]):
-    """A Pykka actor that lives in an ActorSystem. `Actor[Say | Stop]` takes these messages, each by its method:
+class Actor(Generic[M]):
+    """An actor, which lives in an ActorSystem. `Actor[Say | Stop]` takes these messages, each by its method:
 
         class Echo(Actor[Say | Stop]):
             @handles(Say)
@@ -73,11 +166,12 @@ class Actor(pykka.Actor, Generic[M]):
     """
 
     # Class attributes cost an instance nothing: 10,000 idle actors pay for what they use.
-    _kernel_cell: "Cell | None" = None
-    _kernel_timers: "set[SelfTimer]" = set()  # noqa: RUF012 - replaced by an own set at the first timer
-    _kernel_monitors: "set[Monitor]" = set()  # noqa: RUF012 - likewise
+    _kernel_cell: Place | None = None
+    _kernel_ended: bool = False
+    _kernel_timers: set[SelfTimer] = set()  # noqa: RUF012 - replaced by an own set at the first timer
+    _kernel_monitors: set[Monitor] = set()  # noqa: RUF012 - likewise
     _kernel_at_end: tuple[Callable[[], object], ...] = ()
-    _kernel_form: Any = None
+    _kernel_union: object = None
     """What stands in the brackets of the class."""
     _kernel_messages: tuple[type, ...] = ()
     _kernel_handlers: dict[type, Handler] = {}  # noqa: RUF012 - set by __init_subclass__
@@ -87,13 +181,13 @@ class Actor(pykka.Actor, Generic[M]):
 
     def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
-        names = collect(cls)
-        cls._kernel_form = form_of(cls, Actor)
-        union = members(cls._kernel_form)
+        names = _marked(cls)
+        union = cls._kernel_union = _union(cls)
+        is_open = union is None or getattr(union, "__name__", "") == "Any" or bool(_variables(union))
         overrides = cls.on_receive is not Actor.on_receive
-        if union is not None and not (overrides or is_abstract(cls)):
-            check(cls, union, names)
-        cls._kernel_messages = tuple(names) if union is None else union
+        cls._kernel_messages = tuple(names) if is_open else tuple(dict.fromkeys(_members(union)))
+        if not (is_open or overrides or _is_abstract(cls)):
+            _check(cls, cls._kernel_messages, names)
         cls._kernel_handlers = {kind: getattr(cls, name) for kind, name in names.items()}
         cls._kernel_dispatch = {} if overrides else cls._kernel_handlers
 
@@ -102,20 +196,21 @@ class Actor(pykka.Actor, Generic[M]):
         """The classes of the messages it takes, in the order of the union."""
         return cls._kernel_messages
 
-    def __init__(self) -> None:
-        """Nothing: pykka.Actor would make a UUID, an inbox, a threading.Event and a ref, 20 kB with its thread."""
-
     # -- what subclasses write --------------------------------------------------------------------------------
 
     def on_start(self) -> None:
         """Runs before the first message. An exception counts as a crash."""
 
-    def on_receive(self, message: Any) -> Any:
+    def on_receive(self, message: M) -> object:
         """Handle one message, by the method that @handles it; what it returns answers an ask. Raises Rejected."""
-        cls = type(self)
-        handler = cls._kernel_handlers.get(type(message)) or cls._kernel_inherited(type(message))
+        cls, kind = type(self), type(message)
+        handler = cls._kernel_handlers.get(kind)
         if handler is None:
-            raise Rejected(f"{self.name} ({cls.__name__}) does not take a {type(message).__name__}")
+            handler = next((cls._kernel_handlers[base] for base in kind.__mro__ if base in cls._kernel_handlers), None)
+            if handler is None:
+                raise Rejected(f"{self.name} ({cls.__name__}) does not take a {kind.__name__}")
+            if len(cls._kernel_handlers) < REMEMBERED:
+                cls._kernel_handlers[kind] = handler
         return handler(self, message)
 
     def on_stopping(self) -> bool:
@@ -128,7 +223,7 @@ class Actor(pykka.Actor, Generic[M]):
     # -- what subclasses use ----------------------------------------------------------------------------------
 
     @property
-    def ref(self) -> "Ref[M]":
+    def ref(self) -> Ref[M]:
         """This actor's address; stays valid when a supervisor restarts it."""
         return self._kernel_here().ref
 
@@ -138,13 +233,13 @@ class Actor(pykka.Actor, Generic[M]):
         return self._kernel_here().name
 
     @property
-    def system(self) -> "ActorSystem":
+    def system(self) -> System:
         """The system it lives in."""
         return self._kernel_here().system
 
     def now(self) -> float:
         """The scheduler's time in seconds."""
-        return self._kernel_here().system.scheduler.now()
+        return self._kernel_here().system.now()
 
     def tell_at(self, when_seconds: float, message: M) -> Timer:
         """Send oneself a message, on the control lane, when `now()` has reached `when_seconds`."""
@@ -158,21 +253,45 @@ class Actor(pykka.Actor, Generic[M]):
         """Send oneself a message, on the control lane, in `seconds`."""
         return self.tell_at(self.now() + seconds, message)
 
-    def monitor(self, ref: "Ref[Never]") -> Monitor:
-        """Get one `Down(ref, reason)` when that actor's present incarnation ends, at once if it is dead already."""
+    def tell_answer(
+        self, reply: Reply, to_message: Callable[[Reply], M], timeout_seconds: float = ASK_TIMEOUT_SECONDS
+    ) -> None:
+        """Send oneself `to_message(reply)`, on the control lane, when an ask is answered: a handler waits for nothing.
+
+        For what `ref.ask(..., block=False)` or `ask_pykka` returned; `reply.result()` has the answer, or raises what
+        went wrong: AskTimeout after `timeout_seconds`. Ends with this incarnation.
+        """
+        cell, once = self._kernel_here(), Lock()
+        late = AskTimeout(f"{cell.name} had no answer within {timeout_seconds} s")
+        timer = cell.system.scheduler.call_at(self.now() + timeout_seconds, lambda: reply.fail(late))
+
+        def answered() -> None:
+            timer.cancel()
+            if self._kernel_cell is not None and once.acquire(blocking=False):
+                cell.ref.tell_control(to_message(reply))
+
+        reply.on_done(answered)
+
+    def monitor(self, ref: Ref[Never]) -> Monitor:
+        """Get one `Down(ref, reason)` when that actor's present incarnation ends, at once if it is dead already.
+
+        Raises TypeError when this actor has no handler for it.
+        """
+        cls = type(self)
+        if cls.on_receive is Actor.on_receive and Down not in cls._kernel_handlers:
+            raise TypeError(f"{cls.__qualname__} monitors {ref.name} but has no method with @handles(Down)")
         if not self._kernel_monitors:
             self._kernel_monitors = set()
-        myself: Ref = self.ref
-        return ref._cell.watch(myself.tell_control, self._kernel_monitors)
+        return ref._cell.watch(self._kernel_here().ref.tell_control, self._kernel_monitors)
 
-    def children(self, ref: "Ref[Never]") -> "tuple[Ref, ...]":
+    def children(self, ref: Ref[Never]) -> tuple[Ref, ...]:
         """The present children of a supervisor, in order of their start; also those that wait for a restart.
 
         A snapshot, without waiting.
         """
         cell = ref._cell
         with cell.system.lock:
-            return tuple(child.ref for child in (cell.children or {}).values())
+            return tuple(child.ref for child in cell.children.values())
 
     def at_end(self, callback: Callable[[], object]) -> None:
         """Call once, however this incarnation ends: stop, crash or kill. The last one set is called first.
@@ -180,14 +299,14 @@ class Actor(pykka.Actor, Generic[M]):
         At once when it has ended already, as a killed handler on a thread may find. An exception is logged.
         """
         cell = self._kernel_cell
+        if cell is None and not self._kernel_ended:
+            self._kernel_here()
         if cell is not None:
             with cell.system.lock:
                 if self._kernel_cell is not None:
                     self._kernel_at_end = (*self._kernel_at_end, callback)
                     return
-        elif "_actor_ref" not in self.__dict__:
-            self._kernel_here()
-        _contained(callback)
+        contained(callback, "the end of an actor")
 
     def stop(self) -> None:
         """Stop after this message; what still waits becomes dead letters."""
@@ -197,72 +316,45 @@ class Actor(pykka.Actor, Generic[M]):
         """End the stop that `on_stopping` put off."""
         self._kernel_here().finish_stopping()
 
-    # -- Pykka ------------------------------------------------------------------------------------------------
-
     @classmethod
-    def start(cls, *_args: Any, **_kwargs: Any) -> NoReturn:
-        """Pykka's way to start an actor; refused, since it puts the actor into the process-global registry."""
+    def start(cls, *_arguments: object, **_options: object) -> NoReturn:
+        """Pykka's way to start an actor; refused: ours live in an ActorSystem, not in a process-global registry."""
         raise NotSpawned(f"{cls.__name__}.start() is Pykka's; use ActorSystem.spawn(lambda: {cls.__name__}(...), name)")
-
-    @staticmethod
-    def _create_future() -> Reply:
-        return Reply()
-
-    @staticmethod
-    def _create_actor_inbox() -> NoReturn:
-        raise NotSpawned("the mailbox belongs to the ref, since it outlives the actor")
-
-    def _start_actor_loop(self) -> NoReturn:
-        raise NotSpawned("the ActorSystem runs its actors itself")
 
     # -- the cell's side --------------------------------------------------------------------------------------
 
-    def _kernel_here(self) -> "Cell":
+    def _kernel_here(self) -> Place:
         if self._kernel_cell is None:
             raise NotSpawned(
                 f"{type(self).__name__} is not running; ref, name and system exist from on_start to its end"
             )
         return self._kernel_cell
 
-    def _kernel_enter(self, cell: "Cell") -> None:
-        if self._kernel_cell is not None or "_actor_ref" in self.__dict__:
+    def _kernel_enter(self, cell: Place) -> None:
+        if self._kernel_cell is not None or self._kernel_ended:
             raise NotSpawned(f"the factory of {cell.name} returned an actor that has lived before; make a new one")
         self._kernel_cell = cell
-        self._actor_ref = cell.ref
-        self.actor_urn = cell.name
 
     @classmethod
-    def _kernel_inherited(cls, kind: type) -> Handler | None:
-        """The handler of the nearest base of that message class, remembered for the next one."""
-        handler = next((cls._kernel_handlers[base] for base in kind.__mro__ if base in cls._kernel_handlers), None)
-        if handler is not None and len(cls._kernel_handlers) < REMEMBERED:
-            cls._kernel_handlers[kind] = handler
+    def _kernel_handler(cls, kind: type) -> Handler:
+        """What handles a message class, also one that comes for the first time."""
+        handler = cls._kernel_dispatch.get(kind)
+        if handler is None:
+            handler = cls.on_receive
+            if handler is not Actor.on_receive and len(cls._kernel_dispatch) < REMEMBERED:
+                cls._kernel_dispatch[kind] = handler
         return handler
 
-    @classmethod
-    def _kernel_resolve(cls, kind: type) -> Handler:
-        """What handles a message class that `_kernel_dispatch` does not know (yet)."""
-        if cls.on_receive is not Actor.on_receive and len(cls._kernel_dispatch) < REMEMBERED:
-            cls._kernel_dispatch[kind] = cls.on_receive
-        return cls.on_receive
-
-    def _kernel_leave(self, cell: "Cell") -> None:
+    def _kernel_leave(self, cell: Place) -> None:
         while True:
             with cell.system.lock:
                 if not self._kernel_at_end:
-                    self._kernel_cell = None
+                    self._kernel_cell, self._kernel_ended = None, True
                     break
                 *left, callback = self._kernel_at_end
                 self._kernel_at_end = tuple(left)
-            _contained(callback)
+            contained(callback, f"the end of {cell.name}")
         for timer in tuple(self._kernel_timers):
             timer.cancel()
         for monitor in tuple(self._kernel_monitors):
             monitor.cancel()
-
-
-def _contained(callback: Callable[[], object]) -> None:
-    try:
-        callback()
-    except BaseException:
-        logger.exception("an exception escaped %r at the end of an actor", callback)

@@ -3,34 +3,36 @@
     STARTING -> RUNNING -> STOPPING -> (WAITING -> STARTING ...) -> DEAD
 
 WAITING is the time between two incarnations of a supervised actor; messages wait in the mailbox meanwhile.
-All of an incarnation's life happens on its executor. Only a kill comes from elsewhere, and only to `ThreadCell`s
-(thread_cell.py) can it come in the middle of a handler.
+All of an incarnation's life happens on its executor. Only a kill comes from elsewhere, and only to a `ThreadCell` can
+it come in the middle of a handler.
 """
 
 import logging
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, Never, NoReturn
+from types import MappingProxyType
+from typing import Final, Never, NoReturn
 
-from pykka.messages import ProxyCall, ProxyGetAttr, ProxySetAttr
-
-from .actor import Actor
-from .dead_letters import DeadLetterReason
-from .errors import ActorDeadError, NotSpawned, Rejected
+from .accounts import ActorInfo, DeadLetterReason, Statistics
+from .actor import Actor, Handler
+from .errors import (
+    ActorDeadError,
+    AskOnLoopError,
+    AskTimeout,
+    DeadlockError,
+    NotSpawned,
+    OutOfThreads,
+    Rejected,
+    log,
+    text_of,
+)
 from .mailbox import NOTHING, Mailbox, Put
-from .monitors import Down, ExitReason, Monitor
-from .ref import Ref
-from .reply import Ask, ReplyTo
-from .reports import ChildExited, ChildStarted
-from .restart import Restart, wants_restart
-from .scheduler import LOOKS_AT_CLOCK, TURN_SECONDS, Executor
-
-if TYPE_CHECKING:
-    from .system import ActorSystem
-
-__all__ = ["Cell", "State"]
-
-logger = logging.getLogger("callboard.kernel")
+from .ref import Down, Monitor, Ref, System
+from .reply import Ask, Reply, ReplyTo
+from .restart import ExitReason, Restart, wants_restart
+from .scheduler import LOOKS_AT_CLOCK, TURN_SECONDS, Executor, OwnThread, Run
 
 
 class State(Enum):
@@ -53,40 +55,40 @@ class Signal(Enum):
     """End the stop that the actor had put off."""
 
 
-_PROXY: Final = (ProxyCall, ProxyGetAttr, ProxySetAttr)
+@dataclass(frozen=True, slots=True)
+class ChildStarted:
+    """To a supervisor: the child's on_start has returned."""
+
+    cell: "Cell"
+
+
+@dataclass(frozen=True, slots=True)
+class ChildExited:
+    """To a supervisor: the child's incarnation has ended."""
+
+    cell: "Cell"
+    incarnation: int
+    reason: ExitReason
+    error: BaseException | None
+
+
+_NO_HANDLERS: Final[dict[type, Handler]] = {}
+_NO_CHILDREN: Final[Mapping[str, "Cell"]] = MappingProxyType({})
 
 
 class Cell:
     """One actor's place in the system."""
 
     __slots__ = (
-        "_epoch",
-        "_factory",
-        "_keep",
-        "_monitors",
-        "_restart",
-        "_stop_replies",
-        "actor",
-        "announces",
-        "children",
-        "current",
-        "executor",
-        "handled",
-        "mailbox",
-        "name",
-        "parent",
-        "ref",
-        "restarts",
-        "since_seconds",
-        "start_failure",
-        "state",
-        "system",
-    )
+        "_children", "_epoch", "_factory", "_handler_of", "_keep", "_monitors", "_stop_replies", "actor", "announces",
+        "current", "executor", "handled", "mailbox", "name", "parent", "ref", "restart", "restarts", "since_seconds",
+        "start_failure", "state", "system",
+    )  # fmt: skip
 
     def __init__(
         self,
-        system: "ActorSystem",
-        factory: Callable[[], Actor[Never]],
+        system: System,
+        factory: Callable[[], object],
         name: str,
         mailbox: Mailbox,
         executor: Executor,
@@ -98,24 +100,34 @@ class Cell:
         self.mailbox = mailbox
         self.executor = executor
         self.parent = parent
+        self.restart = restart
         self.ref: Ref = Ref(self)
-        self.actor: Actor | None = None
+        self.actor: Actor[Never] | None = None
         self.state = State.WAITING
         #: Whether its supervisor waits for its start; children that come and go spare themselves that message.
         self.announces = False
-        self.children: dict[str, Cell] | None = None
-        self.current: Any = NOTHING
+        self.current: object = NOTHING
         self.since_seconds = 0.0
         self.handled = 0
         self.restarts = -1
         #: The first start that failed, of this actor or of a permanent one below it: its name and why.
         self.start_failure: tuple[str, BaseException] | None = None
+        self._children: dict[str, Cell] | None = None
         self._factory = factory
-        self._restart = restart
+        self._handler_of: Callable[[type], Handler | None] = _NO_HANDLERS.get
         self._keep = False
         self._epoch = 0  # incarnations ended; tells a late handler that its time is over
         self._monitors: dict[Monitor, None] | None = None  # not a set: its order would differ from run to run
         self._stop_replies: list[ReplyTo] | None = None
+        if parent is not None:
+            if parent._children is None:
+                parent._children = {}
+            parent._children[name] = self
+
+    @property
+    def children(self) -> "Mapping[str, Cell]":
+        """By name, in order of their start. Read it under `system.lock`."""
+        return self._children or _NO_CHILDREN
 
     # -- turns ------------------------------------------------------------------------------------------------
 
@@ -125,7 +137,7 @@ class Cell:
         if actor is None:
             return
         system, epoch = self.system, self._epoch
-        take, handler_of = self.mailbox.take, actor._kernel_dispatch.get
+        take, handler_of = self.mailbox.take, self._handler_of
         left = system.turn_messages
         started = self.since_seconds = system.scheduler.turn_began
         item = take()
@@ -143,11 +155,9 @@ class Cell:
                     item = take()
                     continue
                 self.handled += 1
-            except Rejected as declined:
-                self.bury(item, DeadLetterReason.REJECTED, declined)
-            except BaseException as error:  # noqa: BLE001 - contained here, and told to whom it concerns
-                self._crashed(item, error, epoch)
-                return
+            except BaseException as error:  # noqa: BLE001 - contained here, and reported to those it concerns
+                if not self._declined(item, error, epoch):
+                    return
             self.current = NOTHING
             left -= 1
             if left % LOOKS_AT_CLOCK == 0:
@@ -158,23 +168,21 @@ class Cell:
                     return
             item = take()
 
-    def _begin(self, epoch: int) -> Actor | None:
+    def _begin(self, epoch: int) -> Actor[Never] | None:
         """Make and start the next incarnation, if that is due; None when it failed or was given up meanwhile."""
         if self.state is not State.STARTING:
             return None
         try:
             actor = self._factory()
             if not isinstance(actor, Actor):
-                raise NotSpawned(f"the factory of {self.name} returned {actor!r}, which is no kernel Actor")
+                raise NotSpawned(f"the factory of {self.name} returned {text_of(actor)}, which is not a kernel Actor")
             actor._kernel_enter(self)
             if not self._advance(epoch, actor, State.STARTING):
                 return None
             self.since_seconds = self.system.now()
             actor.on_start()
-        except BaseException as error:
-            logger.warning("%s could not start: %r", self.name, error, exc_info=error)
-            self._note_failed_start(error)
-            self._end(epoch, ExitReason.CRASHED, error)
+        except BaseException as error:  # noqa: BLE001 - as in run()
+            self._start_failed(epoch, error)
             return None
         if not self._advance(epoch, actor, State.RUNNING):
             return None
@@ -183,27 +191,31 @@ class Cell:
             self.parent.ref.tell_control(ChildStarted(self))
         return actor
 
-    def _note_failed_start(self, error: BaseException) -> None:
-        cell: Cell | None = self
-        while cell is not None and cell.start_failure is None and self.restarts == 0:
-            cell.start_failure = (self.name, error)
-            cell = cell.parent if cell._restart is Restart.PERMANENT else None
+    def _advance(self, epoch: int, actor: Actor[Never], state: State) -> bool:
+        with self.system.lock:
+            if epoch != self._epoch:
+                return False
+            self.actor, self.state = actor, state
+            self._handler_of = actor._kernel_dispatch.get
+            return True
+
+    def _start_failed(self, epoch: int, error: BaseException) -> None:
+        log(logging.WARNING, "%s could not start: %s", self.name, text_of(error), error=error)
+        if self.restarts == 0:
+            cell: Cell | None = self
+            while cell is not None and cell.start_failure is None:
+                cell.start_failure = (self.name, error)
+                cell = cell.parent if cell.restart is Restart.PERMANENT else None
+        self._end(epoch, ExitReason.CRASHED, error)
 
     def not_started(self) -> "Cell | None":
         """The first of this actor and the permanent ones below it that does not run; None when all do."""
         if self.state is not State.RUNNING:
             return self
-        below = (child for child in (self.children or {}).values() if child._restart is Restart.PERMANENT)
+        below = (child for child in self.children.values() if child.restart is Restart.PERMANENT)
         return next((left for child in below if (left := child.not_started()) is not None), None)
 
-    def _advance(self, epoch: int, actor: Actor, state: State) -> bool:
-        with self.system.lock:
-            if epoch != self._epoch:
-                return False
-            self.actor, self.state = actor, state
-            return True
-
-    def _obey(self, signal: Signal, actor: Actor, epoch: int) -> bool:
+    def _obey(self, signal: object, actor: Actor[Never], epoch: int) -> bool:
         """Carry out a signal; True when the incarnation has ended with it."""
         self.current = NOTHING
         if signal is not Signal.FINISH:
@@ -219,53 +231,48 @@ class Cell:
         self._end(epoch, ExitReason.NORMAL, None)
         return True
 
-    def _crashed(self, item: Any, error: BaseException, epoch: int) -> None:
-        """An exception escaped a handler: the end of this incarnation, and of nothing else."""
-        logger.warning("%s crashed on a %s: %r", self.name, type_name(item), error, exc_info=error)
+    def _declined(self, item: object, error: BaseException, epoch: int) -> bool:
+        """What a handler has raised: True when it only declined its message, else its incarnation has ended."""
+        if isinstance(error, Rejected) and type(item) is not Signal:
+            self.bury(item, DeadLetterReason.REJECTED, error)
+            return True
+        log(logging.WARNING, "%s crashed on a %s: %s", self.name, type_name(item), text_of(error), error=error)
         self._note_dead(item, DeadLetterReason.CRASHED, error)
         self._end(epoch, ExitReason.CRASHED, error)
         if type(item) is Ask:
             item.reply.fail(error)  # last, so that an asker who looks finds the actor dead
+        return False
 
     # -- ends -------------------------------------------------------------------------------------------------
 
-    def _end(self, epoch: int, reason: ExitReason, error: BaseException | None) -> bool:
-        """End the incarnation of that epoch, once, and tell everybody who has to know."""
+    def _end(self, epoch: int, reason: ExitReason, error: BaseException | None) -> None:
+        """End the incarnation of that epoch, once, and report it to all that depend on it."""
         with self.system.lock:
             if epoch != self._epoch or self.state in (State.WAITING, State.DEAD):
-                return False
+                return
             self._epoch += 1
             actor, self.actor = self.actor, None
             self.current = NOTHING
             monitors, self._monitors = self._monitors, None
             replies, self._stop_replies = self._stop_replies, None
             incarnation = self.restarts
-            kept = self._keep or (self.parent is not None and wants_restart(self._restart, reason))
+            kept = self._keep or (self.parent is not None and wants_restart(self.restart, reason))
             self._keep = False
             self.state = State.WAITING
         self.mailbox.hold(drop=Signal)
         if actor is not None:
             actor._kernel_leave(self)
-        self._end_children()
+        # Without their supervisor nothing looks after its children. Those that will be started again keep their cells.
+        for child in reversed(tuple(self._children.values())) if self._children else ():
+            child.kill()
         if not kept:
             self.close()
-        self.system.look_at_starts()
-        down = Down(self.ref, reason, error)
-        for monitor in monitors or ():
-            monitor.fire(down)
-        for reply in replies or ():
-            reply.answer(True)
+        self._report(monitors, replies, reason, error)
         if self.parent is not None:
             self.parent.ref.tell_control(ChildExited(self, incarnation, reason, error))
-        return True
-
-    def _end_children(self) -> None:
-        """A supervisor has gone: nobody is left to look after its children. Those who will be restarted keep cells."""
-        for child in reversed(tuple((self.children or {}).values())):
-            child.kill()
 
     def close(self) -> None:
-        """Die for good: whatever waits becomes a dead letter, and each asker is told at once."""
+        """End for good: what waits becomes dead letters, and each asker gets its answer at once."""
         with self.system.lock:
             if self.state is State.DEAD:
                 return
@@ -276,40 +283,59 @@ class Cell:
             replies, self._stop_replies = self._stop_replies, None
         for item in self.mailbox.close():
             self.bury(item, DeadLetterReason.STOPPED)
-        for child in tuple((self.children or {}).values()):
+        for child in tuple(self._children.values()) if self._children else ():
             child.close()
-        self.system.forget(self)
+        with self.system.lock:
+            if self.parent is not None and self.parent._children is not None:
+                self.parent._children.pop(self.name, None)
+            self.system.forget(self.name, self.account())
+        self._report(monitors, replies, ExitReason.NOT_ALIVE, None)
+
+    def _report(
+        self,
+        monitors: dict[Monitor, None] | None,
+        replies: list[ReplyTo] | None,
+        reason: ExitReason,
+        error: BaseException | None,
+    ) -> None:
         self.system.look_at_starts()
-        for monitor in monitors or ():
-            monitor.fire(Down(self.ref, ExitReason.NOT_ALIVE))
+        if monitors:
+            down = Down(self.ref, reason, error)
+            for monitor in monitors:
+                monitor.fire(down)
         for reply in replies or ():
             reply.answer(True)
 
     def kill(self) -> None:
         """End the incarnation without asking it; on the loop thread, where none of our handlers can be running."""
         if self.state is State.WAITING:
-            if self._restart is Restart.TEMPORARY:
+            if self.restart is Restart.TEMPORARY:
                 self.close()
             return
         self._end(self._epoch, ExitReason.KILLED, None)
 
-    def lost(self, item: Any) -> None:
+    def lost(self, item: object) -> None:
         """Something was sent after the end."""
         self.system.count_late()
         self.bury(item, DeadLetterReason.NOT_ALIVE)
 
-    def bury(self, item: Any, reason: DeadLetterReason, error: BaseException | None = None) -> None:
+    def bury(self, item: object, reason: DeadLetterReason, error: BaseException | None = None) -> None:
         """Make a dead letter of something that will not be handled; its asker gets `error` or ActorDeadError."""
         self._note_dead(item, reason, error)
         if type(item) is Ask:
             item.reply.fail(error or ActorDeadError(f"{self.name} ended before it answered ({reason.value})"))
 
-    def _note_dead(self, item: Any, reason: DeadLetterReason, error: BaseException | None) -> None:
+    def _note_dead(self, item: object, reason: DeadLetterReason, error: BaseException | None) -> None:
         if type(item) is Signal:
             return
         message = item.message if type(item) is Ask else item
-        note = "" if error is None else str(error) if type(error) is Rejected else repr(error)
+        note = "" if error is None else text_of(error, str if type(error) is Rejected else repr)
         self.system.dead_letters.add(message, reason, self.name, note)
+
+    def after_fork(self) -> None:
+        """In the child of a fork: nothing runs there that could handle a message."""
+        self.state, self.actor = State.DEAD, None
+        self.mailbox.after_fork()
 
     # -- what others ask of it --------------------------------------------------------------------------------
 
@@ -320,8 +346,11 @@ class Cell:
                 return self.state is not State.DEAD
             self.state = State.STARTING
             self.restarts += 1
-        self.executor.call_soon(self.run)
+        self._launch()
         return True
+
+    def _launch(self) -> None:
+        self.executor.call_soon(self.run)
 
     def ask_to_stop(self, *, keep: bool = False, reply: ReplyTo | None = None) -> None:
         """Let it stop in its own time. `keep` keeps the cell for the next incarnation."""
@@ -366,12 +395,25 @@ class Cell:
             if self._monitors is not None:
                 self._monitors.pop(monitor, None)
 
-    # -- introspection ----------------------------------------------------------------------------------------
+    def wait_for(self, reply: Reply, send: Callable[[], object], timeout_seconds: float) -> object:
+        """Send a blocking ask and wait for its answer; refused where that would never end."""
+        if self.system.scheduler.is_current():
+            raise AskOnLoopError(
+                f"a blocking ask to {self.name} on the actors' own thread; use `await ref.ask_async(...)`"
+            )
+        asker = _asking(self)
+        try:
+            send()
+            return reply.get(timeout=timeout_seconds)
+        except AskTimeout:
+            if reply.done:
+                raise  # the handler's own, of an ask that it made
+            raise AskTimeout(f"{self.name} did not answer within {timeout_seconds} s") from None
+        finally:
+            if asker is not None:
+                asker.asks = None
 
-    @property
-    def is_dead(self) -> bool:
-        """Whether it has ended and will not be started again."""
-        return self.state is State.DEAD
+    # -- introspection ----------------------------------------------------------------------------------------
 
     def busy_with(self) -> tuple[str, str, float] | None:
         """Name, message type and since when, while a handler runs."""
@@ -385,25 +427,194 @@ class Cell:
         item = self.mailbox.peek()
         return f"{self.name} {'-' if item is NOTHING else type_name(item)}"
 
+    def account(self) -> Statistics:
+        """Its counters."""
+        return Statistics(
+            sent=self.mailbox.accepted,
+            handled=self.handled,
+            queued=len(self.mailbox) + (self.current is not NOTHING),
+            refused=self.mailbox.refused,
+            restarts=max(0, self.restarts),
+        )
+
+    def info(self, now_seconds: float) -> ActorInfo:
+        """The picture of it and what is below it."""
+        busy = self.busy_with()
+        return ActorInfo(
+            name=self.name,
+            state=self.state.value,
+            mailbox_depth=len(self.mailbox),
+            restarts=max(0, self.restarts),
+            handled=self.handled,
+            handling=None if busy is None else busy[1],
+            handling_seconds=0.0 if busy is None else now_seconds - busy[2],
+            children=tuple(child.info(now_seconds) for child in tuple(self.children.values())),
+        )
+
 
 def _unmakeable() -> NoReturn:
-    raise NotSpawned("this actor is dead for good")
+    raise NotSpawned("this actor has ended for good")
 
 
-def answer(actor: Actor, item: Any) -> None:
-    """Handle an ask, one of Pykka's proxy messages, or a message of a class that comes for the first time."""
-    message = item.message if type(item) is Ask else item
-    if isinstance(message, _PROXY):
-        value = actor._handle_receive(message)
-    else:
-        kind = type(message)
-        value = (actor._kernel_dispatch.get(kind) or actor._kernel_resolve(kind))(actor, message)
+def answer(actor: Actor[Never], item: object) -> None:
+    """Handle an ask, or a message of a class that comes for the first time."""
     if type(item) is Ask:
-        item.reply.answer(value)
+        item.reply.answer(actor._kernel_handler(type(item.message))(actor, item.message))
+    else:
+        actor._kernel_handler(type(item))(actor, item)
 
 
-def type_name(item: Any) -> str:
+def type_name(item: object) -> str:
     """The type of a message, for people."""
-    if type(item) is Signal:
+    if isinstance(item, Signal):
         return item.name.lower()
     return type(item.message if type(item) is Ask else item).__name__
+
+
+# -- actors on threads ----------------------------------------------------------------------------------------
+
+
+class _NoThread:
+    """The executor of an actor that has no thread at present: the next start looks into the mailbox."""
+
+    def call_soon(self, _run: Run) -> None: ...
+
+    def is_current(self) -> bool:
+        return False
+
+    def close(self) -> None: ...
+
+
+NO_THREAD: Final = _NoThread()
+
+
+class _Here(threading.local):
+    cell: "ThreadCell | None" = None
+
+
+_here = _Here()
+
+
+class ThreadCell(Cell):
+    """The place of an actor with `runs_on="thread"`, whose handlers may block: otherwise the same rules.
+
+    Its handlers cannot be interrupted. A kill therefore abandons the thread: the asker is answered, the next
+    incarnation gets a new thread, and what the old handler still does is no longer the actor's.
+    """
+
+    __slots__ = ("asks",)
+
+    executor: OwnThread
+
+    def __init__(
+        self,
+        system: System,
+        factory: Callable[[], object],
+        name: str,
+        mailbox: Mailbox,
+        parent: Cell | None,
+        restart: Restart,
+    ) -> None:
+        super().__init__(system, factory, name, mailbox, NO_THREAD, parent, restart)
+        #: Whose answer its handler waits for.
+        self.asks: Cell | None = None
+
+    def _launch(self) -> None:
+        if self.executor is NO_THREAD:
+            try:
+                thread = self.system.scheduler.own_thread(self.name)
+            except OutOfThreads as error:
+                self._start_failed(self._epoch, error)
+                return
+            with self.system.lock:
+                self.executor = thread
+                if self.state is State.DEAD:  # killed meanwhile
+                    thread.close()
+        super()._launch()
+
+    def run(self) -> None:
+        """One turn, on our own thread."""
+        with self.system.lock:
+            if not self.executor.is_current():
+                return  # posted to a thread that has been abandoned since
+            epoch, actor = self._epoch, self.actor
+        _here.cell = self
+        actor = actor or self._begin(epoch)
+        left = self.system.turn_messages
+        while actor is not None and left:
+            item = self._next(epoch)
+            if item is NOTHING or not self._handle(item, actor, epoch):
+                return
+            left -= 1
+        if actor is not None and not self.mailbox.sleep():
+            self.executor.call_soon(self.run)
+
+    def _handle(self, item: object, actor: Actor[Never], epoch: int) -> bool:
+        """Handle one item; False when the incarnation is over."""
+        try:
+            if type(item) is Signal:
+                return not self._obey(item, actor, epoch)
+            answer(actor, item)
+        except BaseException as error:  # noqa: BLE001 - as in Cell.run
+            return self._done(epoch, item, handled=False) and self._declined(item, error, epoch)
+        return self._done(epoch, item, handled=True)
+
+    def _next(self, epoch: int) -> object:
+        with self.system.lock:  # a kill may come from the loop at any time
+            if epoch != self._epoch:
+                return NOTHING
+            item = self.mailbox.take()
+            self.since_seconds = self.system.now()
+            self.current = item
+            return item
+
+    def _done(self, epoch: int, item: object, *, handled: bool) -> bool:
+        """Account for a handler that has returned; False when it was given up meanwhile."""
+        with self.system.lock:
+            if epoch == self._epoch:
+                self.current = NOTHING
+                self.handled += handled
+                return True
+            if type(item) is not Signal:
+                self.system.abandoned -= 1
+                self.bury(item, DeadLetterReason.KILLED)
+            return False
+
+    def kill(self) -> None:
+        """End the incarnation; a handler that runs is abandoned with its thread."""
+        with self.system.lock:  # one step: its handler must not return in the middle
+            item, old = self.current, self.executor
+            if self.state is not State.WAITING:
+                self.executor = NO_THREAD
+            busy = item is not NOTHING and type(item) is not Signal
+            self.system.abandoned += busy
+            super().kill()
+        if old is not self.executor:
+            old.close()
+        if busy:
+            what = type_name(item)
+            log(logging.WARNING, "%s was killed while it handled a %s; its thread is abandoned", self.name, what)
+            if type(item) is Ask:
+                item.reply.fail(ActorDeadError(f"{self.name} was killed before it answered"))
+
+    def close(self) -> None:
+        """End for good, and let the thread end."""
+        super().close()
+        self.executor.close()
+
+
+def _asking(target: Cell) -> ThreadCell | None:
+    """Note that the actor on this thread, if any, waits for `target`. Raises DeadlockError if that closes a circle."""
+    asker = _here.cell
+    if asker is None:
+        return None
+    asker.asks = target
+    circle: list[Cell] = [asker]
+    link: Cell | None = target
+    while isinstance(link, ThreadCell) and link not in circle:
+        circle.append(link)
+        link = link.asks
+    if link is asker:
+        asker.asks = None
+        raise DeadlockError(" asks ".join(cell.name for cell in [*circle, asker]))
+    return asker

@@ -1,37 +1,11 @@
-"""Errors of the kernel.
+"""Errors of the kernel, and how the errors of others are kept from doing harm."""
 
-KernelError
-├── ActorDeadError      (also pykka.ActorDeadError) the actor ended before it answered
-├── ActorCrashed        the handler of an ask raised something that must not travel (SystemExit, CancelledError ...)
-├── AskTimeout          (also pykka.Timeout, TimeoutError) no answer in time; the handler may still run
-├── AskOnLoopError      a blocking ask on the thread that runs the actors: it could never be answered
-├── DeadlockError       actors ask each other in a circle
-├── IntensityExceeded   a supervisor gave up: more failures than its budget allows
-├── MailboxFull         overloaded: the message was not taken
-├── NameTaken           another live actor has this name
-├── NoSuchActor         no live actor has this name
-├── NotSpawned          an actor was started or built by other means than ActorSystem.spawn or a child spec
-├── Rejected            raised by a handler that declines its message; the actor goes on
-└── StartFailed         an actor of a tree could not start, or not in time
-"""
+import logging
+from collections.abc import Callable
 
 import pykka
 
-__all__ = [
-    "ActorCrashed",
-    "ActorDeadError",
-    "AskOnLoopError",
-    "AskTimeout",
-    "DeadlockError",
-    "IntensityExceeded",
-    "KernelError",
-    "MailboxFull",
-    "NameTaken",
-    "NoSuchActor",
-    "NotSpawned",
-    "Rejected",
-    "StartFailed",
-]
+logger = logging.getLogger("callboard.kernel")
 
 
 class KernelError(Exception):
@@ -67,8 +41,10 @@ class MailboxFull(KernelError):
 
 
 class Rejected(KernelError):
-    """Raised by a handler that declines its message: a late or illegal event. The message becomes a dead letter with
-    this text as its note, its asker gets this exception, and the actor goes on."""
+    """The actor has no handler for this message, or its handler declines it: a late or illegal event.
+
+    The message becomes a dead letter with this text as its note, its asker gets this exception, the actor goes on.
+    """
 
 
 class NameTaken(KernelError):
@@ -83,11 +59,41 @@ class NotSpawned(KernelError):
     """An actor lives in an ActorSystem only: give a factory to `ActorSystem.spawn` or to a `ChildSpec`."""
 
 
+class OutOfThreads(KernelError):
+    """The host could not start another thread; what needed it was not started, everything else goes on."""
+
+
 class StartFailed(KernelError):
     """An actor that others rely on could not start: `name` says which, `cause` why (AskTimeout: not in time)."""
 
     def __init__(self, name: str, cause: BaseException) -> None:
-        super().__init__(f"{name} could not start: {cause}")
+        super().__init__(f"{name} could not start: {text_of(cause, str)}")
         self.name = name
         self.cause = cause
         self.__cause__ = cause
+
+
+def contained(run: Callable[[], object], where: str) -> bool:
+    """Run a callback of others; False when an exception escaped it, which is logged and goes no further."""
+    try:
+        run()
+    except BaseException as error:  # noqa: BLE001 - whatever it is, it must not stop an actor or the loop
+        log(logging.ERROR, "%s: an exception escaped %s", where, text_of(run), error=error)
+        return False
+    return True
+
+
+def log(level: int, message: str, *arguments: object, error: BaseException | None = None) -> None:
+    """Log; a handler or filter of the host that raises stops neither an actor nor the loop."""
+    try:
+        logger.log(level, message, *arguments, exc_info=error)
+    except BaseException:  # noqa: BLE001 - there is no better place left to report it
+        return
+
+
+def text_of(value: object, to_text: Callable[[object], str] = repr) -> str:
+    """`repr(value)` or `str(value)`, also of an object whose method for that raises."""
+    try:
+        return to_text(value)
+    except BaseException:  # noqa: BLE001 - it may be anything: the object is not ours
+        return f"<{type(value).__name__} without a readable text>"

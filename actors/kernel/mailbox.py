@@ -1,7 +1,7 @@
 """The bounded, two-lane mailbox of one actor.
 
 One lock makes put and close atomic, which is what a late ask needs: it is either taken, and answered by the actor or
-by whoever empties the closed mailbox, or it is refused at the door. The consumer hardly ever takes that lock, since
+when the closed mailbox is emptied, or it is refused at the door. The consumer hardly ever takes that lock, since
 appending to and popping from a list are atomic. The user lane is two lists (a queue made of two stacks): an empty deque
 costs 624 bytes, two empty lists 112.
 """
@@ -9,21 +9,10 @@ costs 624 bytes, two empty lists 112.
 from collections import deque
 from enum import Enum
 from threading import Lock
-from typing import Any, Final, Protocol
-
-__all__ = ["CAPACITY", "NOTHING", "Gate", "Mailbox", "Overflow", "Put"]
+from typing import Final
 
 #: Messages a mailbox holds by default: at 2 us a message, 20 ms of work on the loop.
 CAPACITY: Final = 10_000
-
-
-class Overflow(Enum):
-    """What a full mailbox does with a message of the user lane."""
-
-    REFUSE = "refuse"
-    """Raise MailboxFull in the producer, at once."""
-    BLOCK = "block"
-    """Let the producer wait until there is room or its deadline is over; on the loop thread this is REFUSE."""
 
 
 class Put(Enum):
@@ -34,13 +23,6 @@ class Put(Enum):
     """Queued, and the consumer sleeps: the producer has to schedule it."""
     FULL = "full"
     CLOSED = "closed"
-
-
-class Gate(Protocol):
-    """What a blocked producer waits at."""
-
-    def open(self) -> None:
-        """Let the producer go on. Any thread may call it, any number of times."""
 
 
 class _Nothing(Enum):
@@ -59,32 +41,18 @@ QUEUED, WAKE, FULL, CLOSED = Put.QUEUED, Put.WAKE, Put.FULL, Put.CLOSED
 class Mailbox:
     """Messages on their way to one actor. `put*` from any thread, `take` from the one consumer."""
 
-    __slots__ = (
-        "_awake",
-        "_closed",
-        "_control",
-        "_gates",
-        "_incoming",
-        "_lock",
-        "_outgoing",
-        "accepted",
-        "capacity",
-        "overflow",
-        "refused",
-    )
+    __slots__ = ("_awake", "_closed", "_control", "_incoming", "_lock", "_outgoing", "accepted", "capacity", "refused")
 
-    def __init__(self, capacity: int = CAPACITY, overflow: Overflow = Overflow.REFUSE) -> None:
+    def __init__(self, capacity: int = CAPACITY) -> None:
         if capacity < 1:
-            raise ValueError(f"capacity is {capacity}: a mailbox needs room for at least one message")
+            raise ValueError(f"a mailbox holds at least one message, got capacity {capacity}")
         self._lock = Lock()
-        self._incoming: list[Any] = []
-        self._outgoing: list[Any] = []  # in reverse, so that pop() yields the oldest
-        self._control: deque[Any] | None = None
-        self._gates: list[Gate] | None = None
-        self._awake = True  # until its actor has started, nobody needs to schedule it
+        self._incoming: list[object] = []
+        self._outgoing: list[object] = []  # in reverse, so that pop() yields the oldest
+        self._control: deque[object] | None = None
+        self._awake = True  # until its actor has started, there is no consumer to schedule
         self._closed = False
         self.capacity = capacity
-        self.overflow = overflow
         self.accepted = 0
         self.refused = 0
 
@@ -97,7 +65,7 @@ class Mailbox:
         """Whether messages are still taken."""
         return not self._closed
 
-    def put(self, item: Any) -> Put:
+    def put(self, item: object) -> Put:
         """Add to the user lane, unless full or closed."""
         with self._lock:
             if self._closed:
@@ -112,7 +80,7 @@ class Mailbox:
             self._awake = True
             return WAKE
 
-    def put_control(self, item: Any, *, counted: bool = True) -> Put:
+    def put_control(self, item: object, *, counted: bool = True) -> Put:
         """Add to the control lane, which user traffic never fills and which is served first.
 
         `counted` is false for the kernel's own signals, which are no messages to conservation (I9).
@@ -129,34 +97,12 @@ class Mailbox:
             self._awake = True
             return WAKE
 
-    def put_or_wait(self, item: Any, gate: Gate) -> Put:
-        """Like `put`; when full, `gate` is opened as soon as there may be room (or the mailbox closes)."""
-        outcome = self.put(item)
-        if outcome is not FULL:
-            return outcome
-        with self._lock:
-            if self._closed:
-                return CLOSED
-            if self._gates is None:
-                self._gates = []
-            self._gates.append(gate)
-            room = len(self._incoming) + len(self._outgoing) < self.capacity
-        if room:
-            gate.open()
-        return FULL
-
-    def give_up(self, gate: Gate) -> None:
-        """A blocked producer's deadline is over."""
-        with self._lock:
-            if self._gates and gate in self._gates:
-                self._gates.remove(gate)
-
     def count_refused(self) -> None:
         """A producer was turned away."""
         with self._lock:
             self.refused += 1
 
-    def take(self) -> Any:
+    def take(self) -> object:
         """Next item for the consumer, control lane first; NOTHING when empty, then the next put returns WAKE."""
         while True:
             if self._control:
@@ -165,23 +111,16 @@ class Mailbox:
                 return self._outgoing.pop()
             incoming = self._incoming
             if incoming:
-                if len(incoming) > FEW or self._gates:
-                    return self._refill()
-                return incoming.pop(0)  # producers only append, so this needs no lock
+                if len(incoming) <= FEW:
+                    return incoming.pop(0)  # producers only append, so this needs no lock
+                with self._lock:
+                    self._outgoing, self._incoming = self._incoming, self._outgoing
+                self._outgoing.reverse()
+                continue
             self._awake = False  # as in sleep()
             if not (self._incoming or self._control):
                 return NOTHING
             self._awake = True
-
-    def _refill(self) -> Any:
-        """Turn the incoming stack over, and take the first item before letting anybody in who waits for room."""
-        with self._lock:
-            self._outgoing, self._incoming = self._incoming, self._outgoing
-            gates, self._gates = self._gates, None
-        self._outgoing.reverse()
-        item = self._outgoing.pop()
-        _open(gates or [])
-        return item
 
     def sleep(self) -> bool:
         """The consumer's turn is over: True when nothing waits, then the next put returns WAKE.
@@ -195,7 +134,7 @@ class Mailbox:
             return False
         return True
 
-    def peek(self) -> Any:
+    def peek(self) -> object:
         """The item `take` would return; NOTHING when empty. For traces of the simulation only."""
         with self._lock:
             if self._control:
@@ -204,7 +143,7 @@ class Mailbox:
                 return self._outgoing[-1]
             return self._incoming[0] if self._incoming else NOTHING
 
-    def hold(self, drop: type[Any]) -> None:
+    def hold(self, drop: type) -> None:
         """Keep messages, but let no put schedule the consumer: there is none at present.
 
         Control items of type `drop` were meant for the consumer that has gone, and go with it.
@@ -214,17 +153,16 @@ class Mailbox:
             if self._control:
                 self._control = deque(item for item in self._control if type(item) is not drop)
 
-    def close(self) -> list[Any]:
+    def close(self) -> list[object]:
         """Take no more and hand over what was waiting, control lane first. Closing twice yields nothing."""
         with self._lock:
             self._closed = True
             left = [*(self._control or ()), *reversed(self._outgoing), *self._incoming]
             self._control, self._outgoing, self._incoming = None, [], []
-            gates, self._gates = self._gates, None
-        _open(gates or [])
         return left
 
-
-def _open(gates: list[Gate]) -> None:
-    for gate in gates:
-        gate.open()
+    def after_fork(self) -> None:
+        """In the child of a fork: a thread that is not there may hold the lock, and no consumer is left."""
+        self._lock = Lock()
+        self._closed = True
+        self._control, self._outgoing, self._incoming = None, [], []

@@ -1,48 +1,103 @@
-"""The address of an actor. It stays valid when a supervisor restarts the actor, and may be used from any thread."""
+"""The address of an actor, what it needs of the place behind it, and monitors, which tell when that actor has ended.
+
+Addresses are the bottom of the kernel: they know a `Place` and a `System` as protocols, which cell.py and system.py
+fulfil.
+"""
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NoReturn, overload
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Final, Generic, Literal, Never, NoReturn, Protocol, cast, overload
 
 import pykka
-from pykka.messages import ProxyGetAttr
+import typing_extensions
+from pykka._envelope import Envelope
 
-from .errors import MailboxFull
-from .handlers import Answer, Asks, M
-from .mailbox import Overflow, Put
-from .reply import Ask, AsyncReply, Reply
+from .accounts import DeadLetters, Statistics
+from .errors import MailboxFull, contained
+from .mailbox import Mailbox, Put
+from .reply import Answer, Ask, Asks, AsyncReply, Reply, ReplyTo
+from .restart import ExitReason
+from .scheduler import Executor, Scheduler
 
-if TYPE_CHECKING:
-    from .actor import Actor
-    from .cell import Cell
+#: The messages that an actor takes: a class, or a union of classes. An address that takes more messages may be used
+#: where one that takes fewer is wanted, hence contravariant.
+M = typing_extensions.TypeVar("M", contravariant=True, default=Any)
 
-__all__ = ["ASK_TIMEOUT_SECONDS", "Ref"]
-
-#: For askers that name none, Pykka's proxies among them: no wait without an end.
+#: For askers that name none: no wait without an end.
 ASK_TIMEOUT_SECONDS: Final = 30.0
 
 QUEUED, WAKE, FULL = Put.QUEUED, Put.WAKE, Put.FULL
 
 
+class System(Protocol):
+    """What actors and their places use of the ActorSystem they live in (system.py)."""
+
+    scheduler: Scheduler
+    now: Callable[[], float]
+    turn_messages: int
+    dead_letters: DeadLetters
+    #: Guards what several threads change: cell states, monitors, the register. Held for microseconds; taken before
+    #: a mailbox's lock, never after it.
+    lock: AbstractContextManager[object]
+    #: Messages whose handlers were killed and have not returned.
+    abandoned: int
+
+    def ref(self, name: str) -> "Ref": ...
+    def watch(self, ref: "Ref[Never]", notify: "Callable[[Down], object]") -> "Monitor": ...
+    def count_late(self) -> None: ...
+    def look_at_starts(self) -> None: ...
+    def forget(self, name: str, account: Statistics) -> None: ...
+
+
+class Place(Protocol):
+    """Where an actor lives, as its address and the actor itself see it (cell.py)."""
+
+    name: str
+    mailbox: Mailbox
+
+    @property
+    def system(self) -> System: ...
+    @property
+    def ref(self) -> "Ref": ...
+    @property
+    def executor(self) -> Executor: ...
+    @property
+    def actor(self) -> object: ...
+    @property
+    def children(self) -> "Mapping[str, Place]": ...
+
+    def run(self) -> None: ...
+    def lost(self, item: object) -> None: ...
+    def wait_for(self, reply: Reply, send: Callable[[], object], timeout_seconds: float) -> object: ...
+    def ask_to_stop(self, *, keep: bool = False, reply: ReplyTo | None = None) -> None: ...
+    def finish_stopping(self) -> None: ...
+    def kill(self) -> None: ...
+    def watch(self, notify: "Callable[[Down], object]", held_by: "set[Monitor] | None" = None) -> "Monitor": ...
+    def forget(self, monitor: "Monitor") -> None: ...
+
+
 class Ref(pykka.ActorRef[Any], Generic[M]):
-    """Tell, ask and stop an actor that takes the messages M. Also a Pykka ref: `proxy()` works."""
+    """Tell, ask and stop an actor that takes the messages M. It stays valid when a supervisor restarts the actor.
+
+    Any thread may use it. It is also a Pykka ref, for a host's own Pykka actors: `tell`, `ask(block=..., timeout=...)`,
+    `stop` and `is_alive` mean what they mean there. A proxy there is none, since it goes past the typed messages.
+    """
 
     __slots__ = ("_cell",)
 
-    def __init__(self, cell: "Cell") -> None:
+    def __init__(self, cell: Place) -> None:
         self._cell = cell
 
     def tell(self, message: M) -> None:
-        """Send and go on. To a dead actor it becomes a dead letter.
-
-        Raises MailboxFull when the mailbox is full; where its rule is Overflow.BLOCK only after the producer has
-        waited for `block_seconds`, and never waits on the loop thread.
-        """
+        """Send and go on. To a dead actor it becomes a dead letter. Raises MailboxFull."""
         cell = self._cell
         outcome = cell.mailbox.put(message)
         if outcome is WAKE:
             cell.executor.call_soon(cell.run)
         elif outcome is not QUEUED:
-            self._put_again(message, outcome)
+            self._not_taken(message, outcome)
 
     def tell_control(self, message: M) -> None:
         """Send on the control lane: never refused because of user traffic, and served before it."""
@@ -86,14 +141,15 @@ class Ref(pykka.ActorRef[Any], Generic[M]):
         """Send and wait for what the handler returns; raises what it raised. The answer to an `Asks[X]` is an X.
 
         Raises ActorDeadError when the actor is dead or ends first, AskTimeout, AskOnLoopError on the loop thread,
-        DeadlockError when the actor waits for the asker, MailboxFull. `block=False` returns a Pykka future instead.
+        DeadlockError when the actor waits for the asker, MailboxFull. `block=False` returns a future at once instead,
+        for Pykka's functions or for `await`.
         """
-        system = self._cell.system
-        reply = Reply(system.scheduler)
+        cell, untyped = self._cell, cast(Ref, self)
+        reply: Reply = Reply(cell.system.scheduler)
         if block:
             timeout_seconds = timeout_seconds if timeout is None else timeout
-            return system.wait(self._cell, lambda: self._send(message, reply), reply, timeout_seconds)
-        self._send(message, reply)
+            return cell.wait_for(reply, lambda: untyped.tell(Ask(message, reply)), timeout_seconds)
+        untyped.tell(Ask(message, reply))
         return reply
 
     @overload
@@ -105,55 +161,38 @@ class Ref(pykka.ActorRef[Any], Generic[M]):
         """Like `ask`, for asyncio code on any loop, which it does not block."""
         loop = asyncio.get_running_loop()
         reply = AsyncReply(loop)
-        item = Ask(message, reply)
-        cell = self._cell
-        outcome = cell.mailbox.put(item)  # never waits, whatever the overflow rule: this is somebody's loop
-        if outcome is WAKE:
-            cell.executor.call_soon(cell.run)
-        elif outcome is FULL:
-            self._refuse()
-        elif outcome is not QUEUED:
-            cell.lost(item)
-        timer = loop.call_later(timeout_seconds, reply.expire, f"{cell.name} did not answer within {timeout_seconds} s")
+        cast(Ref, self).tell(Ask(message, reply))
+        late = f"{self._cell.name} did not answer within {timeout_seconds} s"
+        timer = loop.call_later(timeout_seconds, reply.expire, late)
         try:
             return await reply.future
         finally:
             timer.cancel()
 
-    def stop(self, *, block: bool = False, timeout: float | None = None) -> Any:
+    @overload
+    def stop(self, *, block: Literal[True], timeout: float | None = ...) -> bool: ...
+    @overload
+    def stop(self, *, block: Literal[False] = ..., timeout: float | None = ...) -> Reply[bool]: ...
+    @overload
+    def stop(self, *, block: bool = ..., timeout: float | None = ...) -> bool | Reply[bool]: ...
+
+    def stop(self, *, block: bool = False, timeout: float | None = None) -> bool | Reply[bool]:
         """Ask it to stop after its present message. What still waits becomes dead letters.
 
-        Returns a Pykka future of whether it was alive; `block=True` waits for it. A supervisor starts a permanent
-        child again; to end one use `stop_child`.
+        Returns a future of whether it was alive; `block=True` waits for it, 30 s at most unless `timeout` says
+        otherwise. A supervisor starts a permanent child again; to end one use `stop_child`.
         """
-        reply = Reply(self._cell.system.scheduler)
+        reply: Reply[bool] = Reply(self._cell.system.scheduler)
         self._cell.ask_to_stop(reply=reply)
         return reply.get(timeout=ASK_TIMEOUT_SECONDS if timeout is None else timeout) if block else reply
-
-    async def stop_async(self, timeout_seconds: float = ASK_TIMEOUT_SECONDS) -> bool:
-        """Like `stop`, and wait until it has: whether it was alive. Raises AskTimeout."""
-        loop = asyncio.get_running_loop()
-        reply = AsyncReply(loop)
-        self._cell.ask_to_stop(reply=reply)
-        timer = loop.call_later(
-            timeout_seconds, reply.expire, f"{self.name} has not stopped within {timeout_seconds} s"
-        )
-        try:
-            return bool(await reply.future)
-        finally:
-            timer.cancel()
 
     def is_alive(self) -> bool:
         """Whether messages are taken: also while a supervisor is about to restart it."""
         return self._cell.mailbox.is_open
 
-    def proxy(self) -> pykka.ActorProxy[Any]:
-        """A Pykka proxy. It looks at the actor's attributes, so that it waits until the actor has started."""
-        if self._cell.actor is None:
-            reply = Reply(self._cell.system.scheduler)
-            self._send(ProxyGetAttr(attr_path=("actor_urn",)), reply)
-            reply.get(timeout=ASK_TIMEOUT_SECONDS)
-        return super().proxy()
+    def proxy(self) -> NoReturn:
+        """Refused: a proxy reads and calls what an actor keeps to itself, past the messages it takes."""
+        raise TypeError(f"{self!r} has no proxy; tell or ask it one of its messages")
 
     @property
     def name(self) -> str:
@@ -176,50 +215,70 @@ class Ref(pykka.ActorRef[Any], Generic[M]):
         """Our names are what URNs are to Pykka."""
         return self._cell.name
 
-    @property
-    def actor_class(self) -> type[Any]:  # type: ignore[override]  # a plain attribute there
-        """The class of the present incarnation."""
-        return type(self._actor_weakref())
-
-    def _actor_weakref(self) -> "Actor | None":  # type: ignore[override]  # an attribute there; proxies call it
-        return self._cell.actor
-
     # -- when the mailbox does not simply take it -------------------------------------------------------------
 
-    def _send(self, message: object, reply: Reply) -> None:
-        cell, item = self._cell, Ask(message, reply)
-        outcome = cell.mailbox.put(item)
-        if outcome is WAKE:
-            cell.executor.call_soon(cell.run)
-        elif outcome is not QUEUED:
-            self._put_again(item, outcome)
-
-    def _put_again(self, item: Any, outcome: Put) -> None:
-        cell = self._cell
-        if outcome is FULL and cell.mailbox.overflow is Overflow.BLOCK and not cell.system.scheduler.is_current():
-            outcome = self._wait_for_room(item)
-        if outcome is FULL:
-            self._refuse()
-        elif outcome is WAKE:
-            cell.executor.call_soon(cell.run)
-        elif outcome is not QUEUED:
+    def _not_taken(self, item: object, outcome: Put) -> None:
+        cell, mailbox = self._cell, self._cell.mailbox
+        if outcome is not FULL:
             cell.lost(item)
-
-    def _wait_for_room(self, item: Any) -> Put:
-        cell = self._cell
-        scheduler = cell.system.scheduler
-        until = scheduler.now() + cell.system.block_seconds
-        while True:
-            gate = Reply(scheduler)
-            outcome = cell.mailbox.put_or_wait(item, gate)
-            if outcome is not FULL:
-                return outcome
-            left = until - scheduler.now()
-            if left <= 0 or not scheduler.block_until(gate, left):
-                cell.mailbox.give_up(gate)
-                return FULL
-
-    def _refuse(self) -> NoReturn:
-        mailbox = self._cell.mailbox
+            return
         mailbox.count_refused()
-        raise MailboxFull(f"{self._cell.name} is overloaded: {len(mailbox)} messages wait, it takes {mailbox.capacity}")
+        raise MailboxFull(f"{cell.name} is overloaded: {len(mailbox)} messages wait, it takes {mailbox.capacity}")
+
+
+# -- monitors -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Down:
+    """The monitored actor's incarnation has ended. Comes on the control lane."""
+
+    ref: Ref
+    reason: ExitReason
+    error: BaseException | None = None
+    """What escaped, when it crashed."""
+
+
+class Monitor:
+    """One watch over one actor. Fires once or is cancelled, never both."""
+
+    __slots__ = ("_held_by", "_notify", "_target")
+
+    def __init__(self, target: Place, notify: Callable[[Down], object], held_by: "set[Monitor] | None" = None) -> None:
+        self._target = target
+        self._notify = notify
+        self._held_by = held_by
+        if held_by is not None:
+            held_by.add(self)
+
+    def fire(self, down: Down) -> None:
+        """Deliver; the kernel calls it, once, after taking the monitor off its target."""
+        self._release()
+        contained(lambda: self._notify(down), f"a monitor of {down.ref.name}")
+
+    def cancel(self) -> None:
+        """Stop watching. Nothing happens when it has fired already."""
+        self._release()
+        self._target.forget(self)
+
+    def _release(self) -> None:
+        if self._held_by is not None:
+            self._held_by.discard(self)
+
+
+# -- a host's own Pykka actors --------------------------------------------------------------------------------
+
+
+def ask_pykka(actor: pykka.ActorRef[Any], message: object) -> Reply:
+    """Ask a host's Pykka actor without blocking this thread, for handlers and for asyncio code.
+
+    What Pykka's own `ask(block=False)` returns can only be waited for, which would hold all actors on the loop. Here
+    the envelope carries a future of ours, into which the Pykka actor's thread puts the answer: `await` it on any loop,
+    or hand it to `Actor.tell_answer`. Give it a timeout either way, since Pykka leaves an ask unanswered that comes
+    while its actor ends. Raises pykka.ActorDeadError when the actor is dead.
+    """
+    if not actor.is_alive():
+        raise pykka.ActorDeadError(f"{actor} is dead")
+    reply: Reply = Reply()
+    actor.actor_inbox.put(Envelope(message, reply_to=reply))
+    return reply

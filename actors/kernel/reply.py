@@ -5,24 +5,34 @@ told that the actor is dead.
 """
 
 import asyncio
-import logging
+import contextlib
+import sys
 from collections.abc import Callable, Generator
 from threading import Lock
-from typing import Any, Protocol
+from types import TracebackType
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 import pykka
+import typing_extensions
 
-from .errors import ActorCrashed, AskTimeout
+from .errors import ActorCrashed, AskTimeout, contained
 
-__all__ = ["Ask", "AsyncReply", "Reply", "ReplyTo", "Waiter"]
+Answer = TypeVar("Answer")
+_Answer_co = TypeVar("_Answer_co", covariant=True)
+_Result = typing_extensions.TypeVar("_Result", default=object)
+_ExcInfo = tuple[type[BaseException] | None, BaseException | None, TracebackType | None]
 
-logger = logging.getLogger("callboard.kernel")
+
+class Asks(Generic[_Answer_co]):
+    """Base of a message whose answer has a type: `ref.ask(Read())` is a float where it is `class Read(Asks[float])`."""
+
+    __slots__ = ()
 
 
 class ReplyTo(Protocol):
     """Where an actor answers. Both methods are safe for any thread and never raise."""
 
-    def answer(self, value: Any) -> None:
+    def answer(self, value: object) -> None:
         """Hand over the result."""
 
     def fail(self, error: BaseException) -> None:
@@ -34,7 +44,7 @@ class Ask:
 
     __slots__ = ("message", "reply")
 
-    def __init__(self, message: Any, reply: ReplyTo) -> None:
+    def __init__(self, message: object, reply: ReplyTo) -> None:
         self.message = message
         self.reply = reply
 
@@ -42,12 +52,12 @@ class Ask:
 class Waiter(Protocol):
     """How a thread waits: really, or in virtual time under a simulation."""
 
-    def block_until(self, gate: "Reply", timeout_seconds: float | None) -> bool:
+    def block_until(self, gate: "Reply[Any]", timeout_seconds: float | None) -> bool:
         """Wait until the gate is open; False when the time is over first."""
 
 
-class Reply(pykka.Future[Any]):
-    """The answer to a blocking ask; usable as a Pykka future (`get`, `map`, `join` ...).
+class Reply(pykka.Future[_Result]):
+    """The answer to a blocking ask; usable as a Pykka future (`get`, `map`, `join` ...), and awaited on any loop.
 
     A held lock is the whole waiting mechanism: 0.1 us to make, against 2 us for the Condition of pykka.ThreadingFuture.
     """
@@ -58,7 +68,7 @@ class Reply(pykka.Future[Any]):
         self._once = Lock()  # taken by the first answer
         self._gate = Lock()
         self._gate.acquire()
-        self._value: Any = None
+        self._value: object = None
         self._error: BaseException | None = None
         self._callbacks: list[Callable[[], object]] | None = None
 
@@ -67,11 +77,7 @@ class Reply(pykka.Future[Any]):
         """Whether an answer is there."""
         return not self._gate.locked()
 
-    def open(self) -> None:
-        """Answer with None: as the gate at which a blocked producer waits."""
-        self.answer(None)
-
-    def answer(self, value: Any) -> None:
+    def answer(self, value: object) -> None:
         """Hand over the result; dropped when there is an answer already."""
         if self._once.acquire(blocking=False):
             self._value = value
@@ -86,13 +92,13 @@ class Reply(pykka.Future[Any]):
     def _finish(self) -> None:
         self._gate.release()
         for callback in self._callbacks or ():
-            callback()
+            contained(callback, "an answered ask")
 
     def on_done(self, callback: Callable[[], object]) -> None:
         """Call when answered, at once if it is. A callback may come twice when the answer arrives this very moment."""
         self._callbacks = [*(self._callbacks or ()), callback]
         if self.done:
-            callback()
+            contained(callback, "an answered ask")
 
     def wait(self, timeout_seconds: float | None) -> bool:
         """Block this thread, really; False when the time is over first."""
@@ -101,13 +107,13 @@ class Reply(pykka.Future[Any]):
             self._gate.release()
         return opened
 
-    def result(self) -> Any:
+    def result(self) -> _Result:
         """The answer, once there; raises what the actor failed with."""
         if self._error is not None:
             raise self._error
-        return self._value
+        return cast(_Result, self._value)
 
-    def get(self, *, timeout: float | None = None) -> Any:
+    def get(self, *, timeout: float | None = None) -> _Result:
         """Wait for the answer (Pykka's interface). Raises AskTimeout after `timeout` seconds."""
         if self._get_hook is not None:
             return super().get(timeout=timeout)
@@ -117,21 +123,21 @@ class Reply(pykka.Future[Any]):
                 raise AskTimeout(f"no answer within {timeout} seconds")
         return self.result()
 
-    def __await__(self) -> Generator[Any, None, Any]:
+    def __await__(self) -> Generator[None, None, _Result]:
         """Wait without blocking the loop; Pykka's own futures block it."""
-        loop = asyncio.get_running_loop()
-        bridge = AsyncReply(loop)
+        bridge = AsyncReply(asyncio.get_running_loop())
         self.on_done(lambda: bridge.answer(None))
         yield from bridge.future.__await__()
         return self.get()
 
-    def set(self, value: Any | None = None) -> None:
+    def set(self, value: object = None) -> None:
         """Pykka's name for `answer`."""
         self.answer(value)
 
-    def set_exception(self, exc_info: Any = None) -> None:
-        """Pykka's name for `fail`; `exc_info` is a triple as from sys.exc_info()."""
-        self.fail(exc_info[1] if exc_info and exc_info[1] is not None else ActorCrashed("no exception given"))
+    def set_exception(self, exc_info: _ExcInfo | None = None) -> None:
+        """Pykka's name for `fail`: with a triple as from sys.exc_info(), or without for the exception being handled."""
+        error = (exc_info or sys.exc_info())[1]
+        self.fail(ActorCrashed("no exception given") if error is None else error)
 
 
 class AsyncReply:
@@ -141,35 +147,33 @@ class AsyncReply:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self.future: asyncio.Future[Any] = loop.create_future()
+        self.future: asyncio.Future[object] = loop.create_future()
 
-    def answer(self, value: Any) -> None:
+    def answer(self, value: object) -> None:
         """Hand over the result; dropped when there is an answer already or the asker has gone."""
-        self._on_loop(self._set_result, value)
+        self._hand_over(value, None)
 
     def fail(self, error: BaseException) -> None:
         """Hand over what went wrong; dropped when there is an answer already or the asker has gone."""
-        self._on_loop(self._set_exception, harmless(error))
+        self._hand_over(None, harmless(error))
 
     def expire(self, what_failed: str) -> None:
         """The asker's time is over. Only on its own loop."""
-        self._set_exception(AskTimeout(what_failed))
+        self._set(None, AskTimeout(what_failed))
 
-    def _on_loop(self, run: Callable[[Any], None], value: Any) -> None:
+    def _hand_over(self, value: object, error: BaseException | None) -> None:
         if asyncio._get_running_loop() is self._loop:
-            run(value)
+            self._set(value, error)
             return
-        try:
-            self._loop.call_soon_threadsafe(run, value)
-        except RuntimeError:  # the asker's loop is closed: it waits no more
-            logger.debug("an answer came after its asker's event loop was closed")
+        with contextlib.suppress(RuntimeError):  # the asker's loop is closed: it waits no more
+            self._loop.call_soon_threadsafe(self._set, value, error)
 
-    def _set_result(self, value: Any) -> None:
-        if not self.future.done():
+    def _set(self, value: object, error: BaseException | None) -> None:
+        if self.future.done():
+            return
+        if error is None:
             self.future.set_result(value)
-
-    def _set_exception(self, error: BaseException) -> None:
-        if not self.future.done():
+        else:
             self.future.set_exception(error)
 
 

@@ -1,12 +1,21 @@
-"""Whether, when and how often to start again: pure decisions, no clock and no randomness of their own."""
+"""How an incarnation ended; whether, when and how often to start again: pure decisions, no clock and no randomness."""
 
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
-from .monitors import ExitReason
 
-__all__ = ["Backoff", "Budget", "Escalate", "History", "Restart", "RestartAfter", "decide", "wants_restart"]
+class ExitReason(Enum):
+    """How an incarnation ended."""
+
+    NORMAL = "normal"
+    """It stopped, by itself or because it was asked to."""
+    CRASHED = "crashed"
+    """An exception escaped it."""
+    KILLED = "killed"
+    """It did not stop in time and was given up."""
+    NOT_ALIVE = "not_alive"
+    """It had ended before the monitor was set."""
 
 
 class Restart(Enum):

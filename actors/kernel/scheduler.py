@@ -1,30 +1,33 @@
-"""Who runs the actors, and what time it is.
+"""Who runs the actors, and what time it is; and a watchdog that reports a handler that holds the loop.
 
-`LoopScheduler` is one asyncio loop on one thread of our own; the host's loop, signal handlers and threads are never
-touched. `simulation.SimulatedScheduler` is the same Protocol in virtual time. Nothing else in callboard reads a clock.
+`LoopScheduler` is one asyncio loop on one thread of our own; the host's loop, signal handlers, threads and context
+variables are never touched. `simulation.SimulatedScheduler` is the same Protocol in virtual time. Nothing else in
+callboard reads a clock.
 """
 
 import asyncio
 import contextlib
 import logging
+import os
 import queue
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from contextvars import Context
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol, TypeVarTuple
 
-from .errors import AskOnLoopError
+from .errors import AskOnLoopError, OutOfThreads, contained, log, text_of
 from .reply import Reply
-from .watchdog import Watchdog
 
 new_event_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
-with contextlib.suppress(ImportError):  # without the extra `uvloop` asyncio's own loop does the same, slower
-    from uvloop import new_event_loop
-
-__all__ = ["TURN_SECONDS", "Executor", "LoopScheduler", "Run", "Scheduler", "Timer", "new_event_loop"]
-
-logger = logging.getLogger("callboard.kernel")
+if TYPE_CHECKING:
+    from asyncio import SelectorEventLoop as _Loop
+else:
+    _Loop = asyncio.SelectorEventLoop
+    with contextlib.suppress(ImportError):  # without the extra `uvloop` asyncio's own loop does the same, slower
+        from uvloop import Loop as _Loop
 
 #: A turn of one actor, and of all actors together, before sockets and timers get theirs.
 TURN_SECONDS: Final = 0.002
@@ -32,8 +35,14 @@ TURN_SECONDS: Final = 0.002
 TURN_MESSAGES: Final = 64
 #: The clock is read at every fourth message and turn: it costs 0.08 us, a tenth of what handling a message does.
 LOOKS_AT_CLOCK: Final = 4
+#: A handler is expected to take microseconds; at 100 ms people notice that nothing else answers.
+LIMIT_SECONDS: Final = 0.1
 
 Run = Callable[[], object]
+_Arguments = TypeVarTuple("_Arguments")
+
+
+# -- what the kernel needs of a scheduler ---------------------------------------------------------------------
 
 
 class Timer(Protocol):
@@ -80,10 +89,144 @@ class Scheduler(Executor, Protocol):
         """Whether the caller is on the thread that runs the actors."""
 
     def own_thread(self, name: str) -> OwnThread:
-        """A new thread for one actor."""
+        """A new thread for one actor. Raises OutOfThreads."""
 
     def block_until(self, gate: Reply, timeout_seconds: float | None) -> bool:
         """Wait for an answer; False when time is over first. Raises AskOnLoopError on the actors' thread."""
+
+    def after_fork(self) -> None:
+        """In the child of a fork, where its threads are missing: run nothing and wait for nothing from now on."""
+
+
+# -- threads --------------------------------------------------------------------------------------------------
+
+
+def start_thread(run: Run, name: str) -> threading.Thread:
+    """Start a daemon thread: a handler that never returns must not keep the process alive. Raises OutOfThreads."""
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError as error:
+        raise OutOfThreads(
+            f"no thread for {name}: this host can start no more of them ({error}); raise its limit (ulimit -u, "
+            "pids.max) or run fewer"
+        ) from error
+    return thread
+
+
+class DedicatedThread:
+    """The thread of one actor that may block."""
+
+    def __init__(self, name: str, guarded: Callable[[Run], object]) -> None:
+        self._todo: queue.SimpleQueue[Run | None] = queue.SimpleQueue()
+        self._guarded = guarded
+        self._thread = start_thread(self._main, name)
+
+    def call_soon(self, run: Run) -> None:
+        """Run on this thread."""
+        self._todo.put(run)
+
+    def is_current(self) -> bool:
+        """Whether the caller is on it."""
+        return threading.current_thread() is self._thread
+
+    def close(self) -> None:
+        """End the thread after what was given to it so far."""
+        self._todo.put(None)
+
+    def _main(self) -> None:
+        while (run := self._todo.get()) is not None:
+            self._guarded(run)
+
+
+# -- the watchdog ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A handler that has held the loop for longer than the limit."""
+
+    actor: str
+    message_type: str
+    seconds: float
+
+
+class Watched(Protocol):
+    """The scheduler under watch."""
+
+    running: object
+
+    def now(self) -> float:
+        """Seconds."""
+
+    def busy_task(self) -> tuple[str, str, float] | None:
+        """A task that seems to hold the loop: its name, "task" and since when at least."""
+
+
+class Watchdog:
+    """Calls `report` once for each handler over the limit, counts it, and logs a warning.
+
+    On a thread of its own, since a loop that is held cannot look at itself: 20 wake-ups a second, nothing per message.
+    """
+
+    def __init__(self, limit_seconds: float = LIMIT_SECONDS, report: Callable[[Held], object] | None = None) -> None:
+        self._limit_seconds = limit_seconds
+        self._report = report
+        self._ended = threading.Event()
+        self._reported: tuple[str, str, float] | None = None
+        #: Handlers reported so far.
+        self.count = 0
+
+    def start(self, watched: Watched) -> None:
+        """Begin to watch, on a daemon thread. Raises OutOfThreads."""
+
+        def main() -> None:
+            while not self._ended.wait(self._limit_seconds / 2):
+                contained(lambda: self.look(watched), "the watchdog")
+
+        start_thread(main, "callboard-watchdog")
+
+    def stop(self) -> None:
+        """End the thread, within half the limit."""
+        self._ended.set()
+
+    def look(self, watched: Watched) -> None:
+        """Look once."""
+        busy_with = getattr(getattr(watched.running, "__self__", None), "busy_with", None)  # of the cell that runs
+        busy: tuple[str, str, float] | None = busy_with and busy_with()  # name, message type and since when
+        busy = busy or watched.busy_task()
+        if busy is None or busy == self._reported:
+            return
+        actor, message_type, since_seconds = busy
+        held_seconds = watched.now() - since_seconds
+        if held_seconds < self._limit_seconds:
+            return
+        self._reported = busy
+        self.count += 1
+        log(
+            logging.WARNING,
+            "%s has held the loop for %.0f ms with a %s; blocking work belongs on runs_on='thread'",
+            actor,
+            held_seconds * 1e3,
+            message_type,
+        )
+        if self._report is not None:
+            self._report(Held(actor, message_type, held_seconds))
+
+
+# -- the loop -------------------------------------------------------------------------------------------------
+
+
+class _LoopWithoutContext(_Loop):
+    """A loop to which other threads do not bring their context variables, as asyncio would have them do."""
+
+    def call_soon_threadsafe(
+        self,
+        callback: Callable[[*_Arguments], object],
+        *args: *_Arguments,
+        context: Context | None = None,
+    ) -> asyncio.Handle:
+        return super().call_soon_threadsafe(callback, *args, context=Context() if context is None else context)
 
 
 class LoopTimer:
@@ -102,7 +245,7 @@ class LoopTimer:
         if self._run is not None:
             # uvloop counts in whole milliseconds and may be early: then we ask for one more.
             delay_seconds = max(0.001, self._when_seconds - self._scheduler.now())
-            self._handle = self._scheduler.loop.call_later(delay_seconds, self._fire)
+            self._handle = self._scheduler.loop.call_later(delay_seconds, self._fire, context=Context())
 
     def _fire(self) -> None:
         if self._run is not None and self._scheduler.now() < self._when_seconds:
@@ -123,64 +266,59 @@ class LoopTimer:
             self._scheduler.call_soon(handle.cancel)
 
 
-class DedicatedThread:
-    """The thread of one actor that may block."""
-
-    def __init__(self, name: str, guarded: Callable[[Run], None]) -> None:
-        self._todo: queue.SimpleQueue[Run | None] = queue.SimpleQueue()
-        self._guarded = guarded
-        # A daemon, since a handler that never returns must not keep the process from ending.
-        self._thread = threading.Thread(target=self._main, name=name, daemon=True)
-        self._thread.start()
-
-    def call_soon(self, run: Run) -> None:
-        """Run on this thread."""
-        self._todo.put(run)
-
-    def is_current(self) -> bool:
-        """Whether the caller is on it."""
-        return threading.current_thread() is self._thread
-
-    def close(self) -> None:
-        """End the thread after what was given to it so far."""
-        self._todo.put(None)
-
-    def _main(self) -> None:
-        while (run := self._todo.get()) is not None:
-            self._guarded(run)
+def _open_standard_descriptors() -> None:
+    """Where a host has closed 0, 1 or 2, let them lead nowhere: uvloop aborts when it closes one."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
 
 
 class LoopScheduler:
     """One asyncio loop on its own thread; uvloop where it is installed.
 
     What is posted goes into a deque of our own, and the loop is woken once for as many posts as come before it has
-    woken up: one write to its self-pipe for a burst, no asyncio handle an actor turn.
+    woken up: one write to its self-pipe for a burst, no asyncio handle an actor turn. Actors, timers and tasks begin in
+    an empty context: the context of whoever tells, asks or sets a timer does not reach them.
     """
 
     turn_messages = TURN_MESSAGES
 
     def __init__(self, name: str = "callboard", *, watchdog: Watchdog | None = None) -> None:
         self._name = name
-        self.loop: asyncio.AbstractEventLoop = new_event_loop()
+        _open_standard_descriptors()
+        loop = _LoopWithoutContext()
+        self.loop: asyncio.AbstractEventLoop = loop
+        self._wake = super(_LoopWithoutContext, loop).call_soon_threadsafe  # without a detour, on the hot path
         #: What runs now, for the watchdog.
         self.running: object = None
         #: What `now()` was when that began, or up to LOOKS_AT_CLOCK turns before.
         self.turn_began = self.now()
         #: Callbacks that let an exception escape. Actors never do; what else is posted may.
         self.escaped = 0
+        #: What `_pump` runs in, again and again while it stays empty.
+        self._context = Context()
         self._ready: deque[Run] = deque()
         self._pump_posted = False
         self._stopping = False
-        self._thread = threading.Thread(target=self._main, name=f"{name}-loop", daemon=True)
+        self._is_forked = False
+        self._thread: threading.Thread | None = None
         self._thread_id: int | None = None
         self._watchdog = watchdog or Watchdog()
+        self._asked_at: float | None = None
+        self._suspect: asyncio.Task[object] | None = None
 
     now = staticmethod(time.monotonic)
 
     def start(self) -> "LoopScheduler":
-        """Start the loop thread and the watchdog."""
-        self._thread.start()
-        self._watchdog.start(self)
+        """Start the loop thread and the watchdog. Raises OutOfThreads, and has started nothing then."""
+        self._thread = start_thread(self._main, f"{self._name}-loop")
+        try:
+            self._watchdog.start(self)
+        except OutOfThreads:
+            self.stop(timeout_seconds=1.0)
+            raise
         return self
 
     def stop(self, timeout_seconds: float) -> bool:
@@ -188,14 +326,36 @@ class LoopScheduler:
         if self.is_current():
             raise AskOnLoopError("LoopScheduler.stop() waits for the loop thread; call it from another thread")
         self._watchdog.stop()
-        if self._thread.ident is None:  # never started
+        thread = self._thread
+        if thread is None:  # never started
             self.loop.close()
-        if self._stopping or not self._thread.is_alive():
-            return not self._thread.is_alive()
-        self._stopping = True
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join(timeout_seconds)
-        return not self._thread.is_alive()
+            return True
+        if thread.is_alive() and not self._stopping:
+            self._stopping = True
+            self.loop.call_soon_threadsafe(self.loop.stop)
+            thread.join(timeout_seconds)
+        return not thread.is_alive()
+
+    def busy_task(self) -> tuple[str, str, float] | None:
+        """For the watchdog: the task that ran when it looked twice, while the loop did not get to a callback."""
+        task = asyncio.current_task(self.loop)
+        if self._asked_at is None:
+            self._asked_at = self.now()
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self.loop.call_soon_threadsafe(self._answer)
+        elif task is not None and task is self._suspect:
+            return task.get_name(), "task", self._asked_at
+        self._suspect = task
+        return None
+
+    def _answer(self) -> None:
+        self._asked_at = self._suspect = None
+
+    def after_fork(self) -> None:
+        """In the child of a fork: the loop and its sockets belong to the parent, so that nothing may touch them."""
+        self._stopping = self._pump_posted = self._is_forked = True
+        self._thread_id = None
+        _KEPT_IN_FORKED_CHILDREN.append(self.loop)
 
     def is_current(self) -> bool:
         """Whether the caller is on the loop thread."""
@@ -207,8 +367,10 @@ class LoopScheduler:
         if self._pump_posted:
             return
         self._pump_posted = True
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nothing runs any more
-            self.loop.call_soon_threadsafe(self._pump)
+        try:
+            self._wake(self._pump, context=self._context)
+        except RuntimeError:  # the loop is closed: nothing runs any more
+            return
 
     def call_at(self, when_seconds: float, run: Run) -> Timer:
         """Run on the loop thread when `now()` has reached `when_seconds`."""
@@ -220,7 +382,7 @@ class LoopScheduler:
         return timer
 
     def own_thread(self, name: str) -> OwnThread:
-        """A new daemon thread."""
+        """A new daemon thread. Raises OutOfThreads."""
         return DedicatedThread(name, self.guarded)
 
     def block_until(self, gate: Reply, timeout_seconds: float | None) -> bool:
@@ -229,17 +391,15 @@ class LoopScheduler:
             raise AskOnLoopError(
                 "a blocking wait on the actors' loop thread can never be answered; use `await ref.ask_async(...)`"
             )
-        return gate.wait(timeout_seconds)
+        return gate.done if self._is_forked else gate.wait(timeout_seconds)
 
     def guarded(self, run: Run) -> None:
-        """Run one callback; whatever escapes it is logged and counted, and the loop goes on."""
-        try:
-            run()
-        except BaseException:
+        """Run one callback; an exception that escapes it is logged and counted, and the loop goes on."""
+        if not contained(run, self._name):
             self.escaped += 1
-            logger.exception("%s: an exception escaped %r", self._name, run)
 
     def _pump(self) -> None:
+        context = self._context
         ready, now = self._ready, self.now
         self.turn_began = at = now()
         until = at + TURN_SECONDS
@@ -248,19 +408,21 @@ class LoopScheduler:
             self.running = run = ready.popleft()
             try:
                 run()
-            except BaseException:
-                self.escaped += 1
-                logger.exception("%s: an exception escaped %r", self._name, run)
+            except BaseException as error:  # noqa: BLE001 - contained here, the next turn is another actor's
+                self._escape(run, error)
             ran += 1
             if ran % LOOKS_AT_CLOCK == 0:
                 self.turn_began = at = now()
                 if at >= until:
                     break
+            if context:  # this turn has set a context variable, and the next one must not see it
+                self._context = Context()
+                break
         self.running = None
         self._pump_posted = False
         if ready and not self._pump_posted:  # cut short, or posted in between
             self._pump_posted = True
-            self.loop.call_soon(self._pump)
+            self.loop.call_soon(self._pump, context=self._context)
 
     def _main(self) -> None:
         self._thread_id = threading.get_ident()
@@ -268,14 +430,17 @@ class LoopScheduler:
         while not self._stopping:
             try:
                 self.loop.run_forever()
-            except BaseException:
+            except BaseException as error:  # noqa: BLE001
                 # A task that raises SystemExit or KeyboardInterrupt makes asyncio leave run_forever.
-                self.escaped += 1
-                logger.exception("%s: an exception left the event loop; it goes on", self._name)
+                self._escape(self.loop, error)
         self._close_loop()
 
+    def _escape(self, what: object, error: BaseException) -> None:
+        self.escaped += 1
+        log(logging.ERROR, "%s: an exception escaped %s; the loop goes on", self._name, text_of(what), error=error)
+
     def _close_loop(self) -> None:
-        tasks: set[asyncio.Task[Any]] = asyncio.all_tasks(self.loop)
+        tasks = asyncio.all_tasks(self.loop)
         for task in tasks:
             task.cancel()
         if tasks:
@@ -283,3 +448,7 @@ class LoopScheduler:
                 self.loop.run_until_complete(asyncio.wait(tasks, timeout=1.0))
         self.loop.run_until_complete(self.loop.shutdown_asyncgens())
         self.loop.close()
+
+
+#: A loop of the parent process that was collected in the child would close what both share, its epoll set for one.
+_KEPT_IN_FORKED_CHILDREN: list[asyncio.AbstractEventLoop] = []

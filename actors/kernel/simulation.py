@@ -1,24 +1,68 @@
-"""The same actors in virtual time, one thing at a time, in an order chosen by a schedule (schedule.py) or Hypothesis.
+"""The same actors in virtual time, one thing at a time, in an order chosen by a schedule or by Hypothesis.
 
 Time advances to the next timer only when nothing is ready. `runs_on="thread"` actors get real threads, but these hand
 each other a baton, so that still only one runs, and a blocking ask costs virtual time only.
 """
 
 import heapq
+import random
 import threading
 from bisect import insort
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import count
 from typing import Final
 
 from .errors import AskOnLoopError, DeadlockError, KernelError
 from .reply import Reply
-from .schedule import Deviation, Schedule, label, uniform
 from .scheduler import OwnThread, Run, Timer
-
-__all__ = ["SimulatedScheduler"]
 
 #: Real seconds a simulated thread may take for one turn: only a handler that hangs for real exceeds it.
 BATON_SECONDS: Final = 60.0
+
+#: Given the number of the step and what is ready (two or more, the oldest first): the index of the one to run.
+Schedule = Callable[[int, Sequence[Run]], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Deviation:
+    """One choice that FIFO would not have made."""
+
+    step: int
+    """Things that had run before, from 0."""
+    index: int
+    """Which of those that were ready ran: 1 is the second oldest."""
+    at_seconds: float = 0.0
+    ran: str = ""
+    instead_of: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.at_seconds:9.3f}    step {self.step}: {self.ran}, ahead of {self.instead_of}"
+
+
+def fifo(_step: int, _options: Sequence[Run]) -> int:
+    """The one that has been ready longest."""
+    return 0
+
+
+def uniform(seed: int) -> Schedule:
+    """Each with the same probability."""
+    choose = random.Random(seed).randrange
+    return lambda _, options: choose(len(options))
+
+
+def owner(run: Run) -> object:
+    """Whose turn this is: the actor's name, or what says best which callback it is. Equal in equal runs."""
+    target = getattr(run, "__self__", run)
+    return getattr(target, "name", None) or label(run)
+
+
+def label(run: Run) -> str:
+    """One thing that ran, for the trace: never an id or an address, which differ from run to run."""
+    describe = getattr(getattr(run, "__self__", run), "describe", None)
+    if describe is not None:
+        return str(describe())
+    return str(getattr(run, "__qualname__", type(run).__name__))
 
 
 class SimulatedScheduler:
@@ -107,6 +151,10 @@ class SimulatedScheduler:
             pass
         if until_seconds is not None:
             self._now = max(self._now, until_seconds)
+
+    def after_fork(self) -> None:
+        """In the child of a fork: its threads are not there."""
+        self._ready, self._timers, self._due, self._threads = [], [], [], []
 
     def close(self) -> None:
         """End the simulated threads, those that wait for an answer too."""

@@ -9,44 +9,59 @@ import logging
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Never
+from enum import Enum
+from typing import Final, Generic, Never
 
-from .actor import Actor
-from .cell import Cell, State
-from .child_spec import ChildSpec, Strategy
-from .errors import ActorDeadError, IntensityExceeded
-from .handlers import Asks, Message
-from .ref import ASK_TIMEOUT_SECONDS, Ref
-from .reply import Ask
-from .reports import ChildExited, ChildStarted
-from .restart import DEFAULT_BUDGET, Budget, Escalate, History, Restart, decide
+from .actor import Actor, Message, handles
+from .cell import Cell, ChildExited, ChildStarted, State
+from .errors import ActorDeadError, IntensityExceeded, log, text_of
+from .mailbox import CAPACITY
+from .ref import ASK_TIMEOUT_SECONDS, M, Ref
+from .reply import Ask, Asks
+from .restart import DEFAULT_BUDGET, Backoff, Budget, Escalate, History, Restart, decide
 from .scheduler import Timer
+from .system import ActorSystem, RunsOn, cell_of
 
-__all__ = ["Supervisor", "children_of", "start_child", "stop_child"]
-
-logger = logging.getLogger("callboard.kernel")
-
-
-def start_child(supervisor: Ref, spec: ChildSpec[Message]) -> Ref[Message]:
-    """Add a child while the supervisor runs. Any thread; returns at once with an address that works already.
-
-    Raises NameTaken when a child with this id is alive, ActorDeadError when the supervisor is dead.
-    """
-    cell = _make_cell(supervisor._cell, spec)
-    supervisor.tell_control(Ask(_Adopt(spec, cell), _CloseIfRefused(cell)))
-    if not cell.mailbox.is_open and not supervisor.is_alive():
-        raise ActorDeadError(f"{cell.name} was not started: its supervisor is dead")
-    return cell.ref
+#: How long a child may take to stop before it is killed (OTP's default).
+SHUTDOWN_SECONDS: Final = 5.0
 
 
-def stop_child(supervisor: Ref, child_id: str) -> None:
-    """Stop a child for good: asked first, then killed. Returns at once; an unknown id is fine."""
-    supervisor.tell_control(_StopChild(child_id))
+class Strategy(Enum):
+    """Which siblings share a child's fate."""
+
+    ONE_FOR_ONE = "one_for_one"
+    """None."""
+    REST_FOR_ONE = "rest_for_one"
+    """Those listed after it, which are built on it."""
+    ONE_FOR_ALL = "one_for_all"
+    """All."""
 
 
-def children_of(supervisor: Ref, timeout_seconds: float = ASK_TIMEOUT_SECONDS) -> Mapping[str, Ref]:
-    """The supervisor's children by id, in order of their start. A blocking ask."""
-    return supervisor.ask(_WhichChildren(), timeout_seconds)
+@dataclass(frozen=True, slots=True)
+class ChildSpec(Generic[M]):
+    """How to start a child, and what its end means."""
+
+    id: str
+    """Unique among its siblings; the actor's name is `supervisor/id`."""
+    start: Callable[[], Actor[M]]
+    """Makes a new actor for each incarnation. Runs where the actor runs."""
+    restart: Restart = Restart.PERMANENT
+    shutdown_seconds: float = SHUTDOWN_SECONDS
+    """How long it may take to stop; then it is killed."""
+    intensity: int | None = None
+    """A budget of its own, in `period_seconds`; None means the one it shares with its siblings."""
+    period_seconds: float = DEFAULT_BUDGET.period_seconds
+    backoff: Backoff = Backoff()
+    capacity: int = CAPACITY
+    runs_on: RunsOn = "loop"
+
+    def __post_init__(self) -> None:
+        if not self.id or "/" in self.id:
+            raise ValueError(f"a child's id is one part of a path, without '/', got {self.id!r}")
+        if self.shutdown_seconds < 0:
+            raise ValueError(f"{self.id}: shutdown_seconds is {self.shutdown_seconds}: it cannot be negative")
+        if self.intensity is not None:
+            Budget(self.intensity, self.period_seconds)  # raises what is wrong with them
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,22 +95,6 @@ class _StartNow:
     child: "_Child | None" = None
 
 
-class _CloseIfRefused:
-    """Answers an `_Adopt`: when the supervisor ends before it handled it, the child must not wait for ever."""
-
-    __slots__ = ("_cell",)
-
-    def __init__(self, cell: Cell) -> None:
-        self._cell = cell
-
-    def answer(self, value: Any) -> None:
-        """Adopted."""
-
-    def fail(self, error: BaseException) -> None:
-        """Not adopted."""
-        self._cell.close()
-
-
 class _Child:
     """What a supervisor knows of a child."""
 
@@ -120,7 +119,50 @@ class _Child:
         return not (self.leaving or self.dynamic or self.spec.restart is Restart.TEMPORARY)
 
 
-class Supervisor(Actor):
+SupervisorMessage = ChildExited | ChildStarted | _Adopt | _StopChild | _WhichChildren | _Overdue | _StartNow
+"""What a supervisor takes: from its children, from `start_child`, `stop_child` and `children_of`, from its timers."""
+
+
+def start_child(supervisor: Ref[SupervisorMessage], spec: ChildSpec[Message]) -> Ref[Message]:
+    """Add a child while the supervisor runs. Any thread; returns at once with an address that works already.
+
+    Raises NameTaken when a child with this id is alive, ActorDeadError when the supervisor is dead.
+    """
+    cell = _make_cell(cell_of(supervisor), spec)
+    address: Ref = supervisor
+    address.tell_control(Ask(_Adopt(spec, cell), _CloseIfRefused(cell)))
+    if not cell.mailbox.is_open and not supervisor.is_alive():
+        raise ActorDeadError(f"{cell.name} was not started: its supervisor is dead")
+    return cell.ref
+
+
+def stop_child(supervisor: Ref[SupervisorMessage], child_id: str) -> None:
+    """Stop a child for good: asked first, then killed. Returns at once; an unknown id is fine."""
+    supervisor.tell_control(_StopChild(child_id))
+
+
+def children_of(supervisor: Ref[SupervisorMessage], timeout_seconds: float = ASK_TIMEOUT_SECONDS) -> Mapping[str, Ref]:
+    """The supervisor's children by id, in order of their start. A blocking ask; a handler uses `Actor.children`."""
+    return supervisor.ask(_WhichChildren(), timeout_seconds)
+
+
+class _CloseIfRefused:
+    """Answers an `_Adopt`: when the supervisor ends before it has handled it, the child must not wait for a start."""
+
+    __slots__ = ("_cell",)
+
+    def __init__(self, cell: Cell) -> None:
+        self._cell = cell
+
+    def answer(self, value: object) -> None:
+        """Adopted."""
+
+    def fail(self, error: BaseException) -> None:
+        """Not adopted."""
+        self._cell.close()
+
+
+class Supervisor(Actor[SupervisorMessage]):
     """Starts its children and keeps them alive within its budget of failures."""
 
     def __init__(
@@ -154,44 +196,29 @@ class Supervisor(Actor):
 
     def on_start(self) -> None:
         """Make a place for each listed child, so that all addresses work, then start them one after the other."""
-        cell = self._kernel_here()
+        cell = cell_of(self.ref)
         wanted = {f"{self.name}/{spec.id}" for spec in self._specs}
-        for name, left in tuple((cell.children or {}).items()):
+        for name, left in tuple(cell.children.items()):
             if name not in wanted and left.restarts >= 0:
-                left.close()  # added in an earlier life: nobody remembers how to start it again
+                left.close()  # added in an earlier life, of which no spec is left to start it again by
         for spec in self._specs:
-            kept = (cell.children or {}).get(f"{self.name}/{spec.id}")
+            kept = cell.children.get(f"{self.name}/{spec.id}")
             self._children[spec.id] = _Child(spec, kept or _make_cell(cell, spec), dynamic=False)
         self._to_start = list(self._children.values())
         self._start_next()
 
-    def on_receive(self, message: Any) -> Any:
-        """Children report, and callers ask for changes."""
-        match message:
-            case ChildExited():
-                self._exited(message)
-            case ChildStarted():
-                if self._starting is not None and self._starting.cell is message.cell:
-                    self._starting = None
-                    self._start_next()
-            case _Adopt():
-                self._adopt(message.spec, message.cell)
-            case _StopChild():
-                self._stop_for_good(message.child_id)
-            case _Overdue():
-                if self._children.get(message.child.spec.id) is message.child and message.child.overdue is not None:
-                    message.child.cell.kill()
-            case _StartNow():
-                if message.by is self:
-                    self._start_now(message.child)
-            case _WhichChildren():
-                return {child_id: child.cell.ref for child_id, child in self._children.items()}
-            case _:
-                return super().on_receive(message)
-        return None
+    @handles(ChildStarted)
+    def _child_started(self, message: ChildStarted) -> None:
+        if self._starting is not None and self._starting.cell is message.cell:
+            self._starting = None
+            self._start_next()
+
+    @handles(_WhichChildren)
+    def _which_children(self, _message: _WhichChildren) -> Mapping[str, Ref]:
+        return {child_id: child.cell.ref for child_id, child in self._children.items()}
 
     def on_stopping(self) -> bool:
-        """Stop the children, the last one first; those started later all at once, before the others."""
+        """Stop the children: those started later all at once, and when they have stopped the others, last one first."""
         self._ending = True
         self._to_start.clear()
         self._starting = None
@@ -207,15 +234,17 @@ class Supervisor(Actor):
 
     # -- children that are started later ----------------------------------------------------------------------
 
-    def _adopt(self, spec: ChildSpec[Never], cell: Cell) -> None:
+    @handles(_Adopt)
+    def _adopt(self, message: _Adopt) -> None:
         if self._ending:
-            cell.close()
+            message.cell.close()
             return
-        child = self._children[spec.id] = _Child(spec, cell, dynamic=True)
+        child = self._children[message.spec.id] = _Child(message.spec, message.cell, dynamic=True)
         self._launch(child)
 
-    def _stop_for_good(self, child_id: str) -> None:
-        child = self._children.get(child_id)
+    @handles(_StopChild)
+    def _stop_for_good(self, message: _StopChild) -> None:
+        child = self._children.get(message.child_id)
         if child is None:
             return
         child.leaving = True
@@ -227,6 +256,13 @@ class Supervisor(Actor):
 
     # -- ends -------------------------------------------------------------------------------------------------
 
+    @handles(_Overdue)
+    def _kill(self, message: _Overdue) -> None:
+        child = message.child
+        if self._children.get(child.spec.id) is child and child.overdue is not None:
+            child.cell.kill()
+
+    @handles(ChildExited)
     def _exited(self, message: ChildExited) -> None:
         child = self._children.get(message.cell.name.rpartition("/")[2])
         if child is None or child.cell is not message.cell or child.running != message.incarnation:
@@ -250,18 +286,25 @@ class Supervisor(Actor):
         if own is None:
             self._history, verdict = decide(self._history, budget, child.spec.backoff, now, chance)
         if isinstance(verdict, Escalate):
-            self._give_up(child, verdict, message)
+            if child.dynamic and own is not None:
+                log(logging.ERROR, "%s: that child alone is given up", self._too_many(child, verdict, message))
+                self._remove(child)
+            else:
+                self._give_up(child, verdict, message)
         elif self._strategy is Strategy.ONE_FOR_ONE or child.dynamic:
             self._restart_later(child, delay_seconds)
         else:
             self._restart_group(child, delay_seconds)
 
-    def _give_up(self, child: _Child, verdict: Escalate, message: ChildExited) -> None:
-        budget = verdict.budget
-        self._failure = IntensityExceeded(
-            f"{self.name}: {verdict.failures} failures within {budget.period_seconds} s, allowed are "
-            f"{budget.intensity}; the last was {child.spec.id}, {message.reason.value} ({message.error!r})"
+    def _too_many(self, child: _Child, verdict: Escalate, message: ChildExited) -> str:
+        return (
+            f"{self.name}: {verdict.failures} failures within {verdict.budget.period_seconds} s, allowed are "
+            f"{verdict.budget.intensity}; the last was {child.spec.id}, {message.reason.value} "
+            f"({text_of(message.error)})"
         )
+
+    def _give_up(self, child: _Child, verdict: Escalate, message: ChildExited) -> None:
+        self._failure = IntensityExceeded(self._too_many(child, verdict, message))
         self._failure.__cause__ = message.error
         if self.on_stopping():
             raise self._failure
@@ -302,6 +345,8 @@ class Supervisor(Actor):
             self.stopped()
 
     def _stop_next(self) -> None:
+        if self._ending and any(child.dynamic and child.running is not None for child in self._children.values()):
+            return
         while self._to_stop:
             child = self._to_stop[-1]
             if child.running is not None:
@@ -326,7 +371,11 @@ class Supervisor(Actor):
             self._starting = child
             self._launch(child)
 
-    def _start_now(self, child: _Child | None) -> None:
+    @handles(_StartNow)
+    def _start_now(self, message: _StartNow) -> None:
+        child = message.child
+        if message.by is not self:
+            return  # set by an earlier incarnation
         if child is None:
             self._pause = None
             self._start_next()
@@ -338,7 +387,7 @@ class Supervisor(Actor):
         child.cell.announces = not child.dynamic
         if child.cell.start():
             child.running = child.cell.restarts
-        else:  # somebody stopped it for good while it waited for its restart
+        else:  # it was stopped for good while it waited for its restart
             self._remove(child)
 
     def _stop_one(self, child: _Child) -> None:
@@ -361,11 +410,12 @@ class Supervisor(Actor):
 
 
 def _make_cell(supervisor: Cell, spec: ChildSpec[Never]) -> Cell:
-    return supervisor.system.make_cell(
+    system = supervisor.system
+    assert isinstance(system, ActorSystem)
+    return system.make_cell(
         spec.start,
         f"{supervisor.name}/{spec.id}",
         capacity=spec.capacity,
-        overflow=spec.overflow,
         runs_on=spec.runs_on,
         parent=supervisor,
         restart=spec.restart,

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Final
+from collections.abc import Mapping
+from typing import Final
 
 from callboard.protocol.content import (
     AssistantMessage,
     AssistantPart,
     Image,
+    Message,
     ServerTool,
-    SystemMessage,
     Text,
     ToolCall,
     ToolMessage,
@@ -22,6 +22,7 @@ from callboard.protocol.model import ModelRequest, Sampling, ToolChoiceMode
 from callboard.protocol.tools import ToolDefinition
 from callboard.providers.adapter import WireRequest
 from callboard.providers.anthropic.messages_stream import ORIGIN, AnthropicDecoder
+from callboard.providers.json_values import Body
 from callboard.providers.request_encoding import (
     ANTHROPIC_IDS,
     BLANK_USER,
@@ -29,7 +30,6 @@ from callboard.providers.request_encoding import (
     arguments_object,
     called_name,
     check_request,
-    check_tool_names,
     checked_url,
     image_bytes,
     json_headers,
@@ -94,7 +94,7 @@ class Anthropic:
         return self._name
 
     def encode(self, request: ModelRequest, /) -> WireRequest:
-        encoding = _Encoding(request, self._adaptive(request.model))
+        encoding = _MessagesEncoding(request, self._adaptive(request.model))
         return post(f"{self._url}/v1/messages", self.headers(request), encoding.body(), encoding.notes)
 
     def decoder(
@@ -117,38 +117,39 @@ class Anthropic:
         return bool(_ADAPTIVE_MODEL.search(model)) if known is None else known
 
 
-class _Encoding:
+class _MessagesEncoding:
     """One request being written."""
 
     def __init__(self, request: ModelRequest, adaptive: bool) -> None:
         self.request = request
         self.adaptive = adaptive
         self.notes: list[str] = []
-        self._messages: list[dict[str, Any]] = []
+        self._turns: list[tuple[str, list[Body]]] = []
+        """Roles and their blocks."""
 
-    def body(self) -> dict[str, Any]:
+    def body(self) -> Body:
         request = self.request
         check_request(request)
-        check_tool_names(request.tools)
         system, history = split_system(rewrite_call_ids(request.messages, ANTHROPIC_IDS))
         for message in history:
-            self._ENCODERS[type(message)](self, message)
-        if not self._messages:
+            self._message(message)
+        if not self._turns:
             raise UsageError("Anthropic needs at least one message besides the instructions")
-        if self._messages[0]["role"] != "user":
-            self._messages.insert(0, {"role": "user", "content": [_text(TRIMMED_START)]})
-        body: dict[str, Any] = {"model": request.model, "max_tokens": request.sampling.max_output_tokens}
+        if self._turns[0][0] != "user":
+            self._turns.insert(0, ("user", [_text(TRIMMED_START)]))
+        body: Body = {"model": request.model, "max_tokens": request.sampling.max_output_tokens}
         if system.strip():
             body["system"] = system
-        body["messages"] = self._messages
+        body["messages"] = [{"role": role, "content": blocks} for role, blocks in self._turns]
         body.update(self._tools())
         body.update(self._sampling(request.sampling))
         body.update(self._thinking(request.sampling))
         if request.response_schema is not None:
             adapted = adapt_schema(request.response_schema, ANTHROPIC_ANSWER)
             self.notes += [f"response_schema: {loss}" for loss in adapted.losses]
-            answer = {"type": "json_schema", "schema": adapted.schema}
-            body.setdefault("output_config", {})["format"] = answer
+            config = body.get("output_config")
+            answer = {"format": {"type": "json_schema", "schema": adapted.schema}}
+            body["output_config"] = {**config, **answer} if isinstance(config, dict) else answer
         body["max_tokens"] = body["max_tokens"] or DEFAULT_MAX_TOKENS
         if request.stream:
             body["stream"] = True
@@ -156,18 +157,25 @@ class _Encoding:
 
     # History. Neighbours of one role are one message: the API would join them anyway.
 
-    def _say(self, role: str, blocks: list[dict[str, Any]]) -> None:
-        if self._messages and self._messages[-1]["role"] == role:
-            self._messages[-1]["content"] += blocks
+    def _say(self, role: str, blocks: list[Body]) -> None:
+        if self._turns and self._turns[-1][0] == role:
+            self._turns[-1][1].extend(blocks)
         elif blocks:
-            self._messages.append({"role": role, "content": blocks})
+            self._turns.append((role, blocks))
 
-    def _system(self, message: SystemMessage) -> None:
-        if message.text.strip():
+    def _message(self, message: Message) -> None:
+        if isinstance(message, AssistantMessage):
+            self._assistant(message)
+        elif isinstance(message, ToolMessage):
+            result: Body = {"type": "tool_result", "tool_use_id": message.call_id, "content": message.content}
+            self._say("user", [{**result, "is_error": True} if message.is_error else result])
+        elif isinstance(message, UserMessage):
+            self._user(message)
+        elif message.text.strip():
             self._say("user", [_text(f"<system>\n{message.text}\n</system>")])
 
     def _user(self, message: UserMessage) -> None:
-        blocks = [
+        blocks: list[Body] = [
             {"type": "image", "source": _image_source(part)} if isinstance(part, Image) else _text(part.text)
             for part in message.parts
             if isinstance(part, Image) or part.text.strip()
@@ -182,8 +190,8 @@ class _Encoding:
             blocks.sort(key=lambda block: block["type"] == "tool_use")
         self._say("assistant", blocks)
 
-    def _part(self, part: AssistantPart) -> dict[str, Any] | None:
-        own = own_replay(part, ORIGIN)
+    def _part(self, part: AssistantPart) -> Body | None:
+        own = own_replay(part.replay, ORIGIN)
         if isinstance(part, ToolCall):
             name, arguments = called_name(part), arguments_object(part)
             caller = {"caller": own["caller"]} if own and "caller" in own else {}
@@ -200,26 +208,13 @@ class _Encoding:
             return {"type": "thinking", "thinking": part.text, "signature": own["signature"]}
         return None
 
-    def _result(self, message: ToolMessage) -> None:
-        block: dict[str, Any] = {"type": "tool_result", "tool_use_id": message.call_id, "content": message.content}
-        if message.is_error:
-            block["is_error"] = True
-        self._say("user", [block])
-
-    _ENCODERS: ClassVar[Mapping[type[Any], Callable[[Any, Any], None]]] = {
-        SystemMessage: _system,
-        UserMessage: _user,
-        AssistantMessage: _assistant,
-        ToolMessage: _result,
-    }
-
     # What stands beside the history.
 
-    def _tools(self) -> dict[str, Any]:
+    def _tools(self) -> Body:
         request = self.request
         if not request.tools:
             return {}
-        choice: dict[str, Any] = {"type": _TOOL_CHOICES[request.tool_choice.mode]}
+        choice: Body = {"type": _TOOL_CHOICES[request.tool_choice.mode]}
         if request.tool_choice.mode is ToolChoiceMode.NAMED:
             choice["name"] = request.tool_choice.name
         if request.parallel_tool_calls is not None and request.tool_choice.mode is not ToolChoiceMode.NONE:
@@ -228,17 +223,17 @@ class _Encoding:
         self.notes += notes
         return {"tools": [_tool(tool) for tool in adapted], "tool_choice": choice}
 
-    def _sampling(self, sampling: Sampling) -> dict[str, Any]:
+    def _sampling(self, sampling: Sampling) -> Body:
         if sampling.seed is not None:
             self.notes.append("seed: the API has none; left out")
         knobs = {"temperature": sampling.temperature, "top_p": sampling.top_p}
-        sent = {name: value for name, value in knobs.items() if value is not None}
+        sent: Body = {name: value for name, value in knobs.items() if value is not None}
         if _NO_SAMPLING_MODEL.search(self.request.model):
             self.notes += [f"{name}: this model takes none; left out" for name in sent]
             sent = {}
         return {**sent, "stop_sequences": list(sampling.stop)} if sampling.stop else sent
 
-    def _thinking(self, sampling: Sampling) -> dict[str, Any]:
+    def _thinking(self, sampling: Sampling) -> Body:
         effort = sampling.reasoning_effort
         if effort is None or effort == "none":
             return {"thinking": {"type": "disabled"}} if effort and self.adaptive else {}
@@ -256,7 +251,7 @@ class _Encoding:
             return {}
         return self._budget(THINKING_BUDGETS[effort], sampling.max_output_tokens)
 
-    def _budget(self, budget: int, max_tokens: int | None) -> dict[str, Any]:
+    def _budget(self, budget: int, max_tokens: int | None) -> Body:
         if max_tokens is None:
             max_tokens = DEFAULT_MAX_TOKENS + budget
         elif max_tokens <= budget:
@@ -268,21 +263,21 @@ class _Encoding:
     def _in_unthought_tool_loop(self) -> bool:
         """Are results of a turn being sent that another model (or this one without thinking) began? The API refuses to
         think on: "Expected `thinking` or `redacted_thinking`, but found `tool_use`"."""
-        if len(self._messages) < 2 or self._messages[-1]["content"][0]["type"] != "tool_result":
+        if len(self._turns) < 2 or self._turns[-1][1][0]["type"] != "tool_result":
             return False
-        return self._messages[-2]["content"][0]["type"] not in ("thinking", "redacted_thinking")
+        return self._turns[-2][1][0]["type"] not in ("thinking", "redacted_thinking")
 
 
-def _tool(tool: ToolDefinition) -> dict[str, Any]:
-    wire = {"name": tool.name, "description": tool.description, "input_schema": tool.parameters}
+def _tool(tool: ToolDefinition) -> Body:
+    wire: Body = {"name": tool.name, "description": tool.description, "input_schema": tool.parameters}
     return {**wire, "strict": True} if tool.strict else wire
 
 
-def _text(text: str) -> dict[str, Any]:
+def _text(text: str) -> Body:
     return {"type": "text", "text": text}
 
 
-def _image_source(image: Image) -> dict[str, Any]:
+def _image_source(image: Image) -> Body:
     if image.url:
         return {"type": "url", "url": image.url}
     media_type, data = image_bytes(image)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 from callboard.protocol.content import Replay
 from callboard.protocol.limits import MAX_ARGUMENT_BYTES
@@ -19,7 +19,19 @@ from callboard.protocol.model import (
     Usage,
 )
 from callboard.providers.base_decoder import BaseDecoder
-from callboard.providers.json_values import count_of, dumps_text, loads, text_of
+from callboard.providers.json_values import (
+    Json,
+    JsonObject,
+    TextPieces,
+    count_at,
+    fields_at,
+    loads,
+    object_at,
+    object_of,
+    objects_at,
+    text_at,
+    text_of,
+)
 from callboard.providers.tool_tracker import ToolCallTracker
 
 ORIGIN: Final = "anthropic"
@@ -45,10 +57,11 @@ class _Block:
     kind: str
     ordinal: int
     """Its place among all blocks of this stream; indexes may be sparse or start at 1 (quirk 6)."""
-    start: dict[str, Any]
-    pieces: list[str] = field(default_factory=list)
+    start: JsonObject
+    pieces: TextPieces = field(default_factory=TextPieces)
+    """Of a server tool's input."""
     size: int = 0
-    """Of `pieces`, in characters."""
+    """Of its input, in characters."""
 
 
 class AnthropicDecoder(BaseDecoder):
@@ -64,25 +77,29 @@ class AnthropicDecoder(BaseDecoder):
     ) -> None:
         super().__init__(family, status, headers, streaming, secret)
         self._tracker = ToolCallTracker()
-        self._blocks: dict[Any, _Block] = {}
+        self._blocks: dict[Json, _Block] = {}
         self._ordinal = 0
         self._ids: set[str] = set()
         self._waiting: int | None = None
         """A call without any argument text has stopped: it has none, or the length limit cut them off. What comes next
         tells which."""
         self._started = False
-        self._usage: dict[str, Any] = {}
+        self._usage: JsonObject = {}
         self._stop_reason = ""
         self._model = ""
 
-    def on_json(self, event: str, document: dict[str, Any], out: _Out) -> None:
+    def on_json(self, event: str, document: JsonObject, out: _Out) -> None:
         # Proxies leave the event line out, or the type: whichever is there.
-        handler = self._EVENTS.get(document.get("type") or event)
+        kind = document.get("type")
+        handler = self._EVENTS.get(kind if isinstance(kind, str) else event)
         if handler is not None:
             handler(self, document, out)
 
-    def on_body(self, document: Any, out: _Out) -> None:
-        content = document["content"]
+    def on_body(self, document: Json, out: _Out) -> None:
+        document = object_of(document)
+        if "content" not in document:
+            raise KeyError("content")
+        content = objects_at(document, "content")
         self._message_start({"message": {**document, "content": []}}, out)
         for index, block in enumerate(content):
             self._block_start({"index": index, "content_block": block}, out)
@@ -105,8 +122,8 @@ class AnthropicDecoder(BaseDecoder):
     def _cut(self) -> bool:
         return _FINISH_REASONS.get(self._stop_reason) is FinishReason.LENGTH
 
-    def _message_start(self, document: dict[str, Any], out: _Out) -> None:
-        message = document.get("message") or {}
+    def _message_start(self, document: JsonObject, out: _Out) -> None:
+        message = object_at(document, "message")
         if self._started:
             # A proxy spliced a second answer in: the aborted one must not be run (quirk 37).
             self._tracker.restart()
@@ -117,20 +134,21 @@ class AnthropicDecoder(BaseDecoder):
             self._stop_reason = ""
             out.append(Restarted("a second message_start"))
         self._started = True
-        self._tracker.seed = str(message.get("id") or "")
-        self._model = str(message.get("model") or "")
+        self._tracker.seed = text_at(message, "id")
+        self._model = text_at(message, "model")
         self._note_end(message, message)
-        for index, block in enumerate(message.get("content") or ()):
+        for index, block in enumerate(objects_at(message, "content")):
             # Newer servers may begin with whole blocks (quirk 68).
             self._block_start({"index": index, "content_block": block}, out)
             self._block_stop({"index": index}, out)
 
-    def _block_start(self, document: dict[str, Any], out: _Out) -> None:
-        start = document["content_block"]
-        kind = str(start["type"])
+    def _block_start(self, document: JsonObject, out: _Out) -> None:
+        start = object_of(document.get("content_block"))
+        kind = text_of(start["type"])
         block = _Block(kind, self._ordinal, start)
         self._ordinal += 1
         self._blocks[document.get("index")] = block
+        self.hold()
         self._complete_waiting(out)
         if kind == "tool_use":
             self._call_start(block, out)
@@ -144,9 +162,9 @@ class AnthropicDecoder(BaseDecoder):
                 self._signature_delta(block, start, out)
 
     def _call_start(self, block: _Block, out: _Out) -> None:
-        call_id, name = text_of(block.start.get("id") or ""), text_of(block.start["name"])
+        call_id, name = text_at(block.start, "id"), text_of(block.start["name"])
         # Each block is a call of its own, even where a proxy repeats an id.
-        caller = block.start.get("caller") or {"type": "direct"}
+        caller = object_at(block.start, "caller") or {"type": "direct"}
         # A call that the provider's own code execution makes must go back with its caller.
         replay = None if caller["type"] == "direct" else Replay(ORIGIN, {"caller": caller})
         sent_id = "" if call_id in self._ids else call_id
@@ -158,26 +176,26 @@ class AnthropicDecoder(BaseDecoder):
             self._tracker.complete(out, index=self._waiting)
             self._waiting = None
 
-    def _block_delta(self, document: dict[str, Any], out: _Out) -> None:
+    def _block_delta(self, document: JsonObject, out: _Out) -> None:
         block = self._blocks.get(document.get("index"))
-        delta = document["delta"]
-        handler = self._DELTAS.get(delta["type"])
+        delta = object_at(document, "delta")
+        handler = self._DELTAS.get(text_at(delta, "type"))
         if block is not None and handler is not None:
             handler(self, block, delta, out)
 
-    def _text_delta(self, block: _Block, delta: dict[str, Any], out: _Out) -> None:
-        if text := delta["text"]:
-            out.append(TextDelta(text_of(text), block.ordinal))
+    def _text_delta(self, block: _Block, delta: JsonObject, out: _Out) -> None:
+        if text := text_at(delta, "text"):
+            out.append(TextDelta(text, block.ordinal))
 
-    def _thinking_delta(self, block: _Block, delta: dict[str, Any], out: _Out) -> None:
-        if text := delta["thinking"]:
-            out.append(ThinkingDelta(text_of(text), block.ordinal))
+    def _thinking_delta(self, block: _Block, delta: JsonObject, out: _Out) -> None:
+        if text := text_at(delta, "thinking"):
+            out.append(ThinkingDelta(text, block.ordinal))
 
-    def _signature_delta(self, block: _Block, delta: dict[str, Any], out: _Out) -> None:
+    def _signature_delta(self, block: _Block, delta: JsonObject, out: _Out) -> None:
         out.append(ThinkingDelta("", block.ordinal, Replay(ORIGIN, {"signature": text_of(delta["signature"])})))
 
-    def _input_delta(self, block: _Block, delta: dict[str, Any], out: _Out) -> None:
-        text = text_of(delta["partial_json"])
+    def _input_delta(self, block: _Block, delta: JsonObject, out: _Out) -> None:
+        text = text_at(delta, "partial_json")
         block.size += len(text)
         if block.kind == "tool_use":
             self._tracker.delta(out, index=block.ordinal, arguments=text)
@@ -187,10 +205,11 @@ class AnthropicDecoder(BaseDecoder):
             # A server tool streams its input too; it is told whole when its block ends, and is no call (quirk 34).
             block.pieces.append(text)
 
-    def _compaction_delta(self, block: _Block, delta: dict[str, Any], out: _Out) -> None:
+    def _compaction_delta(self, block: _Block, delta: JsonObject, out: _Out) -> None:
+        self.hold()
         block.start = {**block.start, **{key: value for key, value in delta.items() if key != "type"}}
 
-    def _block_stop(self, document: dict[str, Any], out: _Out) -> None:
+    def _block_stop(self, document: JsonObject, out: _Out) -> None:
         block = self._blocks.pop(document.get("index"), None)
         if block is None:
             return
@@ -198,23 +217,23 @@ class AnthropicDecoder(BaseDecoder):
             given = block.start.get("input")
             if given and not block.size:
                 # Programmatic tool calling: the input comes with the start, and no delta after it (quirk 32).
-                self._tracker.delta(out, index=block.ordinal, arguments=dumps_text(given))
+                self._tracker.delta(out, index=block.ordinal, arguments=given)
             self._waiting = block.ordinal
             if block.size or given:
                 self._complete_waiting(out)
         elif block.kind not in _PROSE_BLOCKS:
             out.append(ServerToolEvent(block.kind, Replay(ORIGIN, _server_block(block))))
 
-    def _message_delta(self, document: dict[str, Any], out: _Out) -> None:
-        self._note_end(document.get("delta") or {}, document)
+    def _message_delta(self, document: JsonObject, out: _Out) -> None:
+        self._note_end(object_at(document, "delta"), document)
 
-    def _note_end(self, delta: dict[str, Any], holder: dict[str, Any]) -> None:
+    def _note_end(self, delta: JsonObject, holder: JsonObject) -> None:
         # Cumulative, field by field: the last value that is no null wins, nothing is added up (quirk 36).
-        usage = holder.get("usage") or {}
+        usage = fields_at(holder, "usage")
         self._usage.update((key, value) for key, value in usage.items() if value is not None)
-        self._stop_reason = str(delta.get("stop_reason") or self._stop_reason)
+        self._stop_reason = text_at(delta, "stop_reason") or self._stop_reason
 
-    def _message_stop(self, document: dict[str, Any], out: _Out) -> None:
+    def _message_stop(self, document: JsonObject, out: _Out) -> None:
         if not self._cut:
             self._complete_waiting(out)
         reason = _FINISH_REASONS.get(self._stop_reason, FinishReason.OTHER)
@@ -222,10 +241,10 @@ class AnthropicDecoder(BaseDecoder):
             reason = FinishReason.TOOL_CALLS
         self.end(out, Done(reason, self._stop_reason, _usage(self._usage), dict(self._usage), self._model))
 
-    def _error(self, document: dict[str, Any], out: _Out) -> None:
+    def _error(self, document: JsonObject, out: _Out) -> None:
         self.fail_payload(out, document)
 
-    _EVENTS: ClassVar[Mapping[str, Callable[[Any, dict[str, Any], _Out], None]]] = {
+    _EVENTS: ClassVar[Mapping[str, Callable[[AnthropicDecoder, JsonObject, _Out], None]]] = {
         "message_start": _message_start,
         "content_block_start": _block_start,
         "content_block_delta": _block_delta,
@@ -234,7 +253,7 @@ class AnthropicDecoder(BaseDecoder):
         "message_stop": _message_stop,
         "error": _error,
     }
-    _DELTAS: ClassVar[Mapping[str, Callable[[Any, _Block, dict[str, Any], _Out], None]]] = {
+    _DELTAS: ClassVar[Mapping[str, Callable[[AnthropicDecoder, _Block, JsonObject, _Out], None]]] = {
         "text_delta": _text_delta,
         "thinking_delta": _thinking_delta,
         "signature_delta": _signature_delta,
@@ -246,23 +265,22 @@ class AnthropicDecoder(BaseDecoder):
 _PROSE_BLOCKS: Final = frozenset({"text", "thinking", "redacted_thinking"}) | _IGNORED_BLOCKS
 
 
-def _server_block(block: _Block) -> dict[str, Any]:
+def _server_block(block: _Block) -> JsonObject:
     """The whole block of a server tool, as it must go back."""
-    text = "".join(block.pieces)
+    text = block.pieces.text()
     try:
         return {**block.start, "input": loads(text)} if text else block.start
     except ValueError:
         return block.start  # cut off by the length limit: no reason to lose the answer around it (quirk 64)
 
 
-def _usage(raw: dict[str, Any]) -> Usage:
+def _usage(raw: JsonObject) -> Usage:
     """Anthropic's input_tokens leave the cache out: the whole input is the sum of three (docs/wire.md 1.3)."""
-    read, written = count_of(raw.get("cache_read_input_tokens")), count_of(raw.get("cache_creation_input_tokens"))
-    details = raw.get("output_tokens_details") or {}
+    read, written = count_at(raw, "cache_read_input_tokens"), count_at(raw, "cache_creation_input_tokens")
     return Usage(
-        input_tokens=count_of(raw.get("input_tokens")) + read + written,
-        output_tokens=count_of(raw.get("output_tokens")),
+        input_tokens=count_at(raw, "input_tokens") + read + written,
+        output_tokens=count_at(raw, "output_tokens"),
         cached_tokens=read,
         cache_write_tokens=written,
-        reasoning_tokens=count_of(details.get("thinking_tokens")),
+        reasoning_tokens=count_at(fields_at(raw, "output_tokens_details"), "thinking_tokens"),
     )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote
+
+import orjson
 
 from callboard.protocol.content import (
     AssistantMessage,
@@ -23,18 +25,16 @@ from callboard.protocol.model import ModelRequest, Sampling, ToolChoiceMode
 from callboard.protocol.tools import ToolDefinition
 from callboard.providers.adapter import WireRequest
 from callboard.providers.gemini.gemini_stream import ORIGIN, GeminiDecoder
-from callboard.providers.json_values import loads
+from callboard.providers.json_values import Body, Json
 from callboard.providers.request_encoding import (
     BLANK_USER,
     TRIMMED_START,
     arguments_object,
     called_name,
     check_request,
-    check_tool_names,
     checked_url,
     image_bytes,
     json_headers,
-    object_text,
     own_replay,
     post,
     results_after,
@@ -89,7 +89,7 @@ class Gemini:
         return self._name
 
     def encode(self, request: ModelRequest, /) -> WireRequest:
-        encoding = _Encoding(request)
+        encoding = _GeminiEncoding(request)
         method = "streamGenerateContent?alt=sse" if request.stream else "generateContent"
         model = quote(request.model.removeprefix("models/"), safe="/")
         url = f"{self._url}/{self._path}/models/{model}:{method}"
@@ -110,23 +110,23 @@ class Gemini:
         return headers
 
 
-class _Encoding:
+class _GeminiEncoding:
     """One request being written."""
 
     def __init__(self, request: ModelRequest) -> None:
         self.request = request
         self.notes: list[str] = []
-        self._contents: list[dict[str, Any]] = []
+        self._contents: list[tuple[str, list[Body]]] = []
+        """Roles and their parts."""
 
-    def body(self) -> dict[str, Any]:
+    def body(self) -> Body:
         request = self.request
         check_request(request)
-        check_tool_names(request.tools)
         system, history = split_system(request.messages)
         self._history(history)
         if not self._contents:
             raise UsageError("Gemini needs at least one message besides the instructions")
-        body: dict[str, Any] = {"contents": self._contents}
+        body: Body = {"contents": [{"role": role, "parts": parts} for role, parts in self._contents]}
         if system:
             body["systemInstruction"] = {"parts": [{"text": system}]}
         body.update(self._tools())
@@ -151,18 +151,18 @@ class _Encoding:
             elif isinstance(message, SystemMessage) and message.text.strip():
                 self._say("user", [{"text": f"<system>\n{message.text}\n</system>"}])
 
-    def _say(self, role: str, parts: list[dict[str, Any]]) -> None:
+    def _say(self, role: str, parts: list[Body]) -> None:
         if not parts:
             return
         if not self._contents and role == "model":
             # A call must come directly after a turn of the user's, so the conversation cannot begin with the model.
-            self._contents.append({"role": "user", "parts": [{"text": TRIMMED_START}]})
-        if self._contents and self._contents[-1]["role"] == role:
-            self._contents[-1]["parts"] += parts
+            self._contents.append(("user", [{"text": TRIMMED_START}]))
+        if self._contents and self._contents[-1][0] == role:
+            self._contents[-1][1].extend(parts)
         else:
-            self._contents.append({"role": role, "parts": parts})
+            self._contents.append((role, parts))
 
-    def _turn(self, message: AssistantMessage) -> list[dict[str, Any]]:
+    def _turn(self, message: AssistantMessage) -> list[Body]:
         parts = [wire for part in message.parts if (wire := _part(part)) is not None]
         first_call = next((part for part in parts if "functionCall" in part), None)
         if first_call is not None:
@@ -171,11 +171,11 @@ class _Encoding:
 
     # What stands beside the history.
 
-    def _tools(self) -> dict[str, Any]:
+    def _tools(self) -> Body:
         request = self.request
         if not request.tools:
             return {}
-        calling: dict[str, Any] = {"mode": _MODES[request.tool_choice.mode]}
+        calling: Body = {"mode": _MODES[request.tool_choice.mode]}
         if request.tool_choice.mode is ToolChoiceMode.NAMED:
             calling["allowedFunctionNames"] = [request.tool_choice.name]
         if request.parallel_tool_calls is not None:
@@ -190,7 +190,7 @@ class _Encoding:
             "toolConfig": {"functionCallingConfig": calling},
         }
 
-    def _sampling(self, sampling: Sampling) -> dict[str, Any]:
+    def _sampling(self, sampling: Sampling) -> Body:
         knobs = {
             "temperature": sampling.temperature,
             "topP": sampling.top_p,
@@ -201,7 +201,7 @@ class _Encoding:
         }
         return {name: value for name, value in knobs.items() if value is not None}
 
-    def _thinking(self, effort: str | None) -> dict[str, Any] | None:
+    def _thinking(self, effort: str | None) -> Body | None:
         if effort is None:
             return None
         if effort not in THINKING_BUDGETS:
@@ -213,21 +213,21 @@ class _Encoding:
         return {"includeThoughts": True, "thinkingLevel": THINKING_LEVELS[effort]}
 
 
-def _declaration(tool: ToolDefinition) -> dict[str, Any]:
-    declaration: dict[str, Any] = {"name": tool.name, "description": tool.description}
+def _declaration(tool: ToolDefinition) -> Body:
+    declaration: Body = {"name": tool.name, "description": tool.description}
     if tool.parameters.get("properties"):
         declaration["parametersJsonSchema"] = tool.parameters
     return declaration
 
 
-def _part(part: AssistantPart) -> dict[str, Any] | None:
+def _part(part: AssistantPart) -> Body | None:
     """A part of a model's turn, with its own signature on exactly the part it came on; None for what is left out."""
-    own = own_replay(part, ORIGIN)
+    own = own_replay(part.replay, ORIGIN)
     if isinstance(part, ServerTool):
         return dict(own) if own is not None else None
     signature = {"thoughtSignature": own["thoughtSignature"]} if own and "thoughtSignature" in own else {}
     if isinstance(part, ToolCall):
-        call: dict[str, Any] = {"name": called_name(part), "args": arguments_object(part)}
+        call: Body = {"name": called_name(part), "args": arguments_object(part)}
         if own and "id" in own:
             call["id"] = own["id"]
         return {"functionCall": call, **signature}
@@ -236,33 +236,36 @@ def _part(part: AssistantPart) -> dict[str, Any] | None:
     return {"text": part.text, "thought": True, **signature} if signature else None
 
 
-def _results(turn: AssistantMessage, results: Sequence[ToolMessage]) -> list[dict[str, Any]]:
+def _results(turn: AssistantMessage, results: Sequence[ToolMessage]) -> list[Body]:
     """The results of a turn in the order of its calls, by which the API pairs them where there are no ids."""
     by_id = {result.call_id: result for result in results}
     return [_result(call, by_id[call.call_id]) for call in turn.tool_calls]
 
 
-def _result(call: ToolCall, result: ToolMessage) -> dict[str, Any]:
-    response: dict[str, Any] = {"name": called_name(call), "response": _response(result)}
-    own = own_replay(call, ORIGIN)
+def _result(call: ToolCall, result: ToolMessage) -> Body:
+    response: Body = {"name": called_name(call), "response": _response(result)}
+    own = own_replay(call.replay, ORIGIN)
     if own and "id" in own:
         response["id"] = own["id"]
     return {"functionResponse": response}
 
 
-def _response(result: ToolMessage) -> Any:
-    """The result as an object, which is all that the API takes: {"error": ..} is its word for a failure."""
+def _response(result: ToolMessage) -> object:
+    """The result as an object, which is all that the API takes: {"error": ..} is its word for a failure.
+
+    The very text, where it is JSON; what only looks like it (NaN, half of a surrogate pair) goes as a string.
+    """
     try:
-        value = loads(result.content)
-    except ValueError:
-        value = result.content
+        value: Json = orjson.loads(result.content)
+    except orjson.JSONDecodeError:
+        return {"error" if result.is_error else "result": result.content}
     if result.is_error:
-        return {"error": value}
-    return object_text(result.content, value) if isinstance(value, dict) else {"result": result.content}
+        return {"error": orjson.Fragment(result.content)}
+    return orjson.Fragment(result.content) if isinstance(value, dict) else {"result": result.content}
 
 
-def _user_parts(message: UserMessage) -> list[dict[str, Any]]:
-    parts = [
+def _user_parts(message: UserMessage) -> list[Body]:
+    parts: list[Body] = [
         _image(part) if isinstance(part, Image) else {"text": part.text}
         for part in message.parts
         if isinstance(part, Image) or part.text.strip()
@@ -270,7 +273,7 @@ def _user_parts(message: UserMessage) -> list[dict[str, Any]]:
     return parts or [{"text": BLANK_USER}]
 
 
-def _image(image: Image) -> dict[str, Any]:
+def _image(image: Image) -> Body:
     if image.url:
         kind = {"mimeType": image.media_type} if image.media_type else {}
         return {"fileData": {**kind, "fileUri": image.url}}

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, Final
+from typing import Final, TypeAlias
 
 from callboard.protocol.content import Replay
 from callboard.protocol.errors import ErrorKind
@@ -14,18 +14,135 @@ from callboard.protocol.limits import MAX_ARGUMENT_BYTES, MAX_RESPONSE_BYTES
 from callboard.protocol.model import Done, FinishReason, ServerToolEvent, StreamEvent, TextDelta, ThinkingDelta, Usage
 from callboard.providers.base_decoder import BaseDecoder
 from callboard.providers.http_errors import make_error
-from callboard.providers.json_values import count_of, dumps_text, text_of
+from callboard.providers.json_values import (
+    Json,
+    JsonObject,
+    TextPieces,
+    count_at,
+    fields_at,
+    object_at,
+    object_of,
+    objects_at,
+    text_at,
+    text_of,
+)
 from callboard.providers.tool_tracker import ToolCallTracker
 
+ORIGIN: Final = "gemini"
+
+_FINISH_REASONS: Final = {
+    "STOP": FinishReason.STOP,
+    "MAX_TOKENS": FinishReason.LENGTH,
+    "UNEXPECTED_TOOL_CALL": FinishReason.TOOL_CALLS,
+}
+_FILTERS: Final = frozenset(
+    {"SAFETY", "RECITATION", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "MODEL_ARMOR"}
+    | {"IMAGE_SAFETY", "IMAGE_PROHIBITED_CONTENT", "IMAGE_RECITATION"}
+)
+#: Reasons that mean that there is no answer.
+_FAILURES: Final = {
+    "MALFORMED_FUNCTION_CALL": ErrorKind.MALFORMED_TOOL_CALL,
+    "MALFORMED_RESPONSE": ErrorKind.MALFORMED,
+    "MISSING_THOUGHT_SIGNATURE": ErrorKind.INVALID_REQUEST,
+}
+_STEP: Final = re.compile(r"""\.([^.\[\]'"]+)|\[(\d+)\]|\['((?:[^'\\]|\\.)*)'\]|\["((?:[^"\\]|\\.)*)"\]""")
+#: The steps of a path; the pieces of a call and the places of its lists. Models stay far below, broken servers may not.
+_MAX_STEPS: Final = 64
+_MAX_PIECES: Final = 100_000
+_MAX_PLACES: Final = 10_000
+_VALUES: Final = ("numberValue", "boolValue", "nullValue")
 _OUTSIDE_STRING: Final = re.compile(rb'["{}\[\],]')
 _INSIDE_STRING: Final = re.compile(rb'["\\]')
 _QUOTE, _BACKSLASH, _COMMA = b'"', b"\\", b","
 
+_Out = list[StreamEvent]
+_Path: TypeAlias = tuple[str | int, ...]
+
+
+class PartialArguments:
+    """The arguments of one call, streamed as (JSONPath, value) pieces, put together to their object (quirk 43).
+
+    Linear in their bytes: strings are joined once, at the end.
+    """
+
+    def __init__(self) -> None:
+        self._strings: dict[str, TextPieces] = {}
+        self._values: JsonObject = {}
+        self._size = 0
+        self._padded = 0
+
+    def add(self, piece: JsonObject) -> None:
+        """One entry of `partialArgs`. Raises ValueError past the limits."""
+        path, text = text_of(piece["jsonPath"]), text_at(piece, "stringValue")
+        self._size += len(path) + len(text)
+        if self._size > MAX_ARGUMENT_BYTES or len(self._values) >= _MAX_PIECES:
+            raise ValueError(f"the streamed arguments are longer than {MAX_ARGUMENT_BYTES} characters")
+        if isinstance(piece.get("stringValue"), str):
+            # Text at a path that had some goes on with it.
+            self._strings.setdefault(path, TextPieces()).append(text)
+            self._values[path] = None
+        for kind in _VALUES:
+            if kind in piece:
+                self._values[path] = None if kind == "nullValue" else piece[kind]
+
+    def value(self) -> JsonObject:
+        """The object so far. Raises ValueError where two pieces contradict each other."""
+        root: JsonObject = {}
+        self._padded = 0
+        for path, value in self._values.items():
+            steps, pieces = _steps(path), self._strings.get(path)
+            inner: Json = root
+            for step, following in pairwise(steps):
+                inner = self._child(inner, step, [] if isinstance(following, int) else {})
+            self._child(inner, steps[-1], value if pieces is None else pieces.text(), replace=True)
+        return root
+
+    def _child(self, node: Json, step: str | int, value: Json, *, replace: bool = False) -> Json:
+        """What is at `step` of `node`; `value` is put there first if nothing is, or always with `replace`."""
+        if isinstance(step, int):
+            if not isinstance(node, list):
+                raise ValueError(f"no list with a place {step}")
+            missing = max(0, step + 1 - len(node))
+            self._padded += missing
+            if self._padded > _MAX_PLACES:
+                raise ValueError(f"lists of more than {_MAX_PLACES} places")
+            node.extend([None] * missing)
+            if replace or node[step] is None:
+                node[step] = value
+            return node[step]
+        if not isinstance(node, dict):
+            raise ValueError(f"no object with a field {step!r}")
+        if replace or node.get(step) is None:
+            node[step] = value
+        return node[step]
+
+
+def _steps(path: str) -> _Path:
+    if not path.startswith("$"):
+        raise ValueError(f"a JSONPath starts with $, not {path[:40]!r}")
+    steps: list[str | int] = []
+    end = 1
+    while end < len(path):
+        match = _STEP.match(path, end)
+        if match is None or len(steps) >= _MAX_STEPS:
+            raise ValueError(f"not a JSONPath to one value: {path[:80]!r}")
+        name, index, single, double = match.groups()
+        if index is not None:
+            steps.append(int(index[:6]))
+        else:
+            quoted = single if single is not None else double
+            steps.append(name if quoted is None else re.sub(r"\\(.)", r"\1", quoted))
+        end = match.end()
+    if not steps or isinstance(steps[0], int):
+        raise ValueError(f"the arguments are an object, so {path[:40]!r} is no place in them")
+    return tuple(steps)
+
 
 class JsonArraySplitter:
-    """Cuts, and parses nothing: an element that is no JSON is found out by whoever reads it.
+    """Hands out the elements of one long JSON array as soon as each is whole (Gemini's stream without alt=sse).
 
-    Cost is linear in the bytes for any chunking; memory is bounded by one element.
+    Cuts, and parses nothing: an element that is no JSON is found out by the parser. Cost is linear in the bytes for any
+    chunking; memory is bounded by one element.
     """
 
     def __init__(self, max_element_bytes: int = MAX_RESPONSE_BYTES) -> None:
@@ -85,113 +202,6 @@ class JsonArraySplitter:
             elements.append(element)
 
 
-_STEP: Final = re.compile(r"""\.([^.\[\]'"]+)|\[(\d+)\]|\['((?:[^'\\]|\\.)*)'\]|\["((?:[^"\\]|\\.)*)"\]""")
-#: The steps of a path, the place in a list, the pieces of a call: models stay far below, broken servers may not.
-_MAX_STEPS: Final = 64
-_MAX_INDEX: Final = 10_000
-_MAX_PIECES: Final = 100_000
-_VALUES: Final = ("numberValue", "boolValue", "nullValue")
-
-_Path = tuple[str | int, ...]
-
-
-class PartialArguments:
-    """The pieces of one call. Linear in their bytes: strings are joined once, at the end."""
-
-    def __init__(self) -> None:
-        self._strings: dict[str, list[str]] = {}
-        self._values: dict[str, Any] = {}
-        self._size = 0
-
-    def add(self, piece: Mapping[str, Any]) -> None:
-        """One entry of `partialArgs`. Raises ValueError past the limits."""
-        path = piece["jsonPath"]
-        text = piece.get("stringValue")
-        self._size += len(path) + len(text or "")
-        if self._size > MAX_ARGUMENT_BYTES or len(self._values) >= _MAX_PIECES:
-            raise ValueError(f"the streamed arguments are longer than {MAX_ARGUMENT_BYTES} characters")
-        if isinstance(text, str):
-            # Text at a path that had some goes on with it.
-            self._strings.setdefault(path, []).append(text)
-            self._values[path] = None
-        for kind in _VALUES:
-            if kind in piece:
-                self._values[path] = None if kind == "nullValue" else piece[kind]
-
-    def value(self) -> dict[str, Any]:
-        """The object so far. Raises ValueError where two pieces contradict each other."""
-        root: dict[str, Any] = {}
-        for path, value in self._values.items():
-            strings = self._strings.get(path)
-            _put(root, _steps(path), value if strings is None else "".join(strings))
-        return root
-
-
-def _steps(path: str) -> _Path:
-    if not path.startswith("$"):
-        raise ValueError(f"a JSONPath starts with $, not {path[:40]!r}")
-    steps: list[str | int] = []
-    end = 1
-    while end < len(path):
-        match = _STEP.match(path, end)
-        if match is None or len(steps) >= _MAX_STEPS:
-            raise ValueError(f"not a JSONPath to one value: {path[:80]!r}")
-        name, index, single, double = match.groups()
-        if index is not None:
-            steps.append(int(index[:6]))
-        else:
-            quoted = single if single is not None else double
-            steps.append(name if quoted is None else re.sub(r"\\(.)", r"\1", quoted))
-        end = match.end()
-    if not steps or isinstance(steps[0], int):
-        raise ValueError(f"the arguments are an object, so {path[:40]!r} is no place in them")
-    return tuple(steps)
-
-
-def _put(root: dict[str, Any], steps: _Path, value: Any) -> None:
-    node: Any = root
-    for step, following in pairwise(steps):
-        fresh: Any = [] if isinstance(following, int) else {}
-        node = _child(node, step, fresh)
-    _child(node, steps[-1], value, replace=True)
-
-
-def _child(node: Any, step: str | int, value: Any, *, replace: bool = False) -> Any:
-    """What stands at `step` of `node`; `value` is put there first if nothing does, or always with `replace`."""
-    if isinstance(step, int):
-        if not isinstance(node, list) or step > _MAX_INDEX:
-            raise ValueError(f"no list with a place {step}")
-        node.extend([None] * (step + 1 - len(node)))
-        if replace or node[step] is None:
-            node[step] = value
-        return node[step]
-    if not isinstance(node, dict):
-        raise ValueError(f"no object with a field {step!r}")
-    if replace or node.get(step) is None:
-        node[step] = value
-    return node[step]
-
-
-ORIGIN: Final = "gemini"
-
-_FINISH_REASONS: Final = {
-    "STOP": FinishReason.STOP,
-    "MAX_TOKENS": FinishReason.LENGTH,
-    "UNEXPECTED_TOOL_CALL": FinishReason.TOOL_CALLS,
-}
-_FILTERS: Final = frozenset(
-    {"SAFETY", "RECITATION", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "MODEL_ARMOR"}
-    | {"IMAGE_SAFETY", "IMAGE_PROHIBITED_CONTENT", "IMAGE_RECITATION"}
-)
-#: Reasons that mean that there is no answer.
-_FAILURES: Final = {
-    "MALFORMED_FUNCTION_CALL": ErrorKind.MALFORMED_TOOL_CALL,
-    "MALFORMED_RESPONSE": ErrorKind.MALFORMED,
-    "MISSING_THOUGHT_SIGNATURE": ErrorKind.INVALID_REQUEST,
-}
-_Out = list[StreamEvent]
-
-
 @dataclass(slots=True)
 class _Partial:
     """A call whose arguments are being streamed."""
@@ -216,33 +226,39 @@ class GeminiDecoder(BaseDecoder):
         self._array: JsonArraySplitter | None = None
         self._may_be_array = streaming and status < 400
         self._partial: _Partial | None = None
-        self._block = 0
-        self._usage: dict[str, Any] = {}
+        self._block_number = 0
+        self._usage: JsonObject = {}
         self._model = ""
         self._finish_reason = ""
         self._finish_message = ""
         self._block_reason = ""
 
-    def on_json(self, event: str, document: dict[str, Any], out: _Out) -> None:
+    def on_json(self, event: str, document: JsonObject, out: _Out) -> None:
         if document.get("error"):
             self.fail_payload(out, document)
             return
         if not self._tracker.seed:
-            self._tracker.seed = text_of(document.get("responseId"))
-        usage = {key: value for key, value in (document.get("usageMetadata") or {}).items() if value is not None}
-        # Cumulative: the last counts, as a whole. Vertex sends some without any count, which add to it (quirk 67).
-        counted = any(key.endswith("TokenCount") for key in usage)
-        self._usage = usage if counted else {**self._usage, **usage}
-        self._model = text_of(document.get("modelVersion")) or self._model
-        if feedback := document.get("promptFeedback"):
-            self._blocked(feedback)
-        for candidate in document.get("candidates") or ():
+            self._tracker.seed = text_at(document, "responseId")
+        if "usageMetadata" in document:
+            self._note_usage(fields_at(document, "usageMetadata"))
+        self._model = text_at(document, "modelVersion") or self._model
+        # No candidate will come where the filter took the prompt (quirk 45).
+        if "promptFeedback" in document:
+            self._block_reason = text_at(object_at(document, "promptFeedback"), "blockReason") or self._block_reason
+        for candidate in objects_at(document, "candidates"):
             if not candidate.get("index"):
                 self._candidate(candidate, out)
 
-    def on_body(self, document: Any, out: _Out) -> None:
+    def _note_usage(self, given: JsonObject) -> None:
+        """Cumulative: the last counts, as a whole. Vertex sends some without any count, which add to it (quirk 67)."""
+        if given.get("promptTokenCount") or any(given[key] is not None for key in given if key.endswith("TokenCount")):
+            self._usage = given
+        else:
+            self._usage = {**self._usage, **{key: value for key, value in given.items() if value is not None}}
+
+    def on_body(self, document: Json, out: _Out) -> None:
         for chunk in document if isinstance(document, list) else [document]:
-            self.on_json("", chunk, out)
+            self.on_json("", object_of(chunk), out)
             if self.ended:
                 return
         self.on_end(out, False)
@@ -268,7 +284,8 @@ class GeminiDecoder(BaseDecoder):
             self._done(finish, reason, out)
 
     def _done(self, finish: FinishReason, reason: str, out: _Out) -> None:
-        self.end(out, Done(finish, reason, _usage(self._usage), dict(self._usage), self._model))
+        usage: JsonObject = {key: value for key, value in self._usage.items() if value is not None}
+        self.end(out, Done(finish, reason, _usage(usage), usage, self._model))
 
     # A stream without alt=sse is one JSON array.
 
@@ -294,54 +311,47 @@ class GeminiDecoder(BaseDecoder):
 
     # How.
 
-    def _blocked(self, feedback: dict[str, Any]) -> None:
-        # No candidate will come: the filter took the prompt (quirk 45).
-        self._block_reason = text_of(feedback.get("blockReason")) or self._block_reason
-
-    def _candidate(self, candidate: dict[str, Any], out: _Out) -> None:
-        content = candidate.get("content") or {}
-        for part in content.get("parts") or ():
+    def _candidate(self, candidate: JsonObject, out: _Out) -> None:
+        for part in objects_at(object_at(candidate, "content"), "parts"):
             self._part(part, out)
-        if reason := candidate.get("finishReason"):
-            self._finish_reason = text_of(reason)
-            self._finish_message = text_of(candidate.get("finishMessage"))
+        if candidate.get("finishReason"):
+            self._finish_reason = text_at(candidate, "finishReason")
+            self._finish_message = text_at(candidate, "finishMessage")
 
-    def _part(self, part: dict[str, Any], out: _Out) -> None:
-        signature = part.get("thoughtSignature")
+    def _part(self, part: JsonObject, out: _Out) -> None:
+        signature = text_at(part, "thoughtSignature") if "thoughtSignature" in part else ""
         if "functionCall" in part:
-            self._call(part["functionCall"], signature, out)
+            self._call(object_of(part["functionCall"]), signature, out)
         elif "text" in part or part.keys() <= _SIGNATURE_ONLY:
-            self._prose(ThinkingDelta if part.get("thought") else TextDelta, part.get("text"), signature, out)
+            self._prose(ThinkingDelta if part.get("thought") else TextDelta, text_at(part, "text"), signature, out)
         else:
             kind = next(key for key in part if key not in _SIGNATURE_ONLY)
             out.append(ServerToolEvent(kind, Replay(ORIGIN, part)))
 
-    def _prose(self, kind: type[TextDelta | ThinkingDelta], text: Any, signature: Any, out: _Out) -> None:
+    def _prose(self, kind: type[TextDelta | ThinkingDelta], text: str, signature: str, out: _Out) -> None:
         if signature:
             # A signed part is one of its own: it goes back exactly as it came (quirk 44).
-            replay = Replay(ORIGIN, {"thoughtSignature": text_of(signature)})
-            out.append(kind(text_of(text), self._block + 1, replay))
-            self._block += 2
+            out.append(kind(text, self._block_number + 1, Replay(ORIGIN, {"thoughtSignature": signature})))
+            self._block_number += 2
         elif text:
-            out.append(kind(text_of(text), self._block))
+            out.append(kind(text, self._block_number))
 
-    def _call(self, call: dict[str, Any], signature: Any, out: _Out) -> None:
-        if call.get("partialArgs") or call.get("willContinue") or (self._partial is not None and not call.get("name")):
-            self._partial_call(call, signature, out)
+    def _call(self, call: JsonObject, signature: str, out: _Out) -> None:
+        name, call_id = text_at(call, "name"), text_at(call, "id")
+        replay = _replay(call_id, signature)
+        if call.get("partialArgs") or call.get("willContinue") or (self._partial is not None and not name):
+            self._partial_call(call, name, call_id, replay, out)
             return
         self._close_partial(out)
-        arguments = dumps_text(call.get("args") or {})
-        name, call_id = text_of(call.get("name")), text_of(call.get("id"))
-        self._tracker.whole(out, id=call_id, name=name, arguments=arguments, replay=_replay(call_id, signature))
+        arguments = call.get("args") or {}
+        self._tracker.whole(out, id=call_id, name=name, arguments=arguments, replay=replay)
 
-    def _partial_call(self, call: dict[str, Any], signature: Any, out: _Out) -> None:
-        if self._partial is None or call.get("name"):
+    def _partial_call(self, call: JsonObject, name: str, call_id: str, replay: Replay | None, out: _Out) -> None:
+        if self._partial is None or name:
             self._close_partial(out)
             self._partial = _Partial(self._tracker.count)
-            name, call_id = text_of(call.get("name")), text_of(call.get("id"))
-            replay = _replay(call_id, signature)
             self._tracker.delta(out, index=self._partial.index, id=call_id, name=name, replay=replay)
-        for piece in call.get("partialArgs") or ():
+        for piece in objects_at(call, "partialArgs"):
             self._partial.arguments.add(piece)
         if not call.get("willContinue"):
             self._close_partial(out)
@@ -349,27 +359,25 @@ class GeminiDecoder(BaseDecoder):
     def _close_partial(self, out: _Out) -> None:
         partial, self._partial = self._partial, None
         if partial is not None:
-            arguments = dumps_text(partial.arguments.value())
-            self._tracker.delta(out, index=partial.index, arguments=arguments)
+            self._tracker.delta(out, index=partial.index, arguments=partial.arguments.value())
             self._tracker.complete(out, index=partial.index)
 
 
 _SIGNATURE_ONLY: Final = frozenset({"thoughtSignature", "thought"})
 
 
-def _replay(call_id: str, signature: Any) -> Replay | None:
+def _replay(call_id: str, signature: str) -> Replay | None:
     """What must go back on the very part: the API's own id, if it gave one, and the signature."""
-    data = {"id": call_id, "thoughtSignature": text_of(signature)}
-    kept = {key: value for key, value in data.items() if value}
+    kept = {key: value for key, value in (("id", call_id), ("thoughtSignature", signature)) if value}
     return Replay(ORIGIN, kept) if kept else None
 
 
-def _usage(raw: dict[str, Any]) -> Usage:
+def _usage(raw: JsonObject) -> Usage:
     """candidatesTokenCount leaves the thoughts out, promptTokenCount the results of the provider's own tools."""
-    thoughts = count_of(raw.get("thoughtsTokenCount"))
+    thoughts = count_at(raw, "thoughtsTokenCount")
     return Usage(
-        input_tokens=count_of(raw.get("promptTokenCount")) + count_of(raw.get("toolUsePromptTokenCount")),
-        output_tokens=count_of(raw.get("candidatesTokenCount")) + thoughts,
-        cached_tokens=count_of(raw.get("cachedContentTokenCount")),
+        input_tokens=count_at(raw, "promptTokenCount") + count_at(raw, "toolUsePromptTokenCount"),
+        output_tokens=count_at(raw, "candidatesTokenCount") + thoughts,
+        cached_tokens=count_at(raw, "cachedContentTokenCount"),
         reasoning_tokens=thoughts,
     )

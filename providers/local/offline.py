@@ -7,8 +7,8 @@ that lists it; it goes through the same session, dispatcher and index as any mod
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, Iterator, Mapping
-from typing import Any, Final
+from collections.abc import AsyncGenerator, Iterator
+from typing import Final
 
 from callboard.protocol.code_fences import CodeFence, parse_fences
 from callboard.protocol.content import Message, ToolMessage, UserMessage
@@ -24,7 +24,7 @@ from callboard.protocol.model import (
     ToolCallStart,
     ToolChoiceMode,
 )
-from callboard.providers.json_values import dumps_text, loads
+from callboard.providers.json_values import JsonObject, dumps_text, list_at, loads
 
 CONTEXT_TOOL: Final = ToolName("request_code_context")
 #: Worth ten places: as many as a person reads.
@@ -110,14 +110,14 @@ def _report(message: ToolMessage, cwd: str) -> list[str]:
     if message.is_error or not result.get("ok"):
         reason = str(result.get("message") or result.get("code") or "it did not say why").rstrip(".")
         return [f"The code search failed: {reason}.\n"]
-    places = [place for place in result.get("context") or () if isinstance(place, dict)]
+    places = [place for place in list_at(result, "context") if isinstance(place, dict)]
     if not places:
         return [f"Nothing was found for {result.get('query')!r}. Other words may help: names from the code do best.\n"]
     found = f"{len(places)} place{'s' if len(places) > 1 else ''} in the code for {result.get('query')!r}:\n"
     return [found, *(_place(place, cwd) for place in places)]
 
 
-def _place(place: Mapping[str, Any], cwd: str) -> str:
+def _place(place: JsonObject, cwd: str) -> str:
     where = f"{_relative(str(place.get('file', '')), cwd)}:{place.get('lines', '')}"
     name = place.get("canonical_path") or place.get("name") or ""
     lines = list(_code_lines(str(place.get("snippet", ""))))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from callboard.protocol.content import (
     AssistantMessage,
@@ -21,16 +21,16 @@ from callboard.protocol.content import (
 from callboard.protocol.model import ModelRequest, Sampling, ToolChoice, ToolChoiceMode
 from callboard.protocol.tools import ToolDefinition
 from callboard.providers.adapter import WireRequest
+from callboard.providers.json_values import Body
 from callboard.providers.openai.chat_stream import ChatDecoder
 from callboard.providers.openai.dialects import OPENAI, ChatDialect
 from callboard.providers.request_encoding import (
     called_name,
     check_request,
-    check_tool_names,
     image_url,
     json_headers,
+    own_replay,
     post,
-    replay_data,
     rewrite_call_ids,
     sent_arguments,
 )
@@ -64,7 +64,6 @@ class OpenAIChat:
     def encode(self, request: ModelRequest, /) -> WireRequest:
         url = self._url or self.dialect.address(None)
         check_request(request)
-        check_tool_names(request.tools)
         tools, notes = adapted_tools(request.tools, OPENAI_SCHEMA, OPENAI_STRICT)
         body = {**self.body(replace(request, tools=tools)), **request.options}
         return post(f"{url}/chat/completions", self.headers(request), body, notes)
@@ -81,11 +80,11 @@ class OpenAIChat:
             headers["authorization"] = f"Bearer {self._api_key}"
         return headers
 
-    def body(self, request: ModelRequest) -> dict[str, Any]:
+    def body(self, request: ModelRequest) -> Body:
         """The request's fields, without the caller's `options`; variants change and add."""
         dialect = self.dialect
         messages = rewrite_call_ids(request.messages, dialect.call_ids)
-        body: dict[str, Any] = {"model": request.model, "messages": [self.message(message) for message in messages]}
+        body: Body = {"model": request.model, "messages": [self.message(message) for message in messages]}
         if request.stream:
             body["stream"] = True
             if dialect.stream_usage:
@@ -99,7 +98,7 @@ class OpenAIChat:
             body["response_format"] = _response_format(request.response_schema)
         return body | self.sampling(request.sampling)
 
-    def sampling(self, sampling: Sampling) -> dict[str, Any]:
+    def sampling(self, sampling: Sampling) -> Body:
         """The knobs that were set."""
         knobs = {
             "temperature": sampling.temperature,
@@ -111,7 +110,7 @@ class OpenAIChat:
         }
         return {name: value for name, value in knobs.items() if value is not None}
 
-    def message(self, message: Message) -> dict[str, Any]:
+    def message(self, message: Message) -> Body:
         """One message of the history."""
         if isinstance(message, AssistantMessage):
             return self.assistant(message)
@@ -121,10 +120,10 @@ class OpenAIChat:
             return {"role": "system", "content": message.text}
         return {"role": "user", "content": _user_content(message)}
 
-    def assistant(self, message: AssistantMessage) -> dict[str, Any]:
+    def assistant(self, message: AssistantMessage) -> Body:
         """A turn of the model's. Thinking goes back only where this server wants its own back."""
         calls = [self._call(call) for call in message.tool_calls]
-        body: dict[str, Any] = {"role": "assistant", "content": message.text or (None if calls else "")}
+        body: Body = {"role": "assistant", "content": message.text or (None if calls else "")}
         if calls:
             body["tool_calls"] = calls
         field = self.dialect.reasoning_replay_field
@@ -133,41 +132,42 @@ class OpenAIChat:
             body[field] = thinking
         for part in message.parts:
             if isinstance(part, Text):
-                body |= replay_data(part.replay, self.name)
+                body |= own_replay(part.replay, self.name) or {}
         return body
 
     def _is_ours(self, part: Thinking) -> bool:
         return part.replay is not None and part.replay.origin == self.name
 
-    def _call(self, call: ToolCall) -> dict[str, Any]:
+    def _call(self, call: ToolCall) -> Body:
         function = {"name": called_name(call), "arguments": sent_arguments(call)}
-        return {"id": call.call_id, "type": "function", "function": function} | replay_data(call.replay, self.name)
+        replay = own_replay(call.replay, self.name) or {}
+        return {"id": call.call_id, "type": "function", "function": function, **replay}
 
 
-def _tool(tool: ToolDefinition) -> dict[str, Any]:
+def _tool(tool: ToolDefinition) -> Body:
     function = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
     return {"type": "function", "function": function | ({"strict": True} if tool.strict else {})}
 
 
-def _tool_choice(choice: ToolChoice) -> dict[str, Any]:
+def _tool_choice(choice: ToolChoice) -> Body:
     if choice.mode is ToolChoiceMode.NAMED:
         return {"tool_choice": {"type": "function", "function": {"name": choice.name}}}
     return {} if choice.mode is ToolChoiceMode.AUTO else {"tool_choice": _MODES[choice.mode]}
 
 
-def _response_format(schema: Mapping[str, Any]) -> dict[str, Any]:
+def _response_format(schema: Mapping[str, object]) -> Body:
     # strict is refused for schemas outside OpenAI's subset; without it the schema is a strong hint.
     return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, "strict": is_strict(schema)}}
 
 
-def _user_content(message: UserMessage) -> str | list[dict[str, Any]]:
+def _user_content(message: UserMessage) -> str | list[Body]:
     # Two texts stay two parts: glued together, words would run into each other (docs/wire.md quirk 81).
     if len(message.parts) <= 1 and not any(isinstance(part, Image) for part in message.parts):
         return message.text
     return [_user_part(part) for part in message.parts]
 
 
-def _user_part(part: UserPart) -> dict[str, Any]:
+def _user_part(part: UserPart) -> Body:
     if isinstance(part, Text):
         return {"type": "text", "text": part.text}
     return {"type": "image_url", "image_url": {"url": image_url(part)}}

@@ -7,22 +7,314 @@ missing choices, usage anywhere, finish reasons doubled, missing or beside conte
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Final
 
 from callboard.protocol.content import Replay
 from callboard.protocol.errors import ErrorKind
+from callboard.protocol.limits import MAX_RESPONSE_BYTES
 from callboard.protocol.model import Done, FinishReason, StreamEvent, TextDelta, ThinkingDelta, Usage
 from callboard.providers.base_decoder import BaseDecoder
 from callboard.providers.http_errors import make_error
+from callboard.providers.json_values import (
+    Json,
+    JsonObject,
+    TextPieces,
+    count_at,
+    fields_at,
+    index_at,
+    list_at,
+    object_at,
+    object_of,
+    objects_at,
+    storable_bytes,
+    text_at,
+    text_of,
+)
 from callboard.providers.openai.dialects import ChatDialect
 from callboard.providers.tool_tracker import ToolCallTracker
 
+FINISH_REASONS: Final[Mapping[str, FinishReason]] = {
+    "stop": FinishReason.STOP,
+    "eos": FinishReason.STOP,  # Together
+    "end_turn": FinishReason.STOP,
+    "stop_sequence": FinishReason.STOP,
+    # "Decide on presence of calls, not on the reason" (docs/wire.md 1.1): these without a call are a plain stop.
+    "tool_calls": FinishReason.STOP,
+    "function_call": FinishReason.STOP,
+    "length": FinishReason.LENGTH,
+    "max_tokens": FinishReason.LENGTH,
+    "model_length": FinishReason.LENGTH,  # Mistral
+    "content_filter": FinishReason.CONTENT_FILTER,
+    "refusal": FinishReason.REFUSAL,
+    "error": FinishReason.ERROR,
+}
+#: After these the last call is cut off. So it is after a reason that we do not know: `insufficient_system_resource`,
+#: `network_error`, `abort` and their kin all mean that (docs/wire.md quirk 69).
+_CUT: Final = frozenset({FinishReason.LENGTH, FinishReason.CONTENT_FILTER, FinishReason.OTHER})
+_REASONING_FIELDS: Final = ("reasoning_content", "reasoning")
 _OPEN: Final = "<think>"
 _CLOSE: Final = "</think>"
+#: The fields of an entry of `reasoning_details` that are streamed piece by piece.
+_TEXT_FIELDS: Final = ("text", "summary", "data")
+
+
+class ChatDecoder(BaseDecoder):
+    """One answer of a Chat Completions server."""
+
+    def __init__(
+        self,
+        dialect: ChatDialect,
+        status: int = 200,
+        headers: Mapping[str, str] | None = None,
+        streaming: bool = True,
+        secret: str | None = None,
+    ) -> None:
+        super().__init__(dialect.family, status, headers, streaming, secret)
+        self._dialect = dialect
+        self._tools = ToolCallTracker()
+        self._details = ReasoningDetails(dialect.name)
+        self._think_tags = ThinkTags() if dialect.think_tags else None
+        # Given back to the server that wants it (ChatDialect.reasoning_replay_field).
+        self._thinking_replay = Replay(dialect.name, {}) if dialect.reasoning_replay_field else None
+        self._finish_reason = ""
+        self._refused = False
+        self._chosen = False
+        self._wrote = False
+        self._model = ""
+        self._usage: JsonObject = {}
+
+    def on_json(self, event: str, document: JsonObject, out: list[StreamEvent]) -> None:
+        # vLLM before 0.10 put the error's own fields on the top level.
+        if event == "error" or document.get("error") or document.get("object") == "error":
+            self.fail_payload(out, document)
+            return
+        if document.get("x_groq") and (groq_error := fields_at(document, "x_groq").get("error")):
+            self.fail_payload(out, {"error": groq_error})  # in an answer that looks whole (70)
+            return
+        self._note(document)
+        for choice in list_at(document, "choices"):
+            if not isinstance(choice, dict):
+                raise TypeError("a choice is not an object")
+            self._chosen = True
+            index = choice.get("index") or 0
+            if index == 0:
+                self._choice(0, choice, out)
+            elif self._dialect.merge_choices and isinstance(index, int):
+                self._choice(index, choice, out)
+
+    def on_body(self, document: Json, out: list[StreamEvent]) -> None:
+        document = object_of(document)
+        self._note(document)
+        choices = objects_at(document, "choices")
+        if not choices:
+            self.fail_malformed(out, "the answer has no choices.", self._last_data)
+            return
+        for choice in choices if self._dialect.merge_choices else choices[:1]:
+            reason = text_at(choice, "finish_reason")
+            # Azure's filter leaves the message out, and says so by the reason (66).
+            message = object_at(choice, "message") if reason else object_of(choice.get("message"))
+            self._message(index_at(choice, "index"), message, out)
+            self._finish_reason = reason or self._finish_reason
+        self._end_turn(out)
+
+    def on_end(self, out: list[StreamEvent], marked: bool) -> None:
+        if marked and not self._chosen:
+            self.fail_malformed(out, "the stream ended without a choice.")
+        elif marked or self._finish_reason or self._looks_whole():
+            self._end_turn(out)
+        else:
+            self.fail_truncated(out)
+
+    def _looks_whole(self) -> bool:
+        """A turn without its end, from a server that is known to leave it out, and nothing of it is half (23)."""
+        said = self._wrote or self._tools.count > 0
+        return self._dialect.finish_optional and said and self._tools.all_whole()
+
+    def _note(self, document: JsonObject) -> None:
+        """What may stand on any chunk: the answer's id and model, and usage, of which the last is the total (18)."""
+        if not self._model and document.get("model"):
+            self._model = str(document["model"])
+        if not self._tools.seed and document.get("id"):
+            self._tools.seed = str(document["id"])
+        usage = document.get("usage") or (document.get("x_groq") and fields_at(document, "x_groq").get("usage"))
+        if isinstance(usage, dict) and usage:
+            self._usage = usage
+
+    def _choice(self, index: int, choice: JsonObject, out: list[StreamEvent]) -> None:
+        """One choice of one chunk: first its delta, then its finish reason, since both may stand in one (22)."""
+        delta = choice.get("delta")
+        if delta:
+            self._delta(index, object_of(delta), out)
+        elif delta is None and "message" in choice:
+            # A server that ignores `stream` and wraps its whole answer in one event. (With a delta beside it, the
+            # message is Perplexity's running total and says everything twice: 54.)
+            self._message(index, object_of(choice["message"]), out)
+        reason = choice.get("finish_reason")
+        if reason:
+            self._finish_reason = str(reason)
+
+    def _delta(self, index: int, delta: JsonObject, out: list[StreamEvent]) -> None:
+        content = delta.get("content")
+        if len(delta) == 1 and isinstance(content, str):
+            # Nearly every chunk of an answer: one piece of text and nothing else.
+            if content:
+                self._text(content, index, out)
+            return
+        self._said(delta, index, out)
+        if delta.get("tool_calls"):
+            self._close_reasoning(out)
+            for call in objects_at(delta, "tool_calls"):
+                self._call_delta(index, call, out)
+        if legacy := _legacy_call(delta):
+            name, arguments = text_at(legacy, "name"), legacy.get("arguments")
+            self._tools.delta(out, index="function_call", name=name, arguments=arguments)
+
+    def _call_delta(self, choice: int, call: JsonObject, out: list[StreamEvent]) -> None:
+        index = call.get("index")
+        if isinstance(index, list | dict):
+            raise TypeError("the index of a call is no number")
+        name, arguments = _function(call)
+        # Copilot's choices count their calls from 0 each; Mistral's continuations may bear the word null.
+        key = (choice, index) if choice and index is not None else index
+        call_id = "" if call.get("id") == "null" else _id(call)
+        self._tools.delta(out, index=key, id=call_id, name=name, arguments=arguments, replay=self._extra(call))
+
+    def _message(self, index: int, message: JsonObject, out: list[StreamEvent]) -> None:
+        """A whole message."""
+        self._said(message, index, out)
+        self._close_reasoning(out)
+        if (replay := self._extra(message)) is not None:
+            out.append(TextDelta("", index, replay))
+        calls = objects_at(message, "tool_calls")
+        if legacy := _legacy_call(message):
+            calls.append({"function": legacy})
+        for call in calls:
+            name, arguments = _function(call)
+            # Completed by the end of the turn, which knows whether it was cut.
+            self._tools.whole(
+                out, id=_id(call), name=name, arguments=arguments, replay=self._extra(call), complete=False
+            )
+
+    def _extra(self, holder: JsonObject) -> Replay | None:
+        """Google's thought signatures, which must come back on the part they came on (50)."""
+        extra = holder.get("extra_content")
+        return Replay(self._dialect.name, {"extra_content": extra}) if extra else None
+
+    def _said(self, holder: JsonObject, index: int, out: list[StreamEvent]) -> None:
+        """Reasoning, text and refusal of a delta or a message."""
+        self._reasoning(index, holder, out)
+        if content := holder.get("content"):
+            self._content(content, index, out)
+        if refusal := holder.get("refusal"):
+            self._refused = True
+            self._text(text_of(refusal), index, out)
+
+    def _reasoning(self, index: int, delta: JsonObject, out: list[StreamEvent]) -> None:
+        """Reasoning under whichever name, once: OpenRouter and Groq send the same text twice (47)."""
+        text = next((delta[name] for name in _REASONING_FIELDS if delta.get(name)), "")
+        if delta.get("reasoning_details"):
+            seen = self._details.add(objects_at(delta, "reasoning_details"))
+            text = text or seen
+        if isinstance(text, str) and text:
+            self._wrote = True
+            out.append(ThinkingDelta(text, index, self._thinking_replay))
+
+    def _close_reasoning(self, out: list[StreamEvent]) -> None:
+        """Reasoning is over for now: what must be given back unmodified goes onto its part."""
+        replay = self._details.take()
+        if replay is not None:
+            out.append(ThinkingDelta("", 0, replay))
+
+    def _content(self, content: Json, index: int, out: list[StreamEvent]) -> None:
+        """Text, or Mistral's list of typed parts (46)."""
+        if not isinstance(content, list):
+            self._text(text_of(content), index, out)
+            return
+        for part in map(object_of, content):
+            if part.get("type") == "text":
+                self._text(text_of(part["text"]), index, out)
+            elif part.get("type") == "thinking":
+                inner = part.get("thinking") or ""
+                if not isinstance(inner, str):
+                    inner = "".join(text_at(piece, "text") for piece in objects_at(part, "thinking"))
+                if inner:
+                    out.append(ThinkingDelta(inner, index, self._thinking_replay))
+
+    def _text(self, text: str, index: int, out: list[StreamEvent]) -> None:
+        self._wrote = True
+        if self._details.pending:
+            self._close_reasoning(out)
+        if self._think_tags is None:
+            out.append(TextDelta(text, index))
+        else:
+            self._think_tags.feed(text, index, out)
+
+    def _end_turn(self, out: list[StreamEvent]) -> None:
+        if self._think_tags is not None:
+            self._think_tags.finish(out)
+        self._close_reasoning(out)
+        reason = FINISH_REASONS.get(self._finish_reason.lower(), FinishReason.OTHER)
+        if not self._finish_reason:
+            reason = FinishReason.STOP
+        if reason is FinishReason.ERROR:
+            self.fail(out, make_error(ErrorKind.SERVER, "The provider broke off the turn with finish reason 'error'."))
+            return
+        cut = reason in _CUT
+        self._tools.complete_all(out, cut=cut)
+        if self._tools.count and not cut:
+            reason = FinishReason.TOOL_CALLS
+        elif self._refused and reason is FinishReason.STOP:
+            reason = FinishReason.REFUSAL
+        self.end(out, Done(reason, self._finish_reason, normal_usage(self._usage), self._usage, self._model))
+
+
+def _function(call: JsonObject) -> tuple[str, Json]:
+    """(name, arguments) of a call, or of a custom tool's, whose arguments are its input."""
+    function = object_at(call, "function") or object_at(call, "custom")
+    return text_at(function, "name"), function.get("arguments", function.get("input"))
+
+
+def _id(call: JsonObject) -> str:
+    value = call.get("id")
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else text_of(value)
+
+
+def _legacy_call(holder: JsonObject) -> JsonObject:
+    """The call in the API's old form, {} where there is none; some servers put an empty one beside every text (65)."""
+    if not holder.get("function_call"):
+        return {}
+    legacy = object_at(holder, "function_call")
+    return legacy if legacy.get("name") or legacy.get("arguments") else {}
+
+
+def normal_usage(raw: JsonObject) -> Usage:
+    """Chat Completions usage: prompt tokens include cached ones, completion tokens include reasoning, except xAI's."""
+    prompt, completion = fields_at(raw, "prompt_tokens_details"), fields_at(raw, "completion_tokens_details")
+    asked, answered = count_at(raw, "prompt_tokens"), count_at(raw, "completion_tokens")
+    reasoned = count_at(completion, "reasoning_tokens")
+    # DeepSeek and Moonshot put it on the top level.
+    cached = (
+        count_at(prompt, "cached_tokens") or count_at(raw, "prompt_cache_hit_tokens") or count_at(raw, "cached_tokens")
+    )
+    if cached > asked:
+        asked += cached  # counted beside the prompt's, by Grok on Azure (71)
+    if reasoned and count_at(raw, "total_tokens") == asked + answered + reasoned:
+        # xAI counts the reasoning beside the answer: 12 + 1 + 314 = 327.
+        answered += reasoned
+    return Usage(
+        input_tokens=asked,
+        output_tokens=answered,
+        cached_tokens=cached,
+        cache_write_tokens=count_at(prompt, "cache_write_tokens"),
+        reasoning_tokens=reasoned,
+    )
 
 
 class ThinkTags:
-    """A tag may be cut anywhere: what could be the start of one is held back until it is known."""
+    """`<think>...</think>` at the start of a text, told apart from the answer; only where a dialect asks for it.
+
+    A tag may be cut anywhere: what could be the start of one is held back until it is known.
+    """
 
     __slots__ = ("_block", "_held", "_state")
 
@@ -81,314 +373,56 @@ def _overlap(text: str) -> int:
     return next((n for n in range(len(_CLOSE) - 1, 0, -1) if text.endswith(_CLOSE[:n])), 0)
 
 
-_TEXT_FIELDS: Final = ("text", "summary", "data")
-
-
 class ReasoningDetails:
-    """Merges the fragments of one stretch of reasoning. `take` hands out what has come since the last time."""
+    """OpenRouter's reasoning_details: merges the fragments of one stretch of reasoning as they must be sent back
+    (docs/wire.md 1.5). `take` hands out what has come since the last time."""
 
-    __slots__ = ("_items", "_origin")
+    __slots__ = ("_items", "_origin", "_size", "_texts")
 
     def __init__(self, origin: str) -> None:
         self._origin = origin
-        self._items: list[dict[str, Any]] = []
+        self._size = 0
+        self._items: list[JsonObject] = []
+        self._texts: dict[str, TextPieces] = {}
+        """Of the last item: its fields that come in pieces."""
 
     @property
     def pending(self) -> bool:
         return bool(self._items)
 
-    def add(self, fragments: Iterable[Mapping[str, Any]]) -> str:
-        """Take fragments in; returns their readable text."""
+    def add(self, fragments: Iterable[JsonObject]) -> str:
+        """Take fragments in; returns their readable text. Raises ValueError past the limit."""
         seen = ""
         for fragment in fragments:
-            last = self._items[-1] if self._items else None
-            if last is not None and _continues(last, fragment):
-                _merge(last, fragment)
-            else:
-                self._items.append(dict(fragment))
-            seen += fragment.get("text") or fragment.get("summary") or ""
+            self._size += storable_bytes(fragment)
+            if self._size > MAX_RESPONSE_BYTES:
+                raise ValueError(f"the reasoning details are longer than {MAX_RESPONSE_BYTES} bytes")
+            if not self._items or not _continues(self._items[-1], fragment):
+                self._finish_item()
+                self._items.append({})
+            last = self._items[-1]
+            for key, value in fragment.items():
+                if key in _TEXT_FIELDS and isinstance(value, str):
+                    self._texts.setdefault(key, TextPieces()).append(value)
+                    last.setdefault(key, "")
+                elif value is not None or key not in last:
+                    last[key] = value
+            seen += text_at(fragment, "text") or text_at(fragment, "summary")
         return seen
 
     def take(self) -> Replay | None:
         """What has come, to be replayed unmodified; None where nothing has."""
+        self._finish_item()
         items, self._items = self._items, []
         return Replay(self._origin, {"reasoning_details": items}) if items else None
 
+    def _finish_item(self) -> None:
+        for key, pieces in self._texts.items():
+            self._items[-1][key] = pieces.text()
+        self._texts.clear()
 
-def _continues(last: Mapping[str, Any], fragment: Mapping[str, Any]) -> bool:
+
+def _continues(last: JsonObject, fragment: JsonObject) -> bool:
     """A fragment of the same block: same type and index, and the block has not been signed yet."""
     same = last.get("type") == fragment.get("type") and last.get("index") == fragment.get("index")
     return same and fragment.get("index") is not None and fragment.get("type") != "reasoning.encrypted"
-
-
-def _merge(last: dict[str, Any], fragment: Mapping[str, Any]) -> None:
-    for key, value in fragment.items():
-        if key in _TEXT_FIELDS:
-            last[key] = (last.get(key) or "") + (value or "")
-        elif value is not None:
-            last[key] = value
-
-
-FINISH_REASONS: Final[Mapping[str, FinishReason]] = {
-    "stop": FinishReason.STOP,
-    "eos": FinishReason.STOP,  # Together
-    "end_turn": FinishReason.STOP,
-    "stop_sequence": FinishReason.STOP,
-    # "Decide on presence of calls, not on the reason" (docs/wire.md 1.1): these without a call are a plain stop.
-    "tool_calls": FinishReason.STOP,
-    "function_call": FinishReason.STOP,
-    "length": FinishReason.LENGTH,
-    "max_tokens": FinishReason.LENGTH,
-    "model_length": FinishReason.LENGTH,  # Mistral
-    "content_filter": FinishReason.CONTENT_FILTER,
-    "refusal": FinishReason.REFUSAL,
-    "error": FinishReason.ERROR,
-}
-#: After these the last call is cut off. So it is after a reason that we do not know: `insufficient_system_resource`,
-#: `network_error`, `abort` and their kin all mean that (docs/wire.md quirk 69).
-_CUT: Final = frozenset({FinishReason.LENGTH, FinishReason.CONTENT_FILTER, FinishReason.OTHER})
-_REASONING_FIELDS: Final = ("reasoning_content", "reasoning")
-
-
-class ChatDecoder(BaseDecoder):
-    """One answer of a Chat Completions server."""
-
-    def __init__(
-        self,
-        dialect: ChatDialect,
-        status: int = 200,
-        headers: Mapping[str, str] | None = None,
-        streaming: bool = True,
-        secret: str | None = None,
-    ) -> None:
-        super().__init__(dialect.family, status, headers, streaming, secret)
-        self._dialect = dialect
-        self._tools = ToolCallTracker()
-        self._details = ReasoningDetails(dialect.name)
-        self._think_tags = ThinkTags() if dialect.think_tags else None
-        # Given back to the server that wants it (ChatDialect.reasoning_replay_field).
-        self._thinking_replay = Replay(dialect.name, {}) if dialect.reasoning_replay_field else None
-        self._finish_reason = ""
-        self._refused = False
-        self._chosen = False
-        self._wrote = False
-        self._model = ""
-        self._usage: Mapping[str, Any] = {}
-
-    def on_json(self, event: str, document: dict[str, Any], out: list[StreamEvent]) -> None:
-        # vLLM before 0.10 put the error's own fields on the top level.
-        if event == "error" or document.get("error") or document.get("object") == "error":
-            self.fail_payload(out, document)
-            return
-        if groq_error := (document.get("x_groq") or {}).get("error"):
-            self.fail_payload(out, {"error": groq_error})  # in an answer that looks whole (70)
-            return
-        self._note(document)
-        for choice in document.get("choices") or ():
-            self._chosen = True
-            index = choice.get("index") or 0
-            if index == 0 or self._dialect.merge_choices:
-                self._choice(index, choice, out)
-
-    def on_body(self, document: Any, out: list[StreamEvent]) -> None:
-        self._note(document)
-        choices = document.get("choices")
-        if not choices:
-            self.fail_malformed(out, "the answer has no choices.", self._last_data)
-            return
-        for choice in choices if self._dialect.merge_choices else choices[:1]:
-            reason = choice.get("finish_reason")
-            # Azure's filter leaves the message out, and says so by the reason (66).
-            message = choice.get("message") or {} if reason else choice["message"]
-            self._message(choice.get("index") or 0, message, out)
-            self._finish_reason = reason or self._finish_reason
-        self._end_turn(out)
-
-    def on_end(self, out: list[StreamEvent], marked: bool) -> None:
-        if marked and not self._chosen:
-            self.fail_malformed(out, "the stream ended without a choice.")
-        elif marked or self._finish_reason or self._looks_whole():
-            self._end_turn(out)
-        else:
-            self.fail_truncated(out)
-
-    def _looks_whole(self) -> bool:
-        """A turn without its end, from a server that is known to leave it out, and nothing of it is half (23)."""
-        said = self._wrote or self._tools.count > 0
-        return self._dialect.finish_optional and said and self._tools.all_whole()
-
-    def _note(self, document: Mapping[str, Any]) -> None:
-        """What may stand on any chunk: the answer's id and model, and usage, of which the last is the total (18)."""
-        if not self._model and document.get("model"):
-            self._model = str(document["model"])
-        if not self._tools.seed and document.get("id"):
-            self._tools.seed = str(document["id"])
-        usage = document.get("usage") or (document.get("x_groq") or {}).get("usage")
-        if usage:
-            self._usage = usage
-
-    def _choice(self, index: int, choice: Mapping[str, Any], out: list[StreamEvent]) -> None:
-        """One choice of one chunk: first its delta, then its finish reason, since both may stand in one (22)."""
-        delta = choice.get("delta")
-        if delta:
-            self._delta(index, delta, out)
-        elif delta is None and "message" in choice:
-            # A server that ignores `stream` and wraps its whole answer in one event. (With a delta beside it, the
-            # message is Perplexity's running total and says everything twice: 54.)
-            self._message(index, choice["message"], out)
-        reason = choice.get("finish_reason")
-        if reason:
-            self._finish_reason = str(reason)
-
-    def _delta(self, index: int, delta: Mapping[str, Any], out: list[StreamEvent]) -> None:
-        content = delta.get("content")
-        if content.__class__ is str and len(delta) == 1:
-            # Nearly every chunk of an answer: one piece of text and nothing else.
-            if content:
-                self._text(content, index, out)
-            return
-        self._reasoning(index, delta, out)
-        if content:
-            self._content(content, index, out)
-        if delta.get("refusal"):
-            self._refused = True
-            self._text(delta["refusal"], index, out)
-        calls = delta.get("tool_calls")
-        if calls:
-            self._close_reasoning(out)
-            for call in calls:
-                self._call_delta(index, call, out)
-        if legacy := _legacy_call(delta):
-            self._tools.delta(out, index="function_call", name=legacy.get("name"), arguments=legacy.get("arguments"))
-
-    def _call_delta(self, choice: int, call: Mapping[str, Any], out: list[StreamEvent]) -> None:
-        function = call.get("function") or call.get("custom") or {}
-        index = call.get("index")
-        self._tools.delta(
-            out,
-            # Copilot's choices count their calls from 0 each.
-            index=(choice, index) if choice and index is not None else index,
-            # Mistral's continuations may bear the word.
-            id=call.get("id") if call.get("id") != "null" else None,
-            name=function.get("name"),
-            arguments=function.get("arguments", function.get("input")),
-            replay=self._extra(call),
-        )
-
-    def _message(self, index: int, message: Mapping[str, Any], out: list[StreamEvent]) -> None:
-        """A whole message."""
-        self._reasoning(index, message, out)
-        if message.get("content"):
-            self._content(message["content"], index, out)
-        if message.get("refusal"):
-            self._refused = True
-            self._text(message["refusal"], index, out)
-        self._close_reasoning(out)
-        if (replay := self._extra(message)) is not None:
-            out.append(TextDelta("", index, replay))
-        calls = list(message.get("tool_calls") or ())
-        if legacy := _legacy_call(message):
-            calls.append({"function": legacy})
-        for call in calls:
-            function = call.get("function") or call.get("custom") or {}
-            arguments = function.get("arguments", function.get("input"))
-            name, replay = function.get("name"), self._extra(call)
-            # Completed by the end of the turn, which knows whether it was cut.
-            self._tools.whole(out, id=call.get("id"), name=name, arguments=arguments, replay=replay, complete=False)
-
-    def _extra(self, holder: Mapping[str, Any]) -> Replay | None:
-        """Google's thought signatures, which must come back on the part they came on (50)."""
-        extra = holder.get("extra_content")
-        return Replay(self._dialect.name, {"extra_content": extra}) if extra else None
-
-    def _reasoning(self, index: int, delta: Mapping[str, Any], out: list[StreamEvent]) -> None:
-        """Reasoning under whichever name, once: OpenRouter and Groq send the same text twice (47)."""
-        text = next((delta[name] for name in _REASONING_FIELDS if delta.get(name)), "")
-        details = delta.get("reasoning_details")
-        if details:
-            seen = self._details.add(details)
-            text = text or seen
-        if text.__class__ is str and text:
-            self._wrote = True
-            out.append(ThinkingDelta(text, index, self._thinking_replay))
-
-    def _close_reasoning(self, out: list[StreamEvent]) -> None:
-        """Reasoning is over for now: what must be given back unmodified goes onto its part."""
-        replay = self._details.take()
-        if replay is not None:
-            out.append(ThinkingDelta("", 0, replay))
-
-    def _content(self, content: Any, index: int, out: list[StreamEvent]) -> None:
-        """Text, or Mistral's list of typed parts (46)."""
-        if content.__class__ is str:
-            self._text(content, index, out)
-            return
-        for part in content:
-            if part.get("type") == "text":
-                self._text(part["text"], index, out)
-            elif part.get("type") == "thinking":
-                inner = part.get("thinking") or ()
-                text = inner if isinstance(inner, str) else "".join(piece.get("text", "") for piece in inner)
-                if text:
-                    out.append(ThinkingDelta(text, index, self._thinking_replay))
-
-    def _text(self, text: str, index: int, out: list[StreamEvent]) -> None:
-        if text.__class__ is not str:
-            raise TypeError(f"text is a {type(text).__name__}")
-        self._wrote = True
-        if self._details.pending:
-            self._close_reasoning(out)
-        if self._think_tags is None:
-            out.append(TextDelta(text, index))
-        else:
-            self._think_tags.feed(text, index, out)
-
-    def _end_turn(self, out: list[StreamEvent]) -> None:
-        if self._think_tags is not None:
-            self._think_tags.finish(out)
-        self._close_reasoning(out)
-        reason = FINISH_REASONS.get(self._finish_reason.lower(), FinishReason.OTHER)
-        if not self._finish_reason:
-            reason = FinishReason.STOP
-        if reason is FinishReason.ERROR:
-            self.fail(out, make_error(ErrorKind.SERVER, "The provider broke off the turn with finish reason 'error'."))
-            return
-        cut = reason in _CUT
-        self._tools.complete_all(out, cut=cut)
-        if self._tools.count and not cut:
-            reason = FinishReason.TOOL_CALLS
-        elif self._refused and reason is FinishReason.STOP:
-            reason = FinishReason.REFUSAL
-        self.end(out, Done(reason, self._finish_reason, normal_usage(self._usage), self._usage, self._model))
-
-
-def _legacy_call(holder: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The call in the API's old form; some servers put an empty one beside every text (65)."""
-    legacy = holder.get("function_call")
-    return legacy if legacy and (legacy.get("name") or legacy.get("arguments")) else None
-
-
-def normal_usage(raw: Mapping[str, Any]) -> Usage:
-    """Chat Completions usage: prompt tokens include cached ones, completion tokens include reasoning, except xAI's."""
-    prompt = raw.get("prompt_tokens_details") or {}
-    completion = raw.get("completion_tokens_details") or {}
-    asked, answered = _count(raw.get("prompt_tokens")), _count(raw.get("completion_tokens"))
-    reasoned = _count(completion.get("reasoning_tokens"))
-    # DeepSeek and Moonshot put it on the top level.
-    cached = _count(prompt.get("cached_tokens") or raw.get("prompt_cache_hit_tokens") or raw.get("cached_tokens"))
-    if cached > asked:
-        asked += cached  # counted beside the prompt's, by Grok on Azure (71)
-    if reasoned and _count(raw.get("total_tokens")) == asked + answered + reasoned:
-        # xAI counts the reasoning beside the answer: 12 + 1 + 314 = 327.
-        answered += reasoned
-    return Usage(
-        input_tokens=asked,
-        output_tokens=answered,
-        cached_tokens=cached,
-        cache_write_tokens=_count(prompt.get("cache_write_tokens")),
-        reasoning_tokens=reasoned,
-    )
-
-
-def _count(value: Any) -> int:
-    return int(value) if isinstance(value, int | float) else 0

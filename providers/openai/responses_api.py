@@ -7,12 +7,13 @@ its encrypted content. Calls go back as `function_call` items, all calls of a tu
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Final
+from collections.abc import Mapping
+from typing import Final
 
 from callboard.protocol.content import (
     AssistantMessage,
     AssistantPart,
+    Message,
     ServerTool,
     SystemMessage,
     Text,
@@ -25,12 +26,12 @@ from callboard.protocol.errors import UsageError
 from callboard.protocol.model import ModelRequest, Sampling, ToolChoiceMode
 from callboard.protocol.tools import ToolDefinition
 from callboard.providers.adapter import WireRequest
+from callboard.providers.json_values import Body
 from callboard.providers.openai.responses_stream import ResponsesDecoder
 from callboard.providers.request_encoding import (
     CallIdRule,
     called_name,
     check_request,
-    check_tool_names,
     checked_url,
     image_url,
     json_headers,
@@ -38,7 +39,6 @@ from callboard.providers.request_encoding import (
     post,
     rewrite_call_ids,
     sent_arguments,
-    sent_arguments_object,
     split_system,
 )
 from callboard.providers.tool_schema import OPENAI, OPENAI_STRICT, adapt_schema, adapted_tools
@@ -84,7 +84,7 @@ class OpenAIResponses:
         known = self._reasoning
         reasons = bool(_REASONING_MODEL.search(request.model)) if known is None else known
         returns = not _PLAIN_MODEL.search(request.model) if known is None else known
-        encoding = _Encoding(request, self._origin, reasons, returns)
+        encoding = _ResponsesEncoding(request, self._origin, reasons, returns)
         return post(f"{self._url}/responses", self.headers(request), encoding.body(), encoding.notes)
 
     def decoder(
@@ -100,7 +100,7 @@ class OpenAIResponses:
         return headers
 
 
-class _Encoding:
+class _ResponsesEncoding:
     """One request being written."""
 
     def __init__(self, request: ModelRequest, origin: str, reasons: bool, returns: bool) -> None:
@@ -109,18 +109,17 @@ class _Encoding:
         self._origin = origin
         self._reasons = reasons
         self._returns = returns
-        self._input: list[dict[str, Any]] = []
+        self._input: list[Body] = []
 
-    def body(self) -> dict[str, Any]:
+    def body(self) -> Body:
         request = self.request
         check_request(request)
-        check_tool_names(request.tools)
         system, history = split_system(rewrite_call_ids(request.messages, RESPONSES_IDS))
         for message in history:
-            self._ENCODERS[type(message)](self, message)
+            self._message(message)
         if not self._input:
             raise UsageError("the Responses API needs at least one message besides the instructions")
-        body: dict[str, Any] = {"model": request.model, "input": self._input, "store": False}
+        body: Body = {"model": request.model, "input": self._input, "store": False}
         if system:
             body["instructions"] = system
         if self._reasons:
@@ -138,11 +137,19 @@ class _Encoding:
 
     # History.
 
-    def _say(self, role: str, content: Any, **more: Any) -> None:
+    def _say(self, role: str, content: object, **more: object) -> None:
         self._input.append({"type": "message", "role": role, "content": content, **more})
 
-    def _system(self, message: SystemMessage) -> None:
-        self._say("system", message.text)
+    def _message(self, message: Message) -> None:
+        if isinstance(message, AssistantMessage):
+            self._assistant(message)
+        elif isinstance(message, ToolMessage):
+            result = {"type": "function_call_output", "call_id": message.call_id, "output": message.content}
+            self._input.append({**result})
+        elif isinstance(message, SystemMessage):
+            self._say("system", message.text)
+        else:
+            self._user(message)
 
     def _user(self, message: UserMessage) -> None:
         parts = message.parts
@@ -164,20 +171,19 @@ class _Encoding:
     def _text(self, part: Text, start: int) -> None:
         if not part.text:
             return
-        own = own_replay(part, self._origin) or {}
+        own = own_replay(part.replay, self._origin) or {}
         more = {"phase": own["phase"]} if "phase" in own else {}
         last = self._input[-1] if len(self._input) > start else {}
         if last.get("role") == "assistant" and last.get("phase") == more.get("phase"):
-            last["content"] += part.text
+            last["content"] = f"{last['content']}{part.text}"
         else:
             self._say("assistant", part.text, **more)
 
-    def _item(self, part: AssistantPart) -> dict[str, Any] | None:
+    def _item(self, part: AssistantPart) -> Body | None:
         if isinstance(part, ToolCall):
-            sent_arguments_object(part)
             call = {"type": "function_call", "call_id": part.call_id, "name": called_name(part)}
             return {**call, "arguments": sent_arguments(part)}
-        own = own_replay(part, self._origin)
+        own = own_replay(part.replay, self._origin)
         if own is None:
             return None
         # Without `store` the server remembers no item, so only one that carries its content can go back.
@@ -189,26 +195,16 @@ class _Encoding:
             return dict(own)
         return {**own, "type": "reasoning", "summary": own.get("summary") or []}
 
-    def _result(self, message: ToolMessage) -> None:
-        self._input.append({"type": "function_call_output", "call_id": message.call_id, "output": message.content})
-
-    _ENCODERS: ClassVar[Mapping[type[Any], Callable[[Any, Any], None]]] = {
-        SystemMessage: _system,
-        UserMessage: _user,
-        AssistantMessage: _assistant,
-        ToolMessage: _result,
-    }
-
     # What stands beside the history.
 
-    def _tools(self) -> dict[str, Any]:
+    def _tools(self) -> Body:
         request, choice = self.request, self.request.tool_choice
         if not request.tools:
             return {}
         adapted, notes = adapted_tools(request.tools, OPENAI, OPENAI_STRICT)
         self.notes += notes
         named = {"type": "function", "name": choice.name}
-        tools: dict[str, Any] = {
+        tools: Body = {
             "tools": [_tool(tool) for tool in adapted],
             "tool_choice": named if choice.mode is ToolChoiceMode.NAMED else choice.mode.value,
         }
@@ -216,7 +212,7 @@ class _Encoding:
             tools["parallel_tool_calls"] = request.parallel_tool_calls
         return tools
 
-    def _sampling(self, sampling: Sampling) -> dict[str, Any]:
+    def _sampling(self, sampling: Sampling) -> Body:
         if sampling.stop:
             raise UsageError("the Responses API takes no stop sequences; use the openai-chat adapter, or drop `stop`")
         if sampling.seed is not None:
@@ -231,12 +227,12 @@ class _Encoding:
         return {name: value for name, value in knobs.items() if value is not None}
 
 
-def _tool(tool: ToolDefinition) -> dict[str, Any]:
+def _tool(tool: ToolDefinition) -> Body:
     wire = {"type": "function", "name": tool.name, "description": tool.description}
     return {**wire, "parameters": tool.parameters, "strict": tool.strict}
 
 
-def _user_part(part: UserPart) -> dict[str, Any]:
+def _user_part(part: UserPart) -> Body:
     if isinstance(part, Text):
         return {"type": "input_text", "text": part.text}
     return {"type": "input_image", "image_url": image_url(part), "detail": "auto"}

@@ -9,14 +9,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final, NamedTuple
 
 from callboard.protocol.content import Replay
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.model import Done, FinishReason, ServerToolEvent, StreamEvent, TextDelta, ThinkingDelta, Usage
 from callboard.providers.base_decoder import BaseDecoder
 from callboard.providers.http_errors import make_error
-from callboard.providers.json_values import count_of, text_of
+from callboard.providers.json_values import (
+    Json,
+    JsonObject,
+    count_at,
+    fields_at,
+    index_at,
+    object_at,
+    object_of,
+    objects_at,
+    text_at,
+    text_of,
+)
 from callboard.providers.tool_tracker import ToolCallTracker
 
 ORIGIN: Final = "openai-responses"
@@ -28,11 +39,32 @@ _INCOMPLETE: Final = {
 _SUMMARY, _REASONING, _TEXT = "summary", "reasoning", "text"
 _Kind = type[TextDelta | ThinkingDelta]
 _Out = list[StreamEvent]
-_Document = dict[str, Any]
+
+
+class _TextEvent(NamedTuple):
+    """What an event says of a text: which one of its item it is, and the field with all of it ("": a delta)."""
+
+    slot: str
+    place: str
+    kind: _Kind
+    whole: str = ""
+    refusal: bool = False
+
+
+_TEXTS: Final[Mapping[str, _TextEvent]] = {
+    "response.output_text.delta": _TextEvent(_TEXT, "content_index", TextDelta),
+    "response.output_text.done": _TextEvent(_TEXT, "content_index", TextDelta, "text"),
+    "response.refusal.delta": _TextEvent(_TEXT, "content_index", TextDelta, refusal=True),
+    "response.refusal.done": _TextEvent(_TEXT, "content_index", TextDelta, "refusal", True),
+    "response.reasoning_summary_text.delta": _TextEvent(_SUMMARY, "summary_index", ThinkingDelta),
+    "response.reasoning_summary_text.done": _TextEvent(_SUMMARY, "summary_index", ThinkingDelta, "text"),
+    "response.reasoning_text.delta": _TextEvent(_REASONING, "content_index", ThinkingDelta),
+    "response.reasoning_text.done": _TextEvent(_REASONING, "content_index", ThinkingDelta, "text"),
+}
 
 
 @dataclass(slots=True)
-class _Prose:
+class _SentText:
     """One text that is being written."""
 
     block: int
@@ -67,27 +99,32 @@ class ResponsesDecoder(BaseDecoder):
         self._origin = origin
         self._tracker = ToolCallTracker()
         self._items: dict[Hashable, _Item] = {}
-        self._prose: dict[Hashable, _Prose] = {}
+        self._prose: dict[Hashable, _SentText] = {}
         self._owners: dict[str, Hashable] = {}
         """Which item has a call_id: each item is a call of its own, even where a server repeats one."""
         self._refused = False
 
-    def on_json(self, event: str, document: _Document, out: _Out) -> None:
+    def on_json(self, event: str, document: JsonObject, out: _Out) -> None:
         # Some servers leave the event line out, none the type.
-        handler = self._EVENTS.get(document.get("type") or event)
-        if handler is not None:
+        kind = text_at(document, "type") or event
+        if (text := _TEXTS.get(kind)) is not None:
+            self._text_event(document, text, out)
+        elif (handler := self._EVENTS.get(kind)) is not None:
             handler(self, document, out)
         elif "error" in document and "type" not in document:
             self.fail_payload(out, document)
 
-    def on_body(self, document: Any, out: _Out) -> None:
-        status = document.get("status") or "completed"
+    def on_body(self, document: Json, out: _Out) -> None:
+        document = object_of(document)
+        status = text_at(document, "status") or "completed"
         if status in ("queued", "in_progress"):
             why = f"The response is still {status}: it was asked for in background mode."
             self.fail(out, make_error(ErrorKind.OTHER, why, code=status))
             return
+        if "output" not in document:
+            raise KeyError("output")
         self._created({"response": document}, out)
-        for index, item in enumerate(document["output"]):
+        for index, item in enumerate(objects_at(document, "output")):
             self._item_done({"output_index": index, "item": item}, out)
         self._ENDS.get(f"response.{status}", ResponsesDecoder._completed)(self, {"response": document}, out)
 
@@ -96,32 +133,32 @@ class ResponsesDecoder(BaseDecoder):
 
     # Items.
 
-    def _created(self, document: _Document, out: _Out) -> None:
-        response = document.get("response") or {}
-        self._tracker.seed = text_of(response.get("id")) or self._tracker.seed
+    def _created(self, document: JsonObject, out: _Out) -> None:
+        self._tracker.seed = text_at(object_at(document, "response"), "id") or self._tracker.seed
 
-    def _item(self, document: _Document, kind: str) -> _Item:
+    def _item(self, document: JsonObject, kind: str) -> _Item:
         key = _key(document)
         item = self._items.get(key)
         if item is None:
+            self.hold()
             item = self._items[key] = _Item(kind)
         return item
 
-    def _item_added(self, document: _Document, out: _Out) -> None:
-        item = document["item"]
+    def _item_added(self, document: JsonObject, out: _Out) -> None:
+        item = object_of(document.get("item"))
         kind = text_of(item["type"])
         self._item(document, kind).kind = kind
         if kind == "function_call":
             self._name_call(_key(document), item, out)
 
-    def _name_call(self, key: Hashable, item: _Document, out: _Out) -> None:
+    def _name_call(self, key: Hashable, item: JsonObject, out: _Out) -> None:
         # The arguments in here are told again, by deltas or by the item's end.
-        call_id = text_of(item.get("call_id")) or text_of(item.get("id"))
+        call_id = text_at(item, "call_id") or text_at(item, "id")
         owned = self._owners.setdefault(call_id, key) == key
-        self._tracker.delta(out, index=key, id=call_id if owned else "", name=text_of(item.get("name")))
+        self._tracker.delta(out, index=key, id=call_id if owned else "", name=text_at(item, "name"))
 
-    def _item_done(self, document: _Document, out: _Out) -> None:
-        item = document["item"]
+    def _item_done(self, document: JsonObject, out: _Out) -> None:
+        item = object_of(document.get("item"))
         kind = text_of(item["type"])
         state = self._item(document, kind)
         if state.done:
@@ -133,9 +170,9 @@ class ResponsesDecoder(BaseDecoder):
         else:
             out.append(ServerToolEvent(kind, Replay(self._origin, item)))
 
-    def _message_done(self, document: _Document, state: _Item, out: _Out) -> None:
-        item = document["item"]
-        for index, part in enumerate(item.get("content") or ()):
+    def _message_done(self, document: JsonObject, state: _Item, out: _Out) -> None:
+        item = object_at(document, "item")
+        for index, part in enumerate(objects_at(item, "content")):
             text = part.get("text") if part.get("type") == "output_text" else part.get("refusal")
             self._refused = self._refused or part.get("type") == "refusal"
             self._rest(document, (_TEXT, index), TextDelta, text, out)
@@ -143,18 +180,18 @@ class ResponsesDecoder(BaseDecoder):
             # Later requests must carry it (openai SDK: "dropping it can degrade performance").
             out.append(TextDelta("", state.block, Replay(self._origin, {"phase": phase})))
 
-    def _reasoning_done(self, document: _Document, state: _Item, out: _Out) -> None:
-        item = document["item"]
-        for index, part in enumerate(item.get("summary") or ()):
+    def _reasoning_done(self, document: JsonObject, state: _Item, out: _Out) -> None:
+        item = object_at(document, "item")
+        for index, part in enumerate(objects_at(item, "summary")):
             self._rest(document, (_SUMMARY, index), ThinkingDelta, part.get("text"), out)
-        for index, part in enumerate(item.get("content") or ()):
+        for index, part in enumerate(objects_at(item, "content")):
             self._rest(document, (_REASONING, index), ThinkingDelta, part.get("text"), out)
         block = state.block if state.block >= 0 else self._open(document, (_SUMMARY, 0), ThinkingDelta).block
         kept = {key: value for key, value in item.items() if key != "status" and value is not None}
         out.append(ThinkingDelta("", block, Replay(self._origin, kept)))
 
-    def _call_done(self, document: _Document, state: _Item, out: _Out) -> None:
-        item, key = document["item"], _key(document)
+    def _call_done(self, document: JsonObject, state: _Item, out: _Out) -> None:
+        item, key = object_at(document, "item"), _key(document)
         self._name_call(key, item, out)
         self._arguments_rest(key, state, item.get("arguments"), out)
         if item.get("status") != "incomplete":
@@ -162,23 +199,26 @@ class ResponsesDecoder(BaseDecoder):
 
     # Texts.
 
-    def _open(self, document: _Document, slot: tuple[str, Any], kind: _Kind) -> _Prose:
+    def _open(self, document: JsonObject, slot: tuple[str, int], kind: _Kind) -> _SentText:
         key = (_key(document), slot)
         prose = self._prose.get(key)
         if prose is None:
-            prose = self._prose[key] = _Prose(len(self._prose), kind)
+            prose = self._prose[key] = _SentText(len(self._prose), kind)
             item = self._item(document, "message" if kind is TextDelta else "reasoning")
             item.block, item.prose = prose.block, kind
         return prose
 
-    def _delta(self, document: _Document, slot: tuple[str, Any], kind: _Kind, out: _Out) -> None:
-        text = text_of(document.get("delta"))
-        if text:
-            prose = self._open(document, slot, kind)
-            prose.sent += len(text)
-            out.append(kind(text, prose.block))
+    def _text_event(self, document: JsonObject, text: _TextEvent, out: _Out) -> None:
+        slot = text.slot, index_at(document, text.place)
+        self._refused = self._refused or text.refusal
+        if text.whole:
+            self._rest(document, slot, text.kind, document.get(text.whole), out)
+        elif delta := text_at(document, "delta"):
+            prose = self._open(document, slot, text.kind)
+            prose.sent += len(delta)
+            out.append(text.kind(delta, prose.block))
 
-    def _rest(self, document: _Document, slot: tuple[str, Any], kind: _Kind, whole: Any, out: _Out) -> None:
+    def _rest(self, document: JsonObject, slot: tuple[str, int], kind: _Kind, whole: Json, out: _Out) -> None:
         """The part of `whole` that has not been emitted by deltas."""
         text = text_of(whole)
         known = self._prose.get((_key(document), slot))
@@ -187,44 +227,18 @@ class ResponsesDecoder(BaseDecoder):
             out.append(kind(text[prose.sent :], prose.block))
             prose.sent = len(text)
 
-    def _text_delta(self, document: _Document, out: _Out) -> None:
-        self._delta(document, (_TEXT, document.get("content_index") or 0), TextDelta, out)
-
-    def _text_done(self, document: _Document, out: _Out) -> None:
-        self._rest(document, (_TEXT, document.get("content_index") or 0), TextDelta, document.get("text"), out)
-
-    def _refusal_delta(self, document: _Document, out: _Out) -> None:
-        self._refused = True
-        self._text_delta(document, out)
-
-    def _refusal_done(self, document: _Document, out: _Out) -> None:
-        self._refused = True
-        self._rest(document, (_TEXT, document.get("content_index") or 0), TextDelta, document.get("refusal"), out)
-
-    def _summary_delta(self, document: _Document, out: _Out) -> None:
-        self._delta(document, (_SUMMARY, document.get("summary_index") or 0), ThinkingDelta, out)
-
-    def _summary_done(self, document: _Document, out: _Out) -> None:
-        self._rest(document, (_SUMMARY, document.get("summary_index") or 0), ThinkingDelta, document.get("text"), out)
-
-    def _reasoning_delta(self, document: _Document, out: _Out) -> None:
-        self._delta(document, (_REASONING, document.get("content_index") or 0), ThinkingDelta, out)
-
-    def _reasoning_text_done(self, document: _Document, out: _Out) -> None:
-        self._rest(document, (_REASONING, document.get("content_index") or 0), ThinkingDelta, document.get("text"), out)
-
     # Arguments.
 
-    def _arguments_delta(self, document: _Document, out: _Out) -> None:
-        text = text_of(document.get("delta"))
+    def _arguments_delta(self, document: JsonObject, out: _Out) -> None:
+        text = text_at(document, "delta")
         self._item(document, "function_call").arguments_sent += len(text)
         self._tracker.delta(out, index=_key(document), arguments=text)
 
-    def _arguments_done(self, document: _Document, out: _Out) -> None:
+    def _arguments_done(self, document: JsonObject, out: _Out) -> None:
         key = _key(document)
         self._arguments_rest(key, self._item(document, "function_call"), document.get("arguments"), out)
 
-    def _arguments_rest(self, key: Hashable, state: _Item, whole: Any, out: _Out) -> None:
+    def _arguments_rest(self, key: Hashable, state: _Item, whole: Json, out: _Out) -> None:
         text = text_of(whole)
         if len(text) > state.arguments_sent:
             self._tracker.delta(out, index=key, arguments=text[state.arguments_sent :])
@@ -232,8 +246,8 @@ class ResponsesDecoder(BaseDecoder):
 
     # Ends.
 
-    def _completed(self, document: _Document, out: _Out) -> None:
-        response = document["response"]
+    def _completed(self, document: JsonObject, out: _Out) -> None:
+        response = object_of(document["response"])
         self._catch_up(response, out)
         for key, item in self._items.items():
             if item.kind == "function_call" and not item.done:
@@ -243,30 +257,30 @@ class ResponsesDecoder(BaseDecoder):
             reason = FinishReason.TOOL_CALLS
         elif self._refused:
             reason = FinishReason.REFUSAL
-        self._done(reason, text_of(response.get("status")) or "completed", response, out)
+        self._done(reason, text_at(response, "status") or "completed", response, out)
 
-    def _incomplete(self, document: _Document, out: _Out) -> None:
-        response = document["response"]
+    def _incomplete(self, document: JsonObject, out: _Out) -> None:
+        response = object_of(document["response"])
         self._catch_up(response, out)
-        why = text_of((response.get("incomplete_details") or {}).get("reason"))
+        why = text_at(object_at(response, "incomplete_details"), "reason")
         self._done(_INCOMPLETE.get(why, FinishReason.OTHER), why or "incomplete", response, out)
 
-    def _failed(self, document: _Document, out: _Out) -> None:
-        error = document["response"].get("error")
+    def _failed(self, document: JsonObject, out: _Out) -> None:
+        error = object_of(document["response"]).get("error")
         if error:
             self.fail_payload(out, {"error": error})
         else:
             self.fail(out, make_error(ErrorKind.SERVER, "The response failed, and the server did not say why."))
 
-    def _cancelled(self, document: _Document, out: _Out) -> None:
+    def _cancelled(self, document: JsonObject, out: _Out) -> None:
         self.fail(out, make_error(ErrorKind.CANCELLED, "The response was cancelled at the server."))
 
-    def _error(self, document: _Document, out: _Out) -> None:
+    def _error(self, document: JsonObject, out: _Out) -> None:
         self.fail_payload(out, document)
 
-    def _catch_up(self, response: _Document, out: _Out) -> None:
+    def _catch_up(self, response: JsonObject, out: _Out) -> None:
         """Items that only the final response tells, or of which the stream did not tell the end."""
-        output = response.get("output") or ()
+        output = objects_at(response, "output")
         if not self._items:
             for index, item in enumerate(output):
                 self._item_done({"output_index": index, "item": item}, out)
@@ -275,58 +289,49 @@ class ResponsesDecoder(BaseDecoder):
             if state is not None and not state.done and state.kind == item.get("type"):
                 self._item_done({"output_index": index, "item": item}, out)
 
-    def _done(self, reason: FinishReason, raw_reason: str, response: _Document, out: _Out) -> None:
-        usage = response.get("usage") or {}
-        self.end(out, Done(reason, raw_reason, _usage(usage), usage, text_of(response.get("model"))))
+    def _done(self, reason: FinishReason, raw_reason: str, response: JsonObject, out: _Out) -> None:
+        usage = fields_at(response, "usage")
+        self.end(out, Done(reason, raw_reason, _usage(usage), usage, text_at(response, "model")))
 
-    _ENDS: ClassVar[Mapping[str, Callable[[Any, _Document, _Out], None]]] = {
+    _ENDS: ClassVar[Mapping[str, Callable[[ResponsesDecoder, JsonObject, _Out], None]]] = {
         "response.completed": _completed,
         "response.incomplete": _incomplete,
         "response.failed": _failed,
         "response.cancelled": _cancelled,
     }
-    _EVENTS: ClassVar[Mapping[str, Callable[[Any, _Document, _Out], None]]] = {
+    _EVENTS: ClassVar[Mapping[str, Callable[[ResponsesDecoder, JsonObject, _Out], None]]] = {
         "response.created": _created,
         "response.in_progress": _created,
         "response.queued": _created,
         "response.output_item.added": _item_added,
         "response.output_item.done": _item_done,
-        "response.output_text.delta": _text_delta,
-        "response.output_text.done": _text_done,
-        "response.refusal.delta": _refusal_delta,
-        "response.refusal.done": _refusal_done,
-        "response.reasoning_summary_text.delta": _summary_delta,
-        "response.reasoning_summary_text.done": _summary_done,
-        "response.reasoning_text.delta": _reasoning_delta,
-        "response.reasoning_text.done": _reasoning_text_done,
         "response.function_call_arguments.delta": _arguments_delta,
         "response.function_call_arguments.done": _arguments_done,
         "error": _error,
         **_ENDS,
     }
-    _ITEM_ENDS: ClassVar[Mapping[str, Callable[[Any, _Document, _Item, _Out], None]]] = {
+    _ITEM_ENDS: ClassVar[Mapping[str, Callable[[ResponsesDecoder, JsonObject, _Item, _Out], None]]] = {
         "message": _message_done,
         "reasoning": _reasoning_done,
         "function_call": _call_done,
     }
 
 
-def _key(document: _Document) -> Hashable:
+def _key(document: JsonObject) -> Hashable:
     """What the events of one item have in common. llama.cpp sends no output_index: there the item's id serves."""
-    index: Hashable = document.get("output_index")
-    if index is not None:
+    index = document.get("output_index")
+    if isinstance(index, int):
         return index
-    return text_of(document.get("item_id")) or text_of((document.get("item") or {}).get("id"))
+    return text_at(document, "item_id") or text_at(object_at(document, "item"), "id")
 
 
-def _usage(raw: _Document) -> Usage:
+def _usage(raw: JsonObject) -> Usage:
     """Input includes the cached tokens already, output the reasoning."""
-    read = raw.get("input_tokens_details") or {}
-    written = raw.get("output_tokens_details") or {}
+    read, written = fields_at(raw, "input_tokens_details"), fields_at(raw, "output_tokens_details")
     return Usage(
-        input_tokens=count_of(raw.get("input_tokens")),
-        output_tokens=count_of(raw.get("output_tokens")),
-        cached_tokens=count_of(read.get("cached_tokens")),
-        cache_write_tokens=count_of(read.get("cache_write_tokens")),
-        reasoning_tokens=count_of(written.get("reasoning_tokens")),
+        input_tokens=count_at(raw, "input_tokens"),
+        output_tokens=count_at(raw, "output_tokens"),
+        cached_tokens=count_at(read, "cached_tokens"),
+        cache_write_tokens=count_at(read, "cache_write_tokens"),
+        reasoning_tokens=count_at(written, "reasoning_tokens"),
     )

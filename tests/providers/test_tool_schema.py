@@ -20,7 +20,7 @@ from callboard.providers.tool_schema import (
     MAX_SCHEMA_DEPTH,
     OPENAI,
     OPENAI_STRICT,
-    Dialect,
+    SchemaDialect,
     SchemaLoss,
     adapt_schema,
     adapted_tools,
@@ -48,7 +48,7 @@ class Order(BaseModel):
 
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
-def test_a_pydantic_model_is_taken_by_all(dialect: Dialect) -> None:
+def test_a_pydantic_model_is_taken_by_all(dialect: SchemaDialect) -> None:
     adapted = adapt_schema(Order.model_json_schema(), dialect)
     assert adapted.schema["type"] == "object"
     assert set(adapted.schema["properties"]) == {"items", "first", "count", "note"}
@@ -211,7 +211,7 @@ def keywords(schema: Any) -> set[str]:
 
 @settings(max_examples=100, deadline=None)
 @given(schemas, st.sampled_from([*DIALECTS, GEMINI_ANSWER]))
-def test_what_comes_out_is_in_the_subset_and_stays(schema: Any, dialect: Dialect) -> None:
+def test_what_comes_out_is_in_the_subset_and_stays(schema: Any, dialect: SchemaDialect) -> None:
     adapted = adapt_schema(an_object(x=schema), dialect)
     used = dialect if adapted.strict == dialect.closed else dialect.relaxed
     assert used is not None

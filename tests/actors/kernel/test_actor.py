@@ -3,7 +3,7 @@
 import asyncio
 import gc
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -17,11 +17,9 @@ from callboard.actors.kernel import (
     DeadLetterReason,
     Down,
     ExitReason,
-    MailboxFull,
     NameTaken,
     NoSuchActor,
     NotSpawned,
-    Overflow,
     Ref,
 )
 
@@ -136,9 +134,13 @@ def test_stop_runs_on_stop_once_and_says_whether_it_was_alive(system: ActorSyste
     ref = system.spawn(lambda: actor, "actor")
     assert ref.stop(block=True, timeout=5) is True
     assert ref.stop(block=True, timeout=5) is False
-    assert asyncio.run(ref.stop_async(5)) is False
+    assert asyncio.run(awaited(ref.stop())) is False
     assert actor.diary == ["start", "stop"]
     assert not ref.is_alive()
+
+
+async def awaited(future: Awaitable[Any]) -> Any:
+    return await asyncio.wait_for(future, 5)
 
 
 def test_a_stop_that_is_put_off_ends_when_the_actor_is_ready(system: ActorSystem) -> None:
@@ -149,7 +151,7 @@ def test_a_stop_that_is_put_off_ends_when_the_actor_is_ready(system: ActorSystem
             return False
 
     actor = Closing()
-    assert asyncio.run(system.spawn(lambda: actor, "actor").stop_async(5)) is True
+    assert asyncio.run(awaited(system.spawn(lambda: actor, "actor").stop())) is True
     assert actor.diary == ["start", "stopping", "stop"]
 
 
@@ -187,39 +189,6 @@ def test_a_stop_iteration_reaches_an_asyncio_asker_as_a_crash(system: ActorSyste
     ref = system.spawn(Doing, "actor")
     with pytest.raises(Exception, match="StopIteration"):
         asyncio.run(ref.ask_async(lambda _: next(iter(())), 5))
-
-
-def test_a_producer_that_may_wait_waits_for_room_and_others_are_refused(system: ActorSystem) -> None:
-    gate = threading.Event()
-    slow = system.spawn(Doing, "slow", capacity=1, overflow=Overflow.BLOCK, runs_on="thread")
-    slow.tell(lambda _: gate.wait(5) and None)
-    loop_actor = system.spawn(Doing, "loop actor")
-    slow.tell("fills")
-    threading.Timer(0.02, gate.set).start()
-
-    def flood(_: Actor) -> None:
-        slow.tell("from the loop")
-        slow.tell("from the loop")
-
-    with pytest.raises(MailboxFull):
-        loop_actor.ask(flood, 5)
-    for number in range(3):
-        slow.tell(number)
-    assert slow.ask(diary, 5)[-3:] == [0, 1, 2]
-
-
-def test_a_waiting_producer_gives_up_at_its_deadline(scheduler: Any, until: Until) -> None:
-    system = ActorSystem(scheduler, block_seconds=0.01)
-    gate = threading.Event()
-    slow = system.spawn(Doing, "slow", capacity=1, overflow=Overflow.BLOCK, runs_on="thread")
-    slow.tell(lambda _: gate.wait(5))
-    until(lambda: system.tree()[0].handling is not None)
-    slow.tell("fills")
-    with pytest.raises(MailboxFull):
-        slow.tell("is refused")
-    assert system.statistics().refused == 1
-    gate.set()
-    assert system.shutdown(5)
 
 
 @both

@@ -20,7 +20,6 @@ from callboard.actors.kernel import (
     LoopScheduler,
     MailboxFull,
     NameTaken,
-    Overflow,
     Ref,
     Restart,
     SimulatedScheduler,
@@ -90,7 +89,7 @@ class Storm:
         restart = self.rng.choice(list(Restart))
         spec = ChildSpec(f"x{self.started}", Victim, restart, SHUTDOWN_SECONDS, capacity=CAPACITY,
                          runs_on="thread" if self.rng.random() < 0.1 else "loop",
-                         overflow=Overflow.REFUSE, backoff=Backoff(0.001, 0.01))  # fmt: skip
+                         backoff=Backoff(0.001, 0.01))  # fmt: skip
         self.refs.append(start_child(self.root, spec))
         if self.rng.random() < 0.3:
             stop_child(self.root, f"x{self.rng.randint(1, self.started)}")

@@ -86,35 +86,6 @@ class MailboxMachine(RuleBasedStateMachine):
 TestMailbox = MailboxMachine.TestCase
 
 
-class Door:
-    opened = 0
-
-    def open(self) -> None:
-        self.opened += 1
-
-
-def test_a_waiting_producer_is_let_in_when_the_lane_is_refilled_or_closed() -> None:
-    mailbox, door, late = Mailbox(1), Door(), Door()
-    mailbox.put("first")
-    assert mailbox.put_or_wait("second", door) is Put.FULL
-    mailbox.take()
-    assert door.opened == 1
-    assert mailbox.put_or_wait("second", door) is Put.QUEUED
-    assert mailbox.put_or_wait("third", late) is Put.FULL
-    mailbox.close()
-    assert late.opened == 1
-    assert mailbox.put_or_wait("third", late) is Put.CLOSED
-
-
-def test_a_producer_that_has_given_up_is_not_let_in() -> None:
-    mailbox, door = Mailbox(1), Door()
-    mailbox.put("first")
-    mailbox.put_or_wait("second", door)
-    mailbox.give_up(door)
-    mailbox.take()
-    assert door.opened == 0
-
-
 def test_no_room_at_all_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one message"):
         Mailbox(0)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pykka
 import pytest
-from pykka.messages import ProxyGetAttr
+from pykka._envelope import Envelope
 
 from callboard.actors.kernel import Actor, ActorDeadError, ActorSystem, AskTimeout, MailboxFull, NotSpawned, Ref
 from callboard.actors.kernel.reply import Reply
@@ -62,35 +62,29 @@ class OurGated(Gated, Actor):
 # -- the private names we touch --------------------------------------------------------------------------------------
 
 
-def test_the_hooks_for_new_actor_types_are_the_three_we_implement() -> None:
-    assert pykka.Actor.__abstractmethods__ == {"_create_actor_inbox", "_create_future", "_start_actor_loop"}
+def test_an_envelope_carries_a_future_of_ours() -> None:
+    reply: Reply = Reply()
+    envelope = Envelope("message", reply_to=reply)
+    assert (envelope.message, envelope.reply_to) == ("message", reply)
+    assert "reply_to.set(response)" in inspect.getsource(pykka.Actor._actor_loop_running)
+    assert "reply_to.set_exception()" in inspect.getsource(pykka.Actor._actor_loop_running)
 
 
-def test_actor_ref_property_reads_the_name_we_set(system: ActorSystem) -> None:
-    assert "_actor_ref" in inspect.getsource(pykka.Actor.actor_ref.fget)  # type: ignore[attr-defined]
+def test_a_ref_of_ours_is_one_of_theirs_and_has_a_urn(system: ActorSystem) -> None:
     ref = system.spawn(OurRaiser, "actor")
-    assert ref.ask(ProxyGetAttr(attr_path=("actor_ref",))) is ref
+    assert ref.ask(0) == 0
+    assert isinstance(ref, pykka.ActorRef)
+    assert ref.actor_urn == "actor"
 
 
-def test_handle_receive_serves_proxies(system: ActorSystem) -> None:
-    assert list(inspect.signature(pykka.Actor._handle_receive).parameters) == ["self", "message"]
-    proxy = system.spawn(OurRaiser, "actor").proxy()
-    assert proxy.on_receive("hello").get(timeout=1) == "hello"
-    proxy.failures = 7
-    assert proxy.failures.get(timeout=1) == 7
-
-
-def test_actor_weakref_is_called_by_proxies(system: ActorSystem) -> None:
-    assert "actor_ref._actor_weakref()" in inspect.getsource(pykka.ActorProxy.__init__)
-    ref = system.spawn(OurRaiser, "actor")
-    ref.ask(0)
-    assert isinstance(ref._actor_weakref(), OurRaiser)
-    assert ref.actor_class is OurRaiser
+def test_a_proxy_of_ours_is_refused_since_it_goes_past_the_messages(system: ActorSystem) -> None:
+    with pytest.raises(TypeError, match="has no proxy; tell or ask it one of its messages"):
+        system.spawn(OurRaiser, "actor").proxy()
 
 
 def test_futures_keep_their_hook_where_we_look_for_it() -> None:
     assert pykka.Future()._get_hook is None
-    reply = Reply()
+    reply: Reply[int] = Reply()
     doubled = reply.map(lambda value: value * 2)
     reply.set(21)
     assert doubled.get(timeout=1) == 42

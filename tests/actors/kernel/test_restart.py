@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callboard.actors.kernel.monitors import ExitReason
 from callboard.actors.kernel.restart import (
     Backoff,
     Budget,
     Escalate,
+    ExitReason,
     History,
     Restart,
     RestartAfter,

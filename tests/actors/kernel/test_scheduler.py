@@ -43,12 +43,12 @@ def test_a_callback_that_raises_does_not_stop_the_next_one(scheduler: LoopSchedu
 def test_a_burst_of_posts_wakes_the_loop_once(scheduler: LoopScheduler, monkeypatch: Any) -> None:
     gate, done, entered = threading.Event(), threading.Event(), threading.Event()
     wakes = 0
-    wake = scheduler.loop.call_soon_threadsafe
+    wake = scheduler._wake
 
-    def counted(*arguments: Any) -> Any:
+    def counted(*arguments: Any, **options: Any) -> Any:
         nonlocal wakes
         wakes += 1
-        return wake(*arguments)
+        return wake(*arguments, **options)
 
     def block() -> None:
         entered.set()
@@ -56,7 +56,7 @@ def test_a_burst_of_posts_wakes_the_loop_once(scheduler: LoopScheduler, monkeypa
 
     scheduler.loop.call_soon_threadsafe(block)
     assert entered.wait(5)
-    monkeypatch.setattr(scheduler, "loop", CountingLoop(scheduler.loop, counted))
+    monkeypatch.setattr(scheduler, "_wake", counted)
     for _ in range(1_000):
         scheduler.call_soon(int)
     scheduler.call_soon(done.set)
@@ -64,12 +64,6 @@ def test_a_burst_of_posts_wakes_the_loop_once(scheduler: LoopScheduler, monkeypa
     assert done.wait(5)
     monkeypatch.undo()
     assert wakes == 1
-
-
-class CountingLoop:
-    def __init__(self, loop: asyncio.AbstractEventLoop, call_soon_threadsafe: Callable[..., Any]) -> None:
-        self.call_soon = loop.call_soon
-        self.call_soon_threadsafe = call_soon_threadsafe
 
 
 def test_timers_are_never_early_and_may_be_cancelled_from_elsewhere(scheduler: LoopScheduler) -> None:
@@ -180,6 +174,21 @@ def test_the_watchdog_names_who_holds_the_loop(until: Until) -> None:
     assert held[0].seconds >= 0.02
 
 
+def test_the_watchdog_names_a_task_that_holds_the_loop(until: Until) -> None:
+    held: list[Held] = []
+    scheduler = LoopScheduler("test", watchdog=Watchdog(limit_seconds=0.02, report=held.append)).start()
+    gate = threading.Event()
+
+    async def hog() -> None:
+        gate.wait(5)
+
+    scheduler.call_soon(lambda: scheduler.loop.create_task(hog(), name="a hog"))
+    until(lambda: bool(held))
+    gate.set()
+    assert scheduler.stop(5)
+    assert (held[0].actor, held[0].message_type) == ("a hog", "task")
+
+
 @dataclass
 class Watched:
     """What a watchdog looks at, at a time of the test's choice."""
@@ -189,6 +198,9 @@ class Watched:
 
     def now(self) -> float:
         return self.time
+
+    def busy_task(self) -> None:
+        """No task."""
 
 
 @dataclass

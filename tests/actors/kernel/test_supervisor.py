@@ -242,6 +242,45 @@ def test_children_started_later_stop_first_and_at_the_same_time() -> None:
     assert world.run() == [("stop", "c"), ("stop", "b"), ("stop", "a")]
 
 
+def test_the_listed_ones_are_asked_to_stop_only_when_the_late_ones_have_ended() -> None:
+    class Slow(Logged):
+        def on_stopping(self) -> bool:
+            self.tell_after(1.0, lambda: self.stopped())
+            return False
+
+        def on_receive(self, message: Any) -> Any:
+            return message() if callable(message) else super().on_receive(message)
+
+    world = World.of(three)
+    start_child(world.root, spec(world.log, "quick"))
+    start_child(world.root, spec(world.log, "slow", Slow))
+    world.run()
+    world.root.stop()
+    assert world.run() == [("stop", each) for each in ("quick", "slow", "c", "b", "a")]
+    assert world.simulation.now() == 1.0
+
+
+def test_a_child_is_killed_once() -> None:
+    world = World.of(lambda log: [spec(log, "a", Stubborn, shutdown_seconds=1.0), spec(log, "b")])
+    child, kills = world.child("a"), 0
+    kill = type(child._cell).kill
+
+    def counted(cell: Any) -> None:
+        nonlocal kills
+        kills += cell is child._cell and cell.state.value == "stopping"
+        kill(cell)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(child._cell), "kill", counted)
+        for _ in range(3):
+            stop_child(world.root, "a")
+        world.simulation.run_until_idle()
+        assert world.system.shutdown(10)
+        world.run()
+    assert kills == 1
+    assert not child.is_alive()
+
+
 def test_too_many_failures_in_the_period_are_told_to_the_next_supervisor_which_starts_all_anew() -> None:
     log = Log()
     simulation = SimulatedScheduler(3)
@@ -286,6 +325,21 @@ def test_a_child_with_a_budget_of_its_own_is_judged_by_it() -> None:
     world.child("a").tell("crash")
     world.simulation.run_until_idle()
     assert not world.root.is_alive()
+
+
+def test_a_late_child_with_a_budget_of_its_own_is_given_up_alone() -> None:
+    world = World.of(lambda log: [spec(log, "a")], intensity=9)
+    late = start_child(world.root, spec(world.log, "late", intensity=1))
+    other = start_child(world.root, spec(world.log, "other"))
+    world.run()
+    for _ in range(2):
+        late.tell("crash")
+        world.simulation.run_until_idle()
+    assert world.log == [("crash", "late"), ("start", "late"), ("crash", "late")]
+    assert not late.is_alive()
+    assert list(children_of(world.root, 1)) == ["a", "other"]
+    assert other.is_alive()
+    assert start_child(world.root, spec(world.log, "late")).name == late.name
 
 
 def test_a_start_that_fails_counts_as_a_crash_and_holds_up_those_after_it() -> None:

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from callboard.actors.kernel import Actor, ActorSystem, Ref, SimulatedScheduler
-from callboard.actors.kernel.schedule import Schedule, fifo, pct, replay, smallest, uniform
+from callboard.actors.kernel.simulation import Schedule, fifo, uniform
+from callboard.actors.testing.schedules import pct, replay, smallest
 
 
 class Counted(Actor):

@@ -1,13 +1,11 @@
-"""Messages nobody handled: kept, counted by reason, listed, and one of them can be sent again."""
+"""What became of the messages: dead letters, which nothing handled, counters of all, and a picture of the actors."""
 
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from threading import Lock
-from typing import Any, Final
-
-__all__ = ["KEPT", "DeadLetter", "DeadLetterReason", "DeadLetters"]
+from typing import Final
 
 #: Dead letters kept for inspection; older ones are only counted.
 KEPT: Final = 1_000
@@ -25,16 +23,16 @@ class DeadLetterReason(Enum):
     KILLED = "killed"
     """Its handler did not end in time and was given up."""
     REJECTED = "rejected"
-    """Its actor declined it: a late or illegal event, see `note`."""
+    """Its actor does not take it, or declined it: a late or illegal event, see `note`."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """One message nobody handled."""
+    """One message that was not handled."""
 
     serial: int
     """1 for the first of a system."""
-    message: Any
+    message: object
     reason: DeadLetterReason
     recipient: str
     """Name of the actor it was meant for."""
@@ -44,7 +42,7 @@ class DeadLetter:
 
 
 class DeadLetters:
-    """A bounded ring of dead letters. Safe for any thread."""
+    """A bounded ring of dead letters, which can be listed and taken out again. Safe for any thread."""
 
     def __init__(self, now: Callable[[], float], kept: int = KEPT) -> None:
         self._now = now
@@ -53,7 +51,7 @@ class DeadLetters:
         self._reasons: Counter[DeadLetterReason] = Counter()
         self._total = 0
 
-    def add(self, message: Any, reason: DeadLetterReason, recipient: str, note: str = "") -> None:
+    def add(self, message: object, reason: DeadLetterReason, recipient: str, note: str = "") -> None:
         """Keep one letter, dropping the oldest when full."""
         with self._lock:
             self._total += 1
@@ -83,3 +81,55 @@ class DeadLetters:
                     self._letters.remove(letter)
                     return letter
         raise KeyError(f"dead letter {serial} is not kept; the oldest are dropped after {self._letters.maxlen}")
+
+    def after_fork(self) -> None:
+        """In the child of a fork: a thread that is not there may hold the lock."""
+        self._lock = Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """Counters since the system was made. At rest sent = handled + dead_lettered + queued."""
+
+    sent: int = 0
+    """Taken by a mailbox, or sent to a dead actor. A refused message was never sent."""
+    handled: int = 0
+    dead_lettered: int = 0
+    queued: int = 0
+    """Waiting, being handled, or held by a killed handler that has not returned."""
+    refused: int = 0
+    """Turned away by a full mailbox; their producers were told."""
+    restarts: int = 0
+    actors: int = 0
+    """Alive now."""
+
+    def plus(self, other: "Statistics") -> "Statistics":
+        """Both together."""
+        return Statistics(
+            sent=self.sent + other.sent,
+            handled=self.handled + other.handled,
+            queued=self.queued + other.queued,
+            refused=self.refused + other.refused,
+            restarts=self.restarts + other.restarts,
+        )
+
+    @property
+    def unaccounted(self) -> int:
+        """Messages lost or invented: 0 at rest."""
+        return self.sent - self.handled - self.dead_lettered - self.queued
+
+
+@dataclass(frozen=True, slots=True)
+class ActorInfo:
+    """One actor as it is now."""
+
+    name: str
+    state: str
+    mailbox_depth: int
+    restarts: int
+    handled: int
+    handling: str | None
+    """Type of the message its handler works on."""
+    handling_seconds: float
+    """For how long, 0.0 when idle."""
+    children: tuple["ActorInfo", ...]

@@ -1,53 +1,23 @@
-"""Schedules: which of the things that are ready runs next in a simulation.
+"""Schedules that look for faults: which of the things that are ready runs next in a simulation.
 
-FIFO is what the real loop does. The others deviate from it, and a `Deviation` says where: the deviations alone play a
-run again (`replay`), and the fewest of them that still make it fail explain it (`smallest`).
+FIFO is what the real loop does. These deviate from it: the deviations alone play a run again (`replay`), and the fewest
+of them that still make it fail explain it (`smallest`).
 """
+
+from __future__ import annotations
 
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import TypeVar
 
-from .scheduler import Run
-
-__all__ = ["Deviation", "Schedule", "fifo", "label", "owner", "pct", "replay", "smallest", "uniform"]
-
-#: Given the number of the step and what is ready (two or more, the oldest first): the index of the one to run.
-Schedule = Callable[[int, Sequence[Run]], int]
+from callboard.actors.kernel.scheduler import Run
+from callboard.actors.kernel.simulation import Schedule, owner
 
 #: Steps within which `pct` changes priorities unless told otherwise: half of the seeded simulated runs have fewer.
-PCT_STEPS: Final = 200
+PCT_STEPS = 200
 
 Item = TypeVar("Item")
-
-
-@dataclass(frozen=True, slots=True)
-class Deviation:
-    """One choice that FIFO would not have made."""
-
-    step: int
-    """Things that had run before, from 0."""
-    index: int
-    """Which of those that were ready ran: 1 is the second oldest."""
-    at_seconds: float = 0.0
-    ran: str = ""
-    instead_of: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.at_seconds:9.3f}    step {self.step}: {self.ran}, ahead of {self.instead_of}"
-
-
-def fifo(_step: int, _options: Sequence[Run]) -> int:
-    """The one that has been ready longest."""
-    return 0
-
-
-def uniform(seed: int) -> Schedule:
-    """Each with the same probability."""
-    choose = random.Random(seed).randrange
-    return lambda _, options: choose(len(options))
 
 
 def replay(deviations: Iterable[tuple[int, int]]) -> Schedule:
@@ -113,17 +83,3 @@ def smallest(
                 break
             parts = min(parts * 2, len(items))
     return items, runs
-
-
-def owner(run: Run) -> Any:
-    """Whose turn this is: the actor's name, or what says best which callback it is. Equal in equal runs."""
-    target = getattr(run, "__self__", run)
-    return getattr(target, "name", None) or label(run)
-
-
-def label(run: Run) -> str:
-    """One thing that ran, for the trace: never an id or an address, which differ from run to run."""
-    describe = getattr(getattr(run, "__self__", run), "describe", None)
-    if describe is not None:
-        return str(describe())
-    return str(getattr(run, "__qualname__", type(run).__name__))
