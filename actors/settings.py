@@ -12,16 +12,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Self
 
-from pydantic import (
-    BaseModel,
-    Field,
-    ModelWrapValidatorHandler,
-    SecretStr,
-    SkipValidation,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
+from pydantic import BaseModel, Field, SecretStr, SkipValidation, ValidationError, field_validator, model_validator
+from pydantic.functional_validators import ModelWrapValidatorHandler
 
 from callboard.actors.calls.registry import FAILURE_BUDGET
 from callboard.protocol.errors import UsageError
@@ -109,7 +101,7 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
     config_dir: Path = Field(default_factory=lambda: _config_dir())
     """Where what outlives a process and belongs to the user is kept: the Copilot login, if no keyring takes it."""
     script: Annotated[Script | None, SkipValidation()] = None
-    """What the provider `scripted` says (see providers.scripted.Script): the shipped fake model, for tests."""
+    """What the provider `scripted` says (see providers.local.scripted.Script): the shipped fake model, for tests."""
     log_content: bool = False
     """May log records and spans carry what people and models wrote?"""
 

@@ -7,6 +7,7 @@ Latency is measured from a foreign thread, both hops to the loop included: a ses
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import statistics
@@ -14,16 +15,20 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
+from pathlib import Path
 
+from callboard.actors.testing.tool_stage import ToolStage
 from callboard.actors.tools import Tool, tool
 from callboard.actors.workers.process import ProcessOptions
-from callboard.actors.workers.stage import ToolStage
 from callboard.protocol.events import ToolCallCompleted
 from callboard.protocol.limits import TOOL_GRACE_SECONDS
 
 CALLS = 5_000
 BATCH = 100
 KILLS = 50
+PACED_CALLS = 1_000
+#: Models ask for tools at this pace at most; a successor of a child is ready by then.
+PAUSE_SECONDS = 0.01
 
 
 def plain(a: int, b: int) -> int:
@@ -42,6 +47,11 @@ async def in_task(a: int, b: int) -> int:
 
 @tool(name="add", isolation="thread")
 def in_thread(a: int, b: int) -> int:
+    return a + b
+
+
+@tool(name="add", reuse=True)
+def in_kept_process(a: int, b: int) -> int:
     return a + b
 
 
@@ -69,6 +79,34 @@ def latencies(call: Callable[[], object], count: int = CALLS) -> list[float]:
     return sorted(found)
 
 
+def paced(stage: ToolStage, tool: Tool) -> tuple[list[float], float]:
+    """Microseconds of calls with a pause between them, sorted; and CPU of all our processes together, a call."""
+    found = []
+    before = cpu_of_all()
+    for _ in range(PACED_CALLS):
+        time.sleep(PAUSE_SECONDS)
+        began = time.perf_counter()
+        stage.call(tool, a=1, b=2)
+        found.append((time.perf_counter() - began) * 1e6)
+    return sorted(found), (cpu_of_all() - before) / PACED_CALLS * 1e6
+
+
+def cpu_of_all() -> float:
+    """Seconds of CPU of this process and of all below it, those that have ended included."""
+    parents: dict[int, int] = {}
+    ticks: dict[int, int] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):  # it has just ended
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                parents[int(entry.name)] = int(fields[1])
+                ticks[int(entry.name)] = sum(map(int, fields[11:15]))
+    ours = {os.getpid()}
+    while more := {pid for pid, parent in parents.items() if parent in ours} - ours:
+        ours |= more
+    return sum(ticks.get(pid, 0) for pid in ours) / os.sysconf("SC_CLK_TCK")
+
+
 def cpu_a_call(stage: ToolStage, tool: Tool) -> float:
     """Microseconds of this process's CPU, with BATCH calls under way at a time."""
     began = time.process_time()
@@ -90,9 +128,18 @@ def compare_calls() -> None:
     middle = statistics.median(direct)
     print_row("direct call", direct, middle)
     with ToolStage() as stage:
-        for name, each in (("task", in_task), ("thread", in_thread), ("process", in_process)):
+        for name, each in (
+            ("task", in_task),
+            ("thread", in_thread),
+            ("process, reuse=True", in_kept_process),
+            ("process", in_process),
+        ):
             found = latencies(lambda each=each: stage.call(each, a=1, b=2))  # type: ignore[misc]
             print_row(f"callboard, isolation={name}", found, middle, f"{cpu_a_call(stage, each):.1f}")
+        for name, each in (("process, reuse=True", in_kept_process), ("process", in_process)):
+            stage.call(each, a=1, b=2)
+            found, cpu = paced(stage, each)
+            print_row(f"{name}, every {PAUSE_SECONDS * 1e3:.0f} ms", found, middle, f"{cpu:.0f} (all)")
     with ThreadPoolExecutor(4) as threads:
         print_row("ThreadPoolExecutor", latencies(lambda: threads.submit(plain, 1, 2).result()), middle)
     with ProcessPoolExecutor(4, mp_context=get_context("forkserver")) as processes:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-INTERRUPTED = 130
+from callboard.actors.cli import INTERRUPTED
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit status (see shell.py)."""
+    """Run one command; returns the exit status (see the package)."""
     try:
         from callboard.actors.cli.shell import run  # noqa: PLC0415 - it takes time in which Ctrl-C can come
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Final
 
 from callboard import AskApproval, Reply, RunTool
 from callboard.protocol.commands import Note
@@ -29,8 +28,30 @@ class Screen:
 
     def show(self, event: object) -> None:
         """Show one event, if it is of a kind that people want to see."""
-        if shower := _SHOWERS.get(type(event)):
-            shower(self, event)
+        match event:
+            case TextDelta():
+                self._write(event.text)
+            case RunTool(tag, name, arguments):
+                self._running[tag] = name
+                cut = "..." if len(arguments) > SHOWN_ARGUMENTS_CHARS else ""
+                self.remark(f"> {name} {arguments[:SHOWN_ARGUMENTS_CHARS]}{cut}", DIM)
+            case ToolCallCompleted():
+                self.remark(f"< {self._ended(event.tag)}: {len(event.content):,} characters", DIM)
+            case ToolCallFailed(failure=failure):
+                self._ended(event.tag)
+                self.remark(f"< {failure.tool}: {failure.code}: {failure.message}")
+            case ToolCallTimedOut():
+                self.remark(f"< {self._ended(event.tag)}: ended at its deadline")
+            case ToolCallCancelled():
+                self.remark(f"< {self._ended(event.tag)}: cancelled")
+            case AskApproval():
+                self.remark(f"? {event.name} needs approval ({event.risk})")
+            case Note():
+                self.remark(event.text)
+            case Restarted():
+                self.remark(f"the answer begins again ({event.reason})")
+            case Reply():
+                self.end_line()
 
     def print_line(self, text: str) -> None:
         """One line of result on stdout."""
@@ -50,58 +71,11 @@ class Screen:
         sys.stderr.write(f"{style}{shown}{PLAIN}\n" if self._coloured else f"{shown}\n")
         sys.stderr.flush()
 
-    def _text(self, event: TextDelta) -> None:
-        if self._quiet or not event.text:
-            return
-        sys.stdout.write(event.text)
-        sys.stdout.flush()
-        self._at_line_start = event.text.endswith("\n")
-
-    def _tool_runs(self, command: RunTool) -> None:
-        shown = command.arguments
-        if len(shown) > SHOWN_ARGUMENTS_CHARS:
-            shown = shown[:SHOWN_ARGUMENTS_CHARS] + "..."
-        self._running[command.tag] = command.name
-        self.remark(f"> {command.name} {shown}", DIM)
-
-    def _tool_completed(self, event: ToolCallCompleted) -> None:
-        self.remark(f"< {self._ended(event.tag)}: {len(event.content):,} characters", DIM)
-
-    def _tool_failed(self, event: ToolCallFailed) -> None:
-        self._ended(event.tag)
-        self.remark(f"< {event.failure.tool}: {event.failure.code}: {event.failure.message}")
-
-    def _tool_timed_out(self, event: ToolCallTimedOut) -> None:
-        self.remark(f"< {self._ended(event.tag)}: ended at its deadline")
-
-    def _tool_cancelled(self, event: ToolCallCancelled) -> None:
-        self.remark(f"< {self._ended(event.tag)}: cancelled")
+    def _write(self, text: str) -> None:
+        if text and not self._quiet:
+            sys.stdout.write(text)
+            sys.stdout.flush()
+            self._at_line_start = text.endswith("\n")
 
     def _ended(self, tag: Tag) -> str:
         return self._running.pop(tag, "tool")
-
-    def _approval(self, question: AskApproval) -> None:
-        self.remark(f"? {question.name} needs approval ({question.risk})")
-
-    def _note(self, note: Note) -> None:
-        self.remark(note.text)
-
-    def _restarted(self, event: Restarted) -> None:
-        self.remark(f"the answer begins again ({event.reason})")
-
-    def _reply(self, _: Reply) -> None:
-        self.end_line()
-
-
-_SHOWERS: Mapping[type, Callable[[Screen, Any], None]] = {
-    TextDelta: Screen._text,
-    RunTool: Screen._tool_runs,
-    ToolCallCompleted: Screen._tool_completed,
-    ToolCallFailed: Screen._tool_failed,
-    ToolCallTimedOut: Screen._tool_timed_out,
-    ToolCallCancelled: Screen._tool_cancelled,
-    AskApproval: Screen._approval,
-    Note: Screen._note,
-    Restarted: Screen._restarted,
-    Reply: Screen._reply,
-}

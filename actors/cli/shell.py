@@ -1,7 +1,4 @@
-"""What all commands share: reads the arguments, runs one, turns errors into one sentence and an exit status.
-
-Exit status: 0 done; 1 it failed (the model, the network, the index); 2 usage error; 130 Ctrl-C.
-"""
+"""What all commands share: reads the arguments, runs one, turns errors into one sentence and an exit status."""
 
 from __future__ import annotations
 
@@ -12,12 +9,11 @@ import os
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 
+from callboard.actors.cli import DONE, FAILED, INTERRUPTED, USAGE
 from callboard.actors.cli.arguments import parser
-from callboard.actors.cli.main import INTERRUPTED
 from callboard.protocol.errors import CallboardError, UsageError
 
-DONE, FAILED, USAGE = 0, 1, 2
-Command = Callable[[argparse.Namespace], Coroutine[object, object, None] | None]
+RunCommand = Callable[[argparse.Namespace], Coroutine[object, object, None] | None]
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
@@ -61,7 +57,7 @@ def _run_command(arguments: Sequence[str] | None) -> int:
     return DONE
 
 
-def _command(name: str) -> Command:
+def _command(name: str) -> RunCommand:
     """Imported when it is called: a warm question takes well under a second, and all imports half of that."""
     if name == "ask":
         from callboard.actors.index import token_count  # noqa: PLC0415

@@ -22,12 +22,10 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from callboard.actors.requests.conversation import Conversation
-    from callboard.actors.requests.reply import ModelCallFailed, Reply, RequestEnded
-    from callboard.actors.requests.subscription import Stream
+    from callboard.actors.requests.conversation import Conversation, ModelCallFailed, Reply, RequestEnded, Stream
     from callboard.actors.runtime import Runtime
     from callboard.actors.settings import Settings
-    from callboard.actors.telemetry.metrics import Metrics
+    from callboard.actors.telemetry.telemetry import Metrics
     from callboard.actors.tools.context import ToolContext
     from callboard.actors.tools.decorator import Tool, tool
     from callboard.protocol.commands import AskApproval, Outcome, RunTool
@@ -75,21 +73,21 @@ if not TYPE_CHECKING:  # a type checker that saw this function would accept ever
 
 
 def _homes() -> Iterator[ModuleType]:
-    """The modules of these names, cheapest first: each is imported only if the name was in none before it."""
-    from callboard.protocol import commands, errors, events, model  # noqa: PLC0415
+    """The modules of these names, first those that tools in child processes import, then by how much each loads."""
+    from callboard.protocol import errors  # noqa: PLC0415
     from callboard.protocol import tools as contracts  # noqa: PLC0415
 
-    yield from (errors, contracts, commands, events, model)
-    from callboard.actors.requests import conversation, reply  # noqa: PLC0415
-    from callboard.actors.telemetry import metrics  # noqa: PLC0415
-
-    yield from (conversation, reply, metrics)
+    yield from (errors, contracts)
     from callboard.actors import tools  # noqa: PLC0415
 
     yield tools
-    from callboard.actors.requests import subscription  # noqa: PLC0415
+    from callboard.actors.requests import conversation  # noqa: PLC0415
+    from callboard.protocol import commands, events, model  # noqa: PLC0415
 
-    yield subscription
+    yield from (commands, events, model, conversation)
+    from callboard.actors.telemetry import telemetry  # noqa: PLC0415
+
+    yield telemetry
     from callboard.actors import settings  # noqa: PLC0415
 
     yield settings

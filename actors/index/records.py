@@ -93,4 +93,4 @@ class Unchanged:
     read_at_ns: int
 
 
-Outcome = ParsedFile | Unchanged | Skipped
+FileOutcome = ParsedFile | Unchanged | Skipped

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import subprocess
+import pickle
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO
 
 from callboard.actors.index import workers
 from callboard.actors.index.layout import Layout
 from callboard.actors.index.lexical import LARGE_HEAP_BYTES, SMALL_HEAP_BYTES, LexicalIndex
 from callboard.actors.index.parsing import parse_file
-from callboard.actors.index.records import FileStat, Outcome
+from callboard.actors.index.records import FileOutcome, FileStat
 from callboard.actors.index.scan import RefreshPlan, scan_all, scan_paths
 from callboard.actors.index.store import SqliteStore
 from callboard.actors.index.updater import Progress, ProgressCallback, RefreshSummary, Updater, repair
+from callboard.actors.processes.spawning import Caller, Helper
 from callboard.protocol.errors import UsageError
 
 #: Up to here a change is indexed in the calling process: about half a second of parsing, less than starting a child.
@@ -79,71 +78,45 @@ def _nothing_to_do(plan: RefreshPlan, store: SqliteStore) -> RefreshSummary:
     )
 
 
-def _parse_here(plan: RefreshPlan) -> Iterator[tuple[FileStat, Outcome]]:
+def _parse_here(plan: RefreshPlan) -> Iterator[tuple[FileStat, FileOutcome]]:
     for file, known in _jobs(plan):
         yield file, parse_file(file, known)
 
 
-def _jobs(plan: RefreshPlan) -> Iterator[workers.Job]:
+def _jobs(plan: RefreshPlan) -> Iterator[workers.ParseJob]:
     for file in plan.changed:
         known = plan.known.get(file.path)
         yield file, known.digest if known else b""
 
 
 def _refresh_in_child(request: Request, progress: ProgressCallback | None) -> RefreshSummary:
-    process = workers.spawn(__name__)
-    assert process.stdin is not None
-    assert process.stdout is not None
+    helper = Helper(main)
     try:
-        workers.send(process.stdin, request)
+        helper.tell(pickle.dumps(request), SILENCE_SECONDS)
         while True:
-            answer = _receive(process, process.stdout)
+            answer: object = pickle.loads(helper.hear(SILENCE_SECONDS))  # both ends are our own code
             if isinstance(answer, RefreshSummary):
                 return answer
             if isinstance(answer, UsageError):
                 raise answer
             if isinstance(answer, Progress) and progress is not None:
                 progress(answer)
-    except (EOFError, BrokenPipeError) as error:
-        raise UsageError(
-            f"the indexing process ended early (status {process.wait()}); what it had finished is kept, index again"
-        ) from error
+    except (EOFError, TimeoutError) as error:
+        why = f"the indexing process ended early (status {helper.close()})"
+        raise UsageError(f"{why}; what it had finished is kept, index again") from error
     finally:
-        _end(process)
-
-
-def _receive(process: subprocess.Popen[bytes], stream: IO[bytes]) -> object:
-    """The next message; a process that is silent for SILENCE_SECONDS is killed, which ends its stream."""
-    watchdog = threading.Timer(SILENCE_SECONDS, process.kill)
-    watchdog.daemon = True
-    watchdog.start()
-    try:
-        return workers.receive(stream)
-    finally:
-        watchdog.cancel()
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.kill()
-    process.wait()
-    if process.stdin is not None:
-        # A process that ended before it had read its request leaves some of it unwritten.
-        with contextlib.suppress(BrokenPipeError):
-            process.stdin.close()
-    if process.stdout is not None:
-        process.stdout.close()
+        helper.close()
 
 
 def main() -> None:
     """The indexing process: one request in, progress and a summary out. Ends when its caller does."""
-    incoming, outgoing = workers.standard_streams()
+    caller = Caller()
     try:
-        request = workers.receive(incoming)
-    except EOFError:  # the caller ended before it asked, by Ctrl-C for example
+        request: Request = pickle.loads(caller.hear())
+    except EOFError:  # the caller has gone before it asked, by Ctrl-C for one
         return
-    assert isinstance(request, Request)
-    threading.Thread(target=_exit_with_caller, args=(incoming.fileno(),), daemon=True).start()
-    workers.answer_caller(outgoing, _outcome(request, _Reporter(outgoing)))
+    threading.Thread(target=_exit_with_caller, args=(caller,), daemon=True).start()
+    caller.tell(pickle.dumps(_outcome(request, _Reporter(caller))))
 
 
 def _outcome(request: Request, report: ProgressCallback) -> RefreshSummary | UsageError:
@@ -155,24 +128,23 @@ def _outcome(request: Request, report: ProgressCallback) -> RefreshSummary | Usa
         return UsageError(f"indexing failed: {error}")
 
 
-def _exit_with_caller(descriptor: int) -> None:
-    """Nothing is written after the request: reading ends only when the caller does."""
-    os.read(descriptor, 1)
+def _exit_with_caller(caller: Caller) -> None:
+    caller.wait_for_end()
     os._exit(1)
 
 
 class _Reporter:
     """Sends progress, at most one message a percent: a pipe and a bar need no more."""
 
-    def __init__(self, stream: IO[bytes]) -> None:
-        self._stream = stream
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
         self._next_percent = 0
 
     def __call__(self, progress: Progress) -> None:
         percent = 100 * progress.done_files // max(1, progress.total_files)
         if percent >= self._next_percent:
             self._next_percent = percent + 1
-            workers.answer_caller(self._stream, progress)
+            self._caller.tell(pickle.dumps(progress))
 
 
 def _refresh_all(request: Request, report: ProgressCallback) -> RefreshSummary:

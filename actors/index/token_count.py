@@ -8,24 +8,20 @@ A count is one round trip over a pipe, 0.1 ms. Should the child be lost, this pr
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
-import select
-import struct
-import subprocess
-import sys
 import threading
 from functools import cache
 from typing import Final
 
 import quicktok  # type: ignore[import-untyped]
 
+from callboard.actors.processes.spawning import Caller, Helper
+
 #: The encoding of current OpenAI models; others differ by under 1% on code.
 ENCODING: Final = "o200k_base"
 #: For a child on a busy machine to load and answer; then this process counts by itself.
 ANSWER_SECONDS: Final = 20.0
-
-_LENGTH: Final = struct.Struct("<Q")
-_MAIN: Final = "import sys; sys.path[:] = {path!r}; from callboard.actors.index.token_count import main; main()"
 
 
 def count_tokens(text: str) -> int:
@@ -45,56 +41,29 @@ class _Child:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._process = self._started()
-
-    @staticmethod
-    def _started() -> subprocess.Popen[bytes] | None:
-        try:
-            return subprocess.Popen(
-                [sys.executable, "-c", _MAIN.format(path=sys.path)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                bufsize=0,
-                process_group=0,  # Ctrl-C in a terminal is for us; the child follows
-            )
-        except OSError:  # an embedded interpreter without sys.executable, no more processes
-            return None
+        self._helper: Helper | None = None
+        with contextlib.suppress(OSError):  # an embedded interpreter without sys.executable, no more processes
+            self._helper = Helper(main, quiet=True)
 
     def count(self, data: bytes) -> int | None:
         """None when the child cannot tell, from then on."""
         with self._lock:
-            process = self._process
-            if process is None or process.stdin is None or process.stdout is None:
+            if self._helper is None:
                 return None
             try:
-                process.stdin.write(_LENGTH.pack(len(data)))
-                _write_all(process.stdin.fileno(), data)
-                if select.select([process.stdout], [], [], ANSWER_SECONDS)[0]:
-                    answer = process.stdout.read(_LENGTH.size)
-                    if answer is not None and len(answer) == _LENGTH.size:
-                        return int(_LENGTH.unpack(answer)[0])
-            except OSError:  # it has gone, and with it the pipe
+                return int(self._helper.ask(data, ANSWER_SECONDS))
+            except (EOFError, TimeoutError):
                 self._end()
                 return None
-            self._end()
-            return None
 
     def close(self) -> None:
         with self._lock:
             self._end()
 
     def _end(self) -> None:
-        process, self._process = self._process, None
-        if process is not None:
-            process.kill()
-            process.communicate()
-
-
-def _write_all(descriptor: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]
+        helper, self._helper = self._helper, None
+        if helper is not None:
+            helper.close()
 
 
 _starting = threading.Lock()
@@ -116,10 +85,6 @@ def _vocabulary() -> quicktok.Tokenizer:
 
 
 def main() -> None:
-    """The child: a length and so many bytes in, a count out, until its input ends."""
-    incoming, outgoing = sys.stdin.buffer, sys.stdout.buffer
+    """The child: a text in, a count out, until its input ends."""
     vocabulary = _vocabulary()
-    while len(header := incoming.read(_LENGTH.size)) == _LENGTH.size:
-        text = incoming.read(_LENGTH.unpack(header)[0]).decode("utf-8", "replace")
-        outgoing.write(_LENGTH.pack(vocabulary.count(text)))
-        outgoing.flush()
+    Caller().serve(lambda data: b"%d" % vocabulary.count(data.decode("utf-8", "replace")))

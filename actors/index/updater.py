@@ -1,7 +1,7 @@
 """Brings store and lexical index up to date, batch by batch: a kill at any moment loses at most one batch of work.
 
 Order of a batch: SQLite commits rows together with a note of what the lexical index does not have yet (`lexical_todo`);
-tantivy commits; the note is erased. After a kill in between, the files of the note are removed from both and read again.
+tantivy commits; the note is erased. After a kill in between, its files are deleted from both and read again.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from callboard.actors.index.lexical import LexicalIndex, LexicalWriter
-from callboard.actors.index.records import FileStat, Outcome, ParsedFile, Skipped, Unchanged
+from callboard.actors.index.records import FileOutcome, FileStat, ParsedFile, Skipped, Unchanged
 from callboard.actors.index.scan import RefreshPlan
 from callboard.actors.index.store import SqliteStore
 
@@ -84,7 +84,7 @@ class Updater:
     _judged: list[Skipped] = field(default_factory=list)
     _batch_bytes: int = 0
 
-    def run(self, outcomes: Iterable[tuple[FileStat, Outcome]]) -> RefreshSummary:
+    def run(self, outcomes: Iterable[tuple[FileStat, FileOutcome]]) -> RefreshSummary:
         """Take in what the parsers say about the plan's changed files, in any order."""
         gone = list(self.plan.gone)
         self._removed = len(gone)
@@ -105,7 +105,7 @@ class Updater:
             chunks=self.store.count("chunks"),
         )
 
-    def _take(self, file: FileStat, outcome: Outcome) -> None:
+    def _take(self, file: FileStat, outcome: FileOutcome) -> None:
         match outcome:
             case ParsedFile():
                 self._parsed.append(outcome)

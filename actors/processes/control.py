@@ -96,10 +96,21 @@ def receive(end: socket.socket) -> tuple[Message, list[int]] | None:
         data, descriptors, _, _ = socket.recv_fds(end, _MESSAGE_BYTES, _MAX_DESCRIPTORS)
     except ConnectionResetError:
         return None
-    if len(data) < _MESSAGE.size:
+    return (_decoded(data), descriptors) if data else None
+
+
+def hear(end: socket.socket) -> Message | None:
+    """The next message of one that sends no descriptors; None when it is gone. Raises BlockingIOError."""
+    try:
+        data = end.recv(_MESSAGE_BYTES)
+    except ConnectionResetError:
         return None
+    return _decoded(data) if data else None
+
+
+def _decoded(data: bytes) -> Message:
     kind, number, value = _MESSAGE.unpack_from(data)
-    return Message(Kind(kind), number, value, data[_MESSAGE.size :].decode(errors="replace")), descriptors
+    return Message(Kind(kind), number, value, data[_MESSAGE.size :].decode(errors="replace"))
 
 
 def pair(kind: int = socket.SOCK_SEQPACKET) -> tuple[socket.socket, socket.socket]:

@@ -18,7 +18,7 @@ import socket
 from typing import Final, NoReturn
 
 from callboard.actors.processes.child import rehearse
-from callboard.actors.processes.control import UNKNOWN_STATUS, Kind, Message, pair, receive, send_if_heard
+from callboard.actors.processes.control import UNKNOWN_STATUS, Kind, Message, hear, pair, receive, send_if_heard
 from callboard.actors.processes.fork_server import CONTROL, ForkServer, Limits, take_place
 from callboard.actors.processes.linux import children, kill_all, kill_each
 
@@ -119,8 +119,7 @@ class Init:
 
     def _read_registry(self) -> None:
         with contextlib.suppress(BlockingIOError):
-            while (heard := receive(self._registry)) is not None:
-                message = heard[0]
+            while (message := hear(self._registry)) is not None:
                 if message.kind is Kind.EXITED:
                     self._ended(message.number, message.value)
                 else:

@@ -10,16 +10,14 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from callboard.actors.processes.control import Kind, Message, pair, receive, send
+from callboard.actors.processes.control import Kind, Message, hear, pair, send
 from callboard.actors.processes.init import main
 from callboard.actors.processes.keeper import REFUSED, enter
-from callboard.actors.processes.linux import IS_LINUX
 from callboard.actors.processes.spawning import interpreter
 
 #: All that children get of our environment: where things are and which language and time zone. Keys stay with us.
@@ -27,8 +25,6 @@ ENVIRONMENT: Final = frozenset(
     """PATH LD_LIBRARY_PATH VIRTUAL_ENV HOME USER LOGNAME SHELL TMPDIR
     LANG LANGUAGE TZ SSL_CERT_FILE SSL_CERT_DIR""".split()  # noqa: SIM905 - to be read as a list
 )
-#: Messages read in one go.
-BATCH: Final = 256
 #: Processes that have been told to end and have not after this are killed; the init process gives itself 2 s.
 CLOSE_SECONDS: Final = 3.0
 
@@ -39,22 +35,12 @@ def child_environment(extra: Mapping[str, str]) -> dict[str, str]:
     return {**allowed, **extra}
 
 
-def why_not() -> str:
-    """Why there can be no process isolation here, and what to do; empty where there can."""
-    remedy = "give the tool isolation='thread', or make it an `async def`"
-    if not IS_LINUX:
-        return f"process isolation needs Linux, this is {sys.platform}: {remedy}"
-    if not sys.executable:
-        return f"process isolation needs sys.executable, which is empty in this embedded interpreter: {remedy}"
-    return ""
-
-
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """What has come from the init process or the fork server of this number. None at last: it is gone."""
+    """What the init process or the fork server of this number says. None at last: it is gone."""
 
     number: int
-    messages: tuple[Message | None, ...]
+    message: Message | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,15 +82,13 @@ class Connection:
         self.theirs.close()
 
     def _readable(self) -> None:
-        messages: list[Message | None] = []
-        with contextlib.suppress(BlockingIOError):
-            while len(messages) < BATCH:
-                heard = receive(self._ours)
-                messages.append(heard[0] if heard is not None else None)
-                if heard is None:
-                    self._loop.remove_reader(self._ours.fileno())
-                    break
-        self._post(Heard(self._number, tuple(messages)))
+        try:
+            message = hear(self._ours)
+        except BlockingIOError:
+            return
+        if message is None:
+            self._loop.remove_reader(self._ours.fileno())
+        self._post(Heard(self._number, message))
 
 
 class InitProcess:

@@ -1,4 +1,4 @@
-"""Child processes of our own code: how their interpreter is started, and one that answers questions over its pipes.
+"""Child processes of our own code: how their interpreter is started, and helpers that answer over their pipes.
 
 Plain pipes instead of multiprocessing: a child whose parent was killed reads end-of-file and ends; nothing imports the
 host's `__main__` again.
@@ -17,30 +17,37 @@ from collections.abc import Callable
 from typing import Final
 
 from callboard.actors.processes.control import LENGTH
+from callboard.actors.processes.linux import IS_LINUX
 
 #: One read or write of a pipe; its default capacity.
 PIPE_BYTES: Final = 65_536
 
 
-def entry(main: Callable[..., object], *arguments: object) -> str:
-    """Code that imports and calls this function. The arguments are written as literals."""
-    return f"from {main.__module__} import {main.__name__}\n{main.__name__}(*{arguments!r})\n"
-
-
 def interpreter(code: str) -> list[str]:
-    """A command that runs this code with our import path, set before the first import: as it is found here."""
+    """A command that runs this code with our import path, set before the first import: an editable install works."""
     return [sys.executable, "-c", f"import sys\nsys.path[:] = {sys.path!r}\n{code}"]
 
 
-class Helper:
-    """A process of ours that answers questions one by one: `main` calls `answer_questions`. Not for several threads."""
+def why_not() -> str:
+    """Why there can be no process isolation here, and what to do; empty where there can."""
+    remedy = "give the tool isolation='thread', or make it an `async def`"
+    if not IS_LINUX:
+        return f"process isolation needs Linux, this is {sys.platform}: {remedy}"
+    if not sys.executable:
+        return f"process isolation needs sys.executable, which is empty in this embedded interpreter: {remedy}"
+    return ""
 
-    def __init__(self, main: Callable[[], None]) -> None:
-        """Start it. Raises OSError: there is no `sys.executable` here, or no process to be had."""
+
+class Helper:
+    """A process of ours that is told things and tells things, in frames. Not for several threads at once."""
+
+    def __init__(self, main: Callable[[], None], *, quiet: bool = False) -> None:
+        """Start `main`, a function of a module, in a new interpreter. Raises OSError: there is none to be had."""
         self._process = subprocess.Popen(
-            interpreter(entry(main)),
+            interpreter(f"from {main.__module__} import {main.__name__}\n{main.__name__}()"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL if quiet else None,
             bufsize=0,
             process_group=0,  # Ctrl-C in a terminal is for the caller, who ends its helpers
         )
@@ -50,29 +57,46 @@ class Helper:
         os.set_blocking(self._stdin.fileno(), False)
 
     def ask(self, question: bytes, seconds: float) -> bytes:
-        """Its answer. Raises TimeoutError, or EOFError when it has ended; then it is of no further use: close it."""
+        """Tell, and hear the answer. Raises TimeoutError, or EOFError when it has ended; either way it is lost."""
         until = time.monotonic() + seconds
-        try:
-            self._write(LENGTH.pack(len(question)) + question, until)
-            (length,) = LENGTH.unpack(self._read(LENGTH.size, until))
-            return self._read(length, until)
-        except BrokenPipeError as error:
-            raise EOFError("the helper process has ended") from error
+        self._write(LENGTH.pack(len(question)) + question, until)
+        return self._frame(until)
 
-    def close(self) -> None:
-        """End it, whatever it does."""
+    def tell(self, data: bytes, seconds: float) -> None:
+        """Send one frame. Raises as `ask` does."""
+        self._write(LENGTH.pack(len(data)) + data, time.monotonic() + seconds)
+
+    def hear(self, seconds: float) -> bytes:
+        """The next frame. Raises as `ask` does."""
+        return self._frame(time.monotonic() + seconds)
+
+    def close(self) -> int:
+        """End it, whatever it does. Its exit status; again the same."""
         self._process.kill()
-        self._process.wait()
         for stream in (self._stdin, self._stdout):
             with contextlib.suppress(BrokenPipeError):
                 stream.close()
+        return self._process.wait()
+
+    def leave(self, seconds: float) -> int:
+        """Close its input and let it end by itself. Its exit status. Raises subprocess.TimeoutExpired."""
+        self._stdin.close()
+        return self._process.wait(seconds)
 
     def _write(self, data: bytes, until: float) -> None:
         view = memoryview(data)
         while view:
             self._wait(self._stdin.fileno(), select.POLLOUT, until)
-            with contextlib.suppress(BlockingIOError):
+            try:
                 view = view[os.write(self._stdin.fileno(), view[:PIPE_BYTES]) :]
+            except BlockingIOError:
+                continue
+            except BrokenPipeError:
+                raise EOFError("the helper process has ended") from None
+
+    def _frame(self, until: float) -> bytes:
+        (length,) = LENGTH.unpack(self._read(LENGTH.size, until))
+        return self._read(length, until)
 
     def _read(self, size: int, until: float) -> bytes:
         read = bytearray()
@@ -92,15 +116,36 @@ class Helper:
             raise TimeoutError("the helper process did not answer in time")
 
 
-def answer_questions(answer: Callable[[bytes], bytes]) -> None:
-    """In a helper: answer until its input ends, or nobody reads any more. What is printed goes to stderr."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    incoming, outgoing = sys.stdin.buffer, sys.stdout.buffer
-    sys.stdout = sys.stderr
-    with contextlib.suppress(BrokenPipeError):
-        while len(head := incoming.read(LENGTH.size)) == LENGTH.size:
-            written = answer(incoming.read(LENGTH.unpack(head)[0]))
-            outgoing.write(LENGTH.pack(len(written)) + written)
-            outgoing.flush()
-        return
-    os._exit(1)
+class Caller:
+    """In a helper: whoever started it. What is printed goes to stderr; Ctrl-C is for the caller to handle."""
+
+    def __init__(self) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        self._incoming, self._outgoing = sys.stdin.buffer, sys.stdout.buffer
+        sys.stdout = sys.stderr
+
+    def hear(self) -> bytes:
+        """The next frame. Raises EOFError when the caller has gone."""
+        head = self._incoming.read(LENGTH.size)
+        if len(head) < LENGTH.size:
+            raise EOFError("the caller has gone")
+        (length,) = LENGTH.unpack(head)
+        return self._incoming.read(length)
+
+    def tell(self, data: bytes) -> None:
+        """Send one frame. Ends this process when the caller has gone: there is nothing left to do."""
+        try:
+            self._outgoing.write(LENGTH.pack(len(data)) + data)
+            self._outgoing.flush()
+        except BrokenPipeError:
+            os._exit(1)
+
+    def serve(self, answer: Callable[[bytes], bytes]) -> None:
+        """Answer each frame with one, until the caller has gone."""
+        with contextlib.suppress(EOFError):
+            while True:
+                self.tell(answer(self.hear()))
+
+    def wait_for_end(self) -> None:
+        """Return when the caller has gone, which tells no more."""
+        os.read(self._incoming.fileno(), 1)

@@ -6,10 +6,13 @@ Validators, properties and serialisers are code of the tool's author and run her
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+import math
+import re
+from collections.abc import Callable, Collection, Mapping, Sized
 from typing import Any, Final
 
-from pydantic import ValidationError
+import orjson
+from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails, PydanticSerializationError
 
 from callboard.actors.tools.context import ToolContext
@@ -24,6 +27,9 @@ MAX_MESSAGE_CHARS: Final = 2_000
 MAX_RECEIVED_CHARS: Final = 200
 #: Wrong arguments told of in one failure.
 MAX_FAULTS: Final = 5
+
+#: What a type may write for NaN and infinity, besides null: a word that is JSON only as a text.
+_NAMES: Final = re.compile(rb"NaN|Infinity")
 
 Result = str | ToolFailure
 """The result's JSON text, or why there is none."""
@@ -81,37 +87,43 @@ class Invoker:
             bound[self._context_parameter] = context
         return bound
 
-    def _written(self, value: Any) -> Result:
+    def _written(self, value: object) -> Result:
+        if isinstance(value, Sized) and len(value) > MAX_RESULT_BYTES:  # each item is a byte at least
+            return self._too_large(f"more than {MAX_RESULT_BYTES:,}")
         try:
-            written = self._result.dump_json(self._result.validate_python(value))
+            checked = self._result.validate_python(value)
+            written = self._result.dump_json(checked)
+            wrong = _no_json_number(self._result, checked, written)
         except ValidationError as error:
             fault = _fault(error.errors()[0], "its result")
             return self._failure(FailureCode.INVALID_RESULT, f"the tool did not return what it declares: {fault}")
         except (PydanticSerializationError, ValueError) as error:
-            return self._failure(
-                FailureCode.INVALID_RESULT,
-                f"the tool's result ({type(value).__name__}) cannot be written as JSON: {shortened(str(error))}",
-            )
+            why = f"the tool's result ({type(value).__name__}) cannot be written as JSON: {safe_text(str, error)}"
+            return self._failure(FailureCode.INVALID_RESULT, why)
+        if wrong:
+            hint = "return None, a text or another number in its place"
+            return self._failure(FailureCode.INVALID_RESULT, f"the tool's result has {wrong}, which JSON has not", hint)
         if len(written) > MAX_RESULT_BYTES:
-            return self._failure(
-                FailureCode.RESULT_TOO_LARGE,
-                f"the result has {len(written):,} bytes; at most {MAX_RESULT_BYTES:,} can be sent",
-                retry_hint="ask for less: a narrower query, a range, a page",
-            )
+            return self._too_large(f"{len(written):,}")
         return written.decode()
+
+    def _too_large(self, size: str) -> ToolFailure:
+        why = f"the result has {size} bytes; at most {MAX_RESULT_BYTES:,} can be sent"
+        hint = "ask for less: a narrower query, a range, a page"
+        return self._failure(FailureCode.RESULT_TOO_LARGE, why, hint)
 
     def _failure_of(self, error: BaseException) -> ToolFailure:
         match error:
             case Refused():
                 return error.failure
             case ToolError():
-                return self._failure(FailureCode.TOOL_ERROR, shortened(str(error)))
+                return self._failure(FailureCode.TOOL_ERROR, safe_text(str, error))
             case SystemExit():
-                return self._failure(FailureCode.CRASHED, f"the tool called sys.exit({error.code!r})")
+                return self._failure(FailureCode.CRASHED, f"the tool called sys.exit({safe_text(repr, error.code)})")
             case MemoryError():
                 return self._failure(FailureCode.CRASHED, "the tool ran out of memory (MemoryError)")
             case _:
-                return self._failure(FailureCode.TOOL_ERROR, shortened(text_of(error)))
+                return self._failure(FailureCode.TOOL_ERROR, text_of(error))
 
     def _failure(self, code: FailureCode, message: str, retry_hint: str = "") -> ToolFailure:
         return ToolFailure(self._name, code, message, retry_hint=retry_hint)
@@ -125,9 +137,9 @@ def invalid_arguments(tool: ToolName, error: ValidationError) -> ToolFailure:
     return ToolFailure(
         tool,
         FailureCode.INVALID_ARGUMENTS,
-        "; ".join(_fault(fault) for fault in faults[:MAX_FAULTS]) + more,
+        shortened("; ".join(_fault(fault) for fault in faults[:MAX_FAULTS]) + more),
         field=_path(first),
-        expected=first["msg"],
+        expected=shortened(first["msg"]),
         received=_received(first),
         retry_hint="correct the arguments by the tool's schema and call it again",
     )
@@ -140,27 +152,52 @@ def shortened(text: str, limit: int = MAX_MESSAGE_CHARS) -> str:
 
 
 def _fault(fault: ErrorDetails, whole: str = "the arguments") -> str:
-    return f"{_path(fault) or whole}: {fault['msg']}"
+    return f"{_path(fault) or whole}: {shortened(fault['msg'])}"
 
 
 def _path(fault: ErrorDetails) -> str:
-    return ".".join(str(part) for part in fault["loc"])
+    return shortened(".".join(str(part) for part in fault["loc"]), MAX_RECEIVED_CHARS)
 
 
 def _received(fault: ErrorDetails) -> str:
     if fault["type"] == "missing":
         return "nothing"
-    return shortened(_safe(repr, fault["input"]), MAX_RECEIVED_CHARS)
+    return safe_text(repr, fault["input"], MAX_RECEIVED_CHARS)
+
+
+def _no_json_number(adapter: TypeAdapter[object], value: object, written: bytes) -> str:
+    """The first NaN or infinity in a result and where it is, or "". Written as null, it would be lost."""
+    if b"null" not in written and (_NAMES.search(written) is None or _is_json(written)):
+        return ""
+    left: list[tuple[str, object]] = [("", adapter.dump_python(value))]
+    while left:
+        path, each = left.pop()
+        if isinstance(each, float) and not math.isfinite(each):
+            return f"{each!r} at {path}" if path else repr(each)
+        if isinstance(each, Mapping):
+            left.extend((f"{path}.{key}".lstrip("."), item) for key, item in each.items())
+        elif isinstance(each, Collection) and not isinstance(each, str | bytes):
+            left.extend((f"{path}.{index}".lstrip("."), item) for index, item in enumerate(each))
+    return ""
+
+
+def _is_json(written: bytes) -> bool:
+    try:
+        orjson.loads(written)
+    except orjson.JSONDecodeError:
+        return False
+    return True
 
 
 def text_of(error: BaseException | None) -> str:
-    """An exception in words: its class and its text, also where its own __str__ raises."""
-    text = _safe(str, error)
+    """An exception in words: its class and its text, bounded, also where its own __str__ raises."""
+    text = safe_text(str, error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def _safe(write: Callable[[Any], str], value: Any) -> str:
+def safe_text(write: Callable[[object], str], value: object, limit: int = MAX_MESSAGE_CHARS) -> str:
+    """`str` or `repr` of any object of a user's, bounded."""
     try:
-        return write(value)
-    except Exception as error:  # noqa: BLE001 - a __repr__ or __str__ of the tool's own
+        return shortened(write(value), limit)
+    except BaseException as error:  # noqa: BLE001 - a __repr__ or __str__ of the tool's own, whatever it raises
         return f"<{type(value).__name__}, whose text raises {type(error).__name__}>"

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from callboard.actors.calls.ledger import Ending, Outcome
 from callboard.actors.kernel import Actor, ChildSpec, Down, Ref, Timer, handles
 from callboard.actors.processes.frames import BrokenFrame, Order, Reply
 from callboard.actors.processes.handle import ChildEnds
@@ -27,10 +28,8 @@ from callboard.actors.processes.source import (
 )
 from callboard.actors.workers.messages import (
     CallReports,
-    Ending,
     KillCall,
     KindOf,
-    Outcome,
     Report,
     RunCall,
     StopCall,
@@ -39,7 +38,7 @@ from callboard.actors.workers.messages import (
     WorkerLost,
     WorkerState,
 )
-from callboard.protocol.tools import FailureCode, ToolContract, ToolFailure
+from callboard.protocol.tools import FailureCode, ToolFailure
 
 __all__ = ["ProcessOptions", "ProcessWorker", "process_kind"]
 
@@ -249,14 +248,8 @@ class ProcessWorker(Actor[ProcessMessage]):
 def process_kind(options: ProcessOptions) -> KindOf:
     """How the pools of process tools are made: a worker for each call, and one source of child processes."""
 
-    def kind(_contract: ToolContract) -> WorkerKind:
-        source = ChildSpec("source", lambda: ProcessSource(options), shutdown_seconds=SOURCE_SHUTDOWN_SECONDS)
-        return WorkerKind(
-            lambda dispatcher, pool: ProcessWorker(dispatcher, pool),
-            max_workers=options.max_children,
-            per_call=True,
-            fixed_children=(source,),
-            at_start=True,
-        )
-
-    return kind
+    source = ChildSpec("source", lambda: ProcessSource(options), shutdown_seconds=SOURCE_SHUTDOWN_SECONDS)
+    kind = WorkerKind(
+        ProcessWorker, max_workers=options.max_children, per_call=True, fixed_children=(source,), at_start=True
+    )
+    return lambda _contract: kind

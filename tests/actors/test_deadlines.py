@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from contextvars import Context
 from functools import partial
 from typing import Any
 
@@ -12,16 +13,34 @@ import pytest
 from support.probes import Probe, Probed
 
 from callboard.actors.calls.approvals import NobodyToAsk
-from callboard.actors.calls.dispatcher import ToolDispatcher
-from callboard.actors.kernel import ActorSystem, SimulatedScheduler
+from callboard.actors.calls.dispatcher import (
+    ABANDON_SECONDS,
+    DispatchCall,
+    OfferTools,
+    ToolDispatcher,
+    ToolsOffered,
+    Workers,
+)
+from callboard.actors.calls.ledger import Ledger
+from callboard.actors.calls.registry import Registry
+from callboard.actors.kernel import Actor, ActorSystem, Ref, SimulatedScheduler, Supervisor, handles
 from callboard.actors.models.llm_manager import StartModel
-from callboard.actors.requests.reply import Reply
-from callboard.actors.requests.request_session import Peers, Question, RequestSession
+from callboard.actors.requests.conversation import Question, Reply
+from callboard.actors.requests.request_session import Peers, RequestSession
 from callboard.actors.runtime import Runtime
 from callboard.actors.settings import Settings
 from callboard.actors.tools import tool
-from callboard.actors.workers.pool import StartCall, StopCall
-from callboard.protocol.commands import Finish, Outcome
+from callboard.actors.workers.messages import (
+    CallReports,
+    KillCall,
+    Report,
+    RunCall,
+    StopCall,
+    ToWorker,
+    WorkerKind,
+    WorkerState,
+)
+from callboard.protocol.commands import CancelTool, Finish, Outcome
 from callboard.protocol.content import Message, Text, ToolCall, ToolMessage, UserMessage
 from callboard.protocol.events import (
     DeadlinePassed,
@@ -32,10 +51,9 @@ from callboard.protocol.events import (
     ToolCallTimedOut,
 )
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
-from callboard.protocol.limits import CALL_BACKSTOP_SECONDS
+from callboard.protocol.limits import CALL_BACKSTOP_SECONDS, TOOL_GRACE_SECONDS
 from callboard.protocol.model import FinishReason, ModelResponse
 from callboard.protocol.options import RequestOptions
-from callboard.protocol.tools import Isolation, Latency, Policy
 from callboard.providers.local.scripted import ScriptedCall, ScriptedTurn
 
 TAG = Tag(RequestId("r"), MessageId("m"))
@@ -58,21 +76,54 @@ def codes(messages: tuple[Message, ...] | list[Message]) -> dict[str, str]:
     return {result.name: orjson.loads(result.content)["code"] if result.is_error else "" for result in results}
 
 
-class Tree:
-    """A real session and a real dispatcher in virtual time; the model and the pools are played."""
+class Worker(Actor[ToWorker]):
+    """The long call returns after 500 s. The short one hangs; a worker that listens ends it when it is told to."""
 
-    def __init__(self, system: ActorSystem, pool_keeps_deadlines: bool) -> None:
+    def __init__(self, dispatcher: Ref[WorkerState], listens: bool) -> None:
+        self._dispatcher = dispatcher
+        self._listens = listens
+        self._calls: dict[Tag, RunCall] = {}
+
+    def on_start(self) -> None:
+        self._reports = CallReports(self.ref, self._dispatcher, 10, self.system.now)
+
+    @handles(RunCall)
+    def _run(self, call: RunCall) -> None:
+        self._calls[call.run.tag] = call
+        assert self._reports.begin(call)
+        if call.run.name == "long":
+            self.system.scheduler.call_at(500.0, lambda: self._reports.end(call, '"found"'))
+
+    @handles(StopCall)
+    def _stop_call(self, message: StopCall) -> None:
+        if self._listens:
+            self._reports.end(self._calls[message.tag], message.why)
+
+    @handles(KillCall, Report)
+    def _ignore(self, message: KillCall | Report) -> None:
+        """It is deaf."""
+
+
+class Tree:
+    """A real session in virtual time, with a played model. Who ends the short call at its deadline: a worker, the real
+    dispatcher where the worker is deaf, or the session where the dispatcher is a played one that says nothing."""
+
+    def __init__(self, system: ActorSystem, who: str) -> None:
         assert isinstance(system.scheduler, SimulatedScheduler)
         self.scheduler = system.scheduler
-        self.pool_keeps_deadlines = pool_keeps_deadlines
-        self.pool = Probed(system, "pool", self._run_call)
         self.seen: list[Any] = []
         self.recorded: list[Message] = []
         telemetry = Probed(system, "telemetry").ref
-        pools = {(isolation, latency): self.pool.ref for isolation in Isolation for latency in Latency}
-        make = partial(ToolDispatcher, (short, long), pools, NobodyToAsk(), Policy(), telemetry)
-        peers = Peers(Probed(system, "llm", self._answer).ref, system.spawn(make, "dispatcher"), telemetry)
-        question = Question(TAG, (), UserMessage.of("go"), RequestOptions("p/m"))
+        self.registry = Registry((short, long))
+        kind = WorkerKind(lambda dispatcher, _pool: Worker(dispatcher, who == "worker"), room=10)
+        workers = Workers(system.spawn(Supervisor, "tools"), lambda _: kind)
+        self.silent = Probed(system, "silent", self._offer)
+        dispatcher = system.spawn(
+            lambda: ToolDispatcher(self.registry, Ledger(), workers, NobodyToAsk(), telemetry), "dispatcher"
+        )
+        used = self.silent.ref if who == "session" else dispatcher
+        peers = Peers(Probed(system, "llm", self._answer).ref, used, telemetry)
+        question = Question(TAG, (), UserMessage.of("go"), RequestOptions("p/m"), 0.0, Context())
         make_session = partial(RequestSession, question, peers, self._see, self.recorded.extend)
         system.spawn(make_session, "session")
 
@@ -87,31 +138,35 @@ class Tree:
         turn = ModelResponse(calls, FinishReason.TOOL_CALLS) if asks else ModelResponse((Text("done"),))
         message.reply_to.tell(ModelResponded(message.call.tag, self.scheduler.now(), turn))
 
-    def _run_call(self, probe: Probe, message: Any) -> None:
-        """The long call returns after 500 s. The short one hangs; a pool that works ends it at its deadline."""
-        if isinstance(message, StartCall):
-            run, tell = message.run, message.reply_to.tell_control
-            tell(ToolCallStarted(run.tag, self.scheduler.now()))
-            if run.name == "long":
-                self.scheduler.call_at(500.0, partial(tell, ToolCallCompleted(run.tag, 500.0, '"found"')))
-            elif self.pool_keeps_deadlines:
-                self.scheduler.call_at(run.deadline_at, partial(tell, ToolCallTimedOut(run.tag, run.deadline_at)))
+    def _offer(self, probe: Probe, message: Any) -> None:
+        if isinstance(message, OfferTools):
+            message.reply_to.tell_control(ToolsOffered(message.tag, self.registry.offers(0.0)))
+        elif isinstance(message, DispatchCall) and message.run.name == "long":
+            end = ToolCallCompleted(message.run.tag, 500.0, '"found"')
+            message.reply_to.tell_control(ToolCallStarted(message.run.tag, 0.0))
+            self.scheduler.call_at(500.0, partial(message.reply_to.tell_control, end))
 
     def at(self, kind: type[Any], call_id: str = "") -> list[float]:
         """When the session's subscriber saw this."""
         return [at for at, seen in self.seen if isinstance(seen, kind) and seen.tag.call_id in ("", call_id)]
 
 
-@pytest.mark.parametrize("pool_keeps_deadlines", [True, False])
-def test_in_virtual_time_each_call_has_its_own_deadline(simulated: ActorSystem, pool_keeps_deadlines: bool) -> None:
-    tree = Tree(simulated, pool_keeps_deadlines)
+@pytest.mark.parametrize(
+    ("who", "kind", "ends_at"),
+    [
+        ("worker", ToolCallTimedOut, 10.0),
+        ("dispatcher", ToolCallTimedOut, 10.0 + TOOL_GRACE_SECONDS + ABANDON_SECONDS),
+        ("session", DeadlinePassed, 10.0 + CALL_BACKSTOP_SECONDS),
+    ],
+)
+def test_in_virtual_time_each_call_has_its_own_deadline(
+    simulated: ActorSystem, who: str, kind: type[Any], ends_at: float
+) -> None:
+    tree = Tree(simulated, who)
     tree.scheduler.run_until_idle(499.0)
-    if pool_keeps_deadlines:
-        assert tree.at(ToolCallTimedOut, "short") == [10.0]
-        assert not tree.pool.of(StopCall)
-    else:  # nobody below the session ends it: the session does, and tells the pool
-        assert tree.at(DeadlinePassed) == [10.0 + CALL_BACKSTOP_SECONDS]
-        assert [stop.tag.call_id for stop in tree.pool.of(StopCall)] == ["short"]
+    assert tree.at(kind, "short") == [ends_at]
+    stopped = [stop.tag.call_id for stop in tree.silent.of(CancelTool)]
+    assert stopped == (["short"] if who == "session" else []), "the session tells whoever should have ended it"
     assert not tree.at(Finish)
     tree.scheduler.run_until_idle()
     assert tree.at(ToolCallCompleted, "long") == [500.0]

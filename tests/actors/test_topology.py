@@ -5,33 +5,38 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from support.probes import Probed
 
 from callboard.actors.calls.approvals import NobodyToAsk
-from callboard.actors.kernel import Actor, ActorInfo, ActorSystem, SimulatedScheduler
+from callboard.actors.calls.dispatcher import DispatchCall
+from callboard.actors.kernel import ActorInfo, ActorSystem, SimulatedScheduler
 from callboard.actors.models.llm_manager import LlmManager
 from callboard.actors.runtime import Runtime
 from callboard.actors.settings import Settings
-from callboard.actors.telemetry.spans import NoSpans
-from callboard.actors.telemetry.telemetry import Telemetry
+from callboard.actors.telemetry.telemetry import Spans, Telemetry
 from callboard.actors.testing.faults import Faults
 from callboard.actors.testing.simulated_world import PlayedModel, World
-from callboard.actors.topology import ROOT_INTENSITY, Plan, build, pool_id, tree_of
+from callboard.actors.tools import tool
+from callboard.actors.topology import ROOT_INTENSITY, Plan, build, tree_of
+from callboard.protocol.commands import RunTool
+from callboard.protocol.ids import CallId, MessageId, RequestId, Tag
 from callboard.protocol.testing.scenario import Scenario
-from callboard.protocol.tools import Isolation, Latency, Policy
+from callboard.protocol.tools import Policy
 from callboard.providers.retry import RetryPolicy
 
 
-class Idle(Actor):
-    """A pool with nothing to do."""
+@tool(isolation="thread")
+def look() -> str:
+    return "seen"
 
 
 def plan() -> Plan:
     world = World([Scenario()], Faults(), SimulatedScheduler())
     return Plan(
-        telemetry=lambda: Telemetry(NoSpans()),
+        telemetry=lambda: Telemetry(Spans()),
         llm_manager=lambda: LlmManager(lambda _: (), PlayedModel(world), RetryPolicy(), lambda *_: 0.0),
-        pool=lambda isolation, latency: Idle(),
-        tools=(),
+        workers=world.kind,
+        tools=(look,),
         approver=NobodyToAsk(),
         policy=Policy(),
         chance=lambda: 0.0,
@@ -48,15 +53,26 @@ def test_the_tree_is_as_it_is_drawn(simulated: ActorSystem) -> None:
     simulated.scheduler.run_until_idle()
     (root,) = simulated.tree()
     assert children(root) == ["telemetry", "llm_manager", "tools", "dispatcher", "sessions"]
-    pools = root.children[2]
-    assert sorted(children(pools)) == sorted(
-        pool_id(isolation, latency) for isolation in Isolation for latency in Latency
-    )
+    assert root.children[2].children == (), "a pool is made when a tool needs it"
     tree = tree_of(simulated, 1.0)
     refs = (tree.sessions, tree.peers.llm_manager, tree.peers.dispatcher, tree.peers.telemetry)
     assert [ref.name for ref in refs] == [
         f"root/{name}" for name in ("sessions", "llm_manager", "dispatcher", "telemetry")
     ]
+
+
+def test_a_pool_is_made_when_a_tool_first_needs_it(simulated: ActorSystem) -> None:
+    assert isinstance(simulated.scheduler, SimulatedScheduler)
+    build(simulated, plan())
+    session = Probed(simulated, "session")
+    tag = Tag(RequestId("r"), MessageId("m"), 1, CallId("c"))
+    run = RunTool(tag, look.name, "{}", 30.0, "effect")
+    simulated.scheduler.run_until_idle()
+    simulated.ref("root/dispatcher").tell_control(DispatchCall(run, "the user's words", session.ref))
+    simulated.scheduler.run_until_idle(1.0)
+    tools = simulated.tree()[0].children[2]
+    assert children(tools) == ["thread-short"]
+    assert children(tools.children[0]) == ["1"]
 
 
 @pytest.mark.parametrize("name", ["telemetry", "llm_manager", "tools", "dispatcher", "sessions"])

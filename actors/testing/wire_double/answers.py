@@ -98,6 +98,8 @@ def _raw_answer(answer: RawAnswer) -> WireAnswer:
     parts = [_Part(data, _Place.CONTENT)] if data else []
     given = {name.lower(): value for name, value in answer.headers.items()}
     headers = {**(_HTML if is_text else _JSON), **given}
+    if answer.fault is not None and answer.fault.kind is FaultKind.ENDLESS:
+        return WireAnswer(itertools.repeat(data), headers, answer.status)
     pieces = _with_fault(iter(parts), answer.fault, lambda _: b"")
     return WireAnswer(tuple(pieces), headers, answer.status, _end(answer.fault))
 

@@ -40,7 +40,7 @@ def _check_pause(seconds: float) -> None:
 
 
 class Api(StrEnum):
-    """The wire APIs that the double speaks."""
+    """The wire APIs that the double serves."""
 
     CHAT = "openai-chat"
     RESPONSES = "openai-responses"
@@ -62,7 +62,7 @@ class FaultKind(StrEnum):
     STREAM_ERROR = "stream_error"
     """The API's own error inside an answer with status 200, in place of its end."""
     ENDLESS = "endless"
-    """The text is repeated until the client leaves."""
+    """The text, or the body of a raw answer, is repeated until the client leaves."""
     HALF_CALL = "half_call"
     """The arguments of the last call stop halfway, and the turn ends with finish reason `length`."""
     HANGUP = "hangup"
@@ -88,6 +88,7 @@ _RAW_FAULTS: Final = (
     FaultKind.RESET,
     FaultKind.CLOSE,
     FaultKind.DEAF,
+    FaultKind.ENDLESS,
 )
 
 

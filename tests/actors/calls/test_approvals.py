@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import queue
 import threading
 from collections.abc import Callable, Iterator
@@ -193,6 +194,49 @@ def test_threads_of_sync_callbacks_do_not_keep_the_process(make: Make, until: Un
     assert asked.wait(5)
     assert all(thread.daemon for thread in threading.enumerate() if thread.name.startswith("callboard-approval"))
     go.set()
+
+
+WHO: contextvars.ContextVar[str] = contextvars.ContextVar("who", default="nobody")
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_question_is_asked_in_a_copy_of_its_askers_context(make: Make, is_async: bool) -> None:
+    def decide(asked: AskApproval) -> bool:
+        before = WHO.get()
+        WHO.set("changed by the approver")
+        return before == asked.tag.call_id
+
+    async def decide_later(asked: AskApproval) -> bool:
+        await asyncio.sleep(0.001)
+        return decide(asked)
+
+    verdicts = Verdicts()
+    approver = make(decide_later if is_async else decide)
+    for number in range(20):
+        context = contextvars.Context()
+        context.run(WHO.set, str(number))
+        approver.ask(question(str(number)), verdicts, context)
+    assert all(verdicts.next().granted for _ in range(20))
+    approver.ask(question("nobody"), verdicts)
+    assert verdicts.next().granted
+
+
+class Mute(Exception):
+    """Its text cannot be had."""
+
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+    __repr__ = __str__
+
+
+def test_an_approver_whose_error_has_no_text_means_no(make: Make) -> None:
+    def raises(asked: AskApproval) -> bool:
+        raise Mute
+
+    verdicts = Verdicts()
+    make(raises).ask(question(), verdicts)
+    assert verdicts.next() == Verdict(question().tag, False, "approver", "the approver failed: Mute")
 
 
 def test_nobody_to_ask() -> None:

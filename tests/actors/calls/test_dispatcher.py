@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextvars import Context
 from typing import Any
 
 import pytest
@@ -9,35 +10,65 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.probes import Probe, Probed
 
-from callboard.actors.calls import dispatcher as under_test
+from callboard.actors.calls import ledger as ledger_module
 from callboard.actors.calls.approvals import Approver, Decide, NobodyToAsk, Verdict
 from callboard.actors.calls.dispatcher import (
+    ABANDON_SECONDS,
     MAX_QUEUED_CALLS,
+    ConfirmStops,
     DispatchCall,
     OfferTools,
     SeekApproval,
+    StopsTold,
     ToolDispatcher,
-    ToolRestored,
     ToolsOffered,
+    Workers,
+)
+from callboard.actors.calls.ledger import Ending, Ledger, Outcome
+from callboard.actors.calls.registry import (
+    FAILURE_BUDGET,
+    MAX_HELD_THREADS,
+    WITHDRAWN_SECONDS,
+    Registry,
+    ToolRestored,
     ToolWithdrawn,
 )
-from callboard.actors.calls.tool_health import FAILURE_BUDGET, MAX_HELD_THREADS, WITHDRAWN_SECONDS
-from callboard.actors.kernel import ActorSystem, DeadLetterReason, SimulatedScheduler
+from callboard.actors.kernel import (
+    Actor,
+    ActorSystem,
+    ChildSpec,
+    DeadLetterReason,
+    Ref,
+    SimulatedScheduler,
+    Supervisor,
+    handles,
+)
+from callboard.actors.testing.whole_run import left_open
 from callboard.actors.tools import Tool, tool
-from callboard.actors.workers.pool import StartCall, StopCall, ThreadsHeld
+from callboard.actors.workers.messages import (
+    CallReports,
+    KillCall,
+    Report,
+    RunCall,
+    StopCall,
+    ToWorker,
+    WorkerKind,
+    WorkerLost,
+    WorkerState,
+)
 from callboard.protocol.commands import AskApproval, CancelTool, RunTool, WithdrawApproval
 from callboard.protocol.errors import UsageError
 from callboard.protocol.events import (
     ApprovalDenied,
     ApprovalGranted,
     ToolCallCancelled,
-    ToolCallCompleted,
+    ToolCallEnd,
     ToolCallFailed,
-    ToolCallStarted,
     ToolCallTimedOut,
 )
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
-from callboard.protocol.tools import Decision, FailureCode, Isolation, Latency, Policy, Risk, ToolContract, ToolFailure
+from callboard.protocol.limits import CALL_BACKSTOP_SECONDS, TOOL_GRACE_SECONDS
+from callboard.protocol.tools import Decision, FailureCode, Policy, Risk, ToolContract, ToolFailure
 
 DEADLINE = 30.0
 
@@ -56,8 +87,34 @@ def tag(call_id: str, request_id: str = "r") -> Tag:
     return Tag(RequestId(request_id), MessageId("m"), 1, CallId(call_id))
 
 
+class PlayedWorker(Actor[ToWorker | Exception]):
+    """Begins each call it is given, and ends it when the test says so."""
+
+    def __init__(self, backstage: Backstage, dispatcher: Ref[WorkerState], room: int) -> None:
+        self._backstage = backstage
+        self._dispatcher = dispatcher
+        self._room = room
+
+    def on_start(self) -> None:
+        self.reports = CallReports(self.ref, self._dispatcher, self._room, self.system.now)
+
+    @handles(RunCall)
+    def _run(self, call: RunCall) -> None:
+        self._backstage.started.append((call, self))
+        if self._backstage.begins:
+            self.reports.begin(call)
+
+    @handles(StopCall, KillCall, Report)
+    def _hear(self, message: StopCall | KillCall | Report) -> None:
+        self._backstage.told.append(message)
+
+    @handles(Exception)
+    def _die(self, message: Exception) -> None:
+        raise message
+
+
 class Backstage:
-    """A dispatcher with played pools: `pool` hears StartCall and StopCall, `session` the events."""
+    """A dispatcher whose workers are played: `started` has what they were given, `session` hears the events."""
 
     def __init__(
         self,
@@ -67,30 +124,41 @@ class Backstage:
         policy: Policy | None = None,
         failure_budget: int | None = FAILURE_BUDGET,
         max_queued_calls: int = MAX_QUEUED_CALLS,
+        room: int = 100,
+        max_workers: int = 1,
+        has_telemetry: bool = True,
     ) -> None:
         self.system = system
         self.scheduler = system.scheduler
+        self.begins = True
+        self.started: list[tuple[RunCall, PlayedWorker]] = []
+        self.told: list[StopCall | KillCall | Report] = []
         self.session = Probed(system, "session")
         self.telemetry = Probed(system, "telemetry")
-        self.pool = Probed(system, "pool", self._in_pool)
-        pools = {(isolation, latency): self.pool.ref for isolation in Isolation for latency in Latency}
-        self.ref = system.spawn(
-            lambda: ToolDispatcher(
-                tools,
-                pools,
-                approver or NobodyToAsk(),
-                policy or Policy(),
-                self.telemetry.ref,
-                failure_budget=failure_budget,
-                max_queued_calls=max_queued_calls,
-            ),
-            "dispatcher",
-        )
-        self.run()
+        self.crowded = system.spawn(lambda: Probe([]), "crowded", capacity=1)
+        self.can_be_made = True
 
-    def _in_pool(self, probe: Probe, message: Any) -> None:
-        if message == "crash":
-            raise RuntimeError("the pool is lost")
+        def make_worker(dispatcher: Ref[WorkerState], _pool: str) -> PlayedWorker:
+            if not self.can_be_made:
+                raise LookupError("a fault of ours")
+            return PlayedWorker(self, dispatcher, room)
+
+        kind = WorkerKind(make_worker, room=room, max_workers=max_workers)
+        self.ledger = Ledger()
+
+        def make() -> ToolDispatcher:
+            return ToolDispatcher(
+                Registry(tools, policy, failure_budget),
+                self.ledger,
+                Workers(system.ref("root/tools"), lambda _: kind, lambda: 0.0),
+                approver or NobodyToAsk(),
+                self.telemetry.ref if has_telemetry else self.crowded,
+                max_queued_calls=max_queued_calls,
+            )
+
+        system.spawn(lambda: Supervisor([ChildSpec("tools", Supervisor), ChildSpec("dispatcher", make)]), "root")
+        self.run()
+        self.ref = system.ref("root/dispatcher")
 
     def run(self, until_seconds: float | None = None) -> None:
         assert isinstance(self.scheduler, SimulatedScheduler)
@@ -101,15 +169,39 @@ class Backstage:
         self.ref.tell_control(DispatchCall(run, "the user's words", self.session.ref))
         self.run()
 
-    def say(self, event: Any) -> None:
-        self.ref.tell_control(event)
+    def say(self, message: Any) -> None:
+        self.ref.tell_control(message)
+        self.run()
+
+    def ends(self, call_id: str, result: Outcome = '"x"') -> None:
+        """The worker that was given this call last ends it."""
+        call, worker = next(each for each in reversed(self.started) if each[0].run.tag.call_id == call_id)
+        worker.reports.end(call, result)
+        self.run()
+
+    def crashes(self, call_id: str) -> None:
+        self.ends(call_id, ToolFailure(ToolName("look"), FailureCode.CRASHED, "gone"))
+
+    def worker(self, at: int = -1) -> PlayedWorker:
+        return self.started[at][1]
+
+    def lose(self, name: str) -> None:
+        """An actor crashes."""
+        cell = self.system.ref(name)._cell
+        cell.executor.call_soon(cell.kill)
         self.run()
 
     def running(self) -> list[str]:
-        return [start.run.tag.call_id for start in self.pool.of(StartCall)]
+        return [call.run.tag.call_id for call, _ in self.started]
+
+    def events(self) -> list[tuple[str, str]]:
+        return [(event.tag.call_id, type(event).__name__) for event in self.session.heard]
 
     def failures(self) -> list[tuple[str, FailureCode]]:
         return [(event.tag.call_id, event.failure.code) for event in self.session.of(ToolCallFailed)]
+
+    def outcomes(self) -> list[str]:
+        return [kind for kind in self.session.kinds() if kind != "ToolCallStarted"]
 
 
 @pytest.fixture
@@ -117,32 +209,24 @@ def backstage(simulated: ActorSystem) -> Backstage:
     return Backstage(simulated)
 
 
-def completed(call_id: str) -> ToolCallCompleted:
-    return ToolCallCompleted(tag(call_id), 1.0, '"x"')
-
-
-def crashed(call_id: str) -> ToolCallFailed:
-    return ToolCallFailed(tag(call_id), 1.0, ToolFailure(ToolName("look"), FailureCode.CRASHED, "gone"))
-
-
-def test_a_call_goes_to_its_pool_and_its_events_to_its_session(backstage: Backstage) -> None:
+def test_a_call_goes_to_a_worker_which_tells_its_session(backstage: Backstage) -> None:
     backstage.dispatch("a")
-    (start,) = backstage.pool.of(StartCall)
-    assert start.tool is look
-    assert start.context.effect_id == "effect-a"
-    assert start.context.user_text == "the user's words"
-    backstage.say(ToolCallStarted(tag("a"), 0.5))
-    backstage.say(completed("a"))
+    ((call, _),) = backstage.started
+    assert call.tool is look
+    assert call.context.effect_id == "effect-a"
+    assert call.context.user_text == "the user's words"
+    backstage.ends("a")
     assert backstage.session.kinds() == ["ToolCallStarted", "ToolCallCompleted"]
+    assert not left_open(backstage.ledger)
 
 
 def test_calls_beyond_the_tools_concurrency_wait_their_turn_in_order(backstage: Backstage) -> None:
     for call_id in "abcd":
         backstage.dispatch(call_id)
     assert backstage.running() == ["a", "b"]
-    backstage.say(completed("b"))
+    backstage.ends("b")
     assert backstage.running() == ["a", "b", "c"]
-    backstage.say(completed("a"))
+    backstage.ends("a")
     assert backstage.running() == ["a", "b", "c", "d"]
 
 
@@ -153,12 +237,23 @@ def test_another_tool_does_not_wait_for_a_full_one(backstage: Backstage) -> None
     assert backstage.running() == ["a", "b", "w"]
 
 
+def test_workers_are_started_as_calls_need_them_and_used_again(simulated: ActorSystem) -> None:
+    backstage = Backstage(simulated, room=1, max_workers=2)
+    for call_id in "abc":
+        backstage.dispatch(call_id, "write")
+    assert backstage.running() == ["a", "b"]
+    assert backstage.worker(0) is not backstage.worker(1)
+    backstage.ends("a")
+    assert backstage.running() == ["a", "b", "c"], "of the tools' queues, the oldest call is next"
+    assert backstage.worker(2) is backstage.worker(0)
+
+
 def test_a_full_queue_refuses_as_overloaded(simulated: ActorSystem) -> None:
     backstage = Backstage(simulated, max_queued_calls=1)
     for call_id in "abcd":
         backstage.dispatch(call_id)
     assert backstage.failures() == [("d", FailureCode.OVERLOADED)]
-    backstage.say(completed("a"))
+    backstage.ends("a")
     assert backstage.running() == ["a", "b", "c"]
 
 
@@ -168,31 +263,67 @@ def test_a_queued_call_times_out_at_its_deadline_and_leaves_the_queue(backstage:
     backstage.dispatch("c", deadline_at=5.0)
     backstage.dispatch("d")
     backstage.run(4.9)
-    assert not backstage.session.heard
+    assert not backstage.outcomes()
     backstage.run(5.0)
-    (event,) = backstage.session.heard
-    assert isinstance(event, ToolCallTimedOut)
+    (event,) = backstage.session.of(ToolCallTimedOut)
     assert (event.tag, event.at) == (tag("c"), 5.0)
-    backstage.say(completed("a"))
+    backstage.ends("a")
     assert backstage.running() == ["a", "b", "d"]
 
 
-def test_a_running_call_is_left_to_its_pool_at_its_deadline(backstage: Backstage) -> None:
+def test_a_call_that_comes_after_its_deadline_does_not_run(backstage: Backstage) -> None:
+    backstage.run(10.0)
     backstage.dispatch("a", deadline_at=5.0)
-    backstage.run(20.0)
-    assert not backstage.session.heard
+    assert backstage.events() == [("a", "ToolCallTimedOut")]
+    assert not backstage.started
 
 
-def test_a_queued_call_is_cancelled_here_a_running_one_in_its_pool(backstage: Backstage) -> None:
+def test_a_running_call_is_stopped_at_its_deadline_and_killed_once_after_the_grace_period(backstage: Backstage) -> None:
+    backstage.dispatch("a", deadline_at=5.0)
+    backstage.run(5.0)
+    assert backstage.told == [StopCall(tag("a"), Ending.TIMED_OUT)]
+    backstage.run(5.0 + TOOL_GRACE_SECONDS)
+    assert backstage.told[1:] == [KillCall(tag("a"))]
+    backstage.ends("a")
+    assert backstage.events()[1:] == [("a", "ToolCallTimedOut")], "whatever the worker has for a result"
+    backstage.run(100.0)
+    assert len(backstage.told) == 2
+    assert len(backstage.events()) == 2
+
+
+def test_a_worker_that_does_not_answer_to_a_kill_is_not_waited_for(backstage: Backstage) -> None:
+    backstage.dispatch("a", deadline_at=5.0)
+    backstage.run(5.0 + TOOL_GRACE_SECONDS + ABANDON_SECONDS)
+    assert backstage.events()[1:] == [("a", "ToolCallTimedOut")]
+    assert TOOL_GRACE_SECONDS + ABANDON_SECONDS < CALL_BACKSTOP_SECONDS, "before its session ends it"
+    backstage.dispatch("b")
+    assert backstage.running() == ["a"], "and gets no more calls"
+    assert backstage.events()[2:] == []
+    worker = backstage.worker()
+    worker.reports.state()
+    backstage.run()
+    assert backstage.running() == ["a", "b"], "until it says that it takes them"
+
+
+def test_a_queued_call_is_cancelled_here_a_running_one_at_its_worker(backstage: Backstage) -> None:
     for call_id in "abc":
         backstage.dispatch(call_id)
     backstage.say(CancelTool(tag("c")))
-    assert [type(event) for event in backstage.session.heard] == [ToolCallCancelled]
+    assert backstage.events()[2:] == [("c", "ToolCallCancelled")]
     backstage.say(CancelTool(tag("a")))
-    assert backstage.pool.of(StopCall) == [StopCall(tag("a"))]
-    backstage.say(ToolCallCancelled(tag("a"), 1.0))
+    backstage.say(CancelTool(tag("a")))
+    assert backstage.told == [StopCall(tag("a"), Ending.CANCELLED)]
+    backstage.ends("a")
     assert len(backstage.session.of(ToolCallCancelled)) == 2
     backstage.say(CancelTool(tag("nobody's")))
+
+
+def test_a_session_is_told_when_the_stops_it_sent_have_reached_the_workers(backstage: Backstage) -> None:
+    backstage.dispatch("a")
+    backstage.ref.tell_control(CancelTool(tag("a")))
+    backstage.say(ConfirmStops(tag(""), backstage.session.ref))
+    assert backstage.told == [StopCall(tag("a"), Ending.CANCELLED)]
+    assert backstage.session.of(StopsTold) == [StopsTold(tag(""))]
 
 
 def test_an_unknown_tool_and_a_call_sent_twice(backstage: Backstage) -> None:
@@ -203,71 +334,139 @@ def test_an_unknown_tool_and_a_call_sent_twice(backstage: Backstage) -> None:
     assert backstage.running() == ["b"]
 
 
-def test_a_second_outcome_is_a_dead_letter(backstage: Backstage) -> None:
+def test_a_second_outcome_is_not_told(backstage: Backstage) -> None:
     backstage.dispatch("a")
-    backstage.say(completed("a"))
-    backstage.say(completed("a"))
-    assert backstage.session.kinds() == ["ToolCallCompleted"]
-    assert backstage.system.dead_letters.counts() == {DeadLetterReason.REJECTED: 1}
+    backstage.ends("a")
+    backstage.ends("a")
+    assert backstage.outcomes() == ["ToolCallCompleted"]
 
 
-def test_a_call_that_has_ended_does_not_run_again_when_it_is_sent_again(backstage: Backstage) -> None:
+def test_a_call_that_has_ended_does_not_run_again_but_is_answered_when_it_is_sent_again(backstage: Backstage) -> None:
     backstage.dispatch("a")
-    backstage.say(completed("a"))
+    backstage.ends("a")
     backstage.dispatch("a")
     assert backstage.running() == ["a"]
+    assert backstage.outcomes() == ["ToolCallCompleted"] * 2
 
 
-def test_an_outcome_for_a_former_incarnation_is_told_when_the_call_is_sent_again(backstage: Backstage) -> None:
-    """The dispatcher crashed with the call's start and outcome in its mailbox; its session took it for not begun."""
-    backstage.say(ToolCallStarted(tag("a"), 0.5))
-    backstage.say(completed("a"))
-    assert not backstage.session.heard
+def test_another_session_with_the_same_id_gets_calls_of_its_own(backstage: Backstage) -> None:
     backstage.dispatch("a")
-    assert backstage.running() == [], "it must not run twice"
-    assert backstage.session.heard == [completed("a")]
+    backstage.ends("a")
+    backstage.session = Probed(backstage.system, "another session")
     backstage.dispatch("a")
-    assert len(backstage.session.heard) == 1
-
-
-def test_a_call_that_began_for_a_former_incarnation_must_not_begin_again(backstage: Backstage) -> None:
-    """The dispatcher crashed with the call's start in its mailbox; its session took it for not begun."""
-    started = ToolCallStarted(tag("a"), 0.5)
-    backstage.say(started)
+    assert backstage.running() == ["a", "a"]
+    backstage.session = Probed(backstage.system, "a third one")
     backstage.dispatch("a")
-    (start,) = backstage.pool.of(StartCall)
-    assert start.has_begun
-    assert backstage.session.heard == [started]
-    backstage.dispatch("b")
-    assert not backstage.pool.of(StartCall)[1].has_begun
+    assert backstage.failures() == [("a", FailureCode.OVERLOADED)], "while the call of the second one runs"
 
 
-def test_settled_calls_are_remembered_within_a_bound(backstage: Backstage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(under_test, "MAX_SETTLED_CALLS", 2)
+def test_a_lost_dispatcher_costs_no_call(backstage: Backstage) -> None:
+    """What runs goes on where it is, what waits keeps its turn, and what its session sends again does not run twice."""
     for call_id in "abc":
         backstage.dispatch(call_id)
-        backstage.say(completed(call_id))
+    backstage.lose("root/dispatcher")
+    assert backstage.told == [Report()]
+    for call_id in "abc":
+        backstage.dispatch(call_id)
+    assert backstage.running() == ["a", "b"]
+    backstage.ends("a")
+    backstage.ends("b")
+    assert backstage.running() == ["a", "b", "c"]
+    backstage.ends("c")
+    assert backstage.outcomes() == ["ToolCallCompleted"] * 3
+
+
+def test_the_timer_of_a_call_outlives_the_dispatcher(backstage: Backstage) -> None:
+    backstage.dispatch("a", deadline_at=5.0)
+    backstage.lose("root/dispatcher")
+    backstage.run(5.0)
+    assert backstage.told == [Report(), StopCall(tag("a"), Ending.TIMED_OUT)]
+    backstage.lose("root/dispatcher")
+    backstage.run(6.0)
+    assert KillCall(tag("a")) in backstage.told
+
+
+def test_ended_calls_are_remembered_within_bounds(backstage: Backstage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger_module, "MAX_ENDED_CALLS", 2)
+    for call_id in "abc":
+        backstage.dispatch(call_id)
+        backstage.ends(call_id)
     backstage.dispatch("a")
     backstage.dispatch("c")
     assert backstage.running() == ["a", "b", "c", "a"]
 
 
-def test_a_lost_pool_leaves_unknown_outcomes_and_the_queue_goes_on(backstage: Backstage) -> None:
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (WorkerLost(ToolFailure(ToolName("look"), FailureCode.CRASHED, "killed by SIGSEGV")), FailureCode.CRASHED),
+        (LookupError("a fault of ours"), FailureCode.INTERNAL_ERROR),
+    ],
+)
+def test_a_lost_worker_costs_its_calls_and_the_queue_goes_on(
+    backstage: Backstage, error: Exception, code: FailureCode
+) -> None:
     for call_id in "abc":
         backstage.dispatch(call_id)
-    backstage.pool.ref.tell_control("crash")
+    backstage.worker().ref.tell_control(error)
     backstage.run()
-    assert backstage.failures()[:2] == [("a", FailureCode.OUTCOME_UNKNOWN), ("b", FailureCode.OUTCOME_UNKNOWN)]
+    assert backstage.failures() == [("a", code), ("b", code)]
+    assert backstage.running() == ["a", "b", "c"]
+    assert offered(backstage) == ["look", "write"]
 
 
-def test_a_message_nobody_understands_is_named() -> None:
-    with pytest.raises(UsageError, match="does not understand str"):
-        ToolDispatcher((), {}, NobodyToAsk(), Policy(), None).on_receive("hello")  # type: ignore[arg-type]
+def test_lost_pools_leave_unknown_outcomes_and_come_back_when_a_call_needs_them(backstage: Backstage) -> None:
+    for call_id in "abc":
+        backstage.dispatch(call_id)
+    backstage.lose("root/tools")
+    assert backstage.failures() == [("a", FailureCode.OUTCOME_UNKNOWN), ("b", FailureCode.OUTCOME_UNKNOWN)]
+    backstage.run(1.0)
+    assert backstage.running() == ["a", "b", "c"]
+    backstage.ends("c")
+    assert backstage.outcomes()[-1] == "ToolCallCompleted"
+
+
+def test_a_call_whose_worker_is_lost_before_it_began_goes_to_another(backstage: Backstage) -> None:
+    backstage.begins = False
+    backstage.dispatch("a")
+    backstage.begins = True
+    backstage.worker().ref.tell_control(LookupError("a fault of ours"))
+    backstage.run()
+    assert backstage.running() == ["a", "a"]
+    backstage.ends("a")
+    assert backstage.events() == [("a", "ToolCallStarted"), ("a", "ToolCallCompleted")]
+
+
+def test_a_call_that_no_worker_can_begin_ends_and_does_not_count_against_its_tool(backstage: Backstage) -> None:
+    backstage.begins = False
+    for call_id in "abcdefgh":
+        backstage.dispatch(call_id)
+        while backstage.ledger.calls:
+            backstage.worker().ref.tell_control(LookupError("a fault of ours"))
+            backstage.run()
+    assert backstage.failures() == [(call_id, FailureCode.INTERNAL_ERROR) for call_id in "abcdefgh"]
+    assert len(backstage.started) == 8 * ledger_module.MAX_GIVEN
+    assert offered(backstage) == ["look", "write"]
+
+
+def test_workers_that_cannot_be_made_cost_the_calls_that_need_them(simulated: ActorSystem) -> None:
+    backstage = Backstage(simulated)
+    backstage.can_be_made = False
+    backstage.dispatch("a")
+    assert backstage.failures() == [("a", FailureCode.INTERNAL_ERROR)]
+    backstage.can_be_made = True
+    backstage.dispatch("b")
+    assert backstage.running() == ["b"]
+
+
+def test_a_message_that_it_does_not_take_is_a_dead_letter(backstage: Backstage) -> None:
+    backstage.say("hello")
+    assert backstage.system.dead_letters.counts() == {DeadLetterReason.REJECTED: 1}
 
 
 def test_two_tools_of_one_name_are_refused() -> None:
     with pytest.raises(UsageError, match="two tools are called 'look'"):
-        ToolDispatcher((look, look), {}, NobodyToAsk(), Policy(), None)  # type: ignore[arg-type]
+        Registry((look, look))
 
 
 # -- withdrawal
@@ -282,7 +481,7 @@ def crash_until_withdrawn(backstage: Backstage, names: str = "abcdef") -> None:
     assert len(names) == FAILURE_BUDGET + 1
     for call_id in names:
         backstage.dispatch(call_id)
-        backstage.say(crashed(call_id))
+        backstage.crashes(call_id)
 
 
 def test_a_tool_over_its_budget_is_withdrawn_put_on_probation_and_restored(backstage: Backstage) -> None:
@@ -295,8 +494,8 @@ def test_a_tool_over_its_budget_is_withdrawn_put_on_probation_and_restored(backs
 
     backstage.run(backstage.scheduler.now() + WITHDRAWN_SECONDS)
     assert offered(backstage) == ["look", "write"], "on probation"
-    backstage.dispatch("h")
-    backstage.say(completed("h"))
+    backstage.dispatch("h", deadline_at=500.0)
+    backstage.ends("h")
     assert backstage.telemetry.heard[-1] == ToolRestored(ToolName("look"), WITHDRAWN_SECONDS)
     assert offered(backstage) == ["look", "write"]
 
@@ -305,7 +504,7 @@ def test_a_failed_probe_withdraws_at_once_for_twice_as_long(backstage: Backstage
     crash_until_withdrawn(backstage)
     backstage.run(WITHDRAWN_SECONDS)
     backstage.dispatch("h", deadline_at=500.0)
-    backstage.say(crashed("h"))
+    backstage.crashes("h")
     backstage.run(WITHDRAWN_SECONDS * 3 - 1)
     assert offered(backstage) == ["write"]
     backstage.run(WITHDRAWN_SECONDS * 3)
@@ -315,25 +514,30 @@ def test_a_failed_probe_withdraws_at_once_for_twice_as_long(backstage: Backstage
 def test_withdrawal_refuses_what_is_waiting_and_lets_what_runs_end(backstage: Backstage) -> None:
     for call_id in "abcde":
         backstage.dispatch(call_id)
-        backstage.say(crashed(call_id))
+        backstage.crashes(call_id)
     for call_id in "fghi":
         backstage.dispatch(call_id)
     assert backstage.running()[5:] == ["f", "g"]
-    backstage.say(crashed("f"))
+    backstage.crashes("f")
     assert sorted(backstage.failures()[5:]) == [
         ("f", FailureCode.CRASHED),
         ("h", FailureCode.WITHDRAWN),
         ("i", FailureCode.WITHDRAWN),
     ]
-    backstage.say(completed("g"))
-    assert backstage.session.heard[-1] == completed("g")
+    backstage.ends("g")
+    assert backstage.events()[-1] == ("g", "ToolCallCompleted")
     assert backstage.running()[5:] == ["f", "g"]
 
 
 def test_a_tool_that_holds_too_many_threads_is_withdrawn_until_some_have_returned(backstage: Backstage) -> None:
     def held(count: int) -> list[str]:
-        backstage.say(ThreadsHeld(ToolName("look"), count))
+        worker.reports.holds = (ToolName("look"),) * count
+        worker.reports.state()
+        backstage.run()
         return offered(backstage)
+
+    backstage.dispatch("w", "write")
+    worker = backstage.worker()
 
     assert held(MAX_HELD_THREADS - 1) == ["look", "write"]
     assert held(MAX_HELD_THREADS) == held(MAX_HELD_THREADS + 1) == ["write"]
@@ -344,9 +548,13 @@ def test_a_tool_that_holds_too_many_threads_is_withdrawn_until_some_have_returne
     assert [type(event) for event in backstage.telemetry.heard] == [ToolWithdrawn, ToolRestored]
 
 
-def test_threads_of_a_lost_pool_are_no_longer_held_against_its_tools(backstage: Backstage) -> None:
-    backstage.say(ThreadsHeld(ToolName("look"), MAX_HELD_THREADS))
-    backstage.pool.ref.tell("crash")
+def test_threads_of_a_lost_worker_are_no_longer_held_against_its_tools(backstage: Backstage) -> None:
+    backstage.dispatch("w", "write")
+    backstage.worker().reports.holds = (ToolName("look"),) * MAX_HELD_THREADS
+    backstage.worker().reports.state()
+    backstage.run()
+    assert offered(backstage) == ["write"]
+    backstage.worker().ref.tell_control(LookupError("a fault of ours"))
     backstage.run()
     assert offered(backstage) == ["look", "write"]
 
@@ -361,7 +569,7 @@ def test_without_a_budget_no_tool_is_withdrawn_for_its_failures(simulated: Actor
 def test_failures_that_cost_no_worker_do_not_count(backstage: Backstage, code: FailureCode) -> None:
     for number in range(FAILURE_BUDGET * 3):
         backstage.dispatch(f"c{number}")
-        backstage.say(ToolCallFailed(tag(f"c{number}"), 1.0, ToolFailure(ToolName("look"), code, "x")))
+        backstage.ends(f"c{number}", ToolFailure(ToolName("look"), code, "x"))
     assert offered(backstage) == ["look", "write"]
 
 
@@ -376,7 +584,7 @@ class Owner:
         self.withdrawn: list[Tag] = []
         self.decide: Decide = lambda _: None
 
-    def ask(self, question: AskApproval, decide: Decide) -> None:
+    def ask(self, question: AskApproval, decide: Decide, asker: Context | None = None) -> None:
         self.asked.append(question)
         self.decide = decide
 
@@ -425,7 +633,7 @@ def test_a_withdrawn_question_is_taken_back_and_its_verdict_is_a_dead_letter(sim
 
 def test_an_approver_that_cannot_ask_means_no(simulated: ActorSystem) -> None:
     class Broken(Owner):
-        def ask(self, question: AskApproval, decide: Decide) -> None:
+        def ask(self, question: AskApproval, decide: Decide, asker: Context | None = None) -> None:
             raise OSError("the terminal is gone")
 
     backstage = Backstage(simulated, approver=Broken())
@@ -446,20 +654,55 @@ def test_a_broken_policy_denies(simulated: ActorSystem) -> None:
 
 
 def test_full_telemetry_does_not_cost_the_dispatcher(simulated: ActorSystem) -> None:
-    backstage = Backstage(simulated)
-    crowded = simulated.spawn(lambda: Probe([]), "crowded", capacity=1)
-    dispatcher = ToolDispatcher((look,), {}, NobodyToAsk(), Policy(), crowded)
-    crowded.tell("full")
-    dispatcher._observe(ToolWithdrawn(ToolName("look"), 0.0))
+    backstage = Backstage(simulated, has_telemetry=False)
+    dispatcher = backstage.ref._cell.actor
+    assert isinstance(dispatcher, ToolDispatcher)
+    backstage.crowded.tell("full")
+    dispatcher._observe([ToolWithdrawn(ToolName("look"), 0.0)])
     backstage.run()
     assert simulated.statistics().refused == 1
+
+
+class Mute(Exception):
+    """Its text cannot be had."""
+
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+    __repr__ = __str__
+
+
+def test_errors_whose_texts_raise_cost_no_more_than_others(simulated: ActorSystem) -> None:
+    class BrokenPolicy(Policy):
+        def decide(self, contract: ToolContract) -> Decision:
+            raise Mute
+
+    class Broken(Owner):
+        def ask(self, question: AskApproval, decide: Decide, asker: Context | None = None) -> None:
+            raise Mute
+
+        def withdraw(self, tag: Tag) -> None:
+            raise Mute
+
+    backstage = Backstage(simulated, approver=Broken(), policy=BrokenPolicy())
+    backstage.say(SeekApproval(QUESTION, backstage.session.ref))
+    backstage.say(WithdrawApproval(QUESTION.tag))
+    backstage.dispatch("a")
+    backstage.worker().ref.tell_control(Mute())
+    backstage.run()
+    assert backstage.failures() == [("a", FailureCode.INTERNAL_ERROR)]
+    assert offered(backstage) == ["look", "write"]
+    assert backstage.ref._cell.restarts == 0
 
 
 # -- all of it
 
 
 @given(
-    st.lists(st.tuples(st.sampled_from(["send", "end", "crash", "cancel", "time"]), st.integers(0, 9)), max_size=60),
+    st.lists(
+        st.tuples(st.sampled_from(["send", "end", "crash", "cancel", "time", "dispatcher"]), st.integers(0, 9)),
+        max_size=60,
+    ),
     st.integers(0, 1 << 20),
 )
 def test_each_call_ends_once_and_no_more_run_than_may(steps: list[tuple[str, int]], seed: int) -> None:
@@ -471,21 +714,21 @@ def test_each_call_ends_once_and_no_more_run_than_may(steps: list[tuple[str, int
         if what == "send" and call_id not in sent:
             sent.add(call_id)
             backstage.dispatch(call_id, deadline_at=backstage.scheduler.now() + 5.0)
-        elif what == "end":
-            backstage.say(completed(call_id))
-        elif what == "crash":
-            backstage.say(crashed(call_id))
+        elif what == "end" and call_id in backstage.running():
+            backstage.ends(call_id)
+        elif what == "crash" and call_id in backstage.running():
+            backstage.crashes(call_id)
         elif what == "cancel":
             backstage.say(CancelTool(tag(call_id)))
         elif what == "time":
             backstage.run(backstage.scheduler.now() + number)
-        ended = [event.tag.call_id for event in backstage.session.heard]
+        elif what == "dispatcher" and number < 3:
+            backstage.lose("root/dispatcher")
+        ended = [event.tag.call_id for event in backstage.session.of(ToolCallEnd)]
         assert len(ended) == len(set(ended))
         assert len(set(backstage.running()) - set(ended)) <= look.contract.concurrency
-    for call_id in set(backstage.running()):
-        backstage.say(completed(call_id))
     backstage.run(backstage.scheduler.now() + 100.0)
-    for call_id in set(backstage.running()):
-        backstage.say(completed(call_id))
-    assert {event.tag.call_id for event in backstage.session.heard} == sent
+    ended = [event.tag.call_id for event in backstage.session.of(ToolCallEnd)]
+    assert sorted(ended) == sorted(sent)
+    assert not left_open(backstage.ledger)
     assert system.statistics().unaccounted == 0

@@ -5,13 +5,15 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from callboard.actors.index import CodeIndex, workers
+from callboard.actors.index import CodeIndex, refresh, workers
 from callboard.actors.index.lexical import SMALL_HEAP_BYTES, LexicalIndex
 from callboard.actors.index.store import SqliteStore
+from callboard.actors.processes.spawning import Helper
 
 FILES = 120
 #: Refreshes with batches so small that a kill falls between many commits.
@@ -120,13 +122,14 @@ def test_a_second_writer_waits_and_then_says_who_writes(workspace: Path, tmp_pat
             assert other.search("handler_9", 1)[0].name == "handler_9"
 
 
-@pytest.mark.parametrize("module", ["callboard.actors.index.refresh", "callboard.actors.index.workers"])
+@pytest.mark.parametrize("main", [refresh.main, workers.main], ids=["refresh", "workers"])
 def test_a_child_whose_caller_is_gone_before_it_asks_ends_without_a_word(
-    module: str, capfd: pytest.CaptureFixture[str]
+    main: Callable[[], None], capfd: pytest.CaptureFixture[str]
 ) -> None:
     """As by Ctrl-C right after the start of `callboard index`."""
-    with workers.spawn(module) as child:
-        assert child.stdin is not None
-        child.stdin.close()
-        assert child.wait(timeout=20) == 0
+    helper = Helper(main)
+    try:
+        assert helper.leave(20) == 0
+    finally:
+        helper.close()
     assert capfd.readouterr().err == ""

@@ -8,20 +8,13 @@ from typing import Any
 
 import pytest
 
-from callboard.actors.calls.dispatcher import ToolDispatcher
+from callboard.actors.calls.ledger import Ledger, Outcome
 from callboard.actors.requests.conversation import Conversation
 from callboard.actors.testing.simulated_run import attempt, token_of
-from callboard.actors.workers import pool as pool_module
-from callboard.actors.workers.call import Call
-from callboard.actors.workers.pool import StartCall, ToolPool
+from callboard.actors.workers.messages import CallReports, RunCall
 from callboard.protocol.content import Message
 
-record, start, start_call, outcome = (
-    Conversation.record,
-    ToolDispatcher._start,
-    ToolPool._start_call,
-    ToolPool._tell_outcome,
-)
+record, give, lose, end, submit = Conversation.record, Ledger.give, Ledger.lose, CallReports.end, Ledger.submit
 
 
 def record_twice(self: Conversation, messages: tuple[Message, ...]) -> None:
@@ -29,36 +22,42 @@ def record_twice(self: Conversation, messages: tuple[Message, ...]) -> None:
     record(self, messages)
 
 
-def leak_a_slot(self: ToolDispatcher, call: Any) -> None:
-    start(self, call)
-    call.entry.running += 1
+def leak_a_slot(self: Any, call: Any, worker: Any) -> bool:
+    given = give(self, call, worker)
+    call.lane.running += 1
+    return given
 
 
-def begin_again(self: ToolPool, message: StartCall) -> None:
-    self._calls.pop(message.run.tag, None)
-    start_call(self, message)
+def begin_again(self: Any, seat: Any) -> Any:
+    for call in seat.calls:
+        call.begun = False
+    return lose(self, seat)
 
 
-def swap_results(self: ToolPool, call: Call, result: Any, output: str) -> None:
+last: list[RunCall] = []
+
+
+def swap_results(self: CallReports, call: RunCall, result: Outcome, printed: str = "") -> None:
     own = call.run.tag.request_id
-    other = next((each.run.tag.request_id for each in self._calls.values() if each.run.tag.request_id != own), own)
-    outcome(self, call, result.replace(own, other) if isinstance(result, str) else result, output)
+    other = next((each.run.tag.request_id for each in reversed(last) if each.run.tag.request_id != own), own)
+    last.append(call)
+    end(self, call, result.replace(own, other) if isinstance(result, str) else result, printed)
 
 
-def crash_on_a_full_pool(self: ToolPool, message: StartCall) -> None:
-    if len(self._calls) == 3:
-        raise ValueError("planted")
-    start_call(self, message)
+def crash_on_a_full_ledger(self: Any, run: Any, *more: Any) -> Any:
+    if len(self.calls) == 3:
+        raise SystemExit("planted")
+    return submit(self, run, *more)
 
 
 @pytest.mark.parametrize(
     ("owner", "name", "planted", "rule"),
     [
         (Conversation, "record", record_twice, "record"),
-        (ToolDispatcher, "_start", leak_a_slot, "left open"),
-        (ToolPool, "_start_call", begin_again, "run twice"),
-        (ToolPool, "_tell_outcome", swap_results, "isolation"),
-        (ToolPool, "_start_call", crash_on_a_full_pool, "crash"),
+        (Ledger, "give", leak_a_slot, "left open"),
+        (Ledger, "lose", begin_again, "run twice"),
+        (CallReports, "end", swap_results, "isolation"),
+        (Ledger, "submit", crash_on_a_full_ledger, "crash"),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
@@ -66,6 +65,5 @@ def test_a_planted_fault_is_found(
     monkeypatch: pytest.MonkeyPatch, owner: type[Any], name: str, planted: Callable[..., Any], rule: str
 ) -> None:
     monkeypatch.setattr(owner, name, planted)
-    monkeypatch.setitem(pool_module._HANDLERS, StartCall, ToolPool._start_call)  # type: ignore[arg-type]
     problems = chain.from_iterable(attempt(token_of(seed))[1] for seed in range(120))
     assert any(f"{rule}:" in problem for problem in problems)

@@ -108,7 +108,7 @@ def test_an_empty_file_is_called_empty(workspace: Path) -> None:
         ("nowhere.txt", "list_dir shows"),
         ("src/main.py/below", "Not a directory|there is no"),
         ("src", "list_dir lists it"),
-        ("pipe", "no regular file"),
+        ("pipe", "not a regular file"),
         ("binary", "a binary file of 4 bytes"),
         ("latin1", "not UTF-8 text: byte 0xe4 in line 2"),
         ("huge", "files of more than 67,108,864 are not read"),

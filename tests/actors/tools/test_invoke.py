@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import AfterValidator, BaseModel
+from pydantic import AfterValidator, BaseModel, ConfigDict
 
 from callboard.actors.tools import Tool, ToolContext, tool
 from callboard.actors.tools.invoke import MAX_MESSAGE_CHARS, Result
@@ -132,12 +132,93 @@ def test_a_result_of_another_type_than_declared_is_refused() -> None:
     assert "its result: Input should be a valid integer" in found.message
 
 
-def test_what_is_no_json_number_becomes_null() -> None:
-    @tool
-    def divide() -> list[float]:
-        return [math.inf, math.nan, 1.5]
+class Words(BaseModel):
+    """Says itself how it writes what is no number."""
 
-    assert run(divide) == "[null,null,1.5]"
+    model_config = ConfigDict(ser_json_inf_nan="strings")
+    depth: float
+
+
+class Constants(BaseModel):
+    model_config = ConfigDict(ser_json_inf_nan="constants")
+    depth: float
+
+
+@pytest.mark.parametrize(
+    ("value", "wrong"),
+    [
+        (math.nan, "nan, which"),
+        ([1.5, math.inf], "inf at 1"),
+        ({"a": [{"b": -math.inf}]}, "-inf at a.0.b"),
+        ({"a": {"b": (1, 2, math.nan)}, "c": None}, "nan at a.b.2"),
+        (Constants(depth=math.inf), "inf at depth"),
+    ],
+)
+def test_what_is_no_json_number_is_refused_by_name(value: object, wrong: str) -> None:
+    @tool
+    def divide() -> Any:
+        return value
+
+    found = failure(run(divide))
+    assert found.code is FailureCode.INVALID_RESULT
+    assert wrong in found.message
+    assert found.retry_hint
+
+
+@pytest.mark.parametrize(
+    "value", [None, [None, "NaN", "Infinity", "null"], {"a": None, "b": 1.5}, Words(depth=math.nan)]
+)
+def test_what_only_looks_like_it_goes_through(value: object) -> None:
+    @tool
+    def look() -> Any:
+        return value
+
+    assert isinstance(run(look), str)
+
+
+def test_a_result_of_too_many_items_is_refused_before_it_is_written() -> None:
+    written = []
+
+    class Loud:
+        def __repr__(self) -> str:
+            written.append(self)
+            return "loud"
+
+    @tool
+    def fill() -> Any:
+        return [Loud()] * (MAX_RESULT_BYTES + 1)
+
+    assert failure(run(fill)).code is FailureCode.RESULT_TOO_LARGE
+    assert not written
+
+
+class Mute(ToolError):
+    """Its text cannot be had."""
+
+    def __str__(self) -> str:
+        raise KeyboardInterrupt
+
+    __repr__ = __str__
+
+
+@pytest.mark.parametrize("error", [Mute("x"), SystemExit(Mute("x"))])
+def test_an_error_without_a_text_is_a_failure_like_any_other(error: BaseException) -> None:
+    @tool
+    def look() -> None:
+        raise error
+
+    assert "<Mute, whose text raises KeyboardInterrupt>" in failure(run(look)).message
+
+
+def test_every_text_of_a_failure_is_bounded() -> None:
+    names = Literal[tuple(f"name-{number}" for number in range(5_000))]  # type: ignore[valid-type]
+
+    @tool
+    def look(names: list[names]) -> None: ...  # type: ignore[valid-type]
+
+    found = failure(run(look, json.dumps({"names": ["x" * 100_000] * 100, "k" * 100_000: 1})))
+    for text in (found.message, found.field, found.expected, found.received):
+        assert len(text) < 2 * MAX_MESSAGE_CHARS
 
 
 @pytest.mark.parametrize("value", [object(), b"\xff", {1: {2: object()}}])

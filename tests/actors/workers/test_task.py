@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import json
 import sys
 import threading
@@ -12,9 +13,9 @@ from typing import Any
 import pytest
 from support.patience import timed_out_while_hanging
 
+from callboard.actors.testing.tool_stage import ToolStage
 from callboard.actors.tools import tool
 from callboard.actors.workers.messages import WorkerKind
-from callboard.actors.workers.stage import ToolStage
 from callboard.actors.workers.task import TaskWorker
 from callboard.protocol.events import (
     ToolCallCancelled,
@@ -287,3 +288,185 @@ def test_no_more_calls_run_at_once_than_the_loop_takes() -> None:
         calls = [stage.start(crowd, json.dumps({"number": number})) for number in range(6)]
         assert all(isinstance(call.wait(), ToolCallCompleted) for call in calls)
     assert max(seen) == 2
+
+
+# -- one tool against the others on its loop
+
+
+async def cancel_all() -> None:
+    for task in asyncio.all_tasks():
+        task.cancel()
+    await asyncio.sleep(0)
+
+
+async def cancel_all_in_a_callback() -> None:
+    loop = asyncio.get_running_loop()
+    for task in asyncio.all_tasks() - {asyncio.current_task()}:  # type: ignore[operator]
+        loop.call_soon(task.cancel)
+    await asyncio.sleep(0.01)
+
+
+async def end_what_the_loop_needs() -> None:
+    loop = asyncio.get_running_loop()
+    await loop.shutdown_default_executor()
+    await loop.shutdown_asyncgens()
+
+
+async def take_the_loop() -> None:
+    asyncio.get_running_loop().run_until_complete(asyncio.sleep(0))
+
+
+async def close_the_loop() -> None:
+    asyncio.get_running_loop().close()
+
+
+async def set_another_loop() -> None:
+    other = asyncio.new_event_loop()
+    asyncio.set_event_loop(other)
+    other.close()
+
+
+async def refuse_all_tasks() -> None:
+    def refuse(loop: asyncio.AbstractEventLoop, coroutine: Any, **given: Any) -> Any:
+        coroutine.close()
+        raise MemoryError("no tasks any more")
+
+    asyncio.get_running_loop().set_task_factory(refuse)
+
+
+async def swallow_all_errors() -> None:
+    asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        cancel_all,
+        cancel_all_in_a_callback,
+        end_what_the_loop_needs,
+        take_the_loop,
+        close_the_loop,
+        set_another_loop,
+        refuse_all_tasks,
+        swallow_all_errors,
+    ],
+)
+@pytest.mark.filterwarnings("ignore:coroutine 'sleep' was never awaited")
+def test_what_a_tool_does_to_the_loop_does_not_reach_its_neighbours(
+    stage: ToolStage, attack: Callable[[], Any]
+) -> None:
+    go, waiting = asyncio.Event(), threading.Semaphore(0)
+
+    @tool
+    async def neighbour(number: int) -> int:
+        waiting.release()
+        await go.wait()
+        counted = await asyncio.gather(asyncio.to_thread(lambda: number), asyncio.sleep(0.001, number))
+        return sum(counted)
+
+    @tool
+    async def attacker() -> None:
+        try:
+            await attack()
+        finally:
+            go.set()
+
+    beside = [stage.start(neighbour, json.dumps({"number": number})) for number in range(5)]
+    for _ in beside:
+        assert waiting.acquire(timeout=10)
+    stage.start(attacker, "{}").wait()
+    assert [content_of(call.wait()) for call in beside] == [0, 2, 4, 6, 8]
+    assert content_of(stage.call(add, a=1, b=2)) == 3
+
+
+def test_a_tool_may_cancel_its_own_tasks(stage: ToolStage) -> None:
+    @tool
+    async def impatient() -> str:
+        child = asyncio.create_task(asyncio.Event().wait())
+        await asyncio.sleep(0)
+        child.cancel()
+        try:
+            async with asyncio.timeout(0.01):
+                await asyncio.Event().wait()
+        except TimeoutError:
+            return f"{child.cancelled()}"
+        return "never"
+
+    assert content_of(stage.call(impatient)) == "True"
+
+
+def test_a_call_that_a_thread_of_another_tool_cancels_is_our_failure_and_not_its_own(stage: ToolStage) -> None:
+    """A thread has no context by which the attacker could be known; the call ends, and is not blamed."""
+    waiting = threading.Event()
+
+    @tool
+    async def neighbour() -> None:
+        waiting.set()
+        await asyncio.Event().wait()
+
+    @tool
+    async def attacker() -> str:
+        loop, others = asyncio.get_running_loop(), asyncio.all_tasks() - {asyncio.current_task()}  # type: ignore[operator]
+
+        def cancel() -> None:
+            for task in others:
+                loop.call_soon_threadsafe(task.cancel)
+
+        thread = threading.Thread(target=cancel)
+        thread.start()
+        thread.join()
+        return "done"
+
+    beside = stage.start(neighbour, "{}")
+    assert waiting.wait(10)
+    assert content_of(stage.call(attacker)) == "done"
+    event = beside.wait()
+    assert isinstance(event, ToolCallFailed)
+    assert event.failure.code is FailureCode.INTERNAL_ERROR
+    assert event.failure.message == "neighbour was cancelled by another tool on its loop"
+
+
+def test_a_host_without_threads_refuses_the_call_and_not_the_next(
+    stage: ToolStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_threads(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", no_threads)
+        event = stage.call(add, a=1, b=2)
+    assert isinstance(event, ToolCallFailed)
+    assert (event.failure.code, len(stage.held_threads)) == (FailureCode.OVERLOADED, 1)
+    assert "can't start new thread" in event.failure.message
+    assert content_of(stage.call(add, a=1, b=2)) == 3
+
+
+# -- whose context
+
+
+WHO: contextvars.ContextVar[str] = contextvars.ContextVar("who", default="nobody")
+
+
+@pytest.mark.parametrize("isolation", ["task", "thread"])
+def test_a_call_runs_in_a_copy_of_its_askers_context(stage: ToolStage, isolation: str) -> None:
+    def seen() -> str:
+        before = WHO.get()
+        WHO.set("changed by the tool")
+        return before
+
+    async def seen_async() -> str:
+        await asyncio.sleep(0.001)
+        return seen()
+
+    look = tool(isolation=isolation)(seen_async if isolation == "task" else seen)  # type: ignore[type-var]
+
+    def asker(name: str) -> contextvars.Context:
+        context = contextvars.Context()
+        context.run(WHO.set, name)
+        return context
+
+    askers = [asker(f"asker {number}") for number in range(20)]
+    calls = [stage.start(look, "{}", asker=context) for context in askers * 2]
+    assert [content_of(call.wait()) for call in calls] == [f"asker {number}" for number in range(20)] * 2
+    assert [context[WHO] for context in askers] == [f"asker {number}" for number in range(20)]
+    assert content_of(stage.call(look)) == "nobody"

@@ -11,6 +11,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextvars import Context
 from dataclasses import replace
 from types import TracebackType
 from typing import Final, Self, get_args
@@ -19,12 +20,12 @@ import orjson
 
 from callboard.actors.calls.approvals import NobodyToAsk
 from callboard.actors.calls.dispatcher import DispatchCall, ToolDispatcher, Workers
-from callboard.actors.calls.ledger import Ledger
+from callboard.actors.calls.ledger import CallEvent, Ledger
 from callboard.actors.calls.registry import Registry, ToolRestored, ToolWithdrawn
 from callboard.actors.kernel import Actor, ActorSystem, LoopScheduler, Ref, Supervisor, handles
 from callboard.actors.tools.decorator import Tool
 from callboard.actors.workers.kinds import kinds
-from callboard.actors.workers.messages import CallEvent, KindOf
+from callboard.actors.workers.messages import KindOf
 from callboard.actors.workers.process import ProcessOptions, process_kind
 from callboard.protocol.commands import CancelTool, RunTool
 from callboard.protocol.errors import RuntimeFailure
@@ -117,7 +118,9 @@ class ToolStage:
         """By tool: threads that calls which have ended still hold."""
         return self._registry.held_threads
 
-    def start(self, tool: Tool, arguments: str, timeout_seconds: float = 10.0) -> StagedCall:
+    def start(
+        self, tool: Tool, arguments: str, timeout_seconds: float = 10.0, asker: Context | None = None
+    ) -> StagedCall:
         """Begin a call with arguments as a model sends them: JSON text. The tool's own timeout is not used."""
         call_id = CallId(str(next(self._numbers)))
         tag = Tag(RequestId("stage"), MessageId("stage"), 1, call_id)
@@ -128,7 +131,7 @@ class ToolStage:
         if known is None or known.tool.function is not tool.function:
             self._registry.entries.pop(tool.name, None)
             self._registry.add(replace(tool, contract=replace(tool.contract, concurrency=ANY_NUMBER)))
-        self._dispatcher.tell_control(DispatchCall(run, "the user's words", self._audience))
+        self._dispatcher.tell_control(DispatchCall(run, "the user's words", self._audience, asker))
         return call
 
     def stop(self, call: StagedCall) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callboard.actors.calls.tool_health import (
+from callboard.actors.calls.registry import (
     FAILURE_BUDGET,
     FAILURE_WINDOW_SECONDS,
     MAX_WITHDRAWN_SECONDS,

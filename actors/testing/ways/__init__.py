@@ -1,0 +1,1 @@
+"""What goes wrong in the tools of the chaos suite. Child processes import these modules, so they load no runtime."""

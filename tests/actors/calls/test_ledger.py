@@ -1,0 +1,370 @@
+"""The ledger alone: every call ends once, none is forgotten, no limit is passed, and each tool's calls go in order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from callboard.actors.calls import ledger as under_test
+from callboard.actors.calls.ledger import (
+    MAX_GIVEN,
+    TRANSITIONS,
+    Call,
+    CallState,
+    Ending,
+    Happening,
+    Ledger,
+    Outcome,
+    may_go_elsewhere,
+    may_go_on,
+    not_begun,
+)
+from callboard.actors.testing.whole_run import left_open
+from callboard.protocol.commands import RunTool
+from callboard.protocol.events import (
+    ToolCallCancelled,
+    ToolCallCompleted,
+    ToolCallEnd,
+    ToolCallFailed,
+    ToolCallTimedOut,
+)
+from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
+from callboard.protocol.tools import FailureCode, ToolFailure
+
+TOOLS = {"a": 1, "b": 2, "c": 5}
+CRASHED = ToolFailure(ToolName("a"), FailureCode.CRASHED, "gone")
+SESSION: Any = object()
+"""The ledger keeps addresses and never uses them."""
+
+
+def run(number: int, tool: str = "a") -> RunTool:
+    tag = Tag(RequestId("r"), MessageId("m"), 1, CallId(str(number)))
+    return RunTool(tag, ToolName(tool), "{}", 30.0, f"effect-{number}")
+
+
+class Book:
+    """A ledger with one pool."""
+
+    def __init__(self, room: int = 2, max_workers: int = 2, *, per_call: bool = False) -> None:
+        self.ledger: Ledger = Ledger()
+        self.pool = self.ledger.pool("pool", room, max_workers, per_call=per_call)
+        self.workers = 0
+
+    def submit(self, number: int, tool: str = "a") -> Call:
+        lane = self.ledger.lane(ToolName(tool), self.pool, TOOLS[tool])
+        return self.ledger.submit(run(number, tool), lane, SESSION)
+
+    def give(self) -> Call | None:
+        """What the dispatcher does where there is room."""
+        call = self.pool.next_call()
+        if call is not None:
+            if not self.pool.free:
+                self.workers += 1
+                name: Any = self.workers  # the ledger only compares addresses
+                self.ledger.add_worker(self.pool, name)
+            assert self.ledger.give(call, next(reversed(self.pool.free)))
+        return call
+
+    def lose(self, worker: int, outcome: Outcome = CRASHED, printed: str = "") -> list[ToolCallEnd]:
+        """What the dispatcher does when a worker is gone."""
+        calls = self.ledger.lose(self.ledger.seats[worker])  # type: ignore[index]
+        ends = [self.ledger.end(call, outcome, printed, 2.0, Happening.LOST) for call in calls]
+        return [end for end in ends if end is not None]
+
+    def waiting(self, tool: str) -> list[Call]:
+        """Those in the queue of a tool."""
+        lane = self.ledger.lanes.get(ToolName(tool))
+        return [call for _, call in lane.waiting] if lane is not None else []
+
+    def running(self) -> Call:
+        """One call that has begun."""
+        call = self.submit(0)
+        self.give()
+        assert call.begin()
+        return call
+
+
+def test_the_table_names_every_happening_and_the_end_is_final() -> None:
+    assert set(TRANSITIONS) == set(CallState)
+    assert {happening for rows in TRANSITIONS.values() for happening in rows} == set(Happening)
+    assert not TRANSITIONS[CallState.ENDED]
+    assert all(rows[-1].state in CallState for each in TRANSITIONS.values() for rows in each.values())
+    assert TRANSITIONS[CallState.RUNNING][Happening.LOST][0] == (may_go_elsewhere, CallState.QUEUED)
+    assert TRANSITIONS[CallState.RUNNING][Happening.RETURNED][0] == (may_go_on, CallState.QUEUED)
+    assert TRANSITIONS[CallState.RUNNING][Happening.BEGUN] == ((not_begun, CallState.RUNNING),)
+
+
+@pytest.mark.parametrize("state", list(CallState))
+@pytest.mark.parametrize("happening", list(Happening))
+def test_what_has_no_row_changes_nothing(state: CallState, happening: Happening) -> None:
+    book = Book()
+    call = book.submit(0)
+    if state is not CallState.QUEUED:
+        book.give()
+    if state is CallState.ENDING:
+        assert book.ledger.stop(call, Ending.CANCELLED)
+    if state is CallState.ENDED:
+        book.ledger.end(call, '"x"', "", 1.0)
+    assert call.state is state
+    changed = book.ledger.enter(call, happening)
+    assert changed == (happening in TRANSITIONS[state])
+    assert changed or call.state is state
+
+
+@pytest.mark.parametrize(
+    ("why", "outcome", "kind"),
+    [
+        (None, '"x"', ToolCallCompleted),
+        (None, CRASHED, ToolCallFailed),
+        (None, Ending.CANCELLED, ToolCallCancelled),
+        (Ending.TIMED_OUT, '"x"', ToolCallTimedOut),
+        (Ending.TIMED_OUT, CRASHED, ToolCallTimedOut),
+        (Ending.CANCELLED, '"x"', ToolCallCancelled),
+        (Ending.CANCELLED, Ending.TIMED_OUT, ToolCallCancelled),
+    ],
+)
+def test_how_a_call_ends(why: Ending | None, outcome: Any, kind: type[ToolCallEnd]) -> None:
+    book = Book()
+    call = book.running()
+    if why is not None:
+        assert book.ledger.stop(call, why)
+        assert not book.ledger.stop(call, Ending.CANCELLED), "the first reason counts"
+    event = call.end(outcome, "printed", 3.0, 2)
+    assert isinstance(event, kind)
+    assert (event.at, event.output) == (3.0, "printed")
+    assert call.end(outcome, "", 4.0, 2) is None
+    assert book.ledger.news.popleft() == (call, event)
+    assert not left_open(book.ledger)
+
+
+def test_a_call_begins_once_and_its_start_is_told_once() -> None:
+    book = Book()
+    call = book.running()
+    assert not call.begin()
+    assert call.started(1.0) is not None
+    assert call.give_back("its loop was blocked", 1.0, 0) is None
+    assert call.state is CallState.QUEUED
+    assert book.give() is call
+    assert call.seat is not None
+    assert call.seat.worker == 2, "the first one takes no calls any more"
+    assert call.begin()
+    assert call.started(2.0) is None
+
+
+def test_a_call_that_is_being_ended_does_not_begin_and_ends_when_it_is_given_back() -> None:
+    book = Book()
+    call = book.submit(0)
+    book.give()
+    assert book.ledger.stop(call, Ending.TIMED_OUT)
+    assert not call.begin()
+    assert isinstance(call.give_back("stopped", 2.0, 2), ToolCallTimedOut)
+
+
+def test_a_call_goes_to_so_many_workers_and_no_more() -> None:
+    book = Book(max_workers=100)
+    call = book.submit(0)
+    for number in range(1, MAX_GIVEN):
+        assert book.give() is call
+        assert book.lose(number) == []
+    book.give()
+    event = call.give_back("no child could be made", 1.0, 2)
+    assert isinstance(event, ToolCallFailed)
+    assert event.failure.code is FailureCode.OVERLOADED
+    assert "no child could be made" in event.failure.message
+
+
+def test_a_lost_worker_ends_what_had_begun_and_frees_the_rest() -> None:
+    book = Book()
+    began, waits = book.submit(0, "b"), book.submit(1, "b")
+    book.give(), book.give()
+    assert began.begin()
+    assert book.lose(1, CRASHED, "printed") == [ToolCallFailed(began.run.tag, 2.0, CRASHED, "printed")]
+    assert waits.state is CallState.QUEUED
+    assert book.give() is waits
+
+
+def test_a_worker_of_one_call_never_gets_another() -> None:
+    book = Book(room=1, max_workers=2, per_call=True)
+    first, second, third = (book.submit(number, "c") for number in range(3))
+    assert (book.give(), book.give(), book.give()) == (first, second, None)
+    first.end('"x"', "", 1.0, 1)
+    assert book.give() is None, "until the worker is gone"
+    book.lose(1)
+    assert book.give() is third
+
+
+def test_the_oldest_call_of_the_tools_that_have_room_is_next() -> None:
+    book = Book(room=10)
+    calls = [book.submit(number, tool) for number, tool in enumerate("aabba")]
+    assert [book.give() for _ in range(4)] == [calls[0], calls[2], calls[3], None]
+    calls[2].end('"x"', "", 1.0, 10)
+    calls[0].end('"x"', "", 1.0, 10)
+    assert book.give() is calls[1]
+
+
+def test_what_a_worker_gives_back_is_first_in_its_queue() -> None:
+    book = Book(room=10)
+    calls = [book.submit(number, "b") for number in range(4)]
+    book.give(), book.give()
+    calls[1].give_back("x", 1.0, 10)
+    calls[0].give_back("x", 1.0, 10)
+    assert book.waiting("b") == calls
+    assert [book.give(), book.give()] == calls[:2]
+
+
+def test_cancelled_calls_leave_nothing_in_the_queue() -> None:
+    book = Book()
+    book.running()
+    waiting = [book.submit(number) for number in range(1, 1_000)]
+    for call in waiting:
+        book.ledger.end(call, Ending.CANCELLED, "", 1.0)
+    assert not book.pool.waiting
+    assert not waiting[0].lane.waiting
+
+
+def test_outcomes_are_remembered_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(under_test, "MAX_ENDED_CHARS", 100)
+    book = Book(room=10)
+    tags = []
+    for number in range(5):
+        call = book.submit(number)
+        book.give()
+        call.end("x" * 40, "", 1.0, 10)
+        tags.append(call.run.tag)
+    kept = [book.ledger.ended.of(tag, SESSION) is not None for tag in tags]
+    assert kept == [False, False, False, True, True]
+    assert book.ledger.ended.of(tags[-1], object()) is None, "of another session"  # type: ignore[arg-type]
+
+
+class Anything(RuleBasedStateMachine):
+    """Sessions, workers and a dispatcher that do anything in any order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.book = Book()
+        self.ledger = self.book.ledger
+        self.calls: list[Call] = []
+        self.events: list[Tag] = []
+        self.begun: list[Tag] = []
+        self.given: dict[str, list[int]] = {tool: [] for tool in TOOLS}
+        self.now = 0.0
+
+    def _heard(self, event: ToolCallEnd | None) -> None:
+        if event is not None:
+            self.events.append(event.tag)
+
+    def _one(self, data: st.DataObject, *states: CallState) -> Call | None:
+        calls = [call for call in self.calls if call.state in states]
+        return data.draw(st.sampled_from(calls)) if calls else None
+
+    @rule(tool=st.sampled_from(sorted(TOOLS)))
+    def submit(self, tool: str) -> None:
+        self.calls.append(self.book.submit(len(self.calls), tool))
+
+    @rule()
+    def give(self) -> None:
+        call = self.book.give()
+        if call is not None:
+            waiting = self.book.waiting(call.run.name)
+            assert all(call.sequence < other.sequence for other in waiting), "each tool's calls go in order"
+
+    @rule(data=st.data())
+    def begin(self, data: st.DataObject) -> None:
+        call = self._one(data, *CallState)
+        if call is not None and call.begin():
+            assert call.state is CallState.RUNNING
+            self.begun.append(call.run.tag)
+
+    @rule(data=st.data(), outcome=st.sampled_from(['"x"', CRASHED, Ending.CANCELLED]), room=st.integers(0, 2))
+    def end(self, data: st.DataObject, outcome: Any, room: int) -> None:
+        call = self._one(data, CallState.RUNNING, CallState.ENDING, CallState.ENDED)
+        if call is not None:
+            self._heard(call.end(outcome, "", self.now, room))
+
+    @rule(data=st.data(), why=st.sampled_from(list(Ending)))
+    def stop(self, data: st.DataObject, why: Ending) -> None:
+        call = self._one(data, *CallState)
+        if call is not None and call.seat is None:
+            self._heard(self.ledger.end(call, why, "", self.now))
+        elif call is not None:
+            self.ledger.stop(call, why)
+
+    @rule(data=st.data())
+    def kill(self, data: st.DataObject) -> None:
+        call = self._one(data, *CallState)
+        if call is not None and self.ledger.enter(call, Happening.KILLED):
+            assert not self.ledger.enter(call, Happening.KILLED), "it is told once"
+
+    @rule(data=st.data(), room=st.integers(0, 2))
+    def give_back(self, data: st.DataObject, room: int) -> None:
+        call = self._one(data, CallState.RUNNING, CallState.ENDING)
+        if call is not None and not call.begun:
+            self._heard(call.give_back("x", self.now, room))
+
+    @precondition(lambda self: self.ledger.seats)
+    @rule(data=st.data())
+    def lose(self, data: st.DataObject) -> None:
+        worker: Any = data.draw(st.sampled_from(sorted(self.ledger.seats)))
+        for event in self.book.lose(worker):
+            self._heard(event)
+        assert worker not in self.ledger.seats
+
+    @rule(data=st.data(), room=st.integers(0, 2))
+    def room(self, data: st.DataObject, room: int) -> None:
+        if self.ledger.seats:
+            self.ledger.seats[data.draw(st.sampled_from(sorted(self.ledger.seats)))].take(room)  # type: ignore[index]
+
+    @invariant()
+    def no_limit_is_passed(self) -> None:
+        placed = [call for call in self.calls if call.state in (CallState.RUNNING, CallState.ENDING)]
+        for tool, concurrency in TOOLS.items():
+            assert sum(call.run.name == tool for call in placed) <= concurrency
+        assert len(self.ledger.seats) == self.book.pool.workers <= self.book.pool.max_workers
+        for seat in self.ledger.seats.values():
+            assert sum(call.seat is seat for call in placed) <= self.book.pool.room
+
+    @invariant()
+    def each_ends_once_and_none_is_forgotten(self) -> None:
+        assert len(self.events) == len(set(self.events))
+        ended = {call.run.tag for call in self.calls if call.state is CallState.ENDED}
+        assert ended == set(self.events)
+        assert set(self.ledger.calls) == {call.run.tag for call in self.calls} - ended
+        for call in self.calls:
+            if call.state is CallState.QUEUED:
+                assert call in self.book.waiting(call.run.name)
+
+    @invariant()
+    def none_begins_twice(self) -> None:
+        assert len(self.begun) == len(set(self.begun))
+
+    def teardown(self) -> None:
+        """Whatever has happened, all that is left can run to its end, and then nothing is left open."""
+        for seat in self.ledger.seats.values():
+            seat.take(self.book.pool.room)
+        for _ in range(3 * len(self.calls) + 3):
+            while self.book.give() is not None:
+                pass
+            for call in self.calls:
+                if call.state in (CallState.RUNNING, CallState.ENDING):
+                    self._heard(call.end('"x"', "", self.now, self.book.pool.room))
+        assert {call.run.tag for call in self.calls} == set(self.events)
+        assert not left_open(self.ledger)
+
+
+Anything.TestCase.settings = settings(max_examples=100, stateful_step_count=60, deadline=None)
+test_anything_in_any_order = Anything.TestCase
+
+
+@given(st.lists(st.sampled_from(sorted(TOOLS)), max_size=60), st.integers(1, 4), st.integers(1, 4))
+def test_as_many_run_as_may(tools: list[str], room: int, workers: int) -> None:
+    book = Book(room, workers)
+    for number, tool in enumerate(tools):
+        book.submit(number, tool)
+    given_out = 0
+    while book.give() is not None:
+        given_out += 1
+    assert given_out == min(room * workers, sum(min(TOOLS[tool], tools.count(tool)) for tool in TOOLS))
