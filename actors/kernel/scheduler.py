@@ -8,6 +8,7 @@ callboard reads a clock.
 import asyncio
 import contextlib
 import logging
+import os
 import queue
 import threading
 import time
@@ -265,6 +266,15 @@ class LoopTimer:
             self._scheduler.call_soon(handle.cancel)
 
 
+def _open_standard_descriptors() -> None:
+    """Where a host has closed 0, 1 or 2, let them lead nowhere: uvloop aborts when it closes one."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+
+
 class LoopScheduler:
     """One asyncio loop on its own thread; uvloop where it is installed.
 
@@ -277,6 +287,7 @@ class LoopScheduler:
 
     def __init__(self, name: str = "callboard", *, watchdog: Watchdog | None = None) -> None:
         self._name = name
+        _open_standard_descriptors()
         loop = _LoopWithoutContext()
         self.loop: asyncio.AbstractEventLoop = loop
         self._wake = super(_LoopWithoutContext, loop).call_soon_threadsafe  # without a detour, on the hot path
@@ -286,6 +297,8 @@ class LoopScheduler:
         self.turn_began = self.now()
         #: Callbacks that let an exception escape. Actors never do; what else is posted may.
         self.escaped = 0
+        #: What `_pump` runs in, again and again while it stays empty.
+        self._context = Context()
         self._ready: deque[Run] = deque()
         self._pump_posted = False
         self._stopping = False
@@ -354,9 +367,10 @@ class LoopScheduler:
         if self._pump_posted:
             return
         self._pump_posted = True
-        context = Context()
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nothing runs any more
-            self._wake(self._pump, context, context=context)
+        try:
+            self._wake(self._pump, context=self._context)
+        except RuntimeError:  # the loop is closed: nothing runs any more
+            return
 
     def call_at(self, when_seconds: float, run: Run) -> Timer:
         """Run on the loop thread when `now()` has reached `when_seconds`."""
@@ -384,7 +398,8 @@ class LoopScheduler:
         if not contained(run, self._name):
             self.escaped += 1
 
-    def _pump(self, context: Context) -> None:
+    def _pump(self) -> None:
+        context = self._context
         ready, now = self._ready, self.now
         self.turn_began = at = now()
         until = at + TURN_SECONDS
@@ -400,14 +415,14 @@ class LoopScheduler:
                 self.turn_began = at = now()
                 if at >= until:
                     break
-            if context:  # this turn has set a context variable: the next one begins without it
+            if context:  # this turn has set a context variable, and the next one must not see it
+                self._context = Context()
                 break
         self.running = None
         self._pump_posted = False
         if ready and not self._pump_posted:  # cut short, or posted in between
             self._pump_posted = True
-            context = Context()
-            self.loop.call_soon(self._pump, context, context=context)
+            self.loop.call_soon(self._pump, context=self._context)
 
     def _main(self) -> None:
         self._thread_id = threading.get_ident()

@@ -106,11 +106,11 @@ _KNOWN: Final = frozenset({OK, *EXCEPTIONS, *(code.value for code in FailureCode
 
 
 def known(text: str) -> Expected:
-    """The words of `text`. Raises ValueError for one that is neither OK nor a code, a kind or an exception of callboard's."""
+    """The words of `text`. Raises ValueError for one that is neither OK nor a code, a kind or an exception of ours."""
     words = tuple(text.split())
     for word in words:
         if word not in _KNOWN:
-            raise ValueError(f"{word!r} is no FailureCode or ErrorKind, nor {OK!r}")
+            raise ValueError(f"{word!r} is none of the FailureCodes, ErrorKinds, exceptions and {OK!r}")
     return words
 
 

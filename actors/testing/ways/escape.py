@@ -134,8 +134,8 @@ def close_output() -> int:
 
 def replace_stdout() -> int:
     """By nothing."""
-    sys.stdout = None  # type: ignore[assignment]
-    sys.stderr = None  # type: ignore[assignment]
+    sys.stdout = None
+    sys.stderr = None
     return 1
 
 
@@ -290,7 +290,7 @@ def forge_socket_class() -> int:
     def refuses(*_: object) -> None:
         raise OSError("not any more")
 
-    socket.socket.sendall = refuses  # type: ignore[method-assign, assignment]
+    socket.socket.sendall = refuses  # type: ignore[method-assign]
     return 1
 
 

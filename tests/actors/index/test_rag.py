@@ -41,7 +41,7 @@ def search(runtime: Runtime) -> CodeSearch:
 
 
 def vectors(count: int) -> Iterator[RawAnswer]:
-    """Whatever is asked, the query is like `green`: the answers give text after text the same directions."""
+    """For any question the query is like `green`: the answers give text after text the same directions."""
     document = {"data": [{"index": n, "embedding": [1.0, float(n)]} for n in range(count)]}
     yield RawAnswer(document)
 
