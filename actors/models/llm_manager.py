@@ -432,9 +432,9 @@ async def read_stream(provider: Provider, request: ModelRequest, emit: Emit, end
         except UsageError as error:
             response = _failed(ErrorKind.INVALID_REQUEST, said(error))
         except BaseException as error:  # of a provider written by a user: its fault must not cost a hanging request
-            if isinstance(error, GeneratorExit):
-                raise
             if _is_cancelled():
+                if isinstance(error, GeneratorExit):
+                    raise
                 raise asyncio.CancelledError from error
             response = _failed(ErrorKind.INTERNAL, f"the provider {provider_name(provider)} failed: {said(error)}")
         end(response)
@@ -495,7 +495,10 @@ async def _close(stream: AsyncGenerator[list[StreamEvent]], provider: Provider, 
 
 
 def _is_cancelled() -> bool:
-    task = asyncio.current_task()
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # closed where no loop runs: the runtime has ended
+        return True
     return task is not None and task.cancelling() > 0
 
 
