@@ -47,6 +47,8 @@ INSIDE_FUNCTIONS = {
 BY_STRING = {
     "actors/tools/shipping.py": "the module of a user's tool",
     "actors/index/dense.py": "asks whether the modules of an extra are installed",
+    "actors/testing/__main__.py": "the module of a user's tool",
+    "actors/testing/chaos/crashing.py": "actors of extras, where they are installed",
     "actors/testing/chaos/hosts.py": "asks whether trio is installed",
     "actors/testing/runtimes/harness.py": "one runtime of the extra `runtimes`",
     "providers/registry.py": "a provider's class, when that provider is used",
