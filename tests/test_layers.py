@@ -38,6 +38,7 @@ INSIDE_FUNCTIONS = {
     "actors/index/__init__.py": {"callboard.actors.index"},
     "providers/__init__.py": {"callboard.providers"},
     "actors/testing/chaos/hosts.py": {"trio"},
+    "providers/registry.py": {"callboard.providers"},  # HTTP takes 0.2 s to load
     "actors/testing/pytest_plugin.py": {"callboard.protocol.testing"},
     # A command is loaded when it is called, and after Ctrl-C is looked after.
     "actors/cli/main.py": {"callboard.actors.cli.shell"},
@@ -51,7 +52,6 @@ BY_STRING = {
     "actors/testing/chaos/crashing.py": "actors of extras, where they are installed",
     "actors/testing/chaos/hosts.py": "asks whether trio is installed",
     "actors/testing/runtimes/harness.py": "one runtime of the extra `runtimes`",
-    "providers/registry.py": "a provider's class, when that provider is used",
 }
 #: Files of the product that open connections, or that read the environment; no others do.
 ONLY_CONNECTS = {"providers/transport.py"}
