@@ -16,9 +16,10 @@ import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Never
 
 from callboard.actors.calls.approvals import Approver
-from callboard.actors.calls.dispatcher import MAX_QUEUED_CALLS, Calls, ToolDispatcher, Workers
+from callboard.actors.calls.dispatcher import MAX_QUEUED_CALLS, ToolDispatcher, Workers
 from callboard.actors.calls.ledger import Ledger
 from callboard.actors.calls.registry import FAILURE_BUDGET, Registry
 from callboard.actors.kernel import ActorSystem, ChildSpec, Ref, Supervisor, children_of
@@ -71,7 +72,7 @@ class Tree:
 
 def build(system: ActorSystem, plan: Plan) -> None:
     """Start the tree. Returns at once."""
-    calls: Calls = Ledger()  # outlives the dispatchers
+    calls = Ledger()  # outlives the dispatchers
     system.spawn(lambda: _root(system, plan, calls), "root", capacity=SHARED_CAPACITY)
 
 
@@ -85,8 +86,8 @@ def tree_of(system: ActorSystem, timeout_seconds: float) -> Tree:
     return Tree(children["sessions"], peers)
 
 
-def _root(system: ActorSystem, plan: Plan, calls: Calls) -> Supervisor:
-    shared = [
+def _root(system: ActorSystem, plan: Plan, calls: Ledger) -> Supervisor:
+    shared: list[ChildSpec[Never]] = [
         ChildSpec("telemetry", plan.telemetry, capacity=SHARED_CAPACITY),
         ChildSpec("llm_manager", plan.llm_manager, capacity=SHARED_CAPACITY),
         *plan.threads,
@@ -97,7 +98,7 @@ def _root(system: ActorSystem, plan: Plan, calls: Calls) -> Supervisor:
     return Supervisor(shared, intensity=ROOT_INTENSITY, period_seconds=ROOT_PERIOD_SECONDS, chance=plan.chance)
 
 
-def _dispatcher(system: ActorSystem, plan: Plan, calls: Calls) -> ToolDispatcher:
+def _dispatcher(system: ActorSystem, plan: Plan, calls: Ledger) -> ToolDispatcher:
     return plan.dispatcher(
         Registry(plan.tools, plan.policy, plan.failure_budget),
         calls,

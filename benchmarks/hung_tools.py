@@ -27,8 +27,8 @@ from pathlib import Path
 
 import orjson
 
+from callboard.actors.testing.tool_stage import ToolStage
 from callboard.actors.tools import Tool, tool
-from callboard.actors.workers.stage import ToolStage
 from callboard.protocol.events import ToolCallTimedOut
 from callboard.protocol.limits import TOOL_GRACE_SECONDS
 

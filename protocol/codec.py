@@ -15,12 +15,11 @@ from typing import Final, get_args
 import orjson
 from pydantic import TypeAdapter, ValidationError
 
-from callboard.protocol.content import AssistantPart, Message, Replay, UserPart
+from callboard.protocol import content, events, model, options, tools
+from callboard.protocol.content import Message
 from callboard.protocol.errors import UsageError
 from callboard.protocol.events import Event, ModelResponded
-from callboard.protocol.model import Error, ModelResponse, Sampling, StreamEvent, ToolChoice, Usage
-from callboard.protocol.options import RequestOptions, ToolOffer
-from callboard.protocol.tools import ToolContract, ToolDefinition, ToolFailure
+from callboard.protocol.model import Usage
 
 #: Raised when a field changes its meaning. New fields with a default need no new version: old journals lack them.
 FORMAT_VERSION: Final = 1
@@ -33,22 +32,11 @@ class CodecError(UsageError):
     """These bytes are not what `encode_event` or `encode_messages` writes. The message says where they differ."""
 
 
-_PLAIN: Final = (
-    Error,
-    ModelResponse,
-    Replay,
-    RequestOptions,
-    Sampling,
-    ToolChoice,
-    ToolContract,
-    ToolDefinition,
-    ToolFailure,
-    ToolOffer,
-    Usage,
-)
 _CLASSES: Final[dict[str, type]] = {
-    cls.__name__: cls
-    for cls in (*_PLAIN, *(c for u in (Event, Message, AssistantPart, UserPart, StreamEvent) for c in get_args(u)))
+    name: cls
+    for module in (content, events, model, options, tools)
+    for name, cls in vars(module).items()
+    if is_dataclass(cls) and isinstance(cls, type) and not name.startswith("_")
 }
 #: What a provider or a tool's author put there is data of theirs: a "$" in it names no class of ours.
 _OPAQUE: Final = {

@@ -66,7 +66,7 @@ from callboard.protocol.turn import (
 def check_start(history: Sequence[Message], options: RequestOptions, tools: Sequence[ToolOffer] = ()) -> None:
     """Raise UsageError, with all that is wrong, when no request can be started with these.
 
-    A session refuses such a RequestStarted; whoever takes a person's question asks here first, and answers at once.
+    A session refuses such a RequestStarted as an illegal event; ask here first, and the caller is answered at once.
     """
     faults = [f"the history is not legal: {fault}" for fault in history_faults(history)[:3]]
     if len({offer.definition.name for offer in tools}) < len(tools):

@@ -109,16 +109,9 @@ class ToolFailure:
 
     def to_wire(self) -> dict[str, object]:
         """The JSON object in the tool message."""
-        return {
-            "ok": False,
-            "tool": self.tool,
-            "code": self.code.value,
-            "field": self.field or None,
-            "expected": self.expected or None,
-            "received": self.received or None,
-            "message": self.message,
-            "retry_hint": self.retry_hint or None,
-        }
+        told = {name: getattr(self, name) or None for name in ("field", "expected", "received")}
+        wire = {"ok": False, "tool": self.tool, "code": self.code.value, **told}
+        return {**wire, "message": self.message, "retry_hint": self.retry_hint or None}
 
 
 class Decision(StrEnum):

@@ -18,6 +18,9 @@ from callboard.protocol.model import ModelResponse, Usage
 #: For a model of which nothing is known: what current small local models take. Too little only trims early.
 SAFE_CONTEXT_TOKENS: Final = 32_768
 
+#: US dollars for one call: ten times what filling the largest context of the dearest model costs.
+MAX_CALL_COST: Final = 10_000.0
+
 #: Our provider names to those of genai-prices, where they differ.
 _PRICED_AS: Final[Mapping[str, str]] = {
     "openai-chat": "openai",
@@ -91,13 +94,16 @@ class Catalog:
         window = found[1].context_window or _window(model)
         return ModelInfo(window, free or _list_prices(provider, model), known=True)
 
-    def cost(self, provider: str, model: str, usage: Usage, raw_usage: Mapping[str, Any] | None = None) -> float | None:
+    def cost(
+        self, provider: str, model: str, usage: Usage, raw_usage: Mapping[str, object] | None = None
+    ) -> float | None:
         """US dollars for one call, None where the price is not known.
 
-        What the provider says it charged (OpenRouter's `usage.cost`) comes before any table.
+        What the provider says it charged (OpenRouter's `usage.cost`) comes before any table, unless it makes no sense:
+        NaN, a negative amount, or more than MAX_CALL_COST.
         """
         charged = (raw_usage or {}).get("cost")
-        if isinstance(charged, int | float) and not isinstance(charged, bool):
+        if isinstance(charged, int | float) and not isinstance(charged, bool) and 0 <= charged <= MAX_CALL_COST:
             return float(charged)
         if provider in _FREE:
             return 0.0

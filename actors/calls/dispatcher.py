@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from callboard.actors.calls.approvals import Approver, Verdict
-from callboard.actors.calls.ledger import Call, CallState, Happening, Ledger, Pool
+from callboard.actors.calls.ledger import Call, CallEvent, CallState, Ending, Happening, Ledger, Outcome, Pool, Seat
 from callboard.actors.calls.registry import Change, Registry, ToolRestored, ToolWithdrawn, withdrawal
 from callboard.actors.kernel import (
     Actor,
@@ -37,14 +37,11 @@ from callboard.actors.kernel import (
 from callboard.actors.tools import ToolContext
 from callboard.actors.tools.invoke import Result, text_of
 from callboard.actors.workers.messages import (
-    CallEvent,
-    Ending,
     KillCall,
     KindOf,
     Report,
     RunCall,
     StopCall,
-    ToWorker,
     WorkerKind,
     WorkerLost,
     WorkerState,
@@ -122,7 +119,7 @@ class StopsTold:
 class _Due:
     """The time of a call has come: its deadline, or the end of its grace period."""
 
-    tag: Tag
+    call: Call
 
 
 DispatcherMessage = (
@@ -137,9 +134,6 @@ DispatcherMessage = (
     | Down
     | _Due
 )
-ToolCall = Call[Ref[ToWorker]]
-Calls = Ledger[Ref[ToWorker]]
-"""A ledger whose workers are actors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +153,7 @@ class ToolDispatcher(Actor[DispatcherMessage]):
     def __init__(
         self,
         registry: Registry,
-        ledger: Calls,
+        ledger: Ledger,
         workers: Workers,
         approver: Approver,
         observer: Ref[ToolWithdrawn | ToolRestored],
@@ -182,7 +176,7 @@ class ToolDispatcher(Actor[DispatcherMessage]):
             kind = self._workers.kind(entry.tool.contract)
             if kind.at_start:
                 self._supervisor(pool_name(entry.tool.contract), kind)
-        for worker in self.ledger.workers:
+        for worker in self.ledger.seats:
             self.monitor(worker)
             worker.tell_control(Report())
         for call in self.ledger.calls.values():
@@ -227,7 +221,7 @@ class ToolDispatcher(Actor[DispatcherMessage]):
             return
         self._set_timer(call, run.deadline_at)
         self._go_on(pool)
-        if call.state is CallState.QUEUED and lane.waiting > self._max_queued_calls:
+        if call.state is CallState.QUEUED and len(lane.waiting) > self._max_queued_calls:
             why = f"{self._max_queued_calls} calls of {run.name} are waiting already"
             self._end(call, ToolFailure(run.name, FailureCode.OVERLOADED, why))
 
@@ -238,7 +232,7 @@ class ToolDispatcher(Actor[DispatcherMessage]):
         else:
             message.reply_to.tell_control(ToolCallFailed(message.run.tag, self.now(), failure))
 
-    def _go_on(self, *pools: Pool[Ref[ToWorker]]) -> None:
+    def _go_on(self, *pools: Pool) -> None:
         """After whatever happened: look at the calls that have ended, then fill the room there is."""
         waiting = {pool.name: pool for pool in pools}
         while True:
@@ -249,32 +243,31 @@ class ToolDispatcher(Actor[DispatcherMessage]):
             if not waiting:
                 return
             _, pool = waiting.popitem()
-            while (following := self.ledger.next_call(pool)) is not None:
+            while (following := pool.next_call()) is not None:
                 try:
                     self._give(following, pool)
                 except Exception as error:  # noqa: BLE001 - our own fault costs this call, and nothing else
                     self._end(following, _our_fault(following.run.name, error))
 
-    def _give(self, call: ToolCall, pool: Pool[Ref[ToWorker]]) -> None:
+    def _give(self, call: Call, pool: Pool) -> None:
         run, tool = call.run, self._registry.entries[call.run.name].tool
-        worker = next(reversed(pool.free), None) or self._new_worker(pool, tool.contract)
+        seat = next(reversed(pool.free), None) or self._new_worker(pool, tool.contract)
         context = ToolContext(run.tag, run.effect_id, run.deadline_at, call.user_text, self._workspace)
-        if self.ledger.give(call, worker):
-            worker.tell_control(RunCall(run, tool, context, call.reply_to, call, call.asker))
+        if self.ledger.give(call, seat):
+            seat.worker.tell_control(RunCall(run, tool, context, call.reply_to, call, call.asker))
 
-    def _new_worker(self, pool: Pool[Ref[ToWorker]], contract: ToolContract) -> Ref[ToWorker]:
+    def _new_worker(self, pool: Pool, contract: ToolContract) -> Seat:
         kind = self._workers.kind(contract)
         supervisor, dispatcher = self._supervisor(pool.name, kind), self.ref
         spec = ChildSpec(
-            self.ledger.new_name(),
+            str(next(self.ledger.names)),
             lambda: kind.make(dispatcher, supervisor.name),
             restart=Restart.TEMPORARY,
             shutdown_seconds=kind.shutdown_seconds,
         )
         worker = start_child(supervisor, spec)
-        self.ledger.add_worker(pool, worker)
         self.monitor(worker)
-        return worker
+        return self.ledger.add_worker(pool, worker)
 
     def _supervisor(self, pool: str, kind: WorkerKind) -> Ref:
         """Of the workers of a pool; started when there is none."""
@@ -297,68 +290,67 @@ class ToolDispatcher(Actor[DispatcherMessage]):
 
     @handles(_Due)
     def _due(self, message: _Due) -> None:
-        call, now = self.ledger.calls.get(message.tag), self.now()
-        if call is None or now < call.due:
+        call, now = message.call, self.now()
+        if call.state is CallState.ENDED or now < call.due:
             return
-        worker = call.worker
-        if call.state is not CallState.ENDING:
+        if call.seat is None or call.state is not CallState.ENDING:
             self._end_running(call, Ending.TIMED_OUT)
-        elif worker is not None and self.ledger.enter(call, Happening.KILLED):
+        elif self.ledger.enter(call, Happening.KILLED):
             self._set_timer(call, now + ABANDON_SECONDS)
-            worker.tell_control(KillCall(message.tag))
+            call.seat.worker.tell_control(KillCall(call.run.tag))
         else:
-            logger.warning("a worker of %s does not end a call", call.run.name, extra=message.tag._asdict())
-            self.ledger.set_room(worker, 0)
+            logger.warning("a worker of %s does not end a call", call.run.name, extra=call.run.tag._asdict())
+            call.seat.take(0)
             self._end(call, Ending.TIMED_OUT)
         self._go_on()
 
-    def _end_running(self, call: ToolCall, why: Ending) -> None:
+    def _end_running(self, call: Call, why: Ending) -> None:
         """The call's deadline has passed, or it is cancelled: its worker, if it has one, is to end it."""
-        worker = call.worker
-        if worker is None:
+        if call.seat is None:
             self._end(call, why)
         elif self.ledger.stop(call, why):
             self._set_timer(call, self.now() + TOOL_GRACE_SECONDS)
-            worker.tell_control(StopCall(call.run.tag, why))
+            call.seat.worker.tell_control(StopCall(call.run.tag, why))
 
-    def _end(self, call: ToolCall, outcome: Result | Ending) -> None:
+    def _end(self, call: Call, outcome: Outcome, printed: str = "", how: Happening = Happening.ENDED) -> None:
         """The call ends here, not at its worker."""
-        event = self.ledger.end(call, outcome, "", self.now())
+        event = self.ledger.end(call, outcome, printed, self.now(), how)
         if event is not None:
             call.reply_to.tell_control(event)
 
-    def _set_timer(self, call: ToolCall, due: float) -> None:
+    def _set_timer(self, call: Call, due: float) -> None:
         """Of the call's one timer: the later time counts."""
         if timer := self._timers.get(call.run.tag):
             timer.cancel()
         call.due = due
-        self._timers[call.run.tag] = self.tell_at(due, _Due(call.run.tag))
+        self._timers[call.run.tag] = self.tell_at(due, _Due(call))
 
     # -- workers
 
     @handles(WorkerState)
     def _worker_state(self, state: WorkerState) -> None:
-        pool = self.ledger.pool_of(state.worker)
-        if pool is None:
-            raise Rejected("that worker is gone")
-        self.ledger.set_room(state.worker, state.room)
+        seat = self._seat(state.worker)
+        seat.take(state.room)
         self._observe(self._registry.hold(state.worker, state.holds, self.now()))
-        self._go_on(pool)
+        self._go_on(seat.pool)
 
     @handles(Down)
     def _worker_down(self, down: Down) -> None:
-        pool, error = self.ledger.pool_of(down.ref), down.error
-        if pool is None:
-            raise Rejected("that worker is gone")
+        seat, printed = self._seat(down.ref), down.error.printed if isinstance(down.error, WorkerLost) else ""
         self._observe(self._registry.hold(down.ref, (), self.now()))
-        printed = error.printed if isinstance(error, WorkerLost) else ""
-        for call, event in self.ledger.lost(down.ref, lambda call: _fate(call, down), printed, self.now()):
-            call.reply_to.tell_control(event)
-        self._go_on(pool)
+        for call in self.ledger.lose(seat):
+            self._end(call, _fate(call, down), printed, Happening.LOST)
+        self._go_on(seat.pool)
+
+    def _seat(self, worker: Ref) -> Seat:
+        seat = self.ledger.seats.get(worker)
+        if seat is None:
+            raise Rejected("that worker is gone")
+        return seat
 
     # -- health
 
-    def _settle(self, call: ToolCall, event: ToolCallEnd) -> None:
+    def _settle(self, call: Call, event: ToolCallEnd) -> None:
         if timer := self._timers.pop(call.run.tag, None):
             timer.cancel()
         if call.begun:
@@ -371,7 +363,8 @@ class ToolDispatcher(Actor[DispatcherMessage]):
             with contextlib.suppress(MailboxFull):  # telemetry that cannot keep up must not steer
                 self._observer.tell(change)
             if isinstance(change, ToolWithdrawn):
-                for call in self.ledger.waiting_for(change.name):
+                lane = self.ledger.lanes.get(change.name)
+                for _, call in tuple(lane.waiting) if lane is not None else ():
                     self._end(call, withdrawal(change.name))
 
     # -- approvals
@@ -414,7 +407,7 @@ def _our_fault(name: ToolName, error: BaseException) -> ToolFailure:
     return ToolFailure(name, FailureCode.INTERNAL_ERROR, f"callboard failed to run {name}: {text_of(error)}")
 
 
-def _fate(call: ToolCall, down: Down) -> Result:
+def _fate(call: Call, down: Down) -> Result:
     """How a call ends when its worker is gone: one that had begun, or that too many workers could not begin."""
     name, error = call.run.name, down.error
     if isinstance(error, WorkerLost):

@@ -12,17 +12,18 @@ or a guard that disagrees, changes nothing.
 
 from __future__ import annotations
 
-import heapq
+import itertools
+from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from contextvars import Context
 from dataclasses import dataclass, field
-from enum import StrEnum
+from enum import Enum, StrEnum
 from types import MappingProxyType
-from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple, TypeAlias
 
 from callboard.actors.kernel import Ref
-from callboard.actors.workers.messages import CallEvent, Ending, Outcome
+from callboard.actors.tools.invoke import Result
 from callboard.protocol.commands import RunTool
 from callboard.protocol.events import (
     ToolCallCancelled,
@@ -42,11 +43,27 @@ MAX_ENDED_CHARS: Final = 16_000_000
 #: Workers that a call is given to: one that five of them could not begin has something against it.
 MAX_GIVEN: Final = 5
 
-Worker = TypeVar("Worker", bound=Hashable)
+Worker: TypeAlias = Ref
+"""The address of a worker; the ledger only compares it."""
+CallEvent = ToolCallStarted | ToolCallEnd
+"""What a session hears of one of its calls."""
+
+
+class Ending(Enum):
+    """Why a call is ended that has no result yet."""
+
+    TIMED_OUT = "timed_out"
+    CANCELLED = "cancelled"
+
+
+Outcome = Result | Ending
+"""How a call ended: its result, the failure it ended with, or that it was ended (a worker that stops cancels)."""
 
 
 class CallState(StrEnum):
     """Where a call is."""
+
+    __hash__ = str.__hash__  # that of an Enum is eight times as slow
 
     QUEUED = "queued"
     """It waits for its tool's turn and for room in its pool."""
@@ -60,6 +77,8 @@ class CallState(StrEnum):
 class Happening(StrEnum):
     """What can happen to a call."""
 
+    __hash__ = str.__hash__
+
     GIVEN = "given"
     """To a worker."""
     BEGUN = "begun"
@@ -67,7 +86,7 @@ class Happening(StrEnum):
     RETURNED = "returned"
     """Its worker gave it back: the code did not run."""
     STOPPED = "stopped"
-    """Its deadline passed, or it was cancelled."""
+    """Its deadline passed, or it was cancelled, while a worker had it."""
     KILLED = "killed"
     """The grace period was over."""
     LOST = "lost"
@@ -76,35 +95,87 @@ class Happening(StrEnum):
     """It has an outcome."""
 
 
-@dataclass(slots=True, eq=False)
-class Call(Generic[Worker]):
-    """One call: what was asked, and where it is. Only its ledger changes it."""
+# -- who has room
 
-    ledger: Ledger[Worker]
+
+@dataclass(slots=True, eq=False)
+class Pool:
+    """The workers of one kind, and the tools that need them."""
+
+    name: str
+    room: int
+    """Of a new worker."""
+    max_workers: int
+    per_call: bool
+    workers: int = 0
+    free: dict[Seat, None] = field(default_factory=dict)
+    """Those that take a call now; the last used is used next, since its caches are warm."""
+    waiting: dict[Lane, None] = field(default_factory=dict)
+    """The tools that have calls in the queue."""
+
+    def next_call(self) -> Call | None:
+        """Which call runs next: of the tools that have room, the one that has waited longest."""
+        if not self.free and self.workers >= self.max_workers:
+            return None
+        heads = (lane.waiting[0] for lane in self.waiting if lane.running < lane.concurrency)
+        first = min(heads, default=None)
+        return first[1] if first is not None else None
+
+
+@dataclass(slots=True, eq=False)
+class Seat:
+    """One worker."""
+
+    worker: Worker
+    pool: Pool
+    room: int
+    calls: dict[Call, None] = field(default_factory=dict)
+
+    def take(self, room: int | None = None) -> None:
+        """It takes so many calls at the same time from now on; one that was made for a single call takes no other."""
+        if room is not None:
+            self.room = 0 if self.pool.per_call else room
+        if len(self.calls) < self.room:
+            self.pool.free[self] = None
+        else:
+            self.pool.free.pop(self, None)
+
+
+@dataclass(slots=True, eq=False)
+class Lane:
+    """The calls of one tool."""
+
+    pool: Pool
+    concurrency: int
+    running: int = 0
+    waiting: list[tuple[int, Call]] = field(default_factory=list)
+    """In order of their sequence."""
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """One call: what was asked, and where it is. Its worker writes in it that it begins and ends."""
+
+    ledger: Ledger
     sequence: int
     run: RunTool
-    lane: Lane[Worker]
+    lane: Lane
     user_text: str
     reply_to: Ref[CallEvent]
     asker: Context | None
+    due: float
+    """When the dispatcher looks at it next: its deadline, then the end of its grace period."""
     state: CallState = CallState.QUEUED
-    worker: Worker | None = None
+    seat: Seat | None = None
+    """Its worker's."""
     begun: bool = False
     was_told: bool = False
     """The session has heard that it began."""
     why: Ending | None = None
+    """It was stopped."""
     killed: bool = False
     given: int = 0
     """Workers that it was given to so far."""
-    due: float = 0.0
-    """When the dispatcher looks at it next: its deadline, then the end of its grace period."""
-
-    @property
-    def is_next(self) -> bool:
-        """Is it this call's turn, as far as its tool is concerned?"""
-        return self.lane.running < self.lane.concurrency and self.lane.head() is self
-
-    # -- what its worker writes: messages.CallRecord
 
     def begin(self) -> bool:
         """The tool's code runs from now on. False when it must not."""
@@ -116,274 +187,154 @@ class Call(Generic[Worker]):
         return None if was_told else ToolCallStarted(self.run.tag, now)
 
     def give_back(self, why: str, now: float, room: int) -> ToolCallEnd | None:
-        """The code did not run, and will not there. An event where the call ends with that."""
-        self.ledger.set_room(self.worker, room)
+        """The code did not run, and will not at this worker. An event where the call ends with that."""
         failure = ToolFailure(self.run.name, FailureCode.OVERLOADED, f"no worker could begin {self.run.name}: {why}")
-        return self.ledger.end(self, failure, "", now, Happening.RETURNED)
+        return self.end(failure, "", now, room, Happening.RETURNED)
 
-    def end(self, result: Outcome, printed: str, now: float, room: int) -> ToolCallEnd | None:
-        """It has ended: what its session is to hear, or None when it has ended before."""
-        self.ledger.set_room(self.worker, room)
-        return self.ledger.end(self, result, printed, now)
+    def end(
+        self, outcome: Outcome, printed: str, now: float, room: int, how: Happening = Happening.ENDED
+    ) -> ToolCallEnd | None:
+        """It has ended: what its session is to hear, or None when it has ended before. `room` is the worker's."""
+        if self.seat is not None:
+            self.seat.take(room)
+        return self.ledger.end(self, outcome, printed, now, how)
 
 
 # -- the machine
 
 
-class Facts(Protocol):
-    """What the guards look at."""
-
-    begun: bool
-    killed: bool
-    given: int
-
-    @property
-    def is_next(self) -> bool: ...
-
-
-def always(_: Facts) -> bool:
+def always(_: Call) -> bool:
     """Whatever the call is."""
     return True
 
 
-def its_turn(call: Facts) -> bool:
+def its_turn(call: Call) -> bool:
     """Its tool runs fewer calls than it may at the same time, and none has waited longer."""
-    return call.is_next
+    return call.lane.running < call.lane.concurrency and call.lane.waiting[0][1] is call
 
 
-def not_begun(call: Facts) -> bool:
+def not_begun(call: Call) -> bool:
     """Its code runs nowhere."""
     return not call.begun
 
 
-def not_killed(call: Facts) -> bool:
+def not_killed(call: Call) -> bool:
     """Its worker was not told before to end it at once."""
     return not call.killed
 
 
-def may_go_on(call: Facts) -> bool:
+def may_go_on(call: Call) -> bool:
     """Not too many workers had it."""
     return call.given < MAX_GIVEN
 
 
-def may_go_elsewhere(call: Facts) -> bool:
+def may_go_elsewhere(call: Call) -> bool:
     """It has not begun, and not too many workers had it."""
-    return not call.begun and call.given < MAX_GIVEN
+    return not call.begun and may_go_on(call)
 
 
 class Row(NamedTuple):
     """Where a happening leads, if the guard agrees. The first such row decides."""
 
-    guard: Callable[[Facts], bool]
+    guard: Callable[[Call], bool]
     state: CallState
 
 
 _QUEUED, _RUNNING, _ENDING, _ENDED = CallState
+_ENDS: Final = (Row(always, _ENDED),)
 TRANSITIONS: Mapping[CallState, Mapping[Happening, tuple[Row, ...]]] = MappingProxyType(
     {
         _QUEUED: {
             Happening.GIVEN: (Row(its_turn, _RUNNING),),
-            Happening.ENDED: (Row(always, _ENDED),),
+            Happening.ENDED: _ENDS,
         },
         _RUNNING: {
             Happening.BEGUN: (Row(not_begun, _RUNNING),),
-            Happening.RETURNED: (Row(may_go_on, _QUEUED), Row(always, _ENDED)),
-            Happening.LOST: (Row(may_go_elsewhere, _QUEUED), Row(always, _ENDED)),
+            Happening.RETURNED: (Row(may_go_on, _QUEUED), *_ENDS),
+            Happening.LOST: (Row(may_go_elsewhere, _QUEUED), *_ENDS),
             Happening.STOPPED: (Row(always, _ENDING),),
-            Happening.ENDED: (Row(always, _ENDED),),
+            Happening.ENDED: _ENDS,
         },
         _ENDING: {
             Happening.KILLED: (Row(not_killed, _ENDING),),
-            Happening.RETURNED: (Row(always, _ENDED),),
-            Happening.LOST: (Row(always, _ENDED),),
-            Happening.ENDED: (Row(always, _ENDED),),
+            Happening.RETURNED: _ENDS,
+            Happening.LOST: _ENDS,
+            Happening.ENDED: _ENDS,
         },
         _ENDED: {},
     }
 )
-#: States in which a call has a place with its tool and with a worker.
-_PLACED: Final = frozenset({_RUNNING, _ENDING})
 
 
-# -- who has room
-
-
-@dataclass(slots=True, eq=False)
-class Lane(Generic[Worker]):
-    """The calls of one tool."""
-
-    pool: Pool[Worker]
-    concurrency: int
-    running: int = 0
-    waiting: int = 0
-    heads: list[tuple[int, Call[Worker]]] = field(default_factory=list)
-    """A heap of what waits. A call that has left it otherwise than by its turn is skipped when it comes up."""
-
-    def head(self) -> Call[Worker] | None:
-        """The call that has waited longest."""
-        while self.heads and self.heads[0][1].state is not CallState.QUEUED:
-            heapq.heappop(self.heads)
-        return self.heads[0][1] if self.heads else None
-
-
-@dataclass(slots=True, eq=False)
-class Seat(Generic[Worker]):
-    """One worker."""
-
-    pool: Pool[Worker]
-    room: int
-    calls: dict[Call[Worker], None] = field(default_factory=dict)
-
-
-@dataclass(slots=True, eq=False)
-class Pool(Generic[Worker]):
-    """The workers of one kind, and the tools that need them."""
-
-    name: str
-    room: int
-    """Of a new worker."""
-    max_workers: int
-    per_call: bool
-    workers: dict[Worker, Seat[Worker]] = field(default_factory=dict)
-    free: dict[Worker, None] = field(default_factory=dict)
-    """Those that take a call now; the last used is used next, since its caches are warm."""
-    waiting: dict[Lane[Worker], None] = field(default_factory=dict)
-    """The tools that have calls in the queue."""
-
-    @property
-    def has_room(self) -> bool:
-        """A worker takes a call, or one more worker is allowed."""
-        return bool(self.free) or len(self.workers) < self.max_workers
-
-
-class Ledger(Generic[Worker]):
-    """See the module. `Worker` is whatever names a worker: an address, or a number in tests."""
+class Ledger:
+    """See the module."""
 
     def __init__(self) -> None:
-        self.calls: dict[Tag, Call[Worker]] = {}
+        self.calls: dict[Tag, Call] = {}
         """All that have not ended."""
-        self.pools: dict[str, Pool[Worker]] = {}
+        self.pools: dict[str, Pool] = {}
+        self.lanes: dict[ToolName, Lane] = {}
+        self.seats: dict[Worker, Seat] = {}
+        """All workers that are alive, as far as is known."""
         self.ended = EndedCalls()
-        self.news: deque[tuple[Call[Worker], ToolCallEnd]] = deque()
+        self.news: deque[tuple[Call, ToolCallEnd]] = deque()
         """Calls that have ended and that no dispatcher has looked at since."""
-        self._lanes: dict[ToolName, Lane[Worker]] = {}
-        self._seats: dict[Worker, Seat[Worker]] = {}
-        self._sequence = 0
-        self._names = 0
+        self.names = itertools.count(1)
+        """For workers: none has the name of another."""
+        self._sequence = itertools.count()
 
-    # -- what is set up
-
-    def pool(self, name: str, room: int, max_workers: int, *, per_call: bool) -> Pool[Worker]:
+    def pool(self, name: str, room: int, max_workers: int, *, per_call: bool) -> Pool:
         """The pool of this name, made when it is first asked for."""
-        if name not in self.pools:
-            self.pools[name] = Pool(name, room, max_workers, per_call)
-        return self.pools[name]
+        return self.pools.setdefault(name, Pool(name, room, max_workers, per_call))
 
-    def lane(self, tool: ToolName, pool: Pool[Worker], concurrency: int) -> Lane[Worker]:
+    def lane(self, tool: ToolName, pool: Pool, concurrency: int) -> Lane:
         """Where the calls of this tool wait; made when it is first asked for."""
-        if tool not in self._lanes:
-            self._lanes[tool] = Lane(pool, concurrency)
-        return self._lanes[tool]
+        return self.lanes.setdefault(tool, Lane(pool, concurrency))
 
-    def add_worker(self, pool: Pool[Worker], worker: Worker) -> None:
+    def add_worker(self, pool: Pool, worker: Worker) -> Seat:
         """A worker that takes calls."""
-        self._seats[worker] = pool.workers[worker] = Seat(pool, pool.room)
-        pool.free[worker] = None
-
-    def set_room(self, worker: Worker | None, room: int) -> None:
-        """A worker takes so many calls at the same time from now on. That of a single call never takes another."""
-        seat = self._seats.get(worker) if worker is not None else None
-        if worker is not None and seat is not None:
-            seat.room = 0 if seat.pool.per_call else room
-            self._look_at(worker, seat)
-
-    def _look_at(self, worker: Worker, seat: Seat[Worker]) -> None:
-        if len(seat.calls) < seat.room:
-            seat.pool.free[worker] = None
-        else:
-            seat.pool.free.pop(worker, None)
-
-    def pool_of(self, worker: Worker) -> Pool[Worker] | None:
-        """The pool of a worker that is not gone."""
-        seat = self._seats.get(worker)
-        return seat.pool if seat is not None else None
-
-    def new_name(self) -> str:
-        """For a worker: no other of this ledger has had it."""
-        self._names += 1
-        return str(self._names)
-
-    @property
-    def workers(self) -> tuple[Worker, ...]:
-        """All that are alive, as far as is known."""
-        return tuple(self._seats)
+        seat = self.seats[worker] = Seat(worker, pool, pool.room)
+        pool.workers += 1
+        pool.free[seat] = None
+        return seat
 
     # -- the way of a call
 
     def submit(
-        self,
-        run: RunTool,
-        lane: Lane[Worker],
-        reply_to: Ref[CallEvent],
-        user_text: str = "",
-        asker: Context | None = None,
-    ) -> Call[Worker]:
+        self, run: RunTool, lane: Lane, reply_to: Ref[CallEvent], user_text: str = "", asker: Context | None = None
+    ) -> Call:
         """A new call, in the queue of its tool. Its tag must not be that of an open one."""
-        self._sequence += 1
-        call = Call(self, self._sequence, run, lane, user_text, reply_to, asker, due=run.deadline_at)
+        call = Call(self, next(self._sequence), run, lane, user_text, reply_to, asker, run.deadline_at)
         self.calls[run.tag] = call
         self._wait(call)
         return call
 
-    def next_call(self, pool: Pool[Worker]) -> Call[Worker] | None:
-        """Which call of the pool runs next: of those whose tools have room, the one that has waited longest."""
-        if not pool.waiting or not pool.has_room:
-            return None
-        found: Call[Worker] | None = None
-        for lane in pool.waiting:
-            head = lane.head() if lane.running < lane.concurrency else None
-            if head is not None and (found is None or head.sequence < found.sequence):
-                found = head
-        return found
-
-    def give(self, call: Call[Worker], worker: Worker) -> bool:
-        """The call is this worker's."""
+    def give(self, call: Call, seat: Seat) -> bool:
+        """The call is this worker's. False when it is not its turn."""
         if not self.enter(call, Happening.GIVEN):
             return False
-        seat = self._seats[worker]
-        call.worker = worker
+        call.seat = seat
         call.given += 1
         seat.calls[call] = None
-        if seat.pool.per_call:
-            seat.room = 0
-        self._look_at(worker, seat)
+        seat.take(seat.room)
         return True
 
-    def stop(self, call: Call[Worker], why: Ending) -> bool:
+    def stop(self, call: Call, why: Ending) -> bool:
         """A worker is to end it, since its deadline has passed or it is cancelled. False when it was told before."""
         if not self.enter(call, Happening.STOPPED):
             return False
         call.why = why
         return True
 
-    def lost(
-        self, worker: Worker, fate: Callable[[Call[Worker]], Outcome], printed: str, now: float
-    ) -> list[tuple[Call[Worker], ToolCallEnd]]:
-        """A worker is gone: the calls that end with it, by their `fate`. What had not begun mostly waits once more."""
-        seat = self._seats.pop(worker, None)
-        if seat is None:
-            return []
-        del seat.pool.workers[worker]
-        seat.pool.free.pop(worker, None)
-        ended = []
-        for call in tuple(seat.calls):
-            event = self.end(call, fate(call), printed, now, Happening.LOST)
-            if event is not None:
-                ended.append((call, event))
-        return ended
+    def lose(self, seat: Seat) -> tuple[Call, ...]:
+        """A worker is gone: its calls, for each of which `end` is to be told that it is LOST."""
+        del self.seats[seat.worker]
+        seat.pool.workers -= 1
+        seat.take(0)
+        return tuple(seat.calls)
 
     def end(
-        self, call: Call[Worker], outcome: Outcome, printed: str, now: float, how: Happening = Happening.ENDED
+        self, call: Call, outcome: Outcome, printed: str, now: float, how: Happening = Happening.ENDED
     ) -> ToolCallEnd | None:
         """Apply what happened: the event for its session, if the call has ended by it and had not before."""
         if not self.enter(call, how) or call.state is not CallState.ENDED:
@@ -394,60 +345,47 @@ class Ledger(Generic[Worker]):
         self.news.append((call, event))
         return event
 
-    def enter(self, call: Call[Worker], happening: Happening) -> bool:
+    def enter(self, call: Call, happening: Happening) -> bool:
         """Change the state, as the table allows and no other way; False where it does not."""
-        before = call.state
-        rows = TRANSITIONS[before].get(happening, ())
-        state = next((row.state for row in rows if row.guard(call)), None)
-        if state is None:
-            return False
-        if happening is Happening.GIVEN:
-            heapq.heappop(call.lane.heads)
-        call.state = state
-        call.begun = happening is Happening.BEGUN or (call.begun and happening is not Happening.RETURNED)
-        call.killed = call.killed or happening is Happening.KILLED
-        if before is CallState.QUEUED and state is not before:
+        for guard, after in TRANSITIONS[call.state].get(happening, ()):
+            if guard(call):
+                self._move(call, happening, after)
+                return True
+        return False
+
+    def _move(self, call: Call, happening: Happening, after: CallState) -> None:
+        before, call.state = call.state, after
+        if happening is Happening.BEGUN:
+            call.begun = True
+        elif happening is Happening.RETURNED:
+            call.begun = False
+        elif happening is Happening.KILLED:
+            call.killed = True
+        if before is CallState.QUEUED:
             self._wait_no_more(call)
-        if state in _PLACED and before not in _PLACED:
-            call.lane.running += 1
-        elif before in _PLACED and state not in _PLACED:
+        elif after is CallState.QUEUED or after is CallState.ENDED:
             self._leave(call)
-            if state is CallState.QUEUED:
-                self._wait(call)
-        return True
+        if happening is Happening.GIVEN:
+            call.lane.running += 1
+        elif after is CallState.QUEUED:
+            self._wait(call)
 
-    def left_open(self) -> list[str]:
-        """Places that are taken, and calls that have not ended: nothing at rest."""
-        taken = {f"worker {name} has {len(seat.calls)} calls": len(seat.calls) for name, seat in self._seats.items()}
-        taken |= {f"tool {name} runs {lane.running} calls": lane.running for name, lane in self._lanes.items()}
-        taken |= {f"tool {name} has {lane.waiting} calls waiting": lane.waiting for name, lane in self._lanes.items()}
-        taken |= {f"call {tag} is {call.state.value}": 1 for tag, call in self.calls.items()}
-        return [what for what, count in taken.items() if count]
-
-    def waiting_for(self, tool: ToolName) -> list[Call[Worker]]:
-        """The calls in the queue of a tool, the oldest first."""
-        lane = self._lanes.get(tool)
-        return [call for _, call in sorted(lane.heads) if call.state is CallState.QUEUED] if lane else []
-
-    def _wait(self, call: Call[Worker]) -> None:
-        heapq.heappush(call.lane.heads, (call.sequence, call))
-        call.lane.waiting += 1
+    def _wait(self, call: Call) -> None:
+        insort(call.lane.waiting, (call.sequence, call))
         call.lane.pool.waiting[call.lane] = None
 
-    def _wait_no_more(self, call: Call[Worker]) -> None:
-        lane = call.lane
-        lane.waiting -= 1
-        if not lane.waiting:
-            lane.heads.clear()
-            lane.pool.waiting.pop(lane, None)
+    def _wait_no_more(self, call: Call) -> None:
+        waiting = call.lane.waiting
+        del waiting[bisect_left(waiting, (call.sequence,))]
+        if not waiting:
+            del call.lane.pool.waiting[call.lane]
 
-    def _leave(self, call: Call[Worker]) -> None:
+    def _leave(self, call: Call) -> None:
         call.lane.running -= 1
-        worker, call.worker = call.worker, None
-        seat = self._seats.get(worker) if worker is not None else None
-        if worker is not None and seat is not None:
-            seat.calls.pop(call, None)
-            self._look_at(worker, seat)
+        seat, call.seat = call.seat, None
+        if seat is not None:
+            del seat.calls[call]
+            seat.take()
 
 
 class EndedCalls:
@@ -479,7 +417,7 @@ def _chars(event: ToolCallEnd) -> int:
     return len(event.output) + (len(event.content) if isinstance(event, ToolCallCompleted) else 0)
 
 
-def _event(call: Call[Worker], outcome: Outcome, printed: str, now: float) -> ToolCallEnd:
+def _event(call: Call, outcome: Outcome, printed: str, now: float) -> ToolCallEnd:
     tag, why = call.run.tag, call.why or outcome
     if why is Ending.TIMED_OUT:
         return ToolCallTimedOut(tag, now, printed)

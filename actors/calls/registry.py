@@ -183,6 +183,8 @@ class Registry:
     def hold(self, worker: Hashable, holds: tuple[ToolName, ...], now: float) -> list[Change]:
         """Ended calls of these tools hold threads of the worker, and no others do: what that changes."""
         before = self._holds.pop(worker, ())
+        if holds == before == ():
+            return []
         if holds:
             self._holds[worker] = holds
         moved = Counter(holds)

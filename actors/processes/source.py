@@ -21,7 +21,8 @@ from callboard.actors.kernel import Actor, LoopScheduler, Ref, Timer, handles
 from callboard.actors.processes.child import could_not_load
 from callboard.actors.processes.control import UNKNOWN_STATUS, Kind, Message, how_it_ended
 from callboard.actors.processes.handle import ChildEnds
-from callboard.actors.processes.launch import Connection, Heard, InitProcess, KeeperEnded, why_not
+from callboard.actors.processes.launch import Connection, Heard, InitProcess, KeeperEnded
+from callboard.actors.processes.spawning import why_not
 from callboard.actors.tools.decorator import Tool
 from callboard.protocol.errors import UsageError
 from callboard.protocol.limits import MAX_TOOL_PROCESSES, TOOL_MEMORY_BYTES
@@ -282,12 +283,17 @@ class ProcessSource(Actor[SourceMessage]):
         name = message.tool.name
         try:
             message.tool.check()
+            if self._why_not:
+                raise UsageError(self._why_not)
+            self._provide(message)
         except UsageError as error:
             message.worker.tell_control(NotObtained(ToolFailure(name, FailureCode.CRASHED, str(error))))
-            return
-        if self._why_not:
-            message.worker.tell_control(NotObtained(ToolFailure(name, FailureCode.CRASHED, self._why_not)))
-            return
+        except Exception as error:
+            logger.exception("no child process could be provided for %s, for a fault of callboard's own", name)
+            why = f"callboard failed to provide a process for {name}: {type(error).__name__}"
+            message.worker.tell_control(NotObtained(ToolFailure(name, FailureCode.INTERNAL_ERROR, why)))
+
+    def _provide(self, message: Obtain) -> None:
         template = self._templates.pop(message.tool, None) or _Template(message.tool, 0.0)
         self._templates[message.tool] = template
         template.used_at = self.now()

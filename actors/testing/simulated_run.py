@@ -20,6 +20,7 @@ import random
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextvars import Context
 from dataclasses import replace
 from functools import partial
 from typing import Final, TypeVar
@@ -36,10 +37,10 @@ from callboard.actors.kernel import (
 )
 from callboard.actors.kernel.simulation import Deviation, Schedule
 from callboard.actors.models.llm_manager import LlmManager, Route
-from callboard.actors.requests.request_session import Peers, Question, RequestSession
-from callboard.actors.requests.subscription import Answer as RequestAnswer
-from callboard.actors.telemetry.spans import NoSpans
-from callboard.actors.telemetry.telemetry import Telemetry
+from callboard.actors.requests.conversation import Answer as RequestAnswer
+from callboard.actors.requests.conversation import Question
+from callboard.actors.requests.request_session import Peers, RequestSession
+from callboard.actors.telemetry.telemetry import Spans, Telemetry
 from callboard.actors.testing.faults import Faults, seeded_faults
 from callboard.actors.testing.replay_token import Chosen, RunToken
 from callboard.actors.testing.schedules import smallest
@@ -134,7 +135,7 @@ class SimulatedRun:
             return (Route(Scripted(), model.partition("/")[2]),)
 
         return Plan(
-            telemetry=lambda: CrashableTelemetry(NoSpans()),
+            telemetry=lambda: CrashableTelemetry(Spans()),
             llm_manager=lambda: crashable(LlmManager)(
                 routes, PlayedModel(self.world), RetryPolicy(max_attempts=1), self._cost
             ),
@@ -156,9 +157,10 @@ class SimulatedRun:
         plan = request.scenario
         store = SimulatedStore(self.world, plan.history)
         store.take()
-        answer = request.answer = RequestAnswer(store)
+        answer = request.answer = RequestAnswer(store, plan.tag, plan.options.timeout_seconds)
         peers = Peers(*(self.system.ref(f"root/{name}") for name in ("llm_manager", "dispatcher", "telemetry")))
-        question = Question(plan.tag, plan.history, plan.user, plan.options, is_read_along)
+        now = self.scheduler.now()
+        question = Question(plan.tag, plan.history, plan.user, plan.options, now, Context(), is_read_along)
         make = partial(RecordedSession, request, self.world)
         start = partial(RequestSession, question, peers, answer, answer.record, make)
         capacity = self.faults.session_capacity if self.faults.floods else SESSION_CAPACITY

@@ -11,14 +11,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+from callboard.actors.calls.ledger import Ending, Outcome
 from callboard.actors.kernel import Actor, Ref, Timer, handles
 from callboard.actors.testing.faults import WorkerFate, WorkerFaults
 from callboard.actors.tools.invoke import Result
 from callboard.actors.workers.messages import (
     CallReports,
-    Ending,
     KillCall,
-    Outcome,
     Report,
     RunCall,
     StopCall,

@@ -13,7 +13,7 @@ import orjson
 
 from callboard.actors.calls.approvals import Decide, Verdict
 from callboard.actors.kernel import ActorSystem, MailboxFull, NoSuchActor, SimulatedScheduler, Timer
-from callboard.actors.models.model_stream import Attempt, Emit, End
+from callboard.actors.models.llm_manager import Attempt, Emit, End
 from callboard.actors.requests.conversation import Conversation
 from callboard.actors.testing.faults import Faults
 from callboard.actors.testing.simulated_workers import Die, Later, SimulatedWorker, simulated_kind
@@ -188,7 +188,7 @@ class PlayedModel:
     def __init__(self, world: World) -> None:
         self._world = world
 
-    def start(self, provider: Provider, request: ModelRequest, emit: Emit, end: End) -> Attempt:
+    def start(self, provider: Provider, request: ModelRequest, emit: Emit, end: End, asker: Context | None) -> Attempt:
         """Begin the planned turn of the request that asks."""
         world, request_id = self._world, RequestId(request.model)
         given = world.model_calls.get(request_id, [])

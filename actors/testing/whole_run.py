@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from callboard.actors.calls.dispatcher import ToolDispatcher
+from callboard.actors.calls.ledger import Ledger
 from callboard.actors.kernel import DeadLetterReason
 from callboard.actors.testing.simulated_request import SimulatedRequest
 from callboard.actors.testing.simulated_world import World
@@ -63,8 +64,17 @@ def _left_open(world: World) -> Iterator[str]:
     """At rest, a place that is still taken will never be free again."""
     dispatcher = world.system.ref("root/dispatcher")._cell.actor
     if isinstance(dispatcher, ToolDispatcher):
-        for problem in dispatcher.ledger.left_open():
+        for problem in left_open(dispatcher.ledger):
             yield f"left open: {problem} at rest"
+
+
+def left_open(ledger: Ledger) -> list[str]:
+    """Places that are taken, and calls that have not ended: at rest there are none."""
+    counts = [(f"calls at {seat.worker}", len(seat.calls)) for seat in ledger.seats.values()]
+    for name, lane in ledger.lanes.items():
+        counts += [(f"running calls of {name}", lane.running), (f"waiting calls of {name}", len(lane.waiting))]
+    open_calls = [f"{tag} is {call.state}" for tag, call in ledger.calls.items()]
+    return [*(f"{count} {what}" for what, count in counts if count), *open_calls]
 
 
 def _ended_by_session(world: World, trace: Trace) -> Iterator[str]:

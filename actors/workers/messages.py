@@ -17,49 +17,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextvars import Context
 from dataclasses import dataclass
-from enum import Enum
-from typing import Final, Never, Protocol
+from typing import Final, Never
 
+from callboard.actors.calls.ledger import Call, CallEvent, Ending, Outcome
 from callboard.actors.kernel import Actor, ChildSpec, Ref
 from callboard.actors.tools.context import ToolContext
 from callboard.actors.tools.decorator import Tool
-from callboard.actors.tools.invoke import Result, text_of
+from callboard.actors.tools.invoke import text_of
 from callboard.protocol.commands import RunTool
-from callboard.protocol.events import ToolCallEnd, ToolCallStarted
 from callboard.protocol.ids import Tag, ToolName
 from callboard.protocol.tools import FailureCode, ToolContract, ToolFailure
-
-CallEvent = ToolCallStarted | ToolCallEnd
-"""What a session hears of one of its calls."""
-
-
-class Ending(Enum):
-    """Why a running call is being ended."""
-
-    TIMED_OUT = "timed_out"
-    CANCELLED = "cancelled"
-
-
-Outcome = Result | Ending
-"""How a call ended: its result, the failure it ended with, or that it was ended (a worker that stops cancels)."""
-
-
-class CallRecord(Protocol):
-    """The ledger's record of one call, as its worker sees it. On the actors' thread only."""
-
-    def begin(self) -> bool:
-        """The tool's code runs from now on. False when it must not: the call has begun, is being ended or has ended."""
-
-    def started(self, now: float) -> ToolCallStarted | None:
-        """What its session is to hear of that, or None when it has heard it before."""
-
-    def give_back(self, why: str, now: float, room: int) -> ToolCallEnd | None:
-        """The tool's code did not run here, and will not. An event where the call ends with that: it is being ended,
-        or was given back too often. `room` is what the worker takes from now on."""
-
-    def end(self, result: Outcome, printed: str, now: float, room: int) -> ToolCallEnd | None:
-        """The call has ended: what its session is to hear, or None when it has ended before."""
-
 
 # -- to a worker
 
@@ -73,7 +40,7 @@ class RunCall:
     context: ToolContext
     reply_to: Ref[CallEvent]
     """The session: it hears of the call from its worker."""
-    record: CallRecord
+    record: Call
     asker: Context | None = None
     """The context of whoever asked the request; the tool runs in a copy of it. None: in an empty one."""
 
@@ -113,8 +80,6 @@ class WorkerState:
     """Calls that it takes at the same time from now on, those that it runs included."""
     holds: tuple[ToolName, ...] = ()
     """The tool of each thread that a call still holds which has ended."""
-    ended: Tag | None = None
-    """The call that has ended, or was given back: there is room for another."""
 
 
 class WorkerLost(Exception):
@@ -157,18 +122,18 @@ class CallReports:
         event = call.record.end(result, printed, self._now(), self.room)
         if event is not None:
             call.reply_to.tell_control(event)
-        self.state(call.run.tag)
+        self.state()
 
     def give_back(self, call: RunCall, why: str) -> None:
         """The tool's code has not run here and will not: the call goes to another worker."""
         event = call.record.give_back(why, self._now(), self.room)
         if event is not None:
             call.reply_to.tell_control(event)
-        self.state(call.run.tag)
+        self.state()
 
-    def state(self, ended: Tag | None = None) -> None:
+    def state(self) -> None:
         """Tell the dispatcher the present `room` and `holds`."""
-        self._dispatcher.tell_control(WorkerState(self._worker, self.room, self.holds, ended))
+        self._dispatcher.tell_control(WorkerState(self._worker, self.room, self.holds))
 
 
 #: What starting a thread, a loop or a process raises on a host that has no room for one more.

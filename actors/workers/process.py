@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from callboard.actors.calls.ledger import Ending, Outcome
 from callboard.actors.kernel import Actor, ChildSpec, Down, Ref, Timer, handles
 from callboard.actors.processes.frames import BrokenFrame, Order, Reply
 from callboard.actors.processes.handle import ChildEnds
@@ -27,10 +28,8 @@ from callboard.actors.processes.source import (
 )
 from callboard.actors.workers.messages import (
     CallReports,
-    Ending,
     KillCall,
     KindOf,
-    Outcome,
     Report,
     RunCall,
     StopCall,

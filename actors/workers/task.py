@@ -21,6 +21,7 @@ from contextvars import Context, ContextVar
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
+from callboard.actors.calls.ledger import Ending
 from callboard.actors.kernel import Actor, Ref, Timer, handles
 from callboard.actors.kernel.scheduler import new_event_loop
 from callboard.actors.tools.context import context_of
@@ -28,7 +29,6 @@ from callboard.actors.tools.invoke import Result
 from callboard.actors.workers.messages import (
     NO_RESOURCES,
     CallReports,
-    Ending,
     KillCall,
     Report,
     RunCall,
@@ -148,9 +148,17 @@ class ToolLoop:
         """Its thread has nothing to do any more."""
         return self._loop.is_closed()
 
-    def send(self, job: Job | None) -> None:
-        """An order. A wake-up costs a write to a self-pipe, so orders that come together share one."""
+    def add(self, job: Job) -> None:
+        """An order, for the next wake-up."""
         self._orders.append(job)
+
+    def send(self, job: Job | None) -> None:
+        """An order."""
+        self._orders.append(job)
+        self.wake()
+
+    def wake(self) -> None:
+        """Make the loop look for its orders."""
         if not self._is_woken:
             self._is_woken = True
             with contextlib.suppress(RuntimeError):  # the loop is closed
@@ -304,11 +312,16 @@ class _LoopGone:
 
 
 @dataclass(frozen=True, slots=True)
+class _Wake:
+    """The loop has orders."""
+
+
+@dataclass(frozen=True, slots=True)
 class _Look:
     """Time to see whether the loop gets on."""
 
 
-class TaskWorker(Actor[ToWorker | _Finished | _LoopGone | _Look]):
+class TaskWorker(Actor[ToWorker | _Finished | _LoopGone | _Wake | _Look]):
     """See the module."""
 
     def __init__(self, dispatcher: Ref[WorkerState], room: int = MAX_TASKS) -> None:
@@ -320,6 +333,7 @@ class TaskWorker(Actor[ToWorker | _Finished | _LoopGone | _Look]):
         """Their calls have ended, and they are still on the thread."""
         self._is_given_up = False
         self._is_stopping = False
+        self._is_waking = False
         self._look: Timer | None = None
         self._seen_progress: tuple[int, int] | None = None
 
@@ -339,9 +353,18 @@ class TaskWorker(Actor[ToWorker | _Finished | _LoopGone | _Look]):
             return
         if self._reports.begin(call):
             job = self._jobs[call.run.tag] = Job(call)
-            loop.send(job)
+            loop.add(job)
+            if not self._is_waking:  # a wake-up costs a system call: calls that wait behind this one share it
+                self._is_waking = True
+                self.ref.tell_control(_Wake())
             if self._look is None:
                 self._look = self.tell_after(LOOK_SECONDS, _Look())
+
+    @handles(_Wake)
+    def _wake(self, _: _Wake) -> None:
+        self._is_waking = False
+        if self._loop is not None:
+            self._loop.wake()
 
     @handles(StopCall)
     def _stop_call(self, message: StopCall) -> None:

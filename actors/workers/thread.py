@@ -11,13 +11,13 @@ import threading
 from dataclasses import dataclass
 from typing import Final
 
+from callboard.actors.calls.ledger import Ending
 from callboard.actors.kernel import Actor, Ref, handles
 from callboard.actors.tools.context import context_of
 from callboard.actors.tools.invoke import Result
 from callboard.actors.workers.messages import (
     NO_RESOURCES,
     CallReports,
-    Ending,
     KillCall,
     Report,
     RunCall,

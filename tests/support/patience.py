@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from callboard.actors.workers.stage import StagedCall
+from callboard.actors.testing.tool_stage import StagedCall
 from callboard.protocol.events import ToolCallTimedOut
 
 #: Seconds that a call gets to begin hanging in. The first is enough on an idle machine.

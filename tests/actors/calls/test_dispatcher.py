@@ -15,7 +15,6 @@ from callboard.actors.calls.approvals import Approver, Decide, NobodyToAsk, Verd
 from callboard.actors.calls.dispatcher import (
     ABANDON_SECONDS,
     MAX_QUEUED_CALLS,
-    Calls,
     ConfirmStops,
     DispatchCall,
     OfferTools,
@@ -25,7 +24,7 @@ from callboard.actors.calls.dispatcher import (
     ToolsOffered,
     Workers,
 )
-from callboard.actors.calls.ledger import Ledger
+from callboard.actors.calls.ledger import Ending, Ledger, Outcome
 from callboard.actors.calls.registry import (
     FAILURE_BUDGET,
     MAX_HELD_THREADS,
@@ -44,12 +43,11 @@ from callboard.actors.kernel import (
     Supervisor,
     handles,
 )
+from callboard.actors.testing.whole_run import left_open
 from callboard.actors.tools import Tool, tool
 from callboard.actors.workers.messages import (
     CallReports,
-    Ending,
     KillCall,
-    Outcome,
     Report,
     RunCall,
     StopCall,
@@ -146,7 +144,7 @@ class Backstage:
             return PlayedWorker(self, dispatcher, room)
 
         kind = WorkerKind(make_worker, room=room, max_workers=max_workers)
-        self.ledger: Calls = Ledger()
+        self.ledger = Ledger()
 
         def make() -> ToolDispatcher:
             return ToolDispatcher(
@@ -219,7 +217,7 @@ def test_a_call_goes_to_a_worker_which_tells_its_session(backstage: Backstage) -
     assert call.context.user_text == "the user's words"
     backstage.ends("a")
     assert backstage.session.kinds() == ["ToolCallStarted", "ToolCallCompleted"]
-    assert not backstage.ledger.left_open()
+    assert not left_open(backstage.ledger)
 
 
 def test_calls_beyond_the_tools_concurrency_wait_their_turn_in_order(backstage: Backstage) -> None:
@@ -732,5 +730,5 @@ def test_each_call_ends_once_and_no_more_run_than_may(steps: list[tuple[str, int
     backstage.run(backstage.scheduler.now() + 100.0)
     ended = [event.tag.call_id for event in backstage.session.of(ToolCallEnd)]
     assert sorted(ended) == sorted(sent)
-    assert not backstage.ledger.left_open()
+    assert not left_open(backstage.ledger)
     assert system.statistics().unaccounted == 0

@@ -15,13 +15,15 @@ from callboard.actors.calls.ledger import (
     TRANSITIONS,
     Call,
     CallState,
+    Ending,
     Happening,
     Ledger,
+    Outcome,
     may_go_elsewhere,
     may_go_on,
     not_begun,
 )
-from callboard.actors.workers.messages import Ending
+from callboard.actors.testing.whole_run import left_open
 from callboard.protocol.commands import RunTool
 from callboard.protocol.events import (
     ToolCallCancelled,
@@ -48,25 +50,37 @@ class Book:
     """A ledger with one pool."""
 
     def __init__(self, room: int = 2, max_workers: int = 2, *, per_call: bool = False) -> None:
-        self.ledger: Ledger[int] = Ledger()
+        self.ledger: Ledger = Ledger()
         self.pool = self.ledger.pool("pool", room, max_workers, per_call=per_call)
         self.workers = 0
 
-    def submit(self, number: int, tool: str = "a") -> Call[int]:
+    def submit(self, number: int, tool: str = "a") -> Call:
         lane = self.ledger.lane(ToolName(tool), self.pool, TOOLS[tool])
         return self.ledger.submit(run(number, tool), lane, SESSION)
 
-    def give(self) -> Call[int] | None:
+    def give(self) -> Call | None:
         """What the dispatcher does where there is room."""
-        call = self.ledger.next_call(self.pool)
+        call = self.pool.next_call()
         if call is not None:
             if not self.pool.free:
                 self.workers += 1
-                self.ledger.add_worker(self.pool, self.workers)
+                name: Any = self.workers  # the ledger only compares addresses
+                self.ledger.add_worker(self.pool, name)
             assert self.ledger.give(call, next(reversed(self.pool.free)))
         return call
 
-    def running(self) -> Call[int]:
+    def lose(self, worker: int, outcome: Outcome = CRASHED, printed: str = "") -> list[ToolCallEnd]:
+        """What the dispatcher does when a worker is gone."""
+        calls = self.ledger.lose(self.ledger.seats[worker])  # type: ignore[index]
+        ends = [self.ledger.end(call, outcome, printed, 2.0, Happening.LOST) for call in calls]
+        return [end for end in ends if end is not None]
+
+    def waiting(self, tool: str) -> list[Call]:
+        """Those in the queue of a tool."""
+        lane = self.ledger.lanes.get(ToolName(tool))
+        return [call for _, call in lane.waiting] if lane is not None else []
+
+    def running(self) -> Call:
         """One call that has begun."""
         call = self.submit(0)
         self.give()
@@ -124,7 +138,7 @@ def test_how_a_call_ends(why: Ending | None, outcome: Any, kind: type[ToolCallEn
     assert (event.at, event.output) == (3.0, "printed")
     assert call.end(outcome, "", 4.0, 2) is None
     assert book.ledger.news.popleft() == (call, event)
-    assert not book.ledger.left_open()
+    assert not left_open(book.ledger)
 
 
 def test_a_call_begins_once_and_its_start_is_told_once() -> None:
@@ -135,7 +149,8 @@ def test_a_call_begins_once_and_its_start_is_told_once() -> None:
     assert call.give_back("its loop was blocked", 1.0, 0) is None
     assert call.state is CallState.QUEUED
     assert book.give() is call
-    assert call.worker == 2, "the first one takes no calls any more"
+    assert call.seat is not None
+    assert call.seat.worker == 2, "the first one takes no calls any more"
     assert call.begin()
     assert call.started(2.0) is None
 
@@ -154,7 +169,7 @@ def test_a_call_goes_to_so_many_workers_and_no_more() -> None:
     call = book.submit(0)
     for number in range(1, MAX_GIVEN):
         assert book.give() is call
-        assert book.ledger.lost(number, lambda _: CRASHED, "", 1.0) == []
+        assert book.lose(number) == []
     book.give()
     event = call.give_back("no child could be made", 1.0, 2)
     assert isinstance(event, ToolCallFailed)
@@ -167,10 +182,8 @@ def test_a_lost_worker_ends_what_had_begun_and_frees_the_rest() -> None:
     began, waits = book.submit(0, "b"), book.submit(1, "b")
     book.give(), book.give()
     assert began.begin()
-    ((ended, event),) = book.ledger.lost(1, lambda _: CRASHED, "printed", 2.0)
-    assert (ended, event) == (began, ToolCallFailed(began.run.tag, 2.0, CRASHED, "printed"))
+    assert book.lose(1, CRASHED, "printed") == [ToolCallFailed(began.run.tag, 2.0, CRASHED, "printed")]
     assert waits.state is CallState.QUEUED
-    assert book.ledger.lost(1, lambda _: CRASHED, "", 2.0) == []
     assert book.give() is waits
 
 
@@ -180,7 +193,7 @@ def test_a_worker_of_one_call_never_gets_another() -> None:
     assert (book.give(), book.give(), book.give()) == (first, second, None)
     first.end('"x"', "", 1.0, 1)
     assert book.give() is None, "until the worker is gone"
-    book.ledger.lost(1, lambda _: CRASHED, "", 1.0)
+    book.lose(1)
     assert book.give() is third
 
 
@@ -199,7 +212,7 @@ def test_what_a_worker_gives_back_is_first_in_its_queue() -> None:
     book.give(), book.give()
     calls[1].give_back("x", 1.0, 10)
     calls[0].give_back("x", 1.0, 10)
-    assert book.ledger.waiting_for(ToolName("b")) == calls
+    assert book.waiting("b") == calls
     assert [book.give(), book.give()] == calls[:2]
 
 
@@ -210,8 +223,7 @@ def test_cancelled_calls_leave_nothing_in_the_queue() -> None:
     for call in waiting:
         book.ledger.end(call, Ending.CANCELLED, "", 1.0)
     assert not book.pool.waiting
-    assert not waiting[0].lane.heads
-    assert book.ledger.waiting_for(ToolName("nobody's")) == []
+    assert not waiting[0].lane.waiting
 
 
 def test_outcomes_are_remembered_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,7 +247,7 @@ class Anything(RuleBasedStateMachine):
         super().__init__()
         self.book = Book()
         self.ledger = self.book.ledger
-        self.calls: list[Call[int]] = []
+        self.calls: list[Call] = []
         self.events: list[Tag] = []
         self.begun: list[Tag] = []
         self.given: dict[str, list[int]] = {tool: [] for tool in TOOLS}
@@ -245,7 +257,7 @@ class Anything(RuleBasedStateMachine):
         if event is not None:
             self.events.append(event.tag)
 
-    def _one(self, data: st.DataObject, *states: CallState) -> Call[int] | None:
+    def _one(self, data: st.DataObject, *states: CallState) -> Call | None:
         calls = [call for call in self.calls if call.state in states]
         return data.draw(st.sampled_from(calls)) if calls else None
 
@@ -257,7 +269,7 @@ class Anything(RuleBasedStateMachine):
     def give(self) -> None:
         call = self.book.give()
         if call is not None:
-            waiting = self.ledger.waiting_for(call.run.name)
+            waiting = self.book.waiting(call.run.name)
             assert all(call.sequence < other.sequence for other in waiting), "each tool's calls go in order"
 
     @rule(data=st.data())
@@ -276,7 +288,7 @@ class Anything(RuleBasedStateMachine):
     @rule(data=st.data(), why=st.sampled_from(list(Ending)))
     def stop(self, data: st.DataObject, why: Ending) -> None:
         call = self._one(data, *CallState)
-        if call is not None and call.worker is None:
+        if call is not None and call.seat is None:
             self._heard(self.ledger.end(call, why, "", self.now))
         elif call is not None:
             self.ledger.stop(call, why)
@@ -293,27 +305,27 @@ class Anything(RuleBasedStateMachine):
         if call is not None and not call.begun:
             self._heard(call.give_back("x", self.now, room))
 
-    @precondition(lambda self: self.ledger.workers)
+    @precondition(lambda self: self.ledger.seats)
     @rule(data=st.data())
     def lose(self, data: st.DataObject) -> None:
-        worker = data.draw(st.sampled_from(self.ledger.workers))
-        for _, event in self.ledger.lost(worker, lambda _: CRASHED, "", self.now):
+        worker: Any = data.draw(st.sampled_from(sorted(self.ledger.seats)))
+        for event in self.book.lose(worker):
             self._heard(event)
-        assert self.ledger.pool_of(worker) is None
+        assert worker not in self.ledger.seats
 
     @rule(data=st.data(), room=st.integers(0, 2))
     def room(self, data: st.DataObject, room: int) -> None:
-        if self.ledger.workers:
-            self.ledger.set_room(data.draw(st.sampled_from(self.ledger.workers)), room)
+        if self.ledger.seats:
+            self.ledger.seats[data.draw(st.sampled_from(sorted(self.ledger.seats)))].take(room)  # type: ignore[index]
 
     @invariant()
     def no_limit_is_passed(self) -> None:
         placed = [call for call in self.calls if call.state in (CallState.RUNNING, CallState.ENDING)]
         for tool, concurrency in TOOLS.items():
             assert sum(call.run.name == tool for call in placed) <= concurrency
-        assert len(self.ledger.workers) <= self.book.pool.max_workers
-        for worker in self.ledger.workers:
-            assert sum(call.worker == worker for call in placed) <= self.book.pool.room
+        assert len(self.ledger.seats) == self.book.pool.workers <= self.book.pool.max_workers
+        for seat in self.ledger.seats.values():
+            assert sum(call.seat is seat for call in placed) <= self.book.pool.room
 
     @invariant()
     def each_ends_once_and_none_is_forgotten(self) -> None:
@@ -323,7 +335,7 @@ class Anything(RuleBasedStateMachine):
         assert set(self.ledger.calls) == {call.run.tag for call in self.calls} - ended
         for call in self.calls:
             if call.state is CallState.QUEUED:
-                assert call in self.ledger.waiting_for(call.run.name)
+                assert call in self.book.waiting(call.run.name)
 
     @invariant()
     def none_begins_twice(self) -> None:
@@ -331,8 +343,8 @@ class Anything(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """Whatever has happened, all that is left can run to its end, and then nothing is left open."""
-        for worker in self.ledger.workers:
-            self.ledger.set_room(worker, self.book.pool.room)
+        for seat in self.ledger.seats.values():
+            seat.take(self.book.pool.room)
         for _ in range(3 * len(self.calls) + 3):
             while self.book.give() is not None:
                 pass
@@ -340,7 +352,7 @@ class Anything(RuleBasedStateMachine):
                 if call.state in (CallState.RUNNING, CallState.ENDING):
                     self._heard(call.end('"x"', "", self.now, self.book.pool.room))
         assert {call.run.tag for call in self.calls} == set(self.events)
-        assert not self.ledger.left_open()
+        assert not left_open(self.ledger)
 
 
 Anything.TestCase.settings = settings(max_examples=100, stateful_step_count=60, deadline=None)

@@ -33,13 +33,13 @@ def workspace(tmp_path: Path) -> Path:
 
 
 def search(runtime: Runtime) -> CodeSearch:
-    found = runtime._parts.code.search
+    found = runtime._wiring.code.search
     assert found is not None
     return found
 
 
 def vectors(count: int) -> Iterator[RawAnswer]:
-    """Whatever is asked, the query is like `green`: the answers give text after text the same directions."""
+    """For any question the query is like `green`: the answers give text after text the same directions."""
     document = {"data": [{"index": n, "embedding": [1.0, float(n)]} for n in range(count)]}
     yield RawAnswer(document)
 

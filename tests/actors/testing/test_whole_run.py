@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from callboard.actors.calls.ledger import Ledger
+from callboard.actors.calls.ledger import Ledger, Outcome
 from callboard.actors.requests.conversation import Conversation
 from callboard.actors.testing.simulated_run import attempt, token_of
-from callboard.actors.workers.messages import CallReports, Outcome, RunCall
+from callboard.actors.workers.messages import CallReports, RunCall
 from callboard.protocol.content import Message
 
-record, give, lost, end, submit = Conversation.record, Ledger.give, Ledger.lost, CallReports.end, Ledger.submit
+record, give, lose, end, submit = Conversation.record, Ledger.give, Ledger.lose, CallReports.end, Ledger.submit
 
 
 def record_twice(self: Conversation, messages: tuple[Message, ...]) -> None:
@@ -28,10 +28,10 @@ def leak_a_slot(self: Any, call: Any, worker: Any) -> bool:
     return given
 
 
-def begin_again(self: Any, worker: Any, *more: Any) -> Any:
-    for call in self._seats[worker].calls if worker in self._seats else ():
+def begin_again(self: Any, seat: Any) -> Any:
+    for call in seat.calls:
         call.begun = False
-    return lost(self, worker, *more)
+    return lose(self, seat)
 
 
 last: list[RunCall] = []
@@ -55,7 +55,7 @@ def crash_on_a_full_ledger(self: Any, run: Any, *more: Any) -> Any:
     [
         (Conversation, "record", record_twice, "record"),
         (Ledger, "give", leak_a_slot, "left open"),
-        (Ledger, "lost", begin_again, "run twice"),
+        (Ledger, "lose", begin_again, "run twice"),
         (CallReports, "end", swap_results, "isolation"),
         (Ledger, "submit", crash_on_a_full_ledger, "crash"),
     ],

@@ -8,8 +8,8 @@ from dataclasses import KW_ONLY, dataclass, field
 
 import pytest
 
+from callboard.actors.testing.tool_stage import ToolStage
 from callboard.actors.tools import tool
-from callboard.actors.workers.stage import ToolStage
 from callboard.protocol.errors import UsageError
 from callboard.protocol.events import ToolCallCompleted
 

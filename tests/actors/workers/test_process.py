@@ -26,10 +26,10 @@ from pydantic import AfterValidator
 from support.patience import timed_out_while_hanging
 
 from callboard.actors.processes.control import UNKNOWN_STATUS, how_it_ended
-from callboard.actors.processes.launch import Heard
+from callboard.actors.processes.source import After, Release
+from callboard.actors.testing.tool_stage import StagedCall, ToolStage
 from callboard.actors.tools import Tool, ToolContext, tool
 from callboard.actors.workers.process import ProcessOptions
-from callboard.actors.workers.stage import StagedCall, ToolStage
 from callboard.protocol.errors import ToolError
 from callboard.protocol.events import (
     ToolCallCancelled,
@@ -543,7 +543,7 @@ def test_children_that_are_not_needed_any_more_are_ended(until: Until) -> None:
 
 
 def test_elsewhere_than_on_linux_a_call_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("callboard.actors.processes.launch.IS_LINUX", False)
+    monkeypatch.setattr("callboard.actors.processes.spawning.IS_LINUX", False)
     with ToolStage(options()) as stage:
         code, message = failure_of(stage.call(add, a=1, b=2))
     assert code is FailureCode.CRASHED
@@ -571,8 +571,8 @@ def test_a_crash_of_the_source_ends_its_processes_and_costs_its_calls_alone(tmp_
         running = stage.start(settle, json.dumps({"log": str(tmp_path / "log")}), timeout_seconds=30)
         pids = settled(tmp_path / "log")
         (keeper,) = set(keepers()) - before
-        broken = Heard(0, 7)  # type: ignore[arg-type]
-        stage.system.ref("tools/process-short/source").tell_control(broken)
+        poison = Release([], After.KILL)  # type: ignore[arg-type]
+        stage.system.ref("tools/process-short/source").tell_control(poison)
         assert failure_of(running.wait())[0] is FailureCode.INTERNAL_ERROR
         assert all(ends(pid) for pid in [keeper, *pids])
         assert isinstance(stage.call(add, a=1, b=2), ToolCallCompleted)

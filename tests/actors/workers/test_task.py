@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from support.patience import timed_out_while_hanging
 
+from callboard.actors.testing.tool_stage import ToolStage
 from callboard.actors.tools import tool
 from callboard.actors.workers.messages import WorkerKind
-from callboard.actors.workers.stage import ToolStage
 from callboard.actors.workers.task import TaskWorker
 from callboard.protocol.events import (
     ToolCallCancelled,

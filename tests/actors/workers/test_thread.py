@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 from support.patience import timed_out_while_hanging
 
+from callboard.actors.testing.tool_stage import ToolStage
 from callboard.actors.tools import tool
 from callboard.actors.workers.kinds import THREADS
-from callboard.actors.workers.stage import ToolStage
 from callboard.protocol.events import ToolCallCancelled, ToolCallCompleted, ToolCallFailed, ToolCallTimedOut
 from callboard.protocol.tools import FailureCode
 

@@ -20,12 +20,12 @@ import orjson
 
 from callboard.actors.calls.approvals import NobodyToAsk
 from callboard.actors.calls.dispatcher import DispatchCall, ToolDispatcher, Workers
-from callboard.actors.calls.ledger import Ledger
+from callboard.actors.calls.ledger import CallEvent, Ledger
 from callboard.actors.calls.registry import Registry, ToolRestored, ToolWithdrawn
 from callboard.actors.kernel import Actor, ActorSystem, LoopScheduler, Ref, Supervisor, handles
 from callboard.actors.tools.decorator import Tool
 from callboard.actors.workers.kinds import kinds
-from callboard.actors.workers.messages import CallEvent, KindOf
+from callboard.actors.workers.messages import KindOf
 from callboard.actors.workers.process import ProcessOptions, process_kind
 from callboard.protocol.commands import CancelTool, RunTool
 from callboard.protocol.errors import RuntimeFailure
