@@ -29,6 +29,7 @@ import orjson
 
 from callboard.actors.testing.tool_stage import ToolStage
 from callboard.actors.tools import Tool, tool
+from callboard.actors.workers.process import ProcessOptions
 from callboard.protocol.events import ToolCallTimedOut
 from callboard.protocol.limits import TOOL_GRACE_SECONDS
 
@@ -122,10 +123,10 @@ def footprint() -> tuple[int, int, int]:
     return threading.active_count(), len(os.listdir("/proc/self/fd")), resident
 
 
-def main(calls: int) -> None:
+def main(calls: int, namespaces: bool) -> None:
     late: dict[str, list[float]] = defaultdict(list)
     started = left = early = 0
-    with tempfile.TemporaryDirectory() as folder, ToolStage() as stage:
+    with tempfile.TemporaryDirectory() as folder, ToolStage(ProcessOptions(namespaces=namespaces)) as stage:
         log = str(Path(folder) / "log")
         Path(log).touch()
         before = (0, 0, 0)
@@ -138,7 +139,7 @@ def main(calls: int) -> None:
             size = os.path.getsize(log)
             pids = pids_in(event.output)
             started += len(pids)
-            left += sum(os.path.exists(f"/proc/{pid}") for pid in pids)
+            left += not namespaces and sum(os.path.exists(f"/proc/{pid}") for pid in pids)
             early += not isinstance(event, ToolCallTimedOut)
             late[how].append(call.ended_at - call.started_at - DEADLINE_SECONDS)
             if os.path.getsize(log) != size:
@@ -163,7 +164,7 @@ def each_kind(calls: int, kinds: list[str]) -> None:
     row = "{:<44}{:>7}{:>9}{:>9}{:>9}{:>13}{:>13}"
     print(row.format("kind", "calls", "hung", "max ms", "threads", "descriptors", "resident kB"))
     for how in kinds:
-        with tempfile.TemporaryDirectory() as folder, ToolStage() as stage:
+        with tempfile.TemporaryDirectory() as folder, ToolStage(ProcessOptions(namespaces=namespaces)) as stage:
             log = str(Path(folder) / "log")
             Path(log).touch()
             hung, latest = batch(stage, how, log, AT_A_TIME)  # what is made once is made now

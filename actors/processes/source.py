@@ -101,7 +101,7 @@ class After(Enum):
 class Release:
     """The worker is done with its child and wants to hear no more of it."""
 
-    number: int
+    child: ChildEnds
     after: After
 
 
@@ -307,11 +307,17 @@ class ProcessSource(Actor[SourceMessage]):
         for template in self._templates.values():
             if message.worker in template.waiting:
                 template.waiting.remove(message.worker)
+                return
+        for child in self._children.values():
+            if child.worker == message.worker:  # it was on its way, and the worker has ended
+                self._release(Release(child.ends, After.KEEP))
+                return
 
     @handles(Release)
     def _release(self, message: Release) -> None:
-        child = self._children.get(message.number)
+        child = self._children.get(message.child.number)
         if child is None:
+            message.child.close()
             return
         child.worker = None
         if message.after is After.KEEP and not child.ending and not self._stopping:
@@ -589,7 +595,7 @@ class ProcessSource(Actor[SourceMessage]):
             self._no_resources(template, OSError(said.value, ""))
         elif self._templates.get(template.tool) is template:
             child.place = _Place.SPARE
-            template.spares.append(child)
+            template.spares.insert(0, child)  # one that has served before is used first, its caches are warm
             self._serve(template)
         else:
             child.place = _Place.UNWANTED

@@ -85,7 +85,8 @@ class ChatDecoder(BaseDecoder):
             self.fail_payload(out, {"error": groq_error})  # in an answer that looks whole (70)
             return
         self._note(document)
-        for choice in list_at(document, "choices"):
+        choices = document.get("choices")
+        for choice in choices if isinstance(choices, list) else list_at(document, "choices"):
             if not isinstance(choice, dict):
                 raise TypeError("a choice is not an object")
             self._chosen = True

@@ -193,7 +193,7 @@ DEATHS: dict[str, tuple[Callable[[], object], FailureCode, str]] = {
     "os._exit": (lambda: os._exit(3), FailureCode.CRASHED, "exited with status 3"),
     "SIGSEGV": (lambda: signal.raise_signal(signal.SIGSEGV), FailureCode.CRASHED, "killed by SIGSEGV"),
     "SIGKILL": (lambda: os.kill(os.getpid(), signal.SIGKILL), FailureCode.CRASHED, "killed by SIGKILL"),
-    "100 MB": (lambda: "x" * 100_000_000, FailureCode.RESULT_TOO_LARGE, "100,000,002 bytes"),
+    "100 MB": (lambda: "x" * 100_000_000, FailureCode.RESULT_TOO_LARGE, "more than 1,000,000 bytes"),
     "unwritable result": (lambda: object(), FailureCode.INVALID_RESULT, "object"),
     "closed socket": (close_our_socket, FailureCode.CRASHED, "SIGKILL"),
     "foreign bytes": (write_to_our_socket, FailureCode.CRASHED, "SIGKILL"),
@@ -571,7 +571,7 @@ def test_a_crash_of_the_source_ends_its_processes_and_costs_its_calls_alone(tmp_
         running = stage.start(settle, json.dumps({"log": str(tmp_path / "log")}), timeout_seconds=30)
         pids = settled(tmp_path / "log")
         (keeper,) = set(keepers()) - before
-        poison = Release([], After.KILL)  # type: ignore[arg-type]
+        poison = Release(None, After.KILL)  # type: ignore[arg-type]
         stage.system.ref("tools/process-short/source").tell_control(poison)
         assert failure_of(running.wait())[0] is FailureCode.INTERNAL_ERROR
         assert all(ends(pid) for pid in [keeper, *pids])
