@@ -38,7 +38,7 @@ SILENT_TICKS: Final = 20
 LOADING_TICKS: Final = 600
 #: From an order to kill a child (3-9 ms at rest), or from its reply, until its fork server is suspected.
 OVERDUE_TICKS: Final = 10
-#: After a child was handed out its successor is forked this much later, or once its call has ended: forking at once
+#: After a child was handed out its successor is forked this much later, unless a call waits for it: forking at once
 #: would take the processor from the call.
 FORK_AHEAD_SECONDS: Final = 0.005
 #: Templates at the same time. Each costs some MB of its own; the one not used for longest goes.
@@ -331,7 +331,8 @@ class ProcessSource(Actor[SourceMessage]):
         if message.after is not After.ENDS:
             self._kill(child)
         self._tick_later()
-        self._serve(child.template)
+        if child.template.waiting:
+            self._serve(child.template)
 
     @handles(End)
     def _end(self, message: End) -> None:
