@@ -43,12 +43,6 @@ _OPAQUE: Final = {
     cls: frozenset(field.name for field in fields(cls) if "Mapping" in str(field.type)) for cls in _CLASSES.values()
 }
 
-#: JSON has no NaN: one is written as null. What a provider counts is read as a number that cannot be true either (see
-#: `budgets`), so that its bad number leaves no journal that cannot be read.
-_NULLS: Final[dict[type, dict[str, object]]] = {
-    ModelResponded: {"cost": math.nan},
-    Usage: {field.name: -1 for field in fields(Usage)},
-}
 _ADAPTERS: Final[dict[type, TypeAdapter[object]]] = {cls: TypeAdapter(cls) for cls in _CLASSES.values()}
 
 
@@ -139,7 +133,12 @@ def _revive(value: object, where: str) -> object:
     plain = {
         key: item if key in opaque else _revive(item, f"{where}.{key}") for key, item in value.items() if key != _NAME
     }
-    plain |= {key: null for key, null in _NULLS.get(cls, {}).items() if plain.get(key, null) is None}
+    # JSON has no NaN: one is written as null. What cannot be true is read as something else that cannot be true (see
+    # `budgets`), so that a provider's bad number leaves no journal that cannot be read.
+    if cls is Usage:
+        plain = {key: -1 if count is None or isinstance(count, float) else count for key, count in plain.items()}
+    elif cls is ModelResponded and plain.get("cost", 0.0) is None:
+        plain["cost"] = math.nan
     try:
         return _ADAPTERS[cls].validate_python(plain)
     except ValidationError as error:
