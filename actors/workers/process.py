@@ -13,7 +13,8 @@ from callboard.actors.calls.ledger import Ending, Outcome
 from callboard.actors.kernel import Actor, ChildSpec, Down, Ref, Timer, handles
 from callboard.actors.processes.frames import BrokenFrame, Order, Reply
 from callboard.actors.processes.handle import ChildEnds
-from callboard.actors.processes.source import (
+from callboard.actors.processes.source import ProcessSource, SourceMessage
+from callboard.actors.processes.supply import (
     After,
     ChildEnded,
     End,
@@ -21,9 +22,7 @@ from callboard.actors.processes.source import (
     Obtain,
     Obtained,
     ProcessOptions,
-    ProcessSource,
     Release,
-    SourceMessage,
     Withdraw,
 )
 from callboard.actors.workers.messages import (
