@@ -217,7 +217,6 @@ class ProcessSource(Actor[SourceMessage]):
         template.waiting.append(message.worker)
         self._launch()
         self._serve(template)
-        self._look_later()
 
     @handles(Withdraw)
     def _withdraw(self, message: Withdraw) -> None:
@@ -240,6 +239,7 @@ class ProcessSource(Actor[SourceMessage]):
         if message.after is After.KEEP and not child.ending and not self._stopping:
             self._running -= 1
             child.place = _Place.SPARE
+            self._look_later()
             child.template.spares.append(child)
             self._serve_all()
             return
@@ -513,6 +513,7 @@ class ProcessSource(Actor[SourceMessage]):
             self._no_resources(template, OSError(said.value, ""))
         elif self._templates.get(template.tool) is template:
             child.place = _Place.SPARE
+            self._look_later()
             template.spares.insert(0, child)  # one that has served before is used first, its caches are warm
             self._serve(template)
         else:
