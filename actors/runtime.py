@@ -2,6 +2,7 @@
 
 It has one loop thread of its own and touches nothing of the host's: not its event loop, its signal handlers, its
 threads or its Pykka actors. Requests come from any thread and any loop; they meet the actors only through refs.
+`Wiring` turns settings into what a tree is made of; what is wrong with them is a UsageError before anything is started.
 """
 
 from __future__ import annotations
@@ -10,12 +11,17 @@ import asyncio
 import contextlib
 import logging
 import os
+import threading
 import uuid
-from collections.abc import Callable, Iterable
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import copy_context
+from dataclasses import dataclass
 from functools import partial
-from threading import Lock
+from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from callboard.actors.calls.approvals import ApprovalCallback, Approver, CallbackApprover, NobodyToAsk
 from callboard.actors.kernel import (
@@ -28,40 +34,57 @@ from callboard.actors.kernel import (
     LoopScheduler,
     MailboxFull,
     NameTaken,
+    OutOfThreads,
     Ref,
     Restart,
+    StartFailed,
     Statistics,
     start_child,
 )
-from callboard.actors.requests.conversation import Conversation
-from callboard.actors.requests.reply import Reply
-from callboard.actors.requests.request_session import Question, RequestSession, Subscriber
-from callboard.actors.requests.subscription import Answer, Stream
+from callboard.actors.models.llm_manager import AsyncioDriver, LlmManager, Route
+from callboard.actors.requests.conversation import Answer, Conversation, Question, Reply, Stream
+from callboard.actors.requests.request_session import RequestSession, SessionMessage, Subscriber
 from callboard.actors.settings import Settings
-from callboard.actors.telemetry.metrics import Metrics
-from callboard.actors.telemetry.telemetry import ReadMetrics, RequestLost
+from callboard.actors.telemetry.telemetry import Metrics, ReadMetrics, RequestLost, Telemetry, spans_where_installed
 from callboard.actors.tools import Tool
-from callboard.actors.topology import SESSION_CAPACITY, Tree, build, tree_of
-from callboard.actors.wiring import Wiring
+from callboard.actors.tools.files import workspace_tools
+from callboard.actors.topology import SESSION_CAPACITY, Plan, Tree, build, tree_of
+from callboard.actors.workers.kinds import kinds
+from callboard.actors.workers.process import ProcessOptions, process_kind
 from callboard.protocol.content import UserMessage
-from callboard.protocol.errors import RuntimeFailure, UsageError
+from callboard.protocol.errors import CallboardError, RuntimeFailure, UsageError, said
 from callboard.protocol.events import CancelRequested
 from callboard.protocol.ids import MessageId, RequestId, Tag
+from callboard.protocol.options import RequestOptions
+from callboard.providers.adapter import Provider, Timeouts
+from callboard.providers.local.offline import CONTEXT_TOOL
+from callboard.providers.rate_limit import RateLimits
+from callboard.providers.registry import embeddings_for, provider_for, split_model
+from callboard.providers.retry import RetryPolicy
+
+if TYPE_CHECKING:
+    from callboard.actors.index import Progress, RefreshSummary
+    from callboard.actors.index.rag import CodeSearch, PostEmbeddings
+    from callboard.providers.openai.embeddings import EmbeddingApi
 
 logger = logging.getLogger("callboard")
 # A host that has set up no logging hears nothing from us on its stderr.
 logger.addHandler(logging.NullHandler())
 
-#: The tree stands within milliseconds; this long means the machine is not answering.
-START_SECONDS = 30.0
+#: The tree starts within milliseconds; this long means the machine is not answering.
+START_SECONDS: Final = 30.0
 #: Everything must have stopped by then; what has not is killed.
-SHUTDOWN_SECONDS = 10.0
+SHUTDOWN_SECONDS: Final = 10.0
 #: Indexing a million lines takes about a minute; this bounds a broken disk.
-REFRESH_TIMEOUT_SECONDS = 3_600.0
+REFRESH_TIMEOUT_SECONDS: Final = 3_600.0
 #: For somebody who looks for a cause; a late result may hold a megabyte, so these are some hundred at the most.
-DEAD_LETTERS_KEPT = 256
+DEAD_LETTERS_KEPT: Final = 256
 #: A snapshot is a copy of some counters; a wait this long means that something holds the loop.
-METRICS_TIMEOUT_SECONDS = 5.0
+METRICS_TIMEOUT_SECONDS: Final = 5.0
+#: Connections are closed within this time, or left to the end of the process.
+CLOSE_PROVIDERS_SECONDS: Final = 2.0
+#: Behind the request's own deadline of 30 s.
+EMBEDDING_WAIT_SECONDS: Final = 35.0
 
 
 class Runtime:
@@ -72,6 +95,7 @@ class Runtime:
 
     `tools` are functions decorated with `@tool`. `approve` decides on calls that the policy asks about (sync or async,
     True to allow); without it they are denied. Raises UsageError for bad settings or tools, before anything is started.
+    A runtime that is dropped without `stop` is stopped, with a ResourceWarning.
     """
 
     def __init__(
@@ -83,26 +107,41 @@ class Runtime:
     ) -> None:
         self.settings = settings or Settings()
         self._approve = approve
-        self._parts = Wiring(self.settings, tools)
+        self._wiring = Wiring(self.settings, tools)
         self._running: _Running | None = None
-        self._changing = Lock()
+        self._changing = threading.Lock()
+        self._dropped: weakref.finalize[[_Running], Runtime] | None = None
 
     # -- life
 
     def start(self) -> Self:
-        """Start the loop thread and the tree; blocks for the few milliseconds that takes."""
+        """Start the loop thread and the tree; blocks for the few milliseconds until every permanent actor runs.
+
+        Raises UsageError when it runs already, and what kept an actor from starting (RuntimeFailure, where it is no
+        error of callboard's own); then nothing is left running.
+        """
         with self._changing:
             if self._running is not None:
+                self._live()  # says so where it runs in another process
                 raise UsageError("this runtime is running already")
-            self._running = _Running(self._parts, CallbackApprover(self._approve) if self._approve else NobodyToAsk())
+            self._running = running = _Running(self._wiring, self._approve)
+            self._dropped = weakref.finalize(self, _end_dropped, running)
         return self
 
     def stop(self) -> None:
-        """Cancel what runs, stop the tree in reverse order of its start, and end the thread."""
+        """Cancel what runs, stop the tree in reverse order of its start, and end the thread.
+
+        Requests that are open end with RequestEnded ("the runtime is stopping"). Does nothing in a fork of the process
+        that has started it: threads are not forked.
+        """
+        if self._running is not None and self._running.process_id != os.getpid():
+            return
         with self._changing:
             running, self._running = self._running, None
-            if running is not None and running.process_id == os.getpid():
-                running.close()  # in a fork of its process there is nothing to end: threads are not forked
+            if running is not None:
+                if self._dropped is not None:
+                    self._dropped.detach()
+                running.close()
 
     def __enter__(self) -> Self:
         return self.start()
@@ -113,13 +152,15 @@ class Runtime:
         self.stop()
 
     async def __aenter__(self) -> Self:
+        _check_for_asyncio("async with Runtime(...)")
         starting = asyncio.ensure_future(asyncio.to_thread(self.start))
         try:
             return await asyncio.shield(starting)
         except asyncio.CancelledError:
-            # A start cannot be broken off, and nobody will leave what was not entered: it ends as soon as it stands.
+            # start() cannot be interrupted, and __aexit__ does not run when __aenter__ is cancelled: stop once started.
             await asyncio.wait({starting})
-            await asyncio.to_thread(self.stop)
+            if not starting.cancelled() and starting.exception() is None:
+                await asyncio.to_thread(self.stop)
             raise
 
     async def __aexit__(
@@ -132,82 +173,93 @@ class Runtime:
     async def ask(self, text: str, *, conversation: Conversation | None = None, request_id: str = "") -> Reply:
         """Ask, and wait for the answer. Cancelling the waiting task cancels the request.
 
-        `request_id` names the request, so that another task can `cancel` it; "" makes one up.
+        `request_id` names the request, so that another task can `cancel` it; "" makes one up. The caller's context
+        variables travel with the request: into its task tools, threads, approvals, log records and spans.
 
         Raises ModelCallFailed (a ProviderError) when the model could not be asked, RequestEnded when the request was
-        cancelled or ran out of time or budget (both have `.reply`), UsageError for an empty text.
+        cancelled or ran out of time or budget (both have `.reply`), RuntimeFailure when callboard could not finish it,
+        UsageError for an empty text or a conversation that no provider would accept.
         """
-        answer = Answer(conversation or Conversation())
-        begun = self._begin(text, request_id, answer)
+        _check_for_asyncio("await runtime.ask(...)")
+        answer = self._answer(conversation, request_id)
+        self._begin(text, answer)
         try:
-            return await asyncio.wrap_future(answer.future)
+            return await answer.wait_async()
         except asyncio.CancelledError:
-            self.cancel(begun)
+            self.cancel(answer.tag.request_id)
             raise
 
     def ask_sync(self, text: str, *, conversation: Conversation | None = None, request_id: str = "") -> Reply:
         """`ask`, for code without an event loop. Ctrl-C while it waits cancels the request."""
-        answer = Answer(conversation or Conversation())
-        begun = self._begin(text, request_id, answer)
+        answer = self._answer(conversation, request_id)
+        self._begin(text, answer)
         try:
-            return answer.future.result()
-        except KeyboardInterrupt:
-            self.cancel(begun)
+            return answer.wait()
+        except BaseException:  # also what a signal handler raises
+            self.cancel(answer.tag.request_id)
             raise
 
     def stream(self, text: str, *, conversation: Conversation | None = None, request_id: str = "") -> Stream:
         """Ask, and see everything as it happens: `async for event in runtime.stream(text)`; the Reply comes last.
 
-        Call it where an event loop runs. Raises what `ask` raises, from the iteration.
+        Call it where an event loop runs. Raises what `ask` raises, from the iteration. A reader that leaves more than
+        MAX_UNREAD_BYTES unread loses the request.
         """
-        request_id = request_id or _new_request_id()
-        try:
-            stream = Stream(Answer(conversation or Conversation()), self.cancel, RequestId(request_id))
-        except RuntimeError as error:
-            raise UsageError("stream() needs a running event loop; without one use ask_sync()") from error
-        self._begin(text, request_id, stream.answer, reader=stream)
+        _check_for_asyncio("runtime.stream(...)")
+        stream = Stream(self._answer(conversation, request_id), self._live().cancel)
+        self._begin(text, stream.answer, reader=stream)
         return stream
 
     def cancel(self, request_id: str, reason: str = "cancelled by the caller") -> bool:
         """End a request: its model stream, its running tools, its waiting approvals. False if it is not running."""
-        running = self._running
-        return running is not None and running.cancel(RequestId(request_id), reason)
+        return self._running is not None and self._live().cancel(RequestId(request_id), reason)
 
-    def _begin(self, text: str, request_id: str, answer: Answer, reader: Stream | None = None) -> RequestId:
+    def _answer(self, conversation: Conversation | None, request_id: str) -> Answer:
+        if "/" in request_id:
+            raise UsageError(f"the request id {request_id!r} has a slash in it; leave it out")
+        tag = _tag_of(RequestId(request_id or uuid.uuid4().hex))
+        return Answer(conversation or Conversation(), tag, self._wiring.options.timeout_seconds)
+
+    def _begin(self, text: str, answer: Answer, reader: Stream | None = None) -> None:
         if not isinstance(text, str):
             raise UsageError(f"the question must be a str, not {type(text).__name__}")
         if not text.strip():
             raise UsageError("the question is empty; say what you want to know")
-        if "/" in request_id:
-            raise UsageError(f"the request id {request_id!r} has a slash in it; leave it out")
         running = self._live()
         if running.open_requests >= self.settings.max_concurrent_requests:
             raise RuntimeFailure(f"overloaded: {running.open_requests} requests are running; try again later")
         answer.conversation.take()
-        history = answer.conversation.messages
-        begun = RequestId(request_id or _new_request_id())
-        user, options = UserMessage.of(text), self._parts.options
-        question = Question(_tag_of(begun), history, user, options, is_read_along=reader is not None)
+        question = Question(
+            answer.tag,
+            answer.conversation.messages,
+            UserMessage.of(text),
+            self._wiring.options,
+            running.system.now(),
+            copy_context(),
+            is_read_along=reader is not None,
+        )
         try:
             running.begin(question, answer, reader or answer)
-        except NameTaken:
+        except BaseException as error:
             answer.conversation.release()
-            raise UsageError(f"a request with the id {request_id!r} is running; choose another") from None
-        except ActorDeadError as error:
-            answer.conversation.release()
-            raise RuntimeFailure("this runtime is stopping, or has failed too often; start it anew") from error
-        return begun
+            if isinstance(error, NameTaken):
+                raise UsageError(
+                    f"a request with the id {answer.tag.request_id!r} is running; choose another"
+                ) from None
+            if isinstance(error, ActorDeadError):
+                raise RuntimeFailure("this runtime is stopping, or has failed too often; start it again") from error
+            raise
 
     async def refresh_index(
-        self, progress: Callable[[Any], None] | None = None, *, timeout_seconds: float = REFRESH_TIMEOUT_SECONDS
-    ) -> Any:
-        """Index what is new, changed or gone in the workspace; returns a RefreshSummary.
+        self, progress: Callable[[Progress], None] | None = None, *, timeout_seconds: float = REFRESH_TIMEOUT_SECONDS
+    ) -> RefreshSummary:
+        """Index what is new, changed or gone in the workspace.
 
-        Questions are answered meanwhile, from what is there. `progress` is called with index.Progress on the indexing
-        thread. Raises UsageError without a workspace or when the index cannot be written.
+        Questions are answered meanwhile, from what is there. `progress` is called on the indexing thread. Raises
+        UsageError without a workspace or when the index cannot be written.
         """
         self._live()
-        search = self._parts.code.search
+        search = self._wiring.code.search
         if search is None:
             raise UsageError("there is nothing to index: this runtime has no workspace (Settings(workspace=...))")
         return await search.refresh(progress, timeout_seconds=timeout_seconds)
@@ -217,14 +269,11 @@ class Runtime:
     def tools(self) -> tuple[Tool, ...]:
         """What a model is offered: the tools given and those that the workspace adds."""
         self._live()
-        return (*self._parts.tools, *self._parts.code.tools)
+        return (*self._wiring.tools, *self._wiring.code.tools)
 
     def metrics(self) -> Metrics:
         """What was counted since the start: calls, failures, tokens, latencies by tool and model."""
-        snapshot = self._live().tree.peers.telemetry.ask(ReadMetrics(), METRICS_TIMEOUT_SECONDS)
-        if not isinstance(snapshot, Metrics):
-            raise RuntimeFailure("telemetry did not answer with metrics")
-        return snapshot
+        return self._live().tree.peers.telemetry.ask(ReadMetrics(), METRICS_TIMEOUT_SECONDS)
 
     def tree(self) -> tuple[ActorInfo, ...]:
         """Every actor: state, mailbox depth, restarts, the message it is at and for how long."""
@@ -235,7 +284,7 @@ class Runtime:
         return self._live().system.statistics()
 
     def dead_letters(self) -> tuple[DeadLetter, ...]:
-        """The latest messages that nobody handled, with the reason."""
+        """The latest messages that no actor handled, with the reason."""
         return self._live().system.dead_letters.list()
 
     def _live(self) -> _Running:
@@ -250,19 +299,32 @@ class Runtime:
 class _Running:
     """A started runtime: the thread, the tree and the requests that are open."""
 
-    def __init__(self, parts: Wiring, approver: Approver) -> None:
+    def __init__(self, wiring: Wiring, approve: ApprovalCallback | None) -> None:
         self.process_id = os.getpid()
-        self._parts = parts
-        self._approver = approver
-        self._scheduler = LoopScheduler("callboard").start()
-        self.system = ActorSystem(self._scheduler, dead_letters_kept=DEAD_LETTERS_KEPT)
-        self._sessions: dict[RequestId, Ref] = {}
+        self._sessions: dict[RequestId, Ref[SessionMessage]] = {}
+        self._close = contextlib.ExitStack()
         try:
-            build(self.system, parts.plan(self.system, self._scheduler, approver))
-            self.tree: Tree = tree_of(self.system, START_SECONDS)
-        except BaseException:
-            self.close()
-            raise
+            with contextlib.ExitStack() as begun:  # what fails here ends what has begun before it
+                self._start(begun, wiring, approve)
+                self._close = begun.pop_all()
+        except StartFailed as failed:
+            raise failed.cause if isinstance(failed.cause, CallboardError) else _not_started(failed) from failed
+        except (OutOfThreads, OSError) as error:  # no more descriptors to be had, either
+            raise _not_started(error) from error
+
+    def _start(self, begun: contextlib.ExitStack, wiring: Wiring, approve: ApprovalCallback | None) -> None:
+        begun.callback(_close_all, _take_standard_descriptors())
+        scheduler = self._scheduler = LoopScheduler("callboard")
+        begun.callback(scheduler.stop, SHUTDOWN_SECONDS)
+        scheduler.start()
+        begun.callback(wiring.close, scheduler)
+        approver: Approver = CallbackApprover(approve) if approve else NobodyToAsk()
+        begun.callback(approver.close)
+        self.system = ActorSystem(scheduler, dead_letters_kept=DEAD_LETTERS_KEPT)
+        begun.callback(self._stop_actors)
+        build(self.system, wiring.plan(self.system, scheduler, approver))
+        self.system.wait_until_started(self.system.ref("root"), START_SECONDS)
+        self.tree: Tree = tree_of(self.system, START_SECONDS)
 
     @property
     def open_requests(self) -> int:
@@ -277,7 +339,7 @@ class _Running:
         self._sessions[request_id] = ref
 
         def ended(down: Down) -> None:
-            if self._sessions.get(request_id) is ref:  # the name is free before this is told
+            if self._sessions.get(request_id) is ref:  # the name is free before the asker knows
                 del self._sessions[request_id]
             if answer.session_ended(down):
                 with contextlib.suppress(MailboxFull):
@@ -289,25 +351,259 @@ class _Running:
         ref = self._sessions.get(request_id)
         if ref is None:
             return False
-        ref.tell_control(CancelRequested(_tag_of(request_id), self._scheduler.now(), reason))
+        ref.tell_control(CancelRequested(_tag_of(request_id), self.system.now(), reason))
         return True
 
+    def _stop_actors(self) -> None:
+        if not self.system.shutdown(SHUTDOWN_SECONDS):
+            logger.warning("some actors did not stop within %s s and were killed", SHUTDOWN_SECONDS)
+
     def close(self) -> None:
-        """Everything that was begun is ended, in reverse order, whatever fails on the way."""
-        with contextlib.ExitStack() as last_to_first:
-            last_to_first.callback(self._scheduler.stop, SHUTDOWN_SECONDS)
-            last_to_first.callback(self._parts.close, self._scheduler)
-            last_to_first.callback(self._approver.close)
-            for request_id in tuple(self._sessions):
-                self.cancel(request_id, "the runtime is stopping")
-            if not self.system.shutdown(SHUTDOWN_SECONDS):
-                logger.warning("some actors did not stop within %s s and were killed", SHUTDOWN_SECONDS)
+        """End everything that was begun, in reverse order, whatever fails on the way."""
+        self._close.close()
 
 
-def _new_request_id() -> str:
-    return uuid.uuid4().hex
+def _end_dropped(running: _Running) -> None:
+    """Its runtime was collected, or the process ends, without stop()."""
+    if running.process_id != os.getpid():
+        return  # the exit of a fork, which has none of the threads
+    try:
+        warnings.warn(
+            "a Runtime was dropped without stop(); use it as `with Runtime(...) as runtime:`",
+            ResourceWarning,
+            stacklevel=2,
+        )
+    finally:
+        if threading.main_thread().is_alive():
+            # Not here: garbage is collected on any thread, also on the one that close() waits for.
+            threading.Thread(target=running.close, name="callboard-close").start()
+        else:
+            running.close()
+
+
+def _take_standard_descriptors() -> list[int]:
+    """Where the host has closed 0, 1 or 2, take these numbers: what prints to them must not get into a socket."""
+    taken: list[int] = []
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        taken.append(descriptor)
+    os.close(descriptor)
+    return taken
+
+
+def _close_all(descriptors: list[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+def _not_started(error: Exception) -> RuntimeFailure:
+    return RuntimeFailure(f"the runtime could not start, and nothing of it is left running: {said(error)}")
+
+
+def _check_for_asyncio(what: str) -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        raise UsageError(
+            f"{what} needs a running asyncio event loop; without one use ask_sync() in `with Runtime(...)`, in another "
+            "async library on a thread: `await trio.to_thread.run_sync(runtime.ask_sync, text)`"
+        ) from None
 
 
 def _tag_of(request_id: RequestId) -> Tag:
     """The tag of a request as a whole; the message it answers has no other name yet."""
     return Tag(request_id, MessageId(f"{request_id}/user"))
+
+
+# -- from settings to the plan of a tree
+
+
+class Wiring:
+    """The parts of one runtime; they outlive its starts and stops."""
+
+    def __init__(self, settings: Settings, tools: Iterable[Tool]) -> None:
+        self.settings = settings
+        self.tools = _checked(
+            [*tools, *(workspace_tools(settings.workspace) if settings.workspace is not None else ())]
+        )
+        limits, models = (
+            RateLimits(LoopScheduler.now, settings.rate_limits),
+            (settings.model, *settings.fallback_models),
+        )
+        self.routes = tuple(route_for(settings, model, limits) for model in models)
+        self.options = _options(settings)
+        self._embeddings = _embeddings(settings)
+        self._code_of = _code_of(settings)
+        self._make_spans = spans_where_installed()
+        self.code = NO_CODE
+
+    def plan(self, system: ActorSystem, scheduler: LoopScheduler, approver: Approver) -> Plan:
+        """The tree of a runtime that starts now."""
+        settings = self.settings
+        processes = ProcessOptions(
+            settings.process_workers,
+            settings.warm_workers,
+            settings.worker_memory_bytes,
+            environment=settings.environment_for_tools,
+        )
+        self.code = code = self._code_of(system, self._post_embeddings(scheduler))
+        metrics = Metrics()
+        return Plan(
+            telemetry=lambda: Telemetry(self._make_spans(), settings.log_content, metrics),
+            llm_manager=lambda: LlmManager(
+                self.routes_of,
+                AsyncioDriver(scheduler.loop),
+                RetryPolicy(settings.max_attempts),
+                settings.catalog.response_cost,
+            ),
+            workers=kinds(process_kind(processes)),
+            tools=(*self.tools, *code.tools),
+            approver=approver,
+            policy=settings.policy,
+            workspace=settings.workspace,
+            failure_budget=settings.tool_failure_budget,
+            threads=code.actors,
+        )
+
+    def _post_embeddings(self, scheduler: LoopScheduler) -> PostEmbeddings | None:
+        """For the index's own thread, which may block: the request itself runs on the loop."""
+        if self._embeddings is None:
+            return None
+        api = self._embeddings
+
+        def post(body: Mapping[str, object]) -> Mapping[str, object]:
+            return asyncio.run_coroutine_threadsafe(api.post(body), scheduler.loop).result(EMBEDDING_WAIT_SECONDS)
+
+        return post
+
+    def routes_of(self, model: str) -> Sequence[Route]:
+        """What to ask for "provider/model", in turn."""
+        if model != self.settings.model:
+            raise UsageError(f"this runtime was not set up for the model {model!r}")
+        return self.routes
+
+    def close(self, scheduler: LoopScheduler) -> None:
+        """Close the providers' connections, on the loop they live on."""
+
+        async def close(held: Provider | EmbeddingApi) -> None:
+            try:
+                await held.aclose()
+            except Exception as error:  # noqa: BLE001 - of a provider written by a user
+                logger.warning("a provider's connections could not be closed: %s", said(error))
+
+        async def close_all() -> None:
+            held: list[Provider | EmbeddingApi] = [route.provider for route in self.routes]
+            await asyncio.gather(*map(close, [*held, self._embeddings] if self._embeddings is not None else held))
+
+        try:
+            asyncio.run_coroutine_threadsafe(close_all(), scheduler.loop).result(CLOSE_PROVIDERS_SECONDS)
+        except TimeoutError:
+            logger.warning("some providers' connections were not closed within %s s", CLOSE_PROVIDERS_SECONDS)
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """What a workspace adds to the tree."""
+
+    actors: tuple[ChildSpec, ...] = ()
+    tools: tuple[Tool, ...] = ()
+    search: CodeSearch | None = None
+
+
+NO_CODE = Code()
+
+
+def _code_of(settings: Settings) -> Callable[[ActorSystem, PostEmbeddings | None], Code]:
+    """Makes the code part for a tree. Without a workspace there is none, and the extra `index` is not needed."""
+    if settings.workspace is None:
+        return lambda _system, _post: NO_CODE
+    workspace = settings.workspace
+    try:
+        from callboard.actors.index import dense, rag  # noqa: PLC0415 - the extra `index`
+    except ImportError as missing:
+        raise UsageError(f"a workspace needs code search ({missing}): pip install 'callboard[index]'") from missing
+
+    dense.import_ahead(local=not settings.embedding_model)
+
+    def make(system: ActorSystem, post: PostEmbeddings | None) -> Code:
+        search = rag.CodeSearch(system)
+        actors = rag.code_actors(rag.Workspace(workspace, settings.index_dir, post, settings.embedding_model))
+        return Code(actors, (rag.context_tool(search),), search)
+
+    return make
+
+
+def _embeddings(settings: Settings) -> EmbeddingApi | None:
+    if not settings.embedding_model:
+        return None
+    key = settings.key_for(settings.embedding_model.partition("/")[0])
+    return embeddings_for(settings.embedding_model, base_url=settings.embedding_base_url, api_key=key)
+
+
+def _checked(tools: list[Tool]) -> tuple[Tool, ...]:
+    """Each tool can run where it says, and no two share a name."""
+    names = {CONTEXT_TOOL}
+    for each in tools:
+        if not isinstance(each, Tool):
+            raise UsageError(f"{each!r} is no tool; decorate the function with @tool")
+        if each.name in names:
+            raise UsageError(f"two tools are called {each.name!r}; rename one with @tool(name=...)")
+        names.add(each.name)
+        each.check()
+    return tuple(tools)
+
+
+def route_for(settings: Settings, model: str, limits: RateLimits) -> Route:
+    """How to ask "provider/model" with these settings. Raises UsageError for an unknown one or a missing key."""
+    provider, _ = split_model(model)
+    key = settings.key_for(provider)
+    options: dict[str, Any] = {}
+    if provider == "offline":
+        options["cwd"] = settings.working_directory
+    if provider == "scripted" and settings.script is not None:
+        options["script"] = settings.script
+    if provider == "copilot" and key is None:
+        options["login_file"] = settings.copilot_token_file
+    limiter = limits.limiter(provider, key)
+    found, name = provider_for(
+        model,
+        base_url=settings.base_url if model == settings.model else None,
+        api_key=key,
+        timeouts=Timeouts(
+            idle_seconds=settings.stream_idle_timeout_seconds, total_seconds=settings.stream_total_timeout_seconds
+        ),
+        on_headers=limiter.on_headers,
+        **options,
+    )
+    return Route(found, name, limiter)
+
+
+def _options(settings: Settings) -> RequestOptions:
+    info = settings.catalog.info(*split_model(settings.model))
+    return RequestOptions(
+        model=settings.model,
+        system_prompt=settings.system_prompt or default_prompt(settings.workspace),
+        timeout_seconds=settings.request_timeout_seconds,
+        max_steps=settings.max_steps,
+        token_budget=settings.token_budget,
+        cost_budget=settings.cost_budget,
+        input_price=info.prices.input if info.prices else None,
+        output_price=info.prices.output if info.prices else None,
+        context_tokens=settings.context_tokens or info.context_tokens,
+        sampling=settings.sampling,
+        tool_fallback=settings.tool_fallback,
+    )
+
+
+_WORKSPACE_PROMPT = """\
+You answer questions about the code in {workspace}. Look before you answer: request_code_context finds the code that a \
+question is about, read_file and list_dir show the rest. Say only what the code shows, and name the place as file:lines.
+
+Show code in the form in which the tools give it to you, with the absolute path and the byte offsets of the span:
+<code="/absolute/path" #START:END>
+...
+</code>"""
+
+
+def default_prompt(workspace: Path | None) -> str:
+    """With a workspace: what the code tools are for and how code is written. Without one: nothing."""
+    return _WORKSPACE_PROMPT.format(workspace=workspace) if workspace is not None else ""

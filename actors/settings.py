@@ -101,7 +101,7 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
     config_dir: Path = Field(default_factory=lambda: _config_dir())
     """Where what outlives a process and belongs to the user is kept: the Copilot login, if no keyring takes it."""
     script: Annotated[Script | None, SkipValidation()] = None
-    """What the provider `scripted` says (see providers.scripted.Script): the shipped fake model, for tests."""
+    """What the provider `scripted` says (see providers.local.scripted.Script): the shipped fake model, for tests."""
     log_content: bool = False
     """May log records and spans carry what people and models wrote?"""
 

@@ -16,6 +16,7 @@ import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Never
 
 from callboard.actors.calls.approvals import Approver
 from callboard.actors.calls.dispatcher import MAX_QUEUED_CALLS, ToolDispatcher, Workers
@@ -86,7 +87,7 @@ def tree_of(system: ActorSystem, timeout_seconds: float) -> Tree:
 
 
 def _root(system: ActorSystem, plan: Plan, calls: Ledger) -> Supervisor:
-    shared = [
+    shared: list[ChildSpec[Never]] = [
         ChildSpec("telemetry", plan.telemetry, capacity=SHARED_CAPACITY),
         ChildSpec("llm_manager", plan.llm_manager, capacity=SHARED_CAPACITY),
         *plan.threads,

@@ -1,12 +1,18 @@
 """300 hung calls in a row: is everything gone in time, without a side effect afterwards, and does the host stay flat?
 
-    python benchmarks/hung_tools.py [CALLS]
+    python benchmarks/hung_tools.py [CALLS]            # all kinds in turn, one call after the other
+    python benchmarks/hung_tools.py [CALLS] --each     # so many calls of each kind: is everything flat after each 100?
 
+No tool is withdrawn here, however often it hangs (as with `Settings(tool_failure_budget=None)`): a call of a withdrawn
+tool is refused at once, and would say nothing about hung ones.
 Every process that a call starts writes its id to a pipe file when it begins and a byte to a log as long as it lives.
 """
 
 from __future__ import annotations
 
+import argparse
+import asyncio
+import logging
 import os
 import signal
 import statistics
@@ -21,8 +27,9 @@ from pathlib import Path
 
 import orjson
 
-from callboard.actors.tools import tool
 from callboard.actors.testing.tool_stage import ToolStage
+from callboard.actors.tools import Tool, tool
+from callboard.actors.workers.process import ProcessOptions
 from callboard.protocol.events import ToolCallTimedOut
 from callboard.protocol.limits import TOOL_GRACE_SECONDS
 
@@ -30,6 +37,11 @@ CALLS = 300
 DEADLINE_SECONDS = 0.1
 #: Issue 4: gone within deadline + grace + this.
 ALLOWED_SECONDS = 0.5
+#: With --each: calls under way at the same time, and how often it is looked whether everything is flat.
+AT_A_TIME = 10
+LOOK_EVERY = 100
+#: What cannot be ended ends by itself after this.
+ABANDONED_SECONDS = 0.5
 
 
 def write_for_ever(log: str) -> None:
@@ -76,6 +88,31 @@ def hang(how: str, log: str) -> None:
     HANGS[how](log)
 
 
+@tool(concurrency=1_000)
+async def hang_task(how: str, log: str) -> None:
+    if how == "task that awaits":
+        await asyncio.sleep(1000)
+    until = time.monotonic() + ABANDONED_SECONDS
+    while (left := until - time.monotonic()) > 0:
+        try:
+            await asyncio.sleep(left)
+        except asyncio.CancelledError:
+            continue
+
+
+@tool(isolation="thread", concurrency=64)
+def hang_thread(how: str, log: str) -> None:
+    time.sleep(ABANDONED_SECONDS)
+
+
+KINDS: dict[str, Tool] = {
+    **dict.fromkeys(HANGS, hang),
+    "task that awaits": hang_task,
+    "task that swallows its cancellation": hang_task,
+    "thread (abandoned)": hang_thread,
+}
+
+
 def pids_in(output: str) -> list[int]:
     return [int(line[4:]) for line in output.splitlines() if line.startswith("pid ")]
 
@@ -86,10 +123,10 @@ def footprint() -> tuple[int, int, int]:
     return threading.active_count(), len(os.listdir("/proc/self/fd")), resident
 
 
-def main(calls: int) -> None:
+def main(calls: int, namespaces: bool) -> None:
     late: dict[str, list[float]] = defaultdict(list)
     started = left = early = 0
-    with tempfile.TemporaryDirectory() as folder, ToolStage() as stage:
+    with tempfile.TemporaryDirectory() as folder, ToolStage(ProcessOptions(namespaces=namespaces)) as stage:
         log = str(Path(folder) / "log")
         Path(log).touch()
         before = (0, 0, 0)
@@ -102,7 +139,7 @@ def main(calls: int) -> None:
             size = os.path.getsize(log)
             pids = pids_in(event.output)
             started += len(pids)
-            left += sum(os.path.exists(f"/proc/{pid}") for pid in pids)
+            left += not namespaces and sum(os.path.exists(f"/proc/{pid}") for pid in pids)
             early += not isinstance(event, ToolCallTimedOut)
             late[how].append(call.ended_at - call.started_at - DEADLINE_SECONDS)
             if os.path.getsize(log) != size:
@@ -122,5 +159,38 @@ def main(calls: int) -> None:
         print(f"{name:<14}before {first:>8}   after {last:>8}")
 
 
+def each_kind(calls: int, kinds: list[str]) -> None:
+    """So many calls of each kind, several at a time, each kind on a stage of its own."""
+    row = "{:<44}{:>7}{:>9}{:>9}{:>9}{:>13}{:>13}"
+    print(row.format("kind", "calls", "hung", "max ms", "threads", "descriptors", "resident kB"))
+    for how in kinds:
+        with tempfile.TemporaryDirectory() as folder, ToolStage(ProcessOptions(namespaces=namespaces)) as stage:
+            log = str(Path(folder) / "log")
+            Path(log).touch()
+            hung, latest = batch(stage, how, log, AT_A_TIME)  # what is made once is made now
+            print(row.format(how, AT_A_TIME, hung, f"{latest * 1e3:.0f}", *footprint()), flush=True)
+            for done in range(LOOK_EVERY, calls + 1, LOOK_EVERY):
+                ends = [batch(stage, how, log, AT_A_TIME) for _ in range(LOOK_EVERY // AT_A_TIME)]
+                hung, latest = sum(end[0] for end in ends), max(end[1] for end in ends)
+                print(row.format("", done, hung, f"{latest * 1e3:.0f}", *footprint()), flush=True)
+
+
+def batch(stage: ToolStage, how: str, log: str, calls: int) -> tuple[int, float]:
+    """How many of them ended by their deadline, and how long after it the last did, in seconds."""
+    arguments = orjson.dumps({"how": how, "log": log}).decode()
+    begun = [stage.start(KINDS[how], arguments, DEADLINE_SECONDS) for _ in range(calls)]
+    hung = sum(isinstance(call.wait(), ToolCallTimedOut) for call in begun)
+    return hung, max(call.ended_at - call.started_at - DEADLINE_SECONDS for call in begun)
+
+
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else CALLS)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("calls", nargs="?", type=int, default=CALLS)
+    parser.add_argument("--each", action="store_true", help="so many calls of each kind, and how flat everything stays")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
+    asked = parser.parse_args()
+    logging.disable(logging.CRITICAL)  # of each abandoned call there is a line
+    if asked.each:
+        each_kind(asked.calls, asked.kinds)
+    else:
+        main(asked.calls)

@@ -44,8 +44,9 @@ class Spending:
 
 def _is_sound(usage: Usage) -> bool:
     counts = (usage.input_tokens, usage.output_tokens, usage.cached_tokens, usage.cache_write_tokens)
-    # NaN in one makes the sum NaN, which is not below anything.
-    return min(*counts, usage.reasoning_tokens) >= 0 and sum(counts) + usage.reasoning_tokens <= MAX_CALL_TOKENS
+    total = sum(counts) + usage.reasoning_tokens
+    # A fraction or NaN in one of them makes a float of the sum.
+    return isinstance(total, int) and total <= MAX_CALL_TOKENS and min(*counts, usage.reasoning_tokens) >= 0
 
 
 def _price(tokens: int, price: float | None) -> float:

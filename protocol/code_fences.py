@@ -1,4 +1,4 @@
-"""Code shown to a model: the context answer, and the fence that says exactly where each piece of code stands.
+"""Code shown to a model: the context answer, and the fence that says exactly where each piece of code is.
 
     <code="/abs/path/mod.py" #132:486>
     def retry(): ...

@@ -15,12 +15,11 @@ from typing import Final, get_args
 import orjson
 from pydantic import TypeAdapter, ValidationError
 
-from callboard.protocol.content import AssistantPart, Message, Replay, UserPart
+from callboard.protocol import content, events, model, options, tools
+from callboard.protocol.content import Message
 from callboard.protocol.errors import UsageError
 from callboard.protocol.events import Event, ModelResponded
-from callboard.protocol.model import Error, ModelResponse, Sampling, StreamEvent, ToolChoice, Usage
-from callboard.protocol.options import RequestOptions, ToolOffer
-from callboard.protocol.tools import ToolContract, ToolDefinition, ToolFailure
+from callboard.protocol.model import Usage
 
 #: Raised when a field changes its meaning. New fields with a default need no new version: old journals lack them.
 FORMAT_VERSION: Final = 1
@@ -33,34 +32,17 @@ class CodecError(UsageError):
     """These bytes are not what `encode_event` or `encode_messages` writes. The message says where they differ."""
 
 
-_PLAIN: Final = (
-    Error,
-    ModelResponse,
-    Replay,
-    RequestOptions,
-    Sampling,
-    ToolChoice,
-    ToolContract,
-    ToolDefinition,
-    ToolFailure,
-    ToolOffer,
-    Usage,
-)
 _CLASSES: Final[dict[str, type]] = {
-    cls.__name__: cls
-    for cls in (*_PLAIN, *(c for u in (Event, Message, AssistantPart, UserPart, StreamEvent) for c in get_args(u)))
+    name: cls
+    for module in (content, events, model, options, tools)
+    for name, cls in vars(module).items()
+    if is_dataclass(cls) and isinstance(cls, type) and not name.startswith("_")
 }
 #: What a provider or a tool's author put there is data of theirs: a "$" in it names no class of ours.
 _OPAQUE: Final = {
     cls: frozenset(field.name for field in fields(cls) if "Mapping" in str(field.type)) for cls in _CLASSES.values()
 }
 
-#: JSON has no NaN: one is written as null. What a provider counts is read as a number that cannot be true either (see
-#: `budgets`), so that its bad number leaves no journal that cannot be read.
-_NULLS: Final[dict[type, dict[str, object]]] = {
-    ModelResponded: {"cost": math.nan},
-    Usage: {field.name: -1 for field in fields(Usage)},
-}
 _ADAPTERS: Final[dict[type, TypeAdapter[object]]] = {cls: TypeAdapter(cls) for cls in _CLASSES.values()}
 
 
@@ -151,7 +133,12 @@ def _revive(value: object, where: str) -> object:
     plain = {
         key: item if key in opaque else _revive(item, f"{where}.{key}") for key, item in value.items() if key != _NAME
     }
-    plain |= {key: null for key, null in _NULLS.get(cls, {}).items() if plain.get(key, null) is None}
+    # JSON has no NaN: one is written as null. What cannot be true is read as something else that cannot be true (see
+    # `budgets`), so that a provider's bad number leaves no journal that cannot be read.
+    if cls is Usage:
+        plain = {key: -1 if count is None or isinstance(count, float) else count for key, count in plain.items()}
+    elif cls is ModelResponded and plain.get("cost", 0.0) is None:
+        plain["cost"] = math.nan
     try:
         return _ADAPTERS[cls].validate_python(plain)
     except ValidationError as error:

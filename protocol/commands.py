@@ -12,13 +12,17 @@ from callboard.protocol.tools import Risk
 
 
 @dataclass(frozen=True, slots=True)
-class CallModel:
+class _Command:
+    tag: Tag
+
+
+@dataclass(frozen=True, slots=True)
+class CallModel(_Command):
     """Ask the model; its answer is any number of ModelStreamed, then one ModelResponded or ModelFailed.
 
     `request.model` is "provider/model".
     """
 
-    tag: Tag
     request: ModelRequest
     deadline_at: float
     not_before_at: float = 0.0
@@ -26,17 +30,14 @@ class CallModel:
 
 
 @dataclass(frozen=True, slots=True)
-class StopModel:
+class StopModel(_Command):
     """The model call is no longer needed: end its stream."""
-
-    tag: Tag
 
 
 @dataclass(frozen=True, slots=True)
-class RunTool:
+class RunTool(_Command):
     """Run this call, once."""
 
-    tag: Tag
     name: ToolName
     arguments: str
     """JSON text of an object."""
@@ -47,62 +48,53 @@ class RunTool:
 
 
 @dataclass(frozen=True, slots=True)
-class CancelTool:
+class CancelTool(_Command):
     """The call is no longer needed: end it."""
 
-    tag: Tag
     reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class AskApproval:
+class AskApproval(_Command):
     """Ask whether this call may run; the answer is ApprovalGranted or ApprovalDenied."""
 
-    tag: Tag
     name: ToolName
     arguments: str
     risk: Risk
 
 
 @dataclass(frozen=True, slots=True)
-class WithdrawApproval:
+class WithdrawApproval(_Command):
     """The question is moot: the request ended, or the deadline passed."""
-
-    tag: Tag
 
 
 @dataclass(frozen=True, slots=True)
-class SetTimer:
+class SetTimer(_Command):
     """Send DeadlinePassed with this tag at `at`; it replaces an earlier timer of the same tag."""
 
-    tag: Tag
     at: float
 
 
 @dataclass(frozen=True, slots=True)
-class ClearTimer:
+class ClearTimer(_Command):
     """Forget the timer of this tag, if there is one."""
-
-    tag: Tag
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class Note(_Command):
     """Something the person should see; not part of the conversation."""
 
-    tag: Tag
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class RecordStep:
+class RecordStep(_Command):
     """A step is finished: these messages now belong to the conversation, all of them or none.
 
     The user's message is not among them: it is the conversation's already. Given again after a crash, a step is
     recognised by its tag.
     """
 
-    tag: Tag
     messages: tuple[Message, ...]
 
 
@@ -120,10 +112,9 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finish:
+class Finish(_Command):
     """The request is over; no command follows."""
 
-    tag: Tag
     outcome: Outcome
     text: str
     """The answer, or the part of it that came before the request ended."""

@@ -113,7 +113,7 @@ class AssistantMessage:
 
 @dataclass(frozen=True, slots=True)
 class ToolMessage:
-    """The result of one call. It stands after the turn that asked, in the order of that turn's calls (I2, I3)."""
+    """The result of one call. It comes after the turn that asked, in the order of that turn's calls (I2, I3)."""
 
     call_id: CallId
     name: ToolName

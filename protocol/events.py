@@ -16,11 +16,15 @@ from callboard.protocol.tools import ToolFailure
 
 
 @dataclass(frozen=True, slots=True)
-class RequestStarted:
-    """The first event: what is asked, of which conversation, with which tools and limits."""
-
+class _Event:
     tag: Tag
     at: float
+
+
+@dataclass(frozen=True, slots=True)
+class RequestStarted(_Event):
+    """The first event: what is asked, of which conversation, with which tools and limits."""
+
     history: tuple[Message, ...]
     """The conversation so far, legal for every provider (I2): `machine.check_start` tells before."""
     user: UserMessage
@@ -29,82 +33,64 @@ class RequestStarted:
 
 
 @dataclass(frozen=True, slots=True)
-class ModelStreamed:
+class ModelStreamed(_Event):
     """One socket read's worth of the model's answer."""
 
-    tag: Tag
-    at: float
     events: tuple[StreamEvent, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class ModelResponded:
+class ModelResponded(_Event):
     """The turn is whole. A usage or cost that cannot be true is estimated, and a note says so."""
 
-    tag: Tag
-    at: float
     response: ModelResponse
     cost: float = 0.0
     """US dollars; 0 where no price is known."""
 
 
 @dataclass(frozen=True, slots=True)
-class ModelFailed:
+class ModelFailed(_Event):
     """The model call failed for good: the LLM manager has done its own retries.
 
     With the kind `internal_error` it is our own fault, and this very call's: it made what held it crash, or would have.
     It ends its request at once and is never asked again, so that no request takes an actor down twice.
     """
 
-    tag: Tag
-    at: float
     error: Error
 
 
 @dataclass(frozen=True, slots=True)
-class ModelLost:
+class ModelLost(_Event):
     """What held the model call is gone, and no answer will come. It is asked again after a pause.
 
     For calls that were merely there: of the one that made its holder crash, where that is known, say ModelFailed.
     """
 
-    tag: Tag
-    at: float
-
 
 @dataclass(frozen=True, slots=True)
-class ApprovalGranted:
+class ApprovalGranted(_Event):
     """A person, or the owner's callback, allowed this call."""
 
-    tag: Tag
-    at: float
     by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class ApprovalDenied:
+class ApprovalDenied(_Event):
     """A person, or the owner's callback, did not allow this call."""
 
-    tag: Tag
-    at: float
     by: str = ""
     reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class ToolCallStarted:
+class ToolCallStarted(_Event):
     """The tool's code has begun to run; from here on the outcome matters."""
-
-    tag: Tag
-    at: float
 
 
 @dataclass(frozen=True, slots=True)
-class ToolCallCompleted:
+class ToolCallCompleted(_Event):
     """The tool returned."""
 
-    tag: Tag
-    at: float
     content: str
     """The result as JSON text. Too long, or with NaN in it, it becomes a failure (`step.result_fault`)."""
     output: str = ""
@@ -112,56 +98,42 @@ class ToolCallCompleted:
 
 
 @dataclass(frozen=True, slots=True)
-class ToolCallFailed:
+class ToolCallFailed(_Event):
     """The call has no result, and why: the tool raised, crashed, or could not be had."""
 
-    tag: Tag
-    at: float
     failure: ToolFailure
     output: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class ToolCallTimedOut:
+class ToolCallTimedOut(_Event):
     """Its deadline passed, and what ran it was ended."""
 
-    tag: Tag
-    at: float
     output: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class ToolCallCancelled:
+class ToolCallCancelled(_Event):
     """The call was stopped before its end, by what held it."""
 
-    tag: Tag
-    at: float
     output: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class ToolsLost:
+class ToolsLost(_Event):
     """What held the open calls of this step is gone; no outcome of theirs will come."""
-
-    tag: Tag
-    at: float
 
 
 @dataclass(frozen=True, slots=True)
-class CancelRequested:
+class CancelRequested(_Event):
     """The caller no longer waits for the answer. Its tag may be of any step of the request."""
 
-    tag: Tag
-    at: float
     reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class DeadlinePassed:
+class DeadlinePassed(_Event):
     """A timer the session set has fired: the request's, or that of a step, which has one for all its calls."""
-
-    tag: Tag
-    at: float
 
 
 ToolCallEnd = ToolCallCompleted | ToolCallFailed | ToolCallTimedOut | ToolCallCancelled

@@ -66,7 +66,7 @@ from callboard.protocol.turn import (
 def check_start(history: Sequence[Message], options: RequestOptions, tools: Sequence[ToolOffer] = ()) -> None:
     """Raise UsageError, with all that is wrong, when no request can be started with these.
 
-    A session refuses such a RequestStarted; whoever takes a person's question asks here first, and answers at once.
+    A session refuses such a RequestStarted as an illegal event; ask here first, and the caller is answered at once.
     """
     faults = [f"the history is not legal: {fault}" for fault in history_faults(history)[:3]]
     if len({offer.definition.name for offer in tools}) < len(tools):
@@ -233,9 +233,8 @@ class Session:
         call = self._batch.calls.get(event.tag)
         if call is None:
             self._check_request(event)
-            raise self._refuse(
-                event, f"step {self._step.step} has no call {event.tag.call_id!r} of step {event.tag.step}"
-            )
+            told = f"step {self._step.step} has no call {event.tag.call_id!r} of step {event.tag.step}"
+            raise self._refuse(event, told)
         if type(event) not in CALL_TRANSITIONS[call.state]:
             raise self._refuse(event, f"call {event.tag.call_id!r} is {call.state}")
         return call
@@ -313,6 +312,7 @@ class Session:
 
     def _model_responded(self, event: events.ModelResponded) -> list[Command]:
         self._check_step(event)
+        self._losses = 0
         response = event.response
         is_too_long = answer_size(response) > MAX_ANSWER_BYTES
         turn = tidy(response) if not is_too_long else NO_TURN
@@ -331,7 +331,7 @@ class Session:
         if verdict is TurnVerdict.FAIL:
             self._end(Outcome.FAILED, reason)
             return notes
-        self._retries = self._losses = 0
+        self._retries = 0
         self._partial = []
         self._text = response.text
         if verdict is TurnVerdict.RUN_CALLS:
@@ -496,7 +496,7 @@ _Row = tuple[tuple[RequestGuard, RequestState, _Then | None], ...]
 
 
 def _then(guard: RequestGuard, state: RequestState) -> _Then | None:
-    """What else is done on the way along an arrow: the model is asked where that is due, the end is told."""
+    """What else is done on the way along an arrow: asking the model where that is due, or ending the request."""
     if state is RequestState.FINISHED:
         return Session._finish
     return Session._call_model if guard is model_due else None

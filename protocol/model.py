@@ -233,5 +233,5 @@ class ModelResponse:
 
     @property
     def message(self) -> AssistantMessage:
-        """The turn as it stands in the history."""
+        """The turn as it is in the history."""
         return AssistantMessage(self.parts)

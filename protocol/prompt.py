@@ -83,7 +83,7 @@ def messages_tokens(messages: Iterable[Message], count: TokenCounter) -> int:
 
 
 def tools_tokens(tools: Sequence[ToolDefinition], count: TokenCounter) -> int:
-    """Tokens of what the model is told of its tools."""
+    """Tokens of what the model sees of its tools."""
     return sum(count(tool.name) + count(tool.description) + count(json_text(tool.parameters)) for tool in tools)
 
 
@@ -91,6 +91,9 @@ def tools_tokens(tools: Sequence[ToolDefinition], count: TokenCounter) -> int:
 SHORTENED_RESULT_CHARS: Final = 400
 #: History is cut to this share of the limit: cutting at each step would spoil the provider's prompt cache each time.
 CUT_TO: Final = 0.75
+
+
+_FORCED: Final = frozenset({ToolChoiceMode.REQUIRED, ToolChoiceMode.NAMED})
 
 
 @dataclass(slots=True)
@@ -101,65 +104,108 @@ class _Piece:
     tokens: int
 
 
-class Transcript:
-    """Grows by whole steps; `fit` cuts it, `messages` is what is in the next model call."""
-
-    __slots__ = ("_count", "_flat", "_head", "_limit", "_old", "_steps", "_user", "tokens")
+class PromptBuilder:
+    """Holds what the model is shown, the tools on offer and the budgets; makes one ModelRequest after the other."""
 
     def __init__(
         self,
-        system_prompt: str,
+        options: RequestOptions,
         history: Sequence[Message],
         user: UserMessage,
-        *,
-        limit_tokens: int | None,
-        tools_tokens: int,
+        tools: Sequence[ToolOffer],
         count: TokenCounter,
     ) -> None:
+        self._options = options
         self._count = count
-        self._limit = limit_tokens
+        self._steps_taken = 0
+        self._tools_tokens = tools_tokens([offer.definition for offer in tools], count)
+        self.offers: dict[ToolName, ToolOffer] = {offer.definition.name: offer for offer in tools}
+        self.spent = Spending()
         atoms = split_atoms(history)
         leading = 0
         while leading < len(atoms) and isinstance(atoms[leading][0], SystemMessage):
             leading += 1
-        prompt: tuple[Message, ...] = (SystemMessage(system_prompt),) if system_prompt else ()
+        prompt: tuple[Message, ...] = (SystemMessage(options.system_prompt),) if options.system_prompt else ()
         self._head = self._piece(prompt + tuple(message for atom in atoms[:leading] for message in atom))
         self._old = [self._piece(atom) for atom in atoms[leading:]]
         self._user = self._piece((user,))
         self._steps: list[_Piece] = []
-        self.tokens = tools_tokens + sum(piece.tokens for piece in (self._head, self._user, *self._old))
+        self.tokens = self._tools_tokens + sum(piece.tokens for piece in (self._head, self._user, *self._old))
         """Of all messages and tool definitions, as estimated by the counter."""
         self._flat: list[Message] = []
         self._flatten()
 
+    # What is asked next.
+
+    def next_request(self, *, again: bool) -> ModelRequest | Stop:
+        """The next model call; `again` when the last one came to nothing, and so was no step."""
+        options = self._options
+        if self._steps_taken >= options.max_steps and not again:
+            return Stop(Outcome.STEP_LIMIT, f"The limit of {options.max_steps} steps was reached.")
+        if not self.fit():
+            told = f"What must be sent needs about {self.tokens} tokens; {options.context_tokens} may be."
+            return Stop(Outcome.TOKEN_LIMIT, told)
+        allowed = allow_step(options, self.spent, self.tokens)
+        if isinstance(allowed, Stop):
+            return allowed
+        self._steps_taken += 0 if again else 1
+        return self._request(allowed)
+
+    def _request(self, allowed: Allowance) -> ModelRequest:
+        options = self._options
+        sampling: Sampling = options.sampling
+        if allowed.max_output_tokens != sampling.max_output_tokens:
+            sampling = replace(sampling, max_output_tokens=allowed.max_output_tokens)
+        choice = options.tool_choice
+        if not self.offers or (choice.mode in _FORCED and self._steps):
+            # A call is forced once: forced at every step, the model could never answer.
+            choice = ToolChoice()
+        tools = tuple(offer.definition for offer in self.offers.values())
+        parallel = options.parallel_tool_calls if self.offers else None
+        return ModelRequest(options.model, self.messages(), tools, choice, parallel, sampling=sampling)
+
+    def messages(self) -> tuple[Message, ...]:
+        """What the model is shown; only this tuple itself is built for each step."""
+        return tuple(self._flat)
+
+    # What came of it.
+
+    def charge(self, response: ModelResponse, cost: float, turn: Turn) -> str:
+        """Count what a model call used; estimated where the provider does not say, or says what cannot be.
+
+        Returns what could not be, as a note for the person; empty when all was in order.
+        """
+        estimated = Usage(self.tokens, message_tokens(turn.message, self._count))
+        return self.spent.add(response.usage, cost, estimated, self._options)
+
     def add_step(self, messages: Atom) -> None:
-        """A finished turn with all its results (and the notes after them)."""
+        """A finished turn with all its results (and the notes after them): from now on the model is shown it."""
         piece = self._piece(messages)
         self._steps.append(piece)
         self._flat.extend(messages)
         self.tokens += piece.tokens
 
-    @property
-    def has_steps(self) -> bool:
-        return bool(self._steps)
+    def give_up_tools(self) -> None:
+        """The model takes no tools: offer none from now on."""
+        self.tokens -= self._tools_tokens
+        self.offers = {}
 
-    def messages(self) -> tuple[Message, ...]:
-        """What the model is shown; only this tuple itself is built anew for each step."""
-        return tuple(self._flat)
+    # How it is made to fit.
 
     def fit(self) -> bool:
-        """Cut until the limit holds. False when not even what must stay fits."""
-        if self._limit is None or self.tokens <= self._limit:
+        """Cut until the limit on the context holds. False when not even what must stay fits."""
+        limit = self._options.context_tokens
+        if limit is None or self.tokens <= limit:
             return True
-        target = int(self._limit * CUT_TO)
+        target = int(limit * CUT_TO)
         self._shorten(self._old, target)
         self._drop_old(target)
-        self._shorten(self._steps[:-1], self._limit)
-        while len(self._steps) > 1 and self.tokens > self._limit:
+        self._shorten(self._steps[:-1], limit)
+        while len(self._steps) > 1 and self.tokens > limit:
             self.tokens -= self._steps.pop(0).tokens
-        self._shorten(self._steps[-1:], self._limit)
+        self._shorten(self._steps[-1:], limit)
         self._flatten()
-        return self.tokens <= self._limit
+        return self.tokens <= limit
 
     def _piece(self, messages: Atom) -> _Piece:
         return _Piece(messages, messages_tokens(messages, self._count))
@@ -198,86 +244,3 @@ def shorten_result(message: Message) -> Message:
         "characters_left_out": len(message.content) - SHORTENED_RESULT_CHARS,
     }
     return replace(message, content=json_text(shortened))
-
-
-_FORCED = frozenset({ToolChoiceMode.REQUIRED, ToolChoiceMode.NAMED})
-
-
-class PromptBuilder:
-    """Holds the transcript, the tools on offer and the budgets; makes one ModelRequest after the other."""
-
-    __slots__ = ("_count", "_options", "_steps_taken", "_tools_tokens", "_transcript", "offers", "spent")
-
-    def __init__(
-        self,
-        options: RequestOptions,
-        history: Sequence[Message],
-        user: UserMessage,
-        tools: Sequence[ToolOffer],
-        count: TokenCounter,
-    ) -> None:
-        self._options = options
-        self._count = count
-        self._steps_taken = 0
-        self._tools_tokens = tools_tokens([offer.definition for offer in tools], count)
-        self._transcript = Transcript(
-            options.system_prompt,
-            history,
-            user,
-            limit_tokens=options.context_tokens,
-            tools_tokens=self._tools_tokens,
-            count=count,
-        )
-        self.offers: dict[ToolName, ToolOffer] = {offer.definition.name: offer for offer in tools}
-        self.spent = Spending()
-
-    def next_request(self, *, again: bool) -> ModelRequest | Stop:
-        """The next model call; `again` when the last one came to nothing, and so was no step."""
-        options = self._options
-        if self._steps_taken >= options.max_steps and not again:
-            return Stop(Outcome.STEP_LIMIT, f"The limit of {options.max_steps} steps was reached.")
-        if not self._transcript.fit():
-            return Stop(
-                Outcome.TOKEN_LIMIT,
-                f"What must be sent needs about {self._transcript.tokens} tokens; {options.context_tokens} may be.",
-            )
-        allowed = allow_step(options, self.spent, self._transcript.tokens)
-        if isinstance(allowed, Stop):
-            return allowed
-        self._steps_taken += 0 if again else 1
-        return self._request(allowed)
-
-    def charge(self, response: ModelResponse, cost: float, turn: Turn) -> str:
-        """Count what a model call used; estimated where the provider does not say, or says what cannot be.
-
-        Returns what could not be, as a note for the person; empty when all was in order.
-        """
-        estimated = Usage(self._transcript.tokens, message_tokens(turn.message, self._count))
-        return self.spent.add(response.usage, cost, estimated, self._options)
-
-    def add_step(self, messages: Atom) -> None:
-        """A finished turn with all its results: from now on part of what the model is shown."""
-        self._transcript.add_step(messages)
-
-    def give_up_tools(self) -> None:
-        """The model takes no tools: offer none from now on."""
-        self._transcript.tokens -= self._tools_tokens
-        self.offers = {}
-
-    def _request(self, allowed: Allowance) -> ModelRequest:
-        options = self._options
-        sampling: Sampling = options.sampling
-        if allowed.max_output_tokens != sampling.max_output_tokens:
-            sampling = replace(sampling, max_output_tokens=allowed.max_output_tokens)
-        choice = options.tool_choice
-        if not self.offers or (choice.mode in _FORCED and self._transcript.has_steps):
-            # A call is forced once: forced at every step, the model could never answer.
-            choice = ToolChoice()
-        return ModelRequest(
-            options.model,
-            self._transcript.messages(),
-            tuple(offer.definition for offer in self.offers.values()),
-            choice,
-            options.parallel_tool_calls if self.offers else None,
-            sampling=sampling,
-        )

@@ -321,10 +321,6 @@ CALL_TRANSITIONS: CallTable = MappingProxyType(
             **_OUTCOMES,
             **_ENDS_ANY_CALL,
         },
-        CallState.COMPLETED: {},
-        CallState.FAILED: {},
-        CallState.TIMED_OUT: {},
-        CallState.CANCELLED: {},
-        CallState.DENIED: {},
+        **{state: {} for state in CallState if state in TERMINAL_CALL_STATES},
     }
 )

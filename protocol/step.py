@@ -278,7 +278,7 @@ class Repeats:
         return [self._counts[signature] for signature in signatures]
 
     def is_repeated(self, count: int) -> bool:
-        """The call is not run; the model is told that it repeats itself."""
+        """The call is not run, and its failure says that it repeats itself."""
         return bool(self.limit) and count >= self.limit
 
     def ends_run(self, counts: list[int]) -> bool:
@@ -377,7 +377,7 @@ def never_started(name: ToolName) -> ToolFailure:
 
 _Refusal = Callable[[OpenCall, Mapping[ToolName, ToolOffer], Repeats], ToolFailure]
 
-#: What the model is told of a call that is ended at once, by the guard that led there.
+#: The failure of a call that is ended at once, by the guard that led there.
 _REFUSALS: Final[Mapping[CallGuard, _Refusal]] = {
     states.denied: lambda call, _, __: denied(call.call.name, "the owner of this runtime denies such calls."),
     states.unknown_tool: lambda call, offers, _: unknown_tool(call.call.name, offers),

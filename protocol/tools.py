@@ -14,7 +14,7 @@ from callboard.protocol.limits import DEFAULT_TOOL_TIMEOUT_SECONDS, TOOL_CONCURR
 
 @dataclass(frozen=True, slots=True)
 class ToolDefinition:
-    """What the model is told of a tool."""
+    """What the model sees of a tool."""
 
     name: ToolName
     description: str
@@ -61,7 +61,7 @@ class ToolContract:
     """Calls of this tool that run at the same time; more wait in its bounded queue."""
     latency: Latency = Latency.SHORT
     idempotent: bool = False
-    """May a call be run again when nobody knows whether it ran?"""
+    """May a call be run again when it is not known whether it ran?"""
     needs_approval: bool = False
     reuse: bool = False
     """May a child process serve further calls? Only with Isolation.PROCESS; else each call finds a fresh child."""
@@ -87,7 +87,7 @@ class FailureCode(StrEnum):
     WITHDRAWN = "withdrawn"
     OVERLOADED = "overloaded"
     OUTCOME_UNKNOWN = "outcome_unknown"
-    """It was started, and then whoever ran it was lost: nobody knows whether it had its effect."""
+    """It was started, and then what ran it was lost: whether it had its effect is not known."""
     REPEATED = "repeated"
     """The same call with the same arguments too many times in a row."""
     INTERNAL_ERROR = "internal_error"
@@ -109,16 +109,9 @@ class ToolFailure:
 
     def to_wire(self) -> dict[str, object]:
         """The JSON object in the tool message."""
-        return {
-            "ok": False,
-            "tool": self.tool,
-            "code": self.code.value,
-            "field": self.field or None,
-            "expected": self.expected or None,
-            "received": self.received or None,
-            "message": self.message,
-            "retry_hint": self.retry_hint or None,
-        }
+        told = {name: getattr(self, name) or None for name in ("field", "expected", "received")}
+        wire = {"ok": False, "tool": self.tool, "code": self.code.value, **told}
+        return {**wire, "message": self.message, "retry_hint": self.retry_hint or None}
 
 
 class Decision(StrEnum):
@@ -159,7 +152,7 @@ class Policy:
         object.__setattr__(self, "decisions", MappingProxyType(rows))
 
     def decide(self, contract: ToolContract) -> Decision:
-        """What stands between the model's wish and the tool."""
+        """What happens when a model wants to run a tool of this contract."""
         decision = self.decisions.get(contract.risk, Decision.DENY)
         if contract.needs_approval and decision is Decision.ALLOW:
             return Decision.ASK

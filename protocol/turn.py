@@ -54,7 +54,7 @@ TOO_LONG: Final = f"{ErrorKind.MALFORMED}: the answer went over {MAX_ANSWER_BYTE
 
 @dataclass(frozen=True, slots=True)
 class AskedCall:
-    """A call as it stands in the history, and what the model really wrote."""
+    """A call as it is in the history, and what the model really wrote."""
 
     call: ToolCall
     arguments: str | None
@@ -66,7 +66,7 @@ class AskedCall:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A turn as it stands in the history: legal for every provider once its calls have results."""
+    """A turn as it is in the history: legal for every provider once its calls have results."""
 
     message: AssistantMessage
     calls: tuple[AskedCall, ...]

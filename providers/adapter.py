@@ -79,6 +79,8 @@ class Provider(Protocol):
 
 #: TCP and TLS handshakes take well under a second each; more is an address where nobody is.
 CONNECT_TIMEOUT_SECONDS: Final = 10.0
+#: An error's body is short and comes at once; one that does not is not waited for, since the status says what is wrong.
+ERROR_BODY_TIMEOUT_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,8 @@ class Timeouts:
     """Between two socket reads; a stalled stream is an error, not a wait."""
     total_seconds: float = STREAM_TOTAL_TIMEOUT_SECONDS
     """From the call to its last byte."""
+    error_body_seconds: float = ERROR_BODY_TIMEOUT_SECONDS
+    """For the body of an HTTP error, from its status on."""
 
 
 DEFAULT_TIMEOUTS: Final = Timeouts()

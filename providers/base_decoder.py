@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 import orjson
@@ -143,23 +143,27 @@ class SseDecoder:
             self._event = value.removeprefix(b" ").decode("utf-8", "replace")
 
 
-class BaseDecoder(ABC):
-    """See the module. `family` is the first column of the error table, `secret` is blotted out of every error."""
+@dataclass(frozen=True, slots=True)
+class AnswerHead:
+    """What is known of an answer before its body."""
 
-    def __init__(
-        self,
-        family: str,
-        status: int = 200,
-        headers: Mapping[str, str] | None = None,
-        streaming: bool = True,
-        secret: str | None = None,
-    ) -> None:
-        self.family = family
-        self.status = status
-        self.headers = {name.lower(): value for name, value in (headers or {}).items()}
+    family: str
+    """The first column of the error table."""
+    status: int = 200
+    headers: Mapping[str, str] | None = None
+    streaming: bool = True
+    secret: str | None = None
+    """Blotted out of every error."""
+
+
+class BaseDecoder(ABC):
+    """See the module."""
+
+    def __init__(self, head: AnswerHead) -> None:
+        self.family, self.status, self._secret = head.family, head.status, head.secret
+        self.headers = {name.lower(): value for name, value in (head.headers or {}).items()}
         self.ended = False
         """Done or Error was emitted: everything after it is ignored."""
-        self._secret = secret
         self._sse = SseDecoder()
         self._body = bytearray()
         self._last_data = b""
@@ -172,7 +176,9 @@ class BaseDecoder(ABC):
         self._block = 0
         # Decided by the bytes, not by what was asked for: servers stream unasked, and answer whole where a stream was
         # wanted.
-        self._take: Callable[[bytes, list[StreamEvent]], None] = self._take_first if status < 400 else self._take_error
+        self._take: Callable[[bytes, list[StreamEvent]], None] = (
+            self._take_first if head.status < 400 else self._take_error
+        )
 
     # What an adapter's decoder says.
 

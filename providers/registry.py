@@ -3,46 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from callboard.protocol.errors import UsageError
 from callboard.providers.adapter import DEFAULT_TIMEOUTS, Adapter, Provider, Timeouts
+from callboard.providers.anthropic.messages_api import Anthropic
+from callboard.providers.copilot.copilot_api import Copilot
+from callboard.providers.gemini.gemini_api import Gemini
+from callboard.providers.local.offline import Offline
+from callboard.providers.local.scripted import Scripted
+from callboard.providers.openai.chat_api import OpenAIChat
 from callboard.providers.openai.dialects import SERVERS
+from callboard.providers.openai.responses_api import OpenAIResponses
+from callboard.providers.openrouter import OpenRouter
 
 if TYPE_CHECKING:
     from callboard.providers.openai.embeddings import EmbeddingApi
     from callboard.providers.transport import AnyTransport, HeaderListener
 
-
-@dataclass(frozen=True, slots=True)
-class _Class:
-    """A class of this package, imported when it is first called: HTTP alone takes 0.2 s, `offline` needs none of it."""
-
-    module: str
-    name: str
-
-    def __call__(self, *args: Any, **options: Any) -> Any:
-        return getattr(import_module(f"callboard.providers.{self.module}"), self.name)(*args, **options)
-
-
-_OPENAI_CHAT: Final = _Class("openai.chat_api", "OpenAIChat")
-_OPENAI_RESPONSES: Final = _Class("openai.responses_api", "OpenAIResponses")
-_HTTP: Final = _Class("transport", "HttpProvider")
-_COPILOT: Final = _Class("copilot.copilot_provider", "copilot_of")
-_EMBEDDINGS: Final = _Class("openai.embeddings", "EmbeddingApi")
-
 #: Every factory takes base_url, api_key and keyword options of its own.
 ADAPTERS: Final[Mapping[str, Callable[..., Adapter]]] = {
-    **{name: partial(_OPENAI_CHAT, dialect=server.dialect) for name, server in SERVERS.items()},
-    "openai": _OPENAI_RESPONSES,
-    "openai-responses": _OPENAI_RESPONSES,
-    "anthropic": _Class("anthropic.messages_api", "Anthropic"),
-    "gemini": _Class("gemini.gemini_api", "Gemini"),
-    "openrouter": _Class("openrouter", "OpenRouter"),
-    "copilot": _Class("copilot.copilot_api", "Copilot"),
+    **{name: partial(OpenAIChat, dialect=server.dialect) for name, server in SERVERS.items()},
+    "openai": OpenAIResponses,
+    "openai-responses": OpenAIResponses,
+    "anthropic": Anthropic,
+    "gemini": Gemini,
+    "openrouter": OpenRouter,
+    "copilot": Copilot,
 }
 
 #: The environment variable in which a provider's users keep its key. settings.py reads it, nothing here does.
@@ -57,15 +45,15 @@ KEY_VARIABLES: Final[Mapping[str, str]] = {
 
 #: Providers without HTTP.
 _LOCAL: Final[Mapping[str, Callable[..., Provider]]] = {
-    "offline": _Class("local.offline", "Offline"),
-    "scripted": _Class("local.scripted", "Scripted"),
+    "offline": Offline,
+    "scripted": Scripted,
 }
 
 PROVIDERS: Final = tuple(sorted({*ADAPTERS, *_LOCAL}))
 """All names that may stand before the slash of `provider/model`."""
 
 
-def adapter_for(name: str, *, base_url: str | None = None, api_key: str | None = None, **options: Any) -> Adapter:
+def adapter_for(name: str, *, base_url: str | None = None, api_key: str | None = None, **options: object) -> Adapter:
     """The adapter of a wire API or a well-known server. UsageError for an unknown name, with the known ones."""
     factory = ADAPTERS.get(name)
     if factory is None:
@@ -75,8 +63,9 @@ def adapter_for(name: str, *, base_url: str | None = None, api_key: str | None =
 
 def embeddings_for(model: str, *, base_url: str | None = None, api_key: str | None = None) -> EmbeddingApi:
     """The embeddings endpoint of `provider/model`. UsageError for a provider without one."""
-    api: EmbeddingApi = _EMBEDDINGS(model, base_url=base_url, api_key=api_key)
-    return api
+    from callboard.providers.openai.embeddings import EmbeddingApi  # noqa: PLC0415 - loads HTTP
+
+    return EmbeddingApi(model, base_url=base_url, api_key=api_key)
 
 
 def key_variable(provider: str) -> str | None:
@@ -107,7 +96,7 @@ def provider_for(
     on_headers: HeaderListener | None = None,
     proxy: str | None = None,
     transport: AnyTransport | None = None,
-    **options: Any,
+    **options: object,
 ) -> tuple[Provider, str]:
     """The provider of `provider/model`, and its own name of the model.
 
@@ -118,17 +107,18 @@ def provider_for(
     provider, name = split_model(model)
     if provider in _LOCAL:
         return _LOCAL[provider](**options), name
-    carry: dict[str, Any] = {
-        "timeouts": timeouts or DEFAULT_TIMEOUTS,
-        "on_headers": on_headers,
-        "proxy": proxy,
-        "transport": transport,
-    }
+    # HTTP takes 0.2 s to load, and whoever asks `offline` never needs it.
+    from callboard.providers.copilot.copilot_provider import copilot_of  # noqa: PLC0415
+    from callboard.providers.transport import HttpProvider  # noqa: PLC0415
+
+    http = partial(
+        HttpProvider, timeouts=timeouts or DEFAULT_TIMEOUTS, on_headers=on_headers, proxy=proxy, transport=transport
+    )
     if provider == "copilot" and api_key is None:
-        return _COPILOT(options, carry), name
+        return copilot_of(options, http(Copilot())), name
     variable = key_variable(provider)
     if variable and not api_key and not base_url:
         raise UsageError(f"{provider} needs a key: set the environment variable {variable}, or give api_key.")
     if provider in SERVERS:
         SERVERS[provider].dialect.address(base_url)  # missing, it is said now and not at the first question
-    return _HTTP(adapter_for(provider, base_url=base_url, api_key=api_key, **options), **carry), name
+    return http(adapter_for(provider, base_url=base_url, api_key=api_key, **options)), name

@@ -1,11 +1,11 @@
 """The only file that opens a connection: httpx's transport API, carried by aiohttp.
 
 Stock httpcore's pool is quadratic in open streams (10.7 ms CPU a session at 1,000 of them against 1.3 ms), so
-`httpx-aiohttp` stands below. The transport is driven directly: httpx.AsyncClient would add cookies, auth flows and
+`httpx-aiohttp` is used. The transport is driven directly: httpx.AsyncClient would add cookies, auth flows and
 redirects, none of which a model API needs, to every call (benchmarks/transport.py has the figures).
 
 Environment variables (HTTP_PROXY, SSL_CERT_FILE, .netrc) are NOT looked at: a proxy sees every prompt, so it is used
-only where someone named it, by `proxy=`; settings may read the variable and pass it on.
+only where it is given, by `proxy=`; settings may read the variable and pass it on.
 """
 
 from __future__ import annotations
@@ -30,16 +30,18 @@ from callboard.providers.http_errors import make_error, snippet
 
 _T = TypeVar("_T")
 
+#: An answer for what is no model call: a page of embeddings takes 2 MB, a token a few hundred bytes.
+MAX_FETCHED_BYTES: Final = 16 * 1024 * 1024
 #: A finished stream is read to its very end, so that the connection can be used again; a server that keeps it open
 #: longer than this loses it.
 _DRAIN_SECONDS: Final = 0.25
 _KEEPALIVE_SECONDS: Final = 30.0
 
 HeaderListener = Callable[[int, Mapping[str, str]], None]
-"""Is told the status and the headers (lower case names) of each answer: the rate limiter listens."""
+"""Gets the status and the headers (lower case names) of each answer: the rate limiter listens."""
 
 AnyTransport = httpx.AsyncBaseTransport
-"""What stands below: a test gives httpx.MockTransport."""
+"""What carries the bytes: a test gives httpx.MockTransport."""
 
 #: All that can come out of httpx, of aiohttp where httpx-aiohttp does not translate it, and of the socket below.
 _TRANSPORT_ERRORS: Final = (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, aiohttp.ClientError, OSError)
@@ -70,7 +72,7 @@ class HttpProvider:
         self._timeouts = timeouts
         self._on_headers = on_headers
         self._proxy = proxy
-        # Read here, by whoever makes the provider, and not on the loop when it is first asked.
+        # Read here, and not on the loop when the provider is first asked.
         self._verify = verify or _default_tls()
         self._given = transport
         self._transports: dict[asyncio.AbstractEventLoop, httpx.AsyncBaseTransport] = {}
@@ -86,31 +88,40 @@ class HttpProvider:
     async def stream_with(self, adapter: Adapter, request: ModelRequest) -> AsyncGenerator[list[StreamEvent], None]:
         """`stream` through another adapter, over the same connections (Copilot has one for each token and route)."""
         wire = adapter.encode(request)
-        deadline = _Deadline(self._timeouts)
+        deadline = _CallDeadline(self._timeouts)
         ended = False
         try:
             async with aclosing(self._exchange(adapter, wire, request.stream, deadline)) as batches:
                 async for events in batches:
                     ended = isinstance(events[-1], Done | Error)
                     yield events
-        except (_DeadlinePassed, *_TRANSPORT_ERRORS) as error:
-            # What goes wrong while a finished answer is put away concerns nobody.
+        except (_CallTimedOut, *_TRANSPORT_ERRORS) as error:
+            # What goes wrong after a finished answer changes nothing about it.
             if not ended:
                 yield [self._failure(error, urlsplit(wire.url).hostname or wire.url)]
         finally:
             deadline.cancel()
 
     async def fetch(self, wire: WireRequest) -> HttpAnswer:
-        """A whole answer, for what is no model call (log-ins, lists of models). ProviderError where none comes."""
-        deadline = _Deadline(self._timeouts)
+        """A whole answer, for what is no model call (log-ins, lists of models). ProviderError where none comes, or one
+        of more than MAX_FETCHED_BYTES."""
+        deadline = _CallDeadline(self._timeouts)
+        host = urlsplit(wire.url).hostname or wire.url
+        body = bytearray()
         try:
             response = await self._send(wire, deadline)
             try:
-                return HttpAnswer(response.status_code, await deadline.run(response.aread()))
+                chunks = _chunks(response)
+                while (chunk := await deadline.run(anext(chunks, None))) is not None:
+                    body += chunk
+                    if len(body) > MAX_FETCHED_BYTES:
+                        why = f"The answer of {host} is longer than {MAX_FETCHED_BYTES} bytes."
+                        raise ProviderError(ErrorKind.MALFORMED, why)
+                return HttpAnswer(response.status_code, bytes(body))
             finally:
                 await response.aclose()
-        except (_DeadlinePassed, *_TRANSPORT_ERRORS) as error:
-            failure = self._failure(error, urlsplit(wire.url).hostname or wire.url)
+        except (_CallTimedOut, *_TRANSPORT_ERRORS) as error:
+            failure = self._failure(error, host)
             raise ProviderError(failure.kind, failure.message) from None
         finally:
             deadline.cancel()
@@ -122,7 +133,7 @@ class HttpProvider:
             await transport.aclose()
 
     async def _exchange(
-        self, adapter: Adapter, wire: WireRequest, streaming: bool, deadline: _Deadline
+        self, adapter: Adapter, wire: WireRequest, streaming: bool, deadline: _CallDeadline
     ) -> AsyncGenerator[list[StreamEvent], None]:
         response = await self._send(wire, deadline)
         try:
@@ -132,6 +143,8 @@ class HttpProvider:
             if 300 <= response.status_code < 400:
                 yield [_redirected(wire.url, headers.get("location", ""))]
                 return
+            if response.status_code >= 400:
+                deadline.shorten(self._timeouts.error_body_seconds)
             decoder = adapter.decoder(response.status_code, headers, streaming)
             async with aclosing(_decoded(response, decoder, deadline)) as batches:
                 async for events in batches:
@@ -139,7 +152,7 @@ class HttpProvider:
         finally:
             await response.aclose()
 
-    async def _send(self, wire: WireRequest, deadline: _Deadline) -> httpx.Response:
+    async def _send(self, wire: WireRequest, deadline: _CallDeadline) -> httpx.Response:
         """The answer's head. Once more on a new connection when a kept one turns out to be closed: servers close idle
         connections without a word, and llama.cpp closes each one after a stream."""
         request = self._http_request(wire)
@@ -154,7 +167,7 @@ class HttpProvider:
 
     def _http_request(self, wire: WireRequest) -> httpx.Request:
         # `pool` is what aiohttp calls `connect`: name look-up, handshakes and all. `read` is not set: aiohttp would set
-        # a timer anew for each read, where `_Deadline` looks at the clock once in a while.
+        # a new timer for each read, where `_CallDeadline` looks at the clock once in a while.
         seconds = {"connect": self._timeouts.connect_seconds, "pool": self._timeouts.connect_seconds}
         # A compressed stream reaches us in lumps, when the compressor's window is full.
         headers = {**wire.headers, "accept-encoding": "identity"}
@@ -186,7 +199,7 @@ class HttpProvider:
         return AiohttpTransport(verify=context, trust_env=False, proxy=proxy, client=session)
 
     def _failure(self, error: Exception, host: str) -> Error:
-        if isinstance(error, _DeadlinePassed):
+        if isinstance(error, _CallTimedOut):
             return make_error(ErrorKind.TIMEOUT, f"{host} {error}.")
         # httpx-aiohttp calls a refused or reset connection a timeout; the cause knows better.
         if isinstance(error.__cause__ or error, TimeoutError):
@@ -196,20 +209,30 @@ class HttpProvider:
         )
 
 
+def _chunks(response: httpx.Response) -> AsyncIterator[bytes]:
+    """The body's bytes as they come, decompressed only where a server compresses unasked."""
+    plain = "content-encoding" not in response.headers
+    return aiter(response.stream if plain else response.aiter_bytes())  # type: ignore[arg-type]
+
+
 async def _decoded(
-    response: httpx.Response, decoder: Decoder, deadline: _Deadline
+    response: httpx.Response, decoder: Decoder, deadline: _CallDeadline
 ) -> AsyncGenerator[list[StreamEvent], None]:
     """The response's bytes through the decoder, one list per socket read, until the stream has ended."""
-    plain = "content-encoding" not in response.headers
-    chunks = aiter(response.stream if plain else response.aiter_bytes())  # type: ignore[arg-type]
-    while (chunk := await deadline.run(anext(chunks, None))) is not None:
-        events = decoder.feed(chunk)
-        if events:
-            yield events
-            if isinstance(events[-1], Done):
-                await _drain(chunks)
-            if isinstance(events[-1], Done | Error):
-                return
+    chunks = _chunks(response)
+    try:
+        while (chunk := await deadline.run(anext(chunks, None))) is not None:
+            events = decoder.feed(chunk)
+            if events:
+                yield events
+                if isinstance(events[-1], Done):
+                    await _drain(chunks)
+                if isinstance(events[-1], Done | Error):
+                    return
+    except (_CallTimedOut, *_TRANSPORT_ERRORS):
+        # An error's status has said what is wrong: the body that does not end, or breaks off, only explains it.
+        if response.status_code < 400:
+            raise
     events = decoder.finish()
     if events:
         yield events
@@ -225,11 +248,11 @@ async def _drain(chunks: AsyncIterator[bytes]) -> None:
         return
 
 
-class _DeadlinePassed(Exception):
+class _CallTimedOut(Exception):
     """The call has taken its total time, or nothing was heard for its idle time."""
 
 
-class _Deadline:
+class _CallDeadline:
     """Both limits of a call, and one timer, which looks at the clock when the nearer of them can have passed.
 
     asyncio.timeout around each read would cost more than the read, and around the whole generator it would cancel the
@@ -246,22 +269,28 @@ class _Deadline:
         self._timer = self._loop.call_later(min(timeouts.total_seconds, timeouts.idle_seconds), self._look)
 
     async def run(self, awaited: Awaitable[_T]) -> _T:
-        """The value of `awaited`, or _DeadlinePassed when its time is up first."""
+        """The value of `awaited`, or _CallTimedOut when its time is up first."""
         if self._passed:
             if isinstance(awaited, Coroutine):
                 awaited.close()
-            raise _DeadlinePassed(self._passed)
+            raise _CallTimedOut(self._passed)
         self._waiting = asyncio.current_task()
         self._waits_since = self._loop.time()
         try:
             return await awaited
         except asyncio.CancelledError:
-            # Ours, unless somebody else wants the task cancelled too: then that is what happens.
+            # Ours, unless the task was cancelled from elsewhere too: then that is what happens.
             if self._passed and self._waiting is not None and self._waiting.uncancel() == 0:
-                raise _DeadlinePassed(self._passed) from None
+                raise _CallTimedOut(self._passed) from None
             raise
         finally:
             self._waiting = None
+
+    def shorten(self, seconds: float) -> None:
+        """End after so many seconds from now, if not sooner."""
+        self._ends_at = min(self._ends_at, self._loop.time() + seconds)
+        self._timer.cancel()
+        self._look()
 
     def cancel(self) -> None:
         self._timer.cancel()

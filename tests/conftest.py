@@ -1,7 +1,7 @@
 """For all tests: how Hypothesis looks for examples, and the end of a test that hangs.
 
 A test that passes its time limit (60 s, see setup.cfg; `@pytest.mark.timeout(seconds)` where one needs more) is failed
-by pytest-timeout, which shows the stacks of all threads and goes on with the next test. That takes Python code to run
+by pytest-timeout, which shows the stacks of all threads and continues with the next test. That takes Python code to run
 in the main thread. Behind it is a backstop that needs none, for C code that never returns and for cleaning up that
 hangs as well: it writes all stacks to stderr and ends the process.
 """

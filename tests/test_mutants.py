@@ -124,11 +124,14 @@ def project(tmp_path: Path) -> Path:
     files = {
         "protocol/border.py": "LIMIT = 3\n\n\ndef inside(x: int) -> bool:\n    return x < LIMIT\n",
         "protocol/__init__.py": "",
+        "actors/__init__.py": "",
+        "actors/testing/__init__.py": "",
+        "actors/testing/pytest_plugin.py": "",  # pytest loads it wherever callboard is installed
         "tests/test_border.py": "from callboard.protocol.border import inside\n\n\n"
         "def test_inside():\n    assert inside(2)\n    assert not inside(4)\n",
     }
     for name, text in files.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
     return tmp_path

@@ -16,7 +16,8 @@ from typing import Final
 from callboard import RuntimeFailure, Settings, UsageError
 from callboard.actors.cli.advice import advice
 from callboard.actors.cli.arguments import settings_of
-from callboard.actors.wiring import route_for
+from callboard.actors.processes.keeper import containment
+from callboard.actors.runtime import route_for
 from callboard.protocol.content import UserMessage
 from callboard.protocol.model import ModelRequest, ModelResponse, Sampling
 from callboard.providers.adapter import Provider
@@ -70,6 +71,7 @@ async def run(options: argparse.Namespace) -> None:
     findings = await asyncio.gather(*(_examine(settings, model) for model in models))
     for finding in findings:
         sys.stdout.write("\n".join(finding.lines()) + "\n")
+    sys.stdout.write(f"{containment()}\n")
     sys.stdout.flush()
     if not findings[0].answered:
         raise RuntimeFailure(f"{settings.model} does not answer; {findings[0].todo}")

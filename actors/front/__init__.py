@@ -22,12 +22,10 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from callboard.actors.requests.conversation import Conversation
-    from callboard.actors.requests.reply import ModelCallFailed, Reply, RequestEnded
-    from callboard.actors.requests.subscription import Stream
+    from callboard.actors.requests.conversation import Conversation, ModelCallFailed, Reply, RequestEnded, Stream
     from callboard.actors.runtime import Runtime
     from callboard.actors.settings import Settings
-    from callboard.actors.telemetry.metrics import Metrics
+    from callboard.actors.telemetry.telemetry import Metrics
     from callboard.actors.tools.context import ToolContext
     from callboard.actors.tools.decorator import Tool, tool
     from callboard.protocol.commands import AskApproval, Outcome, RunTool
@@ -83,14 +81,13 @@ def _homes() -> Iterator[ModuleType]:
     from callboard.actors import tools  # noqa: PLC0415
 
     yield tools
-    from callboard.actors.requests import conversation, reply  # noqa: PLC0415
-    from callboard.actors.telemetry import metrics  # noqa: PLC0415
+    from callboard.actors.requests import conversation  # noqa: PLC0415
     from callboard.protocol import commands, events, model  # noqa: PLC0415
 
-    yield from (commands, events, model, conversation, reply, metrics)
-    from callboard.actors.requests import subscription  # noqa: PLC0415
+    yield from (commands, events, model, conversation)
+    from callboard.actors.telemetry import telemetry  # noqa: PLC0415
 
-    yield subscription
+    yield telemetry
     from callboard.actors import settings  # noqa: PLC0415
 
     yield settings

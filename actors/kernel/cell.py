@@ -80,29 +80,10 @@ class Cell:
     """One actor's place in the system."""
 
     __slots__ = (
-        "_children",
-        "_epoch",
-        "_factory",
-        "_handler_of",
-        "_keep",
-        "_monitors",
-        "_stop_replies",
-        "actor",
-        "announces",
-        "current",
-        "executor",
-        "handled",
-        "mailbox",
-        "name",
-        "parent",
-        "ref",
-        "restart",
-        "restarts",
-        "since_seconds",
-        "start_failure",
-        "state",
-        "system",
-    )
+        "_children", "_epoch", "_factory", "_handler_of", "_keep", "_monitors", "_stop_replies", "actor", "announces",
+        "current", "executor", "handled", "mailbox", "name", "parent", "ref", "restart", "restarts", "since_seconds",
+        "start_failure", "state", "system",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -282,11 +263,11 @@ class Cell:
         if actor is not None:
             actor._kernel_leave(self)
         # Without their supervisor nothing looks after its children. Those that will be started again keep their cells.
-        for child in reversed(tuple(self.children.values())):
+        for child in reversed(tuple(self._children.values())) if self._children else ():
             child.kill()
         if not kept:
             self.close()
-        self._report(monitors, Down(self.ref, reason, error), replies)
+        self._report(monitors, replies, reason, error)
         if self.parent is not None:
             self.parent.ref.tell_control(ChildExited(self, incarnation, reason, error))
 
@@ -302,18 +283,26 @@ class Cell:
             replies, self._stop_replies = self._stop_replies, None
         for item in self.mailbox.close():
             self.bury(item, DeadLetterReason.STOPPED)
-        for child in tuple(self.children.values()):
+        for child in tuple(self._children.values()) if self._children else ():
             child.close()
         with self.system.lock:
             if self.parent is not None and self.parent._children is not None:
                 self.parent._children.pop(self.name, None)
             self.system.forget(self.name, self.account())
-        self._report(monitors, Down(self.ref, ExitReason.NOT_ALIVE), replies)
+        self._report(monitors, replies, ExitReason.NOT_ALIVE, None)
 
-    def _report(self, monitors: dict[Monitor, None] | None, down: Down, replies: list[ReplyTo] | None) -> None:
+    def _report(
+        self,
+        monitors: dict[Monitor, None] | None,
+        replies: list[ReplyTo] | None,
+        reason: ExitReason,
+        error: BaseException | None,
+    ) -> None:
         self.system.look_at_starts()
-        for monitor in monitors or ():
-            monitor.fire(down)
+        if monitors:
+            down = Down(self.ref, reason, error)
+            for monitor in monitors:
+                monitor.fire(down)
         for reply in replies or ():
             reply.answer(True)
 

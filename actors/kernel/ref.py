@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Final, Generic, Literal, Never, NoReturn, Protocol, overload
+from typing import Any, Final, Generic, Literal, Never, NoReturn, Protocol, cast, overload
 
 import pykka
 import typing_extensions
@@ -91,7 +91,7 @@ class Ref(pykka.ActorRef[Any], Generic[M]):
         self._cell = cell
 
     def tell(self, message: M) -> None:
-        """Send and go on. To a dead actor it becomes a dead letter. Raises MailboxFull."""
+        """Send and return at once. To a dead actor it becomes a dead letter. Raises MailboxFull."""
         cell = self._cell
         outcome = cell.mailbox.put(message)
         if outcome is WAKE:
@@ -144,12 +144,12 @@ class Ref(pykka.ActorRef[Any], Generic[M]):
         DeadlockError when the actor waits for the asker, MailboxFull. `block=False` returns a future at once instead,
         for Pykka's functions or for `await`.
         """
-        cell = self._cell
+        cell, untyped = self._cell, cast(Ref, self)
         reply: Reply = Reply(cell.system.scheduler)
         if block:
             timeout_seconds = timeout_seconds if timeout is None else timeout
-            return cell.wait_for(reply, lambda: self._send(Ask(message, reply)), timeout_seconds)
-        self._send(Ask(message, reply))
+            return cell.wait_for(reply, lambda: untyped.tell(Ask(message, reply)), timeout_seconds)
+        untyped.tell(Ask(message, reply))
         return reply
 
     @overload
@@ -161,7 +161,7 @@ class Ref(pykka.ActorRef[Any], Generic[M]):
         """Like `ask`, for asyncio code on any loop, which it does not block."""
         loop = asyncio.get_running_loop()
         reply = AsyncReply(loop)
-        self._send(Ask(message, reply))
+        cast(Ref, self).tell(Ask(message, reply))
         late = f"{self._cell.name} did not answer within {timeout_seconds} s"
         timer = loop.call_later(timeout_seconds, reply.expire, late)
         try:
@@ -216,14 +216,6 @@ class Ref(pykka.ActorRef[Any], Generic[M]):
         return self._cell.name
 
     # -- when the mailbox does not simply take it -------------------------------------------------------------
-
-    def _send(self, item: Ask) -> None:
-        cell = self._cell
-        outcome = cell.mailbox.put(item)
-        if outcome is WAKE:
-            cell.executor.call_soon(cell.run)
-        elif outcome is not QUEUED:
-            self._not_taken(item, outcome)
 
     def _not_taken(self, item: object, outcome: Put) -> None:
         cell, mailbox = self._cell, self._cell.mailbox

@@ -1,13 +1,14 @@
 """Who runs the actors, and what time it is; and a watchdog that reports a handler that holds the loop.
 
 `LoopScheduler` is one asyncio loop on one thread of our own; the host's loop, signal handlers, threads and context
-variables are never touched. `simulation.SimulatedScheduler` is the same Protocol in virtual time. Nothing else in
-callboard reads a clock.
+variables are never touched. `callboard.actors.testing.simulation` has the same Protocol in virtual time. Nothing else
+in callboard reads a clock.
 """
 
 import asyncio
 import contextlib
 import logging
+import os
 import queue
 import threading
 import time
@@ -158,6 +159,9 @@ class Watched(Protocol):
     def now(self) -> float:
         """Seconds."""
 
+    def busy_task(self) -> tuple[str, str, float] | None:
+        """A task that seems to hold the loop: its name, "task" and since when at least."""
+
 
 class Watchdog:
     """Calls `report` once for each handler over the limit, counts it, and logs a warning.
@@ -190,6 +194,7 @@ class Watchdog:
         """Look once."""
         busy_with = getattr(getattr(watched.running, "__self__", None), "busy_with", None)  # of the cell that runs
         busy: tuple[str, str, float] | None = busy_with and busy_with()  # name, message type and since when
+        busy = busy or watched.busy_task()
         if busy is None or busy == self._reported:
             return
         actor, message_type, since_seconds = busy
@@ -261,18 +266,28 @@ class LoopTimer:
             self._scheduler.call_soon(handle.cancel)
 
 
+def _open_standard_descriptors() -> None:
+    """Where a host has closed 0, 1 or 2, let them lead nowhere: uvloop aborts when it closes one."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+
+
 class LoopScheduler:
     """One asyncio loop on its own thread; uvloop where it is installed.
 
     What is posted goes into a deque of our own, and the loop is woken once for as many posts as come before it has
     woken up: one write to its self-pipe for a burst, no asyncio handle an actor turn. Actors, timers and tasks begin in
-    an empty context: the context of whoever tells, asks or sets a timer does not reach them.
+    an empty context: the context of the code that tells, asks or sets a timer does not reach them.
     """
 
     turn_messages = TURN_MESSAGES
 
     def __init__(self, name: str = "callboard", *, watchdog: Watchdog | None = None) -> None:
         self._name = name
+        _open_standard_descriptors()
         loop = _LoopWithoutContext()
         self.loop: asyncio.AbstractEventLoop = loop
         self._wake = super(_LoopWithoutContext, loop).call_soon_threadsafe  # without a detour, on the hot path
@@ -282,6 +297,8 @@ class LoopScheduler:
         self.turn_began = self.now()
         #: Callbacks that let an exception escape. Actors never do; what else is posted may.
         self.escaped = 0
+        #: What `_pump` runs in, again and again while it stays empty.
+        self._context = Context()
         self._ready: deque[Run] = deque()
         self._pump_posted = False
         self._stopping = False
@@ -289,6 +306,8 @@ class LoopScheduler:
         self._thread: threading.Thread | None = None
         self._thread_id: int | None = None
         self._watchdog = watchdog or Watchdog()
+        self._asked_at: float | None = None
+        self._suspect: asyncio.Task[object] | None = None
 
     now = staticmethod(time.monotonic)
 
@@ -317,6 +336,21 @@ class LoopScheduler:
             thread.join(timeout_seconds)
         return not thread.is_alive()
 
+    def busy_task(self) -> tuple[str, str, float] | None:
+        """For the watchdog: the task that ran when it looked twice, while the loop did not get to a callback."""
+        task = asyncio.current_task(self.loop)
+        if self._asked_at is None:
+            self._asked_at = self.now()
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self.loop.call_soon_threadsafe(self._answer)
+        elif task is not None and task is self._suspect:
+            return task.get_name(), "task", self._asked_at
+        self._suspect = task
+        return None
+
+    def _answer(self) -> None:
+        self._asked_at = self._suspect = None
+
     def after_fork(self) -> None:
         """In the child of a fork: the loop and its sockets belong to the parent, so that nothing may touch them."""
         self._stopping = self._pump_posted = self._is_forked = True
@@ -333,9 +367,10 @@ class LoopScheduler:
         if self._pump_posted:
             return
         self._pump_posted = True
-        context = Context()
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nothing runs any more
-            self._wake(self._pump, context, context=context)
+        try:
+            self._wake(self._pump, context=self._context)
+        except RuntimeError:  # the loop is closed: nothing runs any more
+            return
 
     def call_at(self, when_seconds: float, run: Run) -> Timer:
         """Run on the loop thread when `now()` has reached `when_seconds`."""
@@ -363,7 +398,8 @@ class LoopScheduler:
         if not contained(run, self._name):
             self.escaped += 1
 
-    def _pump(self, context: Context) -> None:
+    def _pump(self) -> None:
+        context = self._context
         ready, now = self._ready, self.now
         self.turn_began = at = now()
         until = at + TURN_SECONDS
@@ -379,14 +415,14 @@ class LoopScheduler:
                 self.turn_began = at = now()
                 if at >= until:
                     break
-            if context:  # this turn has set a context variable: the next one begins without it
+            if context:  # this turn has set a context variable, and the next one must not see it
+                self._context = Context()
                 break
         self.running = None
         self._pump_posted = False
         if ready and not self._pump_posted:  # cut short, or posted in between
             self._pump_posted = True
-            context = Context()
-            self.loop.call_soon(self._pump, context, context=context)
+            self.loop.call_soon(self._pump, context=self._context)
 
     def _main(self) -> None:
         self._thread_id = threading.get_ident()

@@ -3,29 +3,66 @@
 It owns the provider clients, the rate limits, the retries and the open streams. The bytes of a stream do not pass
 through its mailbox: a driver reads them and tells the session directly, one message a socket read; the manager hears
 only how an attempt ended, and decides whether there is another.
+
+A failure costs one model call. Routes, limits, retries, prices and providers may be a user's own code: what it raises
+ends the call that it was used for, as an error that names it, and the manager goes on.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextvars import Context
 from dataclasses import dataclass
-from typing import Any
+from typing import Final, Protocol, get_args
 
-from callboard.actors.kernel import Actor, MailboxFull, Ref, Rejected, Timer
-from callboard.actors.models.model_stream import FULL_PAUSE_SECONDS, Attempt, StreamDriver
+from callboard.actors.kernel import Actor, MailboxFull, Ref, Rejected, Timer, handles
 from callboard.protocol.commands import CallModel, StopModel
 from callboard.protocol.content import AssistantMessage, Message, SystemMessage, ToolMessage, UserMessage
-from callboard.protocol.errors import ErrorKind, UsageError
+from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind, UsageError, said
 from callboard.protocol.events import ModelFailed, ModelResponded, ModelStreamed
 from callboard.protocol.ids import Tag
-from callboard.protocol.model import Error, ModelRequest, ModelResponse, Restarted, StreamEvent, TextDelta
+from callboard.protocol.limits import MAX_ANSWER_BYTES
+from callboard.protocol.model import (
+    Done,
+    Error,
+    ModelRequest,
+    ModelResponse,
+    Restarted,
+    StreamEvent,
+    TextDelta,
+    ThinkingDelta,
+    ToolCallDelta,
+)
 from callboard.providers.adapter import Provider
 from callboard.providers.rate_limit import RateLimiter
+from callboard.providers.response_builder import ResponseBuilder
 from callboard.providers.retry import RetryPolicy
 
+logger = logging.getLogger("callboard")
+
 #: Close enough for a limit a minute; the difference is settled when the answer tells what was used.
-CHARS_PER_TOKEN = 4
+CHARS_PER_TOKEN: Final = 4
+#: A session whose mailbox is full is tried again after this long: at 2 us a message it has emptied some thousands.
+FULL_PAUSE_SECONDS: Final = 0.01
+#: Behind the deadline of a model call, which may be that of its request: then the session is the one to say so.
+OVERDUE_SECONDS: Final = 1.0
+#: For a provider to close its stream after the answer is whole, or the call was stopped; then it is left alone.
+CLOSE_STREAM_SECONDS: Final = 5.0
+
+ModelEvent = ModelStreamed | ModelResponded | ModelFailed
+"""What a session hears of its model call."""
+Routes = Callable[[str], Sequence["Route"]]
+"""From "provider/model" to the routes to try in turn: the model itself, then its fallbacks."""
+Cost = Callable[[str, ModelResponse], float]
+"""From "provider/model" and an answer to US dollars."""
+Emit = Callable[[list[StreamEvent]], None]
+"""Takes one batch of events. Raises MailboxFull where there is no room for it now."""
+End = Callable[[ModelResponse], None]
+"""Told once, with the whole turn or the error that cut it off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +75,21 @@ class Route:
     """The limits of its credential, shared by all requests; None is no limit."""
 
 
-Routes = Callable[[str], Sequence[Route]]
-"""From "provider/model" to the routes to try in turn: the model itself, then its fallbacks."""
-Cost = Callable[[str, ModelResponse], float]
-"""From "provider/model" and an answer to US dollars."""
+class Attempt(Protocol):
+    """One running attempt at a model call."""
+
+    def cancel(self) -> object: ...
+
+
+class StreamDriver(Protocol):
+    """Runs one attempt: calls `emit` for each batch of events, then `end` exactly once (never after `cancel`)."""
+
+    def start(
+        self, provider: Provider, request: ModelRequest, emit: Emit, end: End, asker: Context | None
+    ) -> Attempt: ...
+
+
+# -- messages
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,57 +97,88 @@ class StartModel:
     """Make this model call; its events go to `reply_to`."""
 
     call: CallModel
-    reply_to: Ref
+    reply_to: Ref[ModelEvent]
+    asker: Context | None = None
+    """The context of whoever asked; the provider runs in a copy of it."""
     is_read_along: bool = True
     """If not, there are no ModelStreamed but one: the text of a turn that has failed."""
 
 
 @dataclass(frozen=True, slots=True)
-class _AttemptEnded:
+class AttemptEnded:
+    """A driver's stream has ended."""
+
     tag: Tag
     attempt: int
     response: ModelResponse
+    has_emitted: bool
+    """Has the session heard anything of it but its failure?"""
 
 
 @dataclass(frozen=True, slots=True)
-class _TryAgain:
+class TryAgain:
+    """The pause before an attempt is over."""
+
     tag: Tag
 
 
 @dataclass(frozen=True, slots=True)
-class _TellAgain:
-    reply_to: Ref
-    event: ModelStreamed | ModelResponded | ModelFailed
+class TellAgain:
+    """The session's mailbox was full."""
+
+    reply_to: Ref[ModelEvent]
+    event: ModelEvent
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
+class CallOverdue:
+    """The model call's deadline has passed."""
+
+    tag: Tag
+
+
+@dataclass(frozen=True, slots=True)
+class BacklogRead:
+    """What waited when this incarnation started has been read."""
+
+
+LlmMessage = StartModel | StopModel | AttemptEnded | TryAgain | TellAgain | CallOverdue | BacklogRead
+
+
+# -- the manager
+
+
 class _OpenCall:
-    call: CallModel
-    reply_to: Ref
-    routes: Sequence[Route]
-    is_read_along: bool
-    route: int = 0
-    attempt: int = 0
-    """Attempts started, over all routes: an end that carries another number is of an attempt given up."""
-    tries: int = 0
-    """Attempts on the current route."""
-    emitted: bool = False
-    unread: str = ""
-    """The text of the last attempt, where nobody read along."""
-    guessed_tokens: float = 0.0
-    """Taken from the limiter for the running attempt; corrected when its usage is known."""
-    running: Attempt | None = None
-    timer: Timer | None = None
+    """One model call, from StartModel to its end."""
+
+    def __init__(self, asked: StartModel) -> None:
+        self.asked = asked
+        self.tag = asked.call.tag
+        self.routes: Sequence[Route] = ()
+        self.route = 0
+        self.attempt = 0
+        """Attempts started, over all routes: an end that carries another number is of an attempt given up."""
+        self.tries = 0
+        """Attempts on the current route."""
+        self.has_emitted = False
+        self.unread = ""
+        """The text of the last attempt, where nobody read along."""
+        self.guessed_tokens = 0.0
+        """Taken from the limiter for the running attempt; corrected when its usage is known."""
+        self.doing = ""
+        """What works for it now, to name it when it fails."""
+        self.running: Attempt | None = None
+        self.timer: Timer | None = None
+        self.overdue: Timer | None = None
 
     def release(self) -> None:
-        """Ends whatever works for this call."""
-        if self.running is not None:
-            self.running.cancel()
-        if self.timer is not None:
-            self.timer.cancel()
+        """End what works for this call."""
+        for held in (self.running, self.timer, self.overdue):
+            if held is not None:
+                held.cancel()
 
 
-class LlmManager(Actor):
+class LlmManager(Actor[LlmMessage]):
     """See the module."""
 
     def __init__(self, routes: Routes, driver: StreamDriver, retry: RetryPolicy, cost: Cost) -> None:
@@ -108,136 +187,183 @@ class LlmManager(Actor):
         self._retry = retry
         self._cost = cost
         self._open: dict[Tag, _OpenCall] = {}
-
-    def on_receive(self, message: Any) -> Any:
-        handler = _HANDLERS.get(type(message))
-        if handler is None:
-            raise UsageError(f"the LLM manager does not understand {type(message).__name__}")
-        return handler(self, message)
+        self._has_read_backlog = False
 
     def on_start(self) -> None:
-        # However this incarnation ends, its streams end with it: `on_stop` is not called for a crash or a kill.
-        self.system.watch(self.ref, lambda _: self._release_all())
+        self.at_end(self._release_all)
+        # On the user lane, so that it comes after all that was sent before: of a call that its session has given up
+        # while no manager ran, the StopModel too.
+        self.ref.tell(BacklogRead())
 
     def _release_all(self) -> None:
         for call in self._open.values():
             call.release()
 
+    @handles(StartModel)
     def _start(self, message: StartModel) -> None:
-        tag = message.call.tag
+        self._drop(message.call.tag)
+        call = self._open[message.call.tag] = _OpenCall(message)
+        if self._has_read_backlog:
+            self._work(call, self._begin)
+
+    @handles(BacklogRead)
+    def _backlog_read(self, message: BacklogRead) -> None:
+        self._has_read_backlog = True
+        for call in tuple(self._open.values()):
+            self._work(call, self._begin)
+
+    @handles(StopModel)
+    def _stop_model(self, command: StopModel) -> None:
+        self._drop(command.tag)
+
+    @handles(TryAgain)
+    def _try_again(self, message: TryAgain) -> None:
+        if call := self._open.get(message.tag):
+            self._work(call, self._attempt)
+
+    @handles(CallOverdue)
+    def _overdue(self, message: CallOverdue) -> None:
+        if call := self._open.get(message.tag):
+            name = provider_name(call.routes[call.route].provider) if call.routes else "the model"
+            self._fail(call, ErrorKind.TIMEOUT, f"{name} had not finished its answer by the deadline of the model call")
+
+    @handles(AttemptEnded)
+    def _ended(self, message: AttemptEnded) -> None:
+        call = self._open.get(message.tag)
+        if call is None or call.attempt != message.attempt:
+            raise Rejected("the attempt was given up before")
+        call.running = None
+        call.has_emitted = message.has_emitted
+        self._work(call, lambda call: self._take(call, message.response))
+
+    @handles(TellAgain)
+    def _tell_again(self, message: TellAgain) -> None:
+        self._tell(message.reply_to, message.event)
+
+    # -- one call
+
+    def _work(self, call: _OpenCall, work: Callable[[_OpenCall], None]) -> None:
+        """A failure of what works for a call ends that call, and nothing else."""
         try:
-            routes = self._routes(message.call.request.model)
+            work(call)
         except UsageError as error:
-            message.reply_to.tell_control(ModelFailed(tag, self.now(), Error(ErrorKind.INVALID_REQUEST, str(error))))
-            return
-        if replaced := self._open.pop(tag, None):
-            replaced.release()
-        call = self._open[tag] = _OpenCall(message.call, message.reply_to, routes, message.is_read_along)
-        self._attempt(call)
+            self._fail(call, ErrorKind.INVALID_REQUEST, said(error))
+        except BaseException as error:
+            self._fail(call, ErrorKind.INTERNAL, f"{call.doing} failed: {said(error)}")
+            with contextlib.suppress(Exception):  # of a log handler of the host's
+                logger.warning("%s failed", call.doing, exc_info=error, extra=call.tag._asdict())
+
+    def _begin(self, call: _OpenCall) -> None:
+        asked = call.asked.call
+        call.doing = f"looking up the model {asked.request.model}"
+        call.routes = self._routes(asked.request.model)
+        call.overdue = self.tell_at(asked.deadline_at + OVERDUE_SECONDS, CallOverdue(call.tag))
+        if asked.not_before_at > self.now():
+            call.timer = self.tell_at(asked.not_before_at, TryAgain(call.tag))
+        else:
+            self._attempt(call)
 
     def _attempt(self, call: _OpenCall) -> None:
         """Start an attempt, when the credential's limits let it."""
-        if call.emitted and not self._told_restart(call):
-            call.timer = self.tell_after(FULL_PAUSE_SECONDS, _TryAgain(call.call.tag))
+        if call.has_emitted and not self._told_restart(call):
+            call.timer = self.tell_after(FULL_PAUSE_SECONDS, TryAgain(call.tag))
             return
-        limiter = call.routes[call.route].limiter
-        if limiter is not None and limiter.counts_tokens:
-            call.guessed_tokens = sum(map(text_length, call.call.request.messages)) / CHARS_PER_TOKEN
-        wait = limiter.acquire(call.guessed_tokens) if limiter is not None else 0.0
+        route, wait = call.routes[call.route], 0.0
+        if limiter := route.limiter:
+            call.doing = "the rate limiter"
+            if limiter.counts_tokens:
+                call.guessed_tokens = sum(map(text_length, call.asked.call.request.messages)) / CHARS_PER_TOKEN
+            wait = limiter.acquire(call.guessed_tokens)
         if wait <= 0:
-            self._start_attempt(call)
-        elif self.now() + wait < call.call.deadline_at:
-            call.timer = self.tell_after(wait, _TryAgain(call.call.tag))
+            self._start_attempt(call, route)
+        elif self.now() + wait < call.asked.call.deadline_at:
+            call.timer = self.tell_after(wait, TryAgain(call.tag))
         else:
-            message = f"the rate limit of {call.routes[call.route].provider.name} allows no call before the deadline"
-            self._fail(call, Error(ErrorKind.RATE_LIMITED, message, retry_after=wait))
+            why = f"the rate limit of {provider_name(route.provider)} allows no call before the deadline"
+            self._fail(call, ErrorKind.RATE_LIMITED, why, retry_after=wait)
 
     def _told_restart(self, call: _OpenCall) -> bool:
         """What the attempt before has emitted is void; in line behind it, so not on the control lane."""
         restarted = Restarted(f"attempt {call.attempt + 1}")
         try:
-            call.reply_to.tell(ModelStreamed(call.call.tag, self.now(), (restarted,)))
+            call.asked.reply_to.tell(ModelStreamed(call.tag, self.now(), (restarted,)))
         except MailboxFull:
             return False
-        call.emitted = False
+        call.has_emitted = False
         return True
 
-    def _start_attempt(self, call: _OpenCall) -> None:
+    def _start_attempt(self, call: _OpenCall, route: Route) -> None:
         call.timer = None
         call.attempt += 1
         call.tries += 1
-        tag, reply_to, number = call.call.tag, call.reply_to, call.attempt
+        call.doing = "starting the provider"
+        asked, tag, number, has_emitted = call.asked, call.tag, call.attempt, False
         # Taken now: the attempt may outlive this incarnation by a moment.
         myself, now = self.ref, self.system.scheduler.now
 
         def emit(events: list[StreamEvent]) -> None:
-            # An attempt of which only its failure is known leaves nothing behind to be taken back.
-            call.emitted = call.emitted or not isinstance(events[0], Error)
-            reply_to.tell(ModelStreamed(tag, now(), tuple(events)))
+            nonlocal has_emitted
+            if asked.is_read_along:  # otherwise the response builder has them
+                asked.reply_to.tell(ModelStreamed(tag, now(), tuple(events)))
+                # An attempt of which only its failure is known leaves nothing behind to be taken back.
+                has_emitted = has_emitted or not isinstance(events[0], Error)
 
         def end(response: ModelResponse) -> None:
-            myself.tell_control(_AttemptEnded(tag, number, response))
+            myself.tell_control(AttemptEnded(tag, number, response, has_emitted))
 
-        route = call.routes[call.route]
-        request = _named(call.call.request, route.model)
-        call.running = self._driver.start(route.provider, request, emit if call.is_read_along else _unread, end)
+        request = dataclasses.replace(asked.call.request, model=route.model)
+        call.running = self._driver.start(route.provider, request, emit, end, asked.asker)
 
-    def _ended(self, message: _AttemptEnded) -> None:
-        call = self._open.get(message.tag)
-        if call is None or call.attempt != message.attempt:
-            raise Rejected("the attempt was given up before")
-        call.running = None
-        limiter = call.routes[call.route].limiter
-        if limiter is not None:
-            limiter.settle(call.guessed_tokens, message.response.usage.total_tokens)
-        if message.response.error is None:
-            del self._open[message.tag]
-            cost = self._cost(call.call.request.model, message.response)
-            self._tell(call.reply_to, ModelResponded(message.tag, self.now(), message.response, cost))
-        else:
-            call.unread = "" if call.is_read_along else message.response.text
-            self._attempt_failed(call, message.response.error)
+    def _take(self, call: _OpenCall, response: ModelResponse) -> None:
+        """What an attempt came to."""
+        if limiter := call.routes[call.route].limiter:
+            call.doing = "the rate limiter"
+            limiter.settle(call.guessed_tokens, response.usage.total_tokens)
+        if response.error is not None:
+            call.unread = "" if call.asked.is_read_along else response.text
+            self._attempt_failed(call, response.error)
+            return
+        call.doing = "the cost function"
+        cost = self._cost(call.asked.call.request.model, response)
+        self._drop(call.tag)
+        self._tell(call.asked.reply_to, ModelResponded(call.tag, self.now(), response, cost))
 
     def _attempt_failed(self, call: _OpenCall, error: Error) -> None:
         """Again, elsewhere, or not at all."""
+        call.doing = "the retry policy"
         delay = self._retry.delay_seconds(call.tries, error)
-        if delay is not None and self.now() + delay < call.call.deadline_at:
-            call.timer = self.tell_after(delay, _TryAgain(call.call.tag))
+        if delay is not None and self.now() + delay < call.asked.call.deadline_at:
+            call.timer = self.tell_after(delay, TryAgain(call.tag))
         elif error.kind in _WORTH_A_FALLBACK and call.route + 1 < len(call.routes):
             call.route += 1
             call.tries = 0
             self._attempt(call)
         else:
-            self._fail(call, error)
+            self._end(call, error)
 
-    def _fail(self, call: _OpenCall, error: Error) -> None:
-        tag, now = call.call.tag, self.now()
-        del self._open[tag]
+    def _fail(self, call: _OpenCall, kind: ErrorKind, why: str, retry_after: float | None = None) -> None:
+        self._end(call, Error(kind, why, kind in RETRYABLE_KINDS, retry_after))
+
+    def _end(self, call: _OpenCall, error: Error) -> None:
+        self._drop(call.tag)
         if call.unread:
-            self._tell(call.reply_to, ModelStreamed(tag, now, (TextDelta(call.unread),)))
-        self._tell(call.reply_to, ModelFailed(tag, now, error))
+            self._tell(call.asked.reply_to, ModelStreamed(call.tag, self.now(), (TextDelta(call.unread),)))
+        self._tell(call.asked.reply_to, ModelFailed(call.tag, self.now(), error))
 
-    def _tell(self, reply_to: Ref, event: ModelStreamed | ModelResponded | ModelFailed) -> None:
+    def _drop(self, tag: Tag) -> None:
+        if call := self._open.pop(tag, None):
+            call.release()
+
+    def _tell(self, reply_to: Ref[ModelEvent], event: ModelEvent) -> None:
         """In line behind the deltas. A session whose mailbox is full must not cost all the others this actor."""
         try:
             reply_to.tell(event)
         except MailboxFull:
-            self.tell_after(FULL_PAUSE_SECONDS, _TellAgain(reply_to, event))
-
-    def _tell_again(self, message: _TellAgain) -> None:
-        self._tell(message.reply_to, message.event)
-
-    def _try_again(self, message: _TryAgain) -> None:
-        if call := self._open.get(message.tag):
-            self._attempt(call)
-
-    def _stop_model(self, command: StopModel) -> None:
-        if call := self._open.pop(command.tag, None):
-            call.release()
+            self.tell_after(FULL_PAUSE_SECONDS, TellAgain(reply_to, event))
 
 
 #: Another model can do better at these; a bad request or a wrong key would fail there for its own reasons, unseen.
-_WORTH_A_FALLBACK = frozenset(
+_WORTH_A_FALLBACK: Final = frozenset(
     {
         ErrorKind.RATE_LIMITED,
         ErrorKind.OVERLOADED,
@@ -249,18 +375,6 @@ _WORTH_A_FALLBACK = frozenset(
         ErrorKind.NOT_FOUND,
     }
 )
-
-_HANDLERS: Mapping[type, Callable[[LlmManager, Any], None]] = {
-    StartModel: LlmManager._start,
-    StopModel: LlmManager._stop_model,
-    _AttemptEnded: LlmManager._ended,
-    _TryAgain: LlmManager._try_again,
-    _TellAgain: LlmManager._tell_again,
-}
-
-
-def _unread(_events: list[StreamEvent]) -> None:
-    """The response builder has them."""
 
 
 def text_length(message: Message) -> int:
@@ -274,6 +388,119 @@ def text_length(message: Message) -> int:
             return sum(len(getattr(part, "text", "")) + len(getattr(part, "arguments", "")) for part in parts)
 
 
-def _named(request: ModelRequest, model: str) -> ModelRequest:
-    """The request, under the route's own name of the model."""
-    return dataclasses.replace(request, model=model)
+_EVENT_TYPES: Final = frozenset(get_args(StreamEvent))
+_BATCH: Final = (list, tuple)
+_LAST: Final = (Done, Error)
+
+
+# -- one attempt: a task of the runtime's loop, which only tells
+
+
+class AsyncioDriver:
+    """Runs attempts as tasks of the runtime's own loop, each in a copy of its asker's context."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    def start(self, provider: Provider, request: ModelRequest, emit: Emit, end: End, asker: Context | None) -> Attempt:
+        context = Context() if asker is None else asker.copy()
+        reading = read_stream(provider, request, emit, end)
+        # The name is what the watchdog calls a provider that blocks the loop.
+        return self._loop.create_task(reading, name=f"the provider {provider_name(provider)}", context=context)
+
+
+def provider_name(provider: Provider) -> str:
+    """Its name, also where asking for it fails."""
+    try:
+        return str(provider.name)
+    except Exception:  # noqa: BLE001 - a provider written by a user
+        return type(provider).__name__
+
+
+async def read_stream(provider: Provider, request: ModelRequest, emit: Emit, end: End) -> None:
+    """Read one answer. What the provider raises is an error of the turn; `end` is told once, unless this is cancelled.
+
+    It is told as soon as the turn is whole: what a provider does after that, or does not do, holds nothing up.
+    """
+    stream: AsyncIterator[list[StreamEvent]] | None = None
+    is_whole = False
+    try:
+        try:
+            stream = provider.stream(request)
+            response = await _turn(stream, emit)
+            is_whole = response.error is None
+        except UsageError as error:
+            response = _failed(ErrorKind.INVALID_REQUEST, said(error))
+        except BaseException as error:  # of a provider written by a user: its fault must not cost a hanging request
+            if _is_cancelled():
+                if isinstance(error, GeneratorExit):
+                    raise
+                raise asyncio.CancelledError from error
+            response = _failed(ErrorKind.INTERNAL, f"the provider {provider_name(provider)} failed: {said(error)}")
+        end(response)
+    finally:
+        if isinstance(stream, AsyncGenerator):
+            await _close(stream, provider, is_whole)
+
+
+async def _turn(stream: AsyncIterator[list[StreamEvent]], emit: Emit) -> ModelResponse:
+    builder, size, task = ResponseBuilder(), 0, asyncio.current_task()
+    async for events in stream:
+        if task is not None and task.cancelling():  # the provider has swallowed it
+            raise asyncio.CancelledError
+        if not isinstance(events, _BATCH):
+            raise TypeError(f"it yielded a {type(events).__name__}, not a list of stream events")
+        if not events:
+            continue
+        size += _text_bytes(events)
+        builder.feed(events)
+        if size > MAX_ANSWER_BYTES:
+            return _failed(ErrorKind.MALFORMED, f"the answer is longer than {MAX_ANSWER_BYTES / 1024**2:g} MiB")
+        while True:
+            try:
+                emit(events)
+                break
+            except MailboxFull:
+                # A session that is behind holds up its own stream. Its deadline bounds the wait: it ends the attempt.
+                await asyncio.sleep(FULL_PAUSE_SECONDS)
+        if isinstance(events[-1], _LAST):
+            break
+    return builder.response()
+
+
+def _text_bytes(events: Sequence[StreamEvent]) -> int:
+    """What a batch adds to its turn. Raises TypeError for what is no event."""
+    size = 0
+    for event in events:
+        if type(event) is TextDelta or type(event) is ThinkingDelta:
+            size += len(event.text) if event.text.isascii() else len(event.text.encode("utf-8", "replace"))
+        elif type(event) is ToolCallDelta:
+            size += len(event.args_delta)
+        elif type(event) not in _EVENT_TYPES:
+            raise TypeError(f"it yielded a {type(event).__name__} among its events")
+    return size
+
+
+async def _close(stream: AsyncGenerator[list[StreamEvent]], provider: Provider, is_whole: bool) -> None:
+    """A stream that has said all may come to its end, so that its connection can be used again; others are closed."""
+    try:
+        async with asyncio.timeout(CLOSE_STREAM_SECONDS):
+            if is_whole:
+                await anext(stream, None)
+            await stream.aclose()
+    except asyncio.CancelledError:
+        raise
+    except BaseException as error:  # noqa: BLE001 - of a provider written by a user
+        logger.debug("the provider %s could not close its stream: %s", provider_name(provider), said(error))
+
+
+def _is_cancelled() -> bool:
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # closed where no loop runs: the runtime has ended
+        return True
+    return task is not None and task.cancelling() > 0
+
+
+def _failed(kind: ErrorKind, message: str) -> ModelResponse:
+    return ModelResponse(error=Error(kind, message))

@@ -8,7 +8,9 @@ from __future__ import annotations
 import os
 import select
 import signal
+import subprocess
 import sys
+from dataclasses import dataclass
 from typing import Final, NoReturn
 
 from callboard.actors.processes.linux import (
@@ -19,10 +21,14 @@ from callboard.actors.processes.linux import (
     kill_all,
     leave_for_namespaces,
     mount_own,
+    signal_only_own,
 )
+from callboard.actors.processes.spawning import interpreter, why_not
 
 #: Exit status where the kernel refuses namespaces; stderr says why. The runtime starts another without.
 REFUSED: Final = 77
+#: For the trial of `containment`.
+TRY_SECONDS: Final = 10.0
 
 
 def enter(runtime: int, runtime_pid: int, namespaces: bool, shared_memory_bytes: int) -> str:
@@ -77,3 +83,50 @@ def _keep(init: int, host: int) -> NoReturn:
     _, status = os.waitpid(init, 0)
     kill_all()
     os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
+
+
+@dataclass(frozen=True, slots=True)
+class Containment:
+    """How well tools in processes are contained on this machine."""
+
+    namespaces: str
+    """Their names; empty where the kernel refuses them."""
+    signals: bool
+    """Whether a tool can be kept from signalling other processes than its own."""
+    why_not: str = ""
+
+    def __str__(self) -> str:
+        if not self.namespaces:
+            return f"tools run in no namespaces of their own ({self.why_not}); what they start is ended with their call"
+        signals = "only their own" if self.signals else "other tools', the kernel cannot prevent it"
+        limits = "memory by process and /dev/shm in all, cgroup limits: no"
+        return f"tools run in namespaces of their own: {self.namespaces}; they can signal {signals}; limits: {limits}"
+
+
+def containment() -> Containment:
+    """Found out by trying it, in a process of its own. Takes a fraction of a second."""
+    if reason := why_not():
+        return Containment("", signals=False, why_not=reason)
+    tried = subprocess.run(
+        interpreter(f"from {_try.__module__} import {_try.__name__}\n{_try.__name__}()"),
+        capture_output=True,
+        text=True,
+        timeout=TRY_SECONDS,
+        check=False,
+    )
+    names, _, signals = tried.stdout.strip().partition(";")
+    complaint = tried.stderr.strip().rpartition("\n")[2]
+    return Containment(names, signals=signals == "True", why_not=complaint)
+
+
+def _try() -> None:
+    own = capabilities()
+    names = leave_for_namespaces()
+    pid = os.fork()
+    if pid == 0:
+        mount_own(1 << 20)
+        keep_capabilities(own)
+        sys.stdout.write(f"{names};{signal_only_own()}\n")
+        sys.stdout.flush()
+        os._exit(0)
+    os.waitpid(pid, 0)

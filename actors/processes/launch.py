@@ -10,7 +10,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,7 +18,6 @@ from typing import Final
 from callboard.actors.processes.control import Kind, Message, hear, pair, send
 from callboard.actors.processes.init import main
 from callboard.actors.processes.keeper import REFUSED, enter
-from callboard.actors.processes.linux import IS_LINUX
 from callboard.actors.processes.spawning import interpreter
 
 #: All that children get of our environment: where things are and which language and time zone. Keys stay with us.
@@ -35,16 +33,6 @@ def child_environment(extra: Mapping[str, str]) -> dict[str, str]:
     """The allowed part of our environment, and `extra`."""
     allowed = {name: value for name, value in os.environ.items() if name in ENVIRONMENT or name.startswith("LC_")}
     return {**allowed, **extra}
-
-
-def why_not() -> str:
-    """Why there can be no process isolation here, and what to do; empty where there can."""
-    remedy = "give the tool isolation='thread', or make it an `async def`"
-    if not IS_LINUX:
-        return f"process isolation needs Linux, this is {sys.platform}: {remedy}"
-    if not sys.executable:
-        return f"process isolation needs sys.executable, which is empty in this embedded interpreter: {remedy}"
-    return ""
 
 
 @dataclass(frozen=True, slots=True)

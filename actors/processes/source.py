@@ -21,7 +21,8 @@ from callboard.actors.kernel import Actor, LoopScheduler, Ref, Timer, handles
 from callboard.actors.processes.child import could_not_load
 from callboard.actors.processes.control import UNKNOWN_STATUS, Kind, Message, how_it_ended
 from callboard.actors.processes.handle import ChildEnds
-from callboard.actors.processes.launch import Connection, Heard, InitProcess, KeeperEnded, why_not
+from callboard.actors.processes.launch import Connection, Heard, InitProcess, KeeperEnded
+from callboard.actors.processes.spawning import why_not
 from callboard.actors.tools.decorator import Tool
 from callboard.protocol.errors import UsageError
 from callboard.protocol.limits import MAX_TOOL_PROCESSES, TOOL_MEMORY_BYTES
@@ -100,7 +101,7 @@ class After(Enum):
 class Release:
     """The worker is done with its child and wants to hear no more of it."""
 
-    number: int
+    child: ChildEnds
     after: After
 
 
@@ -282,12 +283,17 @@ class ProcessSource(Actor[SourceMessage]):
         name = message.tool.name
         try:
             message.tool.check()
+            if self._why_not:
+                raise UsageError(self._why_not)
+            self._provide(message)
         except UsageError as error:
             message.worker.tell_control(NotObtained(ToolFailure(name, FailureCode.CRASHED, str(error))))
-            return
-        if self._why_not:
-            message.worker.tell_control(NotObtained(ToolFailure(name, FailureCode.CRASHED, self._why_not)))
-            return
+        except Exception as error:
+            logger.exception("no child process could be provided for %s, for a fault of callboard's own", name)
+            why = f"callboard failed to provide a process for {name}: {type(error).__name__}"
+            message.worker.tell_control(NotObtained(ToolFailure(name, FailureCode.INTERNAL_ERROR, why)))
+
+    def _provide(self, message: Obtain) -> None:
         template = self._templates.pop(message.tool, None) or _Template(message.tool, 0.0)
         self._templates[message.tool] = template
         template.used_at = self.now()
@@ -301,11 +307,17 @@ class ProcessSource(Actor[SourceMessage]):
         for template in self._templates.values():
             if message.worker in template.waiting:
                 template.waiting.remove(message.worker)
+                return
+        for child in self._children.values():
+            if child.worker == message.worker:  # it was on its way, and the worker has ended
+                self._release(Release(child.ends, After.KEEP))
+                return
 
     @handles(Release)
     def _release(self, message: Release) -> None:
-        child = self._children.get(message.number)
+        child = self._children.get(message.child.number)
         if child is None:
+            message.child.close()
             return
         child.worker = None
         if message.after is After.KEEP and not child.ending and not self._stopping:
@@ -583,7 +595,7 @@ class ProcessSource(Actor[SourceMessage]):
             self._no_resources(template, OSError(said.value, ""))
         elif self._templates.get(template.tool) is template:
             child.place = _Place.SPARE
-            template.spares.append(child)
+            template.spares.insert(0, child)  # one that has served before is used first, its caches are warm
             self._serve(template)
         else:
             child.place = _Place.UNWANTED

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Final
 
 from callboard.actors.processes.control import LENGTH
+from callboard.actors.processes.linux import IS_LINUX
 
 #: One read or write of a pipe; its default capacity.
 PIPE_BYTES: Final = 65_536
@@ -25,6 +26,16 @@ PIPE_BYTES: Final = 65_536
 def interpreter(code: str) -> list[str]:
     """A command that runs this code with our import path, set before the first import: an editable install works."""
     return [sys.executable, "-c", f"import sys\nsys.path[:] = {sys.path!r}\n{code}"]
+
+
+def why_not() -> str:
+    """Why there can be no process isolation here, and what to do; empty where there can."""
+    remedy = "give the tool isolation='thread', or make it an `async def`"
+    if not IS_LINUX:
+        return f"process isolation needs Linux, this is {sys.platform}: {remedy}"
+    if not sys.executable:
+        return f"process isolation needs sys.executable, which is empty in this embedded interpreter: {remedy}"
+    return ""
 
 
 class Helper:

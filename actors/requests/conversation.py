@@ -1,23 +1,62 @@
-"""A conversation: the list of messages that outlives the requests."""
+"""What a caller holds: a conversation, one question in it, and how the answer comes back from the loop thread.
+
+The answer of a request settles exactly once: when its session has ended, or, as a backstop outside of the actors, when
+its asker has waited ANSWER_GRACE_SECONDS longer than the request's deadline.
+"""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterable, AsyncIterator, Callable
+from concurrent.futures import Future
+from contextvars import Context
+from dataclasses import dataclass
+from sys import getsizeof
 from threading import Lock
+from typing import Final
 
-from callboard.protocol.content import Message
-from callboard.protocol.errors import UsageError
+from callboard.actors.kernel import Down, ExitReason
+from callboard.protocol.commands import AskApproval, Command, Finish, Note, Outcome, RunTool
+from callboard.protocol.content import (
+    AssistantMessage,
+    Message,
+    SystemMessage,
+    ToolMessage,
+    UserMessage,
+    history_faults,
+)
+from callboard.protocol.errors import ProviderError, RuntimeFailure, UsageError, said
+from callboard.protocol.events import Event, ModelFailed, ModelStreamed, RequestStarted, ToolCallEnd, ToolCallStarted
+from callboard.protocol.ids import RequestId, Tag
+from callboard.protocol.model import Error, StreamEvent, Usage
+from callboard.protocol.options import RequestOptions
+
+#: Behind the request's deadline: its session has then waited for the tools to be stopped, and the loop was busy once.
+ANSWER_GRACE_SECONDS: Final = 5.0
+#: What a reader of a stream may leave unread, in bytes of memory: some hundred full answers.
+MAX_UNREAD_BYTES: Final = 16 * 1024 * 1024
+#: An event without its texts, in bytes.
+_EVENT_BYTES: Final = 200
+STOPPING: Final = "the runtime is stopping"
+"""Why a request was cancelled whose runtime stops."""
+
+Seen = Event | Command
+"""What a session shows of its request."""
+Shown = RequestStarted | RunTool | ToolCallStarted | ToolCallEnd | AskApproval | Note
+"""Of what a session shows, what the reader of a stream sees as it is."""
 
 
 class Conversation:
-    """What was said so far. It only ever takes whole finished steps, so it is legal for every provider (I2).
+    """What was said so far. It only ever takes whole finished steps, so it stays legal for every provider (I2).
 
     One request at a time belongs to a conversation; the runtime refuses a second.
     """
 
-    __slots__ = ("_messages", "_taken")
+    __slots__ = ("_is_checked", "_messages", "_taken")
 
     def __init__(self, messages: tuple[Message, ...] = ()) -> None:
-        self._messages = messages
+        self._messages = tuple(messages)
+        self._is_checked = not self._messages
         self._taken = Lock()
 
     @property
@@ -26,9 +65,22 @@ class Conversation:
         return self._messages
 
     def take(self) -> None:
-        """Claim it for one request. Raises UsageError while another one runs."""
+        """Claim it for one request. Raises UsageError while another one runs, and when no provider would accept it."""
+        if not self._is_checked:
+            self._check()
         if not self._taken.acquire(blocking=False):
             raise UsageError("this conversation has a request running; await its end, or start another conversation")
+
+    def _check(self) -> None:
+        """Once is enough: what is recorded later is legal."""
+        for position, message in enumerate(self._messages):
+            if not isinstance(message, SystemMessage | UserMessage | AssistantMessage | ToolMessage):
+                raise UsageError(f"message {position} of the conversation is a {type(message).__name__}, not a Message")
+        if faults := history_faults(self._messages):
+            raise UsageError(
+                f"no provider would accept this conversation: {'; '.join(faults[:3])}; correct its messages"
+            )
+        self._is_checked = True
 
     def release(self) -> None:
         """The request has ended."""
@@ -37,3 +89,220 @@ class Conversation:
     def record(self, messages: tuple[Message, ...]) -> None:
         """Add the messages of a finished step; called by its request's session only."""
         self._messages += messages
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a request is about."""
+
+    tag: Tag
+    history: tuple[Message, ...]
+    user: UserMessage
+    options: RequestOptions
+    asked_at: float
+    """By the runtime's clock: the request's time runs from here."""
+    asker: Context
+    """The context of whoever asked. Enter a copy of it, since a context can be entered only once at a time."""
+    is_read_along: bool = True
+    """Does anybody read the answer while it comes? If not, a turn reaches the session in one piece, at a sixth of the
+    cost of 50 deltas; a cancelled one then leaves no partial text behind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The answer to one request."""
+
+    text: str
+    usage: Usage
+    request_id: RequestId
+    outcome: Outcome
+    steps: int
+    """Model calls made."""
+    cost: float
+    """US dollars; 0 where no price is known."""
+    messages: tuple[Message, ...]
+    """What this request added to the conversation: the question, the calls, their results and the answer."""
+    reason: str = ""
+    """Why it was not answered, in one sentence."""
+
+
+class RequestEnded(RuntimeFailure):
+    """The request ended without an answer: cancelled, out of time, over a limit. `reply` holds what there was."""
+
+    def __init__(self, reply: Reply) -> None:
+        self.reply = reply
+        super().__init__(reply.reason or f"the request ended: {reply.outcome}")
+
+
+class ModelCallFailed(ProviderError):
+    """The model could not be asked. `reply` holds what there was before."""
+
+    def __init__(self, reply: Reply, error: Error) -> None:
+        self.reply = reply
+        super().__init__(error.kind, error.message, status=error.status, retry_after_seconds=error.retry_after)
+
+
+StreamItem = Shown | StreamEvent | Reply
+"""What `Runtime.stream` gives: RequestStarted with the tag, the model's events, what happens to its calls, notes, and
+the Reply last."""
+
+
+class Answer:
+    """The end of one request, once. The session calls it on the loop thread; it is awaited anywhere."""
+
+    def __init__(self, conversation: Conversation, tag: Tag, timeout_seconds: float) -> None:
+        """The request has `timeout_seconds` from now."""
+        self.future: Future[Reply] = Future()
+        # Running from the start: a waiter that goes away must not settle it, only the request's end does.
+        self.future.set_running_or_notify_cancel()
+        self.conversation = conversation
+        self.tag = tag
+        self.wait_seconds = timeout_seconds + ANSWER_GRACE_SECONDS
+        self._once = Lock()
+        self._messages: tuple[Message, ...] = ()
+        self._model_error: Error | None = None
+        self._finish: Finish | None = None
+
+    def record(self, messages: tuple[Message, ...]) -> None:
+        """A finished step. Ignored when the asker was told before that there is no answer."""
+        if not self._once.locked():
+            self._messages += messages
+            self.conversation.record(messages)
+
+    def __call__(self, seen: Seen) -> None:
+        """The session's side."""
+        if isinstance(seen, ModelFailed):
+            self._model_error = seen.error
+        elif isinstance(seen, Finish):
+            self._finish = seen
+
+    def session_ended(self, down: Down) -> bool:
+        """The session has ended, and so its name is free: settle. True if its request ended without a Finish."""
+        finish = self._finish
+        if finish is not None:
+            self._settle(self._reply(finish))
+        elif isinstance(down.error, RuntimeFailure):
+            self._settle(RuntimeFailure(f"the request has no answer: {said(down.error)}"))
+        elif down.error is not None or down.reason is ExitReason.KILLED:
+            why = down.reason.value if down.error is None else said(down.error)
+            self._settle(RuntimeFailure(f"the request has no answer, since its session was lost: {why}"))
+        else:
+            self._settle(self._reply(Finish(self.tag, Outcome.CANCELLED, "", Usage(), 0.0, 0, STOPPING)))
+        return finish is None
+
+    def expire(self) -> None:
+        """The backstop: nothing has ended the request in time."""
+        self._settle(
+            RuntimeFailure(
+                f"the request has no answer {self.wait_seconds:g} s after it was asked, long after its deadline: "
+                "callboard's loop is blocked, or its actors were lost"
+            )
+        )
+
+    def _reply(self, end: Finish) -> Reply:
+        return Reply(
+            end.text, end.usage, end.tag.request_id, end.outcome, end.steps, end.cost, self._messages, end.reason
+        )
+
+    def _settle(self, end: Reply | RuntimeFailure) -> None:
+        if not self._once.acquire(blocking=False):
+            return
+        self.conversation.release()
+        if isinstance(end, RuntimeFailure):
+            self.future.set_exception(end)
+        elif end.outcome is Outcome.ANSWERED:
+            self.future.set_result(end)
+        elif end.outcome is Outcome.FAILED and self._model_error is not None:
+            self.future.set_exception(ModelCallFailed(end, self._model_error))
+        else:
+            self.future.set_exception(RequestEnded(end))
+
+    def wait(self) -> Reply:
+        """Block until the request has ended. Raises what it ended with."""
+        try:
+            return self.future.result(self.wait_seconds)
+        except TimeoutError:
+            self.expire()
+            return self.future.result()
+
+    async def wait_async(self) -> Reply:
+        """`wait`, on the asyncio loop that runs here."""
+        timer = asyncio.get_running_loop().call_later(self.wait_seconds, self.expire)
+        try:
+            return await asyncio.wrap_future(self.future)
+        finally:
+            timer.cancel()
+
+
+class Stream(AsyncIterable[StreamItem]):
+    """One request's events, as they happen, and its Reply last. Iterate it once, on the loop it was made on.
+
+    A request that ends without an answer raises what `Runtime.ask` would. Leaving early cancels the request.
+    """
+
+    def __init__(self, answer: Answer, cancel: Callable[[RequestId, str], object]) -> None:
+        self.request_id = answer.tag.request_id
+        self.answer = answer
+        self._cancel = cancel
+        self._loop = asyncio.get_running_loop()
+        self._lock = Lock()
+        self._unread: list[StreamItem] = []
+        self._unread_bytes = 0
+        self._wake = asyncio.Event()
+        self._given_up = False
+        self._overdue = self._loop.call_later(answer.wait_seconds, answer.expire)
+        answer.future.add_done_callback(lambda _: self._notify())
+
+    def __call__(self, seen: Seen) -> None:
+        """The session's side, on the loop thread."""
+        self.answer(seen)
+        if isinstance(seen, ModelStreamed):
+            items: tuple[StreamItem, ...] = seen.events
+        else:
+            items = (seen,) if isinstance(seen, Shown) else ()
+        if not items or self._given_up:
+            return
+        with self._lock:
+            self._unread.extend(items)
+            self._unread_bytes += sum(map(_size, items))
+        if self._unread_bytes > MAX_UNREAD_BYTES:
+            self._give_up(f"its reader has left {MAX_UNREAD_BYTES / 1024**2:g} MiB of its events unread")
+        self._notify()
+
+    def _notify(self) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._woken)
+        except RuntimeError:  # the reader's loop is closed: it will not read on
+            self._give_up("the event loop of its reader is closed")
+
+    def _woken(self) -> None:
+        self._wake.set()
+        if self.answer.future.done():
+            self._overdue.cancel()
+
+    def _give_up(self, why: str) -> None:
+        """The reader will not read on: end the request, once."""
+        if not (self._given_up or self.answer.future.done()):
+            self._given_up = True
+            self._cancel(self.request_id, why)
+
+    async def __aiter__(self) -> AsyncIterator[StreamItem]:
+        try:
+            ended = False
+            while not ended:
+                await self._wake.wait()
+                self._wake.clear()
+                ended = self.answer.future.done()
+                with self._lock:
+                    items, self._unread, self._unread_bytes = self._unread, [], 0
+                for item in items:
+                    yield item
+            yield self.answer.future.result(timeout=0)
+        finally:
+            self._give_up("its reader has left")
+
+
+def _size(item: StreamItem) -> int:
+    """About how much memory an event keeps: its texts, and a little for the rest."""
+    texts = (getattr(item, name) for name in type(item).__slots__)
+    return _EVENT_BYTES + sum(getsizeof(text) for text in texts if isinstance(text, str))

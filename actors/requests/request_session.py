@@ -1,78 +1,72 @@
 """RequestSession: one actor for one request. It carries events into the protocol session and commands out of it.
 
-No rule lives here: `protocol.session` decides, this file knows whom to tell. Whoever holds open work of the request
-(the LLM manager, the dispatcher) is monitored; when one goes down, the session is told that the work is lost.
+No rule lives here: `protocol.machine` decides, this file knows whom to tell. The LLM manager and the dispatcher hold
+the open work of a request and are monitored; when one goes down, the protocol session is told that the work is lost.
+However this actor ends, what it has open elsewhere is stopped.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import partial
+from typing import Protocol, assert_never, get_args
 
-from callboard.actors.calls.dispatcher import DispatchCall, OfferTools, SeekApproval, ToolsOffered
-from callboard.actors.kernel import Actor, Down, ExitReason, MailboxFull, Ref, Rejected, Timer
-from callboard.actors.models.llm_manager import StartModel
-from callboard.actors.telemetry.telemetry import CommandIssued
-from callboard.protocol.commands import (
-    AskApproval,
-    CallModel,
-    CancelTool,
-    ClearTimer,
-    Command,
-    Finish,
-    Note,
-    RecordStep,
-    RunTool,
-    SetTimer,
-    StopModel,
-    WithdrawApproval,
+from callboard.actors.calls.dispatcher import (
+    ConfirmStops,
+    DispatchCall,
+    DispatcherMessage,
+    OfferTools,
+    SeekApproval,
+    StopsTold,
+    ToolsOffered,
 )
-from callboard.protocol.content import Message, UserMessage
-from callboard.protocol.errors import ProtocolError, RuntimeFailure
-from callboard.protocol.events import (
-    CancelRequested,
-    DeadlinePassed,
-    Event,
-    ModelLost,
-    ModelStreamed,
-    RequestStarted,
-    ToolsLost,
-)
+from callboard.actors.kernel import Actor, Down, ExitReason, Ref, Rejected, Timer, handles
+from callboard.actors.models.llm_manager import LlmMessage, StartModel
+from callboard.actors.requests.conversation import STOPPING, Question, Seen
+from callboard.actors.telemetry.telemetry import TelemetryMessage, is_heard
+from callboard.protocol import commands, events
+from callboard.protocol.commands import Command
+from callboard.protocol.content import Message
+from callboard.protocol.errors import ProtocolError, RuntimeFailure, said
+from callboard.protocol.events import Event
 from callboard.protocol.ids import Tag
 from callboard.protocol.machine import Session
-from callboard.protocol.options import RequestOptions, ToolOffer
+from callboard.protocol.options import ToolOffer
 
-Seen = Event | Command
-#: Dispatchers that may be lost before one says which tools there are; whatever kills them kills the next one too.
+logger = logging.getLogger("callboard")
+
+#: Dispatchers that may be lost before one says which tools there are; what kills them kills the next one too.
 MAX_OFFER_REQUESTS = 3
+#: For the dispatcher to say that the tools of a cancelled request were told to stop; then it is answered all the same.
+STOPS_TOLD_SECONDS = 1.0
 
 Subscriber = Callable[[Seen], None]
 """Hears, on the loop thread, each event of the request as it is applied, each RunTool, AskApproval and Note, and
 Finish last. It must not block."""
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """What a request is about."""
-
-    tag: Tag
-    history: tuple[Message, ...]
-    user: UserMessage
-    options: RequestOptions
-    is_read_along: bool = True
-    """Does anybody read the answer while it comes? If not, a turn reaches the session in one piece, at a sixth of the
-    cost of 50 deltas; a cancelled one then leaves no partial text behind."""
+#: Commands that a subscriber hears of, besides the events and Finish.
+_SHOWN = (commands.RunTool, commands.AskApproval, commands.Note)
+#: Events after which what they are about is not open any more.
+_ENDS = events.ModelResponded | events.ModelFailed | events.ToolCallEnd
 
 
 @dataclass(frozen=True, slots=True)
 class Peers:
     """The actors a session works with."""
 
-    llm_manager: Ref
-    dispatcher: Ref
-    telemetry: Ref
+    llm_manager: Ref[LlmMessage]
+    dispatcher: Ref[DispatcherMessage]
+    telemetry: Ref[TelemetryMessage]
+
+
+@dataclass(frozen=True, slots=True)
+class StopsOverdue:
+    """The dispatcher has not said in time that the request's tools were told to stop."""
+
+
+SessionMessage = Event | ToolsOffered | StopsTold | StopsOverdue | Down
 
 
 class SessionLike(Protocol):
@@ -84,7 +78,7 @@ class SessionLike(Protocol):
     def apply(self, event: Event) -> tuple[Command, ...]: ...
 
 
-class RequestSession(Actor):
+class RequestSession(Actor[SessionMessage]):
     """See the module. `record` takes the messages of each finished step; `subscriber` hears what happens."""
 
     def __init__(
@@ -98,31 +92,84 @@ class RequestSession(Actor):
         self._question = question
         self._peers = peers
         self._subscriber = subscriber
+        self._has_subscriber_failed = False
         self._record_messages = record
         self._session = make_session()
+        self._context = question.asker.copy()  # of our own: a context can be entered only once at a time
         self._unrecorded: tuple[Message, ...] = (question.user,)
-        self._timers: dict[Tag, Timer] = {}
+        self._timers: dict[Tag, tuple[float, Timer]] = {}
+        self._open: dict[Tag, commands.StopModel | commands.CancelTool | commands.WithdrawApproval] = {}
+        """What others work at for this request, each with the command that stops it."""
         self._offer_requests = 0
-        self._started = False
+        self._has_started = False
+        self._has_cancelled = False
+        self._finish: commands.Finish | None = None
+        self._is_waiting = False
+        """The request has finished, and its tools are being told to stop."""
+        self._is_stopping = False
+
+    # -- life
 
     def on_start(self) -> None:
+        self.at_end(self._stop_open_work)
         self.monitor(self._peers.llm_manager)
         self.monitor(self._peers.dispatcher)
+        question = self._question
+        self._carry_out(commands.SetTimer(question.tag, question.asked_at + question.options.timeout_seconds))
+        self._observe(question)
         self._ask_for_offers()
 
-    def on_receive(self, message: Any) -> None:
-        if type(message) is ToolsOffered:
-            self._start(message.offers)
-        elif type(message) is Down:
-            self._holder_down(message)
-        else:
-            if type(message) is CancelRequested and not self._started and message.tag == self._question.tag:
-                self._start(())  # only what has begun can be cancelled, and nobody waits for the offers any more
-            self._apply(message)
+    def on_stopping(self) -> bool:
+        """The runtime is stopping: end the request as any cancelled one."""
+        self._is_stopping = True
+        if self._finish is None:
+            self._happened(events.CancelRequested(self._question.tag, self.now(), STOPPING))
+        return not self._is_waiting
 
-    def _start(self, offers: tuple[ToolOffer, ...]) -> None:
-        question, self._started = self._question, True
-        self._apply(RequestStarted(question.tag, self.now(), question.history, question.user, question.options, offers))
+    def _stop_open_work(self) -> None:
+        for stop in self._open.values():
+            self._tell_to_stop(stop)
+
+    # -- messages
+
+    @handles(ToolsOffered)
+    def _offered(self, message: ToolsOffered) -> None:
+        if self._has_started:
+            raise Rejected("the tools were offered before")
+        self._start(message.offers)
+
+    @handles(*get_args(Event))
+    def _happened(self, event: Event) -> None:
+        of_request = event.tag == self._question.tag
+        if not self._has_started and of_request and isinstance(event, events.CancelRequested | events.DeadlinePassed):
+            self._start(())  # only what has begun can end
+        self._apply(event)
+
+    @handles(Down)
+    def _holder_down(self, down: Down) -> None:
+        """Its replacement has the same address: monitor that, and let the protocol decide what is done again."""
+        if down.reason is ExitReason.NOT_ALIVE:
+            raise RuntimeFailure(f"{down.ref.name} has stopped permanently")
+        self.monitor(down.ref)
+        is_manager = down.ref is self._peers.llm_manager
+        if self._finish is not None:
+            return
+        if not self._has_started:
+            if not is_manager:
+                self._ask_for_offers()
+            return
+        step = self._session.step
+        if is_manager and (stop := self._open.pop(step, None)):
+            self._tell_to_stop(stop)  # its start may wait in the mailbox for the next manager
+        self._apply(events.ModelLost(step, self.now()) if is_manager else events.ToolsLost(step, self.now()))
+
+    @handles(StopsTold, StopsOverdue)
+    def _stops_told(self, message: StopsTold | StopsOverdue) -> None:
+        if not self._is_waiting or self._finish is None:
+            raise Rejected("the request does not wait for it")
+        self._end(self._finish)
+
+    # -- events in, commands out
 
     def _ask_for_offers(self) -> None:
         if self._offer_requests == MAX_OFFER_REQUESTS:
@@ -130,90 +177,121 @@ class RequestSession(Actor):
         self._offer_requests += 1
         self._peers.dispatcher.tell_control(OfferTools(self._question.tag, self.ref))
 
-    def _apply(self, event: Event) -> None:
+    def _start(self, offers: tuple[ToolOffer, ...]) -> None:
+        question, self._has_started = self._question, True
         try:
-            commands = self._session.apply(event)
+            self._apply(
+                events.RequestStarted(
+                    question.tag, question.asked_at, question.history, question.user, question.options, offers
+                )
+            )
+        except Rejected as refusal:
+            raise RuntimeFailure(f"the request could not begin: {refusal}") from refusal
+
+    def _apply(self, event: Event) -> None:
+        """Raises Rejected for an event that is illegal now; RuntimeFailure ends the request with our fault named."""
+        doing = f"applying {type(event).__name__}"
+        try:
+            given = self._session.apply(event)
+            self._show(event)
+            if not isinstance(event, events.ModelStreamed):
+                self._observe(event)
+                if isinstance(event, _ENDS):
+                    self._open.pop(event.tag, None)
+            for command in given:
+                doing = f"carrying out {type(command).__name__}"
+                self._carry_out(command)
         except ProtocolError as error:
             raise Rejected(str(error)) from error
-        self._subscriber(event)
-        if type(event) is not ModelStreamed:
-            self._observe(event)
-        for command in commands:
-            _CARRIERS[type(command)](self, command)
+        except Exception as error:
+            raise RuntimeFailure(f"internal_error: {doing} failed: {said(error)}") from error
 
-    def _observe(self, what: Event | CommandIssued) -> None:
-        with contextlib.suppress(MailboxFull):  # telemetry that cannot keep up must not steer; the kernel counts it
-            self._peers.telemetry.tell(what)
+    def _carry_out(self, command: Command) -> None:
+        if isinstance(command, _SHOWN):
+            self._show(command)
+        self._observe(command)
+        match command:
+            case commands.CallModel():
+                self._open[command.tag] = commands.StopModel(command.tag)
+                question = self._question
+                start = StartModel(command, self.ref, question.asker, question.is_read_along)
+                self._peers.llm_manager.tell_control(start)
+            case commands.RunTool():
+                self._open[command.tag] = commands.CancelTool(command.tag)
+                question = self._question
+                self._peers.dispatcher.tell_control(DispatchCall(command, question.user.text, self.ref, question.asker))
+            case commands.AskApproval():
+                self._open[command.tag] = commands.WithdrawApproval(command.tag)
+                self._peers.dispatcher.tell_control(SeekApproval(command, self.ref, self._question.asker))
+            case commands.StopModel() | commands.CancelTool() | commands.WithdrawApproval():
+                self._open.pop(command.tag, None)
+                self._tell_to_stop(command)
+            case commands.SetTimer(tag, at):
+                self._set_timer(tag, at)
+            case commands.ClearTimer(tag):
+                self._set_timer(tag, None)
+            case commands.RecordStep():
+                # The question enters the conversation with the first step that answers it, or not at all.
+                question_message, self._unrecorded = self._unrecorded, ()
+                self._record_messages(question_message + command.messages)
+            case commands.Finish():
+                self._finished(command)
+            case commands.Note():
+                pass  # shown above
+            case _:
+                assert_never(command)
 
-    def _holder_down(self, down: Down) -> None:
-        """Its replacement has the same address: monitor that, and let the protocol decide what is done again."""
-        if down.reason is ExitReason.NOT_ALIVE:
-            raise RuntimeFailure(f"{down.ref.name} is dead for good; nobody would answer")
-        self.monitor(down.ref)
-        if not self._started:
-            if down.ref is self._peers.dispatcher:
-                self._ask_for_offers()
+    def _tell_to_stop(self, command: commands.StopModel | commands.CancelTool | commands.WithdrawApproval) -> None:
+        if isinstance(command, commands.StopModel):
+            self._peers.llm_manager.tell_control(command)
+        else:
+            self._has_cancelled = True
+            self._peers.dispatcher.tell_control(command)
+
+    def _set_timer(self, tag: Tag, at: float | None) -> None:
+        earlier = self._timers.get(tag)
+        if earlier is not None and earlier[0] == at:
             return
-        lost = ModelLost if down.ref is self._peers.llm_manager else ToolsLost
-        self._apply(lost(self._session.step, self.now()))
+        if earlier is not None:
+            self._timers.pop(tag)[1].cancel()
+        if at is not None:
+            self._timers[tag] = at, self.tell_at(at, events.DeadlinePassed(tag, at))
 
-    # -- one carrier a command
+    # -- who listens
 
-    def _call_model(self, command: CallModel) -> None:
-        self._observe(CommandIssued(command, self.now()))
-        self._peers.llm_manager.tell_control(StartModel(command, self.ref, self._question.is_read_along))
+    def _show(self, seen: Seen) -> None:
+        """A subscriber that fails costs its reader the events, not the request its answer."""
+        if self._has_subscriber_failed and not isinstance(seen, commands.Finish):
+            return
+        try:
+            self._context.run(self._subscriber, seen)
+        except Exception as error:  # noqa: BLE001 - a reader's fault
+            self._has_subscriber_failed = True
+            warn = partial(logger.warning, exc_info=error, extra=self._question.tag._asdict())
+            with contextlib.suppress(Exception):  # of a log handler of the host's
+                self._context.run(warn, "the request goes on unread, since its subscriber failed")
 
-    def _stop_model(self, command: StopModel) -> None:
-        self._peers.llm_manager.tell_control(command)
+    def _observe(self, what: Question | Event | Command) -> None:
+        if is_heard(what):
+            with contextlib.suppress(Exception):  # telemetry that cannot keep up must not steer; the kernel counts it
+                self._peers.telemetry.tell(what)
 
-    def _run_tool(self, command: RunTool) -> None:
-        self._subscriber(command)
-        self._observe(CommandIssued(command, self.now()))
-        self._peers.dispatcher.tell_control(DispatchCall(command, self._question.user.text, self.ref))
+    # -- the end
 
-    def _cancel_tool(self, command: CancelTool) -> None:
-        self._peers.dispatcher.tell_control(command)
+    def _finished(self, finish: commands.Finish) -> None:
+        """A request whose tools were cancelled is answered when they were told to stop."""
+        self._finish = finish
+        if self._has_cancelled and finish.outcome in (commands.Outcome.CANCELLED, commands.Outcome.TIMED_OUT):
+            self._is_waiting = True
+            self._peers.dispatcher.tell_control(ConfirmStops(finish.tag, self.ref))
+            self.tell_after(STOPS_TOLD_SECONDS, StopsOverdue())
+        else:
+            self._end(finish)
 
-    def _ask_approval(self, command: AskApproval) -> None:
-        self._subscriber(command)
-        self._peers.dispatcher.tell_control(SeekApproval(command, self.ref))
-
-    def _withdraw_approval(self, command: WithdrawApproval) -> None:
-        self._peers.dispatcher.tell_control(command)
-
-    def _set_timer(self, command: SetTimer) -> None:
-        if earlier := self._timers.get(command.tag):
-            earlier.cancel()
-        self._timers[command.tag] = self.tell_at(command.at, DeadlinePassed(command.tag, command.at))
-
-    def _clear_timer(self, command: ClearTimer) -> None:
-        if timer := self._timers.pop(command.tag, None):
-            timer.cancel()
-
-    def _note(self, command: Note) -> None:
-        self._subscriber(command)
-
-    def _record_step(self, command: RecordStep) -> None:
-        """The question enters the conversation with the first step that answers it, or not at all."""
-        question, self._unrecorded = self._unrecorded, ()
-        self._record_messages(question + command.messages)
-
-    def _finish(self, command: Finish) -> None:
-        self._observe(CommandIssued(command, self.now()))
-        self._subscriber(command)
-        self.stop()
-
-
-_CARRIERS: Mapping[type, Callable[[RequestSession, Any], None]] = {
-    CallModel: RequestSession._call_model,
-    StopModel: RequestSession._stop_model,
-    RunTool: RequestSession._run_tool,
-    CancelTool: RequestSession._cancel_tool,
-    AskApproval: RequestSession._ask_approval,
-    WithdrawApproval: RequestSession._withdraw_approval,
-    SetTimer: RequestSession._set_timer,
-    ClearTimer: RequestSession._clear_timer,
-    Note: RequestSession._note,
-    RecordStep: RequestSession._record_step,
-    Finish: RequestSession._finish,
-}
+    def _end(self, finish: commands.Finish) -> None:
+        self._is_waiting = False
+        self._show(finish)
+        if self._is_stopping:
+            self.stopped()
+        else:
+            self.stop()

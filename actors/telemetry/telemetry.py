@@ -1,28 +1,31 @@
 """Telemetry: counts, times, logs and spans. It listens and never steers; when it fails, nothing else does.
 
-It hears the protocol's own events and commands, so what it says of a request is what happened to it. Content (what
-people, models and tools said) stays out unless asked for; keys never come near it.
+It hears the protocol's own events and commands, so what it says of a request is what happened to it. Times are those at
+which it hears of things, some microseconds after they happened. Content (what people, models and tools said) stays out
+unless asked for; keys never come near it. Log records and spans of a request are made in its asker's context, so that
+the host's logging filters and its own spans apply.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable
+from contextvars import Context
+from dataclasses import dataclass, field
+from typing import Any, Concatenate, ParamSpec, TypeGuard, get_args
 
 from callboard.actors.calls.registry import ToolRestored, ToolWithdrawn
-from callboard.actors.kernel import Actor
-from callboard.actors.telemetry.metrics import Metrics
-from callboard.actors.telemetry.spans import Spans
+from callboard.actors.kernel import Actor, Asks, MailboxFull, handles
+from callboard.actors.requests.conversation import Question
 from callboard.protocol.commands import CallModel, Finish, Outcome, RunTool
 from callboard.protocol.events import (
     ModelFailed,
     ModelLost,
     ModelResponded,
-    RequestStarted,
     ToolCallCancelled,
-    ToolCallCompleted,
+    ToolCallEnd,
     ToolCallFailed,
     ToolCallTimedOut,
 )
@@ -30,18 +33,119 @@ from callboard.protocol.ids import RequestId, Tag
 from callboard.protocol.tools import FailureCode
 
 logger = logging.getLogger("callboard")
+P = ParamSpec("P")
+
+#: Upper bounds in seconds: 1-2-5 steps from 0.1 ms (a warm call takes 0.15 ms) to 10 min (the longest deadline).
+BUCKETS_SECONDS = tuple(
+    round(digit * 10.0**power, 6) for power in range(-4, 3) for digit in (1, 2, 5) if digit * 10.0**power <= 600
+)
 
 
-class ReadMetrics:
+@dataclass(slots=True)
+class Histogram:
+    """How long something took."""
+
+    counts: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS_SECONDS) + 1))
+    total_seconds: float = 0.0
+    max_seconds: float = 0.0
+
+    def record(self, seconds: float) -> None:
+        """Count one duration."""
+        self.counts[bisect_left(BUCKETS_SECONDS, seconds)] += 1
+        self.total_seconds += seconds
+        self.max_seconds = max(self.max_seconds, seconds)
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return sum(self.counts)
+
+    def quantile(self, share: float) -> float:
+        """The upper bound of the bucket in which this share of the records is reached, in seconds; 0 when empty."""
+        rank, seen = share * self.count, 0
+        for bound, count in zip((*BUCKETS_SECONDS, self.max_seconds), self.counts, strict=True):
+            seen += count
+            if count and seen >= rank:
+                return min(bound, self.max_seconds)
+        return 0.0
+
+    def copy(self) -> Histogram:
+        return Histogram(list(self.counts), self.total_seconds, self.max_seconds)
+
+
+@dataclass(slots=True)
+class Metrics:
+    """What a runtime has counted since it started.
+
+    `counters` by name: request.<outcome>, model.<model>.<ok or the error kind>, tool.<tool>.<ok or the failure code>,
+    tools.withdrawn, tools.restored, tokens.input, tokens.output, telemetry.failed (what could not be logged or traced).
+    `seconds` by name: request, model.<model>, tool.<tool>.
+    """
+
+    counters: Counter[str] = field(default_factory=Counter)
+    seconds: dict[str, Histogram] = field(default_factory=dict)
+    cost: float = 0.0
+    """US dollars, where prices are known."""
+
+    def observe(self, name: str, seconds: float) -> None:
+        self.seconds.setdefault(name, Histogram()).record(seconds)
+
+    def copy(self) -> Metrics:
+        """A snapshot that goes on unchanged."""
+        return Metrics(Counter(self.counters), {name: h.copy() for name, h in self.seconds.items()}, self.cost)
+
+
+class Spans:
+    """Takes the begin and the end of each piece of work, by its tag, in its asker's context; this one does nothing."""
+
+    def begin(self, tag: Tag, name: str) -> None:
+        """A piece of work begins."""
+
+    def end(self, tag: Tag, ending: str, *, ok: bool) -> None:
+        """It ends."""
+
+
+class OpenTelemetrySpans(Spans):
+    """Makes one span for each piece of work: the request's is the parent of its model calls and tool calls."""
+
+    def __init__(self, trace: Any) -> None:
+        """`trace` is the module opentelemetry.trace."""
+        self._trace = trace
+        self._tracer = trace.get_tracer("callboard")
+        self._open: dict[Tag, Any] = {}
+
+    def begin(self, tag: Tag, name: str) -> None:
+        parent = self._open.get(tag.request)
+        context = self._trace.set_span_in_context(parent) if parent is not None else None
+        attributes = {
+            "callboard.request_id": tag.request_id,
+            "callboard.parent_id": tag.parent_id,
+            "callboard.step": tag.step,
+            "callboard.call_id": tag.call_id,
+        }
+        self._open[tag] = self._tracer.start_span(name, context=context, attributes=attributes)
+
+    def end(self, tag: Tag, ending: str, *, ok: bool) -> None:
+        span = self._open.pop(tag, None)
+        if span is None:
+            return
+        span.set_attribute("callboard.ending", ending)
+        if not ok:
+            span.set_status(self._trace.StatusCode.ERROR, ending)
+        span.end()
+
+
+def spans_where_installed() -> Callable[[], Spans]:
+    """Makes OpenTelemetry's spans, or none. Imports: not for the loop."""
+    try:
+        from opentelemetry import trace  # noqa: PLC0415 - an optional extra
+    except ImportError:
+        return Spans
+    return lambda: OpenTelemetrySpans(trace)
+
+
+class ReadMetrics(Asks[Metrics]):
     """Ask for a snapshot of the metrics."""
-
-
-@dataclass(frozen=True, slots=True)
-class CommandIssued:
-    """A session gave this command at that time; commands, unlike events, do not say when they came about."""
-
-    command: CallModel | RunTool | Finish
-    at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,118 +155,155 @@ class RequestLost:
     tag: Tag
 
 
-class Telemetry(Actor):
+@dataclass(frozen=True, slots=True)
+class BacklogHeard:
+    """All that was told before telemetry was asked to stop has been heard."""
+
+
+WorkEnd = ModelResponded | ModelFailed | ModelLost | ToolCallEnd
+"""The end of a model call or a tool call."""
+Heard = Question | CallModel | RunTool | WorkEnd | Finish
+"""What a session tells of its request."""
+_HEARD = frozenset(get_args(Heard))
+TelemetryMessage = Heard | RequestLost | ToolWithdrawn | ToolRestored | ReadMetrics | BacklogHeard
+
+
+@dataclass(slots=True)
+class _OpenRequest:
+    """What runs now of a request: its name and since when."""
+
+    context: Context
+    works: dict[Tag, tuple[str, float]] = field(default_factory=dict)
+
+
+class Telemetry(Actor[TelemetryMessage]):
     """See the module."""
 
     def __init__(self, spans: Spans, log_content: bool = False, metrics: Metrics | None = None) -> None:
-        """`metrics` is what was counted so far: given by whoever starts one incarnation after the other."""
+        """`metrics` is what former incarnations have counted."""
         self._spans = spans
         self._log_content = log_content
         self._metrics = Metrics() if metrics is None else metrics
-        self._open: dict[RequestId, dict[Tag, tuple[str, float]]] = {}
-        """What runs now, by request: its name and since when."""
+        self._open: dict[RequestId, _OpenRequest] = {}
 
-    def on_receive(self, message: Any) -> Any:
-        if type(message) is ReadMetrics:
-            return self._metrics.copy()
-        if listener := _LISTENERS.get(type(message)):
-            try:
-                listener(self, message)
-            except Exception:  # noqa: BLE001 - a log handler's or span processor's fault, and the host owns those:
-                # it is counted, for a log record might fail again. Crashing here often enough would end the tree.
-                self._metrics.counters["telemetry.failed"] += 1
-        return None
+    def on_stopping(self) -> bool:
+        try:
+            self.ref.tell(BacklogHeard())
+        except MailboxFull:
+            return True
+        return False
 
-    def _begin(self, tag: Tag, name: str, at: float) -> None:
-        self._open.setdefault(tag.request_id, {})[tag] = (name, at)
-        self._spans.begin(tag, name, at)
+    @handles(BacklogHeard)
+    def _heard_all(self, message: BacklogHeard) -> None:
+        self.stopped()
 
-    def _end(self, tag: Tag, at: float, ending: str, *, ok: bool) -> None:
-        """`ending` is the last part of the counter: "ok", or what went wrong."""
-        opened = self._open.get(tag.request_id, {}).pop(tag, None)
-        if opened is None:
-            return
-        name, since = opened
-        self._metrics.observe(name, at - since)
-        self._metrics.counters[f"{name}.{ending}"] += 1
-        self._spans.end(tag, at, ending, ok=ok)
-        level = logging.INFO if ok else logging.WARNING
-        if logger.isEnabledFor(level):
-            logger.log(level, "%s %s after %.3f s", name, ending, at - since, extra=tag._asdict())
+    @handles(ReadMetrics)
+    def _read(self, message: ReadMetrics) -> Metrics:
+        return self._metrics.copy()
 
-    def _request_started(self, event: RequestStarted) -> None:
-        self._begin(event.tag, "request", event.at)
+    @handles(Question)
+    def _asked(self, question: Question) -> None:
+        self._open[question.tag.request_id] = _OpenRequest(question.asker.copy())
+        self._listen(question.tag, self._begin, "request")
         if self._log_content:
-            logger.info("asked: %s", event.user.text, extra=event.tag._asdict())
+            self._listen(question.tag, self._log, logging.INFO, "asked: %s", question.user.text)
 
-    def _gave(self, message: CommandIssued) -> None:
-        command, at = message.command, message.at
-        match command:
-            case CallModel():
-                self._begin(command.tag, f"model.{command.request.model}", at)
-            case RunTool():
-                self._begin(command.tag, f"tool.{command.name}", at)
-            case Finish():
-                self._finished(command, at)
+    @handles(CallModel)
+    def _model_called(self, command: CallModel) -> None:
+        self._listen(command.tag, self._begin, f"model.{command.request.model}")
 
-    def _finished(self, command: Finish, at: float) -> None:
-        self._close(command.tag, at, command.outcome.value, ok=command.outcome is Outcome.ANSWERED)
+    @handles(RunTool)
+    def _tool_sent(self, command: RunTool) -> None:
+        self._listen(command.tag, self._begin, f"tool.{command.name}")
+
+    @handles(*get_args(WorkEnd))
+    def _work_ended(self, event: WorkEnd) -> None:
+        self._listen(event.tag, self._end_work, event)
+
+    @handles(Finish)
+    def _finished(self, command: Finish) -> None:
+        self._close(command.tag, command.outcome.value, ok=command.outcome is Outcome.ANSWERED)
         self._metrics.counters["tokens.input"] += command.usage.input_tokens
         self._metrics.counters["tokens.output"] += command.usage.output_tokens
         self._metrics.cost += command.cost
 
+    @handles(RequestLost)
     def _request_lost(self, message: RequestLost) -> None:
-        self._close(message.tag, self.now(), "lost", ok=False)
+        self._close(message.tag, "lost", ok=False)
 
-    def _close(self, request: Tag, at: float, ending: str, *, ok: bool) -> None:
-        """End the request, and whatever it leaves open."""
-        for tag in list(self._open.get(request.request_id, ())):
+    @handles(ToolWithdrawn, ToolRestored)
+    def _health_changed(self, event: ToolWithdrawn | ToolRestored) -> None:
+        change = "withdrawn" if isinstance(event, ToolWithdrawn) else "restored"
+        self._metrics.counters[f"tools.{change}"] += 1
+        self._metrics.counters[f"tool.{event.name}.{change}"] += 1
+
+    # -- one request's work, in its asker's context
+
+    def _listen(
+        self, tag: Tag, work: Callable[Concatenate[Tag, P], None], *arguments: P.args, **options: P.kwargs
+    ) -> None:
+        opened = self._open.get(tag.request_id)
+        try:
+            (opened.context if opened is not None else Context()).run(work, tag, *arguments, **options)
+        except BaseException:  # noqa: BLE001 - a log handler's or span processor's fault, and the host owns those:
+            # it is counted, for a log record might fail again.
+            self._metrics.counters["telemetry.failed"] += 1
+
+    def _begin(self, tag: Tag, name: str) -> None:
+        opened = self._open.setdefault(tag.request_id, _OpenRequest(Context()))
+        opened.works[tag] = (name, self.now())
+        self._spans.begin(tag, name)
+
+    def _end_work(self, tag: Tag, event: WorkEnd) -> None:
+        ending = _ending(event)
+        self._end(tag, ending, ok=ending == "ok")
+
+    def _end(self, tag: Tag, ending: str, *, ok: bool) -> None:
+        """`ending` is the last part of the counter: "ok", or what went wrong."""
+        opened = self._open.get(tag.request_id)
+        work = opened.works.pop(tag, None) if opened is not None else None
+        if work is None:
+            return
+        name, since = work
+        seconds = self.now() - since
+        self._metrics.observe(name, seconds)
+        self._metrics.counters[f"{name}.{ending}"] += 1
+        try:
+            self._spans.end(tag, ending, ok=ok)
+        finally:
+            level = logging.INFO if ok else logging.WARNING
+            self._log(tag, level, "%s %s after %.3f s", name, ending, seconds)
+
+    def _log(self, tag: Tag, level: int, text: str, *values: object) -> None:
+        if logger.isEnabledFor(level):
+            logger.log(level, text, *values, extra=tag._asdict())
+
+    def _close(self, request: Tag, ending: str, *, ok: bool) -> None:
+        """End the request, and what it leaves open."""
+        opened = self._open.get(request.request_id)
+        for tag in list(opened.works if opened is not None else ()):
             if tag != request:
-                self._end(tag, at, FailureCode.CANCELLED.value, ok=False)
-        self._end(request, at, ending, ok=ok)
+                self._listen(tag, self._end, FailureCode.CANCELLED.value, ok=False)
+        self._listen(request, self._end, ending, ok=ok)
         self._open.pop(request.request_id, None)
 
-    def _model_responded(self, event: ModelResponded) -> None:
-        self._end(event.tag, event.at, "ok", ok=True)
 
-    def _model_failed(self, event: ModelFailed) -> None:
-        self._end(event.tag, event.at, event.error.kind.value, ok=False)
-
-    def _model_lost(self, event: ModelLost) -> None:
-        self._end(event.tag, event.at, "lost", ok=False)
-
-    def _tool_completed(self, event: ToolCallCompleted) -> None:
-        self._end(event.tag, event.at, "ok", ok=True)
-
-    def _tool_failed(self, event: ToolCallFailed) -> None:
-        self._end(event.tag, event.at, event.failure.code.value, ok=False)
-
-    def _tool_timed_out(self, event: ToolCallTimedOut) -> None:
-        self._end(event.tag, event.at, FailureCode.TIMED_OUT.value, ok=False)
-
-    def _tool_cancelled(self, event: ToolCallCancelled) -> None:
-        self._end(event.tag, event.at, FailureCode.CANCELLED.value, ok=False)
-
-    def _withdrawn(self, event: ToolWithdrawn) -> None:
-        self._metrics.counters["tools.withdrawn"] += 1
-        self._metrics.counters[f"tool.{event.name}.withdrawn"] += 1
-
-    def _restored(self, event: ToolRestored) -> None:
-        self._metrics.counters["tools.restored"] += 1
-        self._metrics.counters[f"tool.{event.name}.restored"] += 1
+def is_heard(what: object) -> TypeGuard[Heard]:
+    """Whether telemetry counts it."""
+    return type(what) in _HEARD
 
 
-_LISTENERS: Mapping[type, Callable[[Telemetry, Any], None]] = {
-    RequestStarted: Telemetry._request_started,
-    ModelResponded: Telemetry._model_responded,
-    ModelFailed: Telemetry._model_failed,
-    ModelLost: Telemetry._model_lost,
-    ToolCallCompleted: Telemetry._tool_completed,
-    ToolCallFailed: Telemetry._tool_failed,
-    ToolCallTimedOut: Telemetry._tool_timed_out,
-    ToolCallCancelled: Telemetry._tool_cancelled,
-    CommandIssued: Telemetry._gave,
-    RequestLost: Telemetry._request_lost,
-    ToolWithdrawn: Telemetry._withdrawn,
-    ToolRestored: Telemetry._restored,
-}
+def _ending(event: WorkEnd) -> str:
+    match event:
+        case ModelFailed():
+            return event.error.kind.value
+        case ModelLost():
+            return "lost"
+        case ToolCallFailed():
+            return event.failure.code.value
+        case ToolCallTimedOut():
+            return FailureCode.TIMED_OUT.value
+        case ToolCallCancelled():
+            return FailureCode.CANCELLED.value
+        case _:
+            return "ok"

@@ -2,16 +2,22 @@
 
 python -m callboard.actors.testing replay 2.17/4.0     # a conversation that a failure named, with its story
 python -m callboard.actors.testing reach 1000          # how often seeds 0 to 999 reach each row of the tables
+python -m callboard.actors.testing chaos --cases 'die/*' --tools my.tools:lookup   # lets things go wrong
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
+from callboard.actors.testing import chaos
+from callboard.actors.testing.chaos.table import contained_table
+from callboard.actors.tools import Tool
 from callboard.protocol.errors import UsageError
 from callboard.protocol.testing import drive, replay, violations
 from callboard.protocol.testing.generator import scenario
@@ -29,10 +35,50 @@ def main(arguments: Sequence[str]) -> int:
     reached.add_argument("seeds", nargs="?", type=int, default=FIXED_SEEDS)
     docs = commands.add_parser("docs", help="write the rules, and what is reached, into a page")
     docs.add_argument("page", type=Path)
+    wild = commands.add_parser("chaos", help="let everything go wrong beside healthy requests")
+    wild.add_argument("--cases", action="append", metavar="PATTERN", help="'die/*', '*/task'; may be repeated")
+    wild.add_argument("--tools", action="append", default=[], metavar="MODULE:TOOL", help="a tool of your own")
+    wild.add_argument("--neighbours", type=int, default=chaos.NEIGHBOURS, help="healthy requests beside each case")
+    wild.add_argument("--list", action="store_true", help="name the cases, and run none")
+    wild.add_argument("--json", action="store_true", help="the report as JSON")
     asked = parser.parse_args(arguments)
-    if asked.command == "replay":
-        return _replay(asked.token)
-    return _reach(asked.seeds) if asked.command == "reach" else _docs(asked.page)
+    run: Mapping[str, Callable[[], int]] = {
+        "replay": lambda: _replay(asked.token),
+        "reach": lambda: _reach(asked.seeds),
+        "docs": lambda: _docs(asked.page),
+        "chaos": lambda: _chaos(asked),
+    }
+    return run[asked.command]()
+
+
+def _chaos(asked: argparse.Namespace) -> int:
+    try:
+        cases = chaos.chosen(asked.cases or ())
+        if asked.list:
+            sys.stdout.write("".join(f"{case.name:<48} {case.what}\n" for case in cases))
+            return 0
+        report = chaos.run(cases, tools=map(_tool, asked.tools), neighbours=asked.neighbours, told=_progress)
+    except UsageError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    sys.stdout.write((report.to_json() if asked.json else report.text()) + "\n")
+    return 1 if report.fell_short else 0
+
+
+def _progress(result: chaos.Result) -> None:
+    sys.stderr.write(f"{result.status:<11} {result.case.name}\n")
+
+
+def _tool(name: str) -> Tool:
+    """The tool called "module:name". Raises UsageError."""
+    module, _, attribute = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UsageError(f"there is no tool {name!r}: {error}; write it as module:name") from error
+    if not isinstance(found, Tool):
+        raise UsageError(f"{name!r} is no tool; decorate the function with @tool")
+    return found
 
 
 def _replay(token: str) -> int:
@@ -59,15 +105,20 @@ def _reach(seeds: int) -> int:
 _BLOCK = re.compile(r"(<!-- written: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
-def render(page: str, reach: Reach) -> str:
-    """The page with the rules, and what was reached, as they are now."""
-    blocks = {"rules": rules_table(), "reach": f"{reach.report()}\n"}
-    return _BLOCK.sub(lambda block: block[1] + blocks[block[2]] + block[3], page)
+_BLOCKS: Final[Mapping[str, Callable[[], str]]] = {
+    "rules": rules_table,
+    "reach": lambda: f"{Reach(drive(scenario(seed), seed) for seed in range(FIXED_SEEDS)).report()}\n",
+    "contained": contained_table,
+}
+
+
+def render(page: str) -> str:
+    """The page, with each block that is written by a table as that table is now."""
+    return _BLOCK.sub(lambda block: block[1] + _BLOCKS[block[2]]() + block[3], page)
 
 
 def _docs(page: Path) -> int:
-    reach = Reach(drive(scenario(seed), seed) for seed in range(FIXED_SEEDS))
-    page.write_text(render(page.read_text(encoding="utf-8"), reach), encoding="utf-8")
+    page.write_text(render(page.read_text(encoding="utf-8")), encoding="utf-8")
     return 0
 
 

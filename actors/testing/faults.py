@@ -44,7 +44,7 @@ class WorkerFate(StrEnum):
     REPORTS_TWICE = "reports_twice"
     IGNORES_INTERRUPT = "ignores_interrupt"
     SLOW_TO_DIE = "slow_to_die"
-    """It ignores the interrupt, and is gone only a while after it was killed."""
+    """It ignores the interrupt, and ends only a while after it was killed."""
     GIVES_BACK = "gives_back"
     """It cannot begin the call, which goes to another worker; that one cannot either."""
     NOT_SHIPPED = "not_shipped"

@@ -7,7 +7,7 @@
         assert not violations(my_runtime(scenario, seed))
 
 plays 200 scenarios. The first that fails says its seed, and `pytest --callboard-seed SEED` plays that one alone.
-pytest loads this module in each run of whoever has callboard installed, so it imports nothing of it at its top.
+pytest loads this module in each run where callboard is installed, so it imports nothing of callboard at its top.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--callboard-seed", type=int, metavar="SEED", help="play the conversation of this seed alone, in each test"
     )
     group.addoption(
-        "--callboard-conversations", type=_count, metavar="N", help="play N conversations a test, whatever it asks for"
+        "--callboard-conversations", type=_count, metavar="N", help="N conversations a test, not the number it asks for"
     )
 
 

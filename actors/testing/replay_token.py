@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import Final, Self
 
-from callboard.actors.kernel.simulation import Schedule, fifo, uniform
 from callboard.actors.testing.schedules import pct, replay
+from callboard.actors.testing.simulation import Schedule, fifo, uniform
 from callboard.protocol.errors import UsageError
 
 #: To be raised when a seed comes to mean another run: by a change of the generators or of the simulation.
@@ -46,7 +46,8 @@ class RunToken:
             )
         match = _TOKEN.fullmatch(text)
         if match is None:
-            raise UsageError(f"{text!r} is no token: one looks like v{VERSION}:12:12:pct or v{VERSION}:12:12:57.1,63.2")
+            examples = f"v{VERSION}:12:12:pct or v{VERSION}:12:12:57.1,63.2"
+            raise UsageError(f"{text!r} is not a token; one looks like {examples}")
         _, seed, faults, schedule = match.groups()
         chosen: str | Chosen = schedule
         if "." in schedule:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from callboard.actors.kernel import Down, Ref
+from callboard.actors.requests.conversation import Answer
 from callboard.actors.requests.request_session import SessionLike
-from callboard.actors.requests.subscription import Answer
 from callboard.actors.testing.simulated_world import World
 from callboard.protocol.commands import CallModel, Command, Finish
 from callboard.protocol.content import Message, history_faults

@@ -20,26 +20,18 @@ import random
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextvars import Context
 from dataclasses import replace
 from functools import partial
 from typing import Final, TypeVar
 
 from callboard.actors.calls.dispatcher import ToolDispatcher
-from callboard.actors.kernel import (
-    Actor,
-    ChildSpec,
-    MailboxFull,
-    Ref,
-    Restart,
-    SimulatedScheduler,
-    start_child,
-)
-from callboard.actors.kernel.simulation import Deviation, Schedule
+from callboard.actors.kernel import Actor, ChildSpec, MailboxFull, Ref, Restart, start_child
 from callboard.actors.models.llm_manager import LlmManager, Route
-from callboard.actors.requests.request_session import Peers, Question, RequestSession
-from callboard.actors.requests.subscription import Answer as RequestAnswer
-from callboard.actors.telemetry.spans import NoSpans
-from callboard.actors.telemetry.telemetry import Telemetry
+from callboard.actors.requests.conversation import Answer as RequestAnswer
+from callboard.actors.requests.conversation import Question
+from callboard.actors.requests.request_session import Peers, RequestSession
+from callboard.actors.telemetry.telemetry import Spans, Telemetry
 from callboard.actors.testing.faults import Faults, seeded_faults
 from callboard.actors.testing.replay_token import Chosen, RunToken
 from callboard.actors.testing.schedules import smallest
@@ -55,6 +47,7 @@ from callboard.actors.testing.simulated_world import (
     World,
     simulated_tool,
 )
+from callboard.actors.testing.simulation import Deviation, Schedule, SimulatedScheduler
 from callboard.actors.testing.whole_run import problems_of_the_whole
 from callboard.actors.topology import SESSION_CAPACITY, Plan, build
 from callboard.protocol.commands import Finish
@@ -134,7 +127,7 @@ class SimulatedRun:
             return (Route(Scripted(), model.partition("/")[2]),)
 
         return Plan(
-            telemetry=lambda: CrashableTelemetry(NoSpans()),
+            telemetry=lambda: CrashableTelemetry(Spans()),
             llm_manager=lambda: crashable(LlmManager)(
                 routes, PlayedModel(self.world), RetryPolicy(max_attempts=1), self._cost
             ),
@@ -156,9 +149,10 @@ class SimulatedRun:
         plan = request.scenario
         store = SimulatedStore(self.world, plan.history)
         store.take()
-        answer = request.answer = RequestAnswer(store)
+        answer = request.answer = RequestAnswer(store, plan.tag, plan.options.timeout_seconds)
         peers = Peers(*(self.system.ref(f"root/{name}") for name in ("llm_manager", "dispatcher", "telemetry")))
-        question = Question(plan.tag, plan.history, plan.user, plan.options, is_read_along)
+        now = self.scheduler.now()
+        question = Question(plan.tag, plan.history, plan.user, plan.options, now, Context(), is_read_along)
         make = partial(RecordedSession, request, self.world)
         start = partial(RequestSession, question, peers, answer, answer.record, make)
         capacity = self.faults.session_capacity if self.faults.floods else SESSION_CAPACITY

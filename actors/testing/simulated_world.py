@@ -12,11 +12,12 @@ from contextvars import Context
 import orjson
 
 from callboard.actors.calls.approvals import Decide, Verdict
-from callboard.actors.kernel import ActorSystem, MailboxFull, NoSuchActor, SimulatedScheduler, Timer
-from callboard.actors.models.model_stream import Attempt, Emit, End
+from callboard.actors.kernel import ActorSystem, MailboxFull, NoSuchActor, Timer
+from callboard.actors.models.llm_manager import Attempt, Emit, End
 from callboard.actors.requests.conversation import Conversation
 from callboard.actors.testing.faults import Faults
 from callboard.actors.testing.simulated_workers import Die, Later, SimulatedWorker, simulated_kind
+from callboard.actors.testing.simulation import SimulatedScheduler
 from callboard.actors.tools import Tool
 from callboard.actors.tools.schema import read_signature
 from callboard.actors.topology import ROOT_INTENSITY, ROOT_PERIOD_SECONDS
@@ -188,7 +189,7 @@ class PlayedModel:
     def __init__(self, world: World) -> None:
         self._world = world
 
-    def start(self, provider: Provider, request: ModelRequest, emit: Emit, end: End) -> Attempt:
+    def start(self, provider: Provider, request: ModelRequest, emit: Emit, end: End, asker: Context | None) -> Attempt:
         """Begin the planned turn of the request that asks."""
         world, request_id = self._world, RequestId(request.model)
         given = world.model_calls.get(request_id, [])

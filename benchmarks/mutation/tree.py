@@ -50,6 +50,7 @@ class Tree:
                 shutil.copy2(root / name, target, follow_symlinks=False)
         package = self.folder / ".dev" / "callboard"
         package.mkdir(parents=True, exist_ok=True)
+        (package / "__init__.py").touch()  # without one, an installed callboard would be found first
         for layer in LAYERS:
             if not (package / layer).exists():
                 (package / layer).symlink_to(self.folder / layer)

@@ -29,7 +29,7 @@ from callboard.protocol.commands import (
     WithdrawApproval,
 )
 from callboard.protocol.errors import ProtocolError
-from callboard.protocol.events import CancelRequested, DeadlinePassed, Event, RequestStarted, ToolsLost
+from callboard.protocol.events import CancelRequested, DeadlinePassed, Event, ModelLost, RequestStarted, ToolsLost
 from callboard.protocol.ids import RequestId, Tag
 from callboard.protocol.machine import Session
 from callboard.protocol.states import RequestState
@@ -238,6 +238,15 @@ class Driver:
     # Carrying out commands.
 
     def _call_model(self, command: CallModel) -> None:
+        """Begin the model call, no sooner than it says; it may be stopped, or lost in a crash, before that."""
+        if command.not_before_at <= self.now:
+            self._begin_model(command)
+            return
+        waiting = _Post(partial(ModelLost, command.tag))
+        self._owned["model", command.tag].append(waiting)
+        self._schedule(command.not_before_at, lambda: self._begin_model(command) if waiting.live else None)
+
+    def _begin_model(self, command: CallModel) -> None:
         self.trace.add(self.now, Verb.ASKED, command)
         turn = self._plans.next_turn(command.tag.step)
         for answer in model_answers(turn, command, self._scenario.options, self.now):

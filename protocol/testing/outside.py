@@ -113,8 +113,7 @@ def cancelled(tag: Tag, now: float) -> Answer:
 
 
 def model_answers(turn: PlannedTurn, command: CallModel, options: RequestOptions, now: float) -> Iterator[Answer]:
-    """The stream and the end of one model call, which begins no sooner than the command says."""
-    now = max(now, command.not_before_at)
+    """The stream and the end of one model call."""
     tag, done_at = command.tag, min(now + turn.seconds, command.deadline_at)
     if turn.does is not ModelDoes.VANISH:
         for share, pieces in _reads(turn):

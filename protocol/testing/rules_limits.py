@@ -324,5 +324,7 @@ def model_deadlines(story: Story) -> Iterator[str]:
         expected = min(begins_at + STREAM_TOTAL_TIMEOUT_SECONDS, story.deadline)
         if abs(model.command.deadline_at - expected) > EPSILON:
             yield f"model call {number} may take until {model.command.deadline_at:g}, expected is {expected:g}"
+        if model.asked_at is not None and model.asked_at < model.command.not_before_at - EPSILON:
+            yield f"model call {number} began at {model.asked_at:g}, it says {model.command.not_before_at:g}"
         if model.command.tag.step != number:
             yield f"model call {number} has the step number {model.command.tag.step}"

@@ -83,6 +83,8 @@ class ModelRun:
     end: Reaction | None = None
     """The reaction to its ModelResponded, ModelFailed or ModelLost."""
     record: RecordStep | None = None
+    asked_at: float | None = None
+    """When it was first carried out; None when it was not."""
 
     @property
     def response(self) -> ModelResponse | None:
@@ -159,6 +161,8 @@ class Story:
                 self.reactions[-1].commands.append(value)
             elif entry.verb in (Verb.APPLIED, Verb.RESUMED):
                 self.reactions.append(Reaction(entry.at, value))
+        asked = [entry for entry in self.trace.entries if entry.verb is Verb.ASKED]
+        self._asked_at = {entry.value.tag: entry.at for entry in reversed(asked) if isinstance(entry.value, CallModel)}
         for reaction in self.reactions:
             if reaction.event is not None:
                 self._hear(reaction, reaction.event)
@@ -192,7 +196,8 @@ class Story:
     def _see(self, reaction: Reaction, event: Event, command: Command) -> None:
         match command:
             case CallModel():
-                self.models.append(ModelRun(command, reaction, len(self.records)))
+                asked_at = self._asked_at.get(command.tag)
+                self.models.append(ModelRun(command, reaction, len(self.records), asked_at=asked_at))
                 self._current = []
             case RunTool():
                 call = self._call(command)

@@ -18,7 +18,7 @@ from callboard.protocol.model import (
     ThinkingDelta,
     Usage,
 )
-from callboard.providers.base_decoder import BaseDecoder
+from callboard.providers.base_decoder import AnswerHead, BaseDecoder
 from callboard.providers.json_values import (
     Json,
     JsonObject,
@@ -67,15 +67,8 @@ class _Block:
 class AnthropicDecoder(BaseDecoder):
     """Events of the Messages API. A call is complete at its content_block_stop, and only there."""
 
-    def __init__(
-        self,
-        family: str = ORIGIN,
-        status: int = 200,
-        headers: Mapping[str, str] | None = None,
-        streaming: bool = True,
-        secret: str | None = None,
-    ) -> None:
-        super().__init__(family, status, headers, streaming, secret)
+    def __init__(self, head: AnswerHead) -> None:
+        super().__init__(head)
         self._tracker = ToolCallTracker()
         self._blocks: dict[Json, _Block] = {}
         self._ordinal = 0

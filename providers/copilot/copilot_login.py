@@ -10,15 +10,16 @@ import os
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from math import isfinite
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from callboard.protocol.errors import ErrorKind, ProviderError, UsageError
 from callboard.providers.adapter import HttpAnswer, WireRequest
 from callboard.providers.copilot.copilot_api import CLIENT_HEADERS, DEFAULT_BASE_URL
 from callboard.providers.http_errors import error_from_body
-from callboard.providers.json_values import SHAPE_ERRORS, dumps, loads
+from callboard.providers.json_values import SHAPE_ERRORS, Json, JsonObject, dumps, loads, object_at, text_at, text_of
 
 DEVICE_CODE_URL: Final = "https://github.com/login/device/code"
 ACCESS_TOKEN_URL: Final = "https://github.com/login/oauth/access_token"
@@ -26,6 +27,9 @@ EXCHANGE_URL: Final = "https://api.github.com/copilot_internal/v2/token"
 _GRANT: Final = "urn:ietf:params:oauth:grant-type:device_code"
 #: What GitHub adds to the interval when it says slow_down.
 _SLOW_DOWN_SECONDS: Final = 5.0
+#: What GitHub gives a user to type the code.
+_EXPIRES_SECONDS: Final = 900.0
+_LONGEST_SECONDS: Final = 86_400.0
 #: A short token is renewed this long before it ends, where the answer has no refresh_in of its own.
 _RENEW_BEFORE_SECONDS: Final = 120.0
 
@@ -64,11 +68,11 @@ async def request_device_code(http: Http, client_id: str) -> DeviceCode:
     answer = await _post(http, DEVICE_CODE_URL, {"client_id": client_id, "scope": "read:user"})
     try:
         return DeviceCode(
-            answer["user_code"],
-            answer["verification_uri"],
-            answer["device_code"],
-            float(answer.get("interval", _SLOW_DOWN_SECONDS)),
-            float(answer.get("expires_in", 900)),
+            text_of(answer["user_code"]),
+            text_of(answer["verification_uri"]),
+            text_of(answer["device_code"]),
+            _seconds(answer.get("interval"), _SLOW_DOWN_SECONDS),
+            _seconds(answer.get("expires_in"), _EXPIRES_SECONDS),
         )
     except SHAPE_ERRORS:
         raise _refused(answer, "GitHub gave no device code") from None
@@ -102,20 +106,22 @@ async def exchange(http: Http, github_token: str, now: float) -> CopilotToken:
     answer = await http(WireRequest("GET", EXCHANGE_URL, headers, b""))
     document = _document(answer)
     try:
-        expires_at = float(document["expires_at"])
-        lifetime = float(document.get("refresh_in") or expires_at - now - _RENEW_BEFORE_SECONDS)
-        base_url = (document.get("endpoints") or {}).get("api") or DEFAULT_BASE_URL
-        return CopilotToken(document["token"], expires_at, min(now + lifetime, expires_at), base_url)
+        expires_at = document["expires_at"]
+        if not isinstance(expires_at, int | float) or not isfinite(expires_at):
+            raise TypeError("expires_at is no time")
+        lifetime = _seconds(document.get("refresh_in"), expires_at - now - _RENEW_BEFORE_SECONDS)
+        base_url = text_at(object_at(document, "endpoints"), "api") or DEFAULT_BASE_URL
+        return CopilotToken(text_of(document["token"]), expires_at, min(now + lifetime, expires_at), base_url)
     except SHAPE_ERRORS:
         raise ProviderError(ErrorKind.MALFORMED, "Copilot's token exchange gave an answer without a token.") from None
 
 
-async def _post(http: Http, url: str, fields: dict[str, str]) -> dict[str, Any]:
+async def _post(http: Http, url: str, fields: dict[str, str]) -> JsonObject:
     headers = {"accept": "application/json", "content-type": "application/json"}
     return _document(await http(WireRequest("POST", url, headers, dumps(fields))))
 
 
-def _document(answer: HttpAnswer) -> dict[str, Any]:
+def _document(answer: HttpAnswer) -> JsonObject:
     if answer.status >= 400:
         error = error_from_body("copilot", answer.status, {}, answer.body)
         hint = "; log in again with `callboard login copilot`" if error.kind is ErrorKind.AUTHENTICATION else ""
@@ -129,7 +135,13 @@ def _document(answer: HttpAnswer) -> dict[str, Any]:
     return document
 
 
-def _refused(answer: dict[str, Any], what: str) -> ProviderError:
+def _seconds(value: Json, otherwise: float) -> float:
+    """A time that GitHub names; `otherwise` where it names none, or one by which nothing would ever end."""
+    known = isinstance(value, int | float) and 1 <= value <= _LONGEST_SECONDS
+    return float(value) if known and isinstance(value, int | float) else otherwise
+
+
+def _refused(answer: JsonObject, what: str) -> ProviderError:
     reason = answer.get("error_description") or answer.get("error") or "no reason was given"
     return ProviderError(ErrorKind.AUTHENTICATION, f"{what}: {reason}")
 

@@ -5,27 +5,20 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any, Self
 
 from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind, ProviderError, UsageError
 from callboard.protocol.model import Error, ModelRequest, StreamEvent
 from callboard.providers.copilot.copilot_api import Copilot, route_of
-from callboard.providers.copilot.copilot_login import CopilotToken, CopilotTokens, TokenStore, token_store
+from callboard.providers.copilot.copilot_login import CopilotToken, CopilotTokens, token_store
 from callboard.providers.transport import HttpProvider
 
 
 class CopilotProvider:
-    """`carry` are the keyword arguments of HttpProvider: timeouts, proxy and so on."""
+    """Calls go over `http`, which the exchange of tokens may use too."""
 
-    def __init__(self, tokens: CopilotTokens, **carry: Any) -> None:
+    def __init__(self, tokens: CopilotTokens, http: HttpProvider) -> None:
         self._tokens = tokens
-        self._http = HttpProvider(Copilot(), **carry)
-
-    @classmethod
-    def of_store(cls, store: TokenStore, **carry: Any) -> Self:
-        """Exchanges the login kept in `store` over the same connections as the calls."""
-        provider = cls(CopilotTokens(store, lambda wire: provider._http.fetch(wire)), **carry)
-        return provider
+        self._http = http
 
     @property
     def name(self) -> str:
@@ -35,18 +28,15 @@ class CopilotProvider:
         """See `Provider.stream`."""
         try:
             token = await self._tokens.current()
-            async with aclosing(self._call(request, token)) as batches:
-                async for events in batches:
-                    if not _refused(events):
+            for last_try in (False, True):
+                async with aclosing(self._call(request, token)) as batches:
+                    async for events in batches:
+                        if _refused(events) and not last_try:
+                            break
                         yield events
-                        continue
-                    token = await self._tokens.renewed(token)
-                    break
-                else:
-                    return
-            async with aclosing(self._call(request, token)) as batches:
-                async for events in batches:
-                    yield events
+                    else:
+                        return
+                token = await self._tokens.renewed(token)
         except ProviderError as error:
             retryable = error.kind in RETRYABLE_KINDS
             yield [Error(error.kind, str(error), retryable, error.retry_after_seconds, status=error.status)]
@@ -65,11 +55,11 @@ def _refused(events: list[StreamEvent]) -> bool:
     return isinstance(first, Error) and first.kind is ErrorKind.AUTHENTICATION
 
 
-def copilot_of(options: Mapping[str, Any], carry: Mapping[str, Any]) -> CopilotProvider:
+def copilot_of(options: Mapping[str, object], http: HttpProvider) -> CopilotProvider:
     """The provider for `tokens`, or for the login kept in the keyring or `login_file`. UsageError without one."""
     if isinstance(tokens := options.get("tokens"), CopilotTokens):
-        return CopilotProvider(tokens, **carry)
-    store = token_store(Path(options["login_file"])) if "login_file" in options else None
+        return CopilotProvider(tokens, http)
+    store = token_store(Path(str(options["login_file"]))) if "login_file" in options else None
     if store is None or not store.load():
         raise UsageError("copilot needs a login: run `callboard login copilot`.")
-    return CopilotProvider.of_store(store, **carry)
+    return CopilotProvider(CopilotTokens(store, http.fetch), http)

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from callboard.protocol.content import UserMessage
 from callboard.protocol.errors import ErrorKind
@@ -42,7 +41,7 @@ class ScriptedCall:
     """A tool call the fake model makes."""
 
     name: str
-    arguments: Mapping[str, Any] | str = "{}"
+    arguments: Mapping[str, object] | str = "{}"
     """A str is sent as it is: half JSON is half JSON."""
     id: str = ""
     """"" is numbered: call_0, call_1 ..."""

@@ -13,7 +13,7 @@ from callboard.protocol.content import Replay
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.limits import MAX_RESPONSE_BYTES
 from callboard.protocol.model import Done, FinishReason, StreamEvent, TextDelta, ThinkingDelta, Usage
-from callboard.providers.base_decoder import BaseDecoder
+from callboard.providers.base_decoder import AnswerHead, BaseDecoder
 from callboard.providers.http_errors import make_error
 from callboard.providers.json_values import (
     Json,
@@ -61,15 +61,8 @@ _TEXT_FIELDS: Final = ("text", "summary", "data")
 class ChatDecoder(BaseDecoder):
     """One answer of a Chat Completions server."""
 
-    def __init__(
-        self,
-        dialect: ChatDialect,
-        status: int = 200,
-        headers: Mapping[str, str] | None = None,
-        streaming: bool = True,
-        secret: str | None = None,
-    ) -> None:
-        super().__init__(dialect.family, status, headers, streaming, secret)
+    def __init__(self, head: AnswerHead, dialect: ChatDialect) -> None:
+        super().__init__(head)
         self._dialect = dialect
         self._tools = ToolCallTracker()
         self._details = ReasoningDetails(dialect.name)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from callboard.protocol.errors import ErrorKind, ProviderError, UsageError
 from callboard.providers.adapter import Timeouts, WireRequest
 from callboard.providers.http_errors import error_from_body, scrubbed, snippet
-from callboard.providers.json_values import dumps, loads
+from callboard.providers.json_values import JsonObject, dumps, loads
 from callboard.providers.openai.chat_api import OpenAIChat
 from callboard.providers.openai.dialects import SERVERS
 from callboard.providers.transport import HttpProvider
@@ -38,7 +38,7 @@ class EmbeddingApi:
             self._headers["authorization"] = f"Bearer {api_key}"
         self._http = HttpProvider(adapter, timeouts=EMBEDDING_TIMEOUTS)
 
-    async def post(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def post(self, body: Mapping[str, object]) -> JsonObject:
         """The JSON answer to this JSON body, whose `model` is ours. Raises ProviderError, never with the key in it."""
         sent = dumps({**body, "model": self.model})
         answer = await self._http.fetch(WireRequest("POST", self._url, self._headers, sent))

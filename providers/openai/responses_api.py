@@ -25,7 +25,8 @@ from callboard.protocol.content import (
 from callboard.protocol.errors import UsageError
 from callboard.protocol.model import ModelRequest, Sampling, ToolChoiceMode
 from callboard.protocol.tools import ToolDefinition
-from callboard.providers.adapter import WireRequest
+from callboard.providers.adapter import Decoder, WireRequest
+from callboard.providers.base_decoder import AnswerHead
 from callboard.providers.json_values import Body
 from callboard.providers.openai.responses_stream import ResponsesDecoder
 from callboard.providers.request_encoding import (
@@ -87,10 +88,8 @@ class OpenAIResponses:
         encoding = _ResponsesEncoding(request, self._origin, reasons, returns)
         return post(f"{self._url}/responses", self.headers(request), encoding.body(), encoding.notes)
 
-    def decoder(
-        self, status: int = 200, headers: Mapping[str, str] | None = None, streaming: bool = True
-    ) -> ResponsesDecoder:
-        return ResponsesDecoder(self._name, status, headers, streaming, self._api_key, self._origin)
+    def decoder(self, status: int = 200, headers: Mapping[str, str] | None = None, streaming: bool = True) -> Decoder:
+        return ResponsesDecoder(AnswerHead(self._name, status, headers, streaming, self._api_key), self._origin)
 
     def headers(self, request: ModelRequest) -> dict[str, str]:
         """The request's headers; variants add theirs."""

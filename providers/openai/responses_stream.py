@@ -14,7 +14,7 @@ from typing import ClassVar, Final, NamedTuple
 from callboard.protocol.content import Replay
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.model import Done, FinishReason, ServerToolEvent, StreamEvent, TextDelta, ThinkingDelta, Usage
-from callboard.providers.base_decoder import BaseDecoder
+from callboard.providers.base_decoder import AnswerHead, BaseDecoder
 from callboard.providers.http_errors import make_error
 from callboard.providers.json_values import (
     Json,
@@ -86,16 +86,8 @@ class _Item:
 class ResponsesDecoder(BaseDecoder):
     """Events of the Responses API. `origin` stands on what must go back to where it came from."""
 
-    def __init__(
-        self,
-        family: str = "openai",
-        status: int = 200,
-        headers: Mapping[str, str] | None = None,
-        streaming: bool = True,
-        secret: str | None = None,
-        origin: str = ORIGIN,
-    ) -> None:
-        super().__init__(family, status, headers, streaming, secret)
+    def __init__(self, head: AnswerHead, origin: str) -> None:
+        super().__init__(head)
         self._origin = origin
         self._tracker = ToolCallTracker()
         self._items: dict[Hashable, _Item] = {}

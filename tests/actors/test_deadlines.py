@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from contextvars import Context
 from functools import partial
 from typing import Any
 
@@ -22,12 +23,13 @@ from callboard.actors.calls.dispatcher import (
 )
 from callboard.actors.calls.ledger import Ledger
 from callboard.actors.calls.registry import Registry
-from callboard.actors.kernel import Actor, ActorSystem, Ref, SimulatedScheduler, Supervisor, handles
+from callboard.actors.kernel import Actor, ActorSystem, Ref, Supervisor, handles
 from callboard.actors.models.llm_manager import StartModel
-from callboard.actors.requests.reply import Reply
-from callboard.actors.requests.request_session import Peers, Question, RequestSession
+from callboard.actors.requests.conversation import Question, Reply
+from callboard.actors.requests.request_session import Peers, RequestSession
 from callboard.actors.runtime import Runtime
 from callboard.actors.settings import Settings
+from callboard.actors.testing.simulation import SimulatedScheduler
 from callboard.actors.tools import tool
 from callboard.actors.workers.messages import (
     CallReports,
@@ -122,7 +124,7 @@ class Tree:
         )
         used = self.silent.ref if who == "session" else dispatcher
         peers = Peers(Probed(system, "llm", self._answer).ref, used, telemetry)
-        question = Question(TAG, (), UserMessage.of("go"), RequestOptions("p/m"))
+        question = Question(TAG, (), UserMessage.of("go"), RequestOptions("p/m"), 0.0, Context())
         make_session = partial(RequestSession, question, peers, self._see, self.recorded.extend)
         system.spawn(make_session, "session")
 

@@ -13,15 +13,14 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pykka
 import pytest
+from support.marked import processes_with
 
 from callboard.actors.kernel import ActorInfo, NoSuchActor
-from callboard.actors.requests.conversation import Conversation
-from callboard.actors.requests.reply import ModelCallFailed, RequestEnded
+from callboard.actors.requests.conversation import Conversation, ModelCallFailed, RequestEnded
 from callboard.actors.runtime import Runtime
 from callboard.actors.settings import Settings
 from callboard.actors.tools import tool
@@ -317,7 +316,7 @@ def test_a_request_refused_by_a_dead_tree_leaves_its_conversation_free() -> None
     with Runtime(settings_for()) as runtime:
         assert runtime._running is not None
         runtime._running.system.shutdown(5.0)
-        with pytest.raises(RuntimeFailure, match="start it anew"):
+        with pytest.raises(RuntimeFailure, match="start it again"):
             runtime.ask_sync("hello", conversation=conversation)
     conversation.take()
 
@@ -511,7 +510,7 @@ async def test_a_tree_that_gives_up_tells_everybody_and_can_be_started_anew(unti
             await asyncio.to_thread(until, partial(is_up_or_dead, cell))
     with pytest.raises(RuntimeFailure):
         await asking
-    with pytest.raises(RuntimeFailure, match="start it anew"):
+    with pytest.raises(RuntimeFailure, match="start it again"):
         await runtime.ask("anybody?", conversation=conversation)
     await asyncio.to_thread(runtime.stop)
     with runtime:
@@ -558,15 +557,26 @@ def test_every_message_is_accounted_for_after_a_storm(seed: int, until: Until) -
     asyncio.run(storm())
 
 
-def test_stopped_processes_are_gone(tmp_path: Path) -> None:
-    @tool
-    def pid() -> int:
-        return os.getpid()
+def test_stopped_processes_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    mark = f"stopped-{os.getpid()}"
+    alive: list[int] = []
 
-    with Runtime(settings_for(calls_then_answer(ScriptedCall("pid"))), tools=[pid]) as runtime:
-        reply = runtime.ask_sync("go")
-    number = int(reply.messages[2].content)  # type: ignore[union-attr]
-    assert not Path(f"/proc/{number}").exists()
+    @tool
+    def work() -> str:
+        return "ok"
+
+    def script(request: ModelRequest) -> ScriptedTurn:
+        if any(isinstance(message, ToolMessage) for message in request.messages):
+            alive.extend(processes_with(mark))
+            return ScriptedTurn("done")
+        return ScriptedTurn(calls=(ScriptedCall("work"),))
+
+    monkeypatch.setenv("MARK", mark)
+    with Runtime(settings_for(script, tool_environment=("MARK",)), tools=[work]) as runtime:
+        assert runtime.ask_sync("go").text == "done"
+        monkeypatch.delenv("MARK")
+    assert set(alive) - {os.getpid()}
+    assert not set(processes_with(mark)) - {os.getpid()}
 
 
 def test_a_fork_of_the_host_is_told_to_make_a_runtime_of_its_own() -> None:

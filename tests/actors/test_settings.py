@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callboard.actors.runtime import Runtime
+from callboard.actors.runtime import Runtime, Wiring, route_for
 from callboard.actors.settings import OFFLINE_MODEL, Settings
-from callboard.actors.wiring import Wiring, route_for
 from callboard.protocol.errors import UsageError
 from callboard.providers.rate_limit import RateLimits
 

@@ -9,14 +9,14 @@ from support.probes import Probed
 
 from callboard.actors.calls.approvals import NobodyToAsk
 from callboard.actors.calls.dispatcher import DispatchCall
-from callboard.actors.kernel import ActorInfo, ActorSystem, SimulatedScheduler
+from callboard.actors.kernel import ActorInfo, ActorSystem
 from callboard.actors.models.llm_manager import LlmManager
 from callboard.actors.runtime import Runtime
 from callboard.actors.settings import Settings
-from callboard.actors.telemetry.spans import NoSpans
-from callboard.actors.telemetry.telemetry import Telemetry
+from callboard.actors.telemetry.telemetry import Spans, Telemetry
 from callboard.actors.testing.faults import Faults
 from callboard.actors.testing.simulated_world import PlayedModel, World
+from callboard.actors.testing.simulation import SimulatedScheduler
 from callboard.actors.tools import tool
 from callboard.actors.topology import ROOT_INTENSITY, Plan, build, tree_of
 from callboard.protocol.commands import RunTool
@@ -34,7 +34,7 @@ def look() -> str:
 def plan() -> Plan:
     world = World([Scenario()], Faults(), SimulatedScheduler())
     return Plan(
-        telemetry=lambda: Telemetry(NoSpans()),
+        telemetry=lambda: Telemetry(Spans()),
         llm_manager=lambda: LlmManager(lambda _: (), PlayedModel(world), RetryPolicy(), lambda *_: 0.0),
         workers=world.kind,
         tools=(look,),

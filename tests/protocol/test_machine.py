@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
 import orjson
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from callboard.protocol.codec import decode_event, decode_messages, encode_event, encode_messages
 from callboard.protocol.commands import (
     AskApproval,
     CallModel,
@@ -25,6 +29,8 @@ from callboard.protocol.commands import (
 )
 from callboard.protocol.content import (
     AssistantMessage,
+    Replay,
+    ServerTool,
     SystemMessage,
     Text,
     Thinking,
@@ -312,6 +318,8 @@ def test_a_lost_model_call_is_asked_again_after_a_growing_pause() -> None:
     cut_off = only(talk.say(ModelFailed, Error(ErrorKind.TRUNCATED, "cut off")), CallModel)
     assert cut_off.not_before_at == 0.0, "nothing was lost"
     assert only(talk.say(ModelLost), CallModel).not_before_at == pytest.approx(690.1), "not in a row any more"
+    assert only(talk.respond(reason=FinishReason.ERROR), CallModel).not_before_at == 0.0
+    assert only(talk.say(ModelLost), CallModel).not_before_at == pytest.approx(690.1), "nor after an answer"
 
 
 def test_a_model_call_that_is_lost_each_time_ends_its_request_with_our_fault_named() -> None:
@@ -417,6 +425,54 @@ def test_a_usage_and_a_cost_that_cannot_be_true_are_told_and_estimated() -> None
     assert "usage and cost of this step cannot be true" in only(commands, Note).text
     assert talk.session.cost == 0.0
     assert 0 < talk.session.usage.total_tokens < 1_000
+
+
+odd_texts = st.text(st.characters()) | st.sampled_from(["", "\ud800", "NaN", "x" * 900])
+odd_data = st.dictionaries(odd_texts, st.recursive(st.none() | st.floats() | st.integers() | odd_texts, st.lists))
+replays = st.none() | st.builds(Replay, odd_texts, odd_data)
+odd_parts = st.one_of(
+    st.builds(Text, odd_texts, replays),
+    st.builds(Thinking, odd_texts, replays),
+    st.builds(ServerTool, odd_texts, st.builds(Replay, odd_texts, odd_data)),
+    st.builds(
+        ToolCall,
+        odd_texts | st.just("a"),
+        odd_texts | st.sampled_from(["look", "write", "never"]),
+        odd_texts | st.sampled_from(["{}", '{"x":NaN}', '{"x":1e999}', '{"x":"\\ud800"}', "[" * 2_000, '{"a":' * 300]),
+        st.booleans(),
+        replays,
+    ),
+)
+odd_numbers = st.integers() | st.floats()
+odd_usages = st.builds(Usage, *[odd_numbers] * 5)
+odd_errors = st.none() | st.builds(Error, st.sampled_from(ErrorKind), odd_texts)
+odd_responses = st.builds(
+    ModelResponse, st.lists(odd_parts, max_size=4).map(tuple), st.sampled_from(FinishReason), odd_texts, odd_usages,
+    odd_data, odd_errors,
+)  # fmt: skip
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.tuples(odd_responses, st.floats()), max_size=4), st.booleans())
+def test_no_answer_of_a_model_is_an_exception_of_the_session(
+    answers: list[tuple[ModelResponse, float]], budgets: bool
+) -> None:
+    """One poison answer must not end what carries the session: it is judged like any other, and can be journalled."""
+    limits: dict[str, Any] = {"token_budget": 10_000, "cost_budget": 1.0, "context_tokens": 2_000} if budgets else {}
+    talk = Talk(replace(OPTIONS, **limits))
+    for response, cost in answers:
+        if talk.session.state is not RequestState.CALLING_MODEL:
+            break
+        event = ModelResponded(talk.step, 1.0, response, cost)
+        for command in talk.session.apply(event):
+            if isinstance(command, RecordStep):
+                assert decode_messages(encode_messages(command.messages))
+        assert isinstance(decode_event(encode_event(event)), ModelResponded)
+        for tag in list(talk.session.calls):
+            if talk.session.calls.get(tag) is CallState.SENT:
+                talk.session.apply(ToolCallCompleted(tag, 2.0, "\ud800"))
+    assert math.isfinite(talk.session.cost)
+    assert 0 <= talk.session.usage.total_tokens < 10**9
 
 
 def test_objects_in_each_other_without_end_are_arguments_like_others() -> None:

@@ -30,7 +30,6 @@ from callboard.protocol.prompt import (
     IMAGE_TOKENS,
     SHORTENED_RESULT_CHARS,
     PromptBuilder,
-    Transcript,
     estimate_tokens,
     message_tokens,
     messages_tokens,
@@ -74,8 +73,9 @@ def test_tools_that_are_offered_take_room() -> None:
         assert isinstance(asking.next_request(again=False), kind)
 
 
-def transcript(history: tuple[Message, ...], limit: int | None) -> Transcript:
-    return Transcript("sys", history, UserMessage.of("go"), limit_tokens=limit, tools_tokens=0, count=estimate_tokens)
+def transcript(history: tuple[Message, ...], limit: int | None) -> PromptBuilder:
+    options = RequestOptions("m", system_prompt="sys", context_tokens=limit)
+    return PromptBuilder(options, history, UserMessage.of("go"), (), estimate_tokens)
 
 
 @settings(deadline=None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import pytest
 from support.shared_double import cut, shared_double, stall
@@ -10,6 +11,7 @@ from support.shared_double import cut, shared_double, stall
 from callboard.actors.testing.wire_double import Answer, Call, Fault, FaultKind, RawAnswer, Turn, WireDouble
 from callboard.protocol.content import AssistantMessage, ToolMessage, UserMessage
 from callboard.protocol.errors import ErrorKind, ProviderError, UsageError
+from callboard.protocol.limits import MAX_ANSWER_BYTES
 from callboard.protocol.model import Error, FinishReason, ModelRequest, ModelResponse, TextDelta
 from callboard.providers.adapter import Timeouts, WireRequest
 from callboard.providers.openai.chat_api import OpenAIChat
@@ -247,3 +249,113 @@ def test_the_deadline_does_not_swallow_a_cancellation_of_somebody_elses() -> Non
 
     with pytest.raises(TimeoutError):
         asyncio.run(cancelled())
+
+
+# Servers that speak no HTTP, or do not end
+
+
+async def served(raw: bytes, *, more: bytes = b"", timeouts: Timeouts = PATIENT) -> ModelResponse:
+    """What a model call says to a server that sends `raw`, then `more` over and over until the connection is closed."""
+    left = asyncio.Event()
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(raw)
+            while more:
+                writer.write(more)
+                await writer.drain()
+            if timeouts is not PATIENT:
+                await reader.read()
+        except OSError:
+            pass
+        finally:
+            left.set()
+            writer.close()
+
+    server = await asyncio.start_server(handle, "127.0.0.1", 0)
+    async with server:
+        host, port = server.sockets[0].getsockname()[:2]
+        response = await ask(f"http://{host}:{port}/v1", timeouts=timeouts)
+        async with asyncio.timeout(5):
+            await left.wait()
+    return response
+
+
+HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
+GARBAGE_HEADS = {
+    "no HTTP": b"SSH-2.0-OpenSSH_9.6\r\n\r\n",
+    "a status that is no number": b"HTTP/1.1 abc OK\r\n\r\n",
+    "a status of five digits": b"HTTP/1.1 99999 OK\r\n\r\n",
+    "a version": b"HTTP/9.9 200 OK\r\n\r\n",
+    "a length that is no number": HEAD + b"content-length: many\r\n\r\n",
+    "a negative length": HEAD + b"content-length: -5\r\n\r\n",
+    "two lengths": HEAD + b"content-length: 5\r\ncontent-length: 6\r\n\r\nhello",
+    "a header without a colon": HEAD + b"nonsense\r\n\r\n",
+    "a header of bytes": HEAD + b"x-\xff\xfe: \x00\x01\r\n\r\n",
+    "a header of 100 kB": HEAD + b"x: " + b"y" * 100_000 + b"\r\n\r\n",
+    "chunks that are none": HEAD + b"transfer-encoding: chunked\r\n\r\nzz\r\nhello\r\n",
+    "an unknown compression": HEAD + b"content-encoding: gzip\r\n\r\nnot gzip at all",
+    "a redirect into nothing": b"HTTP/1.1 302 Found\r\nlocation: http://[::\r\ncontent-length: 0\r\n\r\n",
+    "only zeros": b"\x00" * 64 + b"\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("name", GARBAGE_HEADS)
+def test_a_garbage_head_is_one_error_of_that_call(name: str) -> None:
+    response = asyncio.run(served(GARBAGE_HEADS[name]))
+    assert response.error is not None
+    assert response.error.kind in (
+        ErrorKind.CONNECTION, ErrorKind.MALFORMED, ErrorKind.TRUNCATED, ErrorKind.NOT_FOUND
+    )  # fmt: skip
+
+
+def test_an_error_body_that_never_ends_is_cut_at_its_bound() -> None:
+    head = b"HTTP/1.1 503 Busy\r\ncontent-type: text/html\r\n\r\n"
+    response = asyncio.run(served(head, more=b"<p>sorry</p>" * 1_000))
+    assert response.error is not None
+    assert (response.error.kind, response.error.status) == (ErrorKind.OVERLOADED, 503)
+
+
+def test_an_error_body_that_does_not_come_is_not_waited_for() -> None:
+    head = b'HTTP/1.1 401 No\r\ncontent-length: 1000\r\n\r\n{"error": {"mess'
+    response = asyncio.run(served(head, timeouts=Timeouts(5, 30, 30, error_body_seconds=0.1)))
+    assert response.error is not None
+    assert (response.error.kind, response.error.status) == (ErrorKind.AUTHENTICATION, 401)
+
+
+def test_an_error_body_that_breaks_off_is_still_an_error_of_its_status() -> None:
+    response = asyncio.run(served(b"HTTP/1.1 429 Slow\r\nretry-after: 3\r\ncontent-length: 1000\r\n\r\nhalf"))
+    assert response.error is not None
+    assert (response.error.kind, response.error.retry_after) == (ErrorKind.RATE_LIMITED, 3.0)
+
+
+def test_an_endless_answer_is_broken_off_and_its_connection_closed() -> None:
+    piece = json.dumps({"choices": [{"index": 0, "delta": {"content": "y" * 60_000}}]})
+    response = asyncio.run(served(HEAD + b"\r\n", more=f"data: {piece}\n\n".encode()))
+    assert response.error is not None
+    assert (response.error.kind, response.error.retryable) == (ErrorKind.MALFORMED, False)
+    assert len(response.text) <= MAX_ANSWER_BYTES
+
+
+def test_a_fetched_answer_is_bounded() -> None:
+    async def fetch() -> None:
+        async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            try:
+                while True:
+                    writer.write(b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 1_000_000)
+                    await writer.drain()
+            except OSError:
+                writer.close()
+
+        server = await asyncio.start_server(handle, "127.0.0.1", 0)
+        async with server:
+            url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            provider = HttpProvider(OpenAIChat(base_url=url), timeouts=PATIENT)
+            try:
+                await provider.fetch(WireRequest("GET", url, {}, b""))
+            finally:
+                await provider.aclose()
+
+    with pytest.raises(ProviderError, match="longer than 16777216 bytes"):
+        asyncio.run(fetch())

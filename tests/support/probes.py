@@ -1,4 +1,4 @@
-"""Actors that stand in others' places and write down what they are told."""
+"""Actors that take the places of others and write down the messages they get."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def _anthropic_answered(asked: Sequence[str], role: str, blocks: Sequence[Body])
     if asked and role != "user":
         yield "calls are not followed by the user's message"
     if any(block["type"] != "tool_result" for block in blocks[: len(results)]):
-        yield "something stands before the results"
+        yield "something comes before the results"
 
 
 def _anthropic_block(block: Body) -> Iterator[str]:

@@ -49,7 +49,7 @@ def _gemini_answered(asked: Sequence[Body], role: str, parts: Sequence[Body]) ->
     if asked and role != "user":
         yield "calls are not followed by the user's content"
     if any("functionResponse" not in part for part in parts[: len(answers)]):
-        yield "something stands before the responses"
+        yield "something comes before the responses"
 
 
 def _gemini_part(part: Body, role: str) -> Iterator[str]:
@@ -63,9 +63,9 @@ def _gemini_part(part: Body, role: str) -> Iterator[str]:
     if (kind == "functionCall") != (role == "model" and kind == "functionCall"):
         yield f"{kind} in a content of {role}"
     if kind == "functionCall" and not isinstance(part[kind].get("args"), dict):
-        yield f"args are no object: {part}"
+        yield f"args are not an object: {part}"
     if kind == "functionResponse" and not isinstance(part[kind].get("response"), dict):
-        yield f"a response that is no object: {part}"
+        yield f"a response that is not an object: {part}"
     if kind in ("functionCall", "functionResponse") and not GEMINI_NAME.fullmatch(str(part[kind].get("name"))):
         yield f"name in {part}"
 

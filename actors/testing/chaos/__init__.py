@@ -8,8 +8,9 @@
 `python -m callboard.actors.testing chaos --list` names the cases, docs/supervision.md has them as a table.
 """
 
+from callboard.actors.testing.chaos.beside import NEIGHBOURS
 from callboard.actors.testing.chaos.judging import Report, Result, Status
 from callboard.actors.testing.chaos.suite import all_cases, chosen, run
 from callboard.actors.testing.ways.case import Blast, Case, Group, Level
 
-__all__ = ["Blast", "Case", "Group", "Level", "Report", "Result", "Status", "all_cases", "chosen", "run"]
+__all__ = ["NEIGHBOURS", "Blast", "Case", "Group", "Level", "Report", "Result", "Status", "all_cases", "chosen", "run"]

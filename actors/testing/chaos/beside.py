@@ -14,10 +14,11 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from uuid import uuid4
 
-from callboard.actors.requests.reply import Reply
+from callboard.actors.calls.approvals import ApprovalCallback
+from callboard.actors.requests.conversation import Reply
 from callboard.actors.runtime import Runtime
 from callboard.actors.settings import Settings
 from callboard.actors.testing.ways.escape import HOST_NAMESPACE, HOST_PID, SECRET, SECRET_NAME, pid_namespace
@@ -120,6 +121,8 @@ class Play:
         return ScriptedTurn(calls=calls, chunk_chars=5, first_delay_seconds=first)
 
 
+Changed = Mapping[str, Any]
+"""Settings by name, in place of the suite's own."""
 Disturb = Callable[[Runtime], Awaitable[object]]
 """Does something to a running runtime, while its requests are under way."""
 
@@ -132,33 +135,35 @@ class Host:
     """The user's, whose model is replaced by the scripted one."""
     user_tools: tuple[Tool, ...] = ()
     neighbours: int = NEIGHBOURS
-    _plain: dict[str, list[bytes]] = field(default_factory=dict)
+    known: dict[str, list[bytes]] = field(default_factory=dict)
+    """How runs in which nothing goes wrong end: by which tools there are."""
 
-    def settings_for(self, script: Script | None, **changed: object) -> Settings:
+    def settings_for(self, script: Script | None, changed: Changed | None = None) -> Settings:
         """The user's settings with a scripted model and the suite's bounds."""
         own = {} if self.settings is None else {n: getattr(self.settings, n) for n in self.settings.model_fields_set}
-        wanted: dict[str, object] = {
+        wanted: dict[str, Any] = {
             "worker_memory_bytes": MEMORY_BYTES,
             "request_timeout_seconds": REQUEST_SECONDS,
             **own,
             "model": "scripted/model",
             "script": script,
             "fallback_models": (),
-            **changed,
+            **(changed or {}),
         }
         names = (HOST_PID, HOST_NAMESPACE, MARK)
         wanted["tool_environment"] = (*(own.get("tool_environment") or ()), *names)
-        return Settings(**wanted)  # type: ignore[arg-type]
+        return Settings(**wanted)
 
     async def plain(self) -> list[bytes]:
-        """How the neighbours end alone. Asked twice of tools of the user's, which may not always say the same."""
-        if "scripted" not in self._plain:
+        """How the neighbours end alone. Raises RuntimeError where even that fails."""
+        key = ",".join(each.name for each in self.user_tools)
+        if key not in self.known:
             seen = await self.play((), ())
             if any(each.error is not None for each in seen.neighbours):
                 error = next(each.error for each in seen.neighbours if each.error is not None)
                 raise RuntimeError(f"healthy requests fail where nothing goes wrong: {error!r}") from error
-            self._plain["scripted"] = [each.as_bytes() for each in seen.neighbours]
-        return self._plain["scripted"]
+            self.known[key] = [each.as_bytes() for each in seen.neighbours]
+        return self.known[key]
 
     async def changed(self, seen: Seen) -> list[int]:
         """The numbers of the neighbours that ended in another way than alone."""
@@ -172,15 +177,16 @@ class Host:
         *,
         seconds: float = 0.0,
         disturb: Disturb | None = None,
-        **changed: object,
+        approve: ApprovalCallback | None = None,
+        changed: Changed | None = None,
     ) -> Seen:
         """All at once on a new runtime. `seconds` is how long the neighbours are under way at least."""
         mark = uuid4().hex
         by_question = {victim.question: victim for victim in victims}
         script = Play(by_question, tuple(map(user_call, self.user_tools)), seconds)
         with _known_to_tools(mark):
-            settings = self.settings_for(script, **changed)
-            runtime = Runtime(settings, tools=[*HEALTHY, *self.user_tools, *tools])
+            settings = self.settings_for(script, changed)
+            runtime = Runtime(settings, tools=[*HEALTHY, *self.user_tools, *tools], approve=approve)
             await asyncio.to_thread(runtime.start)
             try:
                 seen = await self.ask_all(runtime, by_question, settings.request_timeout_seconds, disturb)
@@ -195,12 +201,17 @@ class Host:
         return seen
 
     async def ask_all(
-        self, runtime: Runtime, questions: Iterable[str], deadline_seconds: float, disturb: Disturb | None = None
+        self,
+        runtime: Runtime,
+        questions: Iterable[str],
+        deadline_seconds: float,
+        disturb: Disturb | None = None,
+        called: str = "",
     ) -> Seen:
-        """Ask the victims' questions and the neighbours' at the same time."""
+        """Ask the victims' questions and the neighbours' at the same time. `called` makes their ids different."""
         began = time.monotonic()
         words = [*questions, *(f"live {number}" for number in range(self.neighbours))]
-        asks = [asyncio.ensure_future(runtime.ask(text)) for text in words]
+        asks = [asyncio.ensure_future(runtime.ask(text, request_id=f"{_id_of(text)}{called}")) for text in words]
         disturbing = [asyncio.ensure_future(disturb(runtime))] if disturb is not None else []
         await asyncio.wait([*asks, *disturbing], timeout=deadline_seconds + LATE_SECONDS)
         ended = [_ended(ask) for ask in asks]
@@ -227,6 +238,10 @@ def _known_to_tools(mark: str) -> Iterator[None]:
             os.environ.pop(name, None)
 
 
+def _id_of(question: str) -> str:
+    return question.replace(" ", "-").replace("/", "-")
+
+
 def _ended(ask: asyncio.Future[Reply]) -> Ended:
     if not ask.done():
         return Ended(None, TimeoutError("it did not end by its deadline"), in_time=False)
@@ -249,7 +264,7 @@ async def at_rest(runtime: Runtime) -> list[str]:
 async def left_behind(mark: str) -> list[str]:
     """Processes of the tools that are alive although the runtime has stopped; they are killed now."""
     until = time.monotonic() + REST_SECONDS
-    while (left := marked_processes(mark)) and time.monotonic() < until:
+    while (left := marked_processes(mark)) and time.monotonic() < until:  # noqa: ASYNC110 - there is no event to wait for
         await asyncio.sleep(LOOK_SECONDS)
     for pid in left:
         _kill(pid)

@@ -20,14 +20,13 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Final
 from uuid import uuid4
 
-from callboard.actors.requests.conversation import Conversation
-from callboard.actors.requests.reply import Reply
+from callboard.actors.requests.conversation import Conversation, Reply
 from callboard.actors.runtime import Runtime
 from callboard.actors.testing.chaos.beside import MARK, NEIGHBOURS, Ended, Host, Play, Victim, marked_processes
 from callboard.actors.testing.chaos.judging import code_of, kind_of
@@ -88,7 +87,7 @@ class Playing:
     def __init__(self, tools: Sequence[Tool] = (), victims: Mapping[str, str] | None = None, **changed: object) -> None:
         approve = changed.pop("approve", None)
         turns = {text: Victim(text, calls_once(name)) for text, name in (victims or {}).items()}
-        settings = Host().settings_for(Play(turns, (), 0.1), **changed)
+        settings = Host().settings_for(Play(turns, (), 0.1), changed)
         self.runtime = Runtime(settings, tools=[*HEALTHY, *tools], approve=approve)  # type: ignore[arg-type]
 
     async def neighbours(self, allowed: Expected = (OK,)) -> list[str]:
@@ -113,7 +112,7 @@ def _faults_of(number: int, ask: asyncio.Future[Reply], allowed: Expected) -> li
     return []
 
 
-Scenario = Callable[[], Awaitable[list[str]]]
+Scenario = Callable[[], Coroutine[None, None, list[str]]]
 
 
 # -- nothing left
@@ -136,7 +135,7 @@ def _no_threads() -> Iterator[None]:
     def refuses(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    threading.Thread.start = refuses  # type: ignore[method-assign]
+    threading.Thread.start = refuses  # type: ignore[method-assign, assignment]
     try:
         yield
     finally:
@@ -545,7 +544,7 @@ async def dropped() -> list[str]:
 
 async def _gone(mark: str) -> list[int]:
     until = time.monotonic() + GONE_SECONDS
-    while (left := marked_processes(mark)) and time.monotonic() < until:
+    while (left := marked_processes(mark)) and time.monotonic() < until:  # noqa: ASYNC110
         await asyncio.sleep(0.02)
     return left
 
@@ -554,7 +553,7 @@ async def _host_ends(how: str, number: int | None) -> list[str]:
     """Another host, which ends without stop(), or is killed by this signal."""
     mark = uuid4().hex
     command = [sys.executable, "-c", COMMAND, how]
-    host = subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, MARK: mark})
+    host = subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, MARK: mark})  # noqa: ASYNC220
     try:
         assert host.stdout is not None
         line = await asyncio.to_thread(host.stdout.readline)
@@ -666,7 +665,7 @@ def main(name: str) -> int:
     scenarios = {row.name: row.scenario for row in HOSTS} | dict(_HELPERS)
     logging.getLogger("callboard").setLevel(logging.CRITICAL + 1)
     told = os.dup(1)
-    faults = asyncio.run(scenarios[name]())  # type: ignore[arg-type]
+    faults = asyncio.run(scenarios[name]())
     if name not in _HELPERS:
         os.write(told, f"{json.dumps(faults)}\n".encode())
     return 0

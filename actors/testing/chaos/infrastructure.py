@@ -143,7 +143,7 @@ INFRASTRUCTURE: Final = tuple(
 async def _found(pick: Pick) -> list[int]:
     """As soon as there are some, at the latest after a while: a server takes its time to start."""
     until = time.monotonic() + START_SECONDS
-    while not (pids := pick(processes_below(os.getpid()))) and time.monotonic() < until:
+    while not (pids := pick(processes_below(os.getpid()))) and time.monotonic() < until:  # noqa: ASYNC110
         await asyncio.sleep(LOOK_SECONDS)
     return pids
 
@@ -170,11 +170,11 @@ async def _run_harm(case: Case, host: Host) -> Result:
                 await asyncio.sleep(harm.seconds)
                 _send(pids, signal.SIGCONT)
         await asyncio.sleep(case.seconds)
-        after = await host.ask_all(runtime, (), host.settings_for(None).request_timeout_seconds)
+        after = await host.ask_all(runtime, (), host.settings_for(None).request_timeout_seconds, called="-later")
         if strange := await host.changed(after):
             late.extend(neighbour_faults(case, after, strange) or [f"{len(strange)} later requests went wrong"])
 
-    seen = await host.play((), (), seconds=case.seconds, disturb=disturb, tool_failure_budget=None)
+    seen = await host.play((), (), seconds=case.seconds, disturb=disturb, changed={"tool_failure_budget": None})
     if harm.pick is inits and not met:
         return judged(case, ["there is no namespace whose first process could be lost"], time.monotonic() - began)
     faults = [*neighbour_faults(case, seen, await host.changed(seen)), *seen.faults]

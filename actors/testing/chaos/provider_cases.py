@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from callboard.actors.testing.chaos.beside import Ended, Host, Seen, Victim
@@ -51,7 +51,7 @@ async def _run_poisons(batch: Sequence[Case], host: Host) -> list[Result]:
     victims = [Victim(case.name, poisoned(case.way)) for case in batch if isinstance(case.way, Poison)]
     seconds = max(case.seconds for case in batch)
     seen = await host.play(
-        victims, (), seconds=seconds, request_timeout_seconds=DEADLINE_SECONDS, max_attempts=ATTEMPTS
+        victims, (), seconds=seconds, changed={"request_timeout_seconds": DEADLINE_SECONDS, "max_attempts": ATTEMPTS}
     )
     return judged_requests(batch, seen, await host.changed(seen), (time.monotonic() - began) / len(batch))
 
@@ -65,20 +65,25 @@ async def run_wire(cases: Sequence[Case], host: Host) -> list[Result]:
     ]
     calls = tuple(Call(each.name, {"x": 7}) for each in HEALTHY)
     with WireDouble([Turn(calls=calls), Turn("All three have answered.")], by_turn=True) as double:
-        wire = {"model": "openai-compatible/m", "base_url": double.base_url(), "api_key": "k"}
-        bounds = {"request_timeout_seconds": DEADLINE_SECONDS * 2, "max_attempts": ATTEMPTS}
-        idle = {"stream_idle_timeout_seconds": IDLE_SECONDS}
-        plain = await host.play((), (), **wire, **bounds, **idle)
+        changed = {
+            "model": "openai-compatible/m",
+            "base_url": double.base_url(),
+            "api_key": "k",
+            "request_timeout_seconds": DEADLINE_SECONDS * 2,
+            "max_attempts": ATTEMPTS,
+            "stream_idle_timeout_seconds": IDLE_SECONDS,
+        }
+        plain = await host.play((), (), changed=changed)
         alone = [each.as_bytes() for each in plain.neighbours]
 
         async def run_batch(batch: Sequence[Case], host: Host) -> list[Result]:
             double.play_scripts(*(script for script in scripts if script.name in map(_script_name, batch)))
             began = time.monotonic()
             victims = [Victim(_script_name(case), _never) for case in batch]
-            seen = await host.play(victims, (), **wire, **bounds, **idle)
-            changed = [n for n, each in enumerate(seen.neighbours) if each.as_bytes() != alone[n]]
+            seen = await host.play(victims, (), changed=changed)
+            strange = [n for n, each in enumerate(seen.neighbours) if each.as_bytes() != alone[n]]
             seen.victims = {case.name: seen.victims[_script_name(case)] for case in batch}
-            return judged_requests(batch, seen, changed, (time.monotonic() - began) / len(batch))
+            return judged_requests(batch, seen, strange, (time.monotonic() - began) / len(batch))
 
         results: list[Result] = []
         for start in range(0, len(cases), BATCH):
@@ -94,10 +99,12 @@ def _never(_request: ModelRequest, _results: Sequence[ToolMessage]) -> ScriptedT
     raise AssertionError("the model of these requests is a server")
 
 
-async def _retried(batch: Sequence[Case], host: Host, run: Callable[[Sequence[Case], Host], object]) -> list[Result]:
-    found: list[Result] = await run(batch, host)  # type: ignore[misc]
+async def _retried(
+    batch: Sequence[Case], host: Host, run: Callable[[Sequence[Case], Host], Awaitable[list[Result]]]
+) -> list[Result]:
+    found = await run(batch, host)
     if len(batch) > 1 and any("other requests" in fault for each in found for fault in each.faults):
-        found = [result for case in batch for result in await run([case], host)]  # type: ignore[misc]
+        found = [result for case in batch for result in await run([case], host)]
     return found
 
 

@@ -11,6 +11,7 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from callboard.actors.settings import Settings
+from callboard.actors.testing.chaos.actor_cases import actor_cases, run_crashes
 from callboard.actors.testing.chaos.beside import NEIGHBOURS, Host
 from callboard.actors.testing.chaos.host_cases import run_hosts
 from callboard.actors.testing.chaos.hosts import HOST
@@ -44,6 +45,7 @@ RUNNERS: Final[dict[Group, Runner]] = {
     Group.PROVIDER: run_poisons,
     Group.WIRE: run_wire,
     Group.HOST: run_hosts,
+    Group.ACTOR: run_crashes,
     Group.INFRASTRUCTURE: run_harms,
     **dict.fromkeys((Group.DIE, Group.HANG, Group.RETURN, Group.RAISE, Group.EXHAUST, Group.ESCAPE), run_ways),
     Group.NEXT: run_changes,
@@ -52,7 +54,7 @@ RUNNERS: Final[dict[Group, Runner]] = {
 
 def all_cases() -> tuple[Case, ...]:
     """Every case, in the order of the tables."""
-    return (*TOOL_CASES, *INFRASTRUCTURE, *PROVIDER, *WIRE, *HOST)
+    return (*TOOL_CASES, *INFRASTRUCTURE, *PROVIDER, *WIRE, *HOST, *actor_cases())
 
 
 def chosen(patterns: Iterable[str]) -> tuple[Case, ...]:

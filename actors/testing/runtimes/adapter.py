@@ -18,7 +18,7 @@ class Setup:
     """What an adapter is given: the model to ask, the tools to offer, and the limits to set where there are options."""
 
     base_url: str
-    """Of a server that speaks Chat Completions; any key does."""
+    """Of a server with the Chat Completions API; any key does."""
     tools: Tools
     max_steps: int
     """Model calls of one question."""

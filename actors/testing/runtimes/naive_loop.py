@@ -33,7 +33,7 @@ class NaiveLoop:
         self._messages: defaultdict[str, list[Any]] = defaultdict(list)
 
     async def ask(self, conversation: str, text: str) -> str:
-        """Raises whatever the SDK, json or a tool raises, and TimeoutError after the run's deadline."""
+        """Raises what the SDK, json or a tool raises, and TimeoutError after the run's deadline."""
         messages = self._messages[conversation]
         messages.append({"role": "user", "content": text})
         async with asyncio.timeout(self._setup.run_seconds):

@@ -36,7 +36,7 @@ async def _play(adapter_type: AdapterType, conversation: Conversation, name: str
     tools = tools_for(log, HANG_SECONDS, hard_exit=adapter_type.isolates)
     try:
         adapter = adapter_type(Setup(base_url, tools, conversation.max_steps, conversation.run_seconds))
-    except Exception as error:  # noqa: BLE001 - whatever an adapter raises is told by the harness
+    except Exception as error:  # noqa: BLE001 - the harness reports what an adapter raises
         write_down(log, What.DIED, detail=f"{ADAPTER_FAILED} could not be made: {_words(error)}")
         return
     if failed := await _warm_up(adapter, log):
@@ -86,11 +86,11 @@ class _Player:
         await asyncio.wait({beside}, timeout=HANG_SECONDS + SLACK_SECONDS)
 
     async def second_question(self) -> None:
-        """Ask again in the same conversation, whatever became of the first question."""
+        """Ask again in the same conversation, however the first question ended."""
         await self._question(2, None)
 
     async def late_effects(self) -> None:
-        """Wait until whatever still works past its deadline has had its effect."""
+        """Wait until tools that work on past their deadline have had their effect."""
         seen = read_log(self._log)
         ended = {each.number for each in seen if each.what is What.STOPPED}
         begun = [each for each in seen if each.what is What.STARTED and each.number not in ended]

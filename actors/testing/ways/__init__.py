@@ -1,1 +1,1 @@
-"""What goes wrong in the chaos suite's tools. Child processes import these modules: they load nothing of the runtime."""
+"""What goes wrong in the tools of the chaos suite. Child processes import these modules, so they load no runtime."""

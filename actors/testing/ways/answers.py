@@ -36,6 +36,8 @@ DEADLINE_SECONDS: Final = 8.0
 BLOCK_SECONDS: Final = 0.3
 HUGE_CHARS: Final = 5_000_000
 DEPTH: Final = 100_000
+#: A stream of 10 kB a batch that is not bounded by its reader has sent 150 MB then.
+ENOUGH: Final = 15_000
 _TOOL: Final = HEALTHY[0].name
 
 
@@ -78,8 +80,8 @@ def raises(error: Callable[[], BaseException], after: Events = ()) -> Callable[[
 
 
 def endless(event: object, seconds: float = 0.0) -> Callable[[], Iterable[TimedBatch]]:
-    """The same again and again."""
-    return lambda: repeat(TimedBatch(seconds, (event,)))  # type: ignore[arg-type]
+    """The same again and again; no machine is filled by it, since it breaks off after `ENOUGH` batches."""
+    return lambda: repeat(TimedBatch(seconds, (event,)), ENOUGH)  # type: ignore[arg-type]
 
 
 def blocks() -> Iterator[TimedBatch]:
@@ -109,15 +111,17 @@ def _usage(**values: Any) -> Callable[[], Iterable[TimedBatch]]:
 
 
 _NAN: Final = float("nan")
+#: For what has no end: its reader must have stopped it before it breaks off.
+_STOPPED: Final = "malformed internal_error other RequestEnded timeout"
 #: For what is no answer at all: named as broken, or as our own fault in taking it.
 _BROKEN: Final = "malformed internal_error other truncated"
-_ODD: Final = f"ok {_BROKEN}"
+_ODD: Final = f"ok {_BROKEN} RequestEnded"
 
 POISONS: Final = (
     Poison("usage-nan", "its usage is NaN", _usage(input_tokens=_NAN, output_tokens=_NAN), _ODD),
     Poison("usage-infinite", "its usage is infinite", _usage(output_tokens=float("inf")), _ODD),
     Poison("usage-negative", "its usage is negative", _usage(input_tokens=-5), _ODD),
-    Poison("usage-huge", "its usage is 10^30 tokens", _usage(input_tokens=10**30), f"{_ODD} RequestEnded"),
+    Poison("usage-huge", "its usage is 10^30 tokens", _usage(input_tokens=10**30), _ODD),
     Poison("usage-none", "its usage is None", says((TEXT, Done(FinishReason.STOP, usage=None))), _ODD),  # type: ignore[arg-type]
     Poison("usage-text", "its usage is text", _usage(input_tokens="many"), _ODD),
     Poison("text-none", "its text is None", says((TextDelta(None), STOP)), _ODD),  # type: ignore[arg-type]
@@ -135,12 +139,12 @@ POISONS: Final = (
     Poison("thinking-only", "only thinking", says((ThinkingDelta("hm"), STOP)), _ODD),
     Poison("call-nan", "a call with NaN", says((*call('{"x": NaN}'), CALLS)), "ok"),
     Poison("call-half", "a call that is cut off", says((*call('{"x": 1', whole=False), CALLS)), "ok"),
-    Poison("call-deep", "arguments 100,000 deep", says((*call('{"x": ' + "[" * DEPTH), CALLS)), f"{_ODD} RequestEnded"),
+    Poison("call-deep", "arguments 100,000 deep", says((*call('{"x": ' + "[" * DEPTH), CALLS)), _ODD),
     Poison(
         "call-huge",
         "5 MB of arguments",
         says((*call('{"x": "' + "9" * HUGE_CHARS + '"}'), CALLS)),
-        f"{_ODD} RequestEnded",
+        _ODD,
     ),
     Poison("call-unknown", "a tool that is not there", says((*call("{}", "no_such_tool"), CALLS)), "ok"),
     Poison("call-nameless", "a call without a name", says((*call("{}", ""), CALLS)), _ODD),
@@ -149,8 +153,8 @@ POISONS: Final = (
     Poison("call-same-ids", "two calls with one id", says((*call('{"x": 1}'), *call('{"x": 2}'), CALLS)), _ODD),
     Poison(
         "call-many",
-        "200 calls in one turn",
-        says((*(e for n in range(200) for e in call('{"x": 1}', call_id=f"c{n}")), CALLS)),
+        "100 calls in one turn",
+        says((*(e for n in range(100) for e in call('{"x": 1}', call_id=f"c{n}")), CALLS)),
         "ok",
         seconds=1.0,
     ),
@@ -187,29 +191,26 @@ POISONS: Final = (
         says((_error(kind=ErrorKind.OTHER, message="x" * HUGE_CHARS),)),
         "other",
     ),
-    Poison("error-kind", "an error of a kind that is no member", says((Error("odd", "no"),)), _BROKEN),  # type: ignore[arg-type]
     Poison("blocking", f"blocks the loop for {BLOCK_SECONDS} s", blocks, "ok"),
     Poison(
         "endless-text",
         "text without an end, as fast as it can",
         endless(TextDelta("x" * 10_000)),
-        f"{_BROKEN} RequestEnded",
+        _STOPPED,
     ),
-    Poison("endless-slow", "text without an end, slowly", endless(TEXT, 0.05), "RequestEnded timeout malformed"),
-    Poison(
-        "endless-thinking", "thinking without an end", endless(ThinkingDelta("x" * 10_000)), f"{_BROKEN} RequestEnded"
-    ),
+    Poison("endless-slow", "text without an end, slowly", endless(TEXT, 0.05), _STOPPED),
+    Poison("endless-thinking", "thinking without an end", endless(ThinkingDelta("x" * 10_000)), _STOPPED),
     Poison(
         "endless-nothing",
         "empty batches without an end",
-        lambda: repeat(TimedBatch(0.001, ())),
-        "RequestEnded timeout malformed",
+        lambda: repeat(TimedBatch(0.001, ()), ENOUGH),
+        _STOPPED,
     ),
     Poison(
         "endless-calls",
         "a call whose arguments do not end",
         endless(ToolCallDelta(CallId("c"), "x" * 10_000)),
-        f"{_BROKEN} RequestEnded",
+        _STOPPED,
     ),
     Poison("never", "says nothing", lambda: [TimedBatch(1e9, (TEXT, STOP))], "RequestEnded timeout"),
 )

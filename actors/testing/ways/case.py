@@ -106,11 +106,11 @@ _KNOWN: Final = frozenset({OK, *EXCEPTIONS, *(code.value for code in FailureCode
 
 
 def known(text: str) -> Expected:
-    """The words of `text`. Raises ValueError for one that is neither OK nor a code, a kind or an exception of callboard's."""
+    """The words of `text`. Raises ValueError for one that is neither OK nor a code, a kind or an exception of ours."""
     words = tuple(text.split())
     for word in words:
         if word not in _KNOWN:
-            raise ValueError(f"{word!r} is no FailureCode or ErrorKind, nor {OK!r}")
+            raise ValueError(f"{word!r} is none of the FailureCodes, ErrorKinds, exceptions and {OK!r}")
     return words
 
 
@@ -127,7 +127,7 @@ class Way:
     in_thread: Callable[..., object] | None = None
     """For the level THREAD: nothing ends a thread, so a way to hang ends by itself there."""
     arguments: Mapping[str, object] | str = "{}"
-    timeout: float = 4.0
+    timeout: float = 10.0
     """Of the tool, in seconds."""
     blast: Blast = Blast.NOTHING
     seconds: float = 0.1

@@ -229,7 +229,9 @@ CHANGES: Final = (
     Change("putenv", "PATH", lambda: os.environ.update(PATH="/nowhere"), lambda: os.environ.get("PATH")),
     Change("random", "the seed of `random`", _seed, _see_seed),
     Change("socket-timeout", "the default timeout of sockets", _time_out_sockets, socket.getdefaulttimeout),
-    Change("patched-module", "a function of a module (json.dumps)", _patch_json, lambda: json.dumps is _ignore),
+    Change(
+        "patched-module", "a function of a module (json.dumps)", _patch_json, lambda: json.dumps.__name__ == "_ignore"
+    ),
     Change("patched-builtins", "a builtin (print)", _patch_builtins, lambda: print is _ignore),
     Change(
         "patched-class", "an attribute of a class", _patch_class, lambda: hasattr(logging.Logger, "callboard_chaos")

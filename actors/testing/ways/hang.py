@@ -1,4 +1,4 @@
-"""Tools that hang. What runs on a thread of the host ends by itself after `AT_MOST` seconds, since nothing can end it."""
+"""Tools that hang. What runs on a thread of the host ends by itself after `AT_MOST` seconds: nothing else ends it."""
 
 from __future__ import annotations
 
@@ -312,7 +312,7 @@ async def nest_a_loop() -> int:
     """asyncio.run within a loop raises."""
     later = asyncio.sleep(0)
     try:
-        asyncio.run(later)  # type: ignore[arg-type]
+        asyncio.run(later)
     finally:
         later.close()
     return 1
@@ -335,7 +335,7 @@ async def hijack_tasks() -> int:
     def refuses(*_: object, **__: object) -> asyncio.Future[object]:
         raise RuntimeError("this loop makes no tasks")
 
-    asyncio.get_running_loop().set_task_factory(refuses)
+    asyncio.get_running_loop().set_task_factory(refuses)  # type: ignore[arg-type]
     await asyncio.sleep(0)
     return 1
 

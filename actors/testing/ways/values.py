@@ -136,15 +136,21 @@ def echo_text(text: str) -> int:
 
 
 def _value(name: str, what: str, make: Callable[[], object], expected: str = "invalid_result") -> Way:
-    return Way(name, what, returning(make), everywhere(expected))
+    return Way(name, f"returns {what}", returning(make), everywhere(expected))
 
 
 _ODD: Final = "ok invalid_result"
 
 RETURN: Final = (
-    Way("nan", "NaN", returning(lambda: _NAN), everywhere("invalid_result"), mentions="NaN"),
+    Way("nan", "returns NaN", returning(lambda: _NAN), everywhere("invalid_result"), mentions="NaN"),
     _value("inf", "infinity in a list in a dict", lambda: {"a": [float("inf")]}),
-    Way("nan-float", "NaN where a float is declared", nan_for_float, everywhere("invalid_result"), mentions="NaN"),
+    Way(
+        "nan-float",
+        "returns NaN where a float is declared",
+        nan_for_float,
+        everywhere("invalid_result"),
+        mentions="NaN",
+    ),
     _value("decimal-nan", "Decimal NaN", lambda: decimal.Decimal("NaN"), _ODD),
     _value("bytes", "bytes that are text", lambda: b"abc", _ODD),
     _value("raw-bytes", "bytes that are no text", lambda: b"\xff\xfe"),
@@ -176,18 +182,18 @@ RETURN: Final = (
     _value("bad-text", "a str whose __str__ raises", lambda: _BadText("x"), _ODD),
     _value("bad-dict", "a dict whose items raise", lambda: _BadDict(a=1), "ok invalid_result tool_error"),
     _value("bad-list", "a list that lies about its length", lambda: _BadLength([1]), "ok invalid_result tool_error"),
-    Way("wrong-type", "text where an int is declared", not_an_int, everywhere("invalid_result")),
-    Way("none-for-int", "None where an int is declared", none_for_int, everywhere("invalid_result")),
-    Way("serializer", "a model whose serializer raises", bad_model, everywhere("invalid_result tool_error")),
+    Way("wrong-type", "returns text where an int is declared", not_an_int, everywhere("invalid_result")),
+    Way("none-for-int", "returns None where an int is declared", none_for_int, everywhere("invalid_result")),
+    Way("serializer", "returns a model whose serializer raises", bad_model, everywhere("invalid_result tool_error")),
     Way(
         "exiting-serializer",
-        "a model whose serializer exits",
+        "returns a model whose serializer exits",
         exiting_model,
         everywhere("invalid_result tool_error crashed"),
     ),
     Way(
         "endless",
-        "an endless generator",
+        "returns an endless generator",
         returning(lambda: itertools.count()),
         in_process("timed_out crashed invalid_result result_too_large tool_error"),
         timeout=0.4,
@@ -195,7 +201,7 @@ RETURN: Final = (
     ),
     Way(
         "nan-argument",
-        "NaN for an argument",
+        "is given NaN for an argument",
         echo,
         everywhere("incomplete_call invalid_arguments"),
         arguments='{"x": NaN}',
@@ -203,44 +209,44 @@ RETURN: Final = (
     ),
     Way(
         "half-arguments",
-        "arguments that are cut off",
+        "is given arguments that are cut off",
         echo,
         everywhere("incomplete_call invalid_arguments"),
         arguments='{"x": 1',
     ),
     Way(
         "list-arguments",
-        "arguments that are a list",
+        "is given arguments that are a list",
         echo,
         everywhere("incomplete_call invalid_arguments"),
         arguments="[1]",
     ),
     Way(
         "text-arguments",
-        "arguments that are no JSON",
+        "is given arguments that are no JSON",
         echo,
         everywhere("incomplete_call invalid_arguments"),
         arguments="rain",
     ),
-    Way("no-arguments", "no arguments where one is needed", echo, everywhere("invalid_arguments")),
-    Way("wrong-argument", "text for a number", echo, everywhere("invalid_arguments"), arguments={"x": "warm"}),
+    Way("no-arguments", "is given no arguments where one is needed", echo, everywhere("invalid_arguments")),
+    Way("wrong-argument", "is given text for a number", echo, everywhere("invalid_arguments"), arguments={"x": "warm"}),
     Way(
         "deep-arguments",
-        "arguments 50,000 deep",
+        "is given arguments 50,000 deep",
         echo,
         everywhere("incomplete_call invalid_arguments"),
         arguments='{"x": ' + "[" * DEPTH + "]" * DEPTH + "}",
     ),
     Way(
         "surrogate-argument",
-        "half a surrogate pair in an argument",
+        "is given half a surrogate pair in an argument",
         echo_text,
         everywhere("ok incomplete_call invalid_arguments"),
         arguments='{"text": "\\ud800"}',
     ),
     Way(
         "long-argument",
-        "30 kB of text for an argument",
+        "is given 30 kB of text for an argument",
         echo_text,
         everywhere("ok"),
         arguments={"text": "x" * 30_000},

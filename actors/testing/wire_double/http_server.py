@@ -98,7 +98,9 @@ class WireDoubleServer:
         try:
             return await send(request, answer, exchange, self._pacer)
         except ConnectionResetError:
-            return web.Response()  # the client has gone: nothing can be sent, and nothing is wrong here
+            return (
+                web.Response()
+            )  # the client has closed the connection: nothing can be sent, and that is not an error here
         finally:
             exchange.client_left = exchange.ended_at is None
             exchange.ended_at = exchange.ended_at or time.monotonic()

@@ -25,10 +25,10 @@ class _Paced:
 
     def step(self) -> bool:
         """Write one piece as an HTTP chunk; False when the answer is over."""
-        if self.done.done():  # its handler was cancelled: the client has gone
+        if self.done.done():  # its handler was cancelled: the client has disconnected
             return False
         if self.transport.is_closing():
-            self.done.set_exception(ConnectionResetError("the client has gone"))
+            self.done.set_exception(ConnectionResetError("the client has disconnected"))
             return False
         if self.transport.get_write_buffer_size() > _MAX_BEHIND_BYTES:
             return True

@@ -115,7 +115,7 @@ def _chunk(turn: ResolvedTurn, *parts: Document, **more: Any) -> Document:
 
 
 def _call_parts(turn: ResolvedTurn) -> Iterator[Document]:
-    """One part a call; the first one is signed. A call that was cut off is one whose arguments would go on."""
+    """One part a call; the first one is signed. A call that was cut off has incomplete arguments."""
     signed: Document = {"thoughtSignature": SIGNATURE}
     for call in turn.calls:
         function = _function_call(call)

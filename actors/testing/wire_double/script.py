@@ -40,7 +40,7 @@ def _check_pause(seconds: float) -> None:
 
 
 class Api(StrEnum):
-    """The wire APIs that the double speaks."""
+    """The wire APIs that the double serves."""
 
     CHAT = "openai-chat"
     RESPONSES = "openai-responses"

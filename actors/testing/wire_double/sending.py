@@ -52,7 +52,7 @@ async def _hang_up(request: web.BaseRequest, response: web.StreamResponse, excha
 
 
 async def _wait_for_client_to_leave(request: web.BaseRequest, response: web.StreamResponse, exchange: Exchange) -> None:
-    # The server cancels a handler whose client has gone.
+    # The server cancels a handler whose client has disconnected.
     await asyncio.get_running_loop().create_future()
 
 
@@ -70,7 +70,7 @@ async def _reset(request: web.BaseRequest, response: web.StreamResponse, exchang
 def _transport(request: web.BaseRequest) -> asyncio.Transport:
     transport = request.transport
     if transport is None:
-        raise ConnectionResetError("the client has gone")
+        raise ConnectionResetError("the client has disconnected")
     return transport
 
 

@@ -30,7 +30,7 @@ class Asked:
     at: float
     """When the request had come, by time.monotonic() (one clock for all processes of a machine)."""
     ended_at: float | None
-    """When the answer had ended; None while it goes on."""
+    """When the answer had ended; None while it is being sent."""
     client_left: bool
     """The client went away before the end of the answer."""
 

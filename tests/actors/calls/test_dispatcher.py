@@ -33,16 +33,8 @@ from callboard.actors.calls.registry import (
     ToolRestored,
     ToolWithdrawn,
 )
-from callboard.actors.kernel import (
-    Actor,
-    ActorSystem,
-    ChildSpec,
-    DeadLetterReason,
-    Ref,
-    SimulatedScheduler,
-    Supervisor,
-    handles,
-)
+from callboard.actors.kernel import Actor, ActorSystem, ChildSpec, DeadLetterReason, Ref, Supervisor, handles
+from callboard.actors.testing.simulation import SimulatedScheduler
 from callboard.actors.testing.whole_run import left_open
 from callboard.actors.tools import Tool, tool
 from callboard.actors.workers.messages import (

@@ -58,7 +58,7 @@ def test_the_version_is_that_of_the_package(callboard: Any) -> None:
 
 
 def test_a_fault_of_ours_is_one_sentence_and_with_python_dev_mode_a_traceback(callboard: Any) -> None:
-    """A package of the extra `index` that is broken stands for it: its import raises what is no error of callboard."""
+    """The fault is a package of the extra `index` that is broken: its import raises a LookupError."""
     (callboard.workspace / "quicktok.py").write_text("raise LookupError('no table')\n")
     callboard.environment["PYTHONPATH"] = f"{callboard.workspace}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
     ran = callboard.run("ask", "where?")
@@ -127,7 +127,7 @@ def test_files_that_cannot_be_read_are_left_out_and_the_rest_is_found(callboard:
 
 
 @pytest.mark.parametrize("file", ["truth.sqlite", "index.json"])
-def test_a_broken_index_is_made_anew(callboard: Any, file: str) -> None:
+def test_a_broken_index_is_built_again(callboard: Any, file: str) -> None:
     assert callboard.run("index").status == 0
     (callboard.workspace / ".callboard" / "index" / file).write_bytes(b"\x00garbage" * 500)
     ran = callboard.run("ask", "where is the weather fetched?")
@@ -135,7 +135,7 @@ def test_a_broken_index_is_made_anew(callboard: Any, file: str) -> None:
     assert "weather.py:1-3" in ran.out
 
 
-def test_a_broken_word_index_is_made_anew(callboard: Any) -> None:
+def test_a_broken_word_index_is_built_again(callboard: Any) -> None:
     assert callboard.run("index").status == 0
     for file in (callboard.workspace / ".callboard" / "index" / "lexical").iterdir():
         file.write_bytes(b"garbage")

@@ -77,7 +77,7 @@ def test_four_parallel_calls_in_fragments_go_back_in_the_models_order() -> None:
     assert "quick b" in contents[1]
     assert json.loads(contents[2])["code"] == "tool_error"
     assert "quick d" in contents[3]
-    assert "slow" in ended[-1]  # it ended last, and stands first
+    assert "slow" in ended[-1]  # it ended last, and comes first
 
 
 def test_the_command_line_runs_the_tools_of_the_workspace(callboard: Any) -> None:

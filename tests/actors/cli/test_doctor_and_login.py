@@ -13,9 +13,9 @@ import pytest
 from support.shared_double import shared_double
 
 from callboard.actors.cli.login import sign_in
+from callboard.actors.runtime import route_for
 from callboard.actors.settings import Settings
 from callboard.actors.testing.wire_double import RawAnswer, Turn
-from callboard.actors.wiring import route_for
 from callboard.protocol.errors import ProviderError, UsageError
 from callboard.providers.adapter import HttpAnswer, WireRequest
 from callboard.providers.copilot.copilot_login import FileStore

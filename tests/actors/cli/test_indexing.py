@@ -13,8 +13,8 @@ def test_one_is_no_plural() -> None:
 
 
 def test_everything_is_told_in_one_line() -> None:
-    summary = RefreshSummary(1_200, 3, 1, {"too long": 2, "binary": 1}, 1_203, 25_000, 30_000, "made anew")
+    summary = RefreshSummary(1_200, 3, 1, {"too long": 2, "binary": 1}, 1_203, 25_000, 30_000, "built again")
     assert sentence(summary) == (
         "1,200 files indexed, 3 unchanged, 1 removed; 25,000 symbols in 1,203 files; "
-        "skipped: 1 binary, 2 too long; made anew"
+        "skipped: 1 binary, 2 too long; built again"
     )

@@ -1,4 +1,4 @@
-"""Ctrl-C, closed pipes and streams that are no terminal."""
+"""Ctrl-C, closed pipes and streams that are not a terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The store of the index: a write is there whole or not at all, whatever breaks it off."""
+"""The store of the index: a write is there whole or not at all, at whatever point it is interrupted."""
 
 from __future__ import annotations
 

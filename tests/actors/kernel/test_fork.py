@@ -11,7 +11,7 @@ import pytest
 
 PROGRAM = """
 import os, sys, threading
-from callboard.actors.kernel import Actor, ActorDeadError, ActorSystem, LoopScheduler, SimulatedScheduler
+from callboard.actors.kernel import Actor, ActorDeadError, ActorSystem, LoopScheduler
 
 class Echo(Actor):
     def on_receive(self, message):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from abc import ABC
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Generic, TypeVar
 
 import pytest
@@ -176,6 +179,72 @@ def test_one_method_may_handle_several_messages(system: ActorSystem) -> None:
 
     both = system.spawn(Both, "both")
     assert [both.ask(Say(""), 5), both.ask(Count(), 5)] == ["Say", "Count"]
+
+
+def test_an_actor_that_cannot_hear_of_an_end_may_not_wait_for_it(system: ActorSystem) -> None:
+    class Watcher(Actor[Say]):
+        @handles(Say)
+        def _say(self, _message: Say) -> None:
+            self.monitor(self.ref)
+
+    with pytest.raises(TypeError, match=r"Watcher monitors watcher but has no method with @handles\(Down\)"):
+        system.spawn(Watcher, "watcher").ask(Say(""), 5)
+
+
+WRONG = {
+    "self.tell_after(1.0, 3)": '"tell_after" of "Actor" has incompatible type "int"; expected "Say | Count"',
+    "self.ref.tell(None)": '"tell" of "Ref" has incompatible type "None"; expected "Say | Count"',
+    "wider: Ref[Say | int] = self.ref": 'expression has type "Ref[Say | Count]", variable has type "Ref[Say | int]"',
+    "text: str = self.ref.ask(Count())": 'expression has type "int", variable has type "str"',
+    "other: str = self.ref.ask(Say('x'))": 'expression has type "object", variable has type "str"',
+    "self.system.watch(self.ref, len)": 'Argument 2 to "watch" of "System" has incompatible type',
+}
+PROGRAM = """
+from dataclasses import dataclass
+from callboard.actors.kernel import Actor, ActorSystem, Asks, ChildSpec, Ref, Supervisor, handles, start_child
+from callboard.actors.kernel import SupervisorMessage
+@dataclass(frozen=True, slots=True)
+class Say:
+    text: str
+@dataclass(frozen=True, slots=True)
+class Count(Asks[int]):
+    pass
+class Base(Actor[Say | Count]):
+    @handles(Say)
+    def _say(self, message: Say) -> None:
+        LINES
+    @handles(Count)
+    def _count(self, message: COUNT) -> int:
+        narrower: Ref[Say] = self.ref
+        self.tell_after(1.0, Say("later"))
+        return self.ref.ask(Count())
+class Other(Actor[str]):
+    @handles(str)
+    def _take(self, message: str) -> str:
+        return message
+def right(system: ActorSystem, supervisor: Ref[SupervisorMessage]) -> None:
+    spawned: Ref[Say | Count] = system.spawn(lambda: Base(), "spawned")
+    started: Ref[str] = start_child(supervisor, ChildSpec("other", Other))
+    Supervisor([ChildSpec("base", Base), ChildSpec("other", Other)])
+"""
+
+
+def test_mypy_knows_what_an_actor_takes_and_what_it_answers(tmp_path: Path) -> None:
+    lines = "\n        ".join(WRONG)
+    (tmp_path / "right.py").write_text(PROGRAM.replace("LINES", "pass").replace("COUNT", "Count"))
+    (tmp_path / "wrong.py").write_text(PROGRAM.replace("LINES", lines).replace("COUNT", "Say"))
+    ran = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--hide-error-context", "--no-color-output", str(tmp_path)],
+        cwd=Path(__file__).parents[3],
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    found = [line for line in ran.stdout.splitlines() if ": error:" in line]
+    assert all("wrong.py" in line for line in found), ran.stdout
+    expected = [*WRONG.values(), 'Argument 1 has incompatible type "Callable[[Base, Say], int]"']
+    assert [each for each in expected if not any(each in line for line in found)] == [], ran.stdout
+    assert len(found) == len(expected), ran.stdout
 
 
 def test_the_children_of_a_supervisor_are_seen_without_waiting(system: ActorSystem) -> None:

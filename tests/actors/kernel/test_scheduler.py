@@ -174,6 +174,21 @@ def test_the_watchdog_names_who_holds_the_loop(until: Until) -> None:
     assert held[0].seconds >= 0.02
 
 
+def test_the_watchdog_names_a_task_that_holds_the_loop(until: Until) -> None:
+    held: list[Held] = []
+    scheduler = LoopScheduler("test", watchdog=Watchdog(limit_seconds=0.02, report=held.append)).start()
+    gate = threading.Event()
+
+    async def hog() -> None:
+        gate.wait(5)
+
+    scheduler.call_soon(lambda: scheduler.loop.create_task(hog(), name="a hog"))
+    until(lambda: bool(held))
+    gate.set()
+    assert scheduler.stop(5)
+    assert (held[0].actor, held[0].message_type) == ("a hog", "task")
+
+
 @dataclass
 class Watched:
     """What a watchdog looks at, at a time of the test's choice."""
@@ -183,6 +198,9 @@ class Watched:
 
     def now(self) -> float:
         return self.time
+
+    def busy_task(self) -> None:
+        """No task."""
 
 
 @dataclass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextvars import Context
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -10,9 +11,21 @@ from typing import Any
 import pytest
 from support.probes import Probe, Probed
 
-from callboard.actors.kernel import ActorSystem, Backoff, ChildSpec, Ref, SimulatedScheduler, Supervisor, Timer
-from callboard.actors.models.llm_manager import LlmManager, Route, StartModel, _AttemptEnded, _TellAgain, text_length
-from callboard.actors.models.model_stream import Attempt, Emit, End
+from callboard.actors.kernel import ActorSystem, Backoff, ChildSpec, DeadLetterReason, Ref, Supervisor, Timer
+from callboard.actors.models.llm_manager import (
+    OVERDUE_SECONDS,
+    Attempt,
+    AttemptEnded,
+    Cost,
+    Emit,
+    End,
+    LlmManager,
+    Route,
+    StartModel,
+    TellAgain,
+    text_length,
+)
+from callboard.actors.testing.simulation import SimulatedScheduler
 from callboard.protocol.commands import CallModel, StopModel
 from callboard.protocol.content import (
     AssistantMessage,
@@ -44,10 +57,12 @@ class PlayedDriver:
     def __init__(self, scheduler: SimulatedScheduler) -> None:
         self._scheduler = scheduler
         self.started: list[tuple[str, float]] = []
+        self.askers: list[Context | None] = []
         self.cancelled = 0
 
-    def start(self, provider: Provider, request: ModelRequest, emit: Emit, end: End) -> Attempt:
+    def start(self, provider: Provider, request: ModelRequest, emit: Emit, end: End, asker: Context | None) -> Attempt:
         assert isinstance(provider, Scripted)
+        self.askers.append(asker)
         self.started.append((f"{provider.name}/{request.model}", self._scheduler.now()))
         return Played(self, self._scheduler, provider.turn_for(request).batches(), emit, end)
 
@@ -90,7 +105,12 @@ class Desk:
     """An LLM manager under a supervisor, one session, and the providers it may ask."""
 
     def __init__(
-        self, system: ActorSystem, *providers: Scripted, limiter: RateLimiter | None = None, capacity: int = 1_000
+        self,
+        system: ActorSystem,
+        *providers: Scripted,
+        limiter: RateLimiter | None = None,
+        retry: RetryPolicy | None = None,
+        cost: Cost = lambda model, response: 0.5,
     ) -> None:
         assert isinstance(system.scheduler, SimulatedScheduler)
         self.system, self.scheduler = system, system.scheduler
@@ -98,25 +118,40 @@ class Desk:
         self.session = Probed(system, "session")
         routes = [Route(provider, f"model-{at}", limiter) for at, provider in enumerate(providers)]
 
+        self.routes: dict[str, list[Route] | BaseException] = {"scripted/model": routes}
+
         def routes_of(model: str) -> list[Route]:
-            if model != "scripted/model":
-                raise UsageError(f"no such model: {model}")
-            return routes
+            found = self.routes.get(model, UsageError(f"no such model: {model}"))
+            if isinstance(found, BaseException):
+                raise found
+            return found
 
         def make() -> LlmManager:
-            return LlmManager(routes_of, self.driver, RetryPolicy(chance=lambda: 1.0), lambda model, response: 0.5)
+            return LlmManager(routes_of, self.driver, retry or RetryPolicy(chance=lambda: 1.0), cost)
 
-        self.root = system.spawn(lambda: Supervisor([ChildSpec("llm", make)], chance=lambda: 0.0), "root")
+        pause = Backoff(initial_seconds=1.0, jitter=0.0)
+        self.root = system.spawn(lambda: Supervisor([ChildSpec("llm", make, backoff=pause)]), "root")
         self.scheduler.run_until_idle()
 
     @property
     def ref(self) -> Ref:
         return self.system.ref("root/llm")
 
-    def ask(self, model: str = "scripted/model", tag: Tag = TAG, reply_to: Ref | None = None) -> None:
+    def ask(
+        self,
+        model: str = "scripted/model",
+        tag: Tag = TAG,
+        reply_to: Ref | None = None,
+        not_before_at: float = 0.0,
+        asker: Context | None = None,
+    ) -> None:
         request = ModelRequest(model, (UserMessage.of("x" * 400),))
-        call = CallModel(tag, request, DEADLINE)
-        self.ref.tell_control(StartModel(call, reply_to or self.session.ref))
+        call = CallModel(tag, request, DEADLINE, not_before_at)
+        self.ref.tell_control(StartModel(call, reply_to or self.session.ref, asker))
+
+    def kill(self) -> None:
+        cell = self.ref._cell
+        cell.executor.call_soon(cell.kill)
 
     def run(self, until_seconds: float | None = None) -> None:
         self.scheduler.run_until_idle(until_seconds)
@@ -207,6 +242,7 @@ NO_FALLBACK = {
     ErrorKind.MALFORMED,
     ErrorKind.MALFORMED_TOOL_CALL,
     ErrorKind.CANCELLED,
+    ErrorKind.INTERNAL,
     ErrorKind.OTHER,
 }
 
@@ -271,13 +307,13 @@ def test_a_rate_limit_beyond_the_deadline_fails_at_once(simulated: ActorSystem) 
 
 def test_tokens_are_guessed_before_and_settled_after(simulated: ActorSystem) -> None:
     limiter = RateLimiter(simulated.scheduler.now, tokens_per_minute=1_000.0)
-    used = ScriptedTurn("one", usage=Usage(1_000, 500))
+    used = ScriptedTurn("one", usage=Usage(600, 500))
     desk = Desk(simulated, Scripted([used, "two"]), limiter=limiter)
     desk.ask()
     desk.run()
     desk.ask(tag=TAG.at_step(2))
     desk.run()
-    assert desk.driver.started[1][1] == pytest.approx(36.0), "500 tokens in debt and 100 more to take"
+    assert desk.driver.started[1][1] == pytest.approx(12.0), "100 tokens in debt and 100 more to take"
 
 
 def test_stopping_a_call_ends_its_stream_and_nothing_more_comes(simulated: ActorSystem) -> None:
@@ -319,7 +355,7 @@ def test_the_end_of_an_attempt_given_up_is_a_dead_letter(simulated: ActorSystem)
     desk.ask()
     desk.run(2.0)
     assert len(desk.driver.started) == 2
-    desk.ref.tell_control(_AttemptEnded(TAG, 1, ModelResponse((Text("an old answer"),))))
+    desk.ref.tell_control(AttemptEnded(TAG, 1, ModelResponse((Text("an old answer"),)), has_emitted=True))
     desk.run()
     (responded,) = desk.session.of(ModelResponded)
     assert responded.response.text == "the real answer"
@@ -331,7 +367,7 @@ def test_a_crash_ends_all_streams_and_the_next_incarnation_serves(simulated: Act
     desk.ask()
     desk.ask(tag=TAG.at_step(2))
     desk.run(1.0)
-    desk.ref.tell_control("nobody understands this")
+    desk.kill()
     desk.run(2.0)
     assert desk.driver.cancelled == 2, "no stream goes on that nobody waits for"
     desk.ask(tag=TAG.at_step(3))
@@ -345,7 +381,7 @@ def test_a_session_whose_mailbox_is_full_costs_nobody_else(simulated: ActorSyste
     crowded = simulated.spawn(lambda: Probe(heard), "crowded", capacity=1)
     desk.run(0.0)
     crowded.tell("full")
-    desk.ref.tell_control(_TellAgain(crowded, ModelResponded(TAG, 0.0, ModelResponse())))
+    desk.ref.tell_control(TellAgain(crowded, ModelResponded(TAG, 0.0, ModelResponse())))
     while not simulated.statistics().refused:
         assert desk.scheduler.step(), "the manager was never turned away"
         if heard == ["full"] and not simulated.statistics().refused:
@@ -361,6 +397,168 @@ def test_text_length_counts_what_becomes_tokens() -> None:
     messages: list[Message] = [SystemMessage("12345"), UserMessage.of("123"), AssistantMessage((Text("1234"), call))]
     assert [text_length(message) for message in messages] == [5, 3, 11]
     assert text_length(ToolMessage(CallId("c"), ToolName("t"), "12")) == 2
+
+
+# -- a failure costs the call that it is about
+
+
+class Broken(RateLimiter):
+    """A rate limiter with a fault."""
+
+    def __init__(self, method: str, error: BaseException) -> None:
+        super().__init__(lambda: 0.0, tokens_per_minute=1e9)
+        self._method, self._error = method, error
+
+    def acquire(self, tokens: float = 0.0) -> float:
+        if self._method == "acquire":
+            raise self._error
+        return super().acquire(tokens)
+
+    def settle(self, guessed_tokens: float, used_tokens: float) -> None:
+        if self._method == "settle":
+            raise self._error
+
+
+class BrokenRetry(RetryPolicy):
+    def delay_seconds(self, attempt: int, error: Error) -> float | None:
+        raise Unspeakable
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no words")
+
+
+def raising(error: BaseException) -> Any:
+    def fail(*_: object) -> Any:
+        raise error
+
+    return fail
+
+
+POISON: list[tuple[str, dict[str, Any], str]] = [
+    ("cost", {"cost": raising(ValueError("no price"))}, "the cost function failed: ValueError: no price"),
+    ("cost that exits", {"cost": raising(SystemExit(1))}, "the cost function failed: SystemExit"),
+    ("limiter", {"limiter": Broken("acquire", OSError("gone"))}, "the rate limiter failed: OSError: gone"),
+    (
+        "settle",
+        {"limiter": Broken("settle", Unspeakable())},
+        "the rate limiter failed: Unspeakable: (its __str__ raised",
+    ),
+    ("retry", {"retry": BrokenRetry()}, "the retry policy failed: Unspeakable"),
+]
+
+
+@pytest.mark.parametrize(("part", "options", "said"), POISON, ids=[part for part, _, _ in POISON])
+def test_a_part_that_fails_ends_the_call_with_its_name(
+    simulated: ActorSystem, part: str, options: dict[str, Any], said: str
+) -> None:
+    turn = failing(ErrorKind.SERVER)[0] if part == "retry" else ScriptedTurn("fine")
+    desk = Desk(simulated, Scripted([turn] * 3), **options)
+    for step in (1, 2, 3):
+        desk.ask(tag=TAG.at_step(step))
+    desk.run()
+    failures = desk.session.of(ModelFailed)
+    assert sorted(failed.tag.step for failed in failures) == [1, 2, 3]
+    for failed in failures:
+        assert failed.error.kind is ErrorKind.INTERNAL
+        assert said in failed.error.message
+    assert simulated.statistics().restarts == 0
+
+
+@pytest.mark.parametrize("error", [ValueError("no route"), SystemExit(3)])
+def test_routes_that_raise_and_a_driver_that_raises_end_their_call(
+    simulated: ActorSystem, error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = Desk(simulated, Scripted(["fine"]))
+    desk.routes["scripted/broken"] = error
+    desk.routes["scripted/nowhere"] = []
+    for step, model in enumerate(("scripted/broken", "scripted/nowhere", "scripted/model"), start=1):
+        desk.ask(model, TAG.at_step(step))
+    desk.run()
+    first, second = desk.session.of(ModelFailed)
+    assert first.error.kind is second.error.kind is ErrorKind.INTERNAL
+    assert "looking up the model scripted/broken failed" in first.error.message
+    assert [responded.tag.step for responded in desk.session.of(ModelResponded)] == [3]
+    monkeypatch.setattr(desk.driver, "start", raising(error))
+    desk.ask()
+    desk.run()
+    assert "starting the provider failed" in desk.session.of(ModelFailed)[-1].error.message
+    assert simulated.statistics().restarts == 0
+
+
+def test_a_poison_answer_ends_its_own_request_and_none_of_fifty_others(simulated: ActorSystem) -> None:
+    """Three of them crashed the manager as often, and with it every other request."""
+
+    def cost(model: str, response: ModelResponse) -> float:
+        if response.text == "poison":
+            raise ZeroDivisionError
+        return 0.5
+
+    def script(request: ModelRequest) -> ScriptedTurn:
+        text = next(message.text for message in request.messages if isinstance(message, UserMessage))
+        return ScriptedTurn(text, first_delay_seconds=1.0)
+
+    desk = Desk(simulated, Scripted(script), cost=cost)
+    for number in range(53):
+        tag = Tag(RequestId(f"r{number}"), MessageId("m"), 1)
+        text = "poison" if number % 20 == 0 else "fine"
+        call = CallModel(tag, ModelRequest("scripted/model", (UserMessage.of(text),)), DEADLINE)
+        desk.ref.tell_control(StartModel(call, desk.session.ref))
+    desk.run()
+    assert len(desk.session.of(ModelFailed)) == 3
+    assert len(desk.session.of(ModelResponded)) == 50
+    assert simulated.statistics().restarts == 0
+
+
+def test_an_unknown_message_is_a_dead_letter(simulated: ActorSystem) -> None:
+    desk = Desk(simulated, Scripted(["fine"]))
+    desk.ref.tell_control("not a message of the manager")
+    desk.ask()
+    desk.run()
+    assert desk.told() == ["fine", "ModelResponded"]
+    assert simulated.dead_letters.counts() == {DeadLetterReason.REJECTED: 1}
+
+
+def test_a_provider_that_never_answers_is_ended_at_the_calls_deadline(simulated: ActorSystem) -> None:
+    desk = Desk(simulated, Scripted([ScriptedTurn("late", first_delay_seconds=1e9)]))
+    desk.ask()
+    desk.run(DEADLINE - 0.1)
+    assert desk.told() == []
+    desk.run(DEADLINE + OVERDUE_SECONDS + 0.1)
+    (failed,) = desk.session.of(ModelFailed)
+    assert failed.error.kind is ErrorKind.TIMEOUT
+    assert desk.driver.cancelled == 1
+
+
+def test_a_call_that_may_not_begin_yet_waits(simulated: ActorSystem) -> None:
+    desk = Desk(simulated, Scripted(["fine"]))
+    desk.ask(not_before_at=7.0)
+    desk.run()
+    assert [at for _, at in desk.driver.started] == [pytest.approx(7.0)]
+    assert desk.told() == ["fine", "ModelResponded"]
+
+
+def test_a_restarted_manager_does_not_start_what_its_session_has_given_up(simulated: ActorSystem) -> None:
+    desk = Desk(simulated, Scripted(["first", "second"]))
+    for _ in range(2):  # after the first crash, an actor starts again at once
+        desk.kill()
+        desk.run(desk.scheduler.now())
+    desk.ask(tag=TAG.at_step(1))
+    desk.ref.tell_control(StopModel(TAG.at_step(1)))
+    desk.ask(tag=TAG.at_step(2))
+    desk.run()
+    assert simulated.statistics().restarts == 2
+    assert len(desk.driver.started) == 1
+    assert [responded.tag.step for responded in desk.session.of(ModelResponded)] == [2]
+
+
+def test_the_askers_context_goes_to_the_driver(simulated: ActorSystem) -> None:
+    desk = Desk(simulated, Scripted(["fine"]))
+    asker = Context()
+    desk.ask(asker=asker)
+    desk.run()
+    assert desk.driver.askers == [asker]
 
 
 @pytest.fixture

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from callboard.actors.processes.control import LENGTH, Kind, Message, hear, pair, receive, send
 from callboard.actors.processes.frames import (
-    LENGTH,
     MAX_REPLY_BYTES,
     REPLY,
-    Ask,
     BrokenFrame,
     Order,
     Reply,
     ReplyDecoder,
-    Told,
     decode_order,
     encode_order,
     encode_reply,
@@ -25,9 +24,6 @@ from callboard.actors.processes.frames import (
 from callboard.actors.tools.context import ToolContext
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
 from callboard.protocol.tools import FailureCode, ToolFailure
-
-#: The names of what goes between the runtime and the fork server, aliases too.
-FORK_SERVER_MESSAGES = (*Ask.__members__.items(), *Told.__members__.items())
 
 texts = st.text(st.characters(exclude_categories=["Cs"]))
 failures = st.builds(ToolFailure, texts.map(ToolName), st.sampled_from(FailureCode), texts, texts, texts, texts, texts)
@@ -81,16 +77,34 @@ def test_an_impossible_length_is_refused_before_anything_is_buffered(length: int
         ReplyDecoder().feed(LENGTH.pack(length))
 
 
-@given(st.integers(1, 2**31), texts, st.none() | st.binary(), texts)
-def test_orders_arrive(number: int, name: str, packed: bytes | None, arguments: str) -> None:
+@given(st.integers(1, 2**31), texts, texts, st.booleans())
+def test_orders_arrive(number: int, name: str, arguments: str, more: bool) -> None:
     tag = Tag(RequestId("r"), MessageId("m"), 1, CallId("c"))
     context = ToolContext(tag, "e", 1.5, "words", Path("/w"))
-    order = Order(number, ToolName(name), 0, packed, arguments, context)
+    order = Order(number, ToolName(name), arguments, context, more)
     frame = encode_order(order)
     assert LENGTH.unpack_from(frame) == (len(frame) - LENGTH.size,)
     assert decode_order(frame[LENGTH.size :]) == order
 
 
-@pytest.mark.parametrize(("name", "member"), FORK_SERVER_MESSAGES)
-def test_no_two_messages_of_the_fork_server_have_one_number(name: str, member: Ask | Told) -> None:
-    assert member.name == name
+@given(st.sampled_from(Kind), st.integers(0, 2**32 - 1), st.integers(-(2**31), 2**31 - 1), st.text(max_size=50))
+def test_messages_of_the_fork_servers_arrive(kind: Kind, number: int, value: int, text: str) -> None:
+    message = Message(kind, number, value, text.encode(errors="replace").decode())
+    one, other = pair()
+    with one, other:
+        send(one, message)
+        assert hear(other) == message
+        send(one, message, (0, 1))
+        received = receive(other)
+        assert received is not None
+        assert received[0] == message
+        for descriptor in received[1]:
+            os.close(descriptor)
+        assert len(received[1]) == 2
+        one.close()
+        assert hear(other) is None
+        assert receive(other) is None
+
+
+def test_no_two_kinds_of_message_have_one_number() -> None:
+    assert [member.name for member in Kind] == list(Kind.__members__)

@@ -1,50 +1,43 @@
-"""A tool leaves nothing behind for the next one in its process, whatever it has changed or started."""
+"""With `reuse=True`: what of a call's changes is put back before the next, and when its process is not used again."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from callboard.actors.testing.tool_stage import ToolStage
-from callboard.actors.tools import Tool, tool
+from callboard.actors.tools import tool
 from callboard.actors.workers.process import ProcessOptions
 from callboard.protocol.events import ToolCallCompleted
 
 
 @pytest.fixture
 def stage() -> Iterator[ToolStage]:
-    with ToolStage(ProcessOptions(max_children=1)) as stage:
+    with ToolStage(ProcessOptions(max_children=1, namespaces=False)) as stage:
         yield stage
 
 
-@tool
-def look() -> list[object]:
-    sys.stdout.write("looked\n")
+def state() -> list[object]:
     return [
         os.getcwd(),
         dict(os.environ),
         os.umask(0o077),
-        sys.path,
+        list(sys.path),
         sys.getrecursionlimit(),
         [str(signal.getsignal(number)) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)],
         threading.active_count(),
         sys.gettrace() is None,
-        signal.getitimer(signal.ITIMER_REAL),
+        signal.getitimer(signal.ITIMER_REAL)[0] > 0,
     ]
 
 
-@tool
-def pid() -> int:
-    return os.getpid()
-
-
-@tool
 def change_everything() -> None:
     os.chdir("/")
     os.environ["LEFT"] = "over"
@@ -58,53 +51,62 @@ def change_everything() -> None:
     sys.settrace(lambda *_: None)
 
 
-@tool
-def close_output() -> None:
-    sys.stdout.close()
+#: What a call may do after it has looked around.
+HARMS: dict[str, Callable[[], object]] = {
+    "nothing": lambda: None,
+    "changes everything": change_everything,
+    "closes its output": lambda: sys.stdout.close(),
+    "redirects its output": lambda: os.dup2(os.open(os.devnull, os.O_WRONLY), 1),
+    "leaves a thread": lambda: threading.Thread(target=threading.Event().wait, daemon=True).start(),
+}
 
 
-@tool
-def redirect_output() -> None:
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+@tool(reuse=True)
+def work(harm: str) -> list[object]:
+    sys.stdout.write("looked\n")
+    found = [os.getpid(), state()]
+    HARMS[harm]()
+    return found
 
 
-@tool
-def leave_a_thread() -> int:
-    threading.Thread(target=threading.Event().wait, daemon=True).start()
-    return os.getpid()
-
-
-def result_of(stage: ToolStage, wanted: Tool) -> str:
-    event = stage.call(wanted)
+def worked(stage: ToolStage, harm: str = "nothing") -> tuple[int, object]:
+    """The process that it ran in, and what it found there."""
+    event = stage.call(work, harm=harm)
     assert isinstance(event, ToolCallCompleted), event
-    return event.content
+    assert event.output == "looked\n"
+    process, found = json.loads(event.content)
+    return process, found
 
 
-def test_what_a_tool_changes_is_put_back_and_its_process_used_again(stage: ToolStage) -> None:
-    before, process = result_of(stage, look), result_of(stage, pid)
-    assert result_of(stage, change_everything) == "null"
-    assert (result_of(stage, look), result_of(stage, pid)) == (before, process)
+def test_what_a_call_changes_is_put_back_and_its_process_used_again(stage: ToolStage) -> None:
+    before = worked(stage)
+    assert worked(stage, "changes everything") == before
+    assert worked(stage) == before
 
 
 def test_a_host_whose_folder_is_gone_has_tools_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    @tool(reuse=True)
+    def pid() -> int:
+        return os.getpid()
+
     gone = tmp_path / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)
     gone.rmdir()
     with ToolStage() as stage:
-        assert result_of(stage, pid) == result_of(stage, pid)
+        first, second = stage.call(pid), stage.call(pid)
+    assert isinstance(first, ToolCallCompleted)
+    assert isinstance(second, ToolCallCompleted)
+    assert first.content == second.content
 
 
-@pytest.mark.parametrize("harm", [close_output, redirect_output])
-def test_without_its_output_a_process_is_replaced(stage: ToolStage, harm: Tool) -> None:
-    process = result_of(stage, pid)
-    assert result_of(stage, harm) == "null"
-    event = stage.call(look)
-    assert event.output == "looked\n"
-    assert result_of(stage, pid) != process
+@pytest.mark.parametrize("harm", ["closes its output", "redirects its output"])
+def test_without_its_output_a_process_is_replaced(stage: ToolStage, harm: str) -> None:
+    process, _ = worked(stage, harm)
+    assert worked(stage)[0] != process
 
 
-def test_a_thread_that_a_tool_has_left_ends_with_its_call(stage: ToolStage) -> None:
-    process = result_of(stage, leave_a_thread)
-    assert not Path(f"/proc/{process}").exists(), "gone before anybody is told the result"
-    assert result_of(stage, pid) != process
+def test_a_thread_that_a_call_has_left_ends_with_it(stage: ToolStage) -> None:
+    process, _ = worked(stage, "leaves a thread")
+    assert not Path(f"/proc/{process}").exists(), "gone before the result is told"
+    assert worked(stage)[0] != process

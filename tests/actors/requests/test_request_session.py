@@ -2,39 +2,53 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextvars import Context, ContextVar
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from support.probes import Probe, Probed
 
-from callboard.actors.calls.dispatcher import DispatchCall, OfferTools, SeekApproval, ToolsOffered
+from callboard.actors.calls.dispatcher import (
+    ConfirmStops,
+    DispatchCall,
+    OfferTools,
+    SeekApproval,
+    StopsTold,
+    ToolsOffered,
+)
 from callboard.actors.kernel import (
     ActorSystem,
     ChildSpec,
     DeadLetterReason,
     MailboxFull,
     Restart,
-    SimulatedScheduler,
     Supervisor,
+    stop_child,
 )
 from callboard.actors.kernel import start_child as start
 from callboard.actors.models.llm_manager import StartModel
-from callboard.actors.requests.request_session import _CARRIERS, MAX_OFFER_REQUESTS, Peers, Question, RequestSession
-from callboard.actors.telemetry.telemetry import CommandIssued
-from callboard.protocol import commands
+from callboard.actors.requests.conversation import STOPPING, Question
+from callboard.actors.requests.request_session import MAX_OFFER_REQUESTS, STOPS_TOLD_SECONDS, Peers, RequestSession
+from callboard.actors.testing.simulation import SimulatedScheduler
 from callboard.protocol.commands import (
     AskApproval,
     CallModel,
     CancelTool,
+    ClearTimer,
+    Command,
     Finish,
+    Note,
     Outcome,
+    RecordStep,
     RunTool,
+    SetTimer,
     StopModel,
     WithdrawApproval,
 )
-from callboard.protocol.content import AssistantPart, Message, Text, ToolCall, UserMessage
-from callboard.protocol.errors import ErrorKind
+from callboard.protocol.content import AssistantPart, Message, Text, ToolCall, ToolMessage, UserMessage
+from callboard.protocol.errors import ErrorKind, RuntimeFailure
 from callboard.protocol.events import (
     ApprovalDenied,
     CancelRequested,
@@ -46,22 +60,34 @@ from callboard.protocol.events import (
     ToolCallStarted,
 )
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
-from callboard.protocol.model import Error, FinishReason, ModelResponse, TextDelta
+from callboard.protocol.model import Error, FinishReason, ModelRequest, ModelResponse, TextDelta, Usage
 from callboard.protocol.options import RequestOptions
 from callboard.protocol.testing.scenario import STANDARD_TOOLS
+from callboard.protocol.tools import Risk
 
 TAG = Tag(RequestId("r"), MessageId("m"))
 STEP = TAG.at_step(1)
+COLOUR: ContextVar[str] = ContextVar("colour", default="none")
 
 
 class Scene:
     """A session whose peers are probes under a supervisor; the test plays them."""
 
-    def __init__(self, system: ActorSystem, offers: bool = True, **options: Any) -> None:
+    def __init__(
+        self,
+        system: ActorSystem,
+        offers: bool = True,
+        confirms: bool = True,
+        history: tuple[Message, ...] = (),
+        subscriber: Callable[[Any], object] = lambda seen: None,
+        record: Callable[[Any], object] = lambda messages: None,
+        **options: Any,
+    ) -> None:
         assert isinstance(system.scheduler, SimulatedScheduler)
         self.system, self.scheduler = system, system.scheduler
         self.heard: dict[str, list[Any]] = {"llm": [], "dispatcher": [], "telemetry": []}
-        self.offers = offers
+        self.offers, self.confirms = offers, confirms
+        self._subscriber, self._record = subscriber, record
         specs = [ChildSpec(name, partial(Probe, heard, self._react)) for name, heard in self.heard.items()]
         system.spawn(lambda: Supervisor(specs, intensity=99, chance=lambda: 0.0), "root")
         self.sessions = system.spawn(Supervisor, "sessions")
@@ -69,18 +95,33 @@ class Scene:
         self.seen: list[Any] = []
         self.recorded: list[Message] = []
         peers = Peers(*(system.ref(f"root/{name}") for name in ("llm", "dispatcher", "telemetry")))
-        question = Question(TAG, (), UserMessage.of("go"), RequestOptions("p/m", **options))
-        make = partial(RequestSession, question, peers, self.seen.append, self.recorded.extend)
+        self.asker = Context()
+        self.asker.run(COLOUR.set, "red")
+        self.asked_at = self.scheduler.now()
+        question = Question(
+            TAG, history, UserMessage.of("go"), RequestOptions("p/m", **options), self.asked_at, self.asker
+        )
+        make = partial(RequestSession, question, peers, self._see, self._take)
         self.ref = start(self.sessions, ChildSpec("r", make, restart=Restart.TEMPORARY))
         self.ends: list[Any] = []
         system.watch(self.ref, self.ends.append)
         self.run(0.0)
+
+    def _see(self, seen: Any) -> None:
+        self.seen.append(seen)
+        self._subscriber(seen)
+
+    def _take(self, messages: tuple[Message, ...]) -> None:
+        self._record(messages)
+        self.recorded.extend(messages)
 
     def _react(self, probe: Probe, message: Any) -> None:
         if message == "crash":
             raise RuntimeError("struck")
         if isinstance(message, OfferTools) and self.offers:
             message.reply_to.tell_control(ToolsOffered(message.tag, STANDARD_TOOLS))
+        if isinstance(message, ConfirmStops) and self.confirms:
+            message.reply_to.tell_control(StopsTold(message.tag))
 
     def run(self, until_seconds: float | None = None) -> None:
         self.scheduler.run_until_idle(self.scheduler.now() if until_seconds is None else until_seconds)
@@ -89,6 +130,11 @@ class Scene:
         for event in events:
             self.ref.tell(event)
         self.run()
+
+    def say_now(self, event: Any) -> None:
+        """No time passes."""
+        self.ref.tell(event)
+        self.run(self.scheduler.now())
 
     def strike(self, name: str) -> None:
         self.system.ref(f"root/{name}").tell_control("crash")
@@ -111,8 +157,55 @@ class Scene:
         return finishes[0].outcome if finishes else None
 
 
-def test_every_command_of_the_protocol_has_its_carrier() -> None:
-    assert set(_CARRIERS) == set(commands.Command.__args__)
+class Gives:
+    """A session that answers its first event with these commands."""
+
+    step = STEP
+
+    def __init__(self, *given: Command) -> None:
+        self._given = given
+
+    def apply(self, event: Any) -> tuple[Command, ...]:
+        given, self._given = self._given, ()
+        return given
+
+
+CALL = STEP.for_call(CallId("c"))
+WHO_IS_TOLD: list[tuple[Command, set[str]]] = [
+    (CallModel(STEP, ModelRequest("p/m", ()), 9.0), {"llm StartModel", "telemetry CallModel"}),
+    (StopModel(STEP), {"llm StopModel"}),
+    (
+        RunTool(CALL, ToolName("look"), "{}", 9.0, "e"),
+        {"dispatcher DispatchCall", "telemetry RunTool", "subscriber RunTool"},
+    ),
+    (CancelTool(CALL), {"dispatcher CancelTool"}),
+    (AskApproval(CALL, ToolName("look"), "{}", Risk.WRITE), {"dispatcher SeekApproval", "subscriber AskApproval"}),
+    (WithdrawApproval(CALL), {"dispatcher WithdrawApproval"}),
+    (SetTimer(STEP, 9.0), set()),
+    (ClearTimer(STEP), set()),
+    (Note(STEP, "look"), {"subscriber Note"}),
+    (RecordStep(STEP, ()), {"record UserMessage"}),
+    (Finish(TAG, Outcome.FAILED, "", Usage(), 0.0, 1), {"telemetry Finish", "subscriber Finish"}),
+]
+
+
+@pytest.mark.parametrize(("command", "who"), WHO_IS_TOLD, ids=[type(command).__name__ for command, _ in WHO_IS_TOLD])
+def test_every_command_of_the_protocol_is_carried_out(simulated: ActorSystem, command: Command, who: set[str]) -> None:
+    assert {type(each) for each, _ in WHO_IS_TOLD} == set(get_args(Command))
+    assert isinstance(simulated.scheduler, SimulatedScheduler)
+    told = {name: Probed(simulated, name) for name in ("llm", "dispatcher", "telemetry")}
+    shown: list[Any] = []
+    recorded: list[Any] = []
+    question = Question(TAG, (), UserMessage.of("go"), RequestOptions("p/m"), 0.0, Context())
+    peers = Peers(*(each.ref for each in told.values()))
+    simulated.spawn(
+        lambda: RequestSession(question, peers, shown.append, recorded.extend, lambda: Gives(command)), "session"
+    ).tell(ToolsOffered(TAG, ()))
+    simulated.scheduler.run_until_idle(0.0)
+    heard = {f"{name} {kind}" for name, each in told.items() for kind in each.kinds()}
+    heard |= {f"subscriber {type(seen).__name__}" for seen in shown} | {f"record {type(r).__name__}" for r in recorded}
+    always = {"dispatcher OfferTools", "telemetry Question", "subscriber RequestStarted"}
+    assert heard == always | who
 
 
 def test_a_request_without_calls(simulated: ActorSystem) -> None:
@@ -147,10 +240,8 @@ def test_calls_approvals_and_what_telemetry_hears(simulated: ActorSystem) -> Non
     assert len(scene.told("llm", StartModel)) == 2
     scene.answers(step=2)
     assert scene.outcome is Outcome.ANSWERED
-    kinds = [
-        type(message.command).__name__ if isinstance(message, CommandIssued) else type(message).__name__
-        for message in scene.heard["telemetry"]
-    ]
+    kinds = [type(message).__name__ for message in scene.heard["telemetry"]]
+    assert kinds[0] == "Question"
     assert kinds.count("CallModel") == 2
     assert kinds.count("RunTool") == kinds.count("ToolCallCompleted") == kinds.count("Finish") == 1
     assert "ModelStreamed" not in kinds
@@ -262,12 +353,12 @@ def test_a_session_that_never_hears_of_tools_gives_up(simulated: ActorSystem) ->
     assert "before one said which tools" in str(down.error)
 
 
-def test_a_holder_that_is_dead_for_good_ends_the_session_at_once(simulated: ActorSystem) -> None:
+def test_a_holder_that_has_stopped_permanently_ends_the_session_at_once(simulated: ActorSystem) -> None:
     scene = Scene(simulated)
     simulated.ref("root").stop()
     scene.run(scene.scheduler.now() + 1.0)
     (down,) = scene.ends
-    assert "dead for good" in str(down.error)
+    assert "has stopped permanently" in str(down.error)
 
 
 @pytest.mark.parametrize("name", ["llm", "dispatcher", "telemetry"])
@@ -286,7 +377,7 @@ def test_telemetry_that_cannot_keep_up_steers_nothing(simulated: ActorSystem) ->
     crowded = simulated.spawn(lambda: Probe([]), "crowded", capacity=1)
     llm, dispatcher = Probed(simulated, "llm"), Probed(simulated, "dispatcher")
     seen: list[Any] = []
-    question = Question(TAG, (), UserMessage.of("go"), RequestOptions("p/m"))
+    question = Question(TAG, (), UserMessage.of("go"), RequestOptions("p/m"), 0.0, Context())
     peers = Peers(llm.ref, dispatcher.ref, crowded)
     ref = simulated.spawn(lambda: RequestSession(question, peers, seen.append, lambda _: None), "session")
     assert isinstance(simulated.scheduler, SimulatedScheduler)
@@ -298,3 +389,191 @@ def test_telemetry_that_cannot_keep_up_steers_nothing(simulated: ActorSystem) ->
     assert llm.kinds() == ["StartModel"]
     assert [type(each) for each in seen] == [RequestStarted]
     assert CallModel not in {type(each) for each in seen}
+
+
+# -- what fails costs this request, and names what failed
+
+
+def raising(error: BaseException) -> Callable[[Any], object]:
+    def fail(_: Any) -> object:
+        raise error
+
+    return fail
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no words")
+
+
+def test_a_subscriber_that_raises_costs_its_reader_the_events_and_the_request_nothing(simulated: ActorSystem) -> None:
+    scene = Scene(simulated, subscriber=raising(Unspeakable()))
+    scene.calls(("a", "look"))
+    scene.say(ToolCallCompleted(STEP.for_call(CallId("a")), 0.0, '"x"'))
+    scene.answers(step=2)
+    assert [type(seen) for seen in scene.seen] == [RequestStarted, Finish], "it is told of the end all the same"
+    assert scene.outcome is Outcome.ANSWERED
+    assert simulated.dead_letters.counts() == {}
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), Unspeakable()])
+def test_a_record_that_raises_ends_the_request_with_its_name_and_stops_its_work(
+    simulated: ActorSystem, error: Exception
+) -> None:
+    scene = Scene(simulated, record=raising(error))
+    scene.calls(("a", "look"))
+    scene.say(ToolCallCompleted(STEP.for_call(CallId("a")), 0.0, '"x"'))
+    (down,) = scene.ends
+    assert isinstance(down.error, RuntimeFailure)
+    assert str(down.error).startswith("internal_error: carrying out RecordStep failed: ")
+    assert type(error).__name__ in str(down.error)
+
+
+def test_a_history_that_is_not_legal_ends_the_request_at_once(simulated: ActorSystem) -> None:
+    """The caller waited without end."""
+    orphan = ToolMessage(CallId("c"), ToolName("look"), "1")
+    scene = Scene(simulated, history=(orphan,))
+    (down,) = scene.ends
+    assert "could not begin" in str(down.error)
+    assert "follows no turn that asked for it" in str(down.error)
+
+
+def test_telemetry_that_has_stopped_permanently_steers_nothing(simulated: ActorSystem) -> None:
+    scene = Scene(simulated)
+    stop_child(simulated.ref("root"), "telemetry")
+    scene.run()
+    scene.answers()
+    assert scene.outcome is Outcome.ANSWERED
+
+
+def test_the_work_of_a_session_that_is_killed_is_stopped(simulated: ActorSystem) -> None:
+    scene = Scene(simulated)
+    scene.calls(("a", "look"), ("b", "write"))
+    scene.ref._cell.kill()
+    scene.run()
+    assert scene.told("dispatcher", CancelTool) == [CancelTool(STEP.for_call(CallId("a")))]
+    assert scene.told("dispatcher", WithdrawApproval) == [WithdrawApproval(STEP.for_call(CallId("b")))]
+    assert scene.told("llm", StopModel) == [], "its answer was there"
+    assert scene.outcome is None
+
+
+def test_the_model_call_of_a_session_that_is_killed_is_stopped(simulated: ActorSystem) -> None:
+    scene = Scene(simulated)
+    scene.ref._cell.kill()
+    scene.run()
+    assert scene.told("llm", StopModel) == [StopModel(STEP)]
+
+
+def test_a_lost_manager_is_told_to_stop_what_may_wait_in_its_mailbox(simulated: ActorSystem) -> None:
+    scene = Scene(simulated)
+    scene.strike("llm")
+    scene.run()
+    kinds = [message for message in scene.heard["llm"] if isinstance(message, StartModel | StopModel)]
+    assert [(type(message).__name__, getattr(message, "call", message).tag.step) for message in kinds] == [
+        ("StartModel", 1),
+        ("StopModel", 1),
+        ("StartModel", 2),
+    ]
+
+
+# -- the deadline runs from the question
+
+
+def test_the_time_before_the_tools_are_offered_counts(simulated: ActorSystem) -> None:
+    scene = Scene(simulated, offers=False, timeout_seconds=10.0)
+    scene.run(9.0)
+    scene.say(ToolsOffered(TAG, STANDARD_TOOLS))
+    (asked,) = scene.told("llm", StartModel)
+    assert asked.call.deadline_at == scene.asked_at + 10.0
+    scene.run(10.1)
+    assert scene.outcome is Outcome.TIMED_OUT
+
+
+def test_the_deadline_ends_a_request_whose_tools_are_never_offered(simulated: ActorSystem) -> None:
+    scene = Scene(simulated, offers=False, timeout_seconds=10.0)
+    scene.run(9.9)
+    assert scene.outcome is None
+    scene.run(10.1)
+    assert scene.outcome is Outcome.TIMED_OUT
+    assert not scene.ref.is_alive()
+
+
+def test_offers_that_come_twice_are_refused(simulated: ActorSystem) -> None:
+    scene = Scene(simulated)
+    scene.say(ToolsOffered(TAG, ()))
+    assert simulated.dead_letters.counts() == {DeadLetterReason.REJECTED: 1}
+    scene.answers()
+    assert scene.outcome is Outcome.ANSWERED
+
+
+# -- the end of a cancelled request
+
+
+def test_a_cancelled_request_is_answered_when_its_tools_were_told_to_stop(simulated: ActorSystem) -> None:
+    scene = Scene(simulated, confirms=False)
+    scene.calls(("a", "look"))
+    scene.say_now(CancelRequested(TAG, 0.0, "enough"))
+    kinds = [type(message).__name__ for message in scene.heard["dispatcher"]]
+    assert kinds[-2:] == ["CancelTool", "ConfirmStops"]
+    assert scene.outcome is None
+    scene.say_now(StopsTold(TAG))
+    assert scene.outcome is Outcome.CANCELLED
+    assert not scene.ref.is_alive()
+
+
+def test_a_dispatcher_that_does_not_confirm_holds_it_up_for_a_moment_only(simulated: ActorSystem) -> None:
+    scene = Scene(simulated, confirms=False)
+    scene.calls(("a", "look"))
+    scene.say_now(CancelRequested(TAG, 0.0, "enough"))
+    began = scene.scheduler.now()
+    scene.run(began + STOPS_TOLD_SECONDS - 0.1)
+    assert scene.outcome is None
+    scene.run(began + STOPS_TOLD_SECONDS + 0.1)
+    assert scene.outcome is Outcome.CANCELLED
+
+
+def test_a_dispatcher_lost_while_it_should_confirm_changes_nothing(simulated: ActorSystem) -> None:
+    scene = Scene(simulated, confirms=False)
+    scene.calls(("a", "look"))
+    scene.say_now(CancelRequested(TAG, 0.0, "enough"))
+    scene.strike("dispatcher")
+    assert scene.outcome is Outcome.CANCELLED
+
+
+@pytest.mark.parametrize("offers", [True, False])
+def test_a_session_that_is_asked_to_stop_cancels_its_request(simulated: ActorSystem, offers: bool) -> None:
+    scene = Scene(simulated, offers=offers)
+    stop_child(scene.sessions, "r")
+    scene.run()
+    (finish,) = [seen for seen in scene.seen if isinstance(seen, Finish)]
+    assert (finish.outcome, finish.reason) == (Outcome.CANCELLED, STOPPING)
+    assert not scene.ref.is_alive()
+
+
+def test_a_session_that_is_asked_to_stop_waits_for_its_tools(simulated: ActorSystem) -> None:
+    scene = Scene(simulated, confirms=False)
+    scene.calls(("a", "look"))
+    stop_child(scene.sessions, "r")
+    scene.run(scene.scheduler.now())
+    assert scene.outcome is None
+    scene.say_now(StopsTold(TAG))
+    assert scene.outcome is Outcome.CANCELLED
+    assert not scene.ref.is_alive()
+
+
+# -- the asker's context
+
+
+def test_the_askers_context_goes_with_the_work(simulated: ActorSystem) -> None:
+    colours: list[str] = []
+    scene = Scene(simulated, subscriber=lambda seen: colours.append(COLOUR.get()))
+    scene.calls(("a", "look"), ("b", "write"))
+    contexts = [
+        *(message.asker for message in scene.told("llm", StartModel)),
+        *(message.asker for message in scene.told("dispatcher", DispatchCall)),
+        *(message.asker for message in scene.told("dispatcher", SeekApproval)),
+        *(message.asker for message in scene.told("telemetry", Question)),
+    ]
+    assert len(contexts) == 4
+    assert all(context is scene.asker for context in contexts)
+    assert set(colours) == {"red"}

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callboard.actors.telemetry.metrics import BUCKETS_SECONDS, Histogram, Metrics
+from callboard.actors.telemetry.telemetry import BUCKETS_SECONDS, Histogram, Metrics
 
 
 def test_the_buckets_are_1_2_5_steps() -> None:

@@ -4,22 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextvars import Context, ContextVar
+from itertools import zip_longest
 from typing import Any
 
 import pytest
 from opentelemetry import trace
+from opentelemetry.context import attach
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from callboard.actors.calls.dispatcher import ToolRestored, ToolWithdrawn
-from callboard.actors.kernel import ActorSystem, Ref, SimulatedScheduler
+from callboard.actors.kernel import ActorSystem, Ref
+from callboard.actors.requests.conversation import Question
 from callboard.actors.runtime import Runtime
 from callboard.actors.settings import Settings
-from callboard.actors.telemetry.metrics import Metrics
-from callboard.actors.telemetry.spans import NoSpans, OpenTelemetrySpans, Spans
-from callboard.actors.telemetry.telemetry import CommandIssued, ReadMetrics, RequestLost, Telemetry
+from callboard.actors.telemetry.telemetry import (
+    Metrics,
+    OpenTelemetrySpans,
+    ReadMetrics,
+    RequestLost,
+    Spans,
+    Telemetry,
+)
+from callboard.actors.testing.simulation import SimulatedScheduler
 from callboard.actors.tools import tool
 from callboard.protocol.commands import CallModel, Finish, Outcome, RunTool
 from callboard.protocol.content import UserMessage
@@ -28,7 +38,6 @@ from callboard.protocol.events import (
     ModelFailed,
     ModelLost,
     ModelResponded,
-    RequestStarted,
     ToolCallCancelled,
     ToolCallCompleted,
     ToolCallFailed,
@@ -45,10 +54,10 @@ STEP = REQUEST.at_step(1)
 CALL = STEP.for_call(CallId("c"))
 SECRET = "the secret of what people wrote"
 
-STARTED = RequestStarted(REQUEST, 0.0, (), UserMessage.of(SECRET), RequestOptions("p/m"))
-ASKED = CommandIssued(CallModel(STEP, ModelRequest("p/m", (UserMessage.of(SECRET),)), 9.0), 1.0)
-RAN = CommandIssued(RunTool(CALL, ToolName("look"), f'{{"x":"{SECRET}"}}', 9.0, "e"), 2.0)
-FINISHED = CommandIssued(Finish(REQUEST, Outcome.ANSWERED, SECRET, Usage(7, 3), 0.25, 1), 5.0)
+STARTED = Question(REQUEST, (), UserMessage.of(SECRET), RequestOptions("p/m"), 0.0, Context())
+ASKED = CallModel(STEP, ModelRequest("p/m", (UserMessage.of(SECRET),)), 9.0)
+RAN = RunTool(CALL, ToolName("look"), f'{{"x":"{SECRET}"}}', 9.0, "e")
+FINISHED = Finish(REQUEST, Outcome.ANSWERED, SECRET, Usage(7, 3), 0.25, 1)
 
 
 class Stand:
@@ -57,10 +66,12 @@ class Stand:
     def __init__(self, system: ActorSystem, spans: Spans | None = None, log_content: bool = False) -> None:
         assert isinstance(system.scheduler, SimulatedScheduler)
         self.scheduler = system.scheduler
-        self.ref: Ref = system.spawn(lambda: Telemetry(spans or NoSpans(), log_content), "telemetry")
+        self.ref: Ref = system.spawn(lambda: Telemetry(spans or Spans(), log_content), "telemetry")
 
-    def tell(self, *messages: Any) -> Metrics:
-        for message in messages:
+    def tell(self, *messages: Any, at: Sequence[float] = ()) -> Metrics:
+        """One after the other, at these times."""
+        for message, when in zip_longest(messages, at, fillvalue=0.0):
+            self.scheduler.run_until_idle(max(when, self.scheduler.now()))
             self.ref.tell(message)
         metrics = self.ref.ask(ReadMetrics(), 1.0)
         assert isinstance(metrics, Metrics)
@@ -89,7 +100,7 @@ ENDS = [
 def test_each_end_of_a_call(
     simulated: ActorSystem, records: Callable[[], list[logging.LogRecord]], event: Any, ending: str, level: int
 ) -> None:
-    metrics = Stand(simulated).tell(STARTED, RAN, event)
+    metrics = Stand(simulated).tell(STARTED, RAN, event, at=(0.0, 2.0, 4.5))
     assert metrics.counters[f"tool.look.{ending}"] == 1
     assert metrics.seconds["tool.look"].total_seconds == 2.5
     (record,) = records()
@@ -109,7 +120,7 @@ def test_each_end_of_a_call(
 def test_each_end_of_a_model_call(
     simulated: ActorSystem, records: Callable[[], list[logging.LogRecord]], event: Any, ending: str, level: int
 ) -> None:
-    metrics = Stand(simulated).tell(STARTED, ASKED, event)
+    metrics = Stand(simulated).tell(STARTED, ASKED, event, at=(0.0, 1.0, 3.0))
     assert metrics.counters[f"model.p/m.{ending}"] == 1
     assert metrics.seconds["model.p/m"].total_seconds == 2.0
     assert [record.levelno for record in records()] == [level]
@@ -118,7 +129,7 @@ def test_each_end_of_a_model_call(
 def test_a_request_with_its_usage_and_what_it_left_open(
     simulated: ActorSystem, records: Callable[[], list[logging.LogRecord]]
 ) -> None:
-    metrics = Stand(simulated).tell(STARTED, ASKED, RAN, FINISHED)
+    metrics = Stand(simulated).tell(STARTED, ASKED, RAN, FINISHED, at=(0.0, 1.0, 2.0, 5.0))
     assert dict(metrics.counters) == {
         "request.answered": 1,
         "model.p/m.cancelled": 1,
@@ -139,6 +150,21 @@ def test_a_lost_session_leaves_nothing_open(simulated: ActorSystem) -> None:
     assert not stand.ref._cell.actor._open  # type: ignore[attr-defined]
 
 
+def test_what_was_told_before_a_stop_is_heard(simulated: ActorSystem) -> None:
+    """Messages that wait when an actor stops are dead letters; the last requests were not counted."""
+    assert isinstance(simulated.scheduler, SimulatedScheduler)
+    metrics = Metrics()
+    ref = simulated.spawn(lambda: Telemetry(Spans(), metrics=metrics), "telemetry")
+    for number in range(200):
+        request = Tag(RequestId(f"r{number}"), MessageId("m"))
+        ref.tell(Question(request, (), UserMessage.of("?"), RequestOptions("p/m"), 0.0, Context()))
+        ref.tell(Finish(request, Outcome.ANSWERED, "", Usage(), 0.0, 1))
+    ref.stop()
+    simulated.scheduler.run_until_idle()
+    assert metrics.counters["request.answered"] == 200
+    assert not ref.is_alive()
+
+
 def test_a_second_end_is_not_counted(simulated: ActorSystem) -> None:
     done = ToolCallCompleted(CALL, 4.5, '"x"')
     assert Stand(simulated).tell(STARTED, RAN, done, done).counters["tool.look.ok"] == 1
@@ -146,7 +172,7 @@ def test_a_second_end_is_not_counted(simulated: ActorSystem) -> None:
 
 def test_withdrawals_are_counted(simulated: ActorSystem) -> None:
     look = ToolName("look")
-    counters = Stand(simulated).tell(ToolWithdrawn(look, 1.0), ToolRestored(look, 2.0), object()).counters
+    counters = Stand(simulated).tell(ToolWithdrawn(look, 1.0), ToolRestored(look, 2.0)).counters
     names = ("tools.withdrawn", "tool.look.withdrawn", "tools.restored", "tool.look.restored")
     assert [counters[name] for name in names] == [1, 1, 1, 1]
 
@@ -174,7 +200,7 @@ def exported() -> tuple[OpenTelemetrySpans, InMemorySpanExporter]:
         set_span_in_context = staticmethod(trace.set_span_in_context)
         StatusCode = trace.StatusCode
 
-    return OpenTelemetrySpans(Module, lambda: 10.0), exporter
+    return OpenTelemetrySpans(Module), exporter
 
 
 def test_spans_nest_and_carry_their_tags(
@@ -198,19 +224,63 @@ def test_spans_nest_and_carry_their_tags(
     }
     assert finished["tool.look"].status.status_code is trace.StatusCode.ERROR
     assert finished["model.p/m"].status.is_unset
-    assert finished["tool.look"].end_time - finished["tool.look"].start_time == pytest.approx(2.5e9, rel=0.05)
+    assert request.start_time <= finished["tool.look"].start_time <= finished["tool.look"].end_time <= request.end_time
     assert SECRET not in "".join(span.to_json() for span in exporter.get_finished_spans())
+
+
+COLOUR: ContextVar[str] = ContextVar("colour", default="none")
+
+
+def test_spans_are_children_of_the_askers_own(
+    simulated: ActorSystem, exported: tuple[OpenTelemetrySpans, InMemorySpanExporter]
+) -> None:
+    spans, exporter = exported
+    host = TracerProvider().get_tracer("host").start_span("the host's own")
+    asker = Context()
+    asker.run(attach, trace.set_span_in_context(host))
+    question = Question(REQUEST, (), UserMessage.of("?"), RequestOptions("p/m"), 0.0, asker)
+    Stand(simulated, spans).tell(question, RAN, ToolCallCompleted(CALL, 0.0, "1"), FINISHED)
+    finished: dict[str, Any] = {span.name: span for span in exporter.get_finished_spans()}
+    assert finished["request"].parent.span_id == host.get_span_context().span_id
+    assert {span.context.trace_id for span in finished.values()} == {host.get_span_context().trace_id}
+
+
+def test_log_records_are_made_in_the_askers_context(simulated: ActorSystem) -> None:
+    colours: list[tuple[str, str]] = []
+    handler = logging.Handler(logging.INFO)
+    handler.emit = lambda record: colours.append((record.request_id, COLOUR.get()))  # type: ignore[attr-defined,method-assign]
+    logger = logging.getLogger("callboard")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    stand = Stand(simulated)
+    try:
+        for name in ("red", "green", "blue"):
+            request, asker = Tag(RequestId(name), MessageId("m")), Context()
+            asker.run(COLOUR.set, name)
+            call = request.at_step(1).for_call(CallId("c"))
+            # Nobody else may be in the way of a context that its owner has entered.
+            asker.run(
+                stand.tell,
+                Question(request, (), UserMessage.of("?"), RequestOptions("p/m"), 0.0, asker),
+                RunTool(call, ToolName("look"), "{}", 9.0, "e"),
+                ToolCallCompleted(call, 0.0, "1"),
+                Finish(request, Outcome.ANSWERED, "", Usage(), 0.0, 1),
+            )
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(logging.NOTSET)
+    assert colours == [(name, name) for name in ("red", "green", "blue") for _ in range(2)]
 
 
 def test_an_end_without_a_begin_is_no_span(exported: tuple[OpenTelemetrySpans, InMemorySpanExporter]) -> None:
     spans, exporter = exported
-    spans.end(CALL, 1.0, "ok", ok=True)
+    spans.end(CALL, "ok", ok=True)
     assert not exporter.get_finished_spans()
 
 
 def test_a_span_processor_that_raises_costs_a_count_and_nothing_else(simulated: ActorSystem) -> None:
-    class Broken(NoSpans):
-        def end(self, tag: Tag, at: float, ending: str, *, ok: bool) -> None:
+    class Broken(Spans):
+        def end(self, tag: Tag, ending: str, *, ok: bool) -> None:
             raise OSError("the collector is gone")
 
     stand = Stand(simulated, Broken())

@@ -31,7 +31,7 @@ def test_a_token_is_read_as_it_was_written(token: RunToken) -> None:
 
 @pytest.mark.parametrize("text", ["", "7", "v1", "v1:1:1", "v1:1:1:lifo", "v1:1:1:5", "v1:-1:1:pct", "v1:1:1:pct:x"])
 def test_what_is_no_token_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="is no token"):
+    with pytest.raises(UsageError, match="is not a token"):
         RunToken.parse(text)
 
 

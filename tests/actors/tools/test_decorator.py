@@ -1,4 +1,4 @@
-"""@tool: what a model is told of a function, and what is refused, with the parameter named and the remedy."""
+"""@tool: the definition of a function for a model, and what is refused, with the parameter named and the remedy."""
 
 from __future__ import annotations
 

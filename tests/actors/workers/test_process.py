@@ -26,7 +26,7 @@ from pydantic import AfterValidator
 from support.patience import timed_out_while_hanging
 
 from callboard.actors.processes.control import UNKNOWN_STATUS, how_it_ended
-from callboard.actors.processes.launch import Heard
+from callboard.actors.processes.source import After, Release
 from callboard.actors.testing.tool_stage import StagedCall, ToolStage
 from callboard.actors.tools import Tool, ToolContext, tool
 from callboard.actors.workers.process import ProcessOptions
@@ -193,7 +193,7 @@ DEATHS: dict[str, tuple[Callable[[], object], FailureCode, str]] = {
     "os._exit": (lambda: os._exit(3), FailureCode.CRASHED, "exited with status 3"),
     "SIGSEGV": (lambda: signal.raise_signal(signal.SIGSEGV), FailureCode.CRASHED, "killed by SIGSEGV"),
     "SIGKILL": (lambda: os.kill(os.getpid(), signal.SIGKILL), FailureCode.CRASHED, "killed by SIGKILL"),
-    "100 MB": (lambda: "x" * 100_000_000, FailureCode.RESULT_TOO_LARGE, "100,000,002 bytes"),
+    "100 MB": (lambda: "x" * 100_000_000, FailureCode.RESULT_TOO_LARGE, "more than 1,000,000 bytes"),
     "unwritable result": (lambda: object(), FailureCode.INVALID_RESULT, "object"),
     "closed socket": (close_our_socket, FailureCode.CRASHED, "SIGKILL"),
     "foreign bytes": (write_to_our_socket, FailureCode.CRASHED, "SIGKILL"),
@@ -543,7 +543,7 @@ def test_children_that_are_not_needed_any_more_are_ended(until: Until) -> None:
 
 
 def test_elsewhere_than_on_linux_a_call_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("callboard.actors.processes.launch.IS_LINUX", False)
+    monkeypatch.setattr("callboard.actors.processes.spawning.IS_LINUX", False)
     with ToolStage(options()) as stage:
         code, message = failure_of(stage.call(add, a=1, b=2))
     assert code is FailureCode.CRASHED
@@ -571,8 +571,8 @@ def test_a_crash_of_the_source_ends_its_processes_and_costs_its_calls_alone(tmp_
         running = stage.start(settle, json.dumps({"log": str(tmp_path / "log")}), timeout_seconds=30)
         pids = settled(tmp_path / "log")
         (keeper,) = set(keepers()) - before
-        broken = Heard(0, 7)  # type: ignore[arg-type]
-        stage.system.ref("tools/process-short/source").tell_control(broken)
+        poison = Release(None, After.KILL)  # type: ignore[arg-type]
+        stage.system.ref("tools/process-short/source").tell_control(poison)
         assert failure_of(running.wait())[0] is FailureCode.INTERNAL_ERROR
         assert all(ends(pid) for pid in [keeper, *pids])
         assert isinstance(stage.call(add, a=1, b=2), ToolCallCompleted)

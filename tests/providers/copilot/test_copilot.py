@@ -31,6 +31,7 @@ from callboard.providers.copilot.copilot_login import (
 )
 from callboard.providers.copilot.copilot_provider import CopilotProvider
 from callboard.providers.response_builder import build_response
+from callboard.providers.transport import HttpProvider
 
 USER = UserMessage.of("Hi")
 DEVICE = {
@@ -237,7 +238,7 @@ def test_the_keyring_is_used_where_it_works(tmp_path: Path, monkeypatch: pytest.
 
 def ask(server: Callable[[httpx.Request], httpx.Response], tokens: CopilotTokens) -> list[StreamEvent]:
     async def run() -> list[StreamEvent]:
-        provider = CopilotProvider(tokens, transport=httpx.MockTransport(server))
+        provider = CopilotProvider(tokens, HttpProvider(Copilot(), transport=httpx.MockTransport(server)))
         events = [event async for batch in provider.stream(ModelRequest("gpt-4.1", (USER,))) for event in batch]
         await provider.aclose()
         return events

@@ -30,6 +30,7 @@ from callboard.protocol.errors import ErrorKind, UsageError
 from callboard.protocol.ids import CallId, ToolName
 from callboard.protocol.model import ModelRequest, ModelResponse
 from callboard.providers.adapter import HttpAnswer, Timeouts, WireRequest
+from callboard.providers.copilot.copilot_api import Copilot
 from callboard.providers.copilot.copilot_login import EXCHANGE_URL, CopilotTokens, FileStore
 from callboard.providers.copilot.copilot_provider import CopilotProvider
 from callboard.providers.registry import adapter_for
@@ -321,7 +322,7 @@ def test_our_copilot_provider_exchanges_its_login_and_renews_a_refused_token(
             address = double.base_url(Api.COPILOT) + "/copilot_internal/v2/token"
             return await http.fetch(WireRequest(wire.method, address, wire.headers, wire.body))
 
-        provider = CopilotProvider(CopilotTokens(store, fetch), timeouts=LONG)
+        provider = CopilotProvider(CopilotTokens(store, fetch), HttpProvider(Copilot(), timeouts=LONG))
         texts = []
         for _ in range(2):
             builder = ResponseBuilder()

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
+from sys import getsizeof
 from typing import Any
 
 import pytest
 
 from callboard.actors.kernel import Down, ExitReason
-from callboard.actors.requests import subscription
-from callboard.actors.requests.conversation import Conversation
-from callboard.actors.requests.reply import ModelCallFailed, Reply, RequestEnded
-from callboard.actors.requests.subscription import Answer, Stream
-from callboard.protocol.commands import Finish, Note, Outcome
-from callboard.protocol.content import AssistantMessage, Text, UserMessage
+from callboard.actors.requests import conversation as module
+from callboard.actors.requests.conversation import Answer, Conversation, ModelCallFailed, Reply, RequestEnded, Stream
+from callboard.protocol.commands import Finish, Note, Outcome, RunTool
+from callboard.protocol.content import AssistantMessage, Text, ToolCall, ToolMessage, UserMessage
 from callboard.protocol.errors import ErrorKind, RuntimeFailure, UsageError
-from callboard.protocol.events import ModelFailed, ModelStreamed, ToolCallStarted
-from callboard.protocol.ids import CallId, MessageId, RequestId, Tag
+from callboard.protocol.events import ModelFailed, ModelStreamed, ToolCallCompleted, ToolCallStarted
+from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
 from callboard.protocol.model import Error, TextDelta, Usage
 
 TAG = Tag(RequestId("r"), MessageId("m"))
@@ -44,7 +44,7 @@ def delta(text: str) -> ModelStreamed:
 def answer() -> Answer:
     conversation = Conversation()
     conversation.take()
-    return Answer(conversation)
+    return Answer(conversation, TAG, 60.0)
 
 
 class Cancels:
@@ -107,16 +107,40 @@ def test_a_failed_model_raises_its_error(answer: Answer) -> None:
     assert (caught.value.status, caught.value.retry_after_seconds, caught.value.retryable) == (429, 3.0, True)
 
 
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no words")
+
+
 @pytest.mark.parametrize(
-    ("error", "words"), [(None, "the runtime was stopped"), (ValueError("boom"), "its session was lost: ValueError")]
+    ("error", "words"),
+    [
+        (ValueError("boom"), "its session was lost: ValueError: boom"),
+        (Unspeakable(), "its session was lost: Unspeakable: (its __str__ raised ValueError)"),
+        (RuntimeFailure("the store is full"), "the request has no answer: the store is full"),
+    ],
 )
-def test_a_lost_session_is_told_and_frees_the_conversation(
-    answer: Answer, error: BaseException | None, words: str
-) -> None:
+def test_a_lost_session_is_told_and_frees_the_conversation(answer: Answer, error: BaseException, words: str) -> None:
     assert end(answer, error=error)
-    with pytest.raises(RuntimeFailure, match=words):
+    with pytest.raises(RuntimeFailure, match=re.escape(words)):
         answer.future.result(0)
     answer.conversation.take()
+
+
+def test_a_session_that_was_stopped_before_it_began_is_a_cancelled_request(answer: Answer) -> None:
+    """As all others that a stopping runtime ends."""
+    assert end(answer)
+    with pytest.raises(RequestEnded, match="the runtime is stopping") as caught:
+        answer.future.result(0)
+    assert caught.value.reply.outcome is Outcome.CANCELLED
+    answer.conversation.take()
+
+
+def test_a_session_that_was_killed_is_lost(answer: Answer) -> None:
+    nobody: Any = None
+    assert answer.session_ended(Down(nobody, ExitReason.KILLED, None))
+    with pytest.raises(RuntimeFailure, match="its session was lost: killed"):
+        answer.future.result(0)
 
 
 def test_nobody_is_told_before_the_session_has_ended(answer: Answer) -> None:
@@ -141,11 +165,62 @@ def test_a_waiter_that_goes_away_does_not_settle_it(answer: Answer) -> None:
     assert answer.future.result(0).text == "the text"
 
 
+# -- the backstop: it holds whatever the actors do
+
+
+def test_a_blocked_asker_is_told_when_nothing_has_ended_its_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ANSWER_GRACE_SECONDS", 0.01)
+    conversation = Conversation()
+    conversation.take()
+    answer = Answer(conversation, TAG, 0.01)
+    with pytest.raises(RuntimeFailure, match="long after its deadline"):
+        answer.wait()
+    conversation.take()
+    answer.record((UserMessage.of("late"),))
+    assert conversation.messages == (), "the conversation may be another request's by now"
+    assert not end(answer, finish()), "its end is heard of, and changes nothing"
+    with pytest.raises(RuntimeFailure):
+        answer.future.result(0)
+
+
+async def test_a_waiting_task_and_a_reader_are_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ANSWER_GRACE_SECONDS", 0.01)
+
+    def taken() -> Conversation:
+        conversation = Conversation()
+        conversation.take()
+        return conversation
+
+    with pytest.raises(RuntimeFailure, match="long after its deadline"):
+        await Answer(taken(), TAG, 0.01).wait_async()
+    with pytest.raises(RuntimeFailure, match="long after its deadline"):
+        [item async for item in Stream(Answer(taken(), TAG, 0.01), Cancels())]
+
+
+# -- conversations that no provider would accept
+
+
+@pytest.mark.parametrize(
+    ("messages", "words"),
+    [
+        ((ToolMessage(CallId("c"), ToolName("t"), "1"),), "follows no turn that asked for it"),
+        ((AssistantMessage(()),), "without any part"),
+        ((AssistantMessage((ToolCall(CallId("c"), ToolName("t"), "{}"),)),), "has no result"),
+        (("hello",), "message 0 of the conversation is a str, not a Message"),
+    ],
+)
+def test_an_illegal_conversation_is_refused_when_it_is_taken(messages: Any, words: str) -> None:
+    conversation = Conversation(messages)
+    for _ in range(2):
+        with pytest.raises(UsageError, match=words):
+            conversation.take()
+
+
 # -- Stream
 
 
 async def test_a_stream_gives_what_happened_in_order_and_the_reply_last(answer: Answer) -> None:
-    stream = Stream(answer, Cancels(), RequestId("r"))
+    stream = Stream(answer, Cancels())
     call = ToolCallStarted(TAG.at_step(1).for_call(CallId("c")), 0.0)
     for seen in (delta("a"), delta("b"), call, Note(TAG, "note")):
         stream(seen)
@@ -156,7 +231,7 @@ async def test_a_stream_gives_what_happened_in_order_and_the_reply_last(answer: 
 
 
 async def test_a_stream_raises_what_an_ask_would_after_what_came_before(answer: Answer) -> None:
-    stream = Stream(answer, Cancels(), RequestId("r"))
+    stream = Stream(answer, Cancels())
     stream(delta("a"))
     end(stream, finish(Outcome.TIMED_OUT, "too late"))
     seen: list[Any] = []
@@ -172,7 +247,7 @@ async def test_a_stream_raises_what_an_ask_would_after_what_came_before(answer: 
 
 async def test_a_consumer_that_leaves_cancels_the_request_once(answer: Answer) -> None:
     cancels = Cancels()
-    stream = Stream(answer, cancels, RequestId("r"))
+    stream = Stream(answer, cancels)
     stream(delta("a"))
     iterator = aiter(stream)
     assert await anext(iterator) == TextDelta("a")
@@ -183,21 +258,31 @@ async def test_a_consumer_that_leaves_cancels_the_request_once(answer: Answer) -
 
 async def test_a_consumer_that_reads_to_the_end_cancels_nothing(answer: Answer) -> None:
     cancels = Cancels()
-    stream = Stream(answer, cancels, RequestId("r"))
+    stream = Stream(answer, cancels)
     end(stream, finish())
     assert len([item async for item in stream]) == 1
     assert not cancels.reasons
 
 
+@pytest.mark.parametrize(
+    ("item", "count"),
+    [
+        (delta("0123456789" * 100), 1_000),
+        (delta(""), 6_000),
+        (ToolCallCompleted(TAG, 0.0, "x" * 1_000_000, output="y" * 1_000), 30),
+        (RunTool(TAG, ToolName("t"), "\N{EURO SIGN}" * 400_000, 0.0, "e"), 30),
+    ],
+)
 async def test_a_consumer_that_reads_too_slowly_loses_the_request_not_the_memory(
-    answer: Answer, monkeypatch: pytest.MonkeyPatch
+    answer: Answer, monkeypatch: pytest.MonkeyPatch, item: Any, count: int
 ) -> None:
-    monkeypatch.setattr(subscription, "MAX_UNREAD_EVENTS", 10)
+    monkeypatch.setattr(module, "MAX_UNREAD_BYTES", 1024 * 1024)
     cancels = Cancels()
-    stream = Stream(answer, cancels, RequestId("r"))
-    for number in range(30):
-        stream(delta(str(number)))
-    assert cancels.reasons == ["10 of its events are unread"]
+    stream = Stream(answer, cancels)
+    for _ in range(count):
+        stream(item)
+    assert cancels.reasons == ["its reader has left 1 MiB of its events unread"]
+    assert sum(map(getsizeof, map(str, stream._unread))) < 5 * 1024 * 1024
     end(stream, finish(Outcome.CANCELLED, cancels.reasons[0]))
 
     async def read() -> None:
@@ -214,7 +299,7 @@ def test_a_consumer_whose_loop_is_closed_cancels_the_request_once(
     cancels = Cancels()
 
     async def open_stream() -> Stream:
-        return Stream(answer, cancels, RequestId("r"))
+        return Stream(answer, cancels)
 
     stream = asyncio.run(open_stream())
     stream(delta("a"))

@@ -1,0 +1,250 @@
+"""Crashes every actor on every message that it takes: once, twice and three times in a row, for real and simulated.
+
+Beside it run the healthy requests, each with two more calls that may run once only, and others that reach the rest: a
+tool that hangs, an ask that is cancelled, an approval, a model call that is tried again, a stream, the metrics.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Final
+
+from callboard.actors.runtime import Runtime
+from callboard.actors.testing.chaos.beside import Host, Seen, Victim
+from callboard.actors.testing.chaos.crashing import ChaosCrash, Target, crashing, targets
+from callboard.actors.testing.chaos.judging import Result, judged, skipped
+from callboard.actors.testing.faults import Faults
+from callboard.actors.testing.simulated_run import SimulatedRun
+from callboard.actors.testing.ways.case import OK, Case, Group, Level
+from callboard.actors.tools import ToolContext, tool
+from callboard.protocol.commands import Finish
+from callboard.protocol.content import ToolMessage
+from callboard.protocol.errors import CallboardError, ErrorKind
+from callboard.protocol.ids import RequestId
+from callboard.protocol.model import Error, ModelRequest
+from callboard.protocol.testing.generator import scenario
+from callboard.protocol.testing.scenario import Scenario, Store
+from callboard.providers.local.scripted import ScriptedCall, ScriptedTurn
+
+IN_A_ROW: Final = (1, 2, 3)
+#: Requests under way in one run.
+SECONDS: Final = 0.4
+#: The tools of the requests that stir end by this.
+STIR_SECONDS: Final = 0.3
+_SIMULATED: Final = "simulated"
+_REAL: Final = "real"
+
+
+@dataclass(frozen=True, slots=True)
+class Crash:
+    """What a case does."""
+
+    target: Target
+    times: int
+    where: str
+
+
+def actor_cases() -> tuple[Case, ...]:
+    """One for each actor, each message, each number of crashes in a row, simulated and for real."""
+    return tuple(
+        Case(
+            f"{Group.ACTOR}/{target.name}/{times}/{where}",
+            Group.ACTOR,
+            Level.ACTOR,
+            f"{target.actor.__name__} crashes on {target.message.__name__}, {_ROW[times]}, {where}",
+            (OK,),
+            Crash(target, times, where),
+        )
+        for where in (_SIMULATED, _REAL)
+        for target in targets()
+        for times in IN_A_ROW
+    )
+
+
+_ROW: Final = {1: "once", 2: "twice in a row", 3: "three times in a row"}
+
+
+async def run_crashes(cases: Sequence[Case], host: Host) -> list[Result]:
+    """The simulated ones in virtual time, the others on a runtime each."""
+    results = []
+    for case in cases:
+        crash = case.way
+        assert isinstance(crash, Crash)
+        run = _run_simulated if crash.where == _SIMULATED else None
+        results.append(run(case, crash, host) if run is not None else await _run_real(case, crash, host))
+    return results
+
+
+# -- for real
+
+_runs: Counter[tuple[str, int, str]] = Counter()
+
+
+def _count(context: ToolContext, name: str) -> None:
+    _runs[str(context.tag.request_id), context.tag.step, f"{name} {context.tag.call_id}"] += 1
+
+
+@tool(name="once_task", concurrency=256)
+async def once_task(context: ToolContext) -> str:
+    """Counts its runs; it may not run twice."""
+    _count(context, "task")
+    await asyncio.sleep(0.01)
+    return "once"
+
+
+@tool(name="once_thread", isolation="thread", concurrency=64)
+def once_thread(context: ToolContext) -> str:
+    """Counts its runs; it may not run twice."""
+    _count(context, "thread")
+    return "once"
+
+
+@tool(name="stir_process", timeout=STIR_SECONDS)
+def stir_process() -> None:
+    """Hangs."""
+    time.sleep(5)
+
+
+@tool(name="stir_task", timeout=STIR_SECONDS)
+async def stir_task() -> None:
+    """Hangs, and can be cancelled."""
+    await asyncio.sleep(5)
+
+
+@tool(name="stir_thread", isolation="thread", timeout=STIR_SECONDS)
+def stir_thread() -> None:
+    """Holds its thread for a while."""
+    time.sleep(2 * STIR_SECONDS)
+
+
+@tool(name="stir_blocking", timeout=STIR_SECONDS)
+async def stir_blocking() -> None:
+    """Blocks the loop of the tasks for a while."""
+    time.sleep(2 * STIR_SECONDS)  # noqa: ASYNC251 - that is what it is for
+
+
+@tool(name="stir_approval", needs_approval=True)
+def stir_approval() -> int:
+    """Somebody is asked."""
+    return 1
+
+
+STIRRING: Final = (stir_process, stir_task, stir_thread, stir_blocking, stir_approval)
+ONCE: Final = (once_task, once_thread)
+_TRY_AGAIN: Final = Error(ErrorKind.OVERLOADED, "once", retryable=True, retry_after=0.01)
+
+
+def _calls(name: str) -> Callable[[ModelRequest, Sequence[ToolMessage]], ScriptedTurn]:
+    def turn(_request: ModelRequest, results: Sequence[ToolMessage]) -> ScriptedTurn:
+        return ScriptedTurn("stirred") if results else ScriptedTurn(calls=(ScriptedCall(name),))
+
+    return turn
+
+
+def _tried_again() -> Callable[[ModelRequest, Sequence[ToolMessage]], ScriptedTurn]:
+    tries = iter((ScriptedTurn(error=_TRY_AGAIN),))
+
+    def turn(_request: ModelRequest, _results: Sequence[ToolMessage]) -> ScriptedTurn:
+        return next(tries, ScriptedTurn("stirred"))
+
+    return turn
+
+
+async def _stir(runtime: Runtime) -> None:
+    """What no plain ask does: look, read along, give up."""
+    with suppress(CallboardError, TimeoutError):
+        await asyncio.to_thread(runtime.metrics)
+    given_up = asyncio.ensure_future(runtime.ask("stir_task"))
+    await asyncio.sleep(0.05)
+    given_up.cancel()
+    with suppress(CallboardError, asyncio.CancelledError):
+        await given_up
+    with suppress(CallboardError):
+        async for _ in runtime.stream("stir_again"):
+            continue
+
+
+async def _run_real(case: Case, crash: Crash, host: Host) -> Result:
+    began = time.monotonic()
+    stirring = [Victim(each.name, _calls(each.name)) for each in STIRRING]
+    victims = [*stirring, Victim("stir_again", _tried_again())]
+    careful = replace(host, user_tools=(*host.user_tools, *ONCE))
+    careful.known = host.known
+    await careful.plain()
+    _runs.clear()
+    with crashing(crash.target, crash.times) as crashes:
+        seen = await careful.play(
+            victims,
+            STIRRING,
+            seconds=SECONDS,
+            disturb=_stir,
+            approve=lambda _question: True,
+            changed={"tool_failure_budget": None},
+        )
+    if not crashes.actors:
+        return skipped(case, "no such message came in this run")
+    harmed = set(await careful.changed(seen)) - _numbers(crashes.requests)
+    faults = [*seen.faults, *_harmed(seen, harmed, crashes.requests), *_late(seen)]
+    twice = [key for key, count in _runs.items() if count > 1]
+    if twice:
+        faults.append(f"{len(twice)} calls ran twice that may run once only, the first: {twice[0]}")
+    return judged(case, faults, time.monotonic() - began)
+
+
+def _numbers(requests: set[str]) -> set[int]:
+    return {int(request.partition("-")[2]) for request in requests if request.startswith("live-")}
+
+
+def _harmed(seen: Seen, harmed: set[int], about: set[str]) -> list[str]:
+    if not harmed:
+        return []
+    first = seen.neighbours[min(harmed)]
+    said = first.as_bytes()[:300].decode(errors="replace")
+    return [f"the messages were about {sorted(about) or 'no request'}, and {len(harmed)} others were harmed: {said}"]
+
+
+def _late(seen: Seen) -> list[str]:
+    late = [name for name, ended in seen.victims.items() if not ended.in_time]
+    return [f"{len(late)} requests did not end by their deadline, the first: {late[0]}"] if late else []
+
+
+# -- in virtual time
+
+
+def _scenarios(count: int) -> Iterator[Scenario]:
+    """Seeded conversations with the tools of the first; what a simulated run cannot do is left out."""
+    tools = scenario(0).tools
+    for number in range(count):
+        plain = replace(scenario(number), restart_at=(), tools_lost_at=(), strays=(), jumps=(), store=Store())
+        yield replace(plain, request_id=RequestId(f"r{number}"), tools=tools)
+
+
+def _outcomes(run: SimulatedRun) -> dict[str, str]:
+    found = {}
+    for request_id, request in run.requests.items():
+        finish = next((each.value for each in request.trace.entries if isinstance(each.value, Finish)), None)
+        found[str(request_id)] = "lost" if finish is None else finish.outcome.value
+    return found
+
+
+def _run_simulated(case: Case, crash: Crash, host: Host) -> Result:
+    began = time.monotonic()
+    scenarios = list(_scenarios(host.neighbours + 1))
+    if "simulated" not in host.known:
+        plain = SimulatedRun(scenarios, Faults())
+        plain.play()
+        host.known["simulated"] = [repr(_outcomes(plain)).encode()]
+    run = SimulatedRun(scenarios, Faults())
+    with crashing(crash.target, crash.times) as crashes:
+        run.play()
+    if not crashes.actors:
+        return skipped(case, "no such message came in this run")
+    problems = [each for each in run.problems() if ChaosCrash.__name__ not in each]
+    about = {request for request in crashes.requests}
+    faults = [each for each in problems if each.partition(" ")[0] not in about]
+    return judged(case, faults[:3], time.monotonic() - began)

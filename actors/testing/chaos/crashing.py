@@ -1,0 +1,150 @@
+"""Crashes of actors on purpose: the next messages of a type end each actor of a class that handles one.
+
+The wrapper stands in the table of handlers that the kernel has collected of the class, so product code knows nothing of
+it and pays nothing for it; an actor crashes there just as by an exception of its own code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from callboard.actors import runtime
+from callboard.actors.kernel import Actor, Supervisor
+from callboard.protocol.ids import Tag
+
+with contextlib.suppress(ImportError):  # the extra `index`: its actors are walked where it is installed
+    import callboard.actors.index.rag  # noqa: F401
+
+#: How deep in a message, or in an actor, the request is looked for that it is about.
+DEPTH: Final = 4
+_ROOMS: Final = f"{runtime.__name__.rpartition('.')[0]}."
+
+
+class ChaosCrash(Exception):
+    """On purpose."""
+
+
+@dataclass(slots=True)
+class Crashes:
+    """What was crashed."""
+
+    left: int
+    actors: list[str] = field(default_factory=list)
+    requests: set[str] = field(default_factory=set)
+    """The requests that the messages were about."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A class of actors, and one of the messages that it takes."""
+
+    actor: type[Actor[Any]]
+    message: type
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return f"{self.actor.__name__}/{self.message.__name__}"
+
+
+def targets() -> tuple[Target, ...]:
+    """Each actor of the product and each message that it takes, as the classes themselves say; no list is kept here."""
+    classes = sorted(set(_subclasses(Actor)), key=lambda each: each.__name__)
+    return tuple(Target(each, message) for each in classes if _is_product(each) for message in each.messages())
+
+
+def _subclasses(base: type[Actor[Any]]) -> Iterator[type[Actor[Any]]]:
+    for each in base.__subclasses__():
+        yield each
+        yield from _subclasses(each)
+
+
+def _is_product(actor: type[Actor[Any]]) -> bool:
+    """Not of the test gear or of a host. A supervisor's messages are the kernel's own, and have tests there."""
+    module = actor.__module__
+    own = module.startswith(_ROOMS) and ".testing." not in module and not issubclass(actor, Supervisor)
+    return own and not actor.__name__.startswith("_")
+
+
+@contextmanager
+def crashing(target: Target, times: int) -> Iterator[Crashes]:
+    """Inside, the next `times` messages of this type crash whatever actor of the class handles one."""
+    crashes = Crashes(times)
+
+    def wrapped(handler: Handler) -> Handler:
+        def crash_or_handle(actor: Actor[Any], message: Any) -> object:
+            if crashes.left <= 0:
+                return handler(actor, message)
+            crashes.left -= 1
+            crashes.actors.append(actor.name)
+            crashes.requests |= requests_of(message) or _only(requests_of(actor))
+            raise ChaosCrash(f"on a {type(message).__name__}")
+
+        return crash_or_handle
+
+    with contextlib.ExitStack() as restored:
+        for actor in (target.actor, *_subclasses(target.actor)):  # a simulation has subclasses of its own
+            restored.callback(_wrap(actor, target.message, wrapped))
+        yield crashes
+
+
+Handler = Callable[[Any, Any], object]
+
+
+def _wrap(actor: type[Actor[Any]], message: type, wrapped: Callable[[Handler], Handler]) -> Callable[[], None]:
+    """Wrap what handles the message, and its subclasses; returns what takes that back."""
+    table = actor._kernel_dispatch
+    kinds = [message, *(kind for kind in table if kind is not message and issubclass(kind, message))]
+    before = {kind: table[kind] for kind in kinds if kind in table}
+    for kind in kinds:
+        table[kind] = wrapped(before.get(kind, actor.on_receive))
+
+    def restore() -> None:
+        for kind in kinds:
+            if kind in before:
+                table[kind] = before[kind]
+            else:
+                del table[kind]
+
+    return restore
+
+
+def _only(requests: set[str]) -> set[str]:
+    """An actor that holds one request alone is about that one; of many, none is meant."""
+    return requests if len(requests) == 1 else set()
+
+
+def requests_of(value: object, depth: int = DEPTH) -> set[str]:
+    """The ids of the requests that an object names by its tags."""
+    if isinstance(value, Tag):
+        return {str(value.request_id)}
+    if depth == 0 or isinstance(value, str | bytes | int | float | type | None):
+        return set()
+    if isinstance(value, dict):
+        return _all_of((*value.keys(), *value.values()), depth)
+    if isinstance(value, list | tuple | set | frozenset):
+        return _all_of(tuple(value), depth)
+    if not type(value).__module__.startswith("callboard.actors") or ".kernel." in type(value).__module__:
+        return _all_of(_fields(value), depth) if dataclasses.is_dataclass(value) else set()
+    return _all_of(_fields(value), depth)
+
+
+def _all_of(values: Sequence[object], depth: int) -> set[str]:
+    return {request for each in values for request in requests_of(each, depth - 1)}
+
+
+def _fields(value: object) -> list[object]:
+    names = [name for base in type(value).__mro__ for name in _slots(base)]
+    return [getattr(value, name, None) for name in names if name != "__weakref__"] + [
+        each for name, each in getattr(value, "__dict__", {}).items() if not name.startswith("_kernel")
+    ]
+
+
+def _slots(base: type) -> tuple[str, ...]:
+    slots = vars(base).get("__slots__", ())
+    return (slots,) if isinstance(slots, str) else tuple(slots)

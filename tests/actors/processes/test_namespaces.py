@@ -1,0 +1,190 @@
+"""Tools in namespaces of their own: the host is out of their sight, and all they leave ends with the runtime."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from callboard.actors.processes.keeper import containment
+from callboard.actors.testing.tool_stage import ToolStage
+from callboard.actors.tools import tool
+from callboard.actors.workers.process import ProcessOptions
+from callboard.protocol.events import ToolCallCompleted, ToolCallTimedOut
+
+CONTAINED = containment()
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="namespaces are Linux's"),
+    pytest.mark.skipif(not CONTAINED.namespaces, reason=f"no namespaces here: {CONTAINED.why_not}"),
+]
+MEMORY_BYTES = 256 << 20
+
+Until = Callable[[Callable[[], bool]], None]
+
+
+@pytest.fixture(scope="module")
+def stage() -> Iterator[ToolStage]:
+    with ToolStage(ProcessOptions(memory_bytes=MEMORY_BYTES)) as stage:
+        yield stage
+
+
+def result(stage: ToolStage, what: object, **arguments: object) -> object:
+    event = stage.start(what, json.dumps(arguments), 30).wait()  # type: ignore[arg-type]
+    assert isinstance(event, ToolCallCompleted), event
+    return json.loads(event.content)
+
+
+@tool
+def look_around(host: int) -> list[bool]:
+    others = {int(name) for name in os.listdir("/proc") if name.isdigit()}
+    return [host in others, os.path.exists(f"/proc/{host}/environ"), max(others) < host]
+
+
+def test_the_host_is_out_of_sight(stage: ToolStage) -> None:
+    host = max(os.getpid(), 10_000)  # a number that no process of the new namespace has come to yet
+    assert result(stage, look_around, host=host) == [False, False, True]
+
+
+@tool
+def identity(path: str) -> list[object]:
+    Path(path).write_text("written")
+    return [os.getuid(), os.getgid(), os.geteuid()]
+
+
+def test_ids_and_files_are_what_they_were(stage: ToolStage, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    assert result(stage, identity, path=str(path)) == [os.getuid(), os.getgid(), os.geteuid()]
+    assert (path.stat().st_uid, path.read_text()) == (os.getuid(), "written")
+
+
+@tool
+def read(path: str) -> str:
+    return Path(path).read_text()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can own files of another user")
+def test_a_root_may_still_read_what_others_own(stage: ToolStage, tmp_path: Path) -> None:
+    path = tmp_path / "private"
+    path.write_text("private")
+    os.chown(path, 65534, 65534)
+    path.chmod(0o600)
+    assert result(stage, read, path=str(path)) == "private"
+
+
+@tool
+def kill_everything() -> str:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(-1, signal.SIGKILL)
+    return "survived"
+
+
+@tool
+def stay_until(path: str) -> str:
+    Path(f"{path}.begun").touch()
+    while not Path(path).exists():
+        time.sleep(0.005)
+    return "went on"
+
+
+@pytest.mark.skipif(not CONTAINED.signals, reason="this kernel cannot keep a process from signalling others")
+def test_a_tool_that_signals_everything_reaches_no_other_call(stage: ToolStage, tmp_path: Path, until: Until) -> None:
+    neighbour = stage.start(stay_until, json.dumps({"path": str(tmp_path / "go")}), 60)
+    until((tmp_path / "go.begun").exists)
+    assert result(stage, kill_everything) == "survived"
+    (tmp_path / "go").touch()
+    assert isinstance(neighbour.wait(), ToolCallCompleted)
+
+
+@tool
+def share_memory(name: str, size: int) -> str:
+    with open(f"/dev/shm/{name}", "wb") as file:
+        try:
+            for _ in range(size >> 20):
+                file.write(b"x" * (1 << 20))
+        except OSError as error:
+            return os.strerror(error.errno or 0)
+    return "written"
+
+
+def test_shared_memory_is_bounded_and_not_the_hosts(stage: ToolStage) -> None:
+    name = f"callboard-test-{os.getpid()}"
+    assert result(stage, share_memory, name=name, size=2 * MEMORY_BYTES) == os.strerror(28)
+    assert not os.path.exists(f"/dev/shm/{name}")
+
+
+@tool
+def leave_a_daemon(path: str, and_hang: bool) -> None:
+    """A process in a session of its own, deaf to SIGTERM, which holds a lock as long as it lives."""
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            file = open(path, "a")  # noqa: SIM115 - held until it is killed
+            fcntl.flock(file, fcntl.LOCK_EX)
+            Path(f"{path}.held").touch()
+            select.select([], [], [])
+        os._exit(0)
+    os.wait()
+    while not Path(f"{path}.held").exists():
+        time.sleep(0.001)
+    if and_hang:
+        select.select([], [], [])
+
+
+def is_free(path: Path) -> bool:
+    with path.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True
+
+
+@pytest.mark.parametrize("and_hang", [True, False])
+def test_what_a_tool_leaves_is_gone_when_its_outcome_is_told(stage: ToolStage, tmp_path: Path, and_hang: bool) -> None:
+    lock = tmp_path / "lock"
+    call = stage.start(leave_a_daemon, json.dumps({"path": str(lock), "and_hang": and_hang}), 3)
+    assert isinstance(call.wait(), ToolCallTimedOut if and_hang else ToolCallCompleted)
+    assert (tmp_path / "lock.held").exists()
+    assert is_free(lock)
+
+
+@pytest.mark.parametrize("harm", [signal.SIGKILL, signal.SIGSTOP])
+def test_kill_9_of_the_host_leaves_nothing(tmp_path: Path, until: Until, harm: signal.Signals) -> None:
+    """Also when the init process does not react: the keeper ends it."""
+    lock = tmp_path / "lock"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    host = subprocess.Popen([sys.executable, __file__, str(lock), str(int(harm))], env=environment)
+    try:
+        until((tmp_path / "lock.held").exists)
+        if harm is signal.SIGSTOP:
+            keeper = next(pid for pid in children_of(host.pid))
+            os.kill(next(pid for pid in children_of(keeper)), signal.SIGSTOP)
+    finally:
+        host.kill()
+        host.wait(10)
+    until(lambda: is_free(lock))
+
+
+def children_of(pid: int) -> list[int]:
+    tasks = Path(f"/proc/{pid}/task")
+    return [int(child) for task in tasks.iterdir() for child in (task / "children").read_text().split()]
+
+
+def be_a_host(lock: str) -> None:
+    with ToolStage() as stage:
+        stage.start(leave_a_daemon, json.dumps({"path": lock, "and_hang": True}), 60).wait()
+
+
+if __name__ == "__main__":
+    be_a_host(sys.argv[1])

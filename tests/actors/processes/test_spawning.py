@@ -1,0 +1,89 @@
+"""Helpers: processes of our own code that answer over their pipes, within a deadline or not at all."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from callboard.actors.processes.spawning import Caller, Helper
+
+LARGE = 3_000_000
+
+
+def reverse() -> None:
+    """A helper that answers with the question backwards, and prints on its way."""
+
+    def answer(question: bytes) -> bytes:
+        print("a word that must not get into the answer")  # noqa: T201
+        return question[::-1]
+
+    Caller().serve(answer)
+
+
+def half_an_answer() -> None:
+    """A helper that begins to answer and then says no more."""
+    Caller().hear()
+    os.write(1, b"\x00\x00\x00\x09half")
+    signal.pause()
+
+
+def deaf() -> None:
+    """A helper that does not read."""
+    signal.pause()
+
+
+def no_word() -> None:
+    """A helper that ends when it is asked."""
+    Caller().hear()
+    sys.exit(3)
+
+
+@pytest.fixture
+def helpers() -> Iterator[list[Helper]]:
+    made: list[Helper] = []
+    yield made
+    for helper in made:
+        helper.close()
+
+
+@pytest.mark.parametrize("size", [0, 1, LARGE])
+def test_an_answer_arrives_whole(helpers: list[Helper], size: int) -> None:
+    helper = Helper(reverse, quiet=True)
+    helpers.append(helper)
+    question = os.urandom(size)
+    assert helper.ask(question, 30) == question[::-1]
+    assert helper.ask(b"abc", 30) == b"cba"
+
+
+@pytest.mark.parametrize(
+    ("main", "size", "error"),
+    [
+        (half_an_answer, 1, TimeoutError),
+        (deaf, LARGE, TimeoutError),
+        (no_word, 1, EOFError),
+        (no_word, LARGE, EOFError),
+    ],
+)
+def test_without_an_answer_the_deadline_holds(
+    helpers: list[Helper], main: object, size: int, error: type[Exception]
+) -> None:
+    helper = Helper(main)  # type: ignore[arg-type]
+    helpers.append(helper)
+    with pytest.raises(error):
+        helper.ask(b"x" * size, 2.0 if error is TimeoutError else 30.0)
+
+
+def test_a_helper_ends_when_its_caller_closes_its_end() -> None:
+    helper = Helper(reverse, quiet=True)
+    assert helper.leave(30) == 0
+    assert helper.close() == 0
+
+
+def test_closing_ends_a_helper_that_hangs() -> None:
+    helper = Helper(deaf)
+    assert helper.close() == -signal.SIGKILL
+    assert helper.close() == -signal.SIGKILL

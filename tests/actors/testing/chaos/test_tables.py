@@ -1,0 +1,77 @@
+"""The tables of the chaos suite: what is in them, and that the page shows them as they are."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from callboard.actors.kernel import Actor
+from callboard.actors.testing import chaos
+from callboard.actors.testing.__main__ import render
+from callboard.actors.testing.chaos.crashing import targets
+from callboard.actors.testing.chaos.suite import RUNNERS
+from callboard.actors.testing.chaos.table import contained_table
+from callboard.actors.testing.ways.case import NOT_CONTAINED, at, known
+from callboard.protocol.errors import UsageError
+
+PAGE = Path(__file__).resolve().parents[4] / "docs" / "supervision.md"
+CASES = chaos.all_cases()
+
+
+def test_there_are_at_least_150_cases_and_no_two_are_called_the_same() -> None:
+    tools_and_hosts = [case for case in CASES if case.group is not chaos.Group.ACTOR]
+    assert len(tools_and_hosts) >= 150
+    assert [name for name, count in Counter(case.name for case in CASES).items() if count > 1] == []
+
+
+def test_every_group_and_every_level_has_cases_and_a_runner() -> None:
+    assert {case.group for case in CASES} == set(chaos.Group) == set(RUNNERS)
+    assert {case.level for case in CASES} == set(chaos.Level)
+
+
+def test_no_case_is_made_of_what_is_not_contained() -> None:
+    assert [case.name for case in CASES if case.expected == NOT_CONTAINED or not case.expected] == []
+
+
+def test_each_actor_that_states_its_messages_is_crashed_on_all_of_them() -> None:
+    crashed = {(target.actor.__name__, target.message) for target in targets()}
+    assert len({name for name, _ in crashed}) >= 4
+    for target in targets():
+        assert issubclass(target.actor, Actor)
+        assert {(target.actor.__name__, message) for message in target.actor.messages()} <= crashed
+    names = {case.name for case in CASES if case.group is chaos.Group.ACTOR}
+    assert len(names) == len(targets()) * 3 * 2  # once to three times in a row, simulated and for real
+
+
+def test_the_page_shows_the_tables_as_they_are() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert "<!-- written: contained -->" in page
+    assert render(page) == page, "run: python -m callboard.actors.testing docs docs/supervision.md"
+
+
+def test_rows_that_end_alike_are_one_row_of_the_page() -> None:
+    lines = contained_table().splitlines()
+    ends = [line.partition(" | ")[2] for line in lines if line.startswith("| a model server")]
+    assert len(ends) == len(set(ends))
+
+
+def test_an_unknown_word_is_no_expectation() -> None:
+    with pytest.raises(ValueError, match="'chrashed' is none of the FailureCodes"):
+        known("ok chrashed")
+
+
+def test_what_is_left_out_is_no_case_and_a_dash_is_not_contained() -> None:
+    assert at(process="ok", task="-") == {chaos.Level.PROCESS: ("ok",), chaos.Level.TASK: NOT_CONTAINED}
+
+
+def test_cases_are_chosen_by_patterns() -> None:
+    assert [case.name for case in chaos.chosen(["hang/gil/*"])] == ["hang/gil/process"]
+    assert {case.level for case in chaos.chosen(["*/task"])} == {chaos.Level.TASK}
+    assert chaos.chosen([]) == CASES
+
+
+def test_a_pattern_without_a_case_is_a_usage_error() -> None:
+    with pytest.raises(UsageError, match=r"no case is called 'dye/\*'; see"):
+        chaos.chosen(["die/*", "dye/*"])
