@@ -74,10 +74,6 @@ class Invoker:
         except BaseException as error:  # noqa: BLE001 - as above
             return self._failure_of(error)
 
-    def lost(self) -> ToolFailure:
-        """The result of a call that was given up: whatever ran it does not answer."""
-        return self._failure(FailureCode.CRASHED, "the tool did not end when it was asked to, and was abandoned")
-
     def _bound(self, arguments: str, context: ToolContext) -> dict[str, Any]:
         try:
             bound: dict[str, Any] = self._arguments.validate_json(arguments)
