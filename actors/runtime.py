@@ -313,7 +313,8 @@ class _Running:
             raise _not_started(error) from error
 
     def _start(self, begun: contextlib.ExitStack, wiring: Wiring, approve: ApprovalCallback | None) -> None:
-        begun.callback(_close_all, _take_standard_descriptors())
+        for descriptor in _take_standard_descriptors():
+            begun.callback(os.close, descriptor)
         scheduler = self._scheduler = LoopScheduler("callboard")
         begun.callback(scheduler.stop, SHUTDOWN_SECONDS)
         scheduler.start()
@@ -388,11 +389,6 @@ def _take_standard_descriptors() -> list[int]:
         taken.append(descriptor)
     os.close(descriptor)
     return taken
-
-
-def _close_all(descriptors: list[int]) -> None:
-    for descriptor in descriptors:
-        os.close(descriptor)
 
 
 def _not_started(error: Exception) -> RuntimeFailure:
