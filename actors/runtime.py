@@ -58,8 +58,8 @@ from callboard.protocol.ids import MessageId, RequestId, Tag
 from callboard.protocol.options import RequestOptions
 from callboard.providers.adapter import Provider, Timeouts
 from callboard.providers.local.offline import CONTEXT_TOOL
+from callboard.providers.provider_registry import embeddings_for, provider_for, split_model
 from callboard.providers.rate_limit import RateLimits
-from callboard.providers.registry import embeddings_for, provider_for, split_model
 from callboard.providers.retry import RetryPolicy
 
 if TYPE_CHECKING:
@@ -313,7 +313,8 @@ class _Running:
             raise _not_started(error) from error
 
     def _start(self, begun: contextlib.ExitStack, wiring: Wiring, approve: ApprovalCallback | None) -> None:
-        begun.callback(_close_all, _take_standard_descriptors())
+        for descriptor in _take_standard_descriptors():
+            begun.callback(os.close, descriptor)
         scheduler = self._scheduler = LoopScheduler("callboard")
         begun.callback(scheduler.stop, SHUTDOWN_SECONDS)
         scheduler.start()
@@ -388,11 +389,6 @@ def _take_standard_descriptors() -> list[int]:
         taken.append(descriptor)
     os.close(descriptor)
     return taken
-
-
-def _close_all(descriptors: list[int]) -> None:
-    for descriptor in descriptors:
-        os.close(descriptor)
 
 
 def _not_started(error: Exception) -> RuntimeFailure:

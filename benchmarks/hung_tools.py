@@ -5,7 +5,8 @@
 
 No tool is withdrawn here, however often it hangs (as with `Settings(tool_failure_budget=None)`): a call of a withdrawn
 tool is refused at once, and would say nothing about hung ones.
-Every process that a call starts writes its id to a pipe file when it begins and a byte to a log as long as it lives.
+Every process that a call starts writes its id to a pipe file when it begins and a byte to a log as long as it lives;
+with --namespaces, where the ids mean nothing here, only the log tells that it is gone.
 """
 
 from __future__ import annotations
@@ -159,7 +160,7 @@ def main(calls: int, namespaces: bool) -> None:
         print(f"{name:<14}before {first:>8}   after {last:>8}")
 
 
-def each_kind(calls: int, kinds: list[str]) -> None:
+def each_kind(calls: int, kinds: list[str], namespaces: bool) -> None:
     """So many calls of each kind, several at a time, each kind on a stage of its own."""
     row = "{:<44}{:>7}{:>9}{:>9}{:>9}{:>13}{:>13}"
     print(row.format("kind", "calls", "hung", "max ms", "threads", "descriptors", "resident kB"))
@@ -187,10 +188,11 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("calls", nargs="?", type=int, default=CALLS)
     parser.add_argument("--each", action="store_true", help="so many calls of each kind, and how flat everything stays")
+    parser.add_argument("--namespaces", action="store_true", help="where process ids cannot be looked at from here")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
     asked = parser.parse_args()
     logging.disable(logging.CRITICAL)  # of each abandoned call there is a line
     if asked.each:
-        each_kind(asked.calls, asked.kinds)
+        each_kind(asked.calls, asked.kinds, asked.namespaces)
     else:
-        main(asked.calls)
+        main(asked.calls, asked.namespaces)
