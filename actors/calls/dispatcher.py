@@ -29,6 +29,7 @@ from callboard.actors.calls.ledger import (
     Outcome,
     Pool,
     Seat,
+    WorkerState,
 )
 from callboard.actors.calls.registry import Change, Registry, ToolRestored, ToolWithdrawn, withdrawal
 from callboard.actors.kernel import (
@@ -56,7 +57,6 @@ from callboard.actors.workers.messages import (
     StopCall,
     WorkerKind,
     WorkerLost,
-    WorkerState,
     pool_name,
 )
 from callboard.protocol.commands import AskApproval, CancelTool, RunTool, WithdrawApproval
@@ -281,7 +281,7 @@ class ToolDispatcher(Actor[DispatcherMessage]):
         context = ToolContext(run.tag, run.effect_id, run.deadline_at, call.user_text, self._workspace)
         if not self.ledger.give(call, seat):
             raise AssertionError(f"it is not the turn of {run.tag}")
-        seat.worker.tell_control(RunCall(run, tool, context, call.reply_to, call, call.asker))
+        seat.worker.tell_control(RunCall(run, tool, context, call))
 
     def _new_worker(self, pool: Pool, contract: ToolContract) -> Seat:
         name, kind = self._kind(contract)
