@@ -278,7 +278,7 @@ class ToolDispatcher(Actor[DispatcherMessage]):
     def _give(self, call: Call, pool: Pool) -> None:
         run, tool = call.run, self._registry.entries[call.run.name].tool
         seat = next(reversed(pool.free), None) or self._new_worker(pool, tool.contract)
-        context = ToolContext(run.tag, run.effect_id, run.deadline_at, call.user_text, self._workspace)
+        context = ToolContext(run, call.user_text, self._workspace)
         if not self.ledger.give(call, seat):
             raise AssertionError(f"it is not the turn of {run.tag}")
         seat.worker.tell_control(RunCall(run, tool, context, call))

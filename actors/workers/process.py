@@ -11,8 +11,7 @@ from typing import Final
 
 from callboard.actors.calls.ledger import CallReports, Ending, Outcome, WorkerState
 from callboard.actors.kernel import Actor, ChildSpec, Down, Ref, Timer, handles
-from callboard.actors.processes.frames import BrokenFrame, Order, Reply
-from callboard.actors.processes.handle import ChildEnds
+from callboard.actors.processes.handle import BrokenFrame, ChildEnds, Reply
 from callboard.actors.processes.source import ProcessSource, SourceMessage
 from callboard.actors.processes.supply import (
     After,
@@ -117,8 +116,7 @@ class ProcessWorker(Actor[ProcessMessage]):
         self._child = child
         if child.orders:
             child.begin_output()
-        order = Order(child.orders + 1, call.run.name, call.run.arguments, call.context, call.tool.contract.reuse)
-        if not child.order(order):
+        if not child.order(call.context, more=call.tool.contract.reuse):
             child.when_writable(self._post_writable)
         child.when_it_speaks(self._post_spoke)
         child.when_it_prints(self._post_printed)
