@@ -15,7 +15,7 @@ import threading
 import uuid
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
@@ -56,10 +56,10 @@ from callboard.protocol.errors import CallboardError, RuntimeFailure, UsageError
 from callboard.protocol.events import CancelRequested
 from callboard.protocol.ids import MessageId, RequestId, Tag
 from callboard.protocol.options import RequestOptions
-from callboard.providers.adapter import Timeouts
+from callboard.providers.adapter import Provider, Timeouts
 from callboard.providers.local.offline import CONTEXT_TOOL
+from callboard.providers.provider_registry import embeddings_for, provider_for, split_model
 from callboard.providers.rate_limit import RateLimits
-from callboard.providers.registry import embeddings_for, provider_for, split_model
 from callboard.providers.retry import RetryPolicy
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class Runtime:
         Raises UsageError when it runs already, and what kept an actor from starting (RuntimeFailure, where it is no
         error of callboard's own); then nothing is left running.
         """
-        with self._changed():
+        with self._changing:
             if self._running is not None:
                 self._live()  # says so where it runs in another process
                 raise UsageError("this runtime is running already")
@@ -136,22 +136,12 @@ class Runtime:
         """
         if self._running is not None and self._running.process_id != os.getpid():
             return
-        with self._changed():
+        with self._changing:
             running, self._running = self._running, None
             if running is not None:
                 if self._dropped is not None:
                     self._dropped.detach()
                 running.close()
-
-    @contextlib.contextmanager
-    def _changed(self) -> Iterator[None]:
-        """One start or stop at a time. In a fork, the lock may be held by a thread that is not there."""
-        if not self._changing.acquire(timeout=START_SECONDS + SHUTDOWN_SECONDS):
-            raise UsageError("another thread is starting or stopping this runtime; make a new one after a fork")
-        try:
-            yield
-        finally:
-            self._changing.release()
 
     def __enter__(self) -> Self:
         return self.start()
@@ -323,7 +313,8 @@ class _Running:
             raise _not_started(error) from error
 
     def _start(self, begun: contextlib.ExitStack, wiring: Wiring, approve: ApprovalCallback | None) -> None:
-        begun.callback(_close_all, _take_standard_descriptors())
+        for descriptor in _take_standard_descriptors():
+            begun.callback(os.close, descriptor)
         scheduler = self._scheduler = LoopScheduler("callboard")
         begun.callback(scheduler.stop, SHUTDOWN_SECONDS)
         scheduler.start()
@@ -400,11 +391,6 @@ def _take_standard_descriptors() -> list[int]:
     return taken
 
 
-def _close_all(descriptors: list[int]) -> None:
-    for descriptor in descriptors:
-        os.close(descriptor)
-
-
 def _not_started(error: Exception) -> RuntimeFailure:
     return RuntimeFailure(f"the runtime could not start, and nothing of it is left running: {said(error)}")
 
@@ -432,8 +418,14 @@ class Wiring:
 
     def __init__(self, settings: Settings, tools: Iterable[Tool]) -> None:
         self.settings = settings
-        self.tools = _checked([*tools, *_file_tools(settings)])
-        self.routes: Mapping[str, Sequence[Route]] = {settings.model: _routes(settings)}
+        self.tools = _checked(
+            [*tools, *(workspace_tools(settings.workspace) if settings.workspace is not None else ())]
+        )
+        limits, models = (
+            RateLimits(LoopScheduler.now, settings.rate_limits),
+            (settings.model, *settings.fallback_models),
+        )
+        self.routes = tuple(route_for(settings, model, limits) for model in models)
         self.options = _options(settings)
         self._embeddings = _embeddings(settings)
         self._code_of = _code_of(settings)
@@ -474,28 +466,29 @@ class Wiring:
             return None
         api = self._embeddings
 
-        def post(body: Mapping[str, Any]) -> Mapping[str, Any]:
+        def post(body: Mapping[str, object]) -> Mapping[str, object]:
             return asyncio.run_coroutine_threadsafe(api.post(body), scheduler.loop).result(EMBEDDING_WAIT_SECONDS)
 
         return post
 
     def routes_of(self, model: str) -> Sequence[Route]:
         """What to ask for "provider/model", in turn."""
-        routes = self.routes.get(model)
-        if routes is None:
+        if model != self.settings.model:
             raise UsageError(f"this runtime was not set up for the model {model!r}")
-        return routes
+        return self.routes
 
     def close(self, scheduler: LoopScheduler) -> None:
         """Close the providers' connections, on the loop they live on."""
 
+        async def close(held: Provider | EmbeddingApi) -> None:
+            try:
+                await held.aclose()
+            except Exception as error:  # noqa: BLE001 - of a provider written by a user
+                logger.warning("a provider's connections could not be closed: %s", said(error))
+
         async def close_all() -> None:
-            open_ones = [route.provider.aclose() for routes in self.routes.values() for route in routes]
-            if self._embeddings is not None:
-                open_ones.append(self._embeddings.aclose())
-            for end in await asyncio.gather(*open_ones, return_exceptions=True):
-                if end is not None:
-                    logger.warning("a provider's connections could not be closed: %r", end)
+            held: list[Provider | EmbeddingApi] = [route.provider for route in self.routes]
+            await asyncio.gather(*map(close, [*held, self._embeddings] if self._embeddings is not None else held))
 
         try:
             asyncio.run_coroutine_threadsafe(close_all(), scheduler.loop).result(CLOSE_PROVIDERS_SECONDS)
@@ -542,10 +535,6 @@ def _embeddings(settings: Settings) -> EmbeddingApi | None:
     return embeddings_for(settings.embedding_model, base_url=settings.embedding_base_url, api_key=key)
 
 
-def _file_tools(settings: Settings) -> tuple[Tool, ...]:
-    return workspace_tools(settings.workspace) if settings.workspace is not None else ()
-
-
 def _checked(tools: list[Tool]) -> tuple[Tool, ...]:
     """Each tool can run where it says, and no two share a name."""
     names = {CONTEXT_TOOL}
@@ -557,11 +546,6 @@ def _checked(tools: list[Tool]) -> tuple[Tool, ...]:
         names.add(each.name)
         each.check()
     return tuple(tools)
-
-
-def _routes(settings: Settings) -> tuple[Route, ...]:
-    limits = RateLimits(LoopScheduler.now, settings.rate_limits)
-    return tuple(route_for(settings, model, limits) for model in (settings.model, *settings.fallback_models))
 
 
 def route_for(settings: Settings, model: str, limits: RateLimits) -> Route:

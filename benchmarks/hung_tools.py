@@ -5,7 +5,8 @@
 
 No tool is withdrawn here, however often it hangs (as with `Settings(tool_failure_budget=None)`): a call of a withdrawn
 tool is refused at once, and would say nothing about hung ones.
-Every process that a call starts writes its id to a pipe file when it begins and a byte to a log as long as it lives.
+Every process that a call starts writes its id to a pipe file when it begins and a byte to a log as long as it lives;
+with --namespaces, where the ids mean nothing here, only the log tells that it is gone.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ import orjson
 
 from callboard.actors.testing.tool_stage import ToolStage
 from callboard.actors.tools import Tool, tool
+from callboard.actors.workers.process import ProcessOptions
 from callboard.protocol.events import ToolCallTimedOut
 from callboard.protocol.limits import TOOL_GRACE_SECONDS
 
@@ -122,10 +124,10 @@ def footprint() -> tuple[int, int, int]:
     return threading.active_count(), len(os.listdir("/proc/self/fd")), resident
 
 
-def main(calls: int) -> None:
+def main(calls: int, namespaces: bool) -> None:
     late: dict[str, list[float]] = defaultdict(list)
     started = left = early = 0
-    with tempfile.TemporaryDirectory() as folder, ToolStage() as stage:
+    with tempfile.TemporaryDirectory() as folder, ToolStage(ProcessOptions(namespaces=namespaces)) as stage:
         log = str(Path(folder) / "log")
         Path(log).touch()
         before = (0, 0, 0)
@@ -138,7 +140,7 @@ def main(calls: int) -> None:
             size = os.path.getsize(log)
             pids = pids_in(event.output)
             started += len(pids)
-            left += sum(os.path.exists(f"/proc/{pid}") for pid in pids)
+            left += not namespaces and sum(os.path.exists(f"/proc/{pid}") for pid in pids)
             early += not isinstance(event, ToolCallTimedOut)
             late[how].append(call.ended_at - call.started_at - DEADLINE_SECONDS)
             if os.path.getsize(log) != size:
@@ -158,12 +160,12 @@ def main(calls: int) -> None:
         print(f"{name:<14}before {first:>8}   after {last:>8}")
 
 
-def each_kind(calls: int, kinds: list[str]) -> None:
+def each_kind(calls: int, kinds: list[str], namespaces: bool) -> None:
     """So many calls of each kind, several at a time, each kind on a stage of its own."""
     row = "{:<44}{:>7}{:>9}{:>9}{:>9}{:>13}{:>13}"
     print(row.format("kind", "calls", "hung", "max ms", "threads", "descriptors", "resident kB"))
     for how in kinds:
-        with tempfile.TemporaryDirectory() as folder, ToolStage() as stage:
+        with tempfile.TemporaryDirectory() as folder, ToolStage(ProcessOptions(namespaces=namespaces)) as stage:
             log = str(Path(folder) / "log")
             Path(log).touch()
             hung, latest = batch(stage, how, log, AT_A_TIME)  # what is made once is made now
@@ -186,10 +188,11 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("calls", nargs="?", type=int, default=CALLS)
     parser.add_argument("--each", action="store_true", help="so many calls of each kind, and how flat everything stays")
+    parser.add_argument("--namespaces", action="store_true", help="where process ids cannot be looked at from here")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
     asked = parser.parse_args()
     logging.disable(logging.CRITICAL)  # of each abandoned call there is a line
     if asked.each:
-        each_kind(asked.calls, asked.kinds)
+        each_kind(asked.calls, asked.kinds, asked.namespaces)
     else:
-        main(asked.calls)
+        main(asked.calls, asked.namespaces)

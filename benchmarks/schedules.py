@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from callboard.actors.kernel import Actor, ActorSystem, Ref, SimulatedScheduler
-from callboard.actors.kernel.simulation import Schedule, fifo, uniform
+from callboard.actors.kernel import Actor, ActorSystem, Ref
 from callboard.actors.testing.schedules import pct
+from callboard.actors.testing.simulation import Schedule, SimulatedScheduler, fifo, uniform
 
 SEARCHES, MOST_RUNS = 20, 2_000
 

@@ -103,6 +103,6 @@ def said(error: BaseException) -> str:
     """What an error says, with its type where it is not one of ours; also where its `__str__` fails."""
     try:
         text = str(error)
-    except Exception as broken:  # noqa: BLE001 - of a class of a user
+    except BaseException as broken:  # noqa: BLE001 - of a class of a user
         text = f"(its __str__ raised {type(broken).__name__})"
     return text if isinstance(error, CallboardError) else f"{type(error).__name__}: {text}"

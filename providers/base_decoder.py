@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 import orjson
@@ -41,7 +41,7 @@ _SNIFF_BYTES: Final = 1024
 _MAX_WORD_CHARS: Final = 200
 _BOM: Final = b"\xef\xbb\xbf"
 _BLANK: Final = b" \t\r\n" + _BOM
-#: No event stream starts with these, so a body that does is a whole document, whatever its content type says
+#: No event stream starts with these, so a body that does is a whole document, even if its content type says otherwise
 #: (docs/wire.md quirks 26, 51; Gemini without alt=sse).
 _DOCUMENT_STARTS: Final = (b"{", b"[", b"<", b'"')
 _STREAM_STARTS: Final = (b":", b"data", b"event", b"id", b"retry")
@@ -59,7 +59,7 @@ class SseLimitError(ValueError):
 class SseDecoder:
     """Bytes to events. Cost is linear in the bytes, however they are cut; memory is bounded by one event.
 
-    Lines end with LF, CR or CR LF and nothing else: U+2028, U+0085, VT and FF stand inside JSON strings (quirk 29).
+    Lines end with LF, CR or CR LF and nothing else: U+2028, U+0085, VT and FF occur inside JSON strings (quirk 29).
     """
 
     __slots__ = ("_data", "_event", "_first_line", "_max_event_bytes", "_pending_bytes", "_skip_lf", "_tail")
@@ -143,23 +143,27 @@ class SseDecoder:
             self._event = value.removeprefix(b" ").decode("utf-8", "replace")
 
 
-class BaseDecoder(ABC):
-    """See the module. `family` is the first column of the error table, `secret` is blotted out of every error."""
+@dataclass(frozen=True, slots=True)
+class AnswerHead:
+    """What is known of an answer before its body."""
 
-    def __init__(
-        self,
-        family: str,
-        status: int = 200,
-        headers: Mapping[str, str] | None = None,
-        streaming: bool = True,
-        secret: str | None = None,
-    ) -> None:
-        self.family = family
-        self.status = status
-        self.headers = {name.lower(): value for name, value in (headers or {}).items()}
+    family: str
+    """The first column of the error table."""
+    status: int = 200
+    headers: Mapping[str, str] | None = None
+    streaming: bool = True
+    secret: str | None = None
+    """Blotted out of every error."""
+
+
+class BaseDecoder(ABC):
+    """See the module."""
+
+    def __init__(self, head: AnswerHead) -> None:
+        self.family, self.status, self._secret = head.family, head.status, head.secret
+        self.headers = {name.lower(): value for name, value in (head.headers or {}).items()}
         self.ended = False
         """Done or Error was emitted: everything after it is ignored."""
-        self._secret = secret
         self._sse = SseDecoder()
         self._body = bytearray()
         self._last_data = b""
@@ -172,7 +176,9 @@ class BaseDecoder(ABC):
         self._block = 0
         # Decided by the bytes, not by what was asked for: servers stream unasked, and answer whole where a stream was
         # wanted.
-        self._take: Callable[[bytes, list[StreamEvent]], None] = self._take_first if status < 400 else self._take_error
+        self._take: Callable[[bytes, list[StreamEvent]], None] = (
+            self._take_first if head.status < 400 else self._take_error
+        )
 
     # What an adapter's decoder says.
 
@@ -337,7 +343,7 @@ class BaseDecoder(ABC):
             self.on_body(document, out)
 
     def _take_first(self, data: bytes, out: list[StreamEvent]) -> None:
-        """Until the first byte that tells a stream from a document. Before it may stand any amount of white space:
+        """Until the first byte that tells a stream from a document. Any amount of white space may come before it:
         OpenRouter keeps a connection open with it."""
         self._body += data
         head = bytes(self._body).lstrip(_BLANK)

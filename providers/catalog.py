@@ -36,8 +36,6 @@ _WINDOWS: Final = (("gemini-", 1_048_576), ("gemma-3", 131_072), ("llama-3", 131
 _FREE: Final = frozenset({"offline", "scripted", "ollama", "vllm", "llamacpp", "lmstudio"})
 #: Nothing is looked up for these; the package and its data take 0.15 s and 9 MB to load.
 _UNPRICED: Final = _FREE | {"openai-compatible"}
-#: No package knows these, so it need not be loaded for them.
-_OURS: Final = frozenset({"offline", "scripted"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,16 +169,13 @@ def _priced_cost(provider: str, model: str, usage: Usage) -> float | None:
 @cache
 def _list_prices(provider: str, model: str) -> Prices | None:
     """Prices a token in the lowest tier, from what a thousand tokens cost."""
-    amount = 1_000
-    given = _priced_cost(provider, model, Usage(input_tokens=amount))
-    taken = _priced_cost(provider, model, Usage(output_tokens=amount))
+
+    def each(**counts: int) -> float | None:
+        total = _priced_cost(provider, model, Usage(**counts))
+        return None if total is None else total / 1_000
+
+    given, taken = each(input_tokens=1_000), each(output_tokens=1_000)
     if given is None or taken is None:
         return None
-    cached = _priced_cost(provider, model, Usage(input_tokens=amount, cached_tokens=amount))
-    written = _priced_cost(provider, model, Usage(input_tokens=amount, cache_write_tokens=amount))
-    return Prices(
-        given / amount,
-        taken / amount,
-        None if cached is None else cached / amount,
-        None if written is None else written / amount,
-    )
+    read, written = (each(input_tokens=1_000, **{kind: 1_000}) for kind in ("cached_tokens", "cache_write_tokens"))
+    return Prices(given, taken, read, written)

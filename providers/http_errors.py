@@ -22,71 +22,45 @@ ANY: Final = "*"
 SHORTEST_SECRET: Final = 8
 _K = ErrorKind
 
+#: HTTP statuses alone, where no code is known. 498 is Groq's (flex capacity exceeded), 524 Cloudflare's (origin slow).
+_STATUSES: Final = {
+    _K.INVALID_REQUEST: (400, 422),
+    _K.AUTHENTICATION: (401,),
+    _K.BILLING: (402,),
+    _K.PERMISSION: (403,),
+    _K.NOT_FOUND: (404, 405),
+    _K.TIMEOUT: (408, 504, 524),
+    _K.OVERLOADED: (409, 425, 498, 503, 529),
+    _K.REQUEST_TOO_LARGE: (413,),
+    _K.RATE_LIMITED: (429,),
+}
+#: Codes, types and status words, for any HTTP status: OpenAI's, which the compatible servers copy, Anthropic's
+#: (GitHub Copilot sends them too, on its messages route), llama.cpp's and Groq's.
+_CODES: Final = {
+    _K.AUTHENTICATION: "invalid_api_key account_deactivated authentication_error",
+    # insufficient_quota is a 429 that waiting does not cure.
+    _K.BILLING: "insufficient_quota billing_hard_limit_reached billing_not_active credit_balance_too_low billing_error",
+    _K.PERMISSION: "permission_error",
+    _K.NOT_FOUND: "model_not_found deploymentnotfound not_found_error",
+    _K.CONTEXT_LENGTH: "context_length_exceeded exceed_context_size_error",
+    _K.REQUEST_TOO_LARGE: "string_above_max_length request_too_large",
+    _K.CONTENT_FILTER: "content_filter content_policy_violation",
+    _K.RATE_LIMITED: "rate_limit_exceeded rate_limit_error tokens requests",
+    _K.OVERLOADED: "slow_down server_is_overloaded engine_overloaded service_unavailable overloaded_error",
+    _K.SERVER: "server_error internal_error internalservererror api_error",
+    _K.TIMEOUT: "timeout_error",
+    _K.INVALID_REQUEST: "invalid_request_error invalid_prompt unsupported_value unsupported_parameter",
+    _K.MALFORMED_TOOL_CALL: "tool_use_failed",  # Groq: what the model wrote was no call
+    _K.TOOLS_UNSUPPORTED: "tools_not_supported tool_use_not_supported",
+}
 KINDS: Final[Mapping[tuple[str, int, str], ErrorKind]] = {
-    # By status alone, where no code is known.
-    (ANY, 400, ""): _K.INVALID_REQUEST,
-    (ANY, 401, ""): _K.AUTHENTICATION,
-    (ANY, 402, ""): _K.BILLING,
-    (ANY, 403, ""): _K.PERMISSION,
-    (ANY, 404, ""): _K.NOT_FOUND,
-    (ANY, 405, ""): _K.NOT_FOUND,
-    (ANY, 408, ""): _K.TIMEOUT,
-    (ANY, 409, ""): _K.OVERLOADED,
-    (ANY, 413, ""): _K.REQUEST_TOO_LARGE,
-    (ANY, 422, ""): _K.INVALID_REQUEST,
-    (ANY, 425, ""): _K.OVERLOADED,
-    (ANY, 429, ""): _K.RATE_LIMITED,
-    (ANY, 498, ""): _K.OVERLOADED,  # Groq: flex capacity exceeded
-    (ANY, 503, ""): _K.OVERLOADED,
-    (ANY, 504, ""): _K.TIMEOUT,
-    (ANY, 524, ""): _K.TIMEOUT,  # Cloudflare: origin too slow
-    (ANY, 529, ""): _K.OVERLOADED,
-    # OpenAI's codes and types; the compatible servers copy them.
-    (ANY, 0, "invalid_api_key"): _K.AUTHENTICATION,
-    (ANY, 0, "account_deactivated"): _K.AUTHENTICATION,
-    (ANY, 0, "insufficient_quota"): _K.BILLING,  # a 429 that waiting does not cure
-    (ANY, 0, "billing_hard_limit_reached"): _K.BILLING,
-    (ANY, 0, "billing_not_active"): _K.BILLING,
-    (ANY, 0, "credit_balance_too_low"): _K.BILLING,
-    (ANY, 0, "model_not_found"): _K.NOT_FOUND,
-    (ANY, 0, "deploymentnotfound"): _K.NOT_FOUND,
-    (ANY, 0, "context_length_exceeded"): _K.CONTEXT_LENGTH,
-    (ANY, 0, "exceed_context_size_error"): _K.CONTEXT_LENGTH,  # llama.cpp
-    (ANY, 0, "string_above_max_length"): _K.REQUEST_TOO_LARGE,
-    (ANY, 0, "request_too_large"): _K.REQUEST_TOO_LARGE,
-    (ANY, 0, "content_filter"): _K.CONTENT_FILTER,
-    (ANY, 0, "content_policy_violation"): _K.CONTENT_FILTER,
-    (ANY, 0, "rate_limit_exceeded"): _K.RATE_LIMITED,
-    (ANY, 0, "rate_limit_error"): _K.RATE_LIMITED,
-    (ANY, 0, "tokens"): _K.RATE_LIMITED,
-    (ANY, 0, "requests"): _K.RATE_LIMITED,
-    (ANY, 0, "slow_down"): _K.OVERLOADED,
-    (ANY, 0, "server_error"): _K.SERVER,
-    (ANY, 0, "internal_error"): _K.SERVER,
-    (ANY, 0, "internalservererror"): _K.SERVER,
-    (ANY, 0, "server_is_overloaded"): _K.OVERLOADED,
-    (ANY, 0, "engine_overloaded"): _K.OVERLOADED,
-    (ANY, 0, "service_unavailable"): _K.OVERLOADED,
-    (ANY, 0, "invalid_request_error"): _K.INVALID_REQUEST,
-    (ANY, 0, "invalid_prompt"): _K.INVALID_REQUEST,
-    (ANY, 0, "unsupported_value"): _K.INVALID_REQUEST,
-    (ANY, 0, "unsupported_parameter"): _K.INVALID_REQUEST,
-    (ANY, 0, "tool_use_failed"): _K.MALFORMED_TOOL_CALL,  # Groq: what the model wrote was no call
-    (ANY, 0, "tools_not_supported"): _K.TOOLS_UNSUPPORTED,
-    (ANY, 0, "tool_use_not_supported"): _K.TOOLS_UNSUPPORTED,
-    # Anthropic's types; GitHub Copilot sends them too, on its messages route.
-    (ANY, 0, "authentication_error"): _K.AUTHENTICATION,
-    (ANY, 0, "billing_error"): _K.BILLING,
-    (ANY, 0, "permission_error"): _K.PERMISSION,
-    (ANY, 0, "not_found_error"): _K.NOT_FOUND,
-    (ANY, 0, "api_error"): _K.SERVER,
-    (ANY, 0, "timeout_error"): _K.TIMEOUT,
-    (ANY, 0, "overloaded_error"): _K.OVERLOADED,
+    **{(ANY, status, ""): kind for kind, statuses in _STATUSES.items() for status in statuses},
+    **{(ANY, 0, code): kind for kind, codes in _CODES.items() for code in codes.split()},
     # Gemini's statuses (google.rpc.Code).
     ("gemini", 0, "invalid_argument"): _K.INVALID_REQUEST,
     ("gemini", 0, "failed_precondition"): _K.BILLING,  # free tier not available there: enable billing
     ("gemini", 0, "unauthenticated"): _K.AUTHENTICATION,
-    ("gemini", 0, "api_key_invalid"): _K.AUTHENTICATION,  # sent as a 400; the reason stands in details
+    ("gemini", 0, "api_key_invalid"): _K.AUTHENTICATION,  # sent as a 400; the reason is in details
     ("gemini", 0, "permission_denied"): _K.PERMISSION,
     ("gemini", 0, "not_found"): _K.NOT_FOUND,
     ("gemini", 0, "resource_exhausted"): _K.RATE_LIMITED,
@@ -113,13 +87,13 @@ TOOLS_UNSUPPORTED_TEXTS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ErrorBody:
-    """The parts of an error, whatever shape it came in."""
+    """The parts of an error, in one shape."""
 
     message: str = ""
     codes: tuple[str, ...] = ()
     """The provider's code, type and status words, the most telling first."""
     status: int = 0
-    """An HTTP status that stands in the body."""
+    """An HTTP status that was found in the body."""
 
 
 def make_error(
@@ -220,7 +194,7 @@ def error_from_payload(
 
 
 def error_from_body(family: str, status: int, headers: Mapping[str, str], body: bytes) -> Error:
-    """The Error that an HTTP answer with an error status means, whatever its body is. Never raises."""
+    """The Error that an HTTP answer with an error status means. Never raises, for any body."""
     try:
         return error_from_payload(family, loads(body), status, headers, body)
     except SHAPE_ERRORS:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Final
 
@@ -45,17 +45,8 @@ class ProviderPreferences:
 
     def to_wire(self) -> Body:
         """The `provider` object."""
-        fields = {
-            "order": list(self.order) or None,
-            "only": list(self.only) or None,
-            "ignore": list(self.ignore) or None,
-            "allow_fallbacks": self.allow_fallbacks,
-            "require_parameters": self.require_parameters,
-            "max_price": self.max_price,
-            "sort": self.sort,
-            "data_collection": self.data_collection,
-        }
-        return {name: value for name, value in fields.items() if value is not None}
+        values = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "send"}
+        return {name: value for name, value in values.items() if value not in (None, ())}
 
 
 class OpenRouter(OpenAIChat):

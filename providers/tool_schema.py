@@ -115,31 +115,17 @@ ANTHROPIC_STRICT: Final = SchemaDialect(
     relaxed=ANTHROPIC,
 )
 #: The answer's schema: there is no lax mode to fall back to, and the root may be anything.
-ANTHROPIC_ANSWER: Final = SchemaDialect(
-    "anthropic structured output",
-    keywords=ANTHROPIC_STRICT.keywords,
-    formats=_STRICT_FORMATS,
-    one_of_as_any_of=True,
-    closed=True,
-    bare_refs=True,
-    object_root=False,
+ANTHROPIC_ANSWER: Final = replace(
+    ANTHROPIC_STRICT, name="anthropic structured output", object_root=False, property_pattern=None, relaxed=None
 )
-_GEMINI_KEYWORDS: Final = _STRUCTURE | {"prefixItems", "minItems", "maxItems", "minimum", "maximum", "format"}
 GEMINI: Final = SchemaDialect(
     "gemini",
-    keywords=_GEMINI_KEYWORDS | {"propertyOrdering"},
+    keywords=_STRUCTURE | {"prefixItems", "minItems", "maxItems", "minimum", "maximum", "format", "propertyOrdering"},
     const_as_enum=True,
     one_of_as_any_of=True,
     bare_refs=True,
 )
-GEMINI_ANSWER: Final = SchemaDialect(
-    "gemini structured output",
-    keywords=GEMINI.keywords,
-    const_as_enum=True,
-    one_of_as_any_of=True,
-    bare_refs=True,
-    object_root=False,
-)
+GEMINI_ANSWER: Final = replace(GEMINI, name="gemini structured output", object_root=False)
 
 
 def adapt_schema(schema: Mapping[str, object], dialect: SchemaDialect) -> AdaptedSchema:
@@ -183,7 +169,7 @@ def adapted_tools(
 #: By schema object and dialect: the same few tools go into every request, and a walk takes 20-50 us. The schema is kept
 #: with its result, so that its id stays its own.
 _known: dict[tuple[int, str], tuple[Mapping[str, object], AdaptedSchema]] = {}
-#: More schemas than this come from somebody who makes new ones for each request; then remembering is no use.
+#: More schemas than this come from a caller that makes new ones for each request; remembering them is of no use.
 _MAX_KNOWN: Final = 1_024
 
 

@@ -29,7 +29,7 @@ FACES = {
         Actor ActorCrashed ActorDeadError ActorInfo ActorSystem AskOnLoopError AskTimeout Asks Backoff ChildSpec
         DeadLetter DeadLetterReason DeadLetters DeadlockError Down ExitReason Held IntensityExceeded
         KernelError LoopScheduler MailboxFull Monitor NameTaken NoSuchActor NotSpawned OutOfThreads Ref Rejected
-        Restart Scheduler SimulatedScheduler StartFailed Statistics Strategy Supervisor SupervisorMessage Timer
+        Restart Scheduler StartFailed Statistics Strategy Supervisor SupervisorMessage Timer
         Watchdog ask_pykka children_of handles start_child stop_child
     """,
     "callboard.actors.tools": """

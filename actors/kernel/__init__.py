@@ -30,7 +30,6 @@ from .ref import Down, Monitor, Ref, ask_pykka
 from .reply import Asks
 from .restart import Backoff, ExitReason, Restart
 from .scheduler import Held, LoopScheduler, Scheduler, Timer, Watchdog
-from .simulation import SimulatedScheduler
 from .supervisor import ChildSpec, Strategy, Supervisor, SupervisorMessage, children_of, start_child, stop_child
 from .system import ActorSystem
 
@@ -65,7 +64,6 @@ __all__ = [
     "Rejected",
     "Restart",
     "Scheduler",
-    "SimulatedScheduler",
     "StartFailed",
     "Statistics",
     "Strategy",

@@ -75,7 +75,7 @@ def _marked(cls: type) -> dict[type, str]:
 
 
 def _union(cls: type) -> object:
-    """What stands in the brackets of `Actor[...]`, also where a generic class lies between; None when nothing does."""
+    """The type in the brackets of `Actor[...]`, also through a generic class in between; None when there is none."""
     for alias in vars(cls).get("__orig_bases__", ()):
         base = get_origin(alias)
         if isinstance(base, type) and issubclass(base, Actor):
@@ -172,7 +172,7 @@ class Actor(Generic[M]):
     _kernel_monitors: set[Monitor] = set()  # noqa: RUF012 - likewise
     _kernel_at_end: tuple[Callable[[], object], ...] = ()
     _kernel_union: object = None
-    """What stands in the brackets of the class."""
+    """The type in the brackets of the class."""
     _kernel_messages: tuple[type, ...] = ()
     _kernel_handlers: dict[type, Handler] = {}  # noqa: RUF012 - set by __init_subclass__
     """By class of message, as the methods are marked; filled further with the subclasses that come."""

@@ -60,7 +60,7 @@ class NotSpawned(KernelError):
 
 
 class OutOfThreads(KernelError):
-    """The host could not start another thread; what needed it was not started, everything else goes on."""
+    """The host could not start another thread; what needed it was not started, everything else continues."""
 
 
 class StartFailed(KernelError):
@@ -77,7 +77,7 @@ def contained(run: Callable[[], object], where: str) -> bool:
     """Run a callback of others; False when an exception escaped it, which is logged and goes no further."""
     try:
         run()
-    except BaseException as error:  # noqa: BLE001 - whatever it is, it must not stop an actor or the loop
+    except BaseException as error:  # noqa: BLE001 - no exception may stop an actor or the loop
         log(logging.ERROR, "%s: an exception escaped %s", where, text_of(run), error=error)
         return False
     return True

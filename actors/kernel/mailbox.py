@@ -83,7 +83,7 @@ class Mailbox:
     def put_control(self, item: object, *, counted: bool = True) -> Put:
         """Add to the control lane, which user traffic never fills and which is served first.
 
-        `counted` is false for the kernel's own signals, which are no messages to conservation (I9).
+        `counted` is false for the kernel's own signals, which do not count as messages for conservation (I9).
         """
         with self._lock:
             if self._closed:
@@ -146,7 +146,7 @@ class Mailbox:
     def hold(self, drop: type) -> None:
         """Keep messages, but let no put schedule the consumer: there is none at present.
 
-        Control items of type `drop` were meant for the consumer that has gone, and go with it.
+        Control items of type `drop` were meant for the consumer that has ended, and are dropped with it.
         """
         with self._lock:
             self._awake = True

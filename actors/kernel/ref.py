@@ -91,7 +91,7 @@ class Ref(pykka.ActorRef[Any], Generic[M]):
         self._cell = cell
 
     def tell(self, message: M) -> None:
-        """Send and go on. To a dead actor it becomes a dead letter. Raises MailboxFull."""
+        """Send and return at once. To a dead actor it becomes a dead letter. Raises MailboxFull."""
         cell = self._cell
         outcome = cell.mailbox.put(message)
         if outcome is WAKE:

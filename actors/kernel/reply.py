@@ -150,11 +150,11 @@ class AsyncReply:
         self.future: asyncio.Future[object] = loop.create_future()
 
     def answer(self, value: object) -> None:
-        """Hand over the result; dropped when there is an answer already or the asker has gone."""
+        """Hand over the result; dropped when there is an answer already or the asker no longer waits."""
         self._hand_over(value, None)
 
     def fail(self, error: BaseException) -> None:
-        """Hand over what went wrong; dropped when there is an answer already or the asker has gone."""
+        """Hand over what went wrong; dropped when there is an answer already or the asker no longer waits."""
         self._hand_over(None, harmless(error))
 
     def expire(self, what_failed: str) -> None:
@@ -178,7 +178,7 @@ class AsyncReply:
 
 
 def harmless(error: BaseException) -> BaseException:
-    """What may be raised in the asker: SystemExit and its kin would end, cancel or confuse it, so they are wrapped."""
+    """What may be raised in the asker: SystemExit and other exceptions that would end or cancel it are wrapped."""
     if isinstance(error, Exception) and not isinstance(error, StopIteration | StopAsyncIteration):
         return error
     wrapped = ActorCrashed(f"the actor's handler raised {error!r}")

@@ -45,7 +45,7 @@ class Backoff:
     jitter: float = 0.2
     """Part of the delay that is random, 0 to 1, so that children that failed together do not come back together."""
     reset_after_seconds: float = 30.0
-    """Healthy for that long, the count begins anew."""
+    """After a healthy time of this length the count begins at 0 again."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.initial_seconds <= self.maximum_seconds:

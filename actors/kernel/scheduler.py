@@ -1,8 +1,8 @@
 """Who runs the actors, and what time it is; and a watchdog that reports a handler that holds the loop.
 
 `LoopScheduler` is one asyncio loop on one thread of our own; the host's loop, signal handlers, threads and context
-variables are never touched. `simulation.SimulatedScheduler` is the same Protocol in virtual time. Nothing else in
-callboard reads a clock.
+variables are never touched. `callboard.actors.testing.simulation` has the same Protocol in virtual time. Nothing else
+in callboard reads a clock.
 """
 
 import asyncio
@@ -280,7 +280,7 @@ class LoopScheduler:
 
     What is posted goes into a deque of our own, and the loop is woken once for as many posts as come before it has
     woken up: one write to its self-pipe for a burst, no asyncio handle an actor turn. Actors, timers and tasks begin in
-    an empty context: the context of whoever tells, asks or sets a timer does not reach them.
+    an empty context: the context of the code that tells, asks or sets a timer does not reach them.
     """
 
     turn_messages = TURN_MESSAGES

@@ -316,7 +316,7 @@ class Supervisor(Actor[SupervisorMessage]):
             self._launch(child)
 
     def _restart_group(self, child: _Child, delay_seconds: float) -> None:
-        """Stop all who share the child's fate, then start them again, with whoever was still to be started."""
+        """Stop all that restart together with the child, then start them, and those that were still to be started."""
         listed = self._listed()
         first = listed.index(child) if self._strategy is Strategy.REST_FOR_ONE else 0
         down = {each.spec.id for each in (*self._to_start, *self._to_stop)}
@@ -334,7 +334,7 @@ class Supervisor(Actor[SupervisorMessage]):
     # -- the two work lists -----------------------------------------------------------------------------------
 
     def _go_on(self) -> None:
-        """After each end: the next step of whatever is under way."""
+        """After each end: the next step of the stop, start or restart under way."""
         if self._to_stop or self._ending:
             self._stop_next()
         elif self._to_start and self._starting is None:

@@ -97,7 +97,7 @@ class ActorSystem:
         return cell.ref
 
     def watch(self, ref: Ref[Never], notify: Callable[[Down], object]) -> Monitor:
-        """A monitor for code that is no actor: `notify` is called once, on the thread on which the end happens."""
+        """A monitor for code that is not an actor: `notify` is called once, on the thread on which the end happens."""
         return ref._cell.watch(notify)
 
     def wait_until_started(self, ref: Ref[Never], timeout_seconds: float) -> None:

@@ -432,9 +432,9 @@ async def read_stream(provider: Provider, request: ModelRequest, emit: Emit, end
         except UsageError as error:
             response = _failed(ErrorKind.INVALID_REQUEST, said(error))
         except BaseException as error:  # of a provider written by a user: its fault must not cost a hanging request
-            if isinstance(error, GeneratorExit):
-                raise
             if _is_cancelled():
+                if isinstance(error, GeneratorExit):
+                    raise
                 raise asyncio.CancelledError from error
             response = _failed(ErrorKind.INTERNAL, f"the provider {provider_name(provider)} failed: {said(error)}")
         end(response)
@@ -452,13 +452,7 @@ async def _turn(stream: AsyncIterator[list[StreamEvent]], emit: Emit) -> ModelRe
             raise TypeError(f"it yielded a {type(events).__name__}, not a list of stream events")
         if not events:
             continue
-        for event in events:
-            if type(event) is TextDelta or type(event) is ThinkingDelta:
-                size += len(event.text) if event.text.isascii() else len(event.text.encode("utf-8", "replace"))
-            elif type(event) is ToolCallDelta:
-                size += len(event.args_delta)
-            elif type(event) not in _EVENT_TYPES:
-                raise TypeError(f"it yielded a {type(event).__name__} among its events")
+        size += _text_bytes(events)
         builder.feed(events)
         if size > MAX_ANSWER_BYTES:
             return _failed(ErrorKind.MALFORMED, f"the answer is longer than {MAX_ANSWER_BYTES / 1024**2:g} MiB")
@@ -472,6 +466,19 @@ async def _turn(stream: AsyncIterator[list[StreamEvent]], emit: Emit) -> ModelRe
         if isinstance(events[-1], _LAST):
             break
     return builder.response()
+
+
+def _text_bytes(events: Sequence[StreamEvent]) -> int:
+    """What a batch adds to its turn. Raises TypeError for what is no event."""
+    size = 0
+    for event in events:
+        if type(event) is TextDelta or type(event) is ThinkingDelta:
+            size += len(event.text) if event.text.isascii() else len(event.text.encode("utf-8", "replace"))
+        elif type(event) is ToolCallDelta:
+            size += len(event.args_delta)
+        elif type(event) not in _EVENT_TYPES:
+            raise TypeError(f"it yielded a {type(event).__name__} among its events")
+    return size
 
 
 async def _close(stream: AsyncGenerator[list[StreamEvent]], provider: Provider, is_whole: bool) -> None:
@@ -488,7 +495,10 @@ async def _close(stream: AsyncGenerator[list[StreamEvent]], provider: Provider, 
 
 
 def _is_cancelled() -> bool:
-    task = asyncio.current_task()
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # closed where no loop runs: the runtime has ended
+        return True
     return task is not None and task.cancelling() > 0
 
 

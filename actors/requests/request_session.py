@@ -27,35 +27,11 @@ from callboard.actors.kernel import Actor, Down, ExitReason, Ref, Rejected, Time
 from callboard.actors.models.llm_manager import LlmMessage, StartModel
 from callboard.actors.requests.conversation import STOPPING, Question, Seen
 from callboard.actors.telemetry.telemetry import TelemetryMessage, is_heard
-from callboard.protocol.commands import (
-    AskApproval,
-    CallModel,
-    CancelTool,
-    ClearTimer,
-    Command,
-    Finish,
-    Note,
-    Outcome,
-    RecordStep,
-    RunTool,
-    SetTimer,
-    StopModel,
-    WithdrawApproval,
-)
+from callboard.protocol import commands, events
+from callboard.protocol.commands import Command
 from callboard.protocol.content import Message
 from callboard.protocol.errors import ProtocolError, RuntimeFailure, said
-from callboard.protocol.events import (
-    CancelRequested,
-    DeadlinePassed,
-    Event,
-    ModelFailed,
-    ModelLost,
-    ModelResponded,
-    ModelStreamed,
-    RequestStarted,
-    ToolCallEnd,
-    ToolsLost,
-)
+from callboard.protocol.events import Event
 from callboard.protocol.ids import Tag
 from callboard.protocol.machine import Session
 from callboard.protocol.options import ToolOffer
@@ -71,9 +47,9 @@ Subscriber = Callable[[Seen], None]
 """Hears, on the loop thread, each event of the request as it is applied, each RunTool, AskApproval and Note, and
 Finish last. It must not block."""
 #: Commands that a subscriber hears of, besides the events and Finish.
-_SHOWN = (RunTool, AskApproval, Note)
+_SHOWN = (commands.RunTool, commands.AskApproval, commands.Note)
 #: Events after which what they are about is not open any more.
-_ENDS = ModelResponded | ModelFailed | ToolCallEnd
+_ENDS = events.ModelResponded | events.ModelFailed | events.ToolCallEnd
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,12 +98,12 @@ class RequestSession(Actor[SessionMessage]):
         self._context = question.asker.copy()  # of our own: a context can be entered only once at a time
         self._unrecorded: tuple[Message, ...] = (question.user,)
         self._timers: dict[Tag, tuple[float, Timer]] = {}
-        self._open: dict[Tag, StopModel | CancelTool | WithdrawApproval] = {}
+        self._open: dict[Tag, commands.StopModel | commands.CancelTool | commands.WithdrawApproval] = {}
         """What others work at for this request, each with the command that stops it."""
         self._offer_requests = 0
         self._has_started = False
         self._has_cancelled = False
-        self._finish: Finish | None = None
+        self._finish: commands.Finish | None = None
         self._is_waiting = False
         """The request has finished, and its tools are being told to stop."""
         self._is_stopping = False
@@ -139,7 +115,7 @@ class RequestSession(Actor[SessionMessage]):
         self.monitor(self._peers.llm_manager)
         self.monitor(self._peers.dispatcher)
         question = self._question
-        self._carry_out(SetTimer(question.tag, question.asked_at + question.options.timeout_seconds))
+        self._carry_out(commands.SetTimer(question.tag, question.asked_at + question.options.timeout_seconds))
         self._observe(question)
         self._ask_for_offers()
 
@@ -147,7 +123,7 @@ class RequestSession(Actor[SessionMessage]):
         """The runtime is stopping: end the request as any cancelled one."""
         self._is_stopping = True
         if self._finish is None:
-            self._happened(CancelRequested(self._question.tag, self.now(), STOPPING))
+            self._happened(events.CancelRequested(self._question.tag, self.now(), STOPPING))
         return not self._is_waiting
 
     def _stop_open_work(self) -> None:
@@ -165,7 +141,7 @@ class RequestSession(Actor[SessionMessage]):
     @handles(*get_args(Event))
     def _happened(self, event: Event) -> None:
         of_request = event.tag == self._question.tag
-        if not self._has_started and of_request and isinstance(event, CancelRequested | DeadlinePassed):
+        if not self._has_started and of_request and isinstance(event, events.CancelRequested | events.DeadlinePassed):
             self._start(())  # only what has begun can end
         self._apply(event)
 
@@ -185,7 +161,7 @@ class RequestSession(Actor[SessionMessage]):
         step = self._session.step
         if is_manager and (stop := self._open.pop(step, None)):
             self._tell_to_stop(stop)  # its start may wait in the mailbox for the next manager
-        self._apply(ModelLost(step, self.now()) if is_manager else ToolsLost(step, self.now()))
+        self._apply(events.ModelLost(step, self.now()) if is_manager else events.ToolsLost(step, self.now()))
 
     @handles(StopsTold, StopsOverdue)
     def _stops_told(self, message: StopsTold | StopsOverdue) -> None:
@@ -205,7 +181,7 @@ class RequestSession(Actor[SessionMessage]):
         question, self._has_started = self._question, True
         try:
             self._apply(
-                RequestStarted(
+                events.RequestStarted(
                     question.tag, question.asked_at, question.history, question.user, question.options, offers
                 )
             )
@@ -216,13 +192,13 @@ class RequestSession(Actor[SessionMessage]):
         """Raises Rejected for an event that is illegal now; RuntimeFailure ends the request with our fault named."""
         doing = f"applying {type(event).__name__}"
         try:
-            commands = self._session.apply(event)
+            given = self._session.apply(event)
             self._show(event)
-            if not isinstance(event, ModelStreamed):
+            if not isinstance(event, events.ModelStreamed):
                 self._observe(event)
                 if isinstance(event, _ENDS):
                     self._open.pop(event.tag, None)
-            for command in commands:
+            for command in given:
                 doing = f"carrying out {type(command).__name__}"
                 self._carry_out(command)
         except ProtocolError as error:
@@ -235,57 +211,57 @@ class RequestSession(Actor[SessionMessage]):
             self._show(command)
         self._observe(command)
         match command:
-            case CallModel():
-                self._open[command.tag] = StopModel(command.tag)
+            case commands.CallModel():
+                self._open[command.tag] = commands.StopModel(command.tag)
                 question = self._question
                 start = StartModel(command, self.ref, question.asker, question.is_read_along)
                 self._peers.llm_manager.tell_control(start)
-            case RunTool():
-                self._open[command.tag] = CancelTool(command.tag)
+            case commands.RunTool():
+                self._open[command.tag] = commands.CancelTool(command.tag)
                 question = self._question
                 self._peers.dispatcher.tell_control(DispatchCall(command, question.user.text, self.ref, question.asker))
-            case AskApproval():
-                self._open[command.tag] = WithdrawApproval(command.tag)
+            case commands.AskApproval():
+                self._open[command.tag] = commands.WithdrawApproval(command.tag)
                 self._peers.dispatcher.tell_control(SeekApproval(command, self.ref, self._question.asker))
-            case StopModel() | CancelTool() | WithdrawApproval():
+            case commands.StopModel() | commands.CancelTool() | commands.WithdrawApproval():
                 self._open.pop(command.tag, None)
                 self._tell_to_stop(command)
-            case SetTimer() | ClearTimer():
-                self._set_timer(command)
-            case RecordStep():
+            case commands.SetTimer(tag, at):
+                self._set_timer(tag, at)
+            case commands.ClearTimer(tag):
+                self._set_timer(tag, None)
+            case commands.RecordStep():
                 # The question enters the conversation with the first step that answers it, or not at all.
                 question_message, self._unrecorded = self._unrecorded, ()
                 self._record_messages(question_message + command.messages)
-            case Finish():
+            case commands.Finish():
                 self._finished(command)
-            case Note():
+            case commands.Note():
                 pass  # shown above
             case _:
                 assert_never(command)
 
-    def _tell_to_stop(self, command: StopModel | CancelTool | WithdrawApproval) -> None:
-        if isinstance(command, StopModel):
+    def _tell_to_stop(self, command: commands.StopModel | commands.CancelTool | commands.WithdrawApproval) -> None:
+        if isinstance(command, commands.StopModel):
             self._peers.llm_manager.tell_control(command)
         else:
             self._has_cancelled = True
             self._peers.dispatcher.tell_control(command)
 
-    def _set_timer(self, command: SetTimer | ClearTimer) -> None:
-        at, earlier = self._timers.pop(command.tag, (0.0, None))
-        if isinstance(command, SetTimer):
-            if earlier is None or at != command.at:
-                timer = self.tell_at(command.at, DeadlinePassed(command.tag, command.at))
-            else:
-                timer, earlier = earlier, None
-            self._timers[command.tag] = command.at, timer
+    def _set_timer(self, tag: Tag, at: float | None) -> None:
+        earlier = self._timers.get(tag)
+        if earlier is not None and earlier[0] == at:
+            return
         if earlier is not None:
-            earlier.cancel()
+            self._timers.pop(tag)[1].cancel()
+        if at is not None:
+            self._timers[tag] = at, self.tell_at(at, events.DeadlinePassed(tag, at))
 
     # -- who listens
 
     def _show(self, seen: Seen) -> None:
         """A subscriber that fails costs its reader the events, not the request its answer."""
-        if self._has_subscriber_failed and not isinstance(seen, Finish):
+        if self._has_subscriber_failed and not isinstance(seen, commands.Finish):
             return
         try:
             self._context.run(self._subscriber, seen)
@@ -302,17 +278,17 @@ class RequestSession(Actor[SessionMessage]):
 
     # -- the end
 
-    def _finished(self, finish: Finish) -> None:
+    def _finished(self, finish: commands.Finish) -> None:
         """A request whose tools were cancelled is answered when they were told to stop."""
         self._finish = finish
-        if self._has_cancelled and finish.outcome in (Outcome.CANCELLED, Outcome.TIMED_OUT):
+        if self._has_cancelled and finish.outcome in (commands.Outcome.CANCELLED, commands.Outcome.TIMED_OUT):
             self._is_waiting = True
             self._peers.dispatcher.tell_control(ConfirmStops(finish.tag, self.ref))
             self.tell_after(STOPS_TOLD_SECONDS, StopsOverdue())
         else:
             self._end(finish)
 
-    def _end(self, finish: Finish) -> None:
+    def _end(self, finish: commands.Finish) -> None:
         self._is_waiting = False
         self._show(finish)
         if self._is_stopping:

@@ -19,16 +19,8 @@ from typing import Any, Concatenate, ParamSpec, TypeGuard, get_args
 from callboard.actors.calls.registry import ToolRestored, ToolWithdrawn
 from callboard.actors.kernel import Actor, Asks, MailboxFull, handles
 from callboard.actors.requests.conversation import Question
+from callboard.protocol import events
 from callboard.protocol.commands import CallModel, Finish, Outcome, RunTool
-from callboard.protocol.events import (
-    ModelFailed,
-    ModelLost,
-    ModelResponded,
-    ToolCallCancelled,
-    ToolCallEnd,
-    ToolCallFailed,
-    ToolCallTimedOut,
-)
 from callboard.protocol.ids import RequestId, Tag
 from callboard.protocol.tools import FailureCode
 
@@ -160,7 +152,7 @@ class BacklogHeard:
     """All that was told before telemetry was asked to stop has been heard."""
 
 
-WorkEnd = ModelResponded | ModelFailed | ModelLost | ToolCallEnd
+WorkEnd = events.ModelResponded | events.ModelFailed | events.ModelLost | events.ToolCallEnd
 """The end of a model call or a tool call."""
 Heard = Question | CallModel | RunTool | WorkEnd | Finish
 """What a session tells of its request."""
@@ -295,15 +287,15 @@ def is_heard(what: object) -> TypeGuard[Heard]:
 
 def _ending(event: WorkEnd) -> str:
     match event:
-        case ModelFailed():
+        case events.ModelFailed():
             return event.error.kind.value
-        case ModelLost():
+        case events.ModelLost():
             return "lost"
-        case ToolCallFailed():
+        case events.ToolCallFailed():
             return event.failure.code.value
-        case ToolCallTimedOut():
+        case events.ToolCallTimedOut():
             return FailureCode.TIMED_OUT.value
-        case ToolCallCancelled():
+        case events.ToolCallCancelled():
             return FailureCode.CANCELLED.value
         case _:
             return "ok"

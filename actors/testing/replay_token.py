@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import Final, Self
 
-from callboard.actors.kernel.simulation import Schedule, fifo, uniform
 from callboard.actors.testing.schedules import pct, replay
+from callboard.actors.testing.simulation import Schedule, fifo, uniform
 from callboard.protocol.errors import UsageError
 
 #: To be raised when a seed comes to mean another run: by a change of the generators or of the simulation.

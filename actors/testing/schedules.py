@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from callboard.actors.kernel.scheduler import Run
-from callboard.actors.kernel.simulation import Schedule, owner
+from callboard.actors.testing.simulation import Schedule, owner
 
 #: Steps within which `pct` changes priorities unless told otherwise: half of the seeded simulated runs have fewer.
 PCT_STEPS = 200

@@ -26,16 +26,7 @@ from functools import partial
 from typing import Final, TypeVar
 
 from callboard.actors.calls.dispatcher import ToolDispatcher
-from callboard.actors.kernel import (
-    Actor,
-    ChildSpec,
-    MailboxFull,
-    Ref,
-    Restart,
-    SimulatedScheduler,
-    start_child,
-)
-from callboard.actors.kernel.simulation import Deviation, Schedule
+from callboard.actors.kernel import Actor, ChildSpec, MailboxFull, Ref, Restart, start_child
 from callboard.actors.models.llm_manager import LlmManager, Route
 from callboard.actors.requests.conversation import Answer as RequestAnswer
 from callboard.actors.requests.conversation import Question
@@ -56,6 +47,7 @@ from callboard.actors.testing.simulated_world import (
     World,
     simulated_tool,
 )
+from callboard.actors.testing.simulation import Deviation, Schedule, SimulatedScheduler
 from callboard.actors.testing.whole_run import problems_of_the_whole
 from callboard.actors.topology import SESSION_CAPACITY, Plan, build
 from callboard.protocol.commands import Finish
@@ -136,7 +128,7 @@ class SimulatedRun:
 
         return Plan(
             telemetry=lambda: CrashableTelemetry(Spans()),
-            llm_manager=lambda: crashable(LlmManager)(
+            llm_manager=lambda: CrashableManager(
                 routes, PlayedModel(self.world), RetryPolicy(max_attempts=1), self._cost
             ),
             workers=self.world.kind,

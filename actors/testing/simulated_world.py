@@ -12,11 +12,12 @@ from contextvars import Context
 import orjson
 
 from callboard.actors.calls.approvals import Decide, Verdict
-from callboard.actors.kernel import ActorSystem, MailboxFull, NoSuchActor, SimulatedScheduler, Timer
+from callboard.actors.kernel import ActorSystem, MailboxFull, NoSuchActor, Timer
 from callboard.actors.models.llm_manager import Attempt, Emit, End
 from callboard.actors.requests.conversation import Conversation
 from callboard.actors.testing.faults import Faults
 from callboard.actors.testing.simulated_workers import Die, Later, SimulatedWorker, simulated_kind
+from callboard.actors.testing.simulation import SimulatedScheduler
 from callboard.actors.tools import Tool
 from callboard.actors.tools.schema import read_signature
 from callboard.actors.topology import ROOT_INTENSITY, ROOT_PERIOD_SECONDS

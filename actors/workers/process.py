@@ -13,7 +13,8 @@ from callboard.actors.calls.ledger import Ending, Outcome
 from callboard.actors.kernel import Actor, ChildSpec, Down, Ref, Timer, handles
 from callboard.actors.processes.frames import BrokenFrame, Order, Reply
 from callboard.actors.processes.handle import ChildEnds
-from callboard.actors.processes.source import (
+from callboard.actors.processes.source import ProcessSource, SourceMessage
+from callboard.actors.processes.supply import (
     After,
     ChildEnded,
     End,
@@ -21,9 +22,7 @@ from callboard.actors.processes.source import (
     Obtain,
     Obtained,
     ProcessOptions,
-    ProcessSource,
     Release,
-    SourceMessage,
     Withdraw,
 )
 from callboard.actors.workers.messages import (
@@ -82,6 +81,8 @@ class ProcessWorker(Actor[ProcessMessage]):
         self._child: ChildEnds | None = None
         self._verdict: Outcome | None = None
         """The call's outcome, while its child is ended before it is told."""
+        self._is_waiting = False
+        """For a child."""
         self._paused: Timer | None = None
 
     def on_start(self) -> None:
@@ -98,22 +99,26 @@ class ProcessWorker(Actor[ProcessMessage]):
         self._call = call
         self.at_end(self._let_go)
         self.monitor(self._source)
+        self._is_waiting = True
         self._source.tell_control(Obtain(call.tool, self.ref))
 
     @handles(NotObtained)
     def _not_obtained(self, message: NotObtained) -> None:
+        self._is_waiting = False
         self._end(message.failure)
 
     @handles(Obtained)
     def _obtained(self, message: Obtained) -> None:
         call, child = self._call, message.child
+        self._is_waiting = False
         if call is None or not self._reports.begin(call):
-            self._source.tell_control(Release(child.number, After.KEEP))
+            self._source.tell_control(Release(child, After.KEEP))
             self._call = None
             self.stop()
             return
         self._child = child
-        child.begin_output()
+        if child.orders:
+            child.begin_output()
         order = Order(child.orders + 1, call.run.name, call.run.arguments, call.context, call.tool.contract.reuse)
         if not child.order(order):
             child.when_writable(self._post_writable)
@@ -151,7 +156,6 @@ class ProcessWorker(Actor[ProcessMessage]):
         if call is None or call.run.tag != message.tag:
             return
         if self._child is None:
-            self._source.tell_control(Withdraw(self.ref))
             self._end(message.why)
         elif self._verdict is None:
             self._verdict = message.why
@@ -199,19 +203,21 @@ class ProcessWorker(Actor[ProcessMessage]):
     def _end(self, outcome: Outcome, printed: str = "", after: After = After.KILL) -> None:
         call, self._call = self._call, None
         child, self._child = self._child, None
-        if child is not None:
-            child.let_go() if after is After.KEEP else child.close()
-            self._source.tell_control(Release(child.number, after))
         if call is not None:
             self._reports.end(call, outcome, printed)
             self.stop()
+        if child is not None:  # once the outcome is on its way
+            child.let_go() if after is After.KEEP else child.close()
+            self._source.tell_control(Release(child, after))
 
     def _let_go(self) -> None:
         """However this actor ends: of a crash or a kill nothing may be left."""
         child, self._child = self._child, None
+        if self._is_waiting:
+            self._source.tell_control(Withdraw(self.ref))
         if child is not None:
             child.close()
-            self._source.tell_control(Release(child.number, After.KILL))
+            self._source.tell_control(Release(child, After.KILL))
 
     # -- output, and what readers post ----------------------------------------------------------------------------
 

@@ -20,8 +20,9 @@ from callboard.protocol.content import (
 from callboard.protocol.errors import UsageError
 from callboard.protocol.model import ModelRequest, Sampling, ToolChoiceMode
 from callboard.protocol.tools import ToolDefinition
-from callboard.providers.adapter import WireRequest
+from callboard.providers.adapter import Decoder, WireRequest
 from callboard.providers.anthropic.messages_stream import ORIGIN, AnthropicDecoder
+from callboard.providers.base_decoder import AnswerHead
 from callboard.providers.json_values import Body
 from callboard.providers.request_encoding import (
     ANTHROPIC_IDS,
@@ -97,10 +98,8 @@ class Anthropic:
         encoding = _MessagesEncoding(request, self._adaptive(request.model))
         return post(f"{self._url}/v1/messages", self.headers(request), encoding.body(), encoding.notes)
 
-    def decoder(
-        self, status: int = 200, headers: Mapping[str, str] | None = None, streaming: bool = True
-    ) -> AnthropicDecoder:
-        return AnthropicDecoder(self._name, status, headers, streaming, self._api_key)
+    def decoder(self, status: int = 200, headers: Mapping[str, str] | None = None, streaming: bool = True) -> Decoder:
+        return AnthropicDecoder(AnswerHead(self._name, status, headers, streaming, self._api_key))
 
     def headers(self, request: ModelRequest) -> dict[str, str]:
         """The request's headers; variants add theirs."""
@@ -208,7 +207,7 @@ class _MessagesEncoding:
             return {"type": "thinking", "thinking": part.text, "signature": own["signature"]}
         return None
 
-    # What stands beside the history.
+    # The rest of the body.
 
     def _tools(self) -> Body:
         request = self.request

@@ -18,7 +18,7 @@ from callboard.protocol.model import (
     ThinkingDelta,
     Usage,
 )
-from callboard.providers.base_decoder import BaseDecoder
+from callboard.providers.base_decoder import AnswerHead, BaseDecoder
 from callboard.providers.json_values import (
     Json,
     JsonObject,
@@ -67,15 +67,8 @@ class _Block:
 class AnthropicDecoder(BaseDecoder):
     """Events of the Messages API. A call is complete at its content_block_stop, and only there."""
 
-    def __init__(
-        self,
-        family: str = ORIGIN,
-        status: int = 200,
-        headers: Mapping[str, str] | None = None,
-        streaming: bool = True,
-        secret: str | None = None,
-    ) -> None:
-        super().__init__(family, status, headers, streaming, secret)
+    def __init__(self, head: AnswerHead) -> None:
+        super().__init__(head)
         self._tracker = ToolCallTracker()
         self._blocks: dict[Json, _Block] = {}
         self._ordinal = 0
@@ -202,7 +195,7 @@ class AnthropicDecoder(BaseDecoder):
         elif block.size > MAX_ARGUMENT_BYTES:
             raise ValueError(f"the input of a {block.kind} block is longer than {MAX_ARGUMENT_BYTES} characters")
         else:
-            # A server tool streams its input too; it is told whole when its block ends, and is no call (quirk 34).
+            # A server tool streams its input too; it is shown whole when its block ends, and is no call of ours (34).
             block.pieces.append(text)
 
     def _compaction_delta(self, block: _Block, delta: JsonObject, out: _Out) -> None:

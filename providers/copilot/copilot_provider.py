@@ -28,18 +28,15 @@ class CopilotProvider:
         """See `Provider.stream`."""
         try:
             token = await self._tokens.current()
-            async with aclosing(self._call(request, token)) as batches:
-                async for events in batches:
-                    if not _refused(events):
+            for last_try in (False, True):
+                async with aclosing(self._call(request, token)) as batches:
+                    async for events in batches:
+                        if _refused(events) and not last_try:
+                            break
                         yield events
-                        continue
-                    token = await self._tokens.renewed(token)
-                    break
-                else:
-                    return
-            async with aclosing(self._call(request, token)) as batches:
-                async for events in batches:
-                    yield events
+                    else:
+                        return
+                token = await self._tokens.renewed(token)
         except ProviderError as error:
             retryable = error.kind in RETRYABLE_KINDS
             yield [Error(error.kind, str(error), retryable, error.retry_after_seconds, status=error.status)]

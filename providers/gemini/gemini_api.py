@@ -23,7 +23,8 @@ from callboard.protocol.content import (
 from callboard.protocol.errors import UsageError
 from callboard.protocol.model import ModelRequest, Sampling, ToolChoiceMode
 from callboard.protocol.tools import ToolDefinition
-from callboard.providers.adapter import WireRequest
+from callboard.providers.adapter import Decoder, WireRequest
+from callboard.providers.base_decoder import AnswerHead
 from callboard.providers.gemini.gemini_stream import ORIGIN, GeminiDecoder
 from callboard.providers.json_values import Body, Json
 from callboard.providers.request_encoding import (
@@ -95,10 +96,8 @@ class Gemini:
         url = f"{self._url}/{self._path}/models/{model}:{method}"
         return post(url, self.headers(request), encoding.body(), encoding.notes)
 
-    def decoder(
-        self, status: int = 200, headers: Mapping[str, str] | None = None, streaming: bool = True
-    ) -> GeminiDecoder:
-        return GeminiDecoder(self._name, status, headers, streaming, self._api_key)
+    def decoder(self, status: int = 200, headers: Mapping[str, str] | None = None, streaming: bool = True) -> Decoder:
+        return GeminiDecoder(AnswerHead(self._name, status, headers, streaming, self._api_key))
 
     def headers(self, request: ModelRequest) -> dict[str, str]:
         """The request's headers; variants add theirs."""
@@ -139,7 +138,7 @@ class _GeminiEncoding:
             body["generationConfig"] = config
         return {**body, **request.options}
 
-    # History. Neighbours of one role are one content: a turn's results must stand in one, what follows behind them.
+    # History. Neighbours of one role are one content: a turn's results must be in one, what follows after them.
 
     def _history(self, history: Sequence[Message]) -> None:
         for position, message in enumerate(history):
@@ -169,7 +168,7 @@ class _GeminiEncoding:
             first_call.setdefault("thoughtSignature", FOREIGN_SIGNATURE)
         return parts
 
-    # What stands beside the history.
+    # The rest of the body.
 
     def _tools(self) -> Body:
         request = self.request

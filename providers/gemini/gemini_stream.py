@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final, TypeAlias
@@ -12,7 +11,7 @@ from callboard.protocol.content import Replay
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.limits import MAX_ARGUMENT_BYTES, MAX_RESPONSE_BYTES
 from callboard.protocol.model import Done, FinishReason, ServerToolEvent, StreamEvent, TextDelta, ThinkingDelta, Usage
-from callboard.providers.base_decoder import BaseDecoder
+from callboard.providers.base_decoder import AnswerHead, BaseDecoder
 from callboard.providers.http_errors import make_error
 from callboard.providers.json_values import (
     Json,
@@ -213,18 +212,11 @@ class _Partial:
 class GeminiDecoder(BaseDecoder):
     """Events of generateContent. The end of the body is the end; a finishReason before it makes the turn whole."""
 
-    def __init__(
-        self,
-        family: str = ORIGIN,
-        status: int = 200,
-        headers: Mapping[str, str] | None = None,
-        streaming: bool = True,
-        secret: str | None = None,
-    ) -> None:
-        super().__init__(family, status, headers, streaming, secret)
+    def __init__(self, head: AnswerHead) -> None:
+        super().__init__(head)
         self._tracker = ToolCallTracker()
         self._array: JsonArraySplitter | None = None
-        self._may_be_array = streaming and status < 400
+        self._may_be_array = head.streaming and head.status < 400
         self._partial: _Partial | None = None
         self._block_number = 0
         self._usage: JsonObject = {}

@@ -20,7 +20,8 @@ from callboard.protocol.content import (
 )
 from callboard.protocol.model import ModelRequest, Sampling, ToolChoice, ToolChoiceMode
 from callboard.protocol.tools import ToolDefinition
-from callboard.providers.adapter import WireRequest
+from callboard.providers.adapter import Decoder, WireRequest
+from callboard.providers.base_decoder import AnswerHead
 from callboard.providers.json_values import Body
 from callboard.providers.openai.chat_stream import ChatDecoder
 from callboard.providers.openai.dialects import OPENAI, ChatDialect
@@ -68,10 +69,8 @@ class OpenAIChat:
         body = {**self.body(replace(request, tools=tools)), **request.options}
         return post(f"{url}/chat/completions", self.headers(request), body, notes)
 
-    def decoder(
-        self, status: int = 200, headers: Mapping[str, str] | None = None, streaming: bool = True
-    ) -> ChatDecoder:
-        return ChatDecoder(self.dialect, status, headers, streaming, self._api_key)
+    def decoder(self, status: int = 200, headers: Mapping[str, str] | None = None, streaming: bool = True) -> Decoder:
+        return ChatDecoder(AnswerHead(self.dialect.family, status, headers, streaming, self._api_key), self.dialect)
 
     def headers(self, request: ModelRequest) -> dict[str, str]:
         """The request's headers; variants add theirs."""

@@ -25,7 +25,8 @@ from callboard.protocol.content import (
 from callboard.protocol.errors import UsageError
 from callboard.protocol.model import ModelRequest, Sampling, ToolChoiceMode
 from callboard.protocol.tools import ToolDefinition
-from callboard.providers.adapter import WireRequest
+from callboard.providers.adapter import Decoder, WireRequest
+from callboard.providers.base_decoder import AnswerHead
 from callboard.providers.json_values import Body
 from callboard.providers.openai.responses_stream import ResponsesDecoder
 from callboard.providers.request_encoding import (
@@ -45,7 +46,7 @@ from callboard.providers.tool_schema import OPENAI, OPENAI_STRICT, adapt_schema,
 
 #: A call_id longer than 64 is refused, and an output is paired with its call by it alone: it must not repeat.
 RESPONSES_IDS: Final = CallIdRule(re.compile(r"[\x21-\x7e]{1,64}"))
-#: What came from a model must go back to it, whatever a deployment is called (docs/wire.md quirk 72): to all but those
+#: What came from a model must go back to it, under any name of a deployment (docs/wire.md quirk 72): to all but those
 #: that are known to refuse it.
 _PLAIN_MODEL: Final = re.compile(r"(?:^|/)(?:chatgpt|gpt-[34]|gpt-\d.*chat)")
 #: Others answer 400 "Encrypted content is not supported with this model".
@@ -87,10 +88,8 @@ class OpenAIResponses:
         encoding = _ResponsesEncoding(request, self._origin, reasons, returns)
         return post(f"{self._url}/responses", self.headers(request), encoding.body(), encoding.notes)
 
-    def decoder(
-        self, status: int = 200, headers: Mapping[str, str] | None = None, streaming: bool = True
-    ) -> ResponsesDecoder:
-        return ResponsesDecoder(self._name, status, headers, streaming, self._api_key, self._origin)
+    def decoder(self, status: int = 200, headers: Mapping[str, str] | None = None, streaming: bool = True) -> Decoder:
+        return ResponsesDecoder(AnswerHead(self._name, status, headers, streaming, self._api_key), self._origin)
 
     def headers(self, request: ModelRequest) -> dict[str, str]:
         """The request's headers; variants add theirs."""
@@ -195,7 +194,7 @@ class _ResponsesEncoding:
             return dict(own)
         return {**own, "type": "reasoning", "summary": own.get("summary") or []}
 
-    # What stands beside the history.
+    # The rest of the body.
 
     def _tools(self) -> Body:
         request, choice = self.request, self.request.tool_choice

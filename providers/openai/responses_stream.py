@@ -14,7 +14,7 @@ from typing import ClassVar, Final, NamedTuple
 from callboard.protocol.content import Replay
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.model import Done, FinishReason, ServerToolEvent, StreamEvent, TextDelta, ThinkingDelta, Usage
-from callboard.providers.base_decoder import BaseDecoder
+from callboard.providers.base_decoder import AnswerHead, BaseDecoder
 from callboard.providers.http_errors import make_error
 from callboard.providers.json_values import (
     Json,
@@ -84,18 +84,10 @@ class _Item:
 
 
 class ResponsesDecoder(BaseDecoder):
-    """Events of the Responses API. `origin` stands on what must go back to where it came from."""
+    """Events of the Responses API. `origin` marks what must go back to where it came from."""
 
-    def __init__(
-        self,
-        family: str = "openai",
-        status: int = 200,
-        headers: Mapping[str, str] | None = None,
-        streaming: bool = True,
-        secret: str | None = None,
-        origin: str = ORIGIN,
-    ) -> None:
-        super().__init__(family, status, headers, streaming, secret)
+    def __init__(self, head: AnswerHead, origin: str) -> None:
+        super().__init__(head)
         self._origin = origin
         self._tracker = ToolCallTracker()
         self._items: dict[Hashable, _Item] = {}
@@ -152,7 +144,7 @@ class ResponsesDecoder(BaseDecoder):
             self._name_call(_key(document), item, out)
 
     def _name_call(self, key: Hashable, item: JsonObject, out: _Out) -> None:
-        # The arguments in here are told again, by deltas or by the item's end.
+        # The arguments in here come again, by deltas or by the item's end.
         call_id = text_at(item, "call_id") or text_at(item, "id")
         owned = self._owners.setdefault(call_id, key) == key
         self._tracker.delta(out, index=key, id=call_id if owned else "", name=text_at(item, "name"))
@@ -279,7 +271,7 @@ class ResponsesDecoder(BaseDecoder):
         self.fail_payload(out, document)
 
     def _catch_up(self, response: JsonObject, out: _Out) -> None:
-        """Items that only the final response tells, or of which the stream did not tell the end."""
+        """Items that only the final response has, or whose end the stream left out."""
         output = objects_at(response, "output")
         if not self._items:
             for index, item in enumerate(output):

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from callboard.actors.kernel import ActorSystem, SimulatedScheduler
+from callboard.actors.kernel import ActorSystem
+from callboard.actors.testing.simulation import SimulatedScheduler
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 

@@ -23,12 +23,13 @@ from callboard.actors.calls.dispatcher import (
 )
 from callboard.actors.calls.ledger import Ledger
 from callboard.actors.calls.registry import Registry
-from callboard.actors.kernel import Actor, ActorSystem, Ref, SimulatedScheduler, Supervisor, handles
+from callboard.actors.kernel import Actor, ActorSystem, Ref, Supervisor, handles
 from callboard.actors.models.llm_manager import StartModel
 from callboard.actors.requests.conversation import Question, Reply
 from callboard.actors.requests.request_session import Peers, RequestSession
 from callboard.actors.runtime import Runtime
 from callboard.actors.settings import Settings
+from callboard.actors.testing.simulation import SimulatedScheduler
 from callboard.actors.tools import tool
 from callboard.actors.workers.messages import (
     CallReports,

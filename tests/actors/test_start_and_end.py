@@ -321,3 +321,13 @@ os._exit(0)
 """
     assert run_script(script).returncode == 0
     assert said.read_text() == "hello again"
+
+
+def test_the_example_of_an_embedding_program_runs() -> None:
+    example = Path(__file__).resolve().parents[2] / "examples" / "embedded.py"
+    ran = subprocess.run([sys.executable, str(example)], capture_output=True, text=True, timeout=50, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.splitlines() == [
+        *(f'You are "{name}".' for name in ("Ada", "Grace", "Alan", "Edsger")),
+        "4 requests were answered.",
+    ]

@@ -9,13 +9,14 @@ from support.probes import Probed
 
 from callboard.actors.calls.approvals import NobodyToAsk
 from callboard.actors.calls.dispatcher import DispatchCall
-from callboard.actors.kernel import ActorInfo, ActorSystem, SimulatedScheduler
+from callboard.actors.kernel import ActorInfo, ActorSystem
 from callboard.actors.models.llm_manager import LlmManager
 from callboard.actors.runtime import Runtime
 from callboard.actors.settings import Settings
 from callboard.actors.telemetry.telemetry import Spans, Telemetry
 from callboard.actors.testing.faults import Faults
 from callboard.actors.testing.simulated_world import PlayedModel, World
+from callboard.actors.testing.simulation import SimulatedScheduler
 from callboard.actors.tools import tool
 from callboard.actors.topology import ROOT_INTENSITY, Plan, build, tree_of
 from callboard.protocol.commands import RunTool

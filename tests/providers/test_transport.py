@@ -255,7 +255,7 @@ def test_the_deadline_does_not_swallow_a_cancellation_of_somebody_elses() -> Non
 
 
 async def served(raw: bytes, *, more: bytes = b"", timeouts: Timeouts = PATIENT) -> ModelResponse:
-    """What a model call says to a server that sends `raw`, then `more` over and over, until the connection is closed."""
+    """What a model call says to a server that sends `raw`, then `more` over and over until the connection is closed."""
     left = asyncio.Event()
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,10 +17,11 @@ from callboard.actors import runtime
 from callboard.actors.kernel import Actor, Supervisor
 from callboard.protocol.ids import Tag
 
+with contextlib.suppress(ImportError):  # the extra `index`: its actors are walked where it is installed
+    import callboard.actors.index.rag  # noqa: F401
+
 #: How deep in a message, or in an actor, the request is looked for that it is about.
 DEPTH: Final = 4
-#: Actors of users' extras are walked where the extra is installed.
-_EXTRAS: Final = ("callboard.actors.index.rag",)
 _ROOMS: Final = f"{runtime.__name__.rpartition('.')[0]}."
 
 
@@ -54,9 +54,6 @@ class Target:
 
 def targets() -> tuple[Target, ...]:
     """Each actor of the product and each message that it takes, as the classes themselves say; no list is kept here."""
-    for name in _EXTRAS:
-        with contextlib.suppress(ImportError):
-            importlib.import_module(name)
     classes = sorted(set(_subclasses(Actor)), key=lambda each: each.__name__)
     return tuple(Target(each, message) for each in classes if _is_product(each) for message in each.messages())
 

@@ -128,7 +128,7 @@ def result_faults(case: Case, contents: list[str], mentions: str = "") -> list[s
     code = code_of(contents[0])
     if code not in case.expected:
         return [f"the model was told {code!r} and not {' or '.join(case.expected)}: {contents[0][:200]}"]
-    if mentions not in contents[0]:
+    if mentions.lower() not in contents[0].lower():
         return [f"the model was not told of {mentions!r}: {contents[0][:300]}"]
     return []
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
 from typing import Final
 
@@ -50,6 +50,8 @@ RUNNERS: Final[dict[Group, Runner]] = {
     **dict.fromkeys((Group.DIE, Group.HANG, Group.RETURN, Group.RAISE, Group.EXHAUST, Group.ESCAPE), run_ways),
     Group.NEXT: run_changes,
 }
+#: Groups whose cases have a runtime each: what became of one is told before the next begins.
+ONE_BY_ONE: Final = frozenset({Group.ACTOR, Group.INFRASTRUCTURE})
 
 
 def all_cases() -> tuple[Case, ...]:
@@ -81,6 +83,9 @@ def run(
     scripted one. `tools` are the host's own: every neighbour calls each of them once, with plain arguments. `told`
     hears each result as it comes. Raises UsageError for an unknown case, and where an event loop is running.
     """
+    with suppress(RuntimeError):
+        asyncio.get_running_loop()
+        raise UsageError("chaos.run() runs an event loop of its own; call it where none is running")
     named = [cases] if isinstance(cases, str) else list(cases)
     given = [case for case in named if isinstance(case, Case)]
     patterns = [pattern for pattern in named if isinstance(pattern, str)]
@@ -98,9 +103,15 @@ async def _run(cases: Sequence[Case], host: Host, told: Callable[[Result], objec
         own = [case for case in cases if case.group is group]
         reasons = {case.name: case.why_not() if case.why_not is not None else "" for case in own}
         found = [skipped(case, reasons[case.name]) for case in own if reasons[case.name]]
-        found += await RUNNERS[group]([case for case in own if not reasons[case.name]], host)
+        left = [case for case in own if not reasons[case.name]]
+        size = 1 if group in ONE_BY_ONE else max(len(left), 1)
         for result in found:
             told(result)
+        for start in range(0, len(left), size):
+            ended = await RUNNERS[group](left[start : start + size], host)
+            for result in ended:
+                told(result)
+            found += ended
         results += found
     order = {case.name: number for number, case in enumerate(cases)}
     return sorted(results, key=lambda result: order[result.case.name])

@@ -36,6 +36,8 @@ DEADLINE_SECONDS: Final = 8.0
 BLOCK_SECONDS: Final = 0.3
 HUGE_CHARS: Final = 5_000_000
 DEPTH: Final = 100_000
+#: A stream of 10 kB a batch that is not bounded by its reader has sent 150 MB then.
+ENOUGH: Final = 15_000
 _TOOL: Final = HEALTHY[0].name
 
 
@@ -78,8 +80,8 @@ def raises(error: Callable[[], BaseException], after: Events = ()) -> Callable[[
 
 
 def endless(event: object, seconds: float = 0.0) -> Callable[[], Iterable[TimedBatch]]:
-    """The same again and again."""
-    return lambda: repeat(TimedBatch(seconds, (event,)))  # type: ignore[arg-type]
+    """The same again and again; no machine is filled by it, since it breaks off after `ENOUGH` batches."""
+    return lambda: repeat(TimedBatch(seconds, (event,)), ENOUGH)  # type: ignore[arg-type]
 
 
 def blocks() -> Iterator[TimedBatch]:
@@ -109,6 +111,8 @@ def _usage(**values: Any) -> Callable[[], Iterable[TimedBatch]]:
 
 
 _NAN: Final = float("nan")
+#: For what has no end: its reader must have stopped it before it breaks off.
+_STOPPED: Final = "malformed internal_error other RequestEnded timeout"
 #: For what is no answer at all: named as broken, or as our own fault in taking it.
 _BROKEN: Final = "malformed internal_error other truncated"
 _ODD: Final = f"ok {_BROKEN} RequestEnded"
@@ -192,23 +196,21 @@ POISONS: Final = (
         "endless-text",
         "text without an end, as fast as it can",
         endless(TextDelta("x" * 10_000)),
-        f"{_BROKEN} RequestEnded",
+        _STOPPED,
     ),
-    Poison("endless-slow", "text without an end, slowly", endless(TEXT, 0.05), "RequestEnded timeout malformed"),
-    Poison(
-        "endless-thinking", "thinking without an end", endless(ThinkingDelta("x" * 10_000)), f"{_BROKEN} RequestEnded"
-    ),
+    Poison("endless-slow", "text without an end, slowly", endless(TEXT, 0.05), _STOPPED),
+    Poison("endless-thinking", "thinking without an end", endless(ThinkingDelta("x" * 10_000)), _STOPPED),
     Poison(
         "endless-nothing",
         "empty batches without an end",
-        lambda: repeat(TimedBatch(0.001, ())),
-        "RequestEnded timeout malformed",
+        lambda: repeat(TimedBatch(0.001, ()), ENOUGH),
+        _STOPPED,
     ),
     Poison(
         "endless-calls",
         "a call whose arguments do not end",
         endless(ToolCallDelta(CallId("c"), "x" * 10_000)),
-        f"{_BROKEN} RequestEnded",
+        _STOPPED,
     ),
     Poison("never", "says nothing", lambda: [TimedBatch(1e9, (TEXT, STOP))], "RequestEnded timeout"),
 )

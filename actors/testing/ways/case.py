@@ -127,7 +127,7 @@ class Way:
     in_thread: Callable[..., object] | None = None
     """For the level THREAD: nothing ends a thread, so a way to hang ends by itself there."""
     arguments: Mapping[str, object] | str = "{}"
-    timeout: float = 4.0
+    timeout: float = 10.0
     """Of the tool, in seconds."""
     blast: Blast = Blast.NOTHING
     seconds: float = 0.1

@@ -181,7 +181,12 @@ RETURN: Final = (
     _value("enum", "a member of an enum", lambda: _Colour.RED, "ok"),
     _value("bad-text", "a str whose __str__ raises", lambda: _BadText("x"), _ODD),
     _value("bad-dict", "a dict whose items raise", lambda: _BadDict(a=1), "ok invalid_result tool_error"),
-    _value("bad-list", "a list that lies about its length", lambda: _BadLength([1]), "ok invalid_result tool_error"),
+    _value(
+        "bad-list",
+        "a list that lies about its length",
+        lambda: _BadLength([1]),
+        "ok invalid_result tool_error result_too_large",
+    ),
     Way("wrong-type", "returns text where an int is declared", not_an_int, everywhere("invalid_result")),
     Way("none-for-int", "returns None where an int is declared", none_for_int, everywhere("invalid_result")),
     Way("serializer", "returns a model whose serializer raises", bad_model, everywhere("invalid_result tool_error")),

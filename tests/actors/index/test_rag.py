@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from callboard.actors import Runtime, Settings
+from callboard.actors.index import rag
 from callboard.actors.index.rag import CodeSearch
 from callboard.actors.testing.wire_double import RawAnswer
+from callboard.protocol.errors import RuntimeFailure
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -85,3 +87,28 @@ def test_a_failing_embedding_api_leaves_the_lexical_order(workspace: Path) -> No
 
     with shared_double([RawAnswer({"error": {"message": "down"}}, 500)] * 4) as server:
         assert "green" in "".join(asyncio.run(ask(server.base_url())))
+
+
+def test_a_search_that_fails_costs_its_question_and_not_the_actor(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Native code panics with what is no Exception; ten such questions ended the whole tree."""
+
+    class Panic(BaseException):
+        pass
+
+    def broken(*_: object) -> None:
+        raise Panic("index out of bounds")
+
+    async def ask() -> None:
+        async with Runtime(Settings(model="offline/x", workspace=workspace)) as runtime:
+            await runtime.refresh_index()
+            with monkeypatch.context() as patch:
+                patch.setattr(rag, "assemble", broken)
+                for _ in range(12):
+                    with pytest.raises(RuntimeFailure, match="internal_error: code search failed: Panic: index out"):
+                        await search(runtime).search("green", 2_000)
+            assert (await search(runtime).search("green", 2_000)).context
+            assert runtime.statistics().restarts == 0
+
+    asyncio.run(ask())

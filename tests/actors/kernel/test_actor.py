@@ -15,6 +15,7 @@ from callboard.actors.kernel import (
     AskOnLoopError,
     AskTimeout,
     DeadLetterReason,
+    DeadlockError,
     Down,
     ExitReason,
     NameTaken,
@@ -163,6 +164,12 @@ def test_a_blocking_wait_on_the_loop_is_refused(system: ActorSystem) -> None:
     asker = system.spawn(Doing, "asker")
     with pytest.raises(AskOnLoopError):
         asker.ask(lambda _: system.shutdown(1), 5)
+
+
+def test_actors_on_threads_that_ask_each_other_in_a_circle_are_told_so_at_once(system: ActorSystem) -> None:
+    first, second = (system.spawn(Doing, name, runs_on="thread") for name in "ab")
+    with pytest.raises(DeadlockError, match="b asks a asks b"):
+        first.ask(lambda _: second.ask(lambda _: first.ask("hello", 60), 60), 60)
 
 
 def test_asks_from_any_asyncio_loop(system: ActorSystem, until: Until) -> None:

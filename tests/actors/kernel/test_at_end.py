@@ -6,7 +6,8 @@ import threading
 
 import pytest
 
-from callboard.actors.kernel import Actor, ActorSystem, ChildSpec, NotSpawned, SimulatedScheduler, Supervisor
+from callboard.actors.kernel import Actor, ActorSystem, ChildSpec, NotSpawned, Supervisor
+from callboard.actors.testing.simulation import SimulatedScheduler
 
 
 class Opener(Actor):

@@ -22,7 +22,6 @@ from callboard.actors.kernel import (
     NameTaken,
     Ref,
     Restart,
-    SimulatedScheduler,
     Strategy,
     Supervisor,
     start_child,
@@ -30,6 +29,7 @@ from callboard.actors.kernel import (
 )
 from callboard.actors.kernel.reply import Reply
 from callboard.actors.kernel.system import RunsOn
+from callboard.actors.testing.simulation import SimulatedScheduler
 
 CAPACITY = 4
 SHUTDOWN_SECONDS = 0.5

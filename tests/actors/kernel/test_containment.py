@@ -25,7 +25,6 @@ from callboard.actors.kernel import (
     OutOfThreads,
     Ref,
     Rejected,
-    SimulatedScheduler,
     StartFailed,
     Supervisor,
     Watchdog,
@@ -33,6 +32,7 @@ from callboard.actors.kernel import (
     start_child,
 )
 from callboard.actors.kernel.reply import Reply
+from callboard.actors.testing.simulation import SimulatedScheduler
 
 Until = Callable[[Callable[[], bool]], None]
 both = pytest.mark.parametrize("runs_on", ["loop", "thread"])

@@ -11,7 +11,8 @@ import pytest
 
 PROGRAM = """
 import os, sys, threading
-from callboard.actors.kernel import Actor, ActorDeadError, ActorSystem, LoopScheduler, SimulatedScheduler
+from callboard.actors.kernel import Actor, ActorDeadError, ActorSystem, LoopScheduler
+from callboard.actors.kernel.reply import Reply
 
 class Echo(Actor):
     def on_receive(self, message):
@@ -23,7 +24,12 @@ echo = system.spawn(Echo, "echo")
 slow = system.spawn(Echo, "slow", runs_on="thread")
 stop = threading.Event()
 
-def busy():  # takes and frees every lock there is, so that a fork finds some of them held
+def hold():  # at each fork every lock is held by a thread that the child does not have
+    with system.lock, system.dead_letters._lock, echo._cell.mailbox._lock, slow._cell.mailbox._lock:
+        held.set()
+        forked.wait()
+
+def busy():
     while not stop.is_set():
         echo.tell("word")
         slow.ask("word", 5)
@@ -47,6 +53,8 @@ def child():
             return 4
     if system.statistics().actors or system.tree():
         return 5
+    if scheduler.block_until(Reply(), None):  # returns, although nothing will ever answer
+        return 10
     system.shutdown(5)
     if not scheduler.stop(5):
         return 6
@@ -58,8 +66,15 @@ def child():
     return 0 if fresh.stop(5) else 8
 
 for _ in range(20):
+    held, forked = threading.Event(), threading.Event()
+    holder = threading.Thread(target=hold)
+    holder.start()
+    held.wait()
     pid = os.fork()
-    if not pid:
+    if pid:
+        forked.set()
+        holder.join()
+    else:
         try:
             os._exit(child())
         except BaseException as error:

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from callboard.actors.kernel import Actor, ActorSystem, DeadLetterReason, LoopScheduler, Rejected, SimulatedScheduler
+from callboard.actors.kernel import Actor, ActorSystem, DeadLetterReason, LoopScheduler, Rejected
+from callboard.actors.testing.simulation import SimulatedScheduler
 
 
 class Choosy(Actor):

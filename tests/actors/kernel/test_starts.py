@@ -16,10 +16,10 @@ from callboard.actors.kernel import (
     AskTimeout,
     ChildSpec,
     Restart,
-    SimulatedScheduler,
     StartFailed,
     Supervisor,
 )
+from callboard.actors.testing.simulation import SimulatedScheduler
 
 
 class Starter(Actor):

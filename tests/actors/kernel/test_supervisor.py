@@ -21,13 +21,13 @@ from callboard.actors.kernel import (
     NameTaken,
     Ref,
     Restart,
-    SimulatedScheduler,
     Strategy,
     Supervisor,
     children_of,
     start_child,
     stop_child,
 )
+from callboard.actors.testing.simulation import SimulatedScheduler
 
 AT_ONCE = Backoff(initial_seconds=0, maximum_seconds=0)
 Log = list[tuple[str, str]]

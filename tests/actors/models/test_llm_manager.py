@@ -11,16 +11,7 @@ from typing import Any
 import pytest
 from support.probes import Probe, Probed
 
-from callboard.actors.kernel import (
-    ActorSystem,
-    Backoff,
-    ChildSpec,
-    DeadLetterReason,
-    Ref,
-    SimulatedScheduler,
-    Supervisor,
-    Timer,
-)
+from callboard.actors.kernel import ActorSystem, Backoff, ChildSpec, DeadLetterReason, Ref, Supervisor, Timer
 from callboard.actors.models.llm_manager import (
     OVERDUE_SECONDS,
     Attempt,
@@ -34,6 +25,7 @@ from callboard.actors.models.llm_manager import (
     TellAgain,
     text_length,
 )
+from callboard.actors.testing.simulation import SimulatedScheduler
 from callboard.protocol.commands import CallModel, StopModel
 from callboard.protocol.content import (
     AssistantMessage,

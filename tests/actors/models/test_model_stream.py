@@ -40,7 +40,16 @@ class Rogue:
         raise self._error
 
 
-@pytest.mark.parametrize("error", [asyncio.CancelledError("mine"), SystemExit(2), KeyboardInterrupt(), OSError("no")])
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise SystemExit
+
+
+@pytest.mark.parametrize(
+    "error",
+    [asyncio.CancelledError("mine"), SystemExit(2), KeyboardInterrupt(), GeneratorExit(), OSError("no"), Unspeakable()],
+    ids=lambda error: type(error).__name__,
+)
 def test_whatever_a_provider_raises_is_a_failed_answer(error: BaseException) -> None:
     response = read(Rogue(error))
     assert response.error is not None

@@ -24,7 +24,6 @@ from callboard.actors.kernel import (
     DeadLetterReason,
     MailboxFull,
     Restart,
-    SimulatedScheduler,
     Supervisor,
     stop_child,
 )
@@ -32,6 +31,7 @@ from callboard.actors.kernel import start_child as start
 from callboard.actors.models.llm_manager import StartModel
 from callboard.actors.requests.conversation import STOPPING, Question
 from callboard.actors.requests.request_session import MAX_OFFER_REQUESTS, STOPS_TOLD_SECONDS, Peers, RequestSession
+from callboard.actors.testing.simulation import SimulatedScheduler
 from callboard.protocol.commands import (
     AskApproval,
     CallModel,

@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from callboard.actors.calls.dispatcher import ToolRestored, ToolWithdrawn
-from callboard.actors.kernel import ActorSystem, Ref, SimulatedScheduler
+from callboard.actors.kernel import ActorSystem, Ref
 from callboard.actors.requests.conversation import Question
 from callboard.actors.runtime import Runtime
 from callboard.actors.settings import Settings
@@ -29,6 +29,7 @@ from callboard.actors.telemetry.telemetry import (
     Spans,
     Telemetry,
 )
+from callboard.actors.testing.simulation import SimulatedScheduler
 from callboard.actors.tools import tool
 from callboard.protocol.commands import CallModel, Finish, Outcome, RunTool
 from callboard.protocol.content import UserMessage

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callboard.actors.kernel import Actor, ActorSystem, Ref, SimulatedScheduler
-from callboard.actors.kernel.simulation import Schedule, fifo, uniform
+from callboard.actors.kernel import Actor, ActorSystem, Ref
 from callboard.actors.testing.schedules import pct, replay, smallest
+from callboard.actors.testing.simulation import Schedule, SimulatedScheduler, fifo, uniform
 
 
 class Counted(Actor):

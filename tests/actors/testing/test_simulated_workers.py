@@ -9,9 +9,10 @@ from callboard.actors.calls.approvals import NobodyToAsk
 from callboard.actors.calls.dispatcher import DispatchCall, ToolDispatcher, Workers
 from callboard.actors.calls.ledger import Ledger
 from callboard.actors.calls.registry import Registry
-from callboard.actors.kernel import SimulatedScheduler, Supervisor
+from callboard.actors.kernel import Supervisor
 from callboard.actors.testing.faults import Faults, WorkerFate, WorkerFaults
 from callboard.actors.testing.simulated_world import World, simulated_tool
+from callboard.actors.testing.simulation import SimulatedScheduler
 from callboard.actors.testing.whole_run import left_open
 from callboard.actors.tools import Tool
 from callboard.protocol.commands import CancelTool, RunTool

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from callboard.actors.kernel import Actor, ActorSystem, ChildSpec, SimulatedScheduler, Supervisor, handles, start_child
+from callboard.actors.kernel import Actor, ActorSystem, ChildSpec, Supervisor, handles, start_child
 from callboard.actors.testing.chaos.crashing import Crashes, Target, crashing, requests_of
+from callboard.actors.testing.simulation import SimulatedScheduler
 from callboard.protocol.ids import MessageId, RequestId, Tag
 
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Final
 
-from .errors import AskOnLoopError, DeadlockError, KernelError
-from .reply import Reply
-from .scheduler import OwnThread, Run, Timer
+from callboard.actors.kernel.errors import AskOnLoopError, DeadlockError, KernelError
+from callboard.actors.kernel.reply import Reply
+from callboard.actors.kernel.scheduler import OwnThread, Run, Timer
 
 #: Real seconds a simulated thread may take for one turn: only a handler that hangs for real exceeds it.
 BATON_SECONDS: Final = 60.0

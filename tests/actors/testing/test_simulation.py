@@ -18,10 +18,10 @@ from callboard.actors.kernel import (
     ChildSpec,
     DeadlockError,
     Ref,
-    SimulatedScheduler,
     Supervisor,
     children_of,
 )
+from callboard.actors.testing.simulation import SimulatedScheduler
 
 
 class Relay(Actor):
@@ -124,11 +124,6 @@ def test_a_mutual_ask_is_a_deadlock_at_once() -> None:
             first.ask("hello", 60)
         assert simulation.now() == 0.0
         simulation.close()
-
-
-def test_a_mutual_ask_of_real_threads_is_too(system: ActorSystem) -> None:
-    with pytest.raises(DeadlockError, match=r"a asks b asks a|b asks a asks b"):
-        spawn_ring(system, "ab")[0].ask("hello", 60)
 
 
 def test_asks_between_simulated_threads_cost_virtual_time_only(simulation: SimulatedScheduler) -> None:
