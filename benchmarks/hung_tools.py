@@ -159,7 +159,7 @@ def main(calls: int, namespaces: bool) -> None:
         print(f"{name:<14}before {first:>8}   after {last:>8}")
 
 
-def each_kind(calls: int, kinds: list[str]) -> None:
+def each_kind(calls: int, kinds: list[str], namespaces: bool) -> None:
     """So many calls of each kind, several at a time, each kind on a stage of its own."""
     row = "{:<44}{:>7}{:>9}{:>9}{:>9}{:>13}{:>13}"
     print(row.format("kind", "calls", "hung", "max ms", "threads", "descriptors", "resident kB"))
@@ -188,9 +188,10 @@ if __name__ == "__main__":
     parser.add_argument("calls", nargs="?", type=int, default=CALLS)
     parser.add_argument("--each", action="store_true", help="so many calls of each kind, and how flat everything stays")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
+    parser.add_argument("--no-namespaces", dest="namespaces", action="store_false", help="as where the kernel has none")
     asked = parser.parse_args()
     logging.disable(logging.CRITICAL)  # of each abandoned call there is a line
     if asked.each:
-        each_kind(asked.calls, asked.kinds)
+        each_kind(asked.calls, asked.kinds, asked.namespaces)
     else:
-        main(asked.calls)
+        main(asked.calls, asked.namespaces)

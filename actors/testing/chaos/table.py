@@ -28,6 +28,7 @@ _ISOLATIONS: Final = (Level.PROCESS, Level.TASK, Level.THREAD)
 _ACTORS: Final = (
     "an actor that crashes on a message, up to three times in a row: each actor, each message that it takes"
 )
+_WORKERS: Final = "a worker that crashes so, or the actor from which workers get their processes"
 _COSTS: Final = {
     Blast.NOTHING: "nothing",
     Blast.RUNNING_CALLS: "the calls that run in the same pool at that moment: one failed result each",
