@@ -58,8 +58,8 @@ from callboard.protocol.ids import MessageId, RequestId, Tag
 from callboard.protocol.options import RequestOptions
 from callboard.providers.adapter import Provider, Timeouts
 from callboard.providers.local.offline import CONTEXT_TOOL
+from callboard.providers.provider_registry import embeddings_for, provider_for, split_model
 from callboard.providers.rate_limit import RateLimits
-from callboard.providers.registry import embeddings_for, provider_for, split_model
 from callboard.providers.retry import RetryPolicy
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from callboard.protocol.options import ToolFallback
 from callboard.protocol.tools import Policy
 from callboard.providers.catalog import Catalog
 from callboard.providers.local.scripted import Script
-from callboard.providers.registry import key_variable
+from callboard.providers.provider_registry import key_variable
 
 #: The embedded default: no key, no network.
 OFFLINE_MODEL = "offline/code-context"

@@ -5,7 +5,8 @@
 
 No tool is withdrawn here, however often it hangs (as with `Settings(tool_failure_budget=None)`): a call of a withdrawn
 tool is refused at once, and would say nothing about hung ones.
-Every process that a call starts writes its id to a pipe file when it begins and a byte to a log as long as it lives.
+Every process that a call starts writes its id to a pipe file when it begins and a byte to a log as long as it lives;
+with --namespaces, where the ids mean nothing here, only the log tells that it is gone.
 """
 
 from __future__ import annotations
@@ -187,6 +188,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("calls", nargs="?", type=int, default=CALLS)
     parser.add_argument("--each", action="store_true", help="so many calls of each kind, and how flat everything stays")
+    parser.add_argument("--namespaces", action="store_true", help="where process ids cannot be looked at from here")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
     parser.add_argument("--no-namespaces", dest="namespaces", action="store_false", help="as where the kernel has none")
     asked = parser.parse_args()

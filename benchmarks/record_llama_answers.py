@@ -28,7 +28,7 @@ from callboard.protocol.model import Done, Error, ModelRequest, Sampling, Stream
 from callboard.protocol.testing.answers import FORMAT_VERSION, write_event
 from callboard.protocol.tools import ToolDefinition
 from callboard.providers.adapter import Adapter, WireRequest
-from callboard.providers.registry import adapter_for
+from callboard.providers.provider_registry import adapter_for
 
 ROOT = Path(__file__).resolve().parents[1]
 ANSWERS = ROOT / "protocol" / "testing" / "answers"

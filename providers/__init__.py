@@ -1,6 +1,6 @@
 """What goes over the wire: sans-I/O adapters for the LLM APIs, and the one transport that opens connections.
 
-The names are loaded when first used: whoever needs one module of this package does not pay for HTTP (0.2 s).
+The names are loaded when first used, so that a program that needs one module of this package does not load them all.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from callboard.providers.adapter import Adapter, Decoder, Provider, WireRequest
-    from callboard.providers.registry import adapter_for
+    from callboard.providers.provider_registry import adapter_for
     from callboard.providers.response_builder import ResponseBuilder, build_response
 
 __all__ = ["Adapter", "Decoder", "Provider", "ResponseBuilder", "WireRequest", "adapter_for", "build_response"]
@@ -18,7 +18,9 @@ if not TYPE_CHECKING:  # a type checker that saw this function would accept ever
 
     def __getattr__(name: str) -> object:
         if name in __all__:
-            from callboard.providers import adapter, registry, response_builder  # noqa: PLC0415 - see above
+            from callboard.providers import adapter, provider_registry, response_builder  # noqa: PLC0415 - see above
 
-            return next(vars(each)[name] for each in (adapter, registry, response_builder) if name in vars(each))
+            return next(
+                vars(each)[name] for each in (adapter, provider_registry, response_builder) if name in vars(each)
+            )
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

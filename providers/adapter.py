@@ -1,8 +1,8 @@
 """The seam between callboard and a wire API: pure translation, no socket, no clock.
 
 An adapter is two functions: `encode` turns a ModelRequest into the bytes of one HTTP request, `decoder` makes an object
-that turns the bytes of the answer into StreamEvents. Whoever moves the bytes (transport.py, a test, a simulation) is no
-concern of theirs.
+that turns the bytes of the answer into StreamEvents. What moves the bytes (transport.py, a test, a
+simulation) is no concern of theirs.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Provider(Protocol):
         """Close what is open. May be called more than once."""
 
 
-#: TCP and TLS handshakes take well under a second each; more is an address where nobody is.
+#: TCP and TLS handshakes take well under a second each; more is an address without a server.
 CONNECT_TIMEOUT_SECONDS: Final = 10.0
 #: An error's body is short and comes at once; one that does not is not waited for, since the status says what is wrong.
 ERROR_BODY_TIMEOUT_SECONDS: Final = 5.0

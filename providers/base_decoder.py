@@ -41,7 +41,7 @@ _SNIFF_BYTES: Final = 1024
 _MAX_WORD_CHARS: Final = 200
 _BOM: Final = b"\xef\xbb\xbf"
 _BLANK: Final = b" \t\r\n" + _BOM
-#: No event stream starts with these, so a body that does is a whole document, whatever its content type says
+#: No event stream starts with these, so a body that does is a whole document, even if its content type says otherwise
 #: (docs/wire.md quirks 26, 51; Gemini without alt=sse).
 _DOCUMENT_STARTS: Final = (b"{", b"[", b"<", b'"')
 _STREAM_STARTS: Final = (b":", b"data", b"event", b"id", b"retry")
@@ -59,7 +59,7 @@ class SseLimitError(ValueError):
 class SseDecoder:
     """Bytes to events. Cost is linear in the bytes, however they are cut; memory is bounded by one event.
 
-    Lines end with LF, CR or CR LF and nothing else: U+2028, U+0085, VT and FF stand inside JSON strings (quirk 29).
+    Lines end with LF, CR or CR LF and nothing else: U+2028, U+0085, VT and FF occur inside JSON strings (quirk 29).
     """
 
     __slots__ = ("_data", "_event", "_first_line", "_max_event_bytes", "_pending_bytes", "_skip_lf", "_tail")
@@ -343,7 +343,7 @@ class BaseDecoder(ABC):
             self.on_body(document, out)
 
     def _take_first(self, data: bytes, out: list[StreamEvent]) -> None:
-        """Until the first byte that tells a stream from a document. Before it may stand any amount of white space:
+        """Until the first byte that tells a stream from a document. Any amount of white space may come before it:
         OpenRouter keeps a connection open with it."""
         self._body += data
         head = bytes(self._body).lstrip(_BLANK)

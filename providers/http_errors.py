@@ -34,7 +34,7 @@ _STATUSES: Final = {
     _K.REQUEST_TOO_LARGE: (413,),
     _K.RATE_LIMITED: (429,),
 }
-#: Codes, types and status words, whatever the HTTP status: OpenAI's, which the compatible servers copy, Anthropic's
+#: Codes, types and status words, for any HTTP status: OpenAI's, which the compatible servers copy, Anthropic's
 #: (GitHub Copilot sends them too, on its messages route), llama.cpp's and Groq's.
 _CODES: Final = {
     _K.AUTHENTICATION: "invalid_api_key account_deactivated authentication_error",
@@ -87,13 +87,13 @@ TOOLS_UNSUPPORTED_TEXTS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ErrorBody:
-    """The parts of an error, whatever shape it came in."""
+    """The parts of an error, in one shape."""
 
     message: str = ""
     codes: tuple[str, ...] = ()
     """The provider's code, type and status words, the most telling first."""
     status: int = 0
-    """An HTTP status that stands in the body."""
+    """An HTTP status that was found in the body."""
 
 
 def make_error(
@@ -194,7 +194,7 @@ def error_from_payload(
 
 
 def error_from_body(family: str, status: int, headers: Mapping[str, str], body: bytes) -> Error:
-    """The Error that an HTTP answer with an error status means, whatever its body is. Never raises."""
+    """The Error that an HTTP answer with an error status means. Never raises, for any body."""
     try:
         return error_from_payload(family, loads(body), status, headers, body)
     except SHAPE_ERRORS:

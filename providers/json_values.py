@@ -25,7 +25,7 @@ EMPTY_OBJECT: Final = "{}"
 #: A count of tokens above this is none: it is a hundred times the largest context there is.
 MAX_TOKEN_COUNT: Final = 1_000_000_000
 #: orjson writes 254 levels. What is kept of an answer goes back inside a request or a journal entry, so it must leave
-#: some of them to what stands around it.
+#: some of them to what is around it.
 _LEVELS_AROUND: Final = 16
 _JOIN_PIECES: Final = 1_024
 

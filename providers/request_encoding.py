@@ -167,7 +167,7 @@ def rewrite_call_ids(messages: Sequence[Message], rule: CallIdRule) -> tuple[Mes
 
 
 def results_after(messages: Sequence[Message], position: int) -> tuple[ToolMessage, ...]:
-    """The tool results that stand directly after `position`."""
+    """The tool results directly after `position`."""
     results: list[ToolMessage] = []
     for message in messages[position + 1 :]:
         if not isinstance(message, ToolMessage):

@@ -169,7 +169,7 @@ def adapted_tools(
 #: By schema object and dialect: the same few tools go into every request, and a walk takes 20-50 us. The schema is kept
 #: with its result, so that its id stays its own.
 _known: dict[tuple[int, str], tuple[Mapping[str, object], AdaptedSchema]] = {}
-#: More schemas than this come from somebody who makes new ones for each request; then remembering is no use.
+#: More schemas than this come from a caller that makes new ones for each request; remembering them is of no use.
 _MAX_KNOWN: Final = 1_024
 
 

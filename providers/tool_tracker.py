@@ -2,7 +2,7 @@
 
 The rules (numbers are the quirks of docs/wire.md section 2):
 
-    an id we know          goes to its call, whatever index stands beside it                       5, 7
+    an id we know          goes to its call, with any index                                        5, 7
     an id we do not know   opens a call; a call at that index which has no id yet takes it         5, 55
     "" or null as an id    is no id                                                                3
     no id, but an index    goes to the call at that index, else opens one (indexes are keys)       1, 2, 6, 12
@@ -10,7 +10,7 @@ The rules (numbers are the quirks of docs/wire.md section 2):
     a name or id again     changes nothing: the first wins, they are never concatenated            7
     arguments before name  wait; the call starts when its name is known                            55
     an object as arguments is encoded once                                                         10
-    an id that another call of this answer has is minted anew                                      48
+    an id that another call of this answer has is replaced by a new one                            48
 """
 
 from __future__ import annotations

@@ -14,10 +14,22 @@ import random
 from collections.abc import Callable, Iterable
 from contextvars import Context
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from callboard.actors.calls.approvals import Approver, Verdict
-from callboard.actors.calls.ledger import Call, CallEvent, CallState, Ending, Happening, Ledger, Outcome, Pool, Seat
+from callboard.actors.calls.ledger import (
+    Call,
+    CallEvent,
+    CallState,
+    Ending,
+    Happening,
+    Lane,
+    Ledger,
+    Outcome,
+    Pool,
+    Seat,
+)
 from callboard.actors.calls.registry import Change, Registry, ToolRestored, ToolWithdrawn, withdrawal
 from callboard.actors.kernel import (
     Actor,
@@ -168,14 +180,15 @@ class ToolDispatcher(Actor[DispatcherMessage]):
         self._workspace = workspace
         self._max_queued_calls = max_queued_calls
         self._timers: dict[Tag, Timer] = {}
+        self._kinds: dict[str, WorkerKind] = {}
         self._approvals: dict[Tag, Ref[ApprovalGranted | ApprovalDenied]] = {}
 
     def on_start(self) -> None:
         """Take over what a former incarnation has left: its calls go on where they are."""
         for entry in self._registry.entries.values():
-            kind = self._workers.kind(entry.tool.contract)
+            name, kind = self._kind(entry.tool.contract)
             if kind.at_start:
-                self._supervisor(pool_name(entry.tool.contract), kind)
+                self._supervisor(name, kind)
         for worker in self.ledger.seats:
             self.monitor(worker)
             worker.tell_control(Report())
@@ -211,19 +224,28 @@ class ToolDispatcher(Actor[DispatcherMessage]):
 
     def _admit(self, message: DispatchCall) -> None:
         run = message.run
-        contract = self._registry.entries[run.name].tool.contract
-        kind = self._workers.kind(contract)
-        pool = self.ledger.pool(pool_name(contract), kind.room, kind.max_workers, per_call=kind.per_call)
-        lane = self.ledger.lane(run.name, pool, contract.concurrency)
+        lane = self.ledger.lanes.get(run.name) or self._new_lane(run.name)
         call = self.ledger.submit(run, lane, message.reply_to, message.user_text, message.asker)
         if run.deadline_at <= self.now():
             self._end_running(call, Ending.TIMED_OUT)
             return
         self._set_timer(call, run.deadline_at)
-        self._go_on(pool)
+        self._go_on(lane.pool)
         if call.state is CallState.QUEUED and len(lane.waiting) > self._max_queued_calls:
             why = f"{self._max_queued_calls} calls of {run.name} are waiting already"
             self._end(call, ToolFailure(run.name, FailureCode.OVERLOADED, why))
+
+    def _new_lane(self, name: ToolName) -> Lane:
+        contract = self._registry.entries[name].tool.contract
+        place, kind = self._kind(contract)
+        pool = self.ledger.pool(place, kind.room, kind.max_workers, per_call=kind.per_call)
+        return self.ledger.lane(name, pool, contract.concurrency)
+
+    def _kind(self, contract: ToolContract) -> tuple[str, WorkerKind]:
+        name = pool_name(contract)
+        if name not in self._kinds:
+            self._kinds[name] = self._workers.kind(contract)
+        return name, self._kinds[name]
 
     def _refuse(self, message: DispatchCall, failure: ToolFailure) -> None:
         call = self.ledger.calls.get(message.run.tag)
@@ -239,26 +261,31 @@ class ToolDispatcher(Actor[DispatcherMessage]):
             while self.ledger.news:
                 call, event = self.ledger.news.popleft()
                 waiting[call.lane.pool.name] = call.lane.pool
-                self._settle(call, event)
+                self._contained(call, partial(self._settle, call, event))
             if not waiting:
                 return
             _, pool = waiting.popitem()
             while (following := pool.next_call()) is not None:
-                try:
-                    self._give(following, pool)
-                except Exception as error:  # noqa: BLE001 - our own fault costs this call, and nothing else
-                    self._end(following, _our_fault(following.run.name, error))
+                self._contained(following, partial(self._give, following, pool))
+
+    def _contained(self, call: Call, act: Callable[[], object]) -> None:
+        """A fault of our own in what is done about one call costs that call, and nothing else."""
+        try:
+            act()
+        except Exception as error:  # noqa: BLE001 - whatever it is
+            self._end(call, _our_fault(call.run.name, error))
 
     def _give(self, call: Call, pool: Pool) -> None:
         run, tool = call.run, self._registry.entries[call.run.name].tool
         seat = next(reversed(pool.free), None) or self._new_worker(pool, tool.contract)
         context = ToolContext(run.tag, run.effect_id, run.deadline_at, call.user_text, self._workspace)
-        if self.ledger.give(call, seat):
-            seat.worker.tell_control(RunCall(run, tool, context, call.reply_to, call, call.asker))
+        if not self.ledger.give(call, seat):
+            raise AssertionError(f"it is not the turn of {run.tag}")
+        seat.worker.tell_control(RunCall(run, tool, context, call.reply_to, call, call.asker))
 
     def _new_worker(self, pool: Pool, contract: ToolContract) -> Seat:
-        kind = self._workers.kind(contract)
-        supervisor, dispatcher = self._supervisor(pool.name, kind), self.ref
+        name, kind = self._kind(contract)
+        supervisor, dispatcher = self._supervisor(name, kind), self.ref
         spec = ChildSpec(
             str(next(self.ledger.names)),
             lambda: kind.make(dispatcher, supervisor.name),
@@ -281,7 +308,7 @@ class ToolDispatcher(Actor[DispatcherMessage]):
     def _cancel(self, command: CancelTool) -> None:
         call = self.ledger.calls.get(command.tag)
         if call is not None:
-            self._end_running(call, Ending.CANCELLED)
+            self._contained(call, partial(self._end_running, call, Ending.CANCELLED))
             self._go_on()
 
     @handles(ConfirmStops)
@@ -290,19 +317,21 @@ class ToolDispatcher(Actor[DispatcherMessage]):
 
     @handles(_Due)
     def _due(self, message: _Due) -> None:
-        call, now = message.call, self.now()
-        if call.state is CallState.ENDED or now < call.due:
-            return
+        call = message.call
+        if call.state is not CallState.ENDED and self.now() >= call.due:
+            self._contained(call, partial(self._time_is_over, call))
+            self._go_on()
+
+    def _time_is_over(self, call: Call) -> None:
         if call.seat is None or call.state is not CallState.ENDING:
             self._end_running(call, Ending.TIMED_OUT)
         elif self.ledger.enter(call, Happening.KILLED):
-            self._set_timer(call, now + ABANDON_SECONDS)
+            self._set_timer(call, self.now() + ABANDON_SECONDS)
             call.seat.worker.tell_control(KillCall(call.run.tag))
         else:
             logger.warning("a worker of %s does not end a call", call.run.name, extra=call.run.tag._asdict())
             call.seat.take(0)
             self._end(call, Ending.TIMED_OUT)
-        self._go_on()
 
     def _end_running(self, call: Call, why: Ending) -> None:
         """The call's deadline has passed, or it is cancelled: its worker, if it has one, is to end it."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from callboard import ErrorKind, ModelCallFailed, Settings
 from callboard.protocol.errors import ProviderError
-from callboard.providers.registry import key_variable, split_model
+from callboard.providers.provider_registry import key_variable, split_model
 
 _ADVICE: Mapping[ErrorKind, str] = {
     ErrorKind.AUTHENTICATION: "check the key in {variable}",

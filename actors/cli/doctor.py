@@ -21,8 +21,8 @@ from callboard.actors.runtime import route_for
 from callboard.protocol.content import UserMessage
 from callboard.protocol.model import ModelRequest, ModelResponse, Sampling
 from callboard.providers.adapter import Provider
+from callboard.providers.provider_registry import KEY_VARIABLES, split_model
 from callboard.providers.rate_limit import RateLimits
-from callboard.providers.registry import KEY_VARIABLES, split_model
 from callboard.providers.response_builder import ResponseBuilder
 
 #: The cheapest small model of a provider, asked when its key is set and no model of it is. A name that has been

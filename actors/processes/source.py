@@ -12,20 +12,30 @@ import itertools
 import logging
 import os
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from callboard.actors.kernel import Actor, LoopScheduler, Ref, Timer, handles
+from callboard.actors.kernel import Actor, LoopScheduler, Timer, handles
 from callboard.actors.processes.child import could_not_load
 from callboard.actors.processes.control import UNKNOWN_STATUS, Kind, Message, how_it_ended
 from callboard.actors.processes.handle import ChildEnds
 from callboard.actors.processes.launch import Connection, Heard, InitProcess, KeeperEnded
 from callboard.actors.processes.spawning import why_not
+from callboard.actors.processes.supply import (
+    After,
+    ChildEnded,
+    ChildUser,
+    End,
+    NotObtained,
+    Obtain,
+    Obtained,
+    ProcessOptions,
+    Release,
+    Withdraw,
+)
 from callboard.actors.tools.decorator import Tool
 from callboard.protocol.errors import UsageError
-from callboard.protocol.limits import MAX_TOOL_PROCESSES, TOOL_MEMORY_BYTES
 from callboard.protocol.tools import FailureCode, ToolFailure
 
 logger = logging.getLogger("callboard.tools")
@@ -38,7 +48,7 @@ SILENT_TICKS: Final = 20
 LOADING_TICKS: Final = 600
 #: From an order to kill a child (3-9 ms at rest), or from its reply, until its fork server is suspected.
 OVERDUE_TICKS: Final = 10
-#: After a child was handed out its successor is forked this much later, or once its call has ended: forking at once
+#: After a child was handed out its successor is forked this much later, unless a call waits for it: forking at once
 #: would take the processor from the call.
 FORK_AHEAD_SECONDS: Final = 0.005
 #: Templates at the same time. Each costs some MB of its own; the one not used for longest goes.
@@ -48,99 +58,6 @@ START_AGAIN_SECONDS: Final = 1.0
 
 #: Never the same twice in this process, so that a source that was started again mistakes none.
 _numbers: Final = itertools.count(1)
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessOptions:
-    """How a pool's children are made."""
-
-    max_children: int = MAX_TOOL_PROCESSES
-    """In which calls run, at the same time."""
-    warm: int = 1
-    """Children kept ready for each tool that was used lately, beyond those."""
-    memory_bytes: int = TOOL_MEMORY_BYTES
-    """Data (heap and private mappings) of each process, a child's children too, each by itself; and the shared memory
-    of all together, where there are namespaces."""
-    idle_seconds: float = 30.0
-    """A tool that was not used for this long keeps no children ready."""
-    environment: Mapping[str, str] = field(default_factory=dict)
-    """What children get beyond the allow-list."""
-    namespaces: bool = True
-    """Run tools in namespaces of their own (user, PID, mount, IPC) where the kernel allows it."""
-
-
-# -- what a worker asks
-
-
-@dataclass(frozen=True, slots=True)
-class Obtain:
-    """A child for a call of this tool; answered with Obtained or NotObtained."""
-
-    tool: Tool
-    worker: ChildUser
-
-
-@dataclass(frozen=True, slots=True)
-class Withdraw:
-    """The worker does not need the child any more that it has asked for."""
-
-    worker: ChildUser
-
-
-class After(Enum):
-    """What becomes of a child that a worker lets go of."""
-
-    KEEP = "keep"
-    """It can serve a call of its tool."""
-    ENDS = "ends"
-    """It ends by itself."""
-    KILL = "kill"
-
-
-@dataclass(frozen=True, slots=True)
-class Release:
-    """The worker is done with its child and wants to hear no more of it."""
-
-    child: ChildEnds
-    after: After
-
-
-@dataclass(frozen=True, slots=True)
-class End:
-    """End the child: SIGTERM, or SIGKILL to it and all it has started. ChildEnded follows."""
-
-    number: int
-    kill: bool
-
-
-# -- what it hears
-
-
-@dataclass(frozen=True, slots=True)
-class Obtained:
-    """A child that has loaded the tool. The worker must Release it."""
-
-    child: ChildEnds
-
-
-@dataclass(frozen=True, slots=True)
-class NotObtained:
-    """There is none."""
-
-    failure: ToolFailure
-
-
-@dataclass(frozen=True, slots=True)
-class ChildEnded:
-    """The child and all that it had started are gone. It is released."""
-
-    number: int
-    how: str
-    """"was killed by SIGSEGV"."""
-
-
-ChildUser = Ref[Obtained | NotObtained | ChildEnded]
-"""The address of a worker."""
 
 
 # -- to itself
@@ -300,7 +217,6 @@ class ProcessSource(Actor[SourceMessage]):
         template.waiting.append(message.worker)
         self._launch()
         self._serve(template)
-        self._look_later()
 
     @handles(Withdraw)
     def _withdraw(self, message: Withdraw) -> None:
@@ -323,6 +239,7 @@ class ProcessSource(Actor[SourceMessage]):
         if message.after is After.KEEP and not child.ending and not self._stopping:
             self._running -= 1
             child.place = _Place.SPARE
+            self._look_later()
             child.template.spares.append(child)
             self._serve_all()
             return
@@ -331,7 +248,8 @@ class ProcessSource(Actor[SourceMessage]):
         if message.after is not After.ENDS:
             self._kill(child)
         self._tick_later()
-        self._serve(child.template)
+        if child.template.waiting:
+            self._serve(child.template)
 
     @handles(End)
     def _end(self, message: End) -> None:
@@ -595,6 +513,7 @@ class ProcessSource(Actor[SourceMessage]):
             self._no_resources(template, OSError(said.value, ""))
         elif self._templates.get(template.tool) is template:
             child.place = _Place.SPARE
+            self._look_later()
             template.spares.insert(0, child)  # one that has served before is used first, its caches are warm
             self._serve(template)
         else:

@@ -94,6 +94,7 @@ class ToolStage:
         self.scheduler = LoopScheduler("callboard-stage").start()
         self.system = ActorSystem(self.scheduler)
         self._calls: dict[Tag, StagedCall] = {}
+        self._ledger = Ledger()
         self._registry = Registry(failure_budget=None, max_held_threads=None)
         self._audience: Ref[CallEvent] = self.system.spawn(lambda: _Audience(self._calls), "audience")
         self._dispatcher = self.system.spawn(
@@ -104,7 +105,7 @@ class ToolStage:
     def _make(self, kind: KindOf) -> Callable[[], ToolDispatcher]:
         observer = self.system.spawn(_Observer, "observer")
         workers = Workers(self.system.spawn(Supervisor, "tools"), kind)
-        return lambda: ToolDispatcher(self._registry, Ledger(), workers, NobodyToAsk(), observer)
+        return lambda: ToolDispatcher(self._registry, self._ledger, workers, NobodyToAsk(), observer)
 
     def __enter__(self) -> Self:
         return self
@@ -130,6 +131,7 @@ class ToolStage:
         known = self._registry.entries.get(tool.name)
         if known is None or known.tool.function is not tool.function:
             self._registry.entries.pop(tool.name, None)
+            self._ledger.lanes.pop(tool.name, None)
             self._registry.add(replace(tool, contract=replace(tool.contract, concurrency=ANY_NUMBER)))
         self._dispatcher.tell_control(DispatchCall(run, "the user's words", self._audience, asker))
         return call

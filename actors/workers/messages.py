@@ -146,6 +146,12 @@ def no_worker(call: RunCall, error: BaseException) -> ToolFailure:
     return ToolFailure(call.run.name, FailureCode.OVERLOADED, why)
 
 
+def abandoned(call: RunCall) -> ToolFailure:
+    """How a call ends that does not end by itself."""
+    why = "the tool did not end when it was asked to, and was abandoned"
+    return ToolFailure(call.run.name, FailureCode.CRASHED, why)
+
+
 def unusable(call: RunCall, error: BaseException) -> ToolFailure:
     """How a call ends whose tool cannot even be prepared: its types raise."""
     return ToolFailure(call.run.name, FailureCode.TOOL_ERROR, f"{call.run.name} cannot be used: {text_of(error)}")

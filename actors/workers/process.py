@@ -13,7 +13,8 @@ from callboard.actors.calls.ledger import Ending, Outcome
 from callboard.actors.kernel import Actor, ChildSpec, Down, Ref, Timer, handles
 from callboard.actors.processes.frames import BrokenFrame, Order, Reply
 from callboard.actors.processes.handle import ChildEnds
-from callboard.actors.processes.source import (
+from callboard.actors.processes.source import ProcessSource, SourceMessage
+from callboard.actors.processes.supply import (
     After,
     ChildEnded,
     End,
@@ -21,9 +22,7 @@ from callboard.actors.processes.source import (
     Obtain,
     Obtained,
     ProcessOptions,
-    ProcessSource,
     Release,
-    SourceMessage,
     Withdraw,
 )
 from callboard.actors.workers.messages import (
@@ -118,7 +117,8 @@ class ProcessWorker(Actor[ProcessMessage]):
             self.stop()
             return
         self._child = child
-        child.begin_output()
+        if child.orders:
+            child.begin_output()
         order = Order(child.orders + 1, call.run.name, call.run.arguments, call.context, call.tool.contract.reuse)
         if not child.order(order):
             child.when_writable(self._post_writable)
@@ -203,12 +203,12 @@ class ProcessWorker(Actor[ProcessMessage]):
     def _end(self, outcome: Outcome, printed: str = "", after: After = After.KILL) -> None:
         call, self._call = self._call, None
         child, self._child = self._child, None
-        if child is not None:
-            child.let_go() if after is After.KEEP else child.close()
-            self._source.tell_control(Release(child, after))
         if call is not None:
             self._reports.end(call, outcome, printed)
             self.stop()
+        if child is not None:  # once the outcome is on its way
+            child.let_go() if after is After.KEEP else child.close()
+            self._source.tell_control(Release(child, after))
 
     def _let_go(self) -> None:
         """However this actor ends: of a crash or a kill nothing may be left."""

@@ -35,6 +35,7 @@ from callboard.actors.workers.messages import (
     StopCall,
     ToWorker,
     WorkerState,
+    abandoned,
     no_worker,
     unusable,
 )
@@ -79,7 +80,7 @@ class Job:
         if self.is_cancelled_by_others and not self.is_stopping:
             name = self.call.run.name
             return ToolFailure(name, FailureCode.INTERNAL_ERROR, f"{name} was cancelled by another tool on its loop")
-        return self.call.tool.invoker.lost()
+        return abandoned(self.call)
 
 
 #: Whose code runs. A task, a callback or a timer has it from the task that made it.
@@ -238,7 +239,7 @@ class ToolLoop:
     async def _run(self, job: Job) -> Result:
         call = job.call
         if self._unbegun.pop(job, job) is job:
-            return call.tool.invoker.lost()  # it was taken away meanwhile, and runs elsewhere
+            return abandoned(call)  # it was taken away meanwhile, and runs elsewhere
         self._begun += 1
         try:
             invoker = call.tool.invoker

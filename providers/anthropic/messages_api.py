@@ -207,7 +207,7 @@ class _MessagesEncoding:
             return {"type": "thinking", "thinking": part.text, "signature": own["signature"]}
         return None
 
-    # What stands beside the history.
+    # The rest of the body.
 
     def _tools(self) -> Body:
         request = self.request

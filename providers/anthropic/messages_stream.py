@@ -195,7 +195,7 @@ class AnthropicDecoder(BaseDecoder):
         elif block.size > MAX_ARGUMENT_BYTES:
             raise ValueError(f"the input of a {block.kind} block is longer than {MAX_ARGUMENT_BYTES} characters")
         else:
-            # A server tool streams its input too; it is told whole when its block ends, and is no call (quirk 34).
+            # A server tool streams its input too; it is shown whole when its block ends, and is no call of ours (34).
             block.pieces.append(text)
 
     def _compaction_delta(self, block: _Block, delta: JsonObject, out: _Out) -> None:

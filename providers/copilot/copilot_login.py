@@ -223,7 +223,7 @@ class CopilotTokens:
         self._lock = asyncio.Lock()
 
     async def current(self) -> CopilotToken:
-        """A token that has not run out. Raises UsageError where nobody has logged in, ProviderError from GitHub."""
+        """A token that has not run out. Raises UsageError without a login, ProviderError from GitHub."""
         async with self._lock:
             if self._token is None or self._clock() >= self._token.renew_at:
                 self._token = await self._exchanged()
@@ -239,5 +239,5 @@ class CopilotTokens:
     async def _exchanged(self) -> CopilotToken:
         secret = self._store.load()
         if not secret:
-            raise UsageError("Nobody has logged in to Copilot here; run `callboard login copilot`.")
+            raise UsageError("There is no login to Copilot here; run `callboard login copilot`.")
         return await exchange(self._http, secret, self._clock())

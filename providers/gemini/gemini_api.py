@@ -138,7 +138,7 @@ class _GeminiEncoding:
             body["generationConfig"] = config
         return {**body, **request.options}
 
-    # History. Neighbours of one role are one content: a turn's results must stand in one, what follows behind them.
+    # History. Neighbours of one role are one content: a turn's results must be in one, what follows after them.
 
     def _history(self, history: Sequence[Message]) -> None:
         for position, message in enumerate(history):
@@ -168,7 +168,7 @@ class _GeminiEncoding:
             first_call.setdefault("thoughtSignature", FOREIGN_SIGNATURE)
         return parts
 
-    # What stands beside the history.
+    # The rest of the body.
 
     def _tools(self) -> Body:
         request = self.request

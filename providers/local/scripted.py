@@ -133,7 +133,7 @@ Script = Iterable[ScriptedTurn | str] | Callable[[ModelRequest], ScriptedTurn | 
 def echo(request: ModelRequest) -> ScriptedTurn:
     """The default script: says the last user message again."""
     said = [message.text for message in request.messages if isinstance(message, UserMessage)]
-    return ScriptedTurn(said[-1] if said else "Nobody has said anything.")
+    return ScriptedTurn(said[-1] if said else "There is no user message.")
 
 
 class Scripted:

@@ -85,7 +85,8 @@ class ChatDecoder(BaseDecoder):
             self.fail_payload(out, {"error": groq_error})  # in an answer that looks whole (70)
             return
         self._note(document)
-        for choice in list_at(document, "choices"):
+        choices = document.get("choices")
+        for choice in choices if isinstance(choices, list) else list_at(document, "choices"):
             if not isinstance(choice, dict):
                 raise TypeError("a choice is not an object")
             self._chosen = True
@@ -124,7 +125,7 @@ class ChatDecoder(BaseDecoder):
         return self._dialect.finish_optional and said and self._tools.all_whole()
 
     def _note(self, document: JsonObject) -> None:
-        """What may stand on any chunk: the answer's id and model, and usage, of which the last is the total (18)."""
+        """What any chunk may have: the answer's id and model, and usage, of which the last is the total (18)."""
         if not self._model and document.get("model"):
             self._model = str(document["model"])
         if not self._tools.seed and document.get("id"):
@@ -134,7 +135,7 @@ class ChatDecoder(BaseDecoder):
             self._usage = usage
 
     def _choice(self, index: int, choice: JsonObject, out: list[StreamEvent]) -> None:
-        """One choice of one chunk: first its delta, then its finish reason, since both may stand in one (22)."""
+        """One choice of one chunk: first its delta, then its finish reason, since one chunk may have both (22)."""
         delta = choice.get("delta")
         if delta:
             self._delta(index, object_of(delta), out)

@@ -46,7 +46,7 @@ from callboard.providers.tool_schema import OPENAI, OPENAI_STRICT, adapt_schema,
 
 #: A call_id longer than 64 is refused, and an output is paired with its call by it alone: it must not repeat.
 RESPONSES_IDS: Final = CallIdRule(re.compile(r"[\x21-\x7e]{1,64}"))
-#: What came from a model must go back to it, whatever a deployment is called (docs/wire.md quirk 72): to all but those
+#: What came from a model must go back to it, under any name of a deployment (docs/wire.md quirk 72): to all but those
 #: that are known to refuse it.
 _PLAIN_MODEL: Final = re.compile(r"(?:^|/)(?:chatgpt|gpt-[34]|gpt-\d.*chat)")
 #: Others answer 400 "Encrypted content is not supported with this model".
@@ -194,7 +194,7 @@ class _ResponsesEncoding:
             return dict(own)
         return {**own, "type": "reasoning", "summary": own.get("summary") or []}
 
-    # What stands beside the history.
+    # The rest of the body.
 
     def _tools(self) -> Body:
         request, choice = self.request, self.request.tool_choice

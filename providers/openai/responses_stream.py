@@ -84,7 +84,7 @@ class _Item:
 
 
 class ResponsesDecoder(BaseDecoder):
-    """Events of the Responses API. `origin` stands on what must go back to where it came from."""
+    """Events of the Responses API. `origin` marks what must go back to where it came from."""
 
     def __init__(self, head: AnswerHead, origin: str) -> None:
         super().__init__(head)
@@ -144,7 +144,7 @@ class ResponsesDecoder(BaseDecoder):
             self._name_call(_key(document), item, out)
 
     def _name_call(self, key: Hashable, item: JsonObject, out: _Out) -> None:
-        # The arguments in here are told again, by deltas or by the item's end.
+        # The arguments in here come again, by deltas or by the item's end.
         call_id = text_at(item, "call_id") or text_at(item, "id")
         owned = self._owners.setdefault(call_id, key) == key
         self._tracker.delta(out, index=key, id=call_id if owned else "", name=text_at(item, "name"))
@@ -271,7 +271,7 @@ class ResponsesDecoder(BaseDecoder):
         self.fail_payload(out, document)
 
     def _catch_up(self, response: JsonObject, out: _Out) -> None:
-        """Items that only the final response tells, or of which the stream did not tell the end."""
+        """Items that only the final response has, or whose end the stream left out."""
         output = objects_at(response, "output")
         if not self._items:
             for index, item in enumerate(output):

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind, UsageError
 from callboard.protocol.model import ModelResponse, Usage
-from callboard.providers import catalog, registry
+from callboard.providers import catalog, provider_registry
 from callboard.providers.catalog import SAFE_CONTEXT_TOKENS, Catalog, ModelInfo, Prices
 from callboard.providers.copilot.copilot_login import CopilotTokens, FileStore
 from callboard.providers.http_errors import make_error
 from callboard.providers.local.offline import Offline
 from callboard.providers.local.scripted import Scripted
+from callboard.providers.provider_registry import PROVIDERS, adapter_for, key_variable, provider_for
 from callboard.providers.rate_limit import RateLimiter, RateLimits
-from callboard.providers.registry import PROVIDERS, adapter_for, key_variable, provider_for
 from callboard.providers.retry import RetryPolicy
 from callboard.providers.transport import HttpProvider
 
@@ -187,7 +187,7 @@ def test_without_the_price_package_nothing_is_guessed(monkeypatch: pytest.Monkey
 # The registry
 
 
-@pytest.mark.parametrize("name", sorted(registry.ADAPTERS))
+@pytest.mark.parametrize("name", sorted(provider_registry.ADAPTERS))
 def test_every_adapter_can_be_made_and_called_by_its_name(name: str) -> None:
     adapter = adapter_for(name, base_url="http://localhost:1/v1", api_key="key")
     # Replay data carries the adapter family, so the two names of Responses make the same adapter.

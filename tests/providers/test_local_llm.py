@@ -15,7 +15,7 @@ from callboard.protocol.ids import ToolName
 from callboard.protocol.model import FinishReason, ModelRequest, ModelResponse, Sampling, ToolChoice, ToolChoiceMode
 from callboard.protocol.tools import ToolDefinition
 from callboard.providers.adapter import Provider
-from callboard.providers.registry import provider_for
+from callboard.providers.provider_registry import provider_for
 from callboard.providers.response_builder import ResponseBuilder
 
 # A small model on a slow machine takes its time, and the first test waits for the server to load it.

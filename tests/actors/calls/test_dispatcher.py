@@ -148,7 +148,8 @@ class Backstage:
                 max_queued_calls=max_queued_calls,
             )
 
-        system.spawn(lambda: Supervisor([ChildSpec("tools", Supervisor), ChildSpec("dispatcher", make)]), "root")
+        children = [ChildSpec("tools", Supervisor), ChildSpec("dispatcher", make)]
+        system.spawn(lambda: Supervisor(children, intensity=100), "root")
         self.run()
         self.ref = system.ref("root/dispatcher")
 
@@ -451,6 +452,36 @@ def test_workers_that_cannot_be_made_cost_the_calls_that_need_them(simulated: Ac
     assert backstage.running() == ["b"]
 
 
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [(Registry, "judge"), (Ledger, "give"), (Ledger, "submit"), (Ledger, "stop"), (ToolDispatcher, "_supervisor")],
+)
+def test_a_fault_of_our_own_costs_the_call_it_is_about(
+    backstage: Backstage, monkeypatch: pytest.MonkeyPatch, owner: type[Any], name: str
+) -> None:
+    whole = getattr(owner, name)
+
+    def fails_once(*given: Any) -> Any:
+        monkeypatch.setattr(owner, name, whole)
+        raise LookupError("a fault of ours")
+
+    if name != "_supervisor":  # asked for a new worker only
+        backstage.dispatch("first")
+        backstage.ends("first")
+    monkeypatch.setattr(owner, name, fails_once)
+    backstage.dispatch("a", deadline_at=5.0)
+    backstage.dispatch("b")
+    if "a" in backstage.running() and name == "judge":
+        backstage.ends("a")
+    backstage.run(8.0)
+    backstage.ends("b")
+    ended = {event.tag.call_id: type(event).__name__ for event in backstage.session.of(ToolCallEnd)}
+    assert ended["a"] == ("ToolCallCompleted" if name == "judge" else "ToolCallFailed")
+    assert ended["b"] == "ToolCallCompleted"
+    assert backstage.ref._cell.restarts == 0
+    assert not left_open(backstage.ledger)
+
+
 def test_a_message_that_it_does_not_take_is_a_dead_letter(backstage: Backstage) -> None:
     backstage.say("hello")
     assert backstage.system.dead_letters.counts() == {DeadLetterReason.REJECTED: 1}
@@ -723,4 +754,8 @@ def test_each_call_ends_once_and_no_more_run_than_may(steps: list[tuple[str, int
     ended = [event.tag.call_id for event in backstage.session.of(ToolCallEnd)]
     assert sorted(ended) == sorted(sent)
     assert not left_open(backstage.ledger)
+    dispatcher = backstage.ref._cell.actor
+    assert isinstance(dispatcher, ToolDispatcher)
+    assert not dispatcher._timers
+    assert not backstage.ledger.news
     assert system.statistics().unaccounted == 0

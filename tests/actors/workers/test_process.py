@@ -26,7 +26,7 @@ from pydantic import AfterValidator
 from support.patience import timed_out_while_hanging
 
 from callboard.actors.processes.control import UNKNOWN_STATUS, how_it_ended
-from callboard.actors.processes.source import After, Release
+from callboard.actors.processes.supply import After, Release
 from callboard.actors.testing.tool_stage import StagedCall, ToolStage
 from callboard.actors.tools import Tool, ToolContext, tool
 from callboard.actors.workers.process import ProcessOptions
@@ -87,7 +87,7 @@ def settle(log: str) -> None:
     select.select([], [], [])
 
 
-@tool
+@tool(reuse=True)
 def nap() -> int:
     time.sleep(0.3)
     return os.getpid()
@@ -222,7 +222,7 @@ def test_neighbours_of_the_dying_go_on_undisturbed() -> None:
     """I10, at the pool: every way to die and to hang at once, and the same calls beside them with the same results."""
     with ToolStage(options(max_children=48, memory_bytes=1 << 30)) as stage:
         dying = [stage.start(die, json.dumps({"how": how}), timeout_seconds=20) for how in DEATHS]
-        hanging = [stage.start(hang, json.dumps({"how": how}), timeout_seconds=4) for how in HANGS]
+        hanging = [stage.start(hang, json.dumps({"how": how}), timeout_seconds=8) for how in HANGS]
         well = [stage.start(add, json.dumps({"a": n, "b": 1}), timeout_seconds=20) for n in range(40)]
         assert [call.wait().content for call in well] == [str(n + 1) for n in range(40)]  # type: ignore[union-attr]
         assert [failure_of(call.wait())[0] for call in dying] == [code for _, code, _ in DEATHS.values()]
@@ -538,7 +538,7 @@ def test_children_that_are_not_needed_any_more_are_ended(until: Until) -> None:
         calls = [stage.start(nap, "{}") for _ in range(6)]
         pids = {int(call.wait().content) for call in calls}  # type: ignore[union-attr]
         assert len(pids) > 1
-        until(lambda: sum(is_gone(pid) for pid in pids) == len(pids) - 1)
+        until(lambda: all(is_gone(pid) for pid in pids))
         assert isinstance(stage.call(add, a=1, b=2), ToolCallCompleted)
 
 
@@ -583,7 +583,7 @@ def test_a_crash_of_the_source_ends_its_processes_and_costs_its_calls_alone(tmp_
 
 @tool
 def stay_until(path: str) -> str:
-    sys.stdout.write("begun\n")
+    Path(f"{path}.begun").touch()
     while not Path(path).exists():
         time.sleep(0.005)
     return "went on"
@@ -591,7 +591,9 @@ def stay_until(path: str) -> str:
 
 @pytest.mark.parametrize("harm", [signal.SIGKILL, signal.SIGSTOP])
 @pytest.mark.parametrize("what", ["first", "template"])
-def test_losing_a_fork_server_costs_no_call_that_runs(tmp_path: Path, what: str, harm: signal.Signals) -> None:
+def test_losing_a_fork_server_costs_no_call_that_runs(
+    tmp_path: Path, until: Until, what: str, harm: signal.Signals
+) -> None:
     """Killed or stopped, the first fork server or the tool's template: its children go on, new calls wait a while."""
     before = set(keepers())
     go = tmp_path / "go"
@@ -599,6 +601,7 @@ def test_losing_a_fork_server_costs_no_call_that_runs(tmp_path: Path, what: str,
         running = stage.start(stay_until, json.dumps({"path": str(go)}), timeout_seconds=60)
         leaving = stage.start(settle, json.dumps({"log": str(tmp_path / "log")}), timeout_seconds=60)
         pids = settled(tmp_path / "log")
+        until((tmp_path / "go.begun").exists)
         (keeper,) = set(keepers()) - before
         first = fork_server_of(keeper)
         harmed = [first] if what == "first" else children_of(first)

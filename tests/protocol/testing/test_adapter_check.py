@@ -31,7 +31,7 @@ from callboard.protocol.testing import check_provider_adapter
 from callboard.protocol.testing.answers import APIS, Answer, read_events, shipped_answers, write_event
 from callboard.protocol.testing.turn_summary import difference, summary_of
 from callboard.providers.adapter import Adapter, Decoder, WireRequest
-from callboard.providers.registry import adapter_for
+from callboard.providers.provider_registry import adapter_for
 
 Events = list[StreamEvent]
 

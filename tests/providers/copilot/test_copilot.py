@@ -137,6 +137,21 @@ def test_a_login_needs_a_client_id_and_a_code() -> None:
         asyncio.run(request_device_code(http, "x"))
 
 
+@pytest.mark.parametrize("value", [0, -5, float("nan"), float("inf"), 1e12, "5", None, [], True])
+def test_times_by_which_a_login_would_never_end_are_not_believed(value: Any) -> None:
+    http, _ = fake_http((200, {**DEVICE, "interval": value, "expires_in": value}))
+    code = asyncio.run(request_device_code(http, "client"))
+    assert code.interval_seconds in (5.0, 1.0)
+    assert code.expires_seconds in (900.0, 1.0)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), "soon", None, []])
+def test_a_token_without_an_end_is_refused(value: Any) -> None:
+    http, _ = fake_http(granted("t", value))
+    with pytest.raises(ProviderError, match="without a token"):
+        asyncio.run(exchange(http, "secret", 0.0))
+
+
 def test_the_exchange_names_the_address_and_the_time_to_renew() -> None:
     http, asked = fake_http(granted("tid=1", refresh_in=600), granted("tid=2"), (200, {"token": "t", "expires_at": 9}))
     first = asyncio.run(exchange(http, "gho_x", now=100))

@@ -28,7 +28,7 @@ from callboard.protocol.tools import ToolDefinition
 from callboard.providers.adapter import Adapter
 from callboard.providers.openai.chat_api import OpenAIChat
 from callboard.providers.openrouter import OpenRouter, ProviderPreferences, SendPreferences
-from callboard.providers.registry import adapter_for
+from callboard.providers.provider_registry import adapter_for
 from callboard.providers.tool_schema import is_strict
 
 OPENAI = OpenAIChat(api_key="sk-key")

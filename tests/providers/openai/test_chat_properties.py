@@ -24,7 +24,7 @@ from callboard.providers.adapter import Adapter
 from callboard.providers.copilot.copilot_api import Copilot
 from callboard.providers.openai.chat_api import OpenAIChat
 from callboard.providers.openrouter import OpenRouter
-from callboard.providers.registry import adapter_for
+from callboard.providers.provider_registry import adapter_for
 
 ADAPTERS: dict[str, Adapter] = {
     "openai": OpenAIChat(),

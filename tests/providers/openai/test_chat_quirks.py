@@ -17,7 +17,7 @@ from callboard.providers.json_values import dumps
 from callboard.providers.openai.chat_api import OpenAIChat
 from callboard.providers.openai.dialects import SERVERS
 from callboard.providers.openrouter import OpenRouter
-from callboard.providers.registry import adapter_for
+from callboard.providers.provider_registry import adapter_for
 from callboard.providers.request_encoding import MISTRAL_IDS
 
 COMPATIBLE = OpenAIChat(dialect=SERVERS["vllm"].dialect)

@@ -6,7 +6,7 @@ from support.wire import answer, sse
 
 from callboard.protocol.model import FinishReason
 from callboard.providers.openai.responses_api import OpenAIResponses
-from callboard.providers.registry import adapter_for
+from callboard.providers.provider_registry import adapter_for
 
 
 def test_responses_without_output_index() -> None:

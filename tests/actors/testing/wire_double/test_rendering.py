@@ -19,7 +19,7 @@ from callboard.actors.testing.wire_double.wire_api import Question
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.model import FinishReason, ModelResponse, Usage
 from callboard.providers.adapter import Adapter
-from callboard.providers.registry import adapter_for
+from callboard.providers.provider_registry import adapter_for
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 

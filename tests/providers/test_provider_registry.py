@@ -7,7 +7,7 @@ import pytest
 from callboard.protocol.content import UserMessage
 from callboard.protocol.errors import UsageError
 from callboard.protocol.model import ModelRequest
-from callboard.providers.registry import PROVIDERS, adapter_for, provider_for
+from callboard.providers.provider_registry import PROVIDERS, adapter_for, provider_for
 
 
 @pytest.mark.parametrize("name", sorted(set(PROVIDERS) - {"offline", "scripted"}))

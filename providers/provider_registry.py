@@ -50,7 +50,7 @@ _LOCAL: Final[Mapping[str, Callable[..., Provider]]] = {
 }
 
 PROVIDERS: Final = tuple(sorted({*ADAPTERS, *_LOCAL}))
-"""All names that may stand before the slash of `provider/model`."""
+"""All names that may come before the slash of `provider/model`."""
 
 
 def adapter_for(name: str, *, base_url: str | None = None, api_key: str | None = None, **options: object) -> Adapter:
@@ -107,7 +107,7 @@ def provider_for(
     provider, name = split_model(model)
     if provider in _LOCAL:
         return _LOCAL[provider](**options), name
-    # HTTP takes 0.2 s to load, and whoever asks `offline` never needs it.
+    # HTTP takes 0.2 s to load, and `offline` never needs it.
     from callboard.providers.copilot.copilot_provider import copilot_of  # noqa: PLC0415
     from callboard.providers.transport import HttpProvider  # noqa: PLC0415
 

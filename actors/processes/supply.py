@@ -1,0 +1,106 @@
+"""What process workers and their source say to each other, and how a pool's children are made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from callboard.actors.kernel import Ref
+from callboard.actors.processes.handle import ChildEnds
+from callboard.actors.tools.decorator import Tool
+from callboard.protocol.limits import MAX_TOOL_PROCESSES, TOOL_MEMORY_BYTES
+from callboard.protocol.tools import ToolFailure
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessOptions:
+    """How a pool's children are made."""
+
+    max_children: int = MAX_TOOL_PROCESSES
+    """In which calls run, at the same time."""
+    warm: int = 1
+    """Children kept ready for each tool that was used lately, beyond those."""
+    memory_bytes: int = TOOL_MEMORY_BYTES
+    """Data (heap and private mappings) of each process, a child's children too, each by itself; and the shared memory
+    of all together, where there are namespaces."""
+    idle_seconds: float = 30.0
+    """A tool that was not used for this long keeps no children ready."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """What children get beyond the allow-list."""
+    namespaces: bool = True
+    """Run tools in namespaces of their own (user, PID, mount, IPC) where the kernel allows it."""
+
+
+# -- what a worker asks
+
+
+@dataclass(frozen=True, slots=True)
+class Obtain:
+    """A child for a call of this tool; answered with Obtained or NotObtained."""
+
+    tool: Tool
+    worker: ChildUser
+
+
+@dataclass(frozen=True, slots=True)
+class Withdraw:
+    """The worker does not need the child any more that it has asked for."""
+
+    worker: ChildUser
+
+
+class After(Enum):
+    """What becomes of a child that a worker lets go of."""
+
+    KEEP = "keep"
+    """It can serve a call of its tool."""
+    ENDS = "ends"
+    """It ends by itself."""
+    KILL = "kill"
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """The worker is done with its child and wants to hear no more of it."""
+
+    child: ChildEnds
+    after: After
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """End the child: SIGTERM, or SIGKILL to it and all it has started. ChildEnded follows."""
+
+    number: int
+    kill: bool
+
+
+# -- what it hears
+
+
+@dataclass(frozen=True, slots=True)
+class Obtained:
+    """A child that has loaded the tool. The worker must Release it."""
+
+    child: ChildEnds
+
+
+@dataclass(frozen=True, slots=True)
+class NotObtained:
+    """There is none."""
+
+    failure: ToolFailure
+
+
+@dataclass(frozen=True, slots=True)
+class ChildEnded:
+    """The child and all that it had started are gone. It is released."""
+
+    number: int
+    how: str
+    """"was killed by SIGSEGV"."""
+
+
+ChildUser = Ref[Obtained | NotObtained | ChildEnded]
+"""The address of a worker."""
