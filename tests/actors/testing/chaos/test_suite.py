@@ -41,7 +41,7 @@ KNOWN = {
     "wire/retry-after": "a Retry-After of 10^9 s holds up the other requests of the same key",
     **{
         f"actor/ToolDispatcher/{message}/1/real": "calls that have begun are given up with the dispatcher"
-        for message in ("CancelTool", "ConfirmStops", "Verdict", "WorkerState", "Down")
+        for message in ("CancelTool", "ConfirmStops", "Verdict", "WithdrawApproval", "WorkerState", "Down")
     },
     "wire/endless": "a stream without an end keeps the loop from the others",
 }
