@@ -52,7 +52,7 @@ Finish last. It must not block."""
 #: Commands that a subscriber hears of, besides the events and Finish.
 _SHOWN = (commands.RunTool, commands.AskApproval, commands.Note)
 #: Events after which what they are about is not open any more.
-_ENDS = events.ModelResponded | events.ModelFailed | events.ToolCallEnd
+_ENDS = events.ModelResponded | events.ModelFailed | events.ApprovalDenied | events.ToolCallEnd
 
 
 @dataclass(frozen=True, slots=True)
