@@ -23,12 +23,13 @@ from callboard.protocol.content import (
     SystemMessage,
     ToolCall,
     ToolMessage,
+    not_finite,
 )
 from callboard.protocol.errors import UsageError
 from callboard.protocol.ids import CallId
 from callboard.protocol.model import ModelRequest, ToolChoiceMode
 from callboard.providers.adapter import WireRequest
-from callboard.providers.json_values import Body, Json, dumps_text, loads, not_finite
+from callboard.providers.json_values import Body, Json, dumps_text, loads
 
 #: OpenAI and Anthropic take these names for tools and calls; it is within what Gemini takes.
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
@@ -121,10 +122,9 @@ def _forgiven(call_id: CallId, text: str) -> Json:
         value = loads(text)
     except ValueError:
         return None
-    if path := not_finite(value):
+    if found := not_finite(value):
         raise UsageError(
-            f"{path} in the arguments of tool call {call_id!r} is not a finite number, which JSON cannot hold; "
-            "mark the call complete=False."
+            f"The arguments of tool call {call_id!r} have {found}, which is not a finite number; mark it complete=False."
         )
     return value
 
@@ -259,6 +259,6 @@ def post(url: str, headers: Mapping[str, str], body: Body, notes: Sequence[str])
         written = orjson.dumps(body)
     except TypeError as error:
         raise UsageError(f"The request cannot be written as JSON: {error}.") from None
-    if b"null" in written and (path := not_finite(body)):
-        raise UsageError(f"The request cannot be written as JSON: {path} is not a finite number.")
+    if b"null" in written and (found := not_finite(body)):
+        raise UsageError(f"The request cannot be written as JSON: {found} is not a finite number.")
     return WireRequest("POST", url, headers, written, tuple(notes))

@@ -14,7 +14,7 @@ from typing import Final
 
 import orjson
 
-from callboard.protocol.content import AssistantPart, Replay, ServerTool, Text, Thinking, ToolCall
+from callboard.protocol.content import AssistantPart, Replay, ServerTool, Text, Thinking, ToolCall, not_finite
 from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind
 from callboard.protocol.ids import CallId, ToolName
 from callboard.protocol.limits import MAX_ARGUMENT_BYTES, MAX_CALLS_PER_STEP
@@ -32,7 +32,7 @@ from callboard.protocol.model import (
     ToolCallDelta,
     ToolCallStart,
 )
-from callboard.providers.json_values import Json, loads, not_finite
+from callboard.providers.json_values import Json, loads
 
 _PROSE: Final = (TextDelta, ThinkingDelta)
 _JOIN_PIECES: Final = 1_024
