@@ -123,9 +123,10 @@ def _forgiven(call_id: CallId, text: str) -> Json:
     except ValueError:
         return None
     if found := not_finite(value):
-        raise UsageError(
-            f"The arguments of tool call {call_id!r} have {found}, which is not a finite number; mark it complete=False."
+        told = (
+            f"{found} in the arguments of tool call {call_id!r} is not a finite number; mark the call complete=False."
         )
+        raise UsageError(told)
     return value
 
 
