@@ -24,7 +24,8 @@ from callboard.protocol.model import (
     ToolCallStart,
     ToolChoiceMode,
 )
-from callboard.providers.json_values import JsonObject, dumps_text, list_at, loads
+from callboard.providers.base_decoder import list_at
+from callboard.providers.json_values import JsonObject, dumps_text, loads
 
 CONTEXT_TOOL: Final = ToolName("request_code_context")
 #: Worth ten places: as many as a person reads.
