@@ -42,7 +42,7 @@ def load(language: Language) -> Grammar:
 
 def _get(language: Language) -> tree_sitter.Language:
     try:
-        grammar = semble_grammars.get_language(language.grammar)
+        grammar = semble_grammars.get_language(language.name)
     except (semble_grammars.UnsupportedPlatformError, semble_grammars.LanguageNotFoundError) as error:
         raise UsageError(f"no {language.name} grammar for this platform: {error}") from error
     assert isinstance(grammar, tree_sitter.Language)
