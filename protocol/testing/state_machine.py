@@ -69,6 +69,8 @@ class Request:
         self.expected = ExpectedEvents(self.tag)
         self.timers: dict[Tag, float] = {}
         self.asked: ModelRequest | None = None
+        self.waiting: CallModel | None = None
+        """The model call that may not begin yet."""
         self.options = RequestOptions("sim/model")
 
     @property
@@ -121,7 +123,9 @@ class SessionMachine(RuleBasedStateMachine):
         request.expected.took(event, commands)
 
     def _carry_out(self, request: Request, command: Any) -> None:
-        if isinstance(command, RunTool | CallModel | AskApproval):
+        if isinstance(command, CallModel) and command.not_before_at > self.now:
+            request.waiting = command
+        elif isinstance(command, RunTool | CallModel | AskApproval):
             verb = Verb.RAN if isinstance(command, RunTool) else Verb.ASKED
             request.trace.add(self.now, verb, command)
         match command:
@@ -174,6 +178,7 @@ class SessionMachine(RuleBasedStateMachine):
 
     @rule(request=requests)
     def the_model_streams(self, request: Request) -> None:
+        self._model_begins(request)
         if request.expected.model is not None:
             self.send(request, ModelStreamed(request.expected.step, self.now, (TextDelta("some "),)))
 
@@ -185,10 +190,19 @@ class SessionMachine(RuleBasedStateMachine):
                 rest = (result_of(waiting[0]),) if kind is ToolCallCompleted else ()
                 self.send(request, kind(waiting[0], self.now, *rest))
                 return
+        self._model_begins(request)
         if request.asked is not None and request.expected.model is not None:
             response = respond(turn, request.asked)
             cost = turn.extra_cost + cost_of(response.usage, request.options)
             self.send(request, ModelResponded(request.expected.step, self.now, response, cost))
+
+    def _model_begins(self, request: Request) -> None:
+        """A model call that must wait begins when its time has come."""
+        waiting, request.waiting = request.waiting, None
+        if waiting is not None:
+            self._pass_until(max(self.now, waiting.not_before_at))
+            if request.expected.model == waiting.tag and not request.expected.over:
+                request.trace.add(self.now, Verb.ASKED, waiting)
 
     @precondition(lambda self: any(request.calls for request in self.all))
     @rule(request=requests, data=st.data(), how=st.sampled_from(_TOOL_ENDS), code=st.sampled_from(FailureCode))
@@ -243,7 +257,9 @@ class SessionMachine(RuleBasedStateMachine):
 
     @rule(waited=seconds(1.0) | seconds(2.0) | seconds(60.0))
     def time_passes(self, waited: float) -> None:
-        until = self.now + waited
+        self._pass_until(self.now + waited)
+
+    def _pass_until(self, until: float) -> None:
         while (due := self._next_timer()) is not None and due[0] <= until:
             at, tag, request = due
             del request.timers[tag]

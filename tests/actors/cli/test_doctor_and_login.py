@@ -34,6 +34,7 @@ def test_the_doctor_says_what_is_set_and_that_the_model_answers(callboard: Any) 
     assert f"ok   {MODEL}" in ran.out
     assert "CALLBOARD_API_KEY is set" in ran.out
     assert "'ok' in" in ran.out
+    assert "tools run in" in ran.out
     assert asked["max_tokens"] == 16
     assert SECRET not in ran.out + ran.err
 

@@ -6,6 +6,7 @@ import errno
 import os
 import resource
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from callboard.actors.processes.control import Kind, above_standard, pair, pipe
+from callboard.actors.processes.keeper import containment
 from callboard.actors.processes.spawning import interpreter
 from callboard.actors.testing.tool_stage import StagedCall, ToolStage
 from callboard.actors.tools import tool
@@ -87,6 +89,31 @@ def test_a_fork_server_that_cannot_fork_says_so_and_goes_on() -> None:
     assert said == [f"{int(Kind.READY)} 0 0", *(f"{int(Kind.NOT_FORKED)} {n} {errno.EAGAIN}" for n in (5, 6))]
 
 
+#: A host in a user namespace in which no further one may be made.
+WITHOUT_NAMESPACES = 'echo 0 > /proc/sys/user/max_user_namespaces && exec "$@"'
+
+
+def can_refuse_namespaces() -> bool:
+    """Is there the program, and a user namespace to be had?"""
+    command = ["unshare", "-U", "-r", "sh", "-c", WITHOUT_NAMESPACES, "sh", "true"]
+    return shutil.which("unshare") is not None and subprocess.run(command, check=False).returncode == 0
+
+
+@pytest.mark.skipif(not can_refuse_namespaces(), reason="no user namespace can be made here that refuses others")
+def test_where_the_kernel_refuses_namespaces_tools_run_without(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    host = [sys.executable, __file__, "refused", str(tmp_path / "results")]
+    command = ["unshare", "-U", "-r", "sh", "-c", WITHOUT_NAMESPACES, "sh", *host]
+    subprocess.run(command, env=environment, timeout=50, check=True)
+    assert (tmp_path / "results").read_text().startswith("3; tools run in no namespaces of their own (")
+
+
+def be_a_host_without_namespaces(path: str) -> None:
+    with ToolStage() as stage:
+        event = stage.call(add, a=1, b=2)
+    Path(path).write_text(f"{getattr(event, 'content', event)}; {containment()}")
+
+
 def run_as_host(what: str, *arguments: str) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     subprocess.run([sys.executable, __file__, what, *arguments], env=environment, timeout=50, check=True)
@@ -148,4 +175,9 @@ def test_no_end_of_a_socket_or_pipe_is_a_standard_descriptor() -> None:
 
 
 if __name__ == "__main__":
-    {"closed": be_a_host_without_standard_descriptors, "forks": be_a_host_that_forks}[sys.argv[1]](sys.argv[2])
+    hosts = {
+        "closed": be_a_host_without_standard_descriptors,
+        "forks": be_a_host_that_forks,
+        "refused": be_a_host_without_namespaces,
+    }
+    hosts[sys.argv[1]](sys.argv[2])
