@@ -190,6 +190,7 @@ if __name__ == "__main__":
     parser.add_argument("--each", action="store_true", help="so many calls of each kind, and how flat everything stays")
     parser.add_argument("--namespaces", action="store_true", help="where process ids cannot be looked at from here")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
+    parser.add_argument("--no-namespaces", dest="namespaces", action="store_false", help="as where the kernel has none")
     asked = parser.parse_args()
     logging.disable(logging.CRITICAL)  # of each abandoned call there is a line
     if asked.each:

@@ -47,7 +47,6 @@ INSIDE_FUNCTIONS = {
 BY_STRING = {
     "actors/tools/shipping.py": "the module of a user's tool",
     "actors/index/dense.py": "asks whether the modules of an extra are installed",
-    "actors/testing/chaos/crashing.py": "actors of extras, where they are installed",
     "actors/testing/__main__.py": "a tool of the user's, named on the command line",
     "actors/testing/chaos/hosts.py": "asks whether trio is installed",
     "actors/testing/runtimes/harness.py": "one runtime of the extra `runtimes`",

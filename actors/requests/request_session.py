@@ -1,8 +1,9 @@
 """RequestSession: one actor for one request. It carries events into the protocol session and commands out of it.
 
 No rule lives here: `protocol.machine` decides, this file knows whom to tell. The LLM manager and the dispatcher hold
-the open work of a request and are monitored; when one goes down, the protocol session is told that the work is lost.
-However this actor ends, what it has open elsewhere is stopped.
+the open work of a request and are monitored. A model call is lost with its manager; calls of tools outlive a dispatcher
+in the ledger and at their workers, so the next one is only sent them again. However this actor ends, what it has open
+elsewhere is stopped.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, assert_never, get_args
+from typing import NamedTuple, Protocol, assert_never, get_args
 
 from callboard.actors.calls.dispatcher import (
     ConfirmStops,
@@ -33,8 +34,10 @@ from callboard.protocol.content import Message
 from callboard.protocol.errors import ProtocolError, RuntimeFailure, said
 from callboard.protocol.events import Event
 from callboard.protocol.ids import Tag
+from callboard.protocol.limits import MAX_CALL_SENDS
 from callboard.protocol.machine import Session
 from callboard.protocol.options import ToolOffer
+from callboard.protocol.tools import FailureCode, ToolFailure
 
 logger = logging.getLogger("callboard")
 
@@ -49,7 +52,7 @@ Finish last. It must not block."""
 #: Commands that a subscriber hears of, besides the events and Finish.
 _SHOWN = (commands.RunTool, commands.AskApproval, commands.Note)
 #: Events after which what they are about is not open any more.
-_ENDS = events.ModelResponded | events.ModelFailed | events.ToolCallEnd
+_ENDS = events.ModelResponded | events.ModelFailed | events.ApprovalDenied | events.ToolCallEnd
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,14 @@ class Peers:
     llm_manager: Ref[LlmMessage]
     dispatcher: Ref[DispatcherMessage]
     telemetry: Ref[TelemetryMessage]
+
+
+class Open(NamedTuple):
+    """What others work at for this request: the order, the command that stops it, and how often it was sent."""
+
+    order: StartModel | DispatchCall | SeekApproval
+    stop: commands.StopModel | commands.CancelTool | commands.WithdrawApproval
+    sends: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +109,7 @@ class RequestSession(Actor[SessionMessage]):
         self._context = question.asker.copy()  # of our own: a context can be entered only once at a time
         self._unrecorded: tuple[Message, ...] = (question.user,)
         self._timers: dict[Tag, tuple[float, Timer]] = {}
-        self._open: dict[Tag, commands.StopModel | commands.CancelTool | commands.WithdrawApproval] = {}
-        """What others work at for this request, each with the command that stops it."""
+        self._open: dict[Tag, Open] = {}
         self._offer_requests = 0
         self._has_started = False
         self._has_cancelled = False
@@ -127,8 +137,8 @@ class RequestSession(Actor[SessionMessage]):
         return not self._is_waiting
 
     def _stop_open_work(self) -> None:
-        for stop in self._open.values():
-            self._tell_to_stop(stop)
+        for work in self._open.values():
+            self._tell_to_stop(work.stop)
 
     # -- messages
 
@@ -147,7 +157,7 @@ class RequestSession(Actor[SessionMessage]):
 
     @handles(Down)
     def _holder_down(self, down: Down) -> None:
-        """Its replacement has the same address: monitor that, and let the protocol decide what is done again."""
+        """Its replacement has the same address: monitor that, and go on with it."""
         if down.reason is ExitReason.NOT_ALIVE:
             raise RuntimeFailure(f"{down.ref.name} has stopped permanently")
         self.monitor(down.ref)
@@ -158,10 +168,27 @@ class RequestSession(Actor[SessionMessage]):
             if not is_manager:
                 self._ask_for_offers()
             return
+        if not is_manager:
+            self._send_again()
+            return
         step = self._session.step
-        if is_manager and (stop := self._open.pop(step, None)):
-            self._tell_to_stop(stop)  # its start may wait in the mailbox for the next manager
-        self._apply(events.ModelLost(step, self.now()) if is_manager else events.ToolsLost(step, self.now()))
+        if work := self._open.pop(step, None):
+            self._tell_to_stop(work.stop)  # its start may wait in the mailbox for the next manager
+        self._apply(events.ModelLost(step, self.now()))
+
+    def _send_again(self) -> None:
+        """The dispatcher ignores a call that it has from its ledger; one that it never heard of, it begins."""
+        for tag, work in tuple(self._open.items()):
+            if isinstance(work.order, StartModel):
+                continue
+            if work.sends < MAX_CALL_SENDS:
+                self._open[tag] = work._replace(sends=work.sends + 1)
+                self._peers.dispatcher.tell_control(work.order)
+                continue
+            name = work.order.run.name if isinstance(work.order, DispatchCall) else work.order.question.name
+            why = f"each of {work.sends} dispatchers that {name} was sent to was lost"
+            self._tell_to_stop(work.stop)
+            self._apply(events.ToolCallFailed(tag, self.now(), ToolFailure(name, FailureCode.INTERNAL_ERROR, why)))
 
     @handles(StopsTold, StopsOverdue)
     def _stops_told(self, message: StopsTold | StopsOverdue) -> None:
@@ -211,18 +238,18 @@ class RequestSession(Actor[SessionMessage]):
             self._show(command)
         self._observe(command)
         match command:
-            case commands.CallModel():
-                self._open[command.tag] = commands.StopModel(command.tag)
-                question = self._question
-                start = StartModel(command, self.ref, question.asker, question.is_read_along)
+            case commands.CallModel(tag):
+                start = StartModel(command, self.ref, self._question.asker, self._question.is_read_along)
+                self._open[tag] = Open(start, commands.StopModel(tag))
                 self._peers.llm_manager.tell_control(start)
-            case commands.RunTool():
-                self._open[command.tag] = commands.CancelTool(command.tag)
-                question = self._question
-                self._peers.dispatcher.tell_control(DispatchCall(command, question.user.text, self.ref, question.asker))
-            case commands.AskApproval():
-                self._open[command.tag] = commands.WithdrawApproval(command.tag)
-                self._peers.dispatcher.tell_control(SeekApproval(command, self.ref, self._question.asker))
+            case commands.RunTool(tag):
+                call = DispatchCall(command, self._question.user.text, self.ref, self._question.asker)
+                self._open[tag] = Open(call, commands.CancelTool(tag))
+                self._peers.dispatcher.tell_control(call)
+            case commands.AskApproval(tag):
+                seek = SeekApproval(command, self.ref, self._question.asker)
+                self._open[tag] = Open(seek, commands.WithdrawApproval(tag))
+                self._peers.dispatcher.tell_control(seek)
             case commands.StopModel() | commands.CancelTool() | commands.WithdrawApproval():
                 self._open.pop(command.tag, None)
                 self._tell_to_stop(command)

@@ -224,10 +224,13 @@ class PlayedPerson:
         self._playing: dict[Tag, Playing] = {}
 
     def ask(self, question: AskApproval, decide: Decide, asker: Context | None = None) -> None:
-        """Answer as planned."""
+        """Answer as planned. A restarted dispatcher asks again, and has the address of the one before."""
+        if question.tag in self._playing:
+            return
 
         def say(event: Event) -> None:
             if isinstance(event, ApprovalGranted | ApprovalDenied):
+                self._playing.pop(event.tag, None)
                 decide(Verdict(event.tag, isinstance(event, ApprovalGranted), event.by, "planned"))
 
         self._world.write(Verb.ASKED, question)

@@ -310,9 +310,13 @@ def taken_or_refused(story: Story) -> Iterator[str]:
 
 
 def carried_out(story: Story) -> Iterator[str]:
-    """I27: what is carried out is what the session asked for: the same calls, as often as it gave them, no others."""
+    """I27: what is carried out is what the session asked for: the same calls, as often as it gave them, no others.
+
+    A person may be asked again as long as the session waits for the answer: whoever asked may have been lost.
+    """
     waiting: dict[tuple[type[Any], Tag], list[Any]] = {}
     begun: set[Tag] = set()
+    asked: dict[Tag, AskApproval] = {}
     for entry in story.trace.entries:
         value: Any = entry.value
         if entry.verb is Verb.GAVE and isinstance(value, _CARRIED_OUT):
@@ -320,9 +324,13 @@ def carried_out(story: Story) -> Iterator[str]:
         elif entry.verb in (Verb.RAN, Verb.ASKED):
             begun.add(value.tag)
             given = waiting.get((type(value), value.tag), [])
-            if value not in given:
-                yield f"{type(value).__name__} {value.tag} was carried out, and the session did not give it so (again)"
-            else:
+            if value in given:
                 given.remove(value)
-        elif entry.verb is Verb.APPLIED and isinstance(value, _NEEDS_CARRYING_OUT) and value.tag not in begun:
-            yield f"{type(value).__name__} {value.tag} came, and nothing was carried out that could lead to it"
+                if isinstance(value, AskApproval):
+                    asked[value.tag] = value
+            elif asked.get(value.tag) != value:
+                yield f"{type(value).__name__} {value.tag} was carried out, and the session did not give it so (again)"
+        elif entry.verb is Verb.APPLIED:
+            asked.pop(value.tag, None)
+            if isinstance(value, _NEEDS_CARRYING_OUT) and value.tag not in begun:
+                yield f"{type(value).__name__} {value.tag} came, and nothing was carried out that could lead to it"

@@ -7,6 +7,8 @@ tool that hangs, an ask that is cancelled, an approval, a model call that is tri
 from __future__ import annotations
 
 import asyncio
+import signal
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -20,9 +22,9 @@ from callboard.actors.testing.chaos.crashing import ChaosCrash, Target, crashing
 from callboard.actors.testing.chaos.judging import Result, judged, skipped
 from callboard.actors.testing.faults import Faults
 from callboard.actors.testing.simulated_run import SimulatedRun
-from callboard.actors.testing.ways.case import OK, Case, Group, Level
+from callboard.actors.testing.ways.case import OK, Blast, Case, Group, Level
 from callboard.actors.tools import ToolContext, tool
-from callboard.protocol.commands import Finish
+from callboard.protocol.commands import AskApproval, Finish
 from callboard.protocol.content import ToolMessage
 from callboard.protocol.errors import CallboardError, ErrorKind
 from callboard.protocol.ids import RequestId
@@ -59,6 +61,7 @@ def actor_cases() -> tuple[Case, ...]:
             f"{target.actor.__name__} crashes on {target.message.__name__}, {_ROW[times]}, {where}",
             (OK,),
             Crash(target, times, where),
+            Blast.RUNNING_CALLS if _room_of(target) in _ROOMS_OF_CALLS else Blast.NOTHING,
         )
         for where in (_SIMULATED, _REAL)
         for target in targets()
@@ -69,9 +72,15 @@ def actor_cases() -> tuple[Case, ...]:
 
 def _is_played(target: Target) -> bool:
     """Workers and what is outside of the process have no real actors in a simulated run."""
-    return target.actor.__module__.split(".")[2] in _PLAYED_ROOMS
+    return _room_of(target) in _PLAYED_ROOMS
 
 
+def _room_of(target: Target) -> str:
+    return target.actor.__module__.split(".")[2]
+
+
+#: A worker holds calls, and what it holds ends with it; where it gets its processes from holds those of a pool.
+_ROOMS_OF_CALLS: Final = ("workers", "processes")
 _PLAYED_ROOMS: Final = ("workers", "processes", "index")
 _ROW: Final = {1: "once", 2: "twice in a row", 3: "three times in a row"}
 
@@ -141,7 +150,36 @@ def stir_approval() -> int:
     return 1
 
 
-STIRRING: Final = (stir_process, stir_task, stir_thread, stir_blocking, stir_approval)
+@tool(name="stir_denial", needs_approval=True)
+def stir_denial() -> int:
+    """Somebody is asked, and says no."""
+    return 1
+
+
+@tool(name="stir_deaf", timeout=STIR_SECONDS)
+def stir_deaf() -> None:
+    """Hangs, and ignores that it is asked to end."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    time.sleep(5)
+
+
+@tool(name="stir_failure")
+def stir_failure() -> None:
+    """Prints something, and fails."""
+    sys.stdout.write("about to fail\n")
+    raise ValueError("stirred")
+
+
+STIRRING: Final = (
+    stir_process,
+    stir_task,
+    stir_thread,
+    stir_blocking,
+    stir_approval,
+    stir_denial,
+    stir_deaf,
+    stir_failure,
+)
 ONCE: Final = (once_task, once_thread)
 _TRY_AGAIN: Final = Error(ErrorKind.OVERLOADED, "once", retryable=True, retry_after=0.01)
 
@@ -164,7 +202,7 @@ def _tried_again() -> Callable[[ModelRequest, Sequence[ToolMessage]], ScriptedTu
 
 async def _stir(runtime: Runtime) -> None:
     """What no plain ask does: look, read along, give up."""
-    with suppress(CallboardError, TimeoutError):
+    with suppress(CallboardError, TimeoutError, ChaosCrash):
         await asyncio.to_thread(runtime.metrics)
     given_up = asyncio.ensure_future(runtime.ask("stir_task"))
     await asyncio.sleep(0.05)
@@ -174,6 +212,10 @@ async def _stir(runtime: Runtime) -> None:
     with suppress(CallboardError):
         async for _ in runtime.stream("stir_again"):
             continue
+
+
+def _approve(question: AskApproval) -> bool:
+    return question.name == stir_approval.name
 
 
 async def _run_real(case: Case, crash: Crash, host: Host) -> Result:
@@ -190,12 +232,14 @@ async def _run_real(case: Case, crash: Crash, host: Host) -> Result:
             STIRRING,
             seconds=SECONDS,
             disturb=_stir,
-            approve=lambda _question: True,
+            approve=_approve,
             changed={"tool_failure_budget": None},
         )
     if not crashes.actors:
         return skipped(case, "no such message came in this run")
     harmed = set(await careful.changed(seen)) - _numbers(crashes.requests)
+    if case.blast is Blast.RUNNING_CALLS:
+        harmed = {number for number in harmed if seen.neighbours[number].error is not None}
     faults = [*seen.faults, *_harmed(seen, harmed, crashes.requests), *_late(seen)]
     twice = [key for key, count in _runs.items() if count > 1]
     if twice:

@@ -28,6 +28,7 @@ _ISOLATIONS: Final = (Level.PROCESS, Level.TASK, Level.THREAD)
 _ACTORS: Final = (
     "an actor that crashes on a message, up to three times in a row: each actor, each message that it takes"
 )
+_WORKERS: Final = "a worker that crashes so, or the actor from which workers get their processes"
 _COSTS: Final = {
     Blast.NOTHING: "nothing",
     Blast.RUNNING_CALLS: "the calls that run in the same pool at that moment: one failed result each",
@@ -50,9 +51,10 @@ def contained_table() -> str:
     rows += _joined((f"a model server that {row.what}", _told(row.expected)) for row in WIRE_FAULTS)
     rows += _joined((f"a host that {row.what}", _told(row.expected)) for row in HOSTS)
     rows += _joined((row.what, ("answered", _COSTS[row.blast])) for row in HARMS)
-    rows.append(
-        f"| {_ACTORS} | one failed call, or an error, where the message was about it; else answered | nothing |"
-    )
+    about = "one failed call, or an error, where the message was about it; else answered"
+    rows.append(f"| {_ACTORS} | {about} | nothing |")
+    held = "one failed call, where the worker held it; else answered"
+    rows.append(f"| {_WORKERS} | {held} | {_COSTS[Blast.RUNNING_CALLS]} |")
     return "\n".join(rows) + "\n"
 
 

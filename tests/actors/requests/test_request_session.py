@@ -7,6 +7,7 @@ from contextvars import Context, ContextVar
 from functools import partial
 from typing import Any, get_args
 
+import orjson
 import pytest
 from support.probes import Probe, Probed
 
@@ -60,6 +61,7 @@ from callboard.protocol.events import (
     ToolCallStarted,
 )
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
+from callboard.protocol.limits import MAX_CALL_SENDS
 from callboard.protocol.model import Error, FinishReason, ModelRequest, ModelResponse, TextDelta, Usage
 from callboard.protocol.options import RequestOptions
 from callboard.protocol.testing.scenario import STANDARD_TOOLS
@@ -327,13 +329,31 @@ def test_a_lost_llm_manager_is_asked_again(simulated: ActorSystem) -> None:
     assert scene.outcome is Outcome.ANSWERED
 
 
-def test_a_lost_dispatcher_gets_the_calls_that_had_not_begun(simulated: ActorSystem) -> None:
+def test_the_next_dispatcher_gets_the_open_calls_again_and_none_is_given_up(simulated: ActorSystem) -> None:
+    """The ledger and the workers outlive a dispatcher: what has begun goes on, and it knows which calls those are."""
     scene = Scene(simulated)
-    scene.calls(("a", "look"), ("b", "look"))
+    scene.calls(("a", "look"), ("b", "look"), ("c", "look"))
     scene.say(ToolCallStarted(STEP.for_call(CallId("a")), 0.0))
+    scene.say(ToolCallCompleted(STEP.for_call(CallId("c")), 0.0, "3"))
     scene.strike("dispatcher")
     sent = [message.run.tag.call_id for message in scene.told("dispatcher", DispatchCall)]
-    assert sent == ["a", "b", "b"]
+    assert sent == ["a", "b", "c", "a", "b"]
+    scene.say(ToolCallCompleted(STEP.for_call(CallId("a")), 0.0, "1"))
+    scene.say(ToolCallCompleted(STEP.for_call(CallId("b")), 0.0, "2"))
+    scene.answers()
+    assert [message.content for message in scene.recorded if isinstance(message, ToolMessage)] == ["1", "2", "3"]
+
+
+def test_a_call_that_several_dispatchers_did_not_outlive_ends_as_our_fault(simulated: ActorSystem) -> None:
+    scene = Scene(simulated)
+    scene.calls(("a", "look"))
+    for _ in range(MAX_CALL_SENDS):
+        scene.strike("dispatcher")
+    assert len(scene.told("dispatcher", DispatchCall)) == MAX_CALL_SENDS
+    assert [message.tag.call_id for message in scene.told("dispatcher", CancelTool)] == ["a"]
+    scene.answers()
+    (result,) = [message.content for message in scene.recorded if isinstance(message, ToolMessage)]
+    assert orjson.loads(result)["code"] == "internal_error"
 
 
 def test_a_dispatcher_lost_before_it_offered_is_asked_again(simulated: ActorSystem) -> None:
