@@ -139,10 +139,10 @@ def exits(folder: str) -> None:
 def test_tools_that_hang_sleep_in_c_and_exit_are_one_failed_result_each(
     tmp_path: Path, until: Until, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("CALLBOARD_TEST", str(tmp_path))
     names = ["hangs", "sleeps_in_c", "exits"]
     calls = tuple(Call(name, {"folder": str(tmp_path)}, f"call_{name}") for name in names)
     with shared_double([Turn("", calls), Turn("Three of them failed.")]) as server:
+        monkeypatch.setenv("CALLBOARD_TEST", str(tmp_path))  # now that the server has started, which must not have it
         settings = Settings(model=MODEL, base_url=server.base_url(), tool_environment=("CALLBOARD_TEST",))
         with Runtime(settings, tools=[hangs, sleeps_in_c, exits]) as runtime:
             reply = runtime.ask_sync("Try them.")
