@@ -41,16 +41,6 @@ def loads(data: bytes | str) -> Json:
         raise ValueError("JSON nested too deeply") from None
 
 
-def dumps(value: object) -> bytes:
-    """Compact JSON. Raises TypeError for what JSON cannot hold, but writes NaN as null: see `not_finite`."""
-    return orjson.dumps(value)
-
-
-def dumps_text(value: object) -> str:
-    """`dumps`, as text."""
-    return orjson.dumps(value).decode()
-
-
 def storable_bytes(value: Mapping[str, object]) -> int:
     """How many bytes of JSON `value` takes. Raises ValueError for what could not be written later, when it goes back to
     its provider: nested too deeply, or holding NaN."""

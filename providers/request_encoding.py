@@ -22,7 +22,7 @@ from callboard.protocol.model import ModelRequest, ToolChoiceMode
 from callboard.protocol.tools import ToolDefinition
 from callboard.providers.adapter import Decoder, WireRequest
 from callboard.providers.base_decoder import AnswerHead
-from callboard.providers.json_values import Body, Json, dumps_text, loads
+from callboard.providers.json_values import Body, Json, loads
 from callboard.providers.tool_schema import AdaptedSchema, SchemaDialect, adapt_schema, adapted_tools
 
 #: OpenAI and Anthropic take these names for tools and calls; it is within what Gemini takes.
@@ -101,7 +101,7 @@ def arguments_object(call: content.ToolCall) -> object:
 def _arguments(call: content.ToolCall) -> tuple[str, Json]:
     text = call.arguments
     if not call.complete:
-        text = dumps_text({"incomplete_arguments": text.encode("utf-8", "replace").decode()})
+        text = orjson.dumps({"incomplete_arguments": text.encode("utf-8", "replace").decode()}).decode()
     try:
         value: Json = orjson.loads(text)  # it takes no NaN
     except orjson.JSONDecodeError:

@@ -194,13 +194,7 @@ class ToolCallTracker:
         if name and not call.name:
             call.name = name
         text = arguments if isinstance(arguments, str) else arguments_text(arguments)
-        if call.call_id:
-            if text:
-                if call.arguments.append(text) > MAX_ARGUMENT_BYTES:
-                    raise TooManyCallsError(_TOO_LONG)
-                out.append(ToolCallDelta(call.call_id, text))
-        else:
-            self._begin(call, text, out)
+        self._write(call, text, out)
 
     def whole(
         self,
@@ -216,7 +210,7 @@ class ToolCallTracker:
         call = self._open(id)
         self._last = call
         call.replay, call.name = replay, name
-        self._begin(call, arguments_text(arguments), out)
+        self._write(call, arguments_text(arguments), out)
         if complete:
             self._complete(call, out)
 
@@ -273,12 +267,15 @@ class ToolCallTracker:
         self._calls.append(call)
         return call
 
-    def _begin(self, call: _Call, text: str, out: list[StreamEvent]) -> None:
-        """Start a call whose name is known; until then keep what has come."""
-        if call.arguments.append(text) > MAX_ARGUMENT_BYTES:
+    def _write(self, call: _Call, text: str, out: list[StreamEvent]) -> None:
+        """Add to the arguments. A call starts when its name is known; until then what has come is kept."""
+        if text and call.arguments.append(text) > MAX_ARGUMENT_BYTES:
             raise TooManyCallsError(_TOO_LONG)
-        if call.name:
-            self._start(call, out)
+        if not call.call_id:
+            if call.name:
+                self._start(call, out)
+        elif text:
+            out.append(ToolCallDelta(call.call_id, text))
 
     def _start(self, call: _Call, out: list[StreamEvent]) -> None:
         call.call_id = self._unique_id(call)
