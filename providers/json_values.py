@@ -27,7 +27,6 @@ MAX_TOKEN_COUNT: Final = 1_000_000_000
 #: orjson writes 254 levels. What is kept of an answer goes back inside a request or a journal entry, so it must leave
 #: some of them to what is around it.
 _LEVELS_AROUND: Final = 16
-_JOIN_PIECES: Final = 1_024
 
 
 def loads(data: bytes | str) -> Json:
@@ -119,31 +118,6 @@ def canonical_arguments(raw: str) -> tuple[str, bool]:
     if isinstance(value, str):
         text, value = value, _parsed(value)
     return (text, True) if isinstance(value, dict) else (raw, False)
-
-
-class TextPieces:
-    """A long text that comes in small pieces, in the memory of the text: a piece of one character takes 60 bytes."""
-
-    __slots__ = ("_joined", "_pieces", "_size")
-
-    def __init__(self) -> None:
-        self._joined: list[str] = []
-        self._pieces: list[str] = []
-        self._size = 0
-
-    def append(self, piece: str) -> int:
-        """Add a piece; returns how many characters there are by now."""
-        pieces = self._pieces
-        pieces.append(piece)
-        self._size += len(piece)
-        if len(pieces) >= _JOIN_PIECES:
-            self._joined.append("".join(pieces))
-            pieces.clear()
-        return self._size
-
-    def text(self) -> str:
-        """All of it."""
-        return "".join(self._joined) + "".join(self._pieces)
 
 
 # What a decoder asks a document for.

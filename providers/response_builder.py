@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from io import StringIO
 from itertools import count
 from typing import Final
 
@@ -24,7 +25,7 @@ from callboard.protocol.model import (
     ToolCallDelta,
     ToolCallStart,
 )
-from callboard.providers.json_values import TextPieces, canonical_arguments
+from callboard.providers.json_values import canonical_arguments
 
 _PROSE: Final = (TextDelta, ThinkingDelta)
 
@@ -36,10 +37,10 @@ class _BuiltProse:
     kind: type[TextDelta | ThinkingDelta]
     block: int
     replay: Replay | None
-    pieces: TextPieces = field(default_factory=TextPieces)
+    pieces: StringIO = field(default_factory=StringIO)
 
     def part(self) -> AssistantPart:
-        text = self.pieces.text()
+        text = self.pieces.getvalue()
         return Text(text, self.replay) if self.kind is TextDelta else Thinking(text, self.replay)
 
 
@@ -48,11 +49,11 @@ class _BuiltCall:
     id: CallId
     name: ToolName
     replay: Replay | None
-    pieces: TextPieces = field(default_factory=TextPieces)
+    pieces: StringIO = field(default_factory=StringIO)
     completed: bool = False
 
     def part(self) -> AssistantPart:
-        raw = self.pieces.text()
+        raw = self.pieces.getvalue()
         arguments, parsed = canonical_arguments(raw)
         if self.completed and parsed:
             return ToolCall(self.id, self.name, arguments, True, self.replay)
@@ -73,18 +74,23 @@ class ResponseBuilder:
     def __init__(self) -> None:
         self._parts: list[_BuiltProse | _BuiltCall | _BuiltServerTool] = []
         self._calls: dict[CallId, _BuiltCall] = {}
+        self._writing: _BuiltProse | None = None
+        """The last part, where it is prose."""
         self._end: Done | Error | None = None
+        self.text_bytes = 0
+        """Of all that was written and thought so far, and of the arguments."""
 
     def feed(self, events: Iterable[StreamEvent]) -> None:
-        """Take events in. Those after the Done or Error are void."""
+        """Take events in. Those after the Done or Error are void. Raises TypeError for what is no event."""
         for event in events:
             if self._end is not None:
                 return
             if isinstance(event, _PROSE):
                 self._prose(event)
             elif isinstance(event, ToolCallDelta):
+                self.text_bytes += len(event.args_delta)
                 if (call := self._calls.get(event.id)) is not None:
-                    call.pieces.append(event.args_delta)
+                    call.pieces.write(event.args_delta)
             elif isinstance(event, Done | Error):
                 self._end = event
             else:
@@ -103,29 +109,35 @@ class ResponseBuilder:
         return ModelResponse(parts, FinishReason.ERROR, error=error)
 
     def _prose(self, event: TextDelta | ThinkingDelta) -> None:
-        last = self._parts[-1] if self._parts else None
-        if not isinstance(last, _BuiltProse) or last.kind is not event.__class__ or last.block != event.block:
-            if not event.text and event.replay is None:
+        last, text = self._writing, event.text
+        if last is None or last.kind is not event.__class__ or last.block != event.block:
+            if not text and event.replay is None:
                 return
-            last = _BuiltProse(event.__class__, event.block, event.replay)
+            last = self._writing = _BuiltProse(event.__class__, event.block, event.replay)
             self._parts.append(last)
-        last.pieces.append(event.text)
-        last.replay = event.replay or last.replay
+        elif event.replay is not None:
+            last.replay = event.replay
+        last.pieces.write(text)
+        self.text_bytes += len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
 
     def _mark(self, event: ToolCallStart | ToolCallComplete | ServerToolEvent | Restarted) -> None:
+        if isinstance(event, ToolCallComplete):
+            if event.id in self._calls:
+                self._calls[event.id].completed = True
+            return
+        self._writing = None
         if isinstance(event, ToolCallStart):
             call = _BuiltCall(self._unique(event.id), event.name, event.replay)
             self._parts.append(call)
             # The provider's id, repeated or not, names the newest call that bears it.
             self._calls[event.id] = call
-        elif isinstance(event, ToolCallComplete):
-            if event.id in self._calls:
-                self._calls[event.id].completed = True
         elif isinstance(event, ServerToolEvent):
             self._parts.append(_BuiltServerTool(event))
-        else:
+        elif isinstance(event, Restarted):
             self._parts.clear()
             self._calls.clear()
+        else:
+            raise TypeError(f"it yielded a {type(event).__name__} among its events")
 
     def _unique(self, call_id: CallId) -> CallId:
         taken = {part.id for part in self._parts if isinstance(part, _BuiltCall)} if call_id in self._calls else set()

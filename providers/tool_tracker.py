@@ -18,13 +18,14 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from hashlib import blake2s
+from io import StringIO
 from typing import Final
 
 from callboard.protocol.content import Replay
 from callboard.protocol.ids import CallId, ToolName
 from callboard.protocol.limits import MAX_ARGUMENT_BYTES, MAX_CALLS_PER_STEP
 from callboard.protocol.model import StreamEvent, ToolCallComplete, ToolCallDelta, ToolCallStart
-from callboard.providers.json_values import Json, TextPieces, arguments_text, canonical_arguments
+from callboard.providers.json_values import Json, arguments_text, canonical_arguments
 
 _TOO_LONG: Final = f"the arguments of a tool call are longer than {MAX_ARGUMENT_BYTES} bytes"
 
@@ -42,9 +43,7 @@ class _TrackedCall:
     replay: Replay | None = None
     call_id: CallId = CallId("")
     """What we call it; set when it starts."""
-    early: list[str] = field(default_factory=list)
-    """Argument text that came before the name."""
-    kept: TextPieces = field(default_factory=TextPieces)
+    kept: StringIO = field(default_factory=StringIO)
     """All argument text."""
     completed: bool = False
 
@@ -73,7 +72,7 @@ class ToolCallTracker:
 
     def all_whole(self) -> bool:
         """Are the arguments of every call a whole JSON object?"""
-        return all(canonical_arguments(call.kept.text())[1] for call in self._calls)
+        return all(canonical_arguments(call.kept.getvalue())[1] for call in self._calls)
 
     def delta(
         self,
@@ -97,8 +96,7 @@ class ToolCallTracker:
         text = arguments if isinstance(arguments, str) else arguments_text(arguments)
         if call.call_id:
             if text:
-                if call.kept.append(text) > MAX_ARGUMENT_BYTES:
-                    raise TooManyCallsError(_TOO_LONG)
+                _keep(call, text)
                 out.append(ToolCallDelta(call.call_id, text))
         else:
             self._begin(call, text, out)
@@ -176,19 +174,15 @@ class ToolCallTracker:
 
     def _begin(self, call: _TrackedCall, text: str, out: list[StreamEvent]) -> None:
         """Start a call whose name is known; until then keep what has come."""
-        if call.kept.append(text) > MAX_ARGUMENT_BYTES:
-            raise TooManyCallsError(_TOO_LONG)
-        if text:
-            call.early.append(text)
+        _keep(call, text)
         if call.name:
             self._start(call, out)
 
     def _start(self, call: _TrackedCall, out: list[StreamEvent]) -> None:
         call.call_id = self._unique_id(call)
         out.append(ToolCallStart(call.call_id, ToolName(call.name), call.replay))
-        if call.early:
-            out.append(ToolCallDelta(call.call_id, "".join(call.early)))
-            call.early.clear()
+        if text := call.kept.getvalue():
+            out.append(ToolCallDelta(call.call_id, text))
 
     def _complete(self, call: _TrackedCall, out: list[StreamEvent]) -> None:
         if call.completed:
@@ -198,7 +192,7 @@ class ToolCallTracker:
             self._start(call, out)
         call.completed = True
         # Servers call a turn whole that the length limit has cut (docs/wire.md quirk 21, llama.cpp's Responses).
-        if canonical_arguments(call.kept.text())[1]:
+        if canonical_arguments(call.kept.getvalue())[1]:
             out.append(ToolCallComplete(call.call_id))
 
     def _unique_id(self, call: _TrackedCall) -> CallId:
@@ -210,3 +204,9 @@ class ToolCallTracker:
             salt += 1
         self._taken.add(chosen)
         return CallId(chosen)
+
+
+def _keep(call: _TrackedCall, text: str) -> None:
+    call.kept.write(text)
+    if call.kept.tell() > MAX_ARGUMENT_BYTES:
+        raise TooManyCallsError(_TOO_LONG)
