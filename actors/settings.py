@@ -16,15 +16,8 @@ from pydantic import BaseModel, Field, SecretStr, SkipValidation, ValidationErro
 from pydantic.functional_validators import ModelWrapValidatorHandler
 
 from callboard.actors.calls.registry import FAILURE_BUDGET
+from callboard.protocol import limits
 from callboard.protocol.errors import UsageError
-from callboard.protocol.limits import (
-    DEFAULT_MAX_STEPS,
-    DEFAULT_REQUEST_TIMEOUT_SECONDS,
-    MAX_TOOL_PROCESSES,
-    STREAM_IDLE_TIMEOUT_SECONDS,
-    STREAM_TOTAL_TIMEOUT_SECONDS,
-    TOOL_MEMORY_BYTES,
-)
 from callboard.protocol.model import Sampling
 from callboard.protocol.options import ToolFallback
 from callboard.protocol.tools import Policy
@@ -64,8 +57,8 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
 
     system_prompt: str = ""
     """"" is the default prompt, which names the workspace and the code fence."""
-    request_timeout_seconds: float = Field(default=DEFAULT_REQUEST_TIMEOUT_SECONDS, gt=0)
-    max_steps: int = Field(default=DEFAULT_MAX_STEPS, ge=1)
+    request_timeout_seconds: float = Field(default=limits.DEFAULT_REQUEST_TIMEOUT_SECONDS, gt=0)
+    max_steps: int = Field(default=limits.DEFAULT_MAX_STEPS, ge=1)
     token_budget: int | None = Field(default=None, ge=1)
     cost_budget: float | None = Field(default=None, gt=0)
     """US dollars a request."""
@@ -79,17 +72,17 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
     rate_limits: Mapping[str, tuple[float | None, float | None]] = Field(default_factory=dict)
     """Requests and tokens a minute by provider name, shared by all requests; what providers report narrows them."""
 
-    stream_idle_timeout_seconds: float = Field(default=STREAM_IDLE_TIMEOUT_SECONDS, gt=0)
-    stream_total_timeout_seconds: float = Field(default=STREAM_TOTAL_TIMEOUT_SECONDS, gt=0)
+    stream_idle_timeout_seconds: float = Field(default=limits.STREAM_IDLE_TIMEOUT_SECONDS, gt=0)
+    stream_total_timeout_seconds: float = Field(default=limits.STREAM_TOTAL_TIMEOUT_SECONDS, gt=0)
     max_attempts: int = Field(default=4, ge=1)
     """Tries of one model call, the first one included."""
     max_concurrent_requests: int = Field(default=10_000, ge=1)
     """More are refused as overloaded."""
-    process_workers: int = Field(default=MAX_TOOL_PROCESSES, ge=1)
+    process_workers: int = Field(default=limits.MAX_TOOL_PROCESSES, ge=1)
     """Child processes at most for each tool class; they start when needed, and end when they are idle."""
     warm_workers: int = Field(default=1, ge=0)
     """Of them, how many are started with the runtime, for each class that has tools; 0: the first call waits 0.1 s."""
-    worker_memory_bytes: int = Field(default=TOOL_MEMORY_BYTES, ge=64 * 1024**2)
+    worker_memory_bytes: int = Field(default=limits.TOOL_MEMORY_BYTES, ge=64 * 1024**2)
     tool_environment: tuple[str, ...] = ()
     """Names of variables that tools in processes get beyond the harmless ones (PATH, HOME, LANG ...), such as the key
     of an API that a tool asks."""

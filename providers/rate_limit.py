@@ -9,14 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from callboard.providers.retry import (
-    REQUEST_LIMITS,
-    TOKEN_LIMITS,
-    answered_at,
-    finite_number,
-    retry_after_seconds,
-    wait_seconds,
-)
+from callboard.providers import retry
 
 _MINUTE: Final = 60.0
 #: The longest that one answer can close a limiter, for all requests of a credential. Limits are per minute; a provider
@@ -114,15 +107,15 @@ class RateLimiter:
 
     def on_headers(self, status: int, headers: Mapping[str, str]) -> None:
         """What an answer's headers (lower case names) say; a 429 closes the limiter for as long as it asks."""
-        now, wall = self._clock(), answered_at(headers)
-        for bucket, rows in ((self._requests, REQUEST_LIMITS), (self._tokens, TOKEN_LIMITS)):
+        now, wall = self._clock(), retry.answered_at(headers)
+        for bucket, rows in ((self._requests, retry.REQUEST_LIMITS), (self._tokens, retry.TOKEN_LIMITS)):
             for names in rows:
                 if names.remaining in headers:
-                    seconds = wait_seconds(headers[names.reset], wall) if names.reset in headers else None
-                    limit = finite_number(headers.get(names.limit, ""))
-                    bucket.report(limit, finite_number(headers[names.remaining]), seconds, now)
+                    seconds = retry.wait_seconds(headers[names.reset], wall) if names.reset in headers else None
+                    limit = retry.finite_number(headers.get(names.limit, ""))
+                    bucket.report(limit, retry.finite_number(headers[names.remaining]), seconds, now)
         if status == 429:
-            self._requests.block(retry_after_seconds(headers, now=wall) or 0.0, now)
+            self._requests.block(retry.retry_after_seconds(headers, now=wall) or 0.0, now)
 
 
 class RateLimits:

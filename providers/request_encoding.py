@@ -15,20 +15,15 @@ from typing import Final
 
 import orjson
 
-from callboard.protocol.content import (
-    AssistantMessage,
-    Image,
-    Message,
-    Replay,
-    SystemMessage,
-    ToolCall,
-    ToolMessage,
-)
+from callboard.protocol import content
 from callboard.protocol.errors import UsageError
 from callboard.protocol.ids import CallId
 from callboard.protocol.model import ModelRequest, ToolChoiceMode
-from callboard.providers.adapter import WireRequest
+from callboard.protocol.tools import ToolDefinition
+from callboard.providers.adapter import Decoder, WireRequest
+from callboard.providers.base_decoder import AnswerHead
 from callboard.providers.json_values import Body, Json, dumps_text, loads, not_finite
+from callboard.providers.tool_schema import AdaptedSchema, SchemaDialect, adapt_schema, adapted_tools
 
 #: OpenAI and Anthropic take these names for tools and calls; it is within what Gemini takes.
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
@@ -40,13 +35,13 @@ BLANK_USER: Final = "(empty message)"
 TRIMMED_START: Final = "(The beginning of this conversation was left out.)"
 
 
-def check_history(messages: Sequence[Message]) -> None:
+def check_history(messages: Sequence[content.Message]) -> None:
     """Each call has its result, directly after the turn that asked, and there are no others (I2). Else UsageError."""
     if not messages:
         raise UsageError("The request has no messages; give it at least a user message.")
-    open_calls: dict[CallId, ToolCall] = {}
+    open_calls: dict[CallId, content.ToolCall] = {}
     for position, message in enumerate(messages):
-        if isinstance(message, ToolMessage):
+        if isinstance(message, content.ToolMessage):
             if open_calls.pop(message.call_id, None) is None:
                 raise UsageError(
                     f"Message {position} is the result of call {message.call_id!r}, which the turn before it did not "
@@ -54,7 +49,7 @@ def check_history(messages: Sequence[Message]) -> None:
                 )
             continue
         _require_answered(open_calls, position)
-        if isinstance(message, AssistantMessage):
+        if isinstance(message, content.AssistantMessage):
             open_calls = {call.call_id: call for call in message.tool_calls}
             if len(open_calls) != len(message.tool_calls):
                 raise UsageError(f"Message {position} has two tool calls with the same id; ids are unique in a turn.")
@@ -83,7 +78,7 @@ def check_request(request: ModelRequest) -> None:
             raise UsageError(f"tool name {tool.name!r} is taken by no API; it must match {_NAME.pattern}")
 
 
-def sent_arguments(call: ToolCall) -> str:
+def sent_arguments(call: content.ToolCall) -> str:
     """The argument text of a call as history carries it: always a JSON object, since servers parse it (vLLM).
 
     An incomplete call shows the model its own cut-off text, under a key that says so. Raises UsageError for a complete
@@ -92,7 +87,7 @@ def sent_arguments(call: ToolCall) -> str:
     return _arguments(call)[0]
 
 
-def arguments_object(call: ToolCall) -> object:
+def arguments_object(call: content.ToolCall) -> object:
     """`sent_arguments` for the APIs that take an object: the very text, so that no long integer loses digits. Where
     only a forgiving parser could read it (half of a surrogate pair): what was read."""
     text, value = _arguments(call)
@@ -103,25 +98,33 @@ def arguments_object(call: ToolCall) -> object:
     return orjson.Fragment(text)
 
 
-def _arguments(call: ToolCall) -> tuple[str, Json]:
+def _arguments(call: content.ToolCall) -> tuple[str, Json]:
     text = call.arguments
     if not call.complete:
         text = dumps_text({"incomplete_arguments": text.encode("utf-8", "replace").decode()})
     try:
-        value = loads(text)
-    except ValueError:
-        value = None
+        value: Json = orjson.loads(text)  # it takes no NaN
+    except orjson.JSONDecodeError:
+        value = _forgiven(call.call_id, text)
     if not isinstance(value, dict):
         raise UsageError(f"The arguments of tool call {call.call_id!r} are not a JSON object; mark it complete=False.")
-    if path := not_finite(value):
-        raise UsageError(
-            f"{path} in the arguments of tool call {call.call_id!r} is not a finite number, which JSON cannot hold; "
-            "mark the call complete=False."
-        )
     return text, value
 
 
-def own_replay(replay: Replay | None, origin: str) -> Mapping[str, object] | None:
+def _forgiven(call_id: CallId, text: str) -> Json:
+    try:
+        value = loads(text)
+    except ValueError:
+        return None
+    if path := not_finite(value):
+        raise UsageError(
+            f"{path} in the arguments of tool call {call_id!r} is not a finite number, which JSON cannot hold; "
+            "mark the call complete=False."
+        )
+    return value
+
+
+def own_replay(replay: content.Replay | None, origin: str) -> Mapping[str, object] | None:
     """A part's replay data where it came from `origin`, else None: another provider's is left out."""
     return replay.data if replay is not None and replay.origin == origin else None
 
@@ -145,7 +148,7 @@ OPENAI_IDS = CallIdRule(re.compile(r".{1,40}", re.DOTALL), unique=False)
 MISTRAL_IDS = CallIdRule(re.compile(r"[a-zA-Z0-9]{9}"), mint=lambda digest: digest[:9])
 
 
-def rewrite_call_ids(messages: Sequence[Message], rule: CallIdRule) -> tuple[Message, ...]:
+def rewrite_call_ids(messages: Sequence[content.Message], rule: CallIdRule) -> tuple[content.Message, ...]:
     """The same history with ids that fit `rule`: unfit and (if asked) repeated ids are replaced in call and result.
 
     New ids are a function of the old id and its place, so a growing history keeps them and prompt caches stay warm.
@@ -153,24 +156,24 @@ def rewrite_call_ids(messages: Sequence[Message], rule: CallIdRule) -> tuple[Mes
     """
     taken: set[str] = set()
     renamed: dict[CallId, CallId] = {}
-    rewritten: list[Message] = []
+    rewritten: list[content.Message] = []
     for position, message in enumerate(messages):
-        if isinstance(message, AssistantMessage):
+        if isinstance(message, content.AssistantMessage):
             renamed = {call.call_id: _fitting(call.call_id, position, rule, taken) for call in message.tool_calls}
             taken.update(renamed.values())
             rewritten.append(_renamed_turn(message, renamed))
-        elif isinstance(message, ToolMessage):
+        elif isinstance(message, content.ToolMessage):
             rewritten.append(replace(message, call_id=renamed.get(message.call_id, message.call_id)))
         else:
             rewritten.append(message)
     return tuple(rewritten)
 
 
-def results_after(messages: Sequence[Message], position: int) -> tuple[ToolMessage, ...]:
+def results_after(messages: Sequence[content.Message], position: int) -> tuple[content.ToolMessage, ...]:
     """The tool results directly after `position`."""
-    results: list[ToolMessage] = []
+    results: list[content.ToolMessage] = []
     for message in messages[position + 1 :]:
-        if not isinstance(message, ToolMessage):
+        if not isinstance(message, content.ToolMessage):
             break
         results.append(message)
     return tuple(results)
@@ -195,17 +198,19 @@ def _fitting(call_id: CallId, position: int, rule: CallIdRule, taken: set[str]) 
     return CallId(candidate)
 
 
-def _renamed_turn(message: AssistantMessage, renamed: dict[CallId, CallId]) -> AssistantMessage:
+def _renamed_turn(message: content.AssistantMessage, renamed: dict[CallId, CallId]) -> content.AssistantMessage:
     if all(old == new for old, new in renamed.items()):
         return message
-    parts = [replace(p, call_id=renamed[p.call_id]) if isinstance(p, ToolCall) else p for p in message.parts]
-    return AssistantMessage(tuple(parts))
+    parts = [replace(p, call_id=renamed[p.call_id]) if isinstance(p, content.ToolCall) else p for p in message.parts]
+    return content.AssistantMessage(tuple(parts))
 
 
-def split_system(messages: Sequence[Message]) -> tuple[str, Sequence[Message]]:
+def split_system(messages: Sequence[content.Message]) -> tuple[str, Sequence[content.Message]]:
     """(instructions, the rest): the system messages at the start, joined. Later ones are notes in the conversation."""
-    start = next((i for i, message in enumerate(messages) if not isinstance(message, SystemMessage)), len(messages))
-    leading = [message.text for message in messages[:start] if isinstance(message, SystemMessage)]
+    start = next(
+        (i for i, message in enumerate(messages) if not isinstance(message, content.SystemMessage)), len(messages)
+    )
+    leading = [message.text for message in messages[:start] if isinstance(message, content.SystemMessage)]
     return "\n\n".join(text for text in leading if text.strip()), messages[start:]
 
 
@@ -217,27 +222,120 @@ def checked_url(base_url: str | None, default: str) -> str:
     return url.rstrip("/")
 
 
-def json_headers(request: ModelRequest, own: Mapping[str, str]) -> dict[str, str]:
-    """The headers of a request without its credential: what the body is, the adapter's `own`, what is expected back."""
-    accept = "text/event-stream" if request.stream else "application/json"
-    return {"content-type": "application/json", **own, "accept": accept}
+def bearer(api_key: str | None) -> dict[str, str]:
+    """The credential as most APIs take it."""
+    return {"authorization": f"Bearer {api_key}"} if api_key else {}
 
 
-def called_name(call: ToolCall) -> str:
+class HttpAdapter:
+    """What the adapter of any API keeps: its address, its credential, and what reads its answers."""
+
+    def __init__(
+        self,
+        name: str,
+        url: str,
+        api_key: str | None,
+        decodes: Callable[[AnswerHead], Decoder],
+        *,
+        credential: Mapping[str, str],
+        headers: Mapping[str, str] | None,
+        family: str = "",
+    ) -> None:
+        """`credential`: the headers that hold the key. `headers`: the API's own and the caller's. `family`: see
+        `AnswerHead`; the name where it is left out."""
+        self.name = name
+        self._url = url
+        self._api_key = api_key
+        self._decodes = decodes
+        self._credential = credential
+        self._headers = headers or {}
+        self._family = family or name
+
+    def decoder(self, status: int = 200, headers: Mapping[str, str] | None = None, streaming: bool = True) -> Decoder:
+        """See `Adapter.decoder`."""
+        return self._decodes(AnswerHead(self._family, status, headers, streaming, self._api_key))
+
+    def headers(self, request: ModelRequest) -> dict[str, str]:
+        """The request's headers."""
+        accept = "text/event-stream" if request.stream else "application/json"
+        return {"content-type": "application/json", **self._headers, "accept": accept, **self._credential}
+
+
+class Encoding:
+    """One request being written. `notes` say what the API could not be told."""
+
+    def __init__(self, request: ModelRequest) -> None:
+        check_request(request)
+        self.request = request
+        self.notes: list[str] = []
+
+    def adapted_tools(self, lax: SchemaDialect, strict: SchemaDialect) -> tuple[ToolDefinition, ...]:
+        """The request's tools with schemas that the API takes."""
+        tools, notes = adapted_tools(self.request.tools, lax, strict)
+        self.notes += notes
+        return tools
+
+    def answer_schema(self, dialect: SchemaDialect) -> AdaptedSchema | None:
+        """The schema of the answer in the API's words; None where none is asked for."""
+        if self.request.response_schema is None:
+            return None
+        adapted = adapt_schema(self.request.response_schema, dialect)
+        self.notes += [f"response_schema: {loss}" for loss in adapted.losses]
+        return adapted
+
+
+class TurnEncoding(Encoding):
+    """A request to an API whose conversation begins with the user and in which neighbours of one role are one message:
+    Anthropic and Gemini."""
+
+    def __init__(
+        self, request: ModelRequest, text: Callable[[str], Body], image: Callable[[content.Image], Body]
+    ) -> None:
+        super().__init__(request)
+        self._text = text
+        self._image = image
+        self.turns: list[tuple[str, list[Body]]] = []
+        """Roles and their parts."""
+
+    def say(self, role: str, parts: list[Body]) -> None:
+        """Add what one role says; nothing, where there are no parts."""
+        if not parts:
+            return
+        if not self.turns and role != "user":
+            self.turns.append(("user", [self._text(TRIMMED_START)]))
+        if self.turns and self.turns[-1][0] == role:
+            self.turns[-1][1].extend(parts)
+        else:
+            self.turns.append((role, parts))
+
+    def say_asked(self, message: content.UserMessage | content.SystemMessage) -> None:
+        """Add what the user said, or a note in the conversation."""
+        if isinstance(message, content.SystemMessage):
+            self.say("user", [self._text(f"<system>\n{message.text}\n</system>")] if message.text.strip() else [])
+            return
+        parts = [
+            self._image(part) if isinstance(part, content.Image) else self._text(part.text)
+            for part in message.parts
+            if isinstance(part, content.Image) or part.text.strip()
+        ]
+        self.say("user", parts or [self._text(BLANK_USER)])
+
+
+def called_name(call: content.ToolCall) -> str:
     """A call's name as APIs take it in a history: a model may have called a tool whose name cannot exist."""
     if _NAME.fullmatch(call.name):
         return call.name
     return _ILLEGAL.sub("_", call.name)[:_MAX_NAME_LENGTH] or "unknown_tool"
 
 
-def image_bytes(image: Image) -> tuple[str, str]:
+def image_bytes(image: content.Image) -> tuple[str, str]:
     """(media type, base64) of an image without a url. Raises UsageError where it has neither."""
     if not image.data_base64 or not image.media_type:
         raise UsageError("an image needs a url, or data_base64 together with its media_type (e.g. image/png)")
     return image.media_type, image.data_base64
 
 
-def image_url(image: Image) -> str:
+def image_url(image: content.Image) -> str:
     """The URL of an image, as `data:` where its bytes are given. Raises UsageError where it has neither."""
     if image.url:
         return image.url
@@ -251,6 +349,6 @@ def post(url: str, headers: Mapping[str, str], body: Body, notes: Sequence[str])
         written = orjson.dumps(body)
     except TypeError as error:
         raise UsageError(f"The request cannot be written as JSON: {error}.") from None
-    if path := not_finite(body, written):
+    if b"null" in written and (path := not_finite(body)):
         raise UsageError(f"The request cannot be written as JSON: {path} is not a finite number.")
     return WireRequest("POST", url, headers, written, tuple(notes))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from callboard.actors.index.assembly import assemble
     from callboard.actors.index.code_index import CodeIndex, EdgeRow, FileMetadata, Hit
-    from callboard.actors.index.updater import Progress, RefreshSummary
+    from callboard.actors.index.refresh import Progress, RefreshSummary
 
 __all__ = ["CodeIndex", "EdgeRow", "FileMetadata", "Hit", "Progress", "RefreshSummary", "assemble"]
 
@@ -15,7 +15,7 @@ if not TYPE_CHECKING:  # a type checker that saw this function would accept ever
 
     def __getattr__(name: str) -> object:
         if name in __all__:
-            from callboard.actors.index import assembly, code_index, updater  # noqa: PLC0415 - children need less
+            from callboard.actors.index import assembly, code_index, refresh  # noqa: PLC0415 - children need less
 
-            return next(vars(each)[name] for each in (assembly, code_index, updater) if name in vars(each))
+            return next(vars(each)[name] for each in (assembly, code_index, refresh) if name in vars(each))
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

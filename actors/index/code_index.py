@@ -7,21 +7,18 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Literal, Self
 
-from callboard.actors.index import ranking, rerank
-from callboard.actors.index.dense import EmbedderFactory, local_if_available
+from callboard.actors.index import dense, ranking
+from callboard.actors.index.dense import EmbedderFactory, Passage, Reranker, VectorCache, local_if_available
 from callboard.actors.index.layout import BrokenIndexError, IndexBusyError, Layout
 from callboard.actors.index.lexical import LexicalIndex, name_stems, stems_of
 from callboard.actors.index.parsing import read_span
 from callboard.actors.index.ranking import Candidate
 from callboard.actors.index.records import digest
-from callboard.actors.index.refresh import Request, refresh, roots_of
-from callboard.actors.index.rerank import Reranker, VectorCache
+from callboard.actors.index.refresh import ProgressCallback, RefreshSummary, Request, refresh, roots_of
 from callboard.actors.index.store import ChunkRow, SqliteStore, SymbolRow
 from callboard.actors.index.tokens import kin_of, query_words
-from callboard.actors.index.updater import ProgressCallback, RefreshSummary
 
 #: Where an index lives unless told otherwise, under the first workspace folder.
 DEFAULT_STORE = Path(".callboard") / "index"
@@ -134,12 +131,7 @@ class CodeIndex:
         try:
             summary = refresh(request, store, self._lexical, progress)
         except IndexBusyError as busy:
-            return RefreshSummary(
-                files=store.count("files"),
-                symbols=store.count("symbols"),
-                chunks=store.count("chunks"),
-                note=f"{busy}; answers come from what is there",
-            )
+            return RefreshSummary.of(store, f"{busy}; answers come from what is there")
         finally:
             store.close()
         notes = (f"rebuilt: {self._note}" if self._note else "", summary.note)
@@ -158,7 +150,7 @@ class CodeIndex:
     def _reranked(self, query: str, ranked: list[tuple[float, Candidate]]) -> list[tuple[float, Candidate]]:
         if self._reranker is None or not ranked:
             return ranked
-        texts = [_text_of(candidate.row) for _, candidate in ranked[: rerank.DEPTH]]
+        texts = [_text_of(candidate.row) for _, candidate in ranked[: dense.DEPTH]]
         scores = self._reranker.rerank(query, texts, [score for score, _ in ranked])
         rescored = [(score, candidate) for score, (_, candidate) in zip(scores, ranked, strict=True)]
         return sorted(rescored, key=lambda pair: -pair[0])
@@ -272,9 +264,7 @@ class CodeIndex:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -293,9 +283,9 @@ def _default_store(roots: tuple[str, ...]) -> Path:
     return Path.home() / ".cache" / "callboard" / "index" / digest("\n".join(roots).encode()).hex()
 
 
-def _text_of(row: ChunkRow) -> rerank.Passage:
+def _text_of(row: ChunkRow) -> Passage:
     """What is embedded for a chunk: its place in words, then its text."""
-    return rerank.Passage(
+    return Passage(
         digest(row.digest + row.canonical_path.encode()),
         lambda: f"{row.canonical_path}\n{read_span(row.path, row.start_byte, row.end_byte).decode('utf-8', 'replace')}",
     )

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
-from callboard.actors.index import language_queries as queries
+#: What is a symbol, a call, an import and a base class: a tree-sitter query a language. data/symbols/README.md names
+#: their captures.
+_QUERIES = Path(__file__).parent / "data" / "symbols"
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,9 +15,9 @@ class Language:
     """One language, or kind of text."""
 
     name: str
-    grammar: str = ""
-    """Name in semble-grammars; empty for text without a grammar."""
+    """Also of its grammar in semble-grammars."""
     query: str = ""
+    """Empty for text without a grammar."""
     extensions: str = ""
     separator: str = "."
     """Between the names of a canonical path."""
@@ -25,35 +27,41 @@ class Language:
 
 TEXT = Language("text", prose=True)
 
+
+def _code(name: str, extensions: str, separator: str = ".", query: str = "") -> Language:
+    """A language with a grammar; `query` where another language's serves it."""
+    return Language(name, (_QUERIES / f"{query or name}.scm").read_text(encoding="utf-8"), extensions, separator)
+
+
 LANGUAGES = (
-    Language("python", "python", queries.PYTHON, ".py .pyi .pyw"),
-    Language("rust", "rust", queries.RUST, ".rs", "::"),
-    Language("javascript", "javascript", queries.JAVASCRIPT, ".js .jsx .mjs .cjs"),
-    Language("typescript", "typescript", queries.TYPESCRIPT, ".ts .mts .cts"),
-    Language("tsx", "tsx", queries.TYPESCRIPT, ".tsx"),
-    Language("go", "go", queries.GO, ".go"),
-    Language("java", "java", queries.JAVA, ".java"),
-    Language("c", "c", queries.C, ".c .h"),
-    Language("cpp", "cpp", queries.CPP, ".cc .cpp .cxx .hh .hpp .hxx .ipp .cu .cuh", "::"),
-    Language("csharp", "csharp", queries.CSHARP, ".cs"),
-    Language("ruby", "ruby", queries.RUBY, ".rb .rake .gemspec", "::"),
-    Language("php", "php", queries.PHP, ".php", "::"),
-    Language("kotlin", "kotlin", queries.KOTLIN, ".kt .kts"),
-    Language("swift", "swift", queries.SWIFT, ".swift"),
-    Language("scala", "scala", queries.SCALA, ".scala .sc"),
-    Language("bash", "bash", queries.BASH, ".sh .bash .zsh"),
-    Language("lua", "lua", queries.LUA, ".lua"),
-    Language("elixir", "elixir", queries.ELIXIR, ".ex .exs"),
-    Language("dart", "dart", queries.DART, ".dart"),
-    Language("zig", "zig", queries.ZIG, ".zig"),
-    Language("haskell", "haskell", queries.HASKELL, ".hs"),
-    Language("julia", "julia", queries.JULIA, ".jl"),
-    Language("ocaml", "ocaml", queries.OCAML, ".ml"),
-    Language("perl", "perl", queries.PERL, ".pl .pm", "::"),
-    Language("solidity", "solidity", queries.SOLIDITY, ".sol"),
-    Language("sql", "sql", queries.SQL, ".sql"),
-    Language("hcl", "hcl", queries.HCL, ".tf .hcl"),
-    Language("proto", "proto", queries.PROTO, ".proto"),
+    _code("python", ".py .pyi .pyw"),
+    _code("rust", ".rs", "::"),
+    _code("javascript", ".js .jsx .mjs .cjs"),
+    _code("typescript", ".ts .mts .cts"),
+    _code("tsx", ".tsx", query="typescript"),
+    _code("go", ".go"),
+    _code("java", ".java"),
+    _code("c", ".c .h"),
+    _code("cpp", ".cc .cpp .cxx .hh .hpp .hxx .ipp .cu .cuh", "::"),
+    _code("csharp", ".cs"),
+    _code("ruby", ".rb .rake .gemspec", "::"),
+    _code("php", ".php", "::"),
+    _code("kotlin", ".kt .kts"),
+    _code("swift", ".swift"),
+    _code("scala", ".scala .sc"),
+    _code("bash", ".sh .bash .zsh"),
+    _code("lua", ".lua"),
+    _code("elixir", ".ex .exs"),
+    _code("dart", ".dart"),
+    _code("zig", ".zig"),
+    _code("haskell", ".hs"),
+    _code("julia", ".jl"),
+    _code("ocaml", ".ml"),
+    _code("perl", ".pl .pm", "::"),
+    _code("solidity", ".sol"),
+    _code("sql", ".sql"),
+    _code("hcl", ".tf .hcl"),
+    _code("proto", ".proto"),
     Language("template", extensions=".vue .svelte .astro .html .htm .jinja .j2 .erb .hbs .css .scss .less .cmake .mk"),
     Language(
         "script", extensions=".bat .ps1 .fish .awk .vim .el .clj .cljs .lisp .r .m .mm .f90 .pas .nim .erl .ml4 .pyx"

@@ -16,7 +16,6 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from callboard.protocol.errors import UsageError
@@ -40,27 +39,15 @@ class IndexBusyError(UsageError):
     """Another process is writing this index. It can still be searched."""
 
 
-@dataclass(frozen=True, slots=True)
 class Layout:
     """The folder of one index, and where each part of it is."""
 
-    folder: Path
-
-    @property
-    def truth(self) -> Path:
-        return self.folder / "truth.sqlite"
-
-    @property
-    def lexical(self) -> Path:
-        return self.folder / "lexical"
-
-    @property
-    def vectors(self) -> Path:
-        return self.folder / "vectors.sqlite"
-
-    @property
-    def lock(self) -> Path:
-        return self.folder / "writer.lock"
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.truth = folder / "truth.sqlite"
+        self.lexical = folder / "lexical"
+        self.vectors = folder / "vectors.sqlite"
+        self.lock = folder / "writer.lock"
 
     def prepare(self) -> str:
         """Make or check the folder. Returns why an index that was there has to be rebuilt; usually nothing.

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from types import TracebackType
 from typing import NamedTuple, Self
 
 import tantivy
@@ -26,6 +25,7 @@ KIN_WEIGHT = 0.7
 MAX_SEGMENTS = 12
 
 
+@lru_cache(maxsize=1)
 def _analyzer() -> tantivy.TextAnalyzer:
     builder = tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.whitespace())
     return builder.filter(tantivy.Filter.stemmer("english")).build()
@@ -39,14 +39,9 @@ def _schema() -> tantivy.Schema:
     return builder.build()
 
 
-@lru_cache(maxsize=1)
-def _shared_analyzer() -> tantivy.TextAnalyzer:
-    return _analyzer()
-
-
 def stems_of(words: str) -> list[str]:
     """The stem of each of the words (lower case, separated by spaces), as the index holds it."""
-    return list(_shared_analyzer().analyze(words))
+    return list(_analyzer().analyze(words))
 
 
 @lru_cache(maxsize=100_000)
@@ -168,9 +163,7 @@ class LexicalWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None and self._index.segment_count > MAX_SEGMENTS:
             self._writer.wait_merging_threads()
             self._index.reload()

@@ -1,22 +1,29 @@
-"""A refresh: small changes here and now, large ones in a child process that may be killed at any moment."""
+"""A refresh: small changes here and now, large ones in a child process that may be killed at any moment.
+
+What has changed is found by one walk, stat only; nothing is read. Then store and lexical index are brought up to date
+batch by batch: SQLite commits rows together with a note of what the lexical index does not have yet (`lexical_todo`);
+tantivy commits; the note is erased. After a kill in between, its files are deleted from both and read again: at most
+one batch of work is lost.
+"""
 
 from __future__ import annotations
 
 import os
 import pickle
 import threading
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Self
 
 from callboard.actors.index import workers
 from callboard.actors.index.layout import Layout
-from callboard.actors.index.lexical import LARGE_HEAP_BYTES, SMALL_HEAP_BYTES, LexicalIndex
+from callboard.actors.index.lexical import LARGE_HEAP_BYTES, SMALL_HEAP_BYTES, LexicalIndex, LexicalWriter
 from callboard.actors.index.parsing import parse_file
-from callboard.actors.index.records import FileOutcome, FileStat
-from callboard.actors.index.scan import RefreshPlan, scan_all, scan_paths
-from callboard.actors.index.store import SqliteStore
-from callboard.actors.index.updater import Progress, ProgressCallback, RefreshSummary, Updater, repair
+from callboard.actors.index.records import FileOutcome, FileStat, ParsedFile, Skipped, Unchanged
+from callboard.actors.index.store import KnownFile, SqliteStore
+from callboard.actors.index.walk import Walk, allowed, unwanted
 from callboard.actors.processes.spawning import Caller, Helper
 from callboard.protocol.errors import UsageError
 
@@ -27,6 +34,11 @@ SMALL_BYTES = 1_000_000
 MAX_PARSERS = 4
 #: An indexing process reports every percent of its files; if it reports nothing for this long, it hangs.
 SILENCE_SECONDS = 300.0
+#: A file written this shortly before it was read may be written again with the same time stamp (kernel ticks are up to
+#: 10 ms, FAT rounds to 2 s): its times prove nothing and it is hashed again, as git does with "racily clean" entries.
+RACY_NS = 2_000_000_000
+#: Source bytes in one batch: about a second of work for two parsers, a few thousand chunks.
+BATCH_BYTES = 6_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +65,7 @@ def refresh(
         unfinished = bool(store.lexical_todo()) or lexical.document_count != store.count("chunks")
         plan = _plan(request, store)
         if not unfinished and not plan.changed and not plan.gone:
-            return _nothing_to_do(plan, store)
+            return replace(RefreshSummary.of(store), unchanged=plan.unchanged, skipped=dict(plan.skipped))
         if not unfinished and plan.is_small(SMALL_FILES, SMALL_BYTES):
             with lexical.writer(SMALL_HEAP_BYTES) as writer:
                 return Updater(store, writer, plan, progress).run(_parse_here(plan))
@@ -66,16 +78,6 @@ def _plan(request: Request, store: SqliteStore) -> RefreshPlan:
         if plan is not None:
             return plan
     return scan_all(request.roots, request.folder, store)
-
-
-def _nothing_to_do(plan: RefreshPlan, store: SqliteStore) -> RefreshSummary:
-    return RefreshSummary(
-        unchanged=plan.unchanged,
-        skipped=dict(plan.skipped),
-        files=store.count("files"),
-        symbols=store.count("symbols"),
-        chunks=store.count("chunks"),
-    )
 
 
 def _parse_here(plan: RefreshPlan) -> Iterator[tuple[FileStat, FileOutcome]]:
@@ -185,3 +187,204 @@ def roots_of(workspace: str | Path | Sequence[str | Path]) -> tuple[str, ...]:
         raise UsageError("no workspace was given; name at least one folder of code")
     unique = list(dict.fromkeys(roots))
     return tuple(root for root in unique if not any(Path(root).is_relative_to(o) for o in unique if o != root))
+
+
+@dataclass(slots=True)
+class RefreshPlan:
+    """`changed` must be read; `gone` are ids of files to delete."""
+
+    changed: list[FileStat] = field(default_factory=list)
+    known: dict[str, KnownFile] = field(default_factory=dict)
+    gone: list[int] = field(default_factory=list)
+    unchanged: int = 0
+    skipped: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(file.size_bytes for file in self.changed)
+
+    def is_small(self, max_files: int, max_bytes: int) -> bool:
+        return len(self.changed) <= max_files and self.total_bytes <= max_bytes
+
+
+def scan_all(roots: Sequence[str], store_dir: str, store: SqliteStore) -> RefreshPlan:
+    """Compare the whole workspace with the store."""
+    plan = RefreshPlan(known=store.known_files())
+    judged = store.known_skipped()
+    seen: set[str] = set()
+    for root in roots:
+        walk = Walk(root, store_dir)
+        for file in walk:
+            if file.path not in seen:
+                seen.add(file.path)
+                _sort(plan, file, judged.get(file.path))
+        plan.skipped.update(walk.skipped)
+    plan.gone = [known.id for path, known in plan.known.items() if path not in seen]
+    stale = [path for path in judged if path not in seen]
+    if stale:
+        store.forget_skipped(stale)
+    return plan
+
+
+def scan_paths(roots: Sequence[str], store_dir: str, store: SqliteStore, paths: Sequence[str]) -> RefreshPlan | None:
+    """Compare a few files, as a watcher names them; None if one is a folder and only a full scan can tell."""
+    plan = RefreshPlan(known=store.known_files(paths))
+    for path in dict.fromkeys(paths):
+        root = next((root for root in roots if path.startswith(root.rstrip("/") + "/")), None)
+        if root is None:
+            continue
+        try:
+            status = os.lstat(path)
+        except OSError:
+            status = None
+        if path not in plan.known and (status is None or not os.path.isfile(path) or path.endswith(".gitignore")):
+            return None
+        if status is not None and not unwanted(os.path.basename(path), status) and allowed(path, root, store_dir):
+            _sort(plan, FileStat(path, root, status.st_size, status.st_mtime_ns), None)
+        elif path in plan.known:
+            plan.gone.append(plan.known[path].id)
+    return plan
+
+
+def _sort(plan: RefreshPlan, file: FileStat, judged: tuple[int, int, str] | None) -> None:
+    known = plan.known.get(file.path)
+    if judged is not None and judged[:2] == (file.size_bytes, file.mtime_ns):
+        plan.skipped[judged[2]] += 1
+    elif known is not None and _is_same(file, known):
+        plan.unchanged += 1
+    else:
+        plan.changed.append(file)
+
+
+def _is_same(file: FileStat, known: KnownFile) -> bool:
+    same_stat = (file.size_bytes, file.mtime_ns) == (known.size_bytes, known.mtime_ns)
+    return same_stat and file.mtime_ns < known.read_at_ns - RACY_NS
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a refresh is. `path` is the file last finished."""
+
+    done_files: int
+    total_files: int
+    done_bytes: int
+    total_bytes: int
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class RefreshSummary:
+    """What a refresh did. `files`, `symbols`, `chunks` count the whole index; `note` is for a person, often empty."""
+
+    indexed: int = 0
+    unchanged: int = 0
+    removed: int = 0
+    skipped: Mapping[str, int] = field(default_factory=dict)
+    files: int = 0
+    symbols: int = 0
+    chunks: int = 0
+    note: str = ""
+
+    @classmethod
+    def of(cls, store: SqliteStore, note: str = "") -> Self:
+        """The summary of a refresh that did nothing."""
+        return cls(files=store.count("files"), symbols=store.count("symbols"), chunks=store.count("chunks"), note=note)
+
+
+ProgressCallback = Callable[[Progress], None]
+
+
+def repair(store: SqliteStore, lexical: LexicalIndex, writer: LexicalWriter) -> tuple[bool, str]:
+    """Make both sides agree after a kill. Returns whether files must be read again, and why if it is all."""
+    unfinished = store.lexical_todo()
+    if unfinished:
+        with store.transaction():
+            store.forget_files(unfinished)
+        for file in unfinished:
+            writer.delete_file(file)
+        writer.commit()
+        store.lexical_done()
+    if lexical.document_count == store.count("chunks"):
+        return bool(unfinished), ""
+    writer.clear()
+    writer.commit()
+    with store.transaction():
+        store.clear()
+    return True, "the lexical index did not match its store and is built again"
+
+
+@dataclass(slots=True)
+class Updater:
+    """Applies a plan. Use under the write lock."""
+
+    store: SqliteStore
+    writer: LexicalWriter
+    plan: RefreshPlan
+    progress: ProgressCallback | None = None
+    indexed: int = 0
+    unchanged: int = 0
+    skipped: Counter[str] = field(default_factory=Counter)
+    _done_files: int = 0
+    _done_bytes: int = 0
+    _parsed: list[ParsedFile] = field(default_factory=list)
+    _judged: list[Skipped] = field(default_factory=list)
+    _batch_bytes: int = 0
+
+    def run(self, outcomes: Iterable[tuple[FileStat, FileOutcome]]) -> RefreshSummary:
+        """Take in what the parsers say about the plan's changed files, in any order."""
+        gone = list(self.plan.gone)
+        for file, outcome in outcomes:
+            self._take(file, outcome)
+            if self._batch_bytes >= BATCH_BYTES:
+                self._flush(gone)
+                gone = []
+        if gone or self._parsed or self._judged:
+            self._flush(gone)
+        return replace(
+            RefreshSummary.of(self.store),
+            indexed=self.indexed,
+            unchanged=self.plan.unchanged + self.unchanged,
+            removed=len(self.plan.gone),
+            skipped=dict(self.plan.skipped + self.skipped),
+        )
+
+    def _take(self, file: FileStat, outcome: FileOutcome) -> None:
+        match outcome:
+            case ParsedFile():
+                self._parsed.append(outcome)
+                self.indexed += 1
+            case Unchanged():
+                self.store.touch(outcome.stat, outcome.read_at_ns)
+                self.unchanged += 1
+            case Skipped():
+                self._judged.append(outcome)
+                self.skipped[outcome.reason] += 1
+        self._batch_bytes += file.size_bytes
+        self._done_files += 1
+        self._done_bytes += file.size_bytes
+        if self.progress is not None:
+            plan = self.plan
+            self.progress(Progress(self._done_files, len(plan.changed), self._done_bytes, plan.total_bytes, file.path))
+
+    def _flush(self, gone: list[int]) -> None:
+        known = self.plan.known
+        replaced = [file.stat.path for file in self._parsed] + [each.stat.path for each in self._judged]
+        dropped = gone + [known[path].id for path in replaced if path in known]
+        with self.store.transaction():
+            ids = self.store.replace(dropped, self._parsed)
+            self.store.remember_skipped((each.stat, each.reason) for each in self._judged if _is_verdict(each))
+            self.store.forget_skipped(file.stat.path for file in self._parsed)
+        for file in dropped:
+            self.writer.delete_file(file)
+        for parsed in self._parsed:
+            file_id, chunk_ids = ids[parsed.stat.path]
+            terms = (chunk.terms for chunk in parsed.chunks)
+            self.writer.add_file(file_id, zip(chunk_ids, terms, strict=True))
+        self.writer.commit()
+        self.store.lexical_done()
+        self._parsed, self._judged, self._batch_bytes = [], [], 0
+
+
+def _is_verdict(skipped: Skipped) -> bool:
+    """Whether the content was judged; what could not be read is tried again next time."""
+    return skipped.reason not in ("no_permission", "vanished")

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import bisect
+import os
+import tempfile
 from collections import Counter
 from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
 from typing import NamedTuple
 
+import semble_grammars  # type: ignore[import-untyped]
 import tree_sitter
 
-from callboard.actors.index import grammars
 from callboard.actors.index.languages import Language
 from callboard.actors.index.records import Edge, Symbol, digest
 from callboard.actors.index.tokens import word_set
+from callboard.protocol.errors import UsageError
 
 #: Symbols that hold others: their own text is their header, their members are searched on their own.
 CONTAINERS = frozenset({"file", "module", "class", "interface", "struct", "enum", "trait", "impl"})
@@ -26,6 +31,9 @@ WRAPPERS = word_set(
 )
 #: Calls that say nothing about what calls what.
 MAX_TARGET_CHARS = 120
+#: Where semble-grammars unpacks its libraries. Its unpacking is atomic (temporary file, then rename), so parallel
+#: processes may share the folder; only a HOME that cannot be written needs another one.
+CACHE_VARIABLE = "SEMBLE_GRAMMARS_CACHE_DIR"
 
 
 class _Found(NamedTuple):
@@ -72,7 +80,7 @@ def outline(content: bytes, language: Language, module: str, lines: Lines) -> Ou
 
 
 def _query(content: bytes, language: Language) -> tuple[list[_Found], list[tuple[str, int, str]]]:
-    grammar = grammars.load(language)
+    grammar = grammar_of(language)
     tree = grammar.parser.parse(content)
     cursor = tree_sitter.QueryCursor(grammar.query)
     found: dict[tuple[int, int, str], _Found] = {}
@@ -167,3 +175,48 @@ def _edges(symbols: list[Symbol], references: list[tuple[str, int, str]]) -> lis
             position = symbols[position].parent
         edges[Edge(position, kind, target.strip("\"'<>")[:MAX_TARGET_CHARS])] = None
     return list(edges)
+
+
+class Grammar(NamedTuple):
+    """The parser of a language and the query that finds its symbols."""
+
+    parser: tree_sitter.Parser
+    query: tree_sitter.Query
+
+
+@lru_cache(maxsize=64)
+def grammar_of(language: Language) -> Grammar:
+    """The parser and the symbol query of a language.
+
+    Raises:
+        UsageError: the grammar bundle cannot be unpacked or does not fit this platform.
+    """
+    try:
+        grammar = _get(language)
+    except semble_grammars.GrammarLoadError:
+        grammar = _load_from_fallback(language)
+    return Grammar(tree_sitter.Parser(grammar), tree_sitter.Query(grammar, language.query))
+
+
+def _get(language: Language) -> tree_sitter.Language:
+    try:
+        grammar = semble_grammars.get_language(language.name)
+    except (semble_grammars.UnsupportedPlatformError, semble_grammars.LanguageNotFoundError) as error:
+        raise UsageError(f"no {language.name} grammar for this platform: {error}") from error
+    assert isinstance(grammar, tree_sitter.Language)
+    return grammar
+
+
+def _load_from_fallback(language: Language) -> tree_sitter.Language:
+    """HOME is not writable: unpack into a folder of this user under the temporary directory."""
+    folder = Path(tempfile.gettempdir()) / f"callboard-grammars-{os.getuid()}"
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        if folder.stat().st_uid != os.getuid():
+            raise PermissionError(f"{folder} belongs to another user")
+        os.environ[CACHE_VARIABLE] = str(folder)
+        return _get(language)
+    except (OSError, semble_grammars.GrammarLoadError) as error:
+        raise UsageError(
+            f"cannot unpack the {language.name} grammar ({error}); set {CACHE_VARIABLE} to a writable folder"
+        ) from error

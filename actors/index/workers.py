@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import pickle
 import queue
-import threading
-import time
 from collections.abc import Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, as_completed, wait
 
 from callboard.actors.index.parsing import parse_file
 from callboard.actors.index.records import FileOutcome, FileStat, Skipped
@@ -24,6 +23,8 @@ JOB_BYTES = 400_000
 JOB_FILES = 100
 #: A batch takes well under a second; beyond this a grammar is in an endless loop.
 ANSWER_SECONDS = 60.0
+#: Batches under way or ready beyond those of the workers: enough that none waits, few enough to hold in memory.
+READY_BATCHES = 8
 
 
 def main() -> None:
@@ -64,53 +65,34 @@ class _Worker:
 
 def parse_parallel(jobs: Iterable[ParseJob], worker_count: int) -> Iterator[tuple[FileStat, FileOutcome]]:
     """Outcomes in the order they become ready. Closing the generator ends the workers."""
-    waiting: queue.SimpleQueue[list[ParseJob] | None] = queue.SimpleQueue()
-    done: queue.Queue[list[tuple[FileStat, FileOutcome]] | BaseException | None] = queue.Queue(maxsize=8)
-    stop = threading.Event()
-    batches = list(_batches(jobs))
-    for batch in (*batches, *[None] * worker_count):
-        waiting.put(batch)
-    threads = [
-        threading.Thread(target=_drive, args=(waiting, done, stop), name="index-parser", daemon=True)
-        for _ in range(worker_count)
-    ]
-    for thread in threads:
-        thread.start()
-    running = worker_count
-    try:
-        while running:
-            answer = done.get()
-            if answer is None:
-                running -= 1
-            elif isinstance(answer, BaseException):
-                raise answer
-            else:
-                yield from answer
-    finally:
-        stop.set()
-        deadline = time.monotonic() + ANSWER_SECONDS
-        while any(thread.is_alive() for thread in threads) and time.monotonic() < deadline:
-            try:
-                done.get(timeout=0.05)
-            except queue.Empty:
-                continue
+    workers: list[_Worker] = []
+    idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
 
+    def parse(batch: list[ParseJob]) -> list[tuple[FileStat, FileOutcome]]:
+        worker = idle.get()
+        try:
+            return [(job[0], outcome) for job, outcome in zip(batch, worker.parse(batch), strict=True)]
+        finally:
+            idle.put(worker)
 
-def _drive(
-    waiting: queue.SimpleQueue[list[ParseJob] | None],
-    done: queue.Queue[list[tuple[FileStat, FileOutcome]] | BaseException | None],
-    stop: threading.Event,
-) -> None:
-    worker = _Worker()
+    pool = ThreadPoolExecutor(worker_count, thread_name_prefix="index-parser")
+    running: set[Future[list[tuple[FileStat, FileOutcome]]]] = set()
     try:
-        while not stop.is_set() and (jobs := waiting.get()) is not None:
-            outcomes = worker.parse(jobs)
-            done.put([(job[0], outcome) for job, outcome in zip(jobs, outcomes, strict=True)])
-        done.put(None)
-    except BaseException as error:  # noqa: BLE001  handed to the consumer, which raises it
-        done.put(error)
+        for _ in range(worker_count):
+            workers.append(_Worker())
+            idle.put(workers[-1])
+        for batch in _batches(jobs):
+            running.add(pool.submit(parse, batch))
+            if len(running) >= worker_count + READY_BATCHES:
+                done, running = wait(running, return_when=FIRST_COMPLETED)
+                for each in done:
+                    yield from each.result()
+        for each in as_completed(running):
+            yield from each.result()
     finally:
-        worker.close()
+        pool.shutdown(cancel_futures=True)
+        for worker in workers:
+            worker.close()
 
 
 def _batches(jobs: Iterable[ParseJob]) -> Iterator[list[ParseJob]]:

@@ -6,40 +6,15 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from callboard.protocol.content import (
-    AssistantMessage,
-    AssistantPart,
-    Image,
-    Message,
-    ServerTool,
-    Text,
-    ToolCall,
-    ToolMessage,
-    UserMessage,
-)
+from callboard.protocol import content
 from callboard.protocol.errors import UsageError
 from callboard.protocol.model import ModelRequest, Sampling, ToolChoiceMode
 from callboard.protocol.tools import ToolDefinition
-from callboard.providers.adapter import Decoder, WireRequest
+from callboard.providers import request_encoding as encoding
+from callboard.providers.adapter import WireRequest
 from callboard.providers.anthropic.messages_stream import ORIGIN, AnthropicDecoder
-from callboard.providers.base_decoder import AnswerHead
 from callboard.providers.json_values import Body
-from callboard.providers.request_encoding import (
-    ANTHROPIC_IDS,
-    BLANK_USER,
-    TRIMMED_START,
-    arguments_object,
-    called_name,
-    check_request,
-    checked_url,
-    image_bytes,
-    json_headers,
-    own_replay,
-    post,
-    rewrite_call_ids,
-    split_system,
-)
-from callboard.providers.tool_schema import ANTHROPIC, ANTHROPIC_ANSWER, ANTHROPIC_STRICT, adapt_schema, adapted_tools
+from callboard.providers.tool_schema import ANTHROPIC, ANTHROPIC_ANSWER, ANTHROPIC_STRICT
 
 API_VERSION: Final = "2023-06-01"
 #: `max_tokens` is required. 8,192 is the smallest output limit among the models that are still served.
@@ -63,7 +38,7 @@ _TOOL_CHOICES: Final = {
 }
 
 
-class Anthropic:
+class Anthropic(encoding.HttpAdapter):
     """The adapter of the Messages API at one address with one credential."""
 
     def __init__(
@@ -81,71 +56,45 @@ class Anthropic:
 
         `adaptive_thinking`: does the model take `thinking: adaptive` in place of a budget? None: decided by its name.
         """
-        # With the version or without: gateways name their address either way.
-        self._url = checked_url(base_url, "https://api.anthropic.com").removesuffix("/v1")
-        self._api_key = api_key
-        self._headers = dict(headers or {})
-        self._bearer = bearer
-        self._betas = betas
+        own = {"authorization": f"Bearer {api_key}"} if bearer else {"x-api-key": api_key or ""}
+        super().__init__(
+            name,
+            # With the version or without: gateways name their address either way.
+            encoding.checked_url(base_url, "https://api.anthropic.com").removesuffix("/v1"),
+            api_key,
+            AnthropicDecoder,
+            credential=(own if api_key else {}) | ({"anthropic-beta": ",".join(betas)} if betas else {}),
+            headers={"anthropic-version": API_VERSION, **(headers or {})},
+        )
         self._adaptive_thinking = adaptive_thinking
-        self._name = name
-
-    @property
-    def name(self) -> str:
-        return self._name
 
     def encode(self, request: ModelRequest, /) -> WireRequest:
-        encoding = _MessagesEncoding(request, self._adaptive(request.model))
-        return post(f"{self._url}/v1/messages", self.headers(request), encoding.body(), encoding.notes)
-
-    def decoder(self, status: int = 200, headers: Mapping[str, str] | None = None, streaming: bool = True) -> Decoder:
-        return AnthropicDecoder(AnswerHead(self._name, status, headers, streaming, self._api_key))
-
-    def headers(self, request: ModelRequest) -> dict[str, str]:
-        """The request's headers; variants add theirs."""
-        headers = json_headers(request, {"anthropic-version": API_VERSION, **self._headers})
-        if self._api_key:
-            credential = {"authorization": f"Bearer {self._api_key}"} if self._bearer else {"x-api-key": self._api_key}
-            headers.update(credential)
-        if self._betas:
-            headers["anthropic-beta"] = ",".join(self._betas)
-        return headers
-
-    def _adaptive(self, model: str) -> bool:
         known = self._adaptive_thinking
-        return bool(_ADAPTIVE_MODEL.search(model)) if known is None else known
+        adaptive = bool(_ADAPTIVE_MODEL.search(request.model)) if known is None else known
+        written = _MessagesEncoding(request, adaptive)
+        return encoding.post(f"{self._url}/v1/messages", self.headers(request), written.body(), written.notes)
 
 
-class _MessagesEncoding:
-    """One request being written."""
-
+class _MessagesEncoding(encoding.TurnEncoding):
     def __init__(self, request: ModelRequest, adaptive: bool) -> None:
-        self.request = request
-        self.adaptive = adaptive
-        self.notes: list[str] = []
-        self._turns: list[tuple[str, list[Body]]] = []
-        """Roles and their blocks."""
+        super().__init__(request, _text, _image)
+        self._adaptive = adaptive
 
     def body(self) -> Body:
         request = self.request
-        check_request(request)
-        system, history = split_system(rewrite_call_ids(request.messages, ANTHROPIC_IDS))
+        system, history = encoding.split_system(encoding.rewrite_call_ids(request.messages, encoding.ANTHROPIC_IDS))
         for message in history:
             self._message(message)
-        if not self._turns:
+        if not self.turns:
             raise UsageError("Anthropic needs at least one message besides the instructions")
-        if self._turns[0][0] != "user":
-            self._turns.insert(0, ("user", [_text(TRIMMED_START)]))
         body: Body = {"model": request.model, "max_tokens": request.sampling.max_output_tokens}
         if system.strip():
             body["system"] = system
-        body["messages"] = [{"role": role, "content": blocks} for role, blocks in self._turns]
+        body["messages"] = [{"role": role, "content": blocks} for role, blocks in self.turns]
         body.update(self._tools())
         body.update(self._sampling(request.sampling))
         body.update(self._thinking(request.sampling))
-        if request.response_schema is not None:
-            adapted = adapt_schema(request.response_schema, ANTHROPIC_ANSWER)
-            self.notes += [f"response_schema: {loss}" for loss in adapted.losses]
+        if adapted := self.answer_schema(ANTHROPIC_ANSWER):
             config = body.get("output_config")
             answer = {"format": {"type": "json_schema", "schema": adapted.schema}}
             body["output_config"] = {**config, **answer} if isinstance(config, dict) else answer
@@ -154,52 +103,36 @@ class _MessagesEncoding:
             body["stream"] = True
         return {**body, **request.options}
 
-    # History. Neighbours of one role are one message: the API would join them anyway.
+    # History.
 
-    def _say(self, role: str, blocks: list[Body]) -> None:
-        if self._turns and self._turns[-1][0] == role:
-            self._turns[-1][1].extend(blocks)
-        elif blocks:
-            self._turns.append((role, blocks))
-
-    def _message(self, message: Message) -> None:
-        if isinstance(message, AssistantMessage):
+    def _message(self, message: content.Message) -> None:
+        if isinstance(message, content.AssistantMessage):
             self._assistant(message)
-        elif isinstance(message, ToolMessage):
+        elif isinstance(message, content.ToolMessage):
             result: Body = {"type": "tool_result", "tool_use_id": message.call_id, "content": message.content}
-            self._say("user", [{**result, "is_error": True} if message.is_error else result])
-        elif isinstance(message, UserMessage):
-            self._user(message)
-        elif message.text.strip():
-            self._say("user", [_text(f"<system>\n{message.text}\n</system>")])
+            self.say("user", [{**result, "is_error": True} if message.is_error else result])
+        else:
+            self.say_asked(message)
 
-    def _user(self, message: UserMessage) -> None:
-        blocks: list[Body] = [
-            {"type": "image", "source": _image_source(part)} if isinstance(part, Image) else _text(part.text)
-            for part in message.parts
-            if isinstance(part, Image) or part.text.strip()
-        ]
-        self._say("user", blocks or [_text(BLANK_USER)])
-
-    def _assistant(self, message: AssistantMessage) -> None:
+    def _assistant(self, message: content.AssistantMessage) -> None:
         blocks = [block for part in message.parts if (block := self._part(part)) is not None]
         kinds = {block["type"] for block in blocks}
         if kinds <= {"text", "tool_use"}:
             # Another provider's turn may hold text behind a call; here results must come directly behind the calls.
             blocks.sort(key=lambda block: block["type"] == "tool_use")
-        self._say("assistant", blocks)
+        self.say("assistant", blocks)
 
-    def _part(self, part: AssistantPart) -> Body | None:
-        own = own_replay(part.replay, ORIGIN)
-        if isinstance(part, ToolCall):
-            name, arguments = called_name(part), arguments_object(part)
+    def _part(self, part: content.AssistantPart) -> Body | None:
+        own = encoding.own_replay(part.replay, ORIGIN)
+        if isinstance(part, content.ToolCall):
+            name, arguments = encoding.called_name(part), encoding.arguments_object(part)
             caller = {"caller": own["caller"]} if own and "caller" in own else {}
             return {"type": "tool_use", "id": part.call_id, "name": name, "input": arguments, **caller}
-        if isinstance(part, Text):
+        if isinstance(part, content.Text):
             return _text(part.text) if part.text.strip() else None
         if own is None:
             return None
-        if isinstance(part, ServerTool):
+        if isinstance(part, content.ServerTool):
             return dict(own)
         if "data" in own:
             return {"type": "redacted_thinking", "data": own["data"]}
@@ -218,9 +151,8 @@ class _MessagesEncoding:
             choice["name"] = request.tool_choice.name
         if request.parallel_tool_calls is not None and request.tool_choice.mode is not ToolChoiceMode.NONE:
             choice["disable_parallel_tool_use"] = not request.parallel_tool_calls
-        adapted, notes = adapted_tools(request.tools, ANTHROPIC, ANTHROPIC_STRICT)
-        self.notes += notes
-        return {"tools": [_tool(tool) for tool in adapted], "tool_choice": choice}
+        tools = [_tool(tool) for tool in self.adapted_tools(ANTHROPIC, ANTHROPIC_STRICT)]
+        return {"tools": tools, "tool_choice": choice}
 
     def _sampling(self, sampling: Sampling) -> Body:
         if sampling.seed is not None:
@@ -235,15 +167,15 @@ class _MessagesEncoding:
     def _thinking(self, sampling: Sampling) -> Body:
         effort = sampling.reasoning_effort
         if effort is None or effort == "none":
-            return {"thinking": {"type": "disabled"}} if effort and self.adaptive else {}
-        efforts: Mapping[str, object] = ADAPTIVE_EFFORTS if self.adaptive else THINKING_BUDGETS
+            return {"thinking": {"type": "disabled"}} if effort and self._adaptive else {}
+        efforts: Mapping[str, object] = ADAPTIVE_EFFORTS if self._adaptive else THINKING_BUDGETS
         if effort not in efforts:
             raise UsageError(f"reasoning_effort {effort!r} is unknown here; use one of none, {', '.join(efforts)}")
         if self.request.tools and self.request.tool_choice.mode in (ToolChoiceMode.REQUIRED, ToolChoiceMode.NAMED):
             raise UsageError("Anthropic cannot think when a tool call is forced: drop reasoning_effort or tool_choice")
         if sampling.temperature not in (None, 1, 1.0):
             raise UsageError("Anthropic takes no temperature with thinking: drop reasoning_effort or temperature")
-        if self.adaptive:
+        if self._adaptive:
             return {"thinking": {"type": "adaptive"}, "output_config": {"effort": ADAPTIVE_EFFORTS[effort]}}
         if self._in_unthought_tool_loop():
             self.notes.append("reasoning_effort: left out, since the open tool turn does not start with own thinking")
@@ -262,9 +194,9 @@ class _MessagesEncoding:
     def _in_unthought_tool_loop(self) -> bool:
         """Are results of a turn being sent that another model (or this one without thinking) began? The API refuses to
         think on: "Expected `thinking` or `redacted_thinking`, but found `tool_use`"."""
-        if len(self._turns) < 2 or self._turns[-1][1][0]["type"] != "tool_result":
+        if len(self.turns) < 2 or self.turns[-1][1][0]["type"] != "tool_result":
             return False
-        return self._turns[-2][1][0]["type"] not in ("thinking", "redacted_thinking")
+        return self.turns[-2][1][0]["type"] not in ("thinking", "redacted_thinking")
 
 
 def _tool(tool: ToolDefinition) -> Body:
@@ -276,8 +208,8 @@ def _text(text: str) -> Body:
     return {"type": "text", "text": text}
 
 
-def _image_source(image: Image) -> Body:
+def _image(image: content.Image) -> Body:
     if image.url:
-        return {"type": "url", "url": image.url}
-    media_type, data = image_bytes(image)
-    return {"type": "base64", "media_type": media_type, "data": data}
+        return {"type": "image", "source": {"type": "url", "url": image.url}}
+    media_type, data = encoding.image_bytes(image)
+    return {"type": "image", "source": {"type": "base64", "media_type": media_type, "data": data}}

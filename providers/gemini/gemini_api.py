@@ -8,40 +8,15 @@ from urllib.parse import quote
 
 import orjson
 
-from callboard.protocol.content import (
-    AssistantMessage,
-    AssistantPart,
-    Image,
-    Message,
-    ServerTool,
-    SystemMessage,
-    Text,
-    ToolCall,
-    ToolMessage,
-    UserMessage,
-)
+from callboard.protocol import content
 from callboard.protocol.errors import UsageError
 from callboard.protocol.model import ModelRequest, Sampling, ToolChoiceMode
 from callboard.protocol.tools import ToolDefinition
-from callboard.providers.adapter import Decoder, WireRequest
-from callboard.providers.base_decoder import AnswerHead
+from callboard.providers import request_encoding as encoding
+from callboard.providers.adapter import WireRequest
 from callboard.providers.gemini.gemini_stream import ORIGIN, GeminiDecoder
 from callboard.providers.json_values import Body, Json
-from callboard.providers.request_encoding import (
-    BLANK_USER,
-    TRIMMED_START,
-    arguments_object,
-    called_name,
-    check_request,
-    checked_url,
-    image_bytes,
-    json_headers,
-    own_replay,
-    post,
-    results_after,
-    split_system,
-)
-from callboard.providers.tool_schema import GEMINI, GEMINI_ANSWER, adapt_schema, adapted_tools
+from callboard.providers.tool_schema import GEMINI, GEMINI_ANSWER
 
 #: What the API takes in place of a signature on a call that another model made (docs/wire.md 1.4). Only on a step's
 #: first call: on its siblings it causes empty answers.
@@ -59,7 +34,7 @@ _MODES: Final = {
 }
 
 
-class Gemini:
+class Gemini(encoding.HttpAdapter):
     """The adapter of the Gemini API. With `project` and `location` it is the same API on Vertex AI, where the key is an
     OAuth access token."""
 
@@ -73,95 +48,57 @@ class Gemini:
         location: str = "us-central1",
         name: str = "gemini",
     ) -> None:
-        self._vertex = project is not None
         if project is None:
             default, self._path = "https://generativelanguage.googleapis.com", "v1beta"
+            credential = {"x-goog-api-key": api_key} if api_key else {}
         else:
             prefix = "" if location == "global" else f"{location}-"
             default = f"https://{prefix}aiplatform.googleapis.com"
             self._path = f"v1beta1/projects/{quote(project)}/locations/{quote(location)}/publishers/google"
-        self._url = checked_url(base_url, default).removesuffix(f"/{self._path}")
-        self._api_key = api_key
-        self._headers = dict(headers or {})
-        self._name = name
-
-    @property
-    def name(self) -> str:
-        return self._name
+            credential = encoding.bearer(api_key)
+        url = encoding.checked_url(base_url, default).removesuffix(f"/{self._path}")
+        super().__init__(name, url, api_key, GeminiDecoder, credential=credential, headers=headers)
 
     def encode(self, request: ModelRequest, /) -> WireRequest:
-        encoding = _GeminiEncoding(request)
+        written = _GeminiEncoding(request)
         method = "streamGenerateContent?alt=sse" if request.stream else "generateContent"
         model = quote(request.model.removeprefix("models/"), safe="/")
         url = f"{self._url}/{self._path}/models/{model}:{method}"
-        return post(url, self.headers(request), encoding.body(), encoding.notes)
-
-    def decoder(self, status: int = 200, headers: Mapping[str, str] | None = None, streaming: bool = True) -> Decoder:
-        return GeminiDecoder(AnswerHead(self._name, status, headers, streaming, self._api_key))
-
-    def headers(self, request: ModelRequest) -> dict[str, str]:
-        """The request's headers; variants add theirs."""
-        headers = json_headers(request, self._headers)
-        if self._api_key and self._vertex:
-            headers["authorization"] = f"Bearer {self._api_key}"
-        elif self._api_key:
-            headers["x-goog-api-key"] = self._api_key
-        return headers
+        return encoding.post(url, self.headers(request), written.body(), written.notes)
 
 
-class _GeminiEncoding:
-    """One request being written."""
-
+class _GeminiEncoding(encoding.TurnEncoding):
     def __init__(self, request: ModelRequest) -> None:
-        self.request = request
-        self.notes: list[str] = []
-        self._contents: list[tuple[str, list[Body]]] = []
-        """Roles and their parts."""
+        super().__init__(request, _text, _image)
 
     def body(self) -> Body:
         request = self.request
-        check_request(request)
-        system, history = split_system(request.messages)
+        system, history = encoding.split_system(request.messages)
         self._history(history)
-        if not self._contents:
+        if not self.turns:
             raise UsageError("Gemini needs at least one message besides the instructions")
-        body: Body = {"contents": [{"role": role, "parts": parts} for role, parts in self._contents]}
+        body: Body = {"contents": [{"role": role, "parts": parts} for role, parts in self.turns]}
         if system:
             body["systemInstruction"] = {"parts": [{"text": system}]}
         body.update(self._tools())
         config = self._sampling(request.sampling)
-        if request.response_schema is not None:
-            adapted = adapt_schema(request.response_schema, GEMINI_ANSWER)
-            self.notes += [f"response_schema: {loss}" for loss in adapted.losses]
+        if adapted := self.answer_schema(GEMINI_ANSWER):
             config.update(responseMimeType="application/json", responseJsonSchema=adapted.schema)
         if config:
             body["generationConfig"] = config
         return {**body, **request.options}
 
-    # History. Neighbours of one role are one content: a turn's results must be in one, what follows after them.
+    # History. A turn's results must be in one message, what follows after them.
 
-    def _history(self, history: Sequence[Message]) -> None:
+    def _history(self, history: Sequence[content.Message]) -> None:
         for position, message in enumerate(history):
-            if isinstance(message, AssistantMessage):
-                self._say("model", self._turn(message))
-                self._say("user", _results(message, results_after(history, position)))
-            elif isinstance(message, UserMessage):
-                self._say("user", _user_parts(message))
-            elif isinstance(message, SystemMessage) and message.text.strip():
-                self._say("user", [{"text": f"<system>\n{message.text}\n</system>"}])
+            if isinstance(message, content.AssistantMessage):
+                self.say("model", self._turn(message))
+                self.say("user", _results(message, encoding.results_after(history, position)))
+            elif not isinstance(message, content.ToolMessage):
+                self.say_asked(message)
 
-    def _say(self, role: str, parts: list[Body]) -> None:
-        if not parts:
-            return
-        if not self._contents and role == "model":
-            # A call must come directly after a turn of the user's, so the conversation cannot begin with the model.
-            self._contents.append(("user", [{"text": TRIMMED_START}]))
-        if self._contents and self._contents[-1][0] == role:
-            self._contents[-1][1].extend(parts)
-        else:
-            self._contents.append((role, parts))
-
-    def _turn(self, message: AssistantMessage) -> list[Body]:
+    def _turn(self, message: content.AssistantMessage) -> list[Body]:
         parts = [wire for part in message.parts if (wire := _part(part)) is not None]
         first_call = next((part for part in parts if "functionCall" in part), None)
         if first_call is not None:
@@ -179,11 +116,10 @@ class _GeminiEncoding:
             calling["allowedFunctionNames"] = [request.tool_choice.name]
         if request.parallel_tool_calls is not None:
             self.notes.append("parallel_tool_calls: the API has no such flag; left out")
-        adapted, notes = adapted_tools(request.tools, GEMINI, GEMINI)
-        self.notes += notes + [
+        declarations = [_declaration(tool) for tool in self.adapted_tools(GEMINI, GEMINI)]
+        self.notes += [
             f"tool {tool.name}: strict: the API has no such flag; left out" for tool in request.tools if tool.strict
         ]
-        declarations = [_declaration(tool) for tool in adapted]
         return {
             "tools": [{"functionDeclarations": declarations}],
             "toolConfig": {"functionCallingConfig": calling},
@@ -219,37 +155,37 @@ def _declaration(tool: ToolDefinition) -> Body:
     return declaration
 
 
-def _part(part: AssistantPart) -> Body | None:
+def _part(part: content.AssistantPart) -> Body | None:
     """A part of a model's turn, with its own signature on exactly the part it came on; None for what is left out."""
-    own = own_replay(part.replay, ORIGIN)
-    if isinstance(part, ServerTool):
+    own = encoding.own_replay(part.replay, ORIGIN)
+    if isinstance(part, content.ServerTool):
         return dict(own) if own is not None else None
     signature = {"thoughtSignature": own["thoughtSignature"]} if own and "thoughtSignature" in own else {}
-    if isinstance(part, ToolCall):
-        call: Body = {"name": called_name(part), "args": arguments_object(part)}
+    if isinstance(part, content.ToolCall):
+        call: Body = {"name": encoding.called_name(part), "args": encoding.arguments_object(part)}
         if own and "id" in own:
             call["id"] = own["id"]
         return {"functionCall": call, **signature}
-    if isinstance(part, Text):
+    if isinstance(part, content.Text):
         return {"text": part.text, **signature} if part.text.strip() or signature else None
     return {"text": part.text, "thought": True, **signature} if signature else None
 
 
-def _results(turn: AssistantMessage, results: Sequence[ToolMessage]) -> list[Body]:
+def _results(turn: content.AssistantMessage, results: Sequence[content.ToolMessage]) -> list[Body]:
     """The results of a turn in the order of its calls, by which the API pairs them where there are no ids."""
     by_id = {result.call_id: result for result in results}
     return [_result(call, by_id[call.call_id]) for call in turn.tool_calls]
 
 
-def _result(call: ToolCall, result: ToolMessage) -> Body:
-    response: Body = {"name": called_name(call), "response": _response(result)}
-    own = own_replay(call.replay, ORIGIN)
+def _result(call: content.ToolCall, result: content.ToolMessage) -> Body:
+    response: Body = {"name": encoding.called_name(call), "response": _response(result)}
+    own = encoding.own_replay(call.replay, ORIGIN)
     if own and "id" in own:
         response["id"] = own["id"]
     return {"functionResponse": response}
 
 
-def _response(result: ToolMessage) -> object:
+def _response(result: content.ToolMessage) -> object:
     """The result as an object, which is all that the API takes: {"error": ..} is its word for a failure.
 
     The very text, where it is JSON; what only looks like it (NaN, half of a surrogate pair) goes as a string.
@@ -263,18 +199,13 @@ def _response(result: ToolMessage) -> object:
     return orjson.Fragment(result.content) if isinstance(value, dict) else {"result": result.content}
 
 
-def _user_parts(message: UserMessage) -> list[Body]:
-    parts: list[Body] = [
-        _image(part) if isinstance(part, Image) else {"text": part.text}
-        for part in message.parts
-        if isinstance(part, Image) or part.text.strip()
-    ]
-    return parts or [{"text": BLANK_USER}]
+def _text(text: str) -> Body:
+    return {"text": text}
 
 
-def _image(image: Image) -> Body:
+def _image(image: content.Image) -> Body:
     if image.url:
         kind = {"mimeType": image.media_type} if image.media_type else {}
         return {"fileData": {**kind, "fileUri": image.url}}
-    media_type, data = image_bytes(image)
+    media_type, data = encoding.image_bytes(image)
     return {"inlineData": {"mimeType": media_type, "data": data}}

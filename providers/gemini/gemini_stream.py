@@ -12,11 +12,9 @@ from callboard.protocol.content import Replay
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.limits import MAX_ARGUMENT_BYTES, MAX_RESPONSE_BYTES
 from callboard.protocol.model import Done, FinishReason, ServerToolEvent, StreamEvent, TextDelta, ThinkingDelta, Usage
-from callboard.providers.base_decoder import AnswerHead, BaseDecoder
-from callboard.providers.http_errors import make_error
-from callboard.providers.json_values import (
-    Json,
-    JsonObject,
+from callboard.providers.base_decoder import (
+    AnswerHead,
+    BaseDecoder,
     count_at,
     fields_at,
     object_at,
@@ -25,7 +23,9 @@ from callboard.providers.json_values import (
     text_at,
     text_of,
 )
-from callboard.providers.tool_tracker import ToolCallTracker
+from callboard.providers.http_errors import make_error
+from callboard.providers.json_values import Json, JsonObject
+from callboard.providers.response_builder import ToolCallTracker
 
 ORIGIN: Final = "gemini"
 
@@ -61,7 +61,7 @@ _Path: TypeAlias = tuple[str | int, ...]
 class PartialArguments:
     """The arguments of one call, streamed as (JSONPath, value) pieces, put together to their object (quirk 43).
 
-    Linear in their bytes: strings are put together once, at the end.
+    Linear in their bytes: strings are joined once, at the end.
     """
 
     def __init__(self) -> None:

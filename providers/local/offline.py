@@ -10,21 +10,12 @@ import os
 from collections.abc import AsyncGenerator, Iterator
 from typing import Final
 
+from callboard.protocol import model
 from callboard.protocol.code_fences import CodeFence, parse_fences
 from callboard.protocol.content import Message, ToolMessage, UserMessage
 from callboard.protocol.ids import CallId, ToolName
-from callboard.protocol.model import (
-    Done,
-    FinishReason,
-    ModelRequest,
-    StreamEvent,
-    TextDelta,
-    ToolCallComplete,
-    ToolCallDelta,
-    ToolCallStart,
-    ToolChoiceMode,
-)
-from callboard.providers.json_values import JsonObject, dumps_text, list_at, loads
+from callboard.providers.base_decoder import list_at
+from callboard.providers.json_values import JsonObject, dumps_text, loads
 
 CONTEXT_TOOL: Final = ToolName("request_code_context")
 #: Worth ten places: as many as a person reads.
@@ -49,7 +40,7 @@ class Offline:
     def name(self) -> str:
         return "offline"
 
-    async def stream(self, request: ModelRequest, /) -> AsyncGenerator[list[StreamEvent], None]:
+    async def stream(self, request: model.ModelRequest, /) -> AsyncGenerator[list[model.StreamEvent], None]:
         """See `Provider.stream`."""
         for events in answer(request, self._cwd):
             yield events
@@ -58,31 +49,31 @@ class Offline:
         """There is nothing to close."""
 
 
-def answer(request: ModelRequest, cwd: str = "") -> list[list[StreamEvent]]:
+def answer(request: model.ModelRequest, cwd: str = "") -> list[list[model.StreamEvent]]:
     """The batches of events that answer this request."""
     result = _context_result(request.messages)
     if result is not None:
         return _said(_report(result, cwd))
     offered = any(tool.name == CONTEXT_TOOL for tool in request.tools)
-    if offered and request.tool_choice.mode is not ToolChoiceMode.NONE:
+    if offered and request.tool_choice.mode is not model.ToolChoiceMode.NONE:
         return [_ask(_question(request.messages))]
     return _said(["There is no code to search: no workspace is set up here.\n"])
 
 
-def _ask(question: str) -> list[StreamEvent]:
+def _ask(question: str) -> list[model.StreamEvent]:
     call_id = CallId("call_context")
     return [
-        ToolCallStart(call_id, CONTEXT_TOOL),
-        ToolCallDelta(call_id, dumps_text({"token_budget": TOKEN_BUDGET, "hint": question})),
-        ToolCallComplete(call_id),
-        Done(FinishReason.TOOL_CALLS, model="offline"),
+        model.ToolCallStart(call_id, CONTEXT_TOOL),
+        model.ToolCallDelta(call_id, dumps_text({"token_budget": TOKEN_BUDGET, "hint": question})),
+        model.ToolCallComplete(call_id),
+        model.Done(model.FinishReason.TOOL_CALLS, model="offline"),
     ]
 
 
-def _said(paragraphs: list[str]) -> list[list[StreamEvent]]:
+def _said(paragraphs: list[str]) -> list[list[model.StreamEvent]]:
     texts = [*(f"{paragraph}\n" for paragraph in paragraphs), f"{HOW_TO_CONFIGURE}\n"]
-    batches: list[list[StreamEvent]] = [[TextDelta(text)] for text in texts]
-    batches[-1].append(Done(FinishReason.STOP, model="offline"))
+    batches: list[list[model.StreamEvent]] = [[model.TextDelta(text)] for text in texts]
+    batches[-1].append(model.Done(model.FinishReason.STOP, model="offline"))
     return batches
 
 

@@ -15,23 +15,11 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+from callboard.protocol import model
 from callboard.protocol.content import UserMessage
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.ids import CallId, ToolName
 from callboard.protocol.limits import STREAM_IDLE_TIMEOUT_SECONDS
-from callboard.protocol.model import (
-    Done,
-    Error,
-    FinishReason,
-    ModelRequest,
-    StreamEvent,
-    TextDelta,
-    ThinkingDelta,
-    ToolCallComplete,
-    ToolCallDelta,
-    ToolCallStart,
-    Usage,
-)
 from callboard.providers.http_errors import make_error
 from callboard.providers.json_values import dumps_text
 
@@ -52,7 +40,7 @@ class TimedBatch:
     """What arrives in one socket read, and how long after the one before."""
 
     delay_seconds: float
-    events: tuple[StreamEvent, ...]
+    events: tuple[model.StreamEvent, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +58,13 @@ class ScriptedTurn:
     """Before anything comes."""
     delay_seconds: float = 0.0
     """Before each later batch."""
-    error: Error | None = None
+    error: model.Error | None = None
     stall: bool = False
     """Nothing more comes: after the idle timeout that is an Error(TIMEOUT), as the transport would tell it."""
     cut: bool = False
     """The connection ends: Error(TRUNCATED), the calls stay incomplete."""
-    usage: Usage = Usage()
-    finish_reason: FinishReason | None = None
+    usage: model.Usage = model.Usage()
+    finish_reason: model.FinishReason | None = None
     """None: TOOL_CALLS with calls, else STOP."""
 
     def batches(self, idle_timeout_seconds: float = STREAM_IDLE_TIMEOUT_SECONDS) -> tuple[TimedBatch, ...]:
@@ -97,40 +85,42 @@ class ScriptedTurn:
         delays = [self.first_delay_seconds] + [self.delay_seconds] * (len(steps) - 2) + [end_delay]
         return tuple(TimedBatch(delay, step) for delay, step in zip(delays[-len(steps) :], steps, strict=True))
 
-    def _prose_steps(self) -> list[tuple[StreamEvent, ...]]:
-        thoughts: list[tuple[StreamEvent, ...]] = [(ThinkingDelta(piece),) for piece in self._pieces(self.thinking)]
-        return thoughts + [(TextDelta(piece),) for piece in self._pieces(self.text)]
+    def _prose_steps(self) -> list[tuple[model.StreamEvent, ...]]:
+        thoughts: list[tuple[model.StreamEvent, ...]] = [
+            (model.ThinkingDelta(piece),) for piece in self._pieces(self.thinking)
+        ]
+        return thoughts + [(model.TextDelta(piece),) for piece in self._pieces(self.text)]
 
-    def _call_steps(self) -> list[tuple[StreamEvent, ...]]:
+    def _call_steps(self) -> list[tuple[model.StreamEvent, ...]]:
         ids = [CallId(call.id or f"call_{number}") for number, call in enumerate(self.calls)]
-        steps: list[tuple[StreamEvent, ...]] = []
+        steps: list[tuple[model.StreamEvent, ...]] = []
         for call_id, call in zip(ids, self.calls, strict=True):
-            steps.append((ToolCallStart(call_id, ToolName(call.name)),))
+            steps.append((model.ToolCallStart(call_id, ToolName(call.name)),))
         pieces = [self._pieces(_argument_text(call)) for call in self.calls]
         for turn in range(max(map(len, pieces), default=0)):
             for call_id, own in zip(ids, pieces, strict=True):
                 if turn < len(own):
-                    steps.append((ToolCallDelta(call_id, own[turn]),))
+                    steps.append((model.ToolCallDelta(call_id, own[turn]),))
         return steps
 
-    def _ending(self) -> tuple[StreamEvent, ...]:
-        reason = self.finish_reason or (FinishReason.TOOL_CALLS if self.calls else FinishReason.STOP)
+    def _ending(self) -> tuple[model.StreamEvent, ...]:
+        reason = self.finish_reason or (model.FinishReason.TOOL_CALLS if self.calls else model.FinishReason.STOP)
         ids = [CallId(call.id or f"call_{number}") for number, call in enumerate(self.calls)]
-        if reason in (FinishReason.LENGTH, FinishReason.CONTENT_FILTER):
+        if reason in (model.FinishReason.LENGTH, model.FinishReason.CONTENT_FILTER):
             ids = ids[:-1]
-        completes: list[StreamEvent] = [ToolCallComplete(call_id) for call_id in ids]
-        return (*completes, Done(reason, reason.value, self.usage, model="scripted"))
+        completes: list[model.StreamEvent] = [model.ToolCallComplete(call_id) for call_id in ids]
+        return (*completes, model.Done(reason, reason.value, self.usage, model="scripted"))
 
     def _pieces(self, text: str) -> list[str]:
         size = self.chunk_chars or max(len(text), 1)
         return [text[start : start + size] for start in range(0, len(text), size)]
 
 
-Script = Iterable[ScriptedTurn | str] | Callable[[ModelRequest], ScriptedTurn | str]
+Script = Iterable[ScriptedTurn | str] | Callable[[model.ModelRequest], ScriptedTurn | str]
 """Turns in order, or a function from a request to its turn; a str is a turn of that text."""
 
 
-def echo(request: ModelRequest) -> ScriptedTurn:
+def echo(request: model.ModelRequest) -> ScriptedTurn:
     """The default script: says the last user message again."""
     said = [message.text for message in request.messages if isinstance(message, UserMessage)]
     return ScriptedTurn(said[-1] if said else "There is no user message.")
@@ -152,13 +142,13 @@ class Scripted:
         self._turns = iter(()) if callable(script) else iter(script)
         self._sleep = sleep
         self._idle_timeout_seconds = idle_timeout_seconds
-        self.requests: list[ModelRequest] = []
+        self.requests: list[model.ModelRequest] = []
 
     @property
     def name(self) -> str:
         return self._name
 
-    def turn_for(self, request: ModelRequest) -> ScriptedTurn:
+    def turn_for(self, request: model.ModelRequest) -> ScriptedTurn:
         """The turn that answers this request, which is recorded. Beyond the end of the script: an Error."""
         self.requests.append(request)
         turn = self._choose(request) if self._choose else next(self._turns, None)
@@ -167,7 +157,7 @@ class Scripted:
             return ScriptedTurn(error=make_error(ErrorKind.OTHER, said))
         return ScriptedTurn(turn) if isinstance(turn, str) else turn
 
-    async def stream(self, request: ModelRequest, /) -> AsyncGenerator[list[StreamEvent], None]:
+    async def stream(self, request: model.ModelRequest, /) -> AsyncGenerator[list[model.StreamEvent], None]:
         """See `Provider.stream`."""
         for batch in self.turn_for(request).batches(self._idle_timeout_seconds):
             if batch.delay_seconds:

@@ -6,42 +6,21 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from callboard.protocol.content import (
-    AssistantMessage,
-    Image,
-    Message,
-    SystemMessage,
-    Text,
-    Thinking,
-    ToolCall,
-    ToolMessage,
-    UserMessage,
-    UserPart,
-)
+from callboard.protocol import content
 from callboard.protocol.model import ModelRequest, Sampling, ToolChoice, ToolChoiceMode
 from callboard.protocol.tools import ToolDefinition
-from callboard.providers.adapter import Decoder, WireRequest
-from callboard.providers.base_decoder import AnswerHead
+from callboard.providers import request_encoding as encoding
+from callboard.providers.adapter import WireRequest
 from callboard.providers.json_values import Body
 from callboard.providers.openai.chat_stream import ChatDecoder
 from callboard.providers.openai.dialects import OPENAI, ChatDialect
-from callboard.providers.request_encoding import (
-    called_name,
-    check_request,
-    image_url,
-    json_headers,
-    own_replay,
-    post,
-    rewrite_call_ids,
-    sent_arguments,
-)
 from callboard.providers.tool_schema import OPENAI as OPENAI_SCHEMA
 from callboard.providers.tool_schema import OPENAI_STRICT, adapted_tools, is_strict
 
 _MODES: Final = {ToolChoiceMode.AUTO: "auto", ToolChoiceMode.NONE: "none", ToolChoiceMode.REQUIRED: "required"}
 
 
-class OpenAIChat:
+class OpenAIChat(encoding.HttpAdapter):
     """The adapter of one Chat Completions server."""
 
     def __init__(
@@ -53,36 +32,28 @@ class OpenAIChat:
         headers: Mapping[str, str] | None = None,
     ) -> None:
         self.dialect = dialect
-        # Decoding needs no address: an adapter without one can read what was recorded, and encodes nothing.
-        self._url = dialect.address(base_url) if base_url or dialect.base_url else ""
-        self._api_key = api_key
-        self._headers = {**dialect.extra_headers, **(headers or {})}
-
-    @property
-    def name(self) -> str:
-        return self.dialect.name
+        super().__init__(
+            dialect.name,
+            # Decoding needs no address: an adapter without one can read what was recorded, and encodes nothing.
+            dialect.address(base_url) if base_url or dialect.base_url else "",
+            api_key,
+            lambda head: ChatDecoder(head, dialect),
+            credential=encoding.bearer(api_key),
+            headers={**dialect.extra_headers, **(headers or {})},
+            family=dialect.family,
+        )
 
     def encode(self, request: ModelRequest, /) -> WireRequest:
         url = self._url or self.dialect.address(None)
-        check_request(request)
+        encoding.check_request(request)
         tools, notes = adapted_tools(request.tools, OPENAI_SCHEMA, OPENAI_STRICT)
         body = {**self.body(replace(request, tools=tools)), **request.options}
-        return post(f"{url}/chat/completions", self.headers(request), body, notes)
-
-    def decoder(self, status: int = 200, headers: Mapping[str, str] | None = None, streaming: bool = True) -> Decoder:
-        return ChatDecoder(AnswerHead(self.dialect.family, status, headers, streaming, self._api_key), self.dialect)
-
-    def headers(self, request: ModelRequest) -> dict[str, str]:
-        """The request's headers; variants add theirs."""
-        headers = json_headers(request, self._headers)
-        if self._api_key:
-            headers["authorization"] = f"Bearer {self._api_key}"
-        return headers
+        return encoding.post(f"{url}/chat/completions", self.headers(request), body, notes)
 
     def body(self, request: ModelRequest) -> Body:
         """The request's fields, without the caller's `options`; variants change and add."""
         dialect = self.dialect
-        messages = rewrite_call_ids(request.messages, dialect.call_ids)
+        messages = encoding.rewrite_call_ids(request.messages, dialect.call_ids)
         body: Body = {"model": request.model, "messages": [self.message(message) for message in messages]}
         if request.stream:
             body["stream"] = True
@@ -109,37 +80,37 @@ class OpenAIChat:
         }
         return {name: value for name, value in knobs.items() if value is not None}
 
-    def message(self, message: Message) -> Body:
+    def message(self, message: content.Message) -> Body:
         """One message of the history."""
-        if isinstance(message, AssistantMessage):
+        if isinstance(message, content.AssistantMessage):
             return self.assistant(message)
-        if isinstance(message, ToolMessage):
+        if isinstance(message, content.ToolMessage):
             return {"role": "tool", "tool_call_id": message.call_id, "content": message.content}
-        if isinstance(message, SystemMessage):
+        if isinstance(message, content.SystemMessage):
             return {"role": "system", "content": message.text}
         return {"role": "user", "content": _user_content(message)}
 
-    def assistant(self, message: AssistantMessage) -> Body:
+    def assistant(self, message: content.AssistantMessage) -> Body:
         """A turn of the model's. Thinking goes back only where this server wants its own back."""
         calls = [self._call(call) for call in message.tool_calls]
         body: Body = {"role": "assistant", "content": message.text or (None if calls else "")}
         if calls:
             body["tool_calls"] = calls
         field = self.dialect.reasoning_replay_field
-        thinking = "".join(p.text for p in message.parts if isinstance(p, Thinking) and self._is_ours(p))
+        thinking = "".join(p.text for p in message.parts if isinstance(p, content.Thinking) and self._is_ours(p))
         if field and thinking:
             body[field] = thinking
         for part in message.parts:
-            if isinstance(part, Text):
-                body |= own_replay(part.replay, self.name) or {}
+            if isinstance(part, content.Text):
+                body |= encoding.own_replay(part.replay, self.name) or {}
         return body
 
-    def _is_ours(self, part: Thinking) -> bool:
+    def _is_ours(self, part: content.Thinking) -> bool:
         return part.replay is not None and part.replay.origin == self.name
 
-    def _call(self, call: ToolCall) -> Body:
-        function = {"name": called_name(call), "arguments": sent_arguments(call)}
-        replay = own_replay(call.replay, self.name) or {}
+    def _call(self, call: content.ToolCall) -> Body:
+        function = {"name": encoding.called_name(call), "arguments": encoding.sent_arguments(call)}
+        replay = encoding.own_replay(call.replay, self.name) or {}
         return {"id": call.call_id, "type": "function", "function": function, **replay}
 
 
@@ -159,14 +130,14 @@ def _response_format(schema: Mapping[str, object]) -> Body:
     return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, "strict": is_strict(schema)}}
 
 
-def _user_content(message: UserMessage) -> str | list[Body]:
+def _user_content(message: content.UserMessage) -> str | list[Body]:
     # Two texts stay two parts: glued together, words would run into each other (docs/wire.md quirk 81).
-    if len(message.parts) <= 1 and not any(isinstance(part, Image) for part in message.parts):
+    if len(message.parts) <= 1 and not any(isinstance(part, content.Image) for part in message.parts):
         return message.text
     return [_user_part(part) for part in message.parts]
 
 
-def _user_part(part: UserPart) -> Body:
-    if isinstance(part, Text):
+def _user_part(part: content.UserPart) -> Body:
+    if isinstance(part, content.Text):
         return {"type": "text", "text": part.text}
-    return {"type": "image_url", "image_url": {"url": image_url(part)}}
+    return {"type": "image_url", "image_url": {"url": encoding.image_url(part)}}

@@ -10,42 +10,18 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from callboard.protocol.content import (
-    AssistantMessage,
-    AssistantPart,
-    Message,
-    ServerTool,
-    SystemMessage,
-    Text,
-    ToolCall,
-    ToolMessage,
-    UserMessage,
-    UserPart,
-)
+from callboard.protocol import content
 from callboard.protocol.errors import UsageError
 from callboard.protocol.model import ModelRequest, Sampling, ToolChoiceMode
 from callboard.protocol.tools import ToolDefinition
-from callboard.providers.adapter import Decoder, WireRequest
-from callboard.providers.base_decoder import AnswerHead
+from callboard.providers import request_encoding as encoding
+from callboard.providers.adapter import WireRequest
 from callboard.providers.json_values import Body
 from callboard.providers.openai.responses_stream import ResponsesDecoder
-from callboard.providers.request_encoding import (
-    CallIdRule,
-    called_name,
-    check_request,
-    checked_url,
-    image_url,
-    json_headers,
-    own_replay,
-    post,
-    rewrite_call_ids,
-    sent_arguments,
-    split_system,
-)
-from callboard.providers.tool_schema import OPENAI, OPENAI_STRICT, adapt_schema, adapted_tools
+from callboard.providers.tool_schema import OPENAI, OPENAI_STRICT
 
 #: A call_id longer than 64 is refused, and an output is paired with its call by it alone: it must not repeat.
-RESPONSES_IDS: Final = CallIdRule(re.compile(r"[\x21-\x7e]{1,64}"))
+RESPONSES_IDS: Final = encoding.CallIdRule(re.compile(r"[\x21-\x7e]{1,64}"))
 #: What came from a model must go back to it, under any name of a deployment (docs/wire.md quirk 72): to all but those
 #: that are known to refuse it.
 _PLAIN_MODEL: Final = re.compile(r"(?:^|/)(?:chatgpt|gpt-[34]|gpt-\d.*chat)")
@@ -53,7 +29,7 @@ _PLAIN_MODEL: Final = re.compile(r"(?:^|/)(?:chatgpt|gpt-[34]|gpt-\d.*chat)")
 _REASONING_MODEL: Final = re.compile(r"(?:^|/)(?:o\d|gpt-(?:[5-9]|\d\d)(?!.*chat)|codex|gpt-oss|computer-use)")
 
 
-class OpenAIResponses:
+class OpenAIResponses(encoding.HttpAdapter):
     """The adapter of the Responses API at one address with one credential."""
 
     def __init__(
@@ -69,42 +45,29 @@ class OpenAIResponses:
 
         None: decided by its name.
         """
-        self._url = checked_url(base_url, "https://api.openai.com/v1")
-        self._api_key = api_key
-        self._headers = dict(headers or {})
-        self._reasoning = reasoning
-        self._name = name
         # Encrypted reasoning can be read only where it was written.
-        self._origin = f"{name}-responses"
-
-    @property
-    def name(self) -> str:
-        return self._name
+        self._origin = origin = f"{name}-responses"
+        self._reasoning = reasoning
+        super().__init__(
+            name,
+            encoding.checked_url(base_url, "https://api.openai.com/v1"),
+            api_key,
+            lambda head: ResponsesDecoder(head, origin),
+            credential=encoding.bearer(api_key),
+            headers=headers,
+        )
 
     def encode(self, request: ModelRequest, /) -> WireRequest:
         known = self._reasoning
         reasons = bool(_REASONING_MODEL.search(request.model)) if known is None else known
         returns = not _PLAIN_MODEL.search(request.model) if known is None else known
-        encoding = _ResponsesEncoding(request, self._origin, reasons, returns)
-        return post(f"{self._url}/responses", self.headers(request), encoding.body(), encoding.notes)
-
-    def decoder(self, status: int = 200, headers: Mapping[str, str] | None = None, streaming: bool = True) -> Decoder:
-        return ResponsesDecoder(AnswerHead(self._name, status, headers, streaming, self._api_key), self._origin)
-
-    def headers(self, request: ModelRequest) -> dict[str, str]:
-        """The request's headers; variants add theirs."""
-        headers = json_headers(request, self._headers)
-        if self._api_key:
-            headers["authorization"] = f"Bearer {self._api_key}"
-        return headers
+        written = _ResponsesEncoding(request, self._origin, reasons, returns)
+        return encoding.post(f"{self._url}/responses", self.headers(request), written.body(), written.notes)
 
 
-class _ResponsesEncoding:
-    """One request being written."""
-
+class _ResponsesEncoding(encoding.Encoding):
     def __init__(self, request: ModelRequest, origin: str, reasons: bool, returns: bool) -> None:
-        self.request = request
-        self.notes: list[str] = []
+        super().__init__(request)
         self._origin = origin
         self._reasons = reasons
         self._returns = returns
@@ -112,8 +75,7 @@ class _ResponsesEncoding:
 
     def body(self) -> Body:
         request = self.request
-        check_request(request)
-        system, history = split_system(rewrite_call_ids(request.messages, RESPONSES_IDS))
+        system, history = encoding.split_system(encoding.rewrite_call_ids(request.messages, RESPONSES_IDS))
         for message in history:
             self._message(message)
         if not self._input:
@@ -125,9 +87,7 @@ class _ResponsesEncoding:
             body["include"] = ["reasoning.encrypted_content"]
         body.update(self._tools())
         body.update(self._sampling(request.sampling))
-        if request.response_schema is not None:
-            adapted = adapt_schema(request.response_schema, OPENAI_STRICT)
-            self.notes += [f"response_schema: {loss}" for loss in adapted.losses]
+        if adapted := self.answer_schema(OPENAI_STRICT):
             answer = {"type": "json_schema", "name": "answer", "schema": adapted.schema, "strict": adapted.strict}
             body["text"] = {"format": answer}
         if request.stream:
@@ -136,30 +96,30 @@ class _ResponsesEncoding:
 
     # History.
 
-    def _say(self, role: str, content: object, **more: object) -> None:
-        self._input.append({"type": "message", "role": role, "content": content, **more})
+    def _say(self, role: str, said: object, **more: object) -> None:
+        self._input.append({"type": "message", "role": role, "content": said, **more})
 
-    def _message(self, message: Message) -> None:
-        if isinstance(message, AssistantMessage):
+    def _message(self, message: content.Message) -> None:
+        if isinstance(message, content.AssistantMessage):
             self._assistant(message)
-        elif isinstance(message, ToolMessage):
+        elif isinstance(message, content.ToolMessage):
             result = {"type": "function_call_output", "call_id": message.call_id, "output": message.content}
             self._input.append({**result})
-        elif isinstance(message, SystemMessage):
+        elif isinstance(message, content.SystemMessage):
             self._say("system", message.text)
         else:
             self._user(message)
 
-    def _user(self, message: UserMessage) -> None:
+    def _user(self, message: content.UserMessage) -> None:
         parts = message.parts
         # Two texts stay two parts: glued together, words would run into each other (docs/wire.md quirk 81).
-        one_text = len(parts) <= 1 and all(isinstance(part, Text) for part in parts)
+        one_text = len(parts) <= 1 and all(isinstance(part, content.Text) for part in parts)
         self._say("user", message.text if one_text else [_user_part(part) for part in parts])
 
-    def _assistant(self, message: AssistantMessage) -> None:
+    def _assistant(self, message: content.AssistantMessage) -> None:
         start = len(self._input)
         for part in message.parts:
-            if isinstance(part, Text):
+            if isinstance(part, content.Text):
                 self._text(part, start)
             elif (item := self._item(part)) is not None:
                 self._input.append(item)
@@ -167,10 +127,10 @@ class _ResponsesEncoding:
         while len(self._input) > start and self._input[-1]["type"] == "reasoning":
             self._input.pop()
 
-    def _text(self, part: Text, start: int) -> None:
+    def _text(self, part: content.Text, start: int) -> None:
         if not part.text:
             return
-        own = own_replay(part.replay, self._origin) or {}
+        own = encoding.own_replay(part.replay, self._origin) or {}
         more = {"phase": own["phase"]} if "phase" in own else {}
         last = self._input[-1] if len(self._input) > start else {}
         if last.get("role") == "assistant" and last.get("phase") == more.get("phase"):
@@ -178,19 +138,19 @@ class _ResponsesEncoding:
         else:
             self._say("assistant", part.text, **more)
 
-    def _item(self, part: AssistantPart) -> Body | None:
-        if isinstance(part, ToolCall):
-            call = {"type": "function_call", "call_id": part.call_id, "name": called_name(part)}
-            return {**call, "arguments": sent_arguments(part)}
-        own = own_replay(part.replay, self._origin)
+    def _item(self, part: content.AssistantPart) -> Body | None:
+        if isinstance(part, content.ToolCall):
+            call = {"type": "function_call", "call_id": part.call_id, "name": encoding.called_name(part)}
+            return {**call, "arguments": encoding.sent_arguments(part)}
+        own = encoding.own_replay(part.replay, self._origin)
         if own is None:
             return None
         # Without `store` the server remembers no item, so only one that carries its content can go back.
         if not self._returns or not own.get("encrypted_content"):
-            if isinstance(part, ServerTool):
+            if isinstance(part, content.ServerTool):
                 self.notes.append(f"{part.kind}: an item without its encrypted content cannot go back; left out")
             return None
-        if isinstance(part, ServerTool):
+        if isinstance(part, content.ServerTool):
             return dict(own)
         return {**own, "type": "reasoning", "summary": own.get("summary") or []}
 
@@ -200,11 +160,9 @@ class _ResponsesEncoding:
         request, choice = self.request, self.request.tool_choice
         if not request.tools:
             return {}
-        adapted, notes = adapted_tools(request.tools, OPENAI, OPENAI_STRICT)
-        self.notes += notes
         named = {"type": "function", "name": choice.name}
         tools: Body = {
-            "tools": [_tool(tool) for tool in adapted],
+            "tools": [_tool(tool) for tool in self.adapted_tools(OPENAI, OPENAI_STRICT)],
             "tool_choice": named if choice.mode is ToolChoiceMode.NAMED else choice.mode.value,
         }
         if request.parallel_tool_calls is not None:
@@ -231,7 +189,7 @@ def _tool(tool: ToolDefinition) -> Body:
     return {**wire, "parameters": tool.parameters, "strict": tool.strict}
 
 
-def _user_part(part: UserPart) -> Body:
-    if isinstance(part, Text):
+def _user_part(part: content.UserPart) -> Body:
+    if isinstance(part, content.Text):
         return {"type": "input_text", "text": part.text}
-    return {"type": "input_image", "image_url": image_url(part), "detail": "auto"}
+    return {"type": "input_image", "image_url": encoding.image_url(part), "detail": "auto"}

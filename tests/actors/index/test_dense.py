@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from callboard.actors.index import CodeIndex, dense, ranking
-from callboard.actors.index.dense import ApiEmbedder, LocalEmbedder
-from callboard.actors.index.rerank import Passage, Reranker, VectorCache
+from callboard.actors.index.dense import ApiEmbedder, LocalEmbedder, Passage, Reranker, VectorCache
 from callboard.protocol.errors import UsageError
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ FILES = 120
 #: Refreshes with batches so small that a kill falls between many commits.
 CHILD = """
 import sys, json; sys.path[:] = json.loads(sys.argv[1])
-from callboard.actors.index import updater, refresh, CodeIndex
-updater.BATCH_BYTES = 2_000
+from callboard.actors.index import refresh, CodeIndex
+refresh.BATCH_BYTES = 2_000
 refresh.SMALL_FILES = 10**6
 with CodeIndex.open(sys.argv[2], sys.argv[3], embedder=None) as index:
     index.refresh(lambda progress: print(progress.done_files, flush=True))

@@ -2,9 +2,9 @@
 
 import pytest
 
-from callboard.actors.index import grammars, languages
+from callboard.actors.index import languages
 from callboard.actors.index.records import Symbol
-from callboard.actors.index.symbols import KINDS, Lines, Outline, outline
+from callboard.actors.index.symbols import KINDS, Lines, Outline, grammar_of, outline
 
 Expected = dict[str, tuple[str, str]]
 
@@ -187,7 +187,7 @@ def test_every_language_with_a_query_has_a_case_and_at_least_12_have() -> None:
 
 @pytest.mark.parametrize("language", [each for each in languages.LANGUAGES if each.query], ids=lambda each: each.name)
 def test_queries_use_known_captures_only(language: languages.Language) -> None:
-    query = grammars.load(language).query
+    query = grammar_of(language).query
     captures = {query.capture_name(n) for n in range(query.capture_count)}
     assert {name for name in captures if not name.startswith("_")} <= KINDS | {
         "name", "receiver", "call", "super", "import", "attach",

@@ -1,0 +1,4 @@
+(function_definition name: (word) @name) @function
+(program (variable_assignment name: (variable_name) @name) @constant)
+(command name: (command_name (word) @call))
+(comment) @attach

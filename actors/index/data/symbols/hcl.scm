@@ -1,0 +1,2 @@
+(body (block (identifier) . (string_lit (template_literal) @name)) @type)
+(comment) @attach

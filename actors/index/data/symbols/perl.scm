@@ -1,0 +1,2 @@
+(function_definition name: (identifier) @name) @function
+(comments) @attach
