@@ -16,7 +16,7 @@ import dataclasses
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextvars import Context
 from dataclasses import dataclass
-from typing import Final, Protocol, get_args
+from typing import Final, Protocol
 
 from callboard.actors.kernel import Actor, MailboxFull, Ref, Rejected, Timer, handles, logger_of
 from callboard.protocol.commands import CallModel, StopModel
@@ -33,8 +33,6 @@ from callboard.protocol.model import (
     Restarted,
     StreamEvent,
     TextDelta,
-    ThinkingDelta,
-    ToolCallDelta,
     Usage,
 )
 from callboard.providers.adapter import Provider
@@ -388,7 +386,6 @@ def text_length(message: Message) -> int:
             return sum(len(getattr(part, "text", "")) + len(getattr(part, "arguments", "")) for part in parts)
 
 
-_EVENT_TYPES: Final = frozenset(get_args(StreamEvent))
 _BATCH: Final = (list, tuple)
 _LAST: Final = (Done, Error)
 
@@ -444,7 +441,7 @@ async def read_stream(provider: Provider, request: ModelRequest, emit: Emit, end
 
 
 async def _turn(stream: AsyncIterator[list[StreamEvent]], emit: Emit) -> ModelResponse:
-    builder, size, task = ResponseBuilder(), 0, asyncio.current_task()
+    builder, task = ResponseBuilder(), asyncio.current_task()
     async for events in stream:
         if task is not None and task.cancelling():  # the provider has swallowed it
             raise asyncio.CancelledError
@@ -452,9 +449,8 @@ async def _turn(stream: AsyncIterator[list[StreamEvent]], emit: Emit) -> ModelRe
             raise TypeError(f"it yielded a {type(events).__name__}, not a list of stream events")
         if not events:
             continue
-        size += _text_bytes(events)
         builder.feed(events)
-        if size > MAX_ANSWER_BYTES:
+        if builder.text_bytes > MAX_ANSWER_BYTES:
             return _failed(ErrorKind.MALFORMED, f"the answer is longer than {MAX_ANSWER_BYTES / 1024**2:g} MiB")
         while True:
             try:
@@ -466,19 +462,6 @@ async def _turn(stream: AsyncIterator[list[StreamEvent]], emit: Emit) -> ModelRe
         if isinstance(events[-1], _LAST):
             break
     return builder.response()
-
-
-def _text_bytes(events: Sequence[StreamEvent]) -> int:
-    """What a batch adds to its turn. Raises TypeError for what is no event."""
-    size = 0
-    for event in events:
-        if type(event) is TextDelta or type(event) is ThinkingDelta:
-            size += len(event.text) if event.text.isascii() else len(event.text.encode("utf-8", "replace"))
-        elif type(event) is ToolCallDelta:
-            size += len(event.args_delta)
-        elif type(event) not in _EVENT_TYPES:
-            raise TypeError(f"it yielded a {type(event).__name__} among its events")
-    return size
 
 
 async def _close(stream: AsyncGenerator[list[StreamEvent]], provider: Provider, is_whole: bool) -> None:
