@@ -19,6 +19,7 @@ SHAPE_ERRORS: Final = (AttributeError, IndexError, KeyError, TypeError, ValueErr
 #: orjson writes 254 levels. What is kept of an answer goes back inside a request or a journal entry, so it must leave
 #: some of them to what is around it.
 _LEVELS_AROUND: Final = 16
+_FINITE: Final = frozenset({str, int, bool, type(None)})
 
 
 def loads(data: bytes | str) -> Json:
@@ -61,9 +62,9 @@ def not_finite(value: object) -> str:
         if isinstance(node, float) and not isfinite(node):
             return path.removeprefix("/") or "the value"
         if isinstance(node, Mapping):
-            waiting += [(f"{path}/{key}", child) for key, child in node.items() if not isinstance(child, str)]
+            waiting += [(f"{path}/{key}", child) for key, child in node.items() if type(child) not in _FINITE]
         elif isinstance(node, list | tuple):
-            waiting += [(f"{path}/{index}", child) for index, child in enumerate(node) if not isinstance(child, str)]
+            waiting += [(f"{path}/{index}", child) for index, child in enumerate(node) if type(child) not in _FINITE]
     return ""
 
 

@@ -101,8 +101,10 @@ class HttpProvider:
                         if events := decoder.feed(chunk):  # one list a socket read
                             ended = isinstance(events[-1], _ENDS)
                             yield events
-                            if isinstance(events[-1], Done):
-                                await _drain(chunks)
+                            if isinstance(events[-1], Done):  # read on to the end, or give the connection up
+                                deadline.shorten(_DRAIN_SECONDS)
+                                while await deadline.run(anext(chunks, None)) is not None:
+                                    continue
                 except (_CallTimedOut, *_TRANSPORT_ERRORS):
                     # An error's status has said what is wrong: the body that does not end, or breaks off, explains it.
                     if response.status_code < 400:
@@ -225,16 +227,6 @@ def _chunks(response: httpx.Response) -> AsyncIterator[bytes]:
     """The body's bytes as they come, decompressed only where a server compresses unasked."""
     plain = "content-encoding" not in response.headers
     return aiter(response.stream if plain else response.aiter_bytes())  # type: ignore[arg-type]
-
-
-async def _drain(chunks: AsyncIterator[bytes]) -> None:
-    """Read a finished body to its end, or give its connection up."""
-    try:
-        async with asyncio.timeout(_DRAIN_SECONDS):
-            async for _ in chunks:
-                continue
-    except (TimeoutError, *_TRANSPORT_ERRORS):
-        return
 
 
 class _CallTimedOut(Exception):
