@@ -137,7 +137,7 @@ class ChatDecoder(BaseDecoder):
         """One choice of one chunk: first its delta, then its finish reason, since one chunk may have both (22)."""
         delta = choice.get("delta")
         if delta:
-            self._delta(index, object_of(delta), out)
+            self._delta(index, delta if isinstance(delta, dict) else object_of(delta), out)
         elif delta is None and "message" in choice:
             # A server that ignores `stream` and wraps its whole answer in one event. (With a delta beside it, the
             # message is Perplexity's running total and says everything twice: 54.)
@@ -169,7 +169,7 @@ class ChatDecoder(BaseDecoder):
         name, arguments = _function(call)
         # Copilot's choices count their calls from 0 each; Mistral's continuations may bear the word null.
         key = (choice, index) if choice and index is not None else index
-        call_id = "" if call.get("id") == "null" else _id(call)
+        call_id = "" if call.get("id") in (None, "null") else _id(call)
         self._tools.delta(out, index=key, id=call_id, name=name, arguments=arguments, replay=self._extra(call))
 
     def _message(self, index: int, message: JsonObject, out: list[StreamEvent]) -> None:
@@ -405,9 +405,11 @@ class ReasoningDetails:
 
     def take(self) -> Replay | None:
         """What has come, to be replayed unmodified; None where nothing has."""
+        if not self._items:
+            return None
         self._finish_item()
         items, self._items = self._items, []
-        return Replay(self._origin, {"reasoning_details": items}) if items else None
+        return Replay(self._origin, {"reasoning_details": items})
 
     def _finish_item(self) -> None:
         for key, pieces in self._texts.items():
