@@ -449,7 +449,7 @@ class Wiring:
                 self.routes_of,
                 AsyncioDriver(scheduler.loop),
                 RetryPolicy(settings.max_attempts),
-                settings.catalog.response_cost,
+                settings.catalog.known_cost,
             ),
             workers=kinds(process_kind(processes)),
             tools=(*self.tools, *code.tools),

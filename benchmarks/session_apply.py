@@ -42,8 +42,8 @@ def step_events(step: Tag) -> list[Event]:
     return [
         *(ModelStreamed(step, 0.0, delta) for _ in range(READS)),
         ModelResponded(step, 0.0, response),
-        *(ToolCallStarted(step.for_call(name), 0.0) for name in names),
-        *(ToolCallCompleted(step.for_call(name), 0.0, '{"ok":true,"rows":[1,2,3]}') for name in names),
+        *(ToolCallStarted(step._replace(call_id=name), 0.0) for name in names),
+        *(ToolCallCompleted(step._replace(call_id=name), 0.0, '{"ok":true,"rows":[1,2,3]}') for name in names),
     ]
 
 

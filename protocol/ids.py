@@ -31,10 +31,6 @@ class Tag(NamedTuple):
         """The tag of model call number `step` (the first is 1) of the same request."""
         return Tag(self.request_id, self.parent_id, step)
 
-    def for_call(self, call_id: CallId) -> Tag:
-        """The tag of one tool call of the same step."""
-        return Tag(self.request_id, self.parent_id, self.step, call_id)
-
     @property
     def request(self) -> Tag:
         """The tag of the request as a whole."""

@@ -49,11 +49,16 @@ from callboard.protocol.states import (
     RequestState,
     model_due,
 )
-from callboard.protocol.step import NO_CALLS, NO_REQUEST, Batch, CallFailure, OpenCall, Repeats
-from callboard.protocol.turn import (
+from callboard.protocol.step import (
     ASK_AGAIN_KINDS,
+    NO_CALLS,
+    NO_REQUEST,
     NO_TURN,
     TOO_LONG,
+    Batch,
+    CallFailure,
+    OpenCall,
+    Repeats,
     Turn,
     TurnVerdict,
     answer_size,
@@ -317,12 +322,12 @@ class Session:
         is_too_long = answer_size(response) > MAX_ANSWER_BYTES
         turn = tidy(response) if not is_too_long else NO_TURN
         self._forget_partial()
-        doubt = self._prompt.charge(response, event.cost, turn)
+        doubt = self._prompt.charge(response.usage, event.cost, turn.message)
         notes: list[Command] = [Note(self._step, doubt)] if doubt else []
         if is_too_long:
             self._end(Outcome.FAILED, TOO_LONG)
             return notes
-        self._partial = [response.text]
+        self._partial = [turn.message.text]
         if response.error is not None:
             return notes + self._model_error(response.error)
         verdict, reason = judge(response, turn, self._retries < self._options.max_step_retries)
@@ -333,7 +338,7 @@ class Session:
             return notes
         self._retries = 0
         self._partial = []
-        self._text = response.text
+        self._text = turn.message.text
         if verdict is TurnVerdict.RUN_CALLS:
             return notes + self._run_calls(event, turn)
         notes.append(self._record((turn.message,)))
@@ -397,7 +402,7 @@ class Session:
         return self._after_calls(commands)
 
     def _approval_granted(self, event: events.ApprovalGranted) -> list[Command]:
-        return self._batch.granted(self._call_of(event), event.at)
+        return self._batch.granted(self._call_of(event), event)
 
     def _tool_call_started(self, event: events.ToolCallStarted) -> list[Command]:
         self._call_of(event).begin_running()

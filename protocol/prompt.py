@@ -30,10 +30,9 @@ from callboard.protocol.content import (
     split_atoms,
 )
 from callboard.protocol.ids import ToolName
-from callboard.protocol.model import ModelRequest, ModelResponse, Sampling, ToolChoice, ToolChoiceMode, Usage
+from callboard.protocol.model import ModelRequest, Sampling, ToolChoice, ToolChoiceMode, Usage
 from callboard.protocol.options import RequestOptions, ToolOffer
 from callboard.protocol.tools import ToolDefinition
-from callboard.protocol.turn import Turn
 
 TokenCounter = Callable[[str], int]
 """Tokens of a text; pure, never negative. The real tokenizer of a model, where one is installed."""
@@ -170,13 +169,13 @@ class PromptBuilder:
 
     # What came of it.
 
-    def charge(self, response: ModelResponse, cost: float, turn: Turn) -> str:
+    def charge(self, usage: Usage, cost: float, answer: AssistantMessage) -> str:
         """Count what a model call used; estimated where the provider does not say, or says what cannot be.
 
         Returns what could not be, as a note for the person; empty when all was in order.
         """
-        estimated = Usage(self.tokens, message_tokens(turn.message, self._count))
-        return self.spent.add(response.usage, cost, estimated, self._options)
+        estimated = Usage(self.tokens, message_tokens(answer, self._count))
+        return self.spent.add(usage, cost, estimated, self._options)
 
     def add_step(self, messages: Atom) -> None:
         """A finished turn with all its results (and the notes after them): from now on the model is shown it."""

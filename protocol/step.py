@@ -1,14 +1,17 @@
-"""The calls of one step: each begins and ends once (I1), and their results keep the order of the turn (I3).
+"""One step: a turn of the model, judged and made fit for the history, and its calls.
 
-First how each call of a turn begins and ends, then the loop detection, then the failures that the session itself
-reports to the model.
+Each call begins and ends once (I1), and their results keep the order of the turn (I3). First the turn, then how each of
+its calls begins and ends, then the loop detection, then the failures that the session itself reports to the model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum, auto
 from typing import Final
+
+import orjson
 
 from callboard.protocol import events, states
 from callboard.protocol.commands import (
@@ -22,38 +25,208 @@ from callboard.protocol.commands import (
 )
 from callboard.protocol.content import (
     AssistantMessage,
+    AssistantPart,
     Message,
+    ServerTool,
     SystemMessage,
+    Text,
     ToolCall,
     ToolMessage,
     bad_number,
     byte_size,
     json_text,
 )
+from callboard.protocol.errors import ErrorKind
 from callboard.protocol.events import Event
-from callboard.protocol.ids import MessageId, RequestId, Tag, ToolName
+from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
 from callboard.protocol.limits import (
     CALL_BACKSTOP_SECONDS,
     CLOCK_TOLERANCE_SECONDS,
     ERROR_SNIPPET_CHARS,
+    MAX_ANSWER_BYTES,
+    MAX_CALLS_PER_STEP,
     MAX_RESULT_BYTES,
 )
+from callboard.protocol.model import FinishReason, ModelResponse
 from callboard.protocol.options import ToolOffer
 from callboard.protocol.states import CALL_TRANSITIONS, CallFacts, CallGuard, CallState
 from callboard.protocol.tools import FailureCode, ToolFailure
-from callboard.protocol.turn import AskedCall, Turn
+
+# The turn.
+
+
+class TurnVerdict(Enum):
+    """What to do about a turn of the model."""
+
+    ANSWER = auto()
+    RUN_CALLS = auto()
+    GO_ON = auto()
+    """The provider paused: the turn is sent back as it is."""
+    ASK_AGAIN = auto()
+    """The turn is unusable or cut: ask the step again, as often as that is allowed."""
+    FAIL = auto()
+
+
+#: An answer that ended so is not all that the model had to say.
+_SHORT_ANSWERS: Final = {
+    FinishReason.LENGTH: "The answer was cut off at the limit of output tokens.",
+    FinishReason.REFUSAL: "The model refused.",
+}
+#: A turn that was stopped by its provider asks for nothing: its calls are not run.
+_STOPPED: Final = frozenset({FinishReason.CONTENT_FILTER, FinishReason.REFUSAL})
+#: A turn that ended so may have been cut in the middle of a call.
+_CUT: Final = frozenset({FinishReason.LENGTH, FinishReason.ERROR})
+#: A model call that failed so can be asked again as it is; the LLM manager has already retried all other kinds.
+ASK_AGAIN_KINDS: Final = frozenset({ErrorKind.TRUNCATED, ErrorKind.MALFORMED_TOOL_CALL})
+#: Why a request ends whose model does not stop writing. Such an answer is not asked for again, and not recorded: no one
+#: could read it, and no later request could send it.
+TOO_LONG: Final = f"{ErrorKind.MALFORMED}: the answer went over {MAX_ANSWER_BYTES:,} bytes, and was stopped."
+
+
+Signature = tuple[ToolName, str]
+"""A tool and its arguments: in canonical JSON, or as they were received where the call is not complete."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A turn as it is in the history: legal for every provider once its calls have results."""
+
+    message: AssistantMessage
+    calls: tuple[ToolCall, ...]
+    """One that is not `complete` is never run (I12)."""
+    signatures: tuple[Signature, ...]
+    """Of each call."""
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether any of its calls must not be run."""
+        return not all(call.complete for call in self.calls)
+
+
+#: A turn that says nothing.
+NO_TURN: Final = Turn(AssistantMessage(()), (), ())
+
+
+def answer_size(response: ModelResponse) -> int:
+    """Bytes of text, thinking and arguments; exact only for an answer that may be over its limit."""
+    characters = _size(response, len)
+    # A character takes at most four bytes.
+    return _size(response, byte_size) if characters * 4 > MAX_ANSWER_BYTES else characters
+
+
+def _size(response: ModelResponse, measure: Callable[[str], int]) -> int:
+    size = 0
+    for part in response.parts:
+        if isinstance(part, ToolCall):
+            size += measure(part.arguments)
+        elif not isinstance(part, ServerTool):
+            size += measure(part.text)
+    return size
+
+
+def judge(response: ModelResponse, turn: Turn, may_retry: bool) -> tuple[TurnVerdict, str]:
+    """What to do about a turn, and why where it is not simply done."""
+    reason = response.finish_reason
+    if len(turn.calls) > MAX_CALLS_PER_STEP:
+        told = f"The model asked for {len(turn.calls)} calls in one turn; the limit is {MAX_CALLS_PER_STEP}."
+        return (TurnVerdict.ASK_AGAIN if may_retry else TurnVerdict.FAIL), told
+    if turn.calls:
+        if reason in _CUT and turn.incomplete and may_retry:
+            return TurnVerdict.ASK_AGAIN, f"The model's turn was cut off in the middle of a call ({reason})."
+        return TurnVerdict.RUN_CALLS, ""
+    if reason is FinishReason.PAUSE and turn.message.parts:
+        return TurnVerdict.GO_ON, ""
+    return _judge_answer(response, turn.message.text, may_retry)
+
+
+def _judge_answer(response: ModelResponse, text: str, may_retry: bool) -> tuple[TurnVerdict, str]:
+    reason = response.finish_reason
+    if reason is FinishReason.CONTENT_FILTER:
+        return TurnVerdict.FAIL, "The provider's content filter stopped the answer."
+    if reason is FinishReason.ERROR or (not text and reason is not FinishReason.REFUSAL):
+        told = f"The model answered nothing ({response.raw_finish_reason or reason})."
+        return (TurnVerdict.ASK_AGAIN if may_retry else TurnVerdict.FAIL), told
+    if not text:
+        return TurnVerdict.FAIL, _SHORT_ANSWERS[FinishReason.REFUSAL]
+    return TurnVerdict.ANSWER, _SHORT_ANSWERS.get(reason, "")
+
+
+def cut_notes(response: ModelResponse, turn: Turn) -> tuple[str, ...]:
+    """What to tell the model after the results of a turn that was cut off and kept all the same."""
+    if response.finish_reason not in _CUT or not turn.incomplete:
+        return ()
+    return (f"Your turn was cut off ({response.finish_reason}). Ask for fewer calls at a time, or shorter ones.",)
+
+
+def tidy(response: ModelResponse) -> Turn:
+    """The turn as the history takes it.
+
+    Ids are made unique within the turn; arguments that are no JSON object become "{}"; empty texts and the calls of a
+    turn that its provider stopped are left out.
+    """
+    parts: list[AssistantPart] = []
+    calls: list[ToolCall] = []
+    signatures: list[Signature] = []
+    taken: set[CallId] = set()
+    for part in response.parts:
+        if isinstance(part, ToolCall):
+            if response.finish_reason not in _STOPPED:
+                call, signature = _tidy_call(part, taken, len(calls))
+                taken.add(call.call_id)
+                calls.append(call)
+                signatures.append(signature)
+                parts.append(call)
+        elif not (isinstance(part, Text) and not part.text and part.replay is None):
+            parts.append(part)
+    return Turn(AssistantMessage(tuple(parts)), tuple(calls), tuple(signatures))
+
+
+def _tidy_call(call: ToolCall, taken: set[CallId], index: int) -> tuple[ToolCall, Signature]:
+    arguments = canonical_arguments(call.arguments) if call.complete else None
+    call_id = call.call_id
+    suffix = index + 1
+    while not call_id or call_id in taken:
+        # Letters, digits and _ only: what Anthropic takes as an id.
+        call_id = CallId(f"{call.call_id or 'call'}_{suffix}")
+        suffix += 1
+    clean = call
+    if call_id != call.call_id or arguments is None:
+        clean = replace(
+            call,
+            call_id=call_id,
+            complete=arguments is not None,
+            arguments=call.arguments if arguments is not None else "{}",
+        )
+    return clean, (call.name, call.arguments if arguments is None else arguments)
+
+
+def canonical_arguments(text: str) -> str | None:
+    """The same text for the same arguments, however they were written; None for anything but a JSON object."""
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return None
+    if not isinstance(value, dict):
+        return None
+    try:
+        # A str: the bytes that orjson makes take 4 kB each, however short they are, and these are kept for a while.
+        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
+    except TypeError:
+        return text  # objects in each other more than 254 deep
+
+
+# Its calls.
 
 CallFailure = events.ApprovalDenied | events.ToolCallFailed | events.ToolCallTimedOut | events.ToolCallCancelled
 """The events by which a call ends without a result of its tool."""
 
 
 @dataclass(slots=True, eq=False)
-class OpenCall(CallFacts):
+class OpenCall:
     """One call, what is known of it, and where it is."""
 
-    tag: Tag
     call: ToolCall
-    asked: AskedCall
+    facts: CallFacts
     offer: ToolOffer | None
     state: CallState = field(default=CallState.REQUESTED, init=False)
     deadline_at: float | None = field(default=None, init=False)
@@ -63,7 +236,7 @@ class OpenCall(CallFacts):
     def enter(self, event: type[Event]) -> CallGuard:
         """Change state as the table says, and tell which guard led there."""
         for guard, state in CALL_TRANSITIONS[self.state][event]:
-            if guard(self):
+            if guard(self.facts):
                 self.state = state
                 return guard
         raise AssertionError(f"{event.__name__} leads nowhere: {self}")
@@ -71,12 +244,7 @@ class OpenCall(CallFacts):
     def begin_running(self) -> None:
         """Its code has begun to run."""
         self.enter(events.ToolCallStarted)
-        self.runs += 1
-
-    @property
-    def effect_id(self) -> str:
-        """The same for each run of this very call."""
-        return f"{self.tag.request_id}/{self.tag.step}/{self.tag.call_id}"
+        self.facts.runs += 1
 
 
 @dataclass(slots=True, eq=False)
@@ -103,62 +271,52 @@ class Batch:
 
     def begin(self, turn: Turn, offers: Mapping[ToolName, ToolOffer], repeats: Repeats, at: float) -> list[Command]:
         """Begin every call of the turn, in its order: sent, asked about, or ended at once with the reason."""
-        counts = repeats.next_step([_signature(asked) for asked in turn.calls])
+        counts = repeats.next_step(turn.signatures)
         self.ends_run = repeats.ends_run(counts)
-        for asked, count in zip(turn.calls, counts, strict=True):
-            self._add(asked, offers.get(asked.call.name), repeats.is_repeated(count))
         commands: list[Command] = []
-        for call in list(self.calls.values()):
+        for asked, (name, received), count in zip(turn.calls, turn.signatures, counts, strict=True):
+            tag = self._tag._replace(call_id=asked.call_id)
+            call = self.calls[tag] = self._opened(asked, offers.get(name), repeats.is_repeated(count))
+            self.open += 1
             guard = call.enter(events.ModelResponded)
             if guard is states.allowed:
-                commands.append(self._send(call, at))
+                commands.append(self._send(tag, call, at))
             elif guard is states.must_ask:
-                commands.append(self._ask(call))
+                commands.append(self._ask(tag, call))
             else:
-                self._close(call, _REFUSALS[guard](call, offers, repeats))
+                self._close(call, _REFUSALS[guard](name, received, offers, repeats))
         return commands + self._watch()
 
-    def _add(self, asked: AskedCall, offer: ToolOffer | None, repeats: bool) -> None:
+    def _opened(self, call: ToolCall, offer: ToolOffer | None, repeats: bool) -> OpenCall:
+        decision = offer.decision if offer is not None else None
         idempotent = offer is not None and offer.contract.idempotent
-        call = OpenCall(
-            offer.decision if offer is not None else None,
-            asked.arguments is not None,
-            repeats,
-            self.ends_run,
-            idempotent,
-            self._max_runs,
-            self._tag.for_call(asked.call.call_id),
-            asked.call,
-            asked,
-            offer,
-        )
-        self.calls[call.tag] = call
-        self.open += 1
+        facts = CallFacts(decision, call.complete, repeats, self.ends_run, idempotent, self._max_runs)
+        return OpenCall(call, facts, offer)
 
-    def granted(self, call: OpenCall, at: float) -> list[Command]:
+    def granted(self, call: OpenCall, event: events.ApprovalGranted) -> list[Command]:
         """A person allowed the call: it is sent."""
         call.enter(events.ApprovalGranted)
-        return [self._send(call, at), *self._watch()]
+        return [self._send(event.tag, call, event.at), *self._watch()]
 
-    def _send(self, call: OpenCall, at: float) -> RunTool:
+    def _send(self, tag: Tag, call: OpenCall, at: float) -> RunTool:
         """Hand a call to the dispatcher; its time begins now."""
         assert call.offer is not None
-        call.sends += 1
-        deadline_at = min(at + call.offer.contract.timeout_seconds, self._request_deadline_at)
-        call.deadline_at = deadline_at
-        return RunTool(call.tag, call.call.name, call.call.arguments, deadline_at, call.effect_id)
+        call.facts.sends += 1
+        call.deadline_at = min(at + call.offer.contract.timeout_seconds, self._request_deadline_at)
+        effect_id = f"{tag.request_id}/{tag.step}/{tag.call_id}"
+        return RunTool(tag, call.call.name, call.call.arguments, call.deadline_at, effect_id)
 
     @staticmethod
-    def _ask(call: OpenCall) -> AskApproval:
+    def _ask(tag: Tag, call: OpenCall) -> AskApproval:
         assert call.offer is not None
-        return AskApproval(call.tag, call.call.name, call.call.arguments, call.offer.contract.risk)
+        return AskApproval(tag, call.call.name, call.call.arguments, call.offer.contract.risk)
 
     # How calls end.
 
     def complete(self, call: OpenCall, event: events.ToolCallCompleted) -> None:
         """The call has its result; one that may not be handed to a model becomes a failure that says why."""
         failure = result_fault(call.call.name, event.content)
-        call.result_is_sound = failure is None
+        call.facts.result_is_sound = failure is None
         call.enter(events.ToolCallCompleted)
         self._close(call, failure or event.content)
 
@@ -179,7 +337,7 @@ class Batch:
 
         One timer a step, not one a call: it fires at the earliest deadline, and is then set for the next.
         """
-        deadlines = [call.deadline_at for call in self._open_calls() if call.deadline_at is not None]
+        deadlines = [call.deadline_at for _, call in self._open_calls() if call.deadline_at is not None]
         if not deadlines:
             return []
         due = min(deadlines) + CALL_BACKSTOP_SECONDS
@@ -193,22 +351,22 @@ class Batch:
         now = at + CLOCK_TOLERANCE_SECONDS
         self._timer_at = None
         commands: list[Command] = []
-        for call in self._open_calls():
+        for tag, call in self._open_calls():
             if call.deadline_at is not None and call.deadline_at + CALL_BACKSTOP_SECONDS <= now:
                 call.enter(events.DeadlinePassed)
                 self._close(call, timed_out(call.call.name, "the deadline passed."))
-                commands.append(CancelTool(call.tag, "timed out"))
+                commands.append(CancelTool(tag, "timed out"))
         return commands + self._watch()
 
     def resend(self, at: float) -> list[Command]:
         """What held the calls is gone: send again what has not begun, and what has where its tool allows that."""
         commands: list[Command] = []
-        for call in self._open_calls():
+        for tag, call in self._open_calls():
             guard = call.enter(events.ToolsLost)
             if call.state is CallState.AWAITING_APPROVAL:
-                commands.append(self._ask(call))
+                commands.append(self._ask(tag, call))
             elif call.state is CallState.SENT:
-                commands.append(self._send(call, at))
+                commands.append(self._send(tag, call, at))
             else:
                 failure = never_started if guard is states.sent_too_often else outcome_unknown
                 self._close(call, failure(call.call.name))
@@ -220,9 +378,9 @@ class Batch:
         """The request ends: give each open call its result, and stop it."""
         commands: list[Command] = []
         failure = cancelled if event is events.CancelRequested else timed_out
-        for call in self._open_calls():
+        for tag, call in self._open_calls():
             waiting = call.state is CallState.AWAITING_APPROVAL
-            commands.append(WithdrawApproval(call.tag) if waiting else CancelTool(call.tag, why))
+            commands.append(WithdrawApproval(tag) if waiting else CancelTool(tag, why))
             call.enter(event)
             self._close(call, failure(call.call.name, why))
         return commands + self.clear()
@@ -234,8 +392,8 @@ class Batch:
         self._timer_at = None
         return [ClearTimer(self._tag)]
 
-    def _open_calls(self) -> list[OpenCall]:
-        return [call for call in self.calls.values() if call.result is None]
+    def _open_calls(self) -> list[tuple[Tag, OpenCall]]:
+        return [(tag, call) for tag, call in self.calls.items() if call.result is None]
 
     def messages(self) -> tuple[Message, ...]:
         """The finished step: the turn, its results in the turn's order, then the notes."""
@@ -251,13 +409,6 @@ NO_CALLS: Final = Batch(NO_REQUEST, AssistantMessage(()), 0.0, (), 0)
 
 # Loop detection: the same call with the same arguments, step after step.
 
-Signature = tuple[ToolName, str]
-"""A tool and its arguments, in canonical JSON."""
-
-
-def _signature(asked: AskedCall) -> Signature:
-    return asked.call.name, asked.received if asked.arguments is None else asked.arguments
-
 
 class Repeats:
     """Counts in how many steps in a row each call was asked; after a step without it, it is counted from 1 again.
@@ -272,7 +423,7 @@ class Repeats:
         self.limit = max(limit, 2) if limit else 0
         self._counts: dict[Signature, int] = {}
 
-    def next_step(self, signatures: list[Signature]) -> list[int]:
+    def next_step(self, signatures: Sequence[Signature]) -> list[int]:
         """In how many steps in a row each call of the next step has been asked."""
         self._counts = {signature: self._counts.get(signature, 0) + 1 for signature in signatures}
         return [self._counts[signature] for signature in signatures]
@@ -325,12 +476,12 @@ def unknown_tool(name: ToolName, offered: Iterable[ToolName]) -> ToolFailure:
     return ToolFailure(name, FailureCode.UNKNOWN_TOOL, told, "", f"one of: {known}", received, hint)
 
 
-def incomplete_call(name: ToolName, received: str, wrong_number: str = "") -> ToolFailure:
+def incomplete_call(name: ToolName, received: str) -> ToolFailure:
     """Half a call, or one with a number that is not JSON: it is never run (I12)."""
     code = FailureCode.INCOMPLETE_CALL
     told = "The arguments were cut off or are not a JSON object; the call was not run."
     hint = "Send the call again, with all its arguments; make them shorter if they were cut off."
-    if wrong_number:
+    if wrong_number := bad_number(received):
         code = FailureCode.INVALID_ARGUMENTS
         told = f"The arguments contain {wrong_number}, which is not a finite number; the call was not run."
         hint = "Send the call again with a number in its place, or null where the tool allows it."
@@ -375,15 +526,15 @@ def never_started(name: ToolName) -> ToolFailure:
     return ToolFailure(name, FailureCode.CRASHED, told, retry_hint=hint)
 
 
-_Refusal = Callable[[OpenCall, Mapping[ToolName, ToolOffer], Repeats], ToolFailure]
+_Refusal = Callable[[ToolName, str, Mapping[ToolName, ToolOffer], Repeats], ToolFailure]
 
 #: The failure of a call that is ended at once, by the guard that led there.
 _REFUSALS: Final[Mapping[CallGuard, _Refusal]] = {
-    states.denied: lambda call, _, __: denied(call.call.name, "the owner of this runtime denies such calls."),
-    states.unknown_tool: lambda call, offers, _: unknown_tool(call.call.name, offers),
-    states.not_whole: lambda call, _, __: incomplete_call(call.call.name, call.asked.received, call.asked.bad_number),
-    states.repeated: lambda call, _, repeats: repeated_call(call.call.name, repeats.limit),
-    states.run_ended: lambda call, _, __: cancelled(
-        call.call.name, "another call of the turn repeated itself, which ended the run."
+    states.denied: lambda name, *_: denied(name, "the owner of this runtime denies such calls."),
+    states.unknown_tool: lambda name, _, offers, __: unknown_tool(name, offers),
+    states.not_whole: lambda name, received, *_: incomplete_call(name, received),
+    states.repeated: lambda name, _, __, repeats: repeated_call(name, repeats.limit),
+    states.run_ended: lambda name, *_: cancelled(
+        name, "another call of the turn repeated itself, which ended the run."
     ),
 }

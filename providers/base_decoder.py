@@ -7,6 +7,10 @@ Recorded streams end so (docs/wire.md, quirk 31), and with the last event the re
 `BaseDecoder` finds out what kind of body it gets and reads its JSON. An adapter's decoder says what one document means
 (`on_json` for a streamed one, `on_body` for a whole answer) and what the end of the body means (`on_end`). A document
 of an unexpected shape, and an answer beyond all bounds, end in one place, here, as an Error(MALFORMED) with a snippet.
+
+A decoder asks a document for a field by the type that it must have (`text_at`, `object_at`, `objects_at`). Null and a
+missing field are the empty value; a value of another type is a TypeError. Token counts are forgiven everything
+(`count_at`): an answer is not lost because its bill cannot be read.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeGuard
 
 import orjson
 
@@ -39,6 +43,8 @@ MAX_ERROR_BODY_BYTES: Final = 64 * 1024
 _SNIFF_BYTES: Final = 1024
 #: Of the words that a server ends with (its reason, the model's name) so much is kept.
 _MAX_WORD_CHARS: Final = 200
+#: A count of tokens above this is none: it is a hundred times the largest context there is.
+MAX_TOKEN_COUNT: Final = 1_000_000_000
 _BOM: Final = b"\xef\xbb\xbf"
 _BLANK: Final = b" \t\r\n" + _BOM
 #: No event stream starts with these, so a body that does is a whole document, even if its content type says otherwise
@@ -402,3 +408,83 @@ def _begins_a_stream(head: bytes) -> bool:
 
 def _reason(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"[:200]
+
+
+# What a decoder asks a document for.
+
+
+def text_of(value: Json) -> str:
+    """`value`, which must be a string; "" for null. Raises TypeError for anything else."""
+    if isinstance(value, str):
+        return value
+    if value is None:
+        return ""
+    raise TypeError(f"expected a string, not {type(value).__name__}")
+
+
+def text_at(holder: JsonObject, key: str) -> str:
+    """The string at `key`; "" where it is missing or null. Raises TypeError for anything else."""
+    value = holder.get(key)
+    return value if isinstance(value, str) else text_of(value)
+
+
+def object_of(value: Json) -> JsonObject:
+    """`value`, which must be an object. Raises TypeError for anything else."""
+    if isinstance(value, dict):
+        return value
+    raise TypeError(f"expected an object, not {type(value).__name__}")
+
+
+def object_at(holder: JsonObject, key: str) -> JsonObject:
+    """The object at `key`; an empty one where it is missing, null or false. Raises TypeError for anything else."""
+    value = holder.get(key)
+    return value if isinstance(value, dict) else object_of(value) if value else {}
+
+
+def list_at(holder: JsonObject, key: str) -> list[Json]:
+    """The list at `key`; an empty one where it is missing, null or false. Raises TypeError for anything else."""
+    value = holder.get(key)
+    if not value:
+        return []
+    if isinstance(value, list):
+        return value
+    raise TypeError(f"expected a list, not {type(value).__name__}")
+
+
+def objects_at(holder: JsonObject, key: str) -> list[JsonObject]:
+    """The list of objects at `key`; an empty one where it is missing or null. Raises TypeError for anything else."""
+    values = holder.get(key)
+    if not values:
+        return []
+    if isinstance(values, list) and _are_objects(values):
+        return values
+    raise TypeError("expected a list of objects")
+
+
+def _are_objects(values: list[Json]) -> TypeGuard[list[JsonObject]]:
+    for value in values:  # noqa: SIM110 - a generator costs twice as much, and every streamed event has such a list
+        if not isinstance(value, dict):
+            return False
+    return True
+
+
+def fields_at(holder: JsonObject, key: str) -> JsonObject:
+    """The object at `key`; an empty one for anything else. For what an answer is not lost over: its usage."""
+    value = holder.get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def index_at(holder: JsonObject, key: str) -> int:
+    """The place that `key` names; 0 where it is missing or null. Raises TypeError for anything else."""
+    value = holder.get(key) or 0
+    if isinstance(value, int):
+        return value
+    raise TypeError(f"expected a whole number, not {type(value).__name__}")
+
+
+def count_at(holder: JsonObject, key: str) -> int:
+    """The count of tokens at `key`; 0 (unknown) for what cannot be one: text, NaN, a negative or absurd number."""
+    value = holder.get(key)
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return 0
+    return int(value) if 0 <= value <= MAX_TOKEN_COUNT else 0

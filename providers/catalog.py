@@ -13,7 +13,7 @@ from functools import cache
 from types import ModuleType
 from typing import Any, Final
 
-from callboard.protocol.model import ModelResponse, Usage
+from callboard.protocol.model import Usage
 
 #: For a model of which nothing is known: what current small local models take. Too little only trims early.
 SAFE_CONTEXT_TOKENS: Final = 32_768
@@ -110,10 +110,10 @@ class Catalog:
             return given.prices.cost(usage)
         return _priced_cost(provider, model, usage)
 
-    def response_cost(self, name: str, response: ModelResponse) -> float:
-        """US dollars for an answer of `provider/model`; 0 where the price is not known."""
+    def known_cost(self, name: str, usage: Usage, raw_usage: Mapping[str, object]) -> float:
+        """US dollars for one call of `provider/model`; 0 where the price is not known."""
         provider, _, model = name.partition("/")
-        return self.cost(provider, model, response.usage, response.raw_usage) or 0.0
+        return self.cost(provider, model, usage, raw_usage) or 0.0
 
     def _given(self, provider: str, model: str) -> ModelInfo | None:
         return self.overrides.get(f"{provider}/{model}") or self.overrides.get(f"{provider}/*")

@@ -103,17 +103,25 @@ def _arguments(call: content.ToolCall) -> tuple[str, Json]:
     if not call.complete:
         text = dumps_text({"incomplete_arguments": text.encode("utf-8", "replace").decode()})
     try:
-        value = loads(text)
-    except ValueError:
-        value = None
+        value: Json = orjson.loads(text)  # it takes no NaN
+    except orjson.JSONDecodeError:
+        value = _forgiven(call.call_id, text)
     if not isinstance(value, dict):
         raise UsageError(f"The arguments of tool call {call.call_id!r} are not a JSON object; mark it complete=False.")
+    return text, value
+
+
+def _forgiven(call_id: CallId, text: str) -> Json:
+    try:
+        value = loads(text)
+    except ValueError:
+        return None
     if path := not_finite(value):
         raise UsageError(
-            f"{path} in the arguments of tool call {call.call_id!r} is not a finite number, which JSON cannot hold; "
+            f"{path} in the arguments of tool call {call_id!r} is not a finite number, which JSON cannot hold; "
             "mark the call complete=False."
         )
-    return text, value
+    return value
 
 
 def own_replay(replay: content.Replay | None, origin: str) -> Mapping[str, object] | None:
@@ -341,6 +349,6 @@ def post(url: str, headers: Mapping[str, str], body: Body, notes: Sequence[str])
         written = orjson.dumps(body)
     except TypeError as error:
         raise UsageError(f"The request cannot be written as JSON: {error}.") from None
-    if path := not_finite(body, written):
+    if b"null" in written and (path := not_finite(body)):
         raise UsageError(f"The request cannot be written as JSON: {path} is not a finite number.")
     return WireRequest("POST", url, headers, written, tuple(notes))

@@ -1,15 +1,23 @@
-"""Events to one finished turn: a ModelResponse is a collected stream, never a second path."""
+"""From the fragments of an answer's calls to events, and from events to one finished turn.
+
+A ModelResponse is a collected stream, never a second path.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
+from hashlib import blake2s
 from itertools import count
 from typing import Final
+
+import orjson
 
 from callboard.protocol.content import AssistantPart, Replay, ServerTool, Text, Thinking, ToolCall
 from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind
 from callboard.protocol.ids import CallId, ToolName
+from callboard.protocol.limits import MAX_ARGUMENT_BYTES, MAX_CALLS_PER_STEP
 from callboard.protocol.model import (
     Done,
     Error,
@@ -24,9 +32,282 @@ from callboard.protocol.model import (
     ToolCallDelta,
     ToolCallStart,
 )
-from callboard.providers.json_values import TextPieces, canonical_arguments
+from callboard.providers.json_values import Json, loads, not_finite
 
 _PROSE: Final = (TextDelta, ThinkingDelta)
+_JOIN_PIECES: Final = 1_024
+_TOO_LONG: Final = f"the arguments of a tool call are longer than {MAX_ARGUMENT_BYTES} bytes"
+
+
+class TextPieces:
+    """A long text that comes in small pieces, in the memory of the text: a piece of one character takes 60 bytes."""
+
+    __slots__ = ("_joined", "_pieces", "_size")
+
+    def __init__(self) -> None:
+        self._joined: list[str] = []
+        self._pieces: list[str] = []
+        self._size = 0
+
+    def append(self, piece: str) -> int:
+        """Add a piece; returns how many characters there are by now."""
+        pieces = self._pieces
+        pieces.append(piece)
+        self._size += len(piece)
+        if len(pieces) >= _JOIN_PIECES:
+            self._joined.append("".join(pieces))
+            pieces.clear()
+        return self._size
+
+    def text(self) -> str:
+        """All of it."""
+        return "".join(self._joined) + "".join(self._pieces)
+
+
+def arguments_text(arguments: Json) -> str:
+    """The argument text of a call whose arguments came as a value. NaN stays NaN, so that the call is refused by name
+    and not run with a null that its model never wrote."""
+    if arguments is None:
+        return ""
+    if isinstance(arguments, str):
+        return arguments
+    try:
+        written = orjson.dumps(arguments)
+    except TypeError:
+        return json.dumps(arguments)
+    return json.dumps(arguments) if b"null" in written and not_finite(arguments) else written.decode()
+
+
+def canonical_arguments(raw: str) -> tuple[str, bool]:
+    """(arguments, complete) of a call whose whole argument text is `raw`.
+
+    Nothing and null are `{}` (docs/wire.md, quirk 9). An object that was encoded twice is unwrapped (10). A text which
+    is not one JSON object, or has a number in it that JSON has not (NaN, 1e400), stays as it is and is not complete:
+    such a call is never run (11, 21).
+    """
+    text = raw.strip()
+    if text in ("", "null"):
+        return "{}", True
+    value = _parsed(text)
+    if isinstance(value, str):
+        text, value = value, _parsed(value)
+    return (text, True) if isinstance(value, dict) else (raw, False)
+
+
+def _parsed(text: str) -> Json:
+    """None for what is no JSON, or holds a number that is none."""
+    try:
+        value: Json = orjson.loads(text)
+        return value
+    except orjson.JSONDecodeError:
+        pass
+    try:
+        value = loads(text)
+        return None if not_finite(value) else value
+    except ValueError:
+        return None
+
+
+# A call's fragments to events.
+
+
+class TooManyCallsError(ValueError):
+    """A turn with more calls, or a call with longer arguments, than any model sends on purpose."""
+
+
+@dataclass(slots=True, eq=False)
+class _Call:
+    """A call that is being written."""
+
+    sent_id: str
+    """The provider's id, "" while unknown."""
+    name: str = ""
+    replay: Replay | None = None
+    call_id: CallId = CallId("")
+    """What we call it; set when it starts."""
+    arguments: TextPieces = field(default_factory=TextPieces)
+    completed: bool = False
+
+    def part(self) -> AssistantPart:
+        raw = self.arguments.text()
+        arguments, parsed = canonical_arguments(raw)
+        complete = self.completed and parsed
+        return ToolCall(self.call_id, ToolName(self.name), arguments if complete else raw, complete, self.replay)
+
+
+class ToolCallTracker:
+    """ONE tracker that turns the fragments of an answer's calls, as any API sends them, into ToolCallStart, Delta and
+    Complete, which it appends to the caller's list of events.
+
+    The rules (numbers are the quirks of docs/wire.md section 2):
+
+        an id we know          goes to its call, with any index                                        5, 7
+        an id we do not know   opens a call; a call at that index which has no id yet takes it         5, 55
+        "" or null as an id    is no id                                                                3
+        no id, but an index    goes to the call at that index, else opens one (indexes are keys)       1, 2, 6, 12
+        neither                a name opens a call, anything else goes on with the last one            4
+        a name or id again     changes nothing: the first wins, they are never concatenated            7
+        arguments before name  wait; the call starts when its name is known                            55
+        an object as arguments is encoded once                                                         10
+        an id that another call of this answer has is replaced by a new one                            48
+
+    `seed` (the provider's id of the answer, where there is one) goes into invented ids, so that they differ from turn
+    to turn and are the same however the bytes were cut.
+    """
+
+    __slots__ = ("_by_id", "_by_index", "_calls", "_last", "_taken", "seed")
+
+    def __init__(self, seed: str = "") -> None:
+        self.seed = seed
+        self._calls: list[_Call] = []
+        self._by_id: dict[str, _Call] = {}
+        self._by_index: dict[Hashable, _Call] = {}
+        self._taken: set[str] = set()
+        self._last: _Call | None = None
+
+    @property
+    def count(self) -> int:
+        """Calls seen so far, started or not."""
+        return len(self._calls)
+
+    def all_whole(self) -> bool:
+        """Are the arguments of every call a whole JSON object?"""
+        return all(canonical_arguments(call.arguments.text())[1] for call in self._calls)
+
+    def delta(
+        self,
+        out: list[StreamEvent],
+        *,
+        index: Hashable = None,
+        id: str = "",
+        name: str = "",
+        arguments: Json = None,
+        replay: Replay | None = None,
+    ) -> None:
+        """A fragment of a call. Raises TooManyCallsError past the limits of protocol.limits."""
+        call = self._find(index, id, name)
+        if call.completed:
+            return
+        self._last = call
+        if replay is not None:
+            call.replay = replay
+        if name and not call.name:
+            call.name = name
+        text = arguments if isinstance(arguments, str) else arguments_text(arguments)
+        if call.call_id:
+            if text:
+                if call.arguments.append(text) > MAX_ARGUMENT_BYTES:
+                    raise TooManyCallsError(_TOO_LONG)
+                out.append(ToolCallDelta(call.call_id, text))
+        else:
+            self._begin(call, text, out)
+
+    def whole(
+        self,
+        out: list[StreamEvent],
+        *,
+        id: str = "",
+        name: str = "",
+        arguments: Json = None,
+        replay: Replay | None = None,
+        complete: bool = True,
+    ) -> None:
+        """A call that came in one piece: always one of its own, even beside an identical one (quirk 42)."""
+        call = self._open(id)
+        self._last = call
+        call.replay, call.name = replay, name
+        self._begin(call, arguments_text(arguments), out)
+        if complete:
+            self._complete(call, out)
+
+    def complete(self, out: list[StreamEvent], *, index: Hashable = None, id: str = "") -> None:
+        """The API said that this call is finished (a block's stop event). An unknown call is no error."""
+        call = self._by_id.get(id) if id else None
+        call = call or self._by_index.get(index)
+        if call is not None:
+            self._complete(call, out)
+
+    def complete_all(self, out: list[StreamEvent], *, cut: bool = False) -> None:
+        """The turn is over. With `cut` (length limit, filter) the call that was written last stays incomplete."""
+        for call in self._calls:
+            if not (cut and call is self._last):
+                self._complete(call, out)
+
+    def restart(self) -> None:
+        """The provider began the turn again: forget every call (quirk 37). Pair it with a Restarted event."""
+        self._calls.clear()
+        self._by_id.clear()
+        self._by_index.clear()
+        self._taken.clear()
+        self._last = None
+
+    def _find(self, index: Hashable, id: str, name: str) -> _Call:
+        if id:
+            return self._by_id.get(id) or self._adopt(index, id)
+        if index is not None:
+            call = self._by_index.get(index)
+            if call is None or (name and call.name and name != call.name):
+                call = self._by_index[index] = self._open("")
+            return call
+        last = self._last
+        if last is None or (name and last.name):
+            return self._open("")
+        return last
+
+    def _adopt(self, index: Hashable, id: str) -> _Call:
+        """The call of an id that is new: one at this index still without an id, else a new one."""
+        call = self._by_index.get(index) if index is not None else None
+        if call is None or call.sent_id:
+            call = self._open(id)
+        else:
+            call.sent_id = id
+        self._by_id[id] = call
+        if index is not None:
+            self._by_index[index] = call
+        return call
+
+    def _open(self, id: str) -> _Call:
+        if len(self._calls) >= MAX_CALLS_PER_STEP:
+            raise TooManyCallsError(f"more than {MAX_CALLS_PER_STEP} tool calls in one turn")
+        call = _Call(id)
+        self._calls.append(call)
+        return call
+
+    def _begin(self, call: _Call, text: str, out: list[StreamEvent]) -> None:
+        """Start a call whose name is known; until then keep what has come."""
+        if call.arguments.append(text) > MAX_ARGUMENT_BYTES:
+            raise TooManyCallsError(_TOO_LONG)
+        if call.name:
+            self._start(call, out)
+
+    def _start(self, call: _Call, out: list[StreamEvent]) -> None:
+        call.call_id = self._unique_id(call)
+        out.append(ToolCallStart(call.call_id, ToolName(call.name), call.replay))
+        if early := call.arguments.text():
+            out.append(ToolCallDelta(call.call_id, early))
+
+    def _complete(self, call: _Call, out: list[StreamEvent]) -> None:
+        if call.completed:
+            return
+        if not call.call_id:
+            # A call that never got a name is shown all the same: the model is told that there is no such tool.
+            self._start(call, out)
+        call.completed = True
+        # Servers call a turn whole that the length limit has cut (docs/wire.md quirk 21, llama.cpp's Responses).
+        if canonical_arguments(call.arguments.text())[1]:
+            out.append(ToolCallComplete(call.call_id))
+
+    def _unique_id(self, call: _Call) -> CallId:
+        chosen, ordinal, salt = call.sent_id, self._calls.index(call), 0
+        while not chosen or chosen in self._taken:
+            digest = blake2s(f"{self.seed}/{ordinal}/{salt}".encode("utf-8", "replace"), digest_size=12)
+            chosen = f"call_{digest.hexdigest()}"
+            salt += 1
+        self._taken.add(chosen)
+        return CallId(chosen)
+
+
+# Events to a turn.
 
 
 @dataclass(slots=True)
@@ -43,22 +324,6 @@ class _BuiltProse:
         return Text(text, self.replay) if self.kind is TextDelta else Thinking(text, self.replay)
 
 
-@dataclass(slots=True)
-class _BuiltCall:
-    id: CallId
-    name: ToolName
-    replay: Replay | None
-    pieces: TextPieces = field(default_factory=TextPieces)
-    completed: bool = False
-
-    def part(self) -> AssistantPart:
-        raw = self.pieces.text()
-        arguments, parsed = canonical_arguments(raw)
-        if self.completed and parsed:
-            return ToolCall(self.id, self.name, arguments, True, self.replay)
-        return ToolCall(self.id, self.name, raw, False, self.replay)
-
-
 @dataclass(frozen=True, slots=True)
 class _BuiltServerTool:
     event: ServerToolEvent
@@ -71,8 +336,8 @@ class ResponseBuilder:
     """Collects the events of one stream. `response()` may be asked at any time, for the turn as far as it has come."""
 
     def __init__(self) -> None:
-        self._parts: list[_BuiltProse | _BuiltCall | _BuiltServerTool] = []
-        self._calls: dict[CallId, _BuiltCall] = {}
+        self._parts: list[_BuiltProse | _Call | _BuiltServerTool] = []
+        self._calls: dict[CallId, _Call] = {}
         self._end: Done | Error | None = None
 
     def feed(self, events: Iterable[StreamEvent]) -> None:
@@ -84,7 +349,7 @@ class ResponseBuilder:
                 self._prose(event)
             elif isinstance(event, ToolCallDelta):
                 if (call := self._calls.get(event.id)) is not None:
-                    call.pieces.append(event.args_delta)
+                    call.arguments.append(event.args_delta)
             elif isinstance(event, Done | Error):
                 self._end = event
             else:
@@ -114,7 +379,7 @@ class ResponseBuilder:
 
     def _mark(self, event: ToolCallStart | ToolCallComplete | ServerToolEvent | Restarted) -> None:
         if isinstance(event, ToolCallStart):
-            call = _BuiltCall(self._unique(event.id), event.name, event.replay)
+            call = _Call(event.id, event.name, event.replay, self._unique(event.id))
             self._parts.append(call)
             # The provider's id, repeated or not, names the newest call that bears it.
             self._calls[event.id] = call
@@ -128,7 +393,7 @@ class ResponseBuilder:
             self._calls.clear()
 
     def _unique(self, call_id: CallId) -> CallId:
-        taken = {part.id for part in self._parts if isinstance(part, _BuiltCall)} if call_id in self._calls else set()
+        taken = {part.call_id for part in self._parts if isinstance(part, _Call)} if call_id in self._calls else set()
         if call_id not in taken:
             return call_id
         return next(CallId(f"{call_id}_{n}") for n in count(2) if f"{call_id}_{n}" not in taken)

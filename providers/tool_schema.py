@@ -134,7 +134,7 @@ def adapt_schema(schema: Mapping[str, object], dialect: SchemaDialect) -> Adapte
     Raises UsageError for what is no JSON Schema of an object (where one is needed), is nested too deep, or holds NaN.
     """
     try:
-        path = not_finite(schema, orjson.dumps(schema, default=str))
+        path = not_finite(schema) if b"null" in orjson.dumps(schema, default=str) else ""
     except TypeError as error:
         raise UsageError(f"the schema is not JSON: {error}") from None
     if path:

@@ -29,6 +29,7 @@ from callboard.actors.calls.ledger import (
     Outcome,
     Pool,
     Seat,
+    WorkerState,
 )
 from callboard.actors.calls.registry import Change, Registry, ToolRestored, ToolWithdrawn, withdrawal
 from callboard.actors.kernel import (
@@ -56,11 +57,17 @@ from callboard.actors.workers.messages import (
     StopCall,
     WorkerKind,
     WorkerLost,
-    WorkerState,
     pool_name,
 )
 from callboard.protocol.commands import AskApproval, CancelTool, RunTool, WithdrawApproval
-from callboard.protocol.events import ApprovalDenied, ApprovalGranted, ToolCallEnd, ToolCallFailed
+from callboard.protocol.events import (
+    ApprovalDenied,
+    ApprovalGranted,
+    ToolCallCancelled,
+    ToolCallEnd,
+    ToolCallFailed,
+    ToolCallTimedOut,
+)
 from callboard.protocol.ids import Tag, ToolName
 from callboard.protocol.limits import TOOL_GRACE_SECONDS
 from callboard.protocol.options import ToolOffer
@@ -278,10 +285,10 @@ class ToolDispatcher(Actor[DispatcherMessage]):
     def _give(self, call: Call, pool: Pool) -> None:
         run, tool = call.run, self._registry.entries[call.run.name].tool
         seat = next(reversed(pool.free), None) or self._new_worker(pool, tool.contract)
-        context = ToolContext(run.tag, run.effect_id, run.deadline_at, call.user_text, self._workspace)
+        context = ToolContext(run, call.user_text, self._workspace)
         if not self.ledger.give(call, seat):
             raise AssertionError(f"it is not the turn of {run.tag}")
-        seat.worker.tell_control(RunCall(run, tool, context, call.reply_to, call, call.asker))
+        seat.worker.tell_control(RunCall(run, tool, context, call))
 
     def _new_worker(self, pool: Pool, contract: ToolContract) -> Seat:
         name, kind = self._kind(contract)
@@ -382,8 +389,9 @@ class ToolDispatcher(Actor[DispatcherMessage]):
     def _settle(self, call: Call, event: ToolCallEnd) -> None:
         if timer := self._timers.pop(call.run.tag, None):
             timer.cancel()
-        if call.begun:
-            change = self._registry.judge(call.run.name, event, self.now())
+        worked = _worked(event)
+        if call.begun and worked is not None:
+            change = self._registry.judge(call.run.name, worked=worked, now=self.now())
             self._observe([change] if change is not None else [])
 
     def _observe(self, changes: Iterable[Change]) -> None:
@@ -429,6 +437,23 @@ class ToolDispatcher(Actor[DispatcherMessage]):
             self._approver.withdraw(command.tag)
         except Exception as error:  # noqa: BLE001 - as above; its verdict, if it comes, is rejected
             logger.warning("a question could not be withdrawn: %s", text_of(error), extra=command.tag._asdict())
+
+
+#: What the failure of a call says of its tool: that it does not work (a crash or a hang, which cost a worker), or
+#: nothing. A tool that raises, or does not like its arguments, works.
+_SAYS = {
+    FailureCode.CRASHED: False,
+    FailureCode.OUTCOME_UNKNOWN: False,
+    FailureCode.INTERNAL_ERROR: None,
+    FailureCode.OVERLOADED: None,
+}
+
+
+def _worked(event: ToolCallEnd) -> bool | None:
+    """Whether the tool works, so far as the end of a call says that."""
+    if isinstance(event, ToolCallFailed):
+        return _SAYS.get(event.failure.code, True)
+    return None if isinstance(event, ToolCallCancelled) else not isinstance(event, ToolCallTimedOut)
 
 
 def _our_fault(name: ToolName, error: BaseException) -> ToolFailure:

@@ -5,9 +5,9 @@
        |  '------'                              given back, or its worker was lost, before its code ran
        '--> ENDED                               its deadline passed, it was cancelled or refused
 
-A pure object without clock and messages. It outlives the dispatchers that use it, and workers write in it that a call
-begins and ends; so after a crash of either it is known which calls ran. `TRANSITIONS` is the machine: what has no row,
-or a guard that disagrees, changes nothing.
+A pure object without clock and messages. It outlives the dispatchers that use it, and workers write in it, by their
+CallReports, that a call begins and ends; so after a crash of either it is known which calls ran. `TRANSITIONS` is the
+machine: what has no row, or a guard that disagrees, changes nothing.
 """
 
 from __future__ import annotations
@@ -163,6 +163,7 @@ class Call:
     user_text: str
     reply_to: Ref[CallEvent]
     asker: Context | None
+    """The context of whoever asked the request; the tool runs in a copy of it. None: in an empty one."""
     due: float
     """When the dispatcher looks at it next: its deadline, then the end of its grace period."""
     state: CallState = CallState.QUEUED
@@ -386,6 +387,60 @@ class Ledger:
         if seat is not None:
             del seat.calls[call]
             seat.take()
+
+
+# -- what a worker writes in it
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerState:
+    """For the dispatcher: a call has ended or was given back, or the room has changed; and the answer to a Report."""
+
+    worker: Worker
+    room: int
+    """Calls that it takes at the same time from now on, those that it runs included."""
+    holds: tuple[ToolName, ...] = ()
+    """The tool of each thread that a call still holds which has ended."""
+
+
+class CallReports:
+    """What a worker tells of its calls: the ledger first, then the session, then the dispatcher."""
+
+    __slots__ = ("_dispatcher", "_now", "_worker", "holds", "room")
+
+    def __init__(self, worker: Worker, dispatcher: Ref[WorkerState], room: int, now: Callable[[], float]) -> None:
+        self._worker = worker
+        self._dispatcher = dispatcher
+        self._now = now
+        self.room = room
+        self.holds: tuple[ToolName, ...] = ()
+
+    def begin(self, call: Call) -> bool:
+        """Before the tool's code can run: tell the session, once. False: it must not run any more; forget it."""
+        if not call.begin():
+            self.end(call, Ending.CANCELLED)
+            return False
+        self._tell(call, call.started(self._now()))
+        return True
+
+    def end(self, call: Call, outcome: Outcome, printed: str = "") -> None:
+        """The call has ended, begun or not; where it was stopped, `outcome` does not matter. Again: nothing."""
+        self._tell(call, call.end(outcome, printed, self._now(), self.room))
+        self.state()
+
+    def give_back(self, call: Call, why: str) -> None:
+        """The tool's code has not run here and will not: the call goes to another worker."""
+        self._tell(call, call.give_back(why, self._now(), self.room))
+        self.state()
+
+    @staticmethod
+    def _tell(call: Call, event: CallEvent | None) -> None:
+        if event is not None:
+            call.reply_to.tell_control(event)
+
+    def state(self) -> None:
+        """Tell the dispatcher the present `room` and `holds`."""
+        self._dispatcher.tell_control(WorkerState(self._worker, self.room, self.holds))
 
 
 class EndedCalls:

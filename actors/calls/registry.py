@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from callboard.actors.tools import Tool
 from callboard.actors.tools.invoke import text_of
 from callboard.protocol.errors import UsageError
-from callboard.protocol.events import ToolCallCancelled, ToolCallEnd, ToolCallFailed, ToolCallTimedOut
 from callboard.protocol.ids import ToolName
 from callboard.protocol.options import ToolOffer
 from callboard.protocol.tools import Decision, FailureCode, Policy, ToolFailure
@@ -168,16 +167,15 @@ class Registry:
             return ToolFailure(name, FailureCode.UNKNOWN_TOOL, f"there is no tool {name!r}")
         return None if entry.health.is_offered(now) else withdrawal(name)
 
-    def judge(self, name: ToolName, event: ToolCallEnd, now: float) -> Change | None:
-        """A call of the tool that had begun has ended: what that changes for the tool."""
+    def judge(self, name: ToolName, *, worked: bool, now: float) -> Change | None:
+        """The tool ran to its end, or crashed or hung: what that changes for it."""
         health = self.entries[name].health
-        if _is_breakdown(event):
-            if health.record_failure(now):
-                logger.warning("tool %s is withdrawn for %.0f s", name, health.pause_seconds, extra=event.tag._asdict())
-                return ToolWithdrawn(name, now)
-        elif not isinstance(event, ToolCallCancelled) and not _is_ours(event) and health.record_success(now):
-            logger.info("tool %s is restored", name, extra=event.tag._asdict())
+        if worked and health.record_success(now):
+            logger.info("tool %s is restored", name)
             return ToolRestored(name, now)
+        if not worked and health.record_failure(now):
+            logger.warning("tool %s is withdrawn for %.0f s", name, health.pause_seconds)
+            return ToolWithdrawn(name, now)
         return None
 
     def hold(self, worker: Hashable, holds: tuple[ToolName, ...], now: float) -> list[Change]:
@@ -213,18 +211,3 @@ class Registry:
 def withdrawal(name: ToolName) -> ToolFailure:
     """What a call of a withdrawn tool ends with."""
     return ToolFailure(name, FailureCode.WITHDRAWN, f"{name} failed too often and is withdrawn for now")
-
-
-def _is_breakdown(event: ToolCallEnd) -> bool:
-    """A crash or a hang: what costs a worker. A tool that raises, or dislikes its arguments, works as it should."""
-    if isinstance(event, ToolCallFailed):
-        return event.failure.code in (FailureCode.CRASHED, FailureCode.OUTCOME_UNKNOWN)
-    return isinstance(event, ToolCallTimedOut)
-
-
-def _is_ours(event: ToolCallEnd) -> bool:
-    """It ended for reasons that are not the tool's, and says nothing of its health."""
-    return isinstance(event, ToolCallFailed) and event.failure.code in (
-        FailureCode.INTERNAL_ERROR,
-        FailureCode.OVERLOADED,
-    )

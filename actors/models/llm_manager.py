@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextvars import Context
 from dataclasses import dataclass
 from typing import Final, Protocol, get_args
@@ -36,6 +36,7 @@ from callboard.protocol.model import (
     TextDelta,
     ThinkingDelta,
     ToolCallDelta,
+    Usage,
 )
 from callboard.providers.adapter import Provider
 from callboard.providers.rate_limit import RateLimiter
@@ -57,8 +58,8 @@ ModelEvent = ModelStreamed | ModelResponded | ModelFailed
 """What a session hears of its model call."""
 Routes = Callable[[str], Sequence["Route"]]
 """From "provider/model" to the routes to try in turn: the model itself, then its fallbacks."""
-Cost = Callable[[str, ModelResponse], float]
-"""From "provider/model" and an answer to US dollars."""
+Cost = Callable[[str, Usage, Mapping[str, object]], float]
+"""From "provider/model", the tokens used and the provider's own account of them to US dollars."""
 Emit = Callable[[list[StreamEvent]], None]
 """Takes one batch of events. Raises MailboxFull where there is no room for it now."""
 End = Callable[[ModelResponse], None]
@@ -324,7 +325,7 @@ class LlmManager(Actor[LlmMessage]):
             self._attempt_failed(call, response.error)
             return
         call.doing = "the cost function"
-        cost = self._cost(call.asked.call.request.model, response)
+        cost = self._cost(call.asked.call.request.model, response.usage, response.raw_usage)
         self._drop(call.tag)
         self._tell(call.asked.reply_to, ModelResponded(call.tag, self.now(), response, cost))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import os
+import pickle
 import resource
 import signal
 import socket
@@ -17,12 +18,14 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Final
 
-from callboard.actors.processes.control import LENGTH
-from callboard.actors.processes.frames import Order, Reply, decode_order, encode_order, encode_reply
+import orjson
+
+from callboard.actors.processes.control import LENGTH, REPLY
 from callboard.actors.processes.surroundings import Surroundings
 from callboard.actors.tools.context import ToolContext
-from callboard.actors.tools.invoke import Invoker, shortened
+from callboard.actors.tools.invoke import Invoker, Result, shortened
 from callboard.actors.tools.schema import read_signature
+from callboard.protocol.commands import RunTool
 from callboard.protocol.ids import MessageId, RequestId, Tag, ToolName
 from callboard.protocol.tools import FailureCode, ToolFailure
 
@@ -66,7 +69,7 @@ class Child:
         ours, theirs = socket.socketpair()
         with ours, theirs:
             for _ in range(REHEARSALS):
-                ours.sendall(_SAMPLE_CALL)
+                ours.sendall(LENGTH.pack(len(_SAMPLE_ORDER)) + _SAMPLE_ORDER)
                 self._take(theirs, _SAMPLE)
                 ours.recv(4096)
 
@@ -76,28 +79,28 @@ class Child:
         if len(head) < LENGTH.size:
             return False
         (length,) = LENGTH.unpack(head)
-        order = decode_order(calls.recv(length, socket.MSG_WAITALL))
-        reply = self._run(order, tool)
+        number, context, more = pickle.loads(calls.recv(length, socket.MSG_WAITALL))
+        result, spent = self._run(context, tool, more)
         if os.getpid() != self._pid:  # a copy of this process, made by the tool, has returned from it as well
             os._exit(0)
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(ValueError, OSError):  # the tool has closed or replaced it
                 stream.flush()
-        calls.sendall(encode_reply(reply))
-        return order.more
+        calls.sendall(encode_reply(number, result, spent))
+        return bool(more)
 
-    def _run(self, order: Order, tool: Invoker | None) -> Reply:
+    def _run(self, context: ToolContext, tool: Invoker | None, more: bool) -> tuple[Result, bool]:
+        """The result, and whether this process is spent."""
+        run = context.run
         try:
             if tool is None:
                 tool = self._tool = self._load()
         except BaseException as error:  # noqa: BLE001 - importing the tool's module runs anybody's code
-            failure = could_not_load(order.name, shortened(f"{type(error).__name__}: {error}"))
-            return Reply(order.number, failure, spent=True)
-        before = Surroundings() if order.more and tool is not _SAMPLE else None
-        result = tool.call(order.arguments, order.context)
+            return could_not_load(run.name, shortened(f"{type(error).__name__}: {error}")), True
+        before = Surroundings() if more and tool is not _SAMPLE else None
+        result = tool.call(run.arguments, context)
         crashed = isinstance(result, ToolFailure) and result.code is FailureCode.CRASHED
-        spent = crashed or _left_something() or (before is not None and not _restored(before))
-        return Reply(order.number, result, spent)
+        return result, crashed or _left_something() or (before is not None and not _restored(before))
 
 
 #: Pydantic loads half of itself the first time; the interpreter has specialised the code after some more.
@@ -110,16 +113,22 @@ def _sample(text: str, number: int = 1, flag: bool = False, items: list[str] | N
 
 
 _SAMPLE: Final = Invoker("sample", _sample, read_signature(_sample, "sample"))
-_SAMPLE_CALL: Final = encode_order(
-    Order(1, ToolName("sample"), '{"text": ""}', ToolContext(Tag(RequestId(""), MessageId("")), "", 0.0), more=True)
-)
+_SAMPLE_RUN: Final = RunTool(Tag(RequestId(""), MessageId("")), ToolName("sample"), '{"text": ""}', 0.0, "")
+_SAMPLE_ORDER: Final = pickle.dumps((1, ToolContext(_SAMPLE_RUN), True), protocol=pickle.HIGHEST_PROTOCOL)
 
 
 def rehearse() -> None:
     """Call a tool of our own, before the first fork: what is loaded and learnt then is there for all forks."""
     for _ in range(FIRST_REHEARSALS):
-        order = decode_order(_SAMPLE_CALL[LENGTH.size :])
-        encode_reply(Reply(order.number, _SAMPLE.call(order.arguments, order.context), spent=_left_something()))
+        number, context, _ = pickle.loads(_SAMPLE_ORDER)
+        encode_reply(number, _SAMPLE.call(context.run.arguments, context), spent=_left_something())
+
+
+def encode_reply(number: int, result: Result, spent: bool) -> bytes:
+    """One frame, which handle.py reads."""
+    failed = isinstance(result, ToolFailure)
+    body = result.encode() if isinstance(result, str) else orjson.dumps(result)
+    return LENGTH.pack(REPLY.size + len(body)) + REPLY.pack(number, failed, spent) + body
 
 
 def could_not_load(name: ToolName, why: str) -> ToolFailure:

@@ -21,6 +21,8 @@ from typing import Final, NamedTuple
 
 #: Length of what follows, before everything that goes over a stream.
 LENGTH: Final = struct.Struct("!I")
+#: Before the JSON of a call's result: the call's number, is it a failure, must the child be replaced.
+REPLY: Final = struct.Struct("!I??")
 #: Kind, number of the process, a value.
 _MESSAGE: Final = struct.Struct("!BIi")
 #: Of a message, text included; and the descriptors that may come with one.

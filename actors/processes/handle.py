@@ -1,19 +1,82 @@
-"""The runtime's ends of one child: its call socket and its output. Nothing here ever waits for the child."""
+"""The runtime's ends of one child: its call socket and its output. Nothing here ever waits for the child.
+
+Calls go to a child as pickles, since they carry functions and the child trusts us. Nothing that comes back is ever
+unpickled: a reply is a number, a kind and JSON text, whatever the tool did to its process.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import pickle
 import socket
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
-from callboard.actors.processes.control import pair, pipe
-from callboard.actors.processes.frames import Order, Reply, ReplyDecoder, encode_order
-from callboard.protocol.limits import MAX_TOOL_OUTPUT_BYTES
+import orjson
+
+from callboard.actors.processes.control import LENGTH, REPLY, pair, pipe
+from callboard.actors.tools.context import ToolContext
+from callboard.actors.tools.invoke import Result
+from callboard.protocol.ids import ToolName
+from callboard.protocol.limits import MAX_RESULT_BYTES, MAX_TOOL_OUTPUT_BYTES
+from callboard.protocol.tools import FailureCode, ToolFailure
 
 #: One read of a child's socket or pipe; the default capacity of a pipe.
 READ_BYTES: Final = 65_536
+#: A reply cannot be longer: the result's limit and room for a failure's texts.
+MAX_REPLY_BYTES: Final = MAX_RESULT_BYTES + 65_536
+
+
+class Reply(NamedTuple):
+    """What a child says of one call."""
+
+    number: int
+    result: Result
+    spent: bool
+    """The child must be ended before the result is told: processes or threads are left, memory ran out."""
+
+
+class BrokenFrame(Exception):
+    """What came from a child is no reply: its tool wrote to our socket."""
+
+
+class ReplyDecoder:
+    """Bytes in any portions to replies."""
+
+    __slots__ = ("_buffer",)
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[Reply]:
+        """The replies that are complete now. Raises BrokenFrame."""
+        buffer = self._buffer
+        buffer += data
+        replies = []
+        while len(buffer) >= LENGTH.size:
+            (length,) = LENGTH.unpack_from(buffer)
+            if not REPLY.size <= length <= MAX_REPLY_BYTES:
+                raise BrokenFrame(f"a frame of {length:,} bytes")
+            end = LENGTH.size + length
+            if len(buffer) < end:
+                break
+            replies.append(_decode_reply(bytes(buffer[LENGTH.size : end])))
+            del buffer[:end]
+        return replies
+
+
+def _decode_reply(body: bytes) -> Reply:
+    try:
+        number, failed, spent = REPLY.unpack_from(body)
+        text = body[REPLY.size :]
+        if not failed:
+            return Reply(number, text.decode(), spent)
+        fields = orjson.loads(text)
+        tool, code = ToolName(fields.pop("tool")), FailureCode(fields.pop("code"))
+        return Reply(number, ToolFailure(tool, code, **fields), spent)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise BrokenFrame(f"a frame that is no reply: {error}") from error
 
 
 class Output:
@@ -71,10 +134,12 @@ class ChildEnds:
             for descriptor in self._theirs:
                 os.close(descriptor)
 
-    def order(self, order: Order) -> bool:
-        """Send the child its order. False while not all of it fits: `send_on` when `when_writable` says so."""
+    def order(self, context: ToolContext, *, more: bool) -> bool:
+        """Send the child its next call, and whether `more` may follow. False while not all of it fits: `send_on` when
+        `when_writable` says so."""
         self.orders += 1
-        self._unsent += encode_order(order)
+        body = pickle.dumps((self.orders, context, more), protocol=pickle.HIGHEST_PROTOCOL)
+        self._unsent += LENGTH.pack(len(body)) + body
         return self.send_on()
 
     def send_on(self) -> bool:

@@ -107,7 +107,7 @@ class OpenTelemetrySpans(Spans):
         self._open: dict[Tag, Any] = {}
 
     def begin(self, tag: Tag, name: str) -> None:
-        parent = self._open.get(tag.request)
+        parent = self._open.get(Tag(tag.request_id, tag.parent_id))
         context = self._trace.set_span_in_context(parent) if parent is not None else None
         attributes = {
             "callboard.request_id": tag.request_id,

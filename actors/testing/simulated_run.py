@@ -54,7 +54,7 @@ from callboard.protocol.commands import Finish
 from callboard.protocol.errors import UsageError
 from callboard.protocol.events import CancelRequested
 from callboard.protocol.ids import RequestId, Tag
-from callboard.protocol.model import ModelResponse
+from callboard.protocol.model import Usage
 from callboard.protocol.options import ToolOffer
 from callboard.protocol.testing import generator
 from callboard.protocol.testing.outside import foreign_events
@@ -140,9 +140,8 @@ class SimulatedRun:
             chance=lambda: 0.5,
         )
 
-    def _cost(self, model: str, response: ModelResponse) -> float:
+    def _cost(self, model: str, usage: Usage, _: object) -> float:
         options = self.world.scenarios[RequestId(model.partition("/")[2])].options
-        usage = response.usage
         return usage.input_tokens * (options.input_price or 0) + usage.output_tokens * (options.output_price or 0)
 
     def _begin(self, request: SimulatedRequest, *, is_read_along: bool) -> None:

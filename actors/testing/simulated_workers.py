@@ -11,12 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from callboard.actors.calls.ledger import Ending, Outcome
+from callboard.actors.calls.ledger import CallReports, Ending, Outcome, WorkerState
 from callboard.actors.kernel import Actor, Ref, Timer, handles
 from callboard.actors.testing.faults import WorkerFate, WorkerFaults
 from callboard.actors.tools.invoke import Result
 from callboard.actors.workers.messages import (
-    CallReports,
     KillCall,
     Report,
     RunCall,
@@ -24,7 +23,6 @@ from callboard.actors.workers.messages import (
     ToWorker,
     WorkerKind,
     WorkerLost,
-    WorkerState,
     no_worker,
 )
 from callboard.protocol.commands import RunTool
@@ -135,7 +133,7 @@ class SimulatedWorker(Actor[ToWorker | Die | Planned]):
     @handles(RunCall)
     def _run(self, call: RunCall) -> None:
         if self._reports.room == 0:
-            self._reports.give_back(call, "planned: its thread is held")
+            self._reports.give_back(call.record, "planned: its thread is held")
         elif self.now() < self._ready_at:
             self._running[call.run.tag] = _Running(call)
             self._later(call, self._ready_at - self.now(), lambda: self._begin(call))
@@ -197,11 +195,11 @@ class SimulatedWorker(Actor[ToWorker | Die | Planned]):
             self._end(call, no_worker(call, OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))))
         elif fate is WorkerFate.GIVES_BACK:
             self._forget(call)
-            self._reports.give_back(call, "planned")
+            self._reports.give_back(call.record, "planned")
             self._leave()
         elif fate is WorkerFate.DIES_BEFORE:
             self._later(call, STOP_SECONDS / 2, lambda: self._die(before=True))
-        elif self._reports.begin(call):
+        elif self._reports.begin(call.record):
             self._world.began(call.run)
             self._play(call, plan, fate, seconds)
         else:
@@ -226,9 +224,11 @@ class SimulatedWorker(Actor[ToWorker | Die | Planned]):
         printed, reports = f"printed by {tag.call_id}", self._reports
         scheduler = self.system.scheduler
         if plan.doubled or fate is WorkerFate.REPORTS_TWICE:
-            scheduler.call_at(self.now(), Later("worker reports again", lambda: reports.end(call, result, printed)))
+            scheduler.call_at(
+                self.now(), Later("worker reports again", lambda: reports.end(call.record, result, printed))
+            )
         if plan.late:
-            late = Later("worker reports late", lambda: reports.end(call, result, printed))
+            late = Later("worker reports late", lambda: reports.end(call.record, result, printed))
             scheduler.call_at(self.now() + LATE_SECONDS, late)
         self._end(call, result, printed)
         if fate is WorkerFate.DIES_AFTER:
@@ -238,7 +238,7 @@ class SimulatedWorker(Actor[ToWorker | Die | Planned]):
 
     def _end(self, call: RunCall, result: Outcome, printed: str = "") -> None:
         self._forget(call)
-        self._reports.end(call, result, printed)
+        self._reports.end(call.record, result, printed)
         self._leave()
 
     def _leave(self) -> None:
@@ -252,7 +252,7 @@ class SimulatedWorker(Actor[ToWorker | Die | Planned]):
         self._held.append(call.run.name)
         self._reports.room, self._reports.holds = 0, tuple(self._held)
         self._forget(call)
-        self._reports.end(call, Ending.CANCELLED)
+        self._reports.end(call.record, Ending.CANCELLED)
         self.system.scheduler.call_at(self.now() + ABANDONED_SECONDS, Later("a thread returns", self._returned))
 
     def _returned(self) -> None:

@@ -7,6 +7,7 @@ from contextvars import Context
 from dataclasses import dataclass
 from pathlib import Path
 
+from callboard.protocol.commands import RunTool
 from callboard.protocol.ids import Tag
 
 
@@ -14,14 +15,26 @@ from callboard.protocol.ids import Tag
 class ToolContext:
     """Annotate one parameter of a tool with this type to get it; the model neither sees nor fills that parameter."""
 
-    tag: Tag
-    effect_id: str
-    """The same each time this very call is run again: hand it on as an idempotency key."""
-    deadline_at: float
-    """When the call is ended: seconds of the monotonic clock, which all processes of a machine share."""
+    run: RunTool
+    """What the runtime was asked to do."""
     user_text: str = ""
     """The last message of the user."""
     workspace: Path | None = None
+
+    @property
+    def tag(self) -> Tag:
+        """The call's."""
+        return self.run.tag
+
+    @property
+    def effect_id(self) -> str:
+        """The same each time this very call is run again: hand it on as an idempotency key."""
+        return self.run.effect_id
+
+    @property
+    def deadline_at(self) -> float:
+        """When the call is ended: seconds of the monotonic clock, which all processes of a machine share."""
+        return self.run.deadline_at
 
     @property
     def remaining_seconds(self) -> float:

@@ -18,6 +18,7 @@ from callboard.actors.tools.context import ToolContext
 from callboard.actors.tools.invoke import Invoker
 from callboard.actors.tools.schema import Signature, describe, read_signature
 from callboard.actors.tools.shipping import pack
+from callboard.protocol.commands import RunTool
 from callboard.protocol.errors import UsageError
 from callboard.protocol.ids import MessageId, RequestId, Tag, ToolName
 from callboard.protocol.limits import DEFAULT_TOOL_TIMEOUT_SECONDS, MAX_TOOL_TIMEOUT_SECONDS, TOOL_CONCURRENCY
@@ -74,8 +75,8 @@ class Tool(Generic[P, R]):
         @wraps(function)
         def alone(*args: object, **kwargs: object) -> R:
             tag = Tag(RequestId("alone"), MessageId("alone"))
-            context = ToolContext(tag, effect_id, time.monotonic() + self.contract.timeout_seconds)
-            return function(*args, **kwargs, **{hidden: context})
+            run = RunTool(tag, self.name, "{}", time.monotonic() + self.contract.timeout_seconds, effect_id)
+            return function(*args, **kwargs, **{hidden: ToolContext(run)})
 
         shown = inspect.signature(function)
         left = [parameter for parameter in shown.parameters.values() if parameter.name != hidden]

@@ -15,17 +15,16 @@ does it; so a message that is lost with a crashed dispatcher or worker loses not
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextvars import Context
 from dataclasses import dataclass
 from typing import Final, Never
 
-from callboard.actors.calls.ledger import Call, CallEvent, Ending, Outcome
+from callboard.actors.calls.ledger import Call, Ending, WorkerState
 from callboard.actors.kernel import Actor, ChildSpec, Ref
 from callboard.actors.tools.context import ToolContext
 from callboard.actors.tools.decorator import Tool
 from callboard.actors.tools.invoke import text_of
 from callboard.protocol.commands import RunTool
-from callboard.protocol.ids import Tag, ToolName
+from callboard.protocol.ids import Tag
 from callboard.protocol.tools import FailureCode, ToolContract, ToolFailure
 
 # -- to a worker
@@ -38,11 +37,7 @@ class RunCall:
     run: RunTool
     tool: Tool
     context: ToolContext
-    reply_to: Ref[CallEvent]
-    """The session: it hears of the call from its worker."""
     record: Call
-    asker: Context | None = None
-    """The context of whoever asked the request; the tool runs in a copy of it. None: in an empty one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,18 +63,7 @@ class Report:
 ToWorker = RunCall | StopCall | KillCall | Report
 
 
-# -- to the dispatcher
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerState:
-    """Sent when a call has ended or was given back, when the room has changed, and as the answer to a Report."""
-
-    worker: Ref[ToWorker]
-    room: int
-    """Calls that it takes at the same time from now on, those that it runs included."""
-    holds: tuple[ToolName, ...] = ()
-    """The tool of each thread that a call still holds which has ended."""
+# -- to the dispatcher, besides WorkerState
 
 
 class WorkerLost(Exception):
@@ -92,48 +76,6 @@ class WorkerLost(Exception):
         super().__init__(failure.message)
         self.failure = failure
         self.printed = printed
-
-
-class CallReports:
-    """What a worker tells of its calls: the ledger first, then the session, then the dispatcher."""
-
-    __slots__ = ("_dispatcher", "_now", "_worker", "holds", "room")
-
-    def __init__(
-        self, worker: Ref[ToWorker], dispatcher: Ref[WorkerState], room: int, now: Callable[[], float]
-    ) -> None:
-        self._worker = worker
-        self._dispatcher = dispatcher
-        self._now = now
-        self.room = room
-        self.holds: tuple[ToolName, ...] = ()
-
-    def begin(self, call: RunCall) -> bool:
-        """Before the tool's code can run: tell the session. False: it must not run any more; forget it."""
-        if not call.record.begin():
-            self.end(call, Ending.CANCELLED)
-            return False
-        if (event := call.record.started(self._now())) is not None:
-            call.reply_to.tell_control(event)
-        return True
-
-    def end(self, call: RunCall, result: Outcome, printed: str = "") -> None:
-        """The call has ended, begun or not; where it was stopped, `result` does not matter. Again: nothing."""
-        event = call.record.end(result, printed, self._now(), self.room)
-        if event is not None:
-            call.reply_to.tell_control(event)
-        self.state()
-
-    def give_back(self, call: RunCall, why: str) -> None:
-        """The tool's code has not run here and will not: the call goes to another worker."""
-        event = call.record.give_back(why, self._now(), self.room)
-        if event is not None:
-            call.reply_to.tell_control(event)
-        self.state()
-
-    def state(self) -> None:
-        """Tell the dispatcher the present `room` and `holds`."""
-        self._dispatcher.tell_control(WorkerState(self._worker, self.room, self.holds))
 
 
 #: What starting a thread, a loop or a process raises on a host that has no room for one more.

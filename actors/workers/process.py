@@ -9,10 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from callboard.actors.calls.ledger import Ending, Outcome
+from callboard.actors.calls.ledger import CallReports, Ending, Outcome, WorkerState
 from callboard.actors.kernel import Actor, ChildSpec, Down, Ref, Timer, handles
-from callboard.actors.processes.frames import BrokenFrame, Order, Reply
-from callboard.actors.processes.handle import ChildEnds
+from callboard.actors.processes.handle import BrokenFrame, ChildEnds, Reply
 from callboard.actors.processes.source import ProcessSource, SourceMessage
 from callboard.actors.processes.supply import (
     After,
@@ -26,7 +25,6 @@ from callboard.actors.processes.supply import (
     Withdraw,
 )
 from callboard.actors.workers.messages import (
-    CallReports,
     KillCall,
     KindOf,
     Report,
@@ -35,7 +33,6 @@ from callboard.actors.workers.messages import (
     ToWorker,
     WorkerKind,
     WorkerLost,
-    WorkerState,
 )
 from callboard.protocol.tools import FailureCode, ToolFailure
 
@@ -94,7 +91,7 @@ class ProcessWorker(Actor[ProcessMessage]):
     @handles(RunCall)
     def _run(self, call: RunCall) -> None:
         if self._call is not None:
-            self._reports.give_back(call, "its process runs another call")
+            self._reports.give_back(call.record, "its process runs another call")
             return
         self._call = call
         self.at_end(self._let_go)
@@ -111,7 +108,7 @@ class ProcessWorker(Actor[ProcessMessage]):
     def _obtained(self, message: Obtained) -> None:
         call, child = self._call, message.child
         self._is_waiting = False
-        if call is None or not self._reports.begin(call):
+        if call is None or not self._reports.begin(call.record):
             self._source.tell_control(Release(child, After.KEEP))
             self._call = None
             self.stop()
@@ -119,8 +116,7 @@ class ProcessWorker(Actor[ProcessMessage]):
         self._child = child
         if child.orders:
             child.begin_output()
-        order = Order(child.orders + 1, call.run.name, call.run.arguments, call.context, call.tool.contract.reuse)
-        if not child.order(order):
+        if not child.order(call.context, more=call.tool.contract.reuse):
             child.when_writable(self._post_writable)
         child.when_it_speaks(self._post_spoke)
         child.when_it_prints(self._post_printed)
@@ -186,7 +182,7 @@ class ProcessWorker(Actor[ProcessMessage]):
             return
         if self._child is not None:
             raise SourceLost("the source of the tools' processes has ended") from down.error
-        self._reports.give_back(call, "the source of the tools' processes has ended")
+        self._reports.give_back(call.record, "the source of the tools' processes has ended")
         self._call = None
         self.stop()
 
@@ -204,7 +200,7 @@ class ProcessWorker(Actor[ProcessMessage]):
         call, self._call = self._call, None
         child, self._child = self._child, None
         if call is not None:
-            self._reports.end(call, outcome, printed)
+            self._reports.end(call.record, outcome, printed)
             self.stop()
         if child is not None:  # once the outcome is on its way
             child.let_go() if after is After.KEEP else child.close()

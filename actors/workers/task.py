@@ -21,20 +21,18 @@ from contextvars import Context, ContextVar
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from callboard.actors.calls.ledger import Ending
+from callboard.actors.calls.ledger import CallReports, Ending, WorkerState
 from callboard.actors.kernel import Actor, Ref, Timer, handles
 from callboard.actors.kernel.scheduler import new_event_loop
 from callboard.actors.tools.context import context_of
 from callboard.actors.tools.invoke import Result
 from callboard.actors.workers.messages import (
     NO_RESOURCES,
-    CallReports,
     KillCall,
     Report,
     RunCall,
     StopCall,
     ToWorker,
-    WorkerState,
     abandoned,
     no_worker,
     unusable,
@@ -229,7 +227,7 @@ class ToolLoop:
             job.is_stopping = True
             job.task.cancel()
         elif not job.is_stopping:
-            context = context_of(job.call.asker)
+            context = context_of(job.call.record.asker)
             context.run(_job_of_context.set, job)
             job.task = ToolTask(self._run(job), loop=self._loop, context=context)
             self._jobs.add(job)
@@ -344,15 +342,15 @@ class TaskWorker(Actor[ToWorker | _Finished | _LoopGone | _Wake | _Look]):
     @handles(RunCall)
     def _run(self, call: RunCall) -> None:
         if self._is_given_up:
-            self._reports.give_back(call, "its loop is blocked")
+            self._reports.give_back(call.record, "its loop is blocked")
             return
         try:
             loop = self._loop or self._new_loop()
         except NO_RESOURCES as error:
-            self._reports.end(call, no_worker(call, error))
+            self._reports.end(call.record, no_worker(call, error))
             self.stop()
             return
-        if self._reports.begin(call):
+        if self._reports.begin(call.record):
             job = self._jobs[call.run.tag] = Job(call)
             loop.add(job)
             if not self._is_waking:  # a wake-up costs a system call: calls that wait behind this one share it
@@ -383,7 +381,7 @@ class TaskWorker(Actor[ToWorker | _Finished | _LoopGone | _Wake | _Look]):
             self._loop.abandon(job)
             self._loop.give_up()
             self._tell_holds()
-            self._reports.end(job.call, Ending.CANCELLED)
+            self._reports.end(job.call.record, Ending.CANCELLED)
 
     @handles(_Finished)
     def _finished(self, message: _Finished) -> None:
@@ -394,7 +392,7 @@ class TaskWorker(Actor[ToWorker | _Finished | _LoopGone | _Wake | _Look]):
             self._reports.state()
         elif self._jobs.get(job.call.run.tag) is job:
             del self._jobs[job.call.run.tag]
-            self._reports.end(job.call, message.result)
+            self._reports.end(job.call.record, message.result)
 
     @handles(_LoopGone)
     def _loop_gone(self, _: _LoopGone) -> None:
@@ -424,7 +422,7 @@ class TaskWorker(Actor[ToWorker | _Finished | _LoopGone | _Wake | _Look]):
         """Its calls end with it. It waits for their clean-up, at most as long as its supervisor does."""
         self._is_stopping = True
         for job in self._jobs.values():
-            self._reports.end(job.call, Ending.CANCELLED)
+            self._reports.end(job.call.record, Ending.CANCELLED)
         self._jobs.clear()
         if self._loop is None or self._loop.is_gone:
             return True
@@ -445,7 +443,7 @@ class TaskWorker(Actor[ToWorker | _Finished | _LoopGone | _Wake | _Look]):
         for job in self._loop.take_unbegun():
             if self._jobs.get(job.call.run.tag) is job:
                 del self._jobs[job.call.run.tag]
-                self._reports.give_back(job.call, "its loop was blocked")
+                self._reports.give_back(job.call.record, "its loop was blocked")
         self._loop.give_up()
         self._reports.state()
 

@@ -11,19 +11,17 @@ import threading
 from dataclasses import dataclass
 from typing import Final
 
-from callboard.actors.calls.ledger import Ending
+from callboard.actors.calls.ledger import CallReports, Ending, WorkerState
 from callboard.actors.kernel import Actor, Ref, handles
 from callboard.actors.tools.context import context_of
 from callboard.actors.tools.invoke import Result
 from callboard.actors.workers.messages import (
     NO_RESOURCES,
-    CallReports,
     KillCall,
     Report,
     RunCall,
     StopCall,
     ToWorker,
-    WorkerState,
     no_worker,
     unusable,
 )
@@ -58,15 +56,15 @@ class ThreadWorker(Actor[ToWorker | _Returned]):
     @handles(RunCall)
     def _run(self, call: RunCall) -> None:
         if self._call is not None:
-            self._reports.give_back(call, "its thread is held by a call that has ended")
+            self._reports.give_back(call.record, "its thread is held by a call that has ended")
             return
         try:
             orders = self._orders or self._new_thread()
         except NO_RESOURCES as error:
-            self._reports.end(call, no_worker(call, error))
+            self._reports.end(call.record, no_worker(call, error))
             self.stop()
             return
-        if self._reports.begin(call):
+        if self._reports.begin(call.record):
             self._call = call
             orders.put(call)
 
@@ -77,7 +75,7 @@ class ThreadWorker(Actor[ToWorker | _Returned]):
         if call is not None and call.run.tag == message.tag and not self._is_abandoned:
             self._is_abandoned = True
             self._reports.room, self._reports.holds = 0, (call.run.name,)
-            self._reports.end(call, Ending.CANCELLED)
+            self._reports.end(call.record, Ending.CANCELLED)
 
     @handles(_Returned)
     def _returned(self, message: _Returned) -> None:
@@ -87,7 +85,7 @@ class ThreadWorker(Actor[ToWorker | _Returned]):
             self._is_abandoned = False
             self._reports.state()
         else:
-            self._reports.end(call, message.result)
+            self._reports.end(call.record, message.result)
 
     @handles(Report)
     def _report(self, _: Report) -> None:
@@ -96,7 +94,7 @@ class ThreadWorker(Actor[ToWorker | _Returned]):
     def on_stopping(self) -> bool:
         """Its call ends with it."""
         if self._call is not None and not self._is_abandoned:
-            self._reports.end(self._call, Ending.CANCELLED)
+            self._reports.end(self._call.record, Ending.CANCELLED)
         return True
 
     def _new_thread(self) -> Orders:
@@ -110,7 +108,7 @@ class ThreadWorker(Actor[ToWorker | _Returned]):
 
 def _main(orders: Orders, worker: Ref[_Returned]) -> None:
     while (call := orders.get()) is not None:
-        worker.tell_control(_Returned(context_of(call.asker).run(_result, call)))
+        worker.tell_control(_Returned(context_of(call.record.asker).run(_result, call)))
 
 
 def _result(call: RunCall) -> Result:

@@ -201,7 +201,7 @@ class RecordsResultsAsTheyCome(ChangedRecord):
     def record(self, step: RecordStep) -> Messages:
         results = [message for message in step.messages if isinstance(message, ToolMessage)]
         notes = step.messages[1 + len(results) :]
-        tags = {message.call_id: step.tag.for_call(message.call_id) for message in results}
+        tags = {message.call_id: step.tag._replace(call_id=message.call_id) for message in results}
         order = {tag.call_id: self._ended.index(tag) for tag in tags.values() if tag in self._ended}
         return (*step.messages[:1], *sorted(results, key=lambda message: order.get(message.call_id, -1)), *notes)
 

@@ -101,8 +101,8 @@ class LetsTheLastResultWin(ChangedRecord):
 
     def record(self, step: RecordStep) -> Messages:
         return tuple(
-            replace(message, content=self._later[step.tag.for_call(message.call_id)], is_error=False)
-            if isinstance(message, ToolMessage) and step.tag.for_call(message.call_id) in self._later
+            replace(message, content=self._later[step.tag._replace(call_id=message.call_id)], is_error=False)
+            if isinstance(message, ToolMessage) and step.tag._replace(call_id=message.call_id) in self._later
             else message
             for message in step.messages
         )

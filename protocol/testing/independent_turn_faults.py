@@ -20,6 +20,7 @@ from callboard.protocol.events import Event, ModelFailed, ModelLost, ModelRespon
 from callboard.protocol.ids import CallId
 from callboard.protocol.model import Error, FinishReason, Restarted
 from callboard.protocol.options import RequestOptions
+from callboard.protocol.step import ASK_AGAIN_KINDS
 from callboard.protocol.testing.independent_bases import (
     ChangedRecord,
     ChangedResponse,
@@ -31,7 +32,6 @@ from callboard.protocol.testing.independent_bases import (
     without,
 )
 from callboard.protocol.testing.mutation import Mutation
-from callboard.protocol.turn import ASK_AGAIN_KINDS
 
 
 class RunsHalfCalls(ChangedResponse):

@@ -268,4 +268,4 @@ def foreign_events(step: Tag, calls: Sequence[Tag], now: float) -> Iterator[Even
     """Answers of another request which has the very same step and call ids."""
     yield ModelResponded(step, now, ModelResponse((Text("not yours"),), usage=Usage(1, 1)))
     for call in calls[-1:]:
-        yield ToolCallCompleted(step.for_call(call.call_id), now, '"not yours"')
+        yield ToolCallCompleted(step._replace(call_id=call.call_id), now, '"not yours"')

@@ -69,7 +69,7 @@ def _ended_at_once(story: Story) -> dict[Tag, ExpectedCall]:
         if record is not None and len(results) == len(turn.calls):
             for result, expected in zip(results, turn.calls, strict=True):
                 if expected.code is not None:
-                    found[record.tag.for_call(result.call_id)] = expected
+                    found[record.tag._replace(call_id=result.call_id)] = expected
     return found
 
 

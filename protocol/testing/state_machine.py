@@ -251,7 +251,7 @@ class SessionMachine(RuleBasedStateMachine):
 
     @rule(request=requests, step=st.integers(0, 9), call=st.sampled_from(("a", "c", "unknown")))
     def a_stranger_answers(self, request: Request, step: int, call: str) -> None:
-        tag = request.tag.at_step(step).for_call(CallId(call))
+        tag = request.tag.at_step(step)._replace(call_id=CallId(call))
         if tag not in request.expected.calls:
             self.send(request, ToolCallCompleted(tag, self.now, result_of(tag)))
 

@@ -286,7 +286,7 @@ class Story:
     def results(self) -> list[tuple[Tag, ToolMessage]]:
         """Every result that was recorded, by its call's tag."""
         return [
-            (record.tag.for_call(message.call_id), message)
+            (record.tag._replace(call_id=message.call_id), message)
             for record in self.records
             for message in record.messages
             if isinstance(message, ToolMessage)

@@ -18,21 +18,19 @@ from callboard.protocol.model import (
     ThinkingDelta,
     Usage,
 )
-from callboard.providers.base_decoder import AnswerHead, BaseDecoder
-from callboard.providers.json_values import (
-    Json,
-    JsonObject,
-    TextPieces,
+from callboard.providers.base_decoder import (
+    AnswerHead,
+    BaseDecoder,
     count_at,
     fields_at,
-    loads,
     object_at,
     object_of,
     objects_at,
     text_at,
     text_of,
 )
-from callboard.providers.tool_tracker import ToolCallTracker
+from callboard.providers.json_values import Json, JsonObject, loads
+from callboard.providers.response_builder import TextPieces, ToolCallTracker
 
 ORIGIN: Final = "anthropic"
 

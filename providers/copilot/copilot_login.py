@@ -17,9 +17,10 @@ from typing import Final, Protocol
 
 from callboard.protocol.errors import ErrorKind, ProviderError, UsageError
 from callboard.providers.adapter import HttpAnswer, WireRequest
+from callboard.providers.base_decoder import object_at, text_at, text_of
 from callboard.providers.copilot.copilot_api import CLIENT_HEADERS, DEFAULT_BASE_URL
 from callboard.providers.http_errors import error_from_body
-from callboard.providers.json_values import SHAPE_ERRORS, Json, JsonObject, dumps, loads, object_at, text_at, text_of
+from callboard.providers.json_values import SHAPE_ERRORS, Json, JsonObject, dumps, loads
 
 DEVICE_CODE_URL: Final = "https://github.com/login/device/code"
 ACCESS_TOKEN_URL: Final = "https://github.com/login/oauth/access_token"

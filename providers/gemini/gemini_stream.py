@@ -11,12 +11,9 @@ from callboard.protocol.content import Replay
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.limits import MAX_ARGUMENT_BYTES, MAX_RESPONSE_BYTES
 from callboard.protocol.model import Done, FinishReason, ServerToolEvent, StreamEvent, TextDelta, ThinkingDelta, Usage
-from callboard.providers.base_decoder import AnswerHead, BaseDecoder
-from callboard.providers.http_errors import make_error
-from callboard.providers.json_values import (
-    Json,
-    JsonObject,
-    TextPieces,
+from callboard.providers.base_decoder import (
+    AnswerHead,
+    BaseDecoder,
     count_at,
     fields_at,
     object_at,
@@ -25,7 +22,9 @@ from callboard.providers.json_values import (
     text_at,
     text_of,
 )
-from callboard.providers.tool_tracker import ToolCallTracker
+from callboard.providers.http_errors import make_error
+from callboard.providers.json_values import Json, JsonObject
+from callboard.providers.response_builder import TextPieces, ToolCallTracker
 
 ORIGIN: Final = "gemini"
 

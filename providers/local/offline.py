@@ -14,7 +14,8 @@ from callboard.protocol import model
 from callboard.protocol.code_fences import CodeFence, parse_fences
 from callboard.protocol.content import Message, ToolMessage, UserMessage
 from callboard.protocol.ids import CallId, ToolName
-from callboard.providers.json_values import JsonObject, dumps_text, list_at, loads
+from callboard.providers.base_decoder import list_at
+from callboard.providers.json_values import JsonObject, dumps_text, loads
 
 CONTEXT_TOOL: Final = ToolName("request_code_context")
 #: Worth ten places: as many as a person reads.

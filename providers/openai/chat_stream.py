@@ -13,12 +13,9 @@ from callboard.protocol.content import Replay
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.limits import MAX_RESPONSE_BYTES
 from callboard.protocol.model import Done, FinishReason, StreamEvent, TextDelta, ThinkingDelta, Usage
-from callboard.providers.base_decoder import AnswerHead, BaseDecoder
-from callboard.providers.http_errors import make_error
-from callboard.providers.json_values import (
-    Json,
-    JsonObject,
-    TextPieces,
+from callboard.providers.base_decoder import (
+    AnswerHead,
+    BaseDecoder,
     count_at,
     fields_at,
     index_at,
@@ -26,12 +23,13 @@ from callboard.providers.json_values import (
     object_at,
     object_of,
     objects_at,
-    storable_bytes,
     text_at,
     text_of,
 )
+from callboard.providers.http_errors import make_error
+from callboard.providers.json_values import Json, JsonObject, storable_bytes
 from callboard.providers.openai.dialects import ChatDialect
-from callboard.providers.tool_tracker import ToolCallTracker
+from callboard.providers.response_builder import TextPieces, ToolCallTracker
 
 FINISH_REASONS: Final[Mapping[str, FinishReason]] = {
     "stop": FinishReason.STOP,

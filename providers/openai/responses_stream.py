@@ -14,11 +14,9 @@ from typing import ClassVar, Final, NamedTuple
 from callboard.protocol.content import Replay
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.model import Done, FinishReason, ServerToolEvent, StreamEvent, TextDelta, ThinkingDelta, Usage
-from callboard.providers.base_decoder import AnswerHead, BaseDecoder
-from callboard.providers.http_errors import make_error
-from callboard.providers.json_values import (
-    Json,
-    JsonObject,
+from callboard.providers.base_decoder import (
+    AnswerHead,
+    BaseDecoder,
     count_at,
     fields_at,
     index_at,
@@ -28,7 +26,9 @@ from callboard.providers.json_values import (
     text_at,
     text_of,
 )
-from callboard.providers.tool_tracker import ToolCallTracker
+from callboard.providers.http_errors import make_error
+from callboard.providers.json_values import Json, JsonObject
+from callboard.providers.response_builder import ToolCallTracker
 
 ORIGIN: Final = "openai-responses"
 

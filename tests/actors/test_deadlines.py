@@ -21,7 +21,7 @@ from callboard.actors.calls.dispatcher import (
     ToolsOffered,
     Workers,
 )
-from callboard.actors.calls.ledger import Ledger
+from callboard.actors.calls.ledger import CallReports, Ledger, WorkerState
 from callboard.actors.calls.registry import Registry
 from callboard.actors.kernel import Actor, ActorSystem, Ref, Supervisor, handles
 from callboard.actors.models.llm_manager import StartModel
@@ -32,14 +32,12 @@ from callboard.actors.settings import Settings
 from callboard.actors.testing.simulation import SimulatedScheduler
 from callboard.actors.tools import tool
 from callboard.actors.workers.messages import (
-    CallReports,
     KillCall,
     Report,
     RunCall,
     StopCall,
     ToWorker,
     WorkerKind,
-    WorkerState,
 )
 from callboard.protocol.commands import CancelTool, Finish, Outcome
 from callboard.protocol.content import Message, Text, ToolCall, ToolMessage, UserMessage
@@ -91,14 +89,14 @@ class Worker(Actor[ToWorker]):
     @handles(RunCall)
     def _run(self, call: RunCall) -> None:
         self._calls[call.run.tag] = call
-        assert self._reports.begin(call)
+        assert self._reports.begin(call.record)
         if call.run.name == "long":
-            self.system.scheduler.call_at(500.0, lambda: self._reports.end(call, '"found"'))
+            self.system.scheduler.call_at(500.0, lambda: self._reports.end(call.record, '"found"'))
 
     @handles(StopCall)
     def _stop_call(self, message: StopCall) -> None:
         if self._listens:
-            self._reports.end(self._calls[message.tag], message.why)
+            self._reports.end(self._calls[message.tag].record, message.why)
 
     @handles(KillCall, Report)
     def _ignore(self, message: KillCall | Report) -> None:

@@ -89,7 +89,7 @@ class Request:
         self.turn(*calls, reason=FinishReason.TOOL_CALLS)
         for each in calls:
             if self.session.state is RequestState.RUNNING_TOOLS:
-                self.say(ToolCallCompleted(self.step.for_call(each.call_id), self.now, "1"))
+                self.say(ToolCallCompleted(self.step._replace(call_id=each.call_id), self.now, "1"))
 
     def of(self, kind: type[Any]) -> Any:
         """The one command of this kind among the last."""
@@ -228,7 +228,7 @@ def test_a_turn_that_comes_twice_or_too_late_is_charged_once() -> None:
     request.turn(call("a"), reason=FinishReason.TOOL_CALLS)
     with pytest.raises(ProtocolError):
         request.session.apply(late)
-    request.say(ToolCallCompleted(first.for_call(CallId("a")), 0.0, "1"))
+    request.say(ToolCallCompleted(first._replace(call_id=CallId("a")), 0.0, "1"))
     with pytest.raises(ProtocolError):
         request.session.apply(late)
     request.turn(Text("done"))
@@ -285,7 +285,7 @@ def test_without_retries_a_cut_turn_runs_its_whole_calls_and_the_model_is_told_o
     request = Request(NO_RETRIES)
     request.turn(call("a"), call("b", arguments='{"x', complete=False), reason=FinishReason.LENGTH)
     assert request.of(RunTool).tag.call_id == "a"
-    request.say(ToolCallCompleted(request.step.for_call(CallId("a")), 0.0, "1"))
+    request.say(ToolCallCompleted(request.step._replace(call_id=CallId("a")), 0.0, "1"))
     assert request.codes() == ["", "incomplete_call"]
     assert isinstance(request.of(RecordStep).messages[-1], SystemMessage)
 
@@ -293,10 +293,10 @@ def test_without_retries_a_cut_turn_runs_its_whole_calls_and_the_model_is_told_o
 def test_without_retries_a_call_that_had_begun_is_not_run_again_even_where_that_is_harmless() -> None:
     request = Request(NO_RETRIES, offer("again", idempotent=True))
     request.turn(call("begun", "again"), call("waits", "again"), reason=FinishReason.TOOL_CALLS)
-    request.say(ToolCallStarted(request.step.for_call(CallId("begun")), 0.0))
+    request.say(ToolCallStarted(request.step._replace(call_id=CallId("begun")), 0.0))
     request.say(ToolsLost(request.step, 1.0))
     assert request.of(RunTool).tag.call_id == "waits"
-    request.say(ToolCallCompleted(request.step.for_call(CallId("waits")), 2.0, "1"))
+    request.say(ToolCallCompleted(request.step._replace(call_id=CallId("waits")), 2.0, "1"))
     assert request.codes() == ["outcome_unknown", ""]
 
 
@@ -311,7 +311,7 @@ def test_a_short_call_ends_at_its_deadline_and_the_long_one_beside_it_goes_on(or
     assert due == {"short": 10.0, "long": 600.0}
     assert request.of(SetTimer) == SetTimer(request.step, 10.0 + CALL_BACKSTOP_SECONDS)
     for name in order:
-        request.say(ToolCallStarted(request.step.for_call(CallId(name)), 0.0))
+        request.say(ToolCallStarted(request.step._replace(call_id=CallId(name)), 0.0))
 
     request.say(DeadlinePassed(request.step, 10.0 + CALL_BACKSTOP_SECONDS))
     assert request.of(CancelTool).tag.call_id == "short"
@@ -321,7 +321,7 @@ def test_a_short_call_ends_at_its_deadline_and_the_long_one_beside_it_goes_on(or
         "long": CallState.RUNNING,
     }
 
-    request.say(ToolCallCompleted(request.step.for_call(CallId("long")), 599.0, '"found"'))
+    request.say(ToolCallCompleted(request.step._replace(call_id=CallId("long")), 599.0, '"found"'))
     results = [message for message in request.of(RecordStep).messages if isinstance(message, ToolMessage)]
     assert [(result.call_id, result.is_error) for result in results] == [(name, name == "short") for name in order]
     assert request.of(CallModel).tag.step == 2

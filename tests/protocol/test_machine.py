@@ -92,7 +92,7 @@ class Talk:
         return self.session.step
 
     def say(self, kind: type[Any], *values: Any, call: str = "") -> tuple[Command, ...]:
-        tag = self.step.for_call(CallId(call)) if call else self.step
+        tag = self.step._replace(call_id=CallId(call)) if call else self.step
         return self.session.apply(kind(tag, self.now, *values))
 
     def respond(self, *parts: Any, reason: FinishReason | None = None) -> tuple[Any, ...]:
@@ -138,7 +138,7 @@ def test_calls_run_side_by_side_and_results_stand_in_the_order_asked() -> None:
     talk = Talk()
     commands = talk.respond(call("a"), call("b"), call("c"))
     assert kinds(commands) == ["RunTool", "RunTool", "RunTool", "SetTimer"]
-    assert commands[0] == RunTool(talk.step.for_call(CallId("a")), ToolName("look"), "{}", 5.0, "r/1/a")
+    assert commands[0] == RunTool(talk.step._replace(call_id=CallId("a")), ToolName("look"), "{}", 5.0, "r/1/a")
     assert only(commands, SetTimer) == SetTimer(talk.step, 5.0 + CALL_BACKSTOP_SECONDS)
     assert talk.say(ToolCallStarted, call="c") == ()
     assert talk.say(ToolCallCompleted, '"C"', call="c") == ()
@@ -289,7 +289,7 @@ def test_the_backstop_ends_a_call_that_nobody_ends() -> None:
     commands = talk.session.apply(DeadlinePassed(talk.step, 7.0))
     assert kinds(commands) == ["CancelTool", "SetTimer"]
     assert only(commands, SetTimer).at == 11.0
-    assert talk.session.calls[talk.step.for_call(CallId("a"))] is CallState.TIMED_OUT
+    assert talk.session.calls[talk.step._replace(call_id=CallId("a"))] is CallState.TIMED_OUT
     assert talk.session.apply(DeadlinePassed(talk.step, 9.0)) == (SetTimer(talk.step, 11.0),), "fired early: set again"
     commands = talk.session.apply(DeadlinePassed(talk.step, 11.0))
     assert codes(only(commands, RecordStep)) == ["timed_out", "timed_out"]
@@ -492,7 +492,7 @@ def test_lost_tools_are_sent_again_or_their_outcome_is_unknown() -> None:
     again = [(command.tag.call_id, command.effect_id) for command in commands if isinstance(command, RunTool)]
     assert again == [("a", "r/1/a"), ("c", "r/1/c")]
     assert only(commands, AskApproval).tag.call_id == "d"
-    assert talk.session.calls[talk.step.for_call(CallId("b"))] is CallState.FAILED
+    assert talk.session.calls[talk.step._replace(call_id=CallId("b"))] is CallState.FAILED
 
 
 def test_a_model_without_tools_is_asked_once_without_them() -> None:

@@ -147,7 +147,7 @@ def session_in(situation: Situation) -> Session:
 
 
 def a(session: Session, call_id: str = "a") -> Tag:
-    return session.step.for_call(CallId(call_id))
+    return session.step._replace(call_id=CallId(call_id))
 
 
 # -- what must happen --------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind, UsageError
-from callboard.protocol.model import ModelResponse, Usage
+from callboard.protocol.model import Usage
 from callboard.providers import catalog, provider_registry
 from callboard.providers.catalog import SAFE_CONTEXT_TOKENS, Catalog, ModelInfo, Prices
 from callboard.providers.copilot.copilot_login import CopilotTokens, FileStore
@@ -166,8 +166,8 @@ def test_every_line_can_be_overridden() -> None:
     assert mine.info("mine", "small").context_tokens == 8_000
     assert mine.cost("mine", "small", Usage(10, 1, 5, 5)) == 12.0
     assert (mine.info("mine", "big").tools, mine.cost("mine", "big", Usage(1, 1))) == (False, None)
-    assert mine.response_cost("mine/small", ModelResponse(usage=Usage(1, 1))) == 3.0
-    assert mine.response_cost("mine/big", ModelResponse(usage=Usage(1, 1))) == 0.0
+    assert mine.known_cost("mine/small", Usage(1, 1), {}) == 3.0
+    assert mine.known_cost("mine/big", Usage(1, 1), {}) == 0.0
 
 
 def test_without_the_price_package_nothing_is_guessed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,15 +24,16 @@ from callboard.protocol.model import Done, Error, ModelRequest, ModelResponse, S
 from callboard.protocol.tools import ToolDefinition
 from callboard.providers.adapter import Adapter
 from callboard.providers.anthropic.messages_api import Anthropic
-from callboard.providers.base_decoder import MAX_ERROR_BODY_BYTES
+from callboard.providers.base_decoder import MAX_ERROR_BODY_BYTES, MAX_TOKEN_COUNT
 from callboard.providers.catalog import MAX_CALL_COST, Catalog
 from callboard.providers.gemini.gemini_api import Gemini
 from callboard.providers.http_errors import error_from_body
-from callboard.providers.json_values import MAX_TOKEN_COUNT, canonical_arguments, not_finite
+from callboard.providers.json_values import not_finite
 from callboard.providers.openai.chat_api import OpenAIChat
 from callboard.providers.openai.responses_api import OpenAIResponses
 from callboard.providers.openrouter import OpenRouter
 from callboard.providers.rate_limit import MAX_BLOCK_SECONDS, RateLimiter
+from callboard.providers.response_builder import canonical_arguments
 from callboard.providers.retry import RetryPolicy, retry_after_seconds
 
 ADAPTERS: dict[str, Adapter] = {
@@ -139,7 +140,7 @@ def test_a_poisoned_answer_costs_one_call(case: tuple[str, tuple[Any, ...]], poi
     assert all(0 <= count <= 3 * MAX_TOKEN_COUNT for count in tokens(turn.usage))
     orjson.dumps(dict(turn.raw_usage))
     assert not_finite(turn.raw_usage) == ""
-    cost = Catalog().response_cost(model, turn)
+    cost = Catalog().known_cost(model, turn.usage, turn.raw_usage)
     assert 0 <= cost < math.inf
     clock = Clock()
     limiter = RateLimiter(clock, 60, 1_000)
@@ -171,7 +172,7 @@ def test_senseless_usage_is_unknown_and_the_answer_is_kept(model: str, poison: s
 def test_a_cost_that_makes_no_sense_is_not_believed(cost: str) -> None:
     turn = answer(OpenRouter(), poisoned(_CHAT, (2, "usage", "cost"), cost))
     assert turn.error is None
-    assert Catalog().response_cost("openrouter/x/y", turn) == 0.0
+    assert Catalog().known_cost("openrouter/x/y", turn.usage, turn.raw_usage) == 0.0
 
 
 @pytest.mark.parametrize("model", ANSWERS)

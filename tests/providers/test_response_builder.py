@@ -21,8 +21,7 @@ from callboard.protocol.model import (
     ToolCallStart,
     Usage,
 )
-from callboard.providers.json_values import canonical_arguments
-from callboard.providers.response_builder import ResponseBuilder, build_response
+from callboard.providers.response_builder import ResponseBuilder, build_response, canonical_arguments
 
 A, B, F = CallId("a"), CallId("b"), ToolName("f")
 DONE = Done(FinishReason.STOP)

@@ -12,9 +12,7 @@ from hypothesis import strategies as st
 from callboard.protocol.content import Replay
 from callboard.protocol.limits import MAX_ARGUMENT_BYTES, MAX_CALLS_PER_STEP
 from callboard.protocol.model import Done, FinishReason, StreamEvent, ToolCallComplete, ToolCallDelta, ToolCallStart
-from callboard.providers.json_values import canonical_arguments
-from callboard.providers.response_builder import build_response
-from callboard.providers.tool_tracker import ToolCallTracker, TooManyCallsError
+from callboard.providers.response_builder import ToolCallTracker, TooManyCallsError, build_response, canonical_arguments
 
 
 def feed_all(tracker: ToolCallTracker, out: list[StreamEvent], deltas: Iterable[dict[str, Any]]) -> None:

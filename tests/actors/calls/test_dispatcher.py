@@ -24,7 +24,7 @@ from callboard.actors.calls.dispatcher import (
     ToolsOffered,
     Workers,
 )
-from callboard.actors.calls.ledger import Ending, Ledger, Outcome
+from callboard.actors.calls.ledger import CallReports, Ending, Ledger, Outcome, WorkerState
 from callboard.actors.calls.registry import (
     FAILURE_BUDGET,
     MAX_HELD_THREADS,
@@ -38,7 +38,6 @@ from callboard.actors.testing.simulation import SimulatedScheduler
 from callboard.actors.testing.whole_run import left_open
 from callboard.actors.tools import Tool, tool
 from callboard.actors.workers.messages import (
-    CallReports,
     KillCall,
     Report,
     RunCall,
@@ -46,7 +45,6 @@ from callboard.actors.workers.messages import (
     ToWorker,
     WorkerKind,
     WorkerLost,
-    WorkerState,
 )
 from callboard.protocol.commands import AskApproval, CancelTool, RunTool, WithdrawApproval
 from callboard.protocol.errors import UsageError
@@ -94,7 +92,7 @@ class PlayedWorker(Actor[ToWorker | Exception]):
     def _run(self, call: RunCall) -> None:
         self._backstage.started.append((call, self))
         if self._backstage.begins:
-            self.reports.begin(call)
+            self.reports.begin(call.record)
 
     @handles(StopCall, KillCall, Report)
     def _hear(self, message: StopCall | KillCall | Report) -> None:
@@ -169,7 +167,7 @@ class Backstage:
     def ends(self, call_id: str, result: Outcome = '"x"') -> None:
         """The worker that was given this call last ends it."""
         call, worker = next(each for each in reversed(self.started) if each[0].run.tag.call_id == call_id)
-        worker.reports.end(call, result)
+        worker.reports.end(call.record, result)
         self.run()
 
     def crashes(self, call_id: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import json
 import os
@@ -12,6 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+from support.marked import processes_with
 from support.shared_double import shared_double
 
 from callboard.actors import Reply, Runtime, Settings, tool
@@ -112,8 +115,8 @@ DEADLINE_SECONDS = 2.0
 @tool(timeout=DEADLINE_SECONDS)
 def hangs(folder: str) -> None:
     """Never ends, nor does its child."""
-    child = subprocess.Popen(["sleep", "1000"])
-    (Path(folder) / "hangs").write_text(f"{os.getpid()} {child.pid}")
+    subprocess.Popen(["sh", "-c", "sleep 1000; :", f"{folder}/hangs"])
+    (Path(folder) / "hangs").touch()
     while True:
         pass
 
@@ -121,27 +124,31 @@ def hangs(folder: str) -> None:
 @tool(timeout=DEADLINE_SECONDS)
 def sleeps_in_c(folder: str) -> None:
     """Sleeps where no Python signal handler and no exception gets in."""
-    (Path(folder) / "sleeps_in_c").write_text(f"{os.getpid()}")
+    (Path(folder) / "sleeps_in_c").touch()
     ctypes.PyDLL(None).sleep(1000)
 
 
 @tool(timeout=20)
 def exits(folder: str) -> None:
     """Takes its process down, and leaves a child."""
-    child = subprocess.Popen(["sleep", "1000"])
-    (Path(folder) / "exits").write_text(f"{os.getpid()} {child.pid}")
+    subprocess.Popen(["sh", "-c", "sleep 1000; :", f"{folder}/exits"])
+    (Path(folder) / "exits").touch()
     os._exit(1)
 
 
-def test_tools_that_hang_sleep_in_c_and_exit_are_one_failed_result_each(tmp_path: Path, until: Until) -> None:
+def test_tools_that_hang_sleep_in_c_and_exit_are_one_failed_result_each(
+    tmp_path: Path, until: Until, monkeypatch: pytest.MonkeyPatch
+) -> None:
     names = ["hangs", "sleeps_in_c", "exits"]
     calls = tuple(Call(name, {"folder": str(tmp_path)}, f"call_{name}") for name in names)
     with shared_double([Turn("", calls), Turn("Three of them failed.")]) as server:
-        settings = Settings(model=MODEL, base_url=server.base_url())
+        monkeypatch.setenv("CALLBOARD_TEST", str(tmp_path))  # now that the server has started, which must not have it
+        settings = Settings(model=MODEL, base_url=server.base_url(), tool_environment=("CALLBOARD_TEST",))
         with Runtime(settings, tools=[hangs, sleeps_in_c, exits]) as runtime:
             reply = runtime.ask_sync("Try them.")
-            pids = [pid for name in names for pid in (tmp_path / name).read_text().split()]
-            until(lambda: not any(is_alive(pid) for pid in pids))
+            assert {each.name for each in tmp_path.iterdir()} == set(names)
+            until(lambda: not started_with(str(tmp_path)))
+        until(lambda: not processes_with(f"CALLBOARD_TEST={tmp_path}"))
         body = server.traffic().bodies[1]
     assert reply.text == "Three of them failed."
     failures = [json.loads(content) for _, content in results_of(body)]
@@ -152,9 +159,10 @@ def test_tools_that_hang_sleep_in_c_and_exit_are_one_failed_result_each(tmp_path
     ]
 
 
-def is_alive(pid: str) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state != "Z"
+def started_with(word: str) -> list[str]:
+    """The live processes that have the word in their command line; their pids in a namespace say nothing here."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            found += [path.parent.name] if word.encode() in path.read_bytes() else []
+    return found

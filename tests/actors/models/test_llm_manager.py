@@ -110,7 +110,7 @@ class Desk:
         *providers: Scripted,
         limiter: RateLimiter | None = None,
         retry: RetryPolicy | None = None,
-        cost: Cost = lambda model, response: 0.5,
+        cost: Cost = lambda *_: 0.5,
     ) -> None:
         assert isinstance(system.scheduler, SimulatedScheduler)
         self.system, self.scheduler = system, system.scheduler
@@ -487,17 +487,21 @@ def test_routes_that_raise_and_a_driver_that_raises_end_their_call(
     assert simulated.statistics().restarts == 0
 
 
+POISON = Usage(6, 6)
+
+
 def test_a_poison_answer_ends_its_own_request_and_none_of_fifty_others(simulated: ActorSystem) -> None:
     """Three of them crashed the manager as often, and with it every other request."""
 
-    def cost(model: str, response: ModelResponse) -> float:
-        if response.text == "poison":
+    def cost(_: str, usage: Usage, __: object) -> float:
+        if usage == POISON:
             raise ZeroDivisionError
         return 0.5
 
     def script(request: ModelRequest) -> ScriptedTurn:
         text = next(message.text for message in request.messages if isinstance(message, UserMessage))
-        return ScriptedTurn(text, first_delay_seconds=1.0)
+        usage = POISON if text == "poison" else Usage()
+        return ScriptedTurn(text, usage=usage, first_delay_seconds=1.0)
 
     desk = Desk(simulated, Scripted(script), cost=cost)
     for number in range(53):

@@ -221,7 +221,7 @@ def test_an_illegal_conversation_is_refused_when_it_is_taken(messages: Any, word
 
 async def test_a_stream_gives_what_happened_in_order_and_the_reply_last(answer: Answer) -> None:
     stream = Stream(answer, Cancels())
-    call = ToolCallStarted(TAG.at_step(1).for_call(CallId("c")), 0.0)
+    call = ToolCallStarted(TAG.at_step(1)._replace(call_id=CallId("c")), 0.0)
     for seen in (delta("a"), delta("b"), call, Note(TAG, "note")):
         stream(seen)
     end(stream, finish())

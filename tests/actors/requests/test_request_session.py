@@ -172,7 +172,7 @@ class Gives:
         return given
 
 
-CALL = STEP.for_call(CallId("c"))
+CALL = STEP._replace(call_id=CallId("c"))
 WHO_IS_TOLD: list[tuple[Command, set[str]]] = [
     (CallModel(STEP, ModelRequest("p/m", ()), 9.0), {"llm StartModel", "telemetry CallModel"}),
     (StopModel(STEP), {"llm StopModel"}),
@@ -237,7 +237,7 @@ def test_calls_approvals_and_what_telemetry_hears(simulated: ActorSystem) -> Non
     (sent,) = scene.told("dispatcher", DispatchCall)
     (asked,) = scene.told("dispatcher", SeekApproval)
     assert (sent.run.name, sent.user_text, asked.question.name) == ("look", "go", "write")
-    a, b = STEP.for_call(CallId("a")), STEP.for_call(CallId("b"))
+    a, b = STEP._replace(call_id=CallId("a")), STEP._replace(call_id=CallId("b"))
     scene.say(ToolCallStarted(a, 0.0), ApprovalDenied(b, 0.0, "me", "no"), ToolCallCompleted(a, 0.0, '"x"'))
     assert len(scene.told("llm", StartModel)) == 2
     scene.answers(step=2)
@@ -285,7 +285,7 @@ def test_a_strangers_cancel_before_the_offers_changes_nothing(simulated: ActorSy
 
 def test_a_cancel_overtakes_a_full_mailbox(simulated: ActorSystem) -> None:
     scene = Scene(simulated)
-    noise = ToolCallCompleted(STEP.for_call(CallId("noise")), 0.0, '"x"')
+    noise = ToolCallCompleted(STEP._replace(call_id=CallId("noise")), 0.0, '"x"')
     for _ in range(scene.ref._cell.mailbox.capacity):
         scene.ref.tell(noise)
     with pytest.raises(MailboxFull):
@@ -308,7 +308,7 @@ def test_the_deadline_ends_a_request_that_nobody_answers(simulated: ActorSystem)
 
 def test_illegal_events_are_dead_letters_with_their_reason(simulated: ActorSystem) -> None:
     scene = Scene(simulated)
-    nobodys = ToolCallCompleted(STEP.for_call(CallId("nobody's")), 0.0, '"x"')
+    nobodys = ToolCallCompleted(STEP._replace(call_id=CallId("nobody's")), 0.0, '"x"')
     stale = ModelResponded(TAG.at_step(7), 0.0, ModelResponse())
     scene.say(nobodys, stale)
     letters = [letter for letter in simulated.dead_letters.list() if letter.reason is DeadLetterReason.REJECTED]
@@ -333,13 +333,13 @@ def test_the_next_dispatcher_gets_the_open_calls_again_and_none_is_given_up(simu
     """The ledger and the workers outlive a dispatcher: what has begun goes on, and it knows which calls those are."""
     scene = Scene(simulated)
     scene.calls(("a", "look"), ("b", "look"), ("c", "look"))
-    scene.say(ToolCallStarted(STEP.for_call(CallId("a")), 0.0))
-    scene.say(ToolCallCompleted(STEP.for_call(CallId("c")), 0.0, "3"))
+    scene.say(ToolCallStarted(STEP._replace(call_id=CallId("a")), 0.0))
+    scene.say(ToolCallCompleted(STEP._replace(call_id=CallId("c")), 0.0, "3"))
     scene.strike("dispatcher")
     sent = [message.run.tag.call_id for message in scene.told("dispatcher", DispatchCall)]
     assert sent == ["a", "b", "c", "a", "b"]
-    scene.say(ToolCallCompleted(STEP.for_call(CallId("a")), 0.0, "1"))
-    scene.say(ToolCallCompleted(STEP.for_call(CallId("b")), 0.0, "2"))
+    scene.say(ToolCallCompleted(STEP._replace(call_id=CallId("a")), 0.0, "1"))
+    scene.say(ToolCallCompleted(STEP._replace(call_id=CallId("b")), 0.0, "2"))
     scene.answers()
     assert [message.content for message in scene.recorded if isinstance(message, ToolMessage)] == ["1", "2", "3"]
 
@@ -388,7 +388,7 @@ def test_losing_somebody_who_holds_nothing_changes_nothing(simulated: ActorSyste
         scene.calls(("a", "look"))
     scene.strike(name)
     if name == "llm":
-        scene.say(ToolCallCompleted(STEP.for_call(CallId("a")), 0.0, '"x"'))
+        scene.say(ToolCallCompleted(STEP._replace(call_id=CallId("a")), 0.0, '"x"'))
     scene.answers(step=2 if name == "llm" else 1)
     assert scene.outcome is Outcome.ANSWERED
 
@@ -429,7 +429,7 @@ class Unspeakable(Exception):
 def test_a_subscriber_that_raises_costs_its_reader_the_events_and_the_request_nothing(simulated: ActorSystem) -> None:
     scene = Scene(simulated, subscriber=raising(Unspeakable()))
     scene.calls(("a", "look"))
-    scene.say(ToolCallCompleted(STEP.for_call(CallId("a")), 0.0, '"x"'))
+    scene.say(ToolCallCompleted(STEP._replace(call_id=CallId("a")), 0.0, '"x"'))
     scene.answers(step=2)
     assert [type(seen) for seen in scene.seen] == [RequestStarted, Finish], "it is told of the end all the same"
     assert scene.outcome is Outcome.ANSWERED
@@ -442,7 +442,7 @@ def test_a_record_that_raises_ends_the_request_with_its_name_and_stops_its_work(
 ) -> None:
     scene = Scene(simulated, record=raising(error))
     scene.calls(("a", "look"))
-    scene.say(ToolCallCompleted(STEP.for_call(CallId("a")), 0.0, '"x"'))
+    scene.say(ToolCallCompleted(STEP._replace(call_id=CallId("a")), 0.0, '"x"'))
     (down,) = scene.ends
     assert isinstance(down.error, RuntimeFailure)
     assert str(down.error).startswith("internal_error: carrying out RecordStep failed: ")
@@ -471,8 +471,8 @@ def test_the_work_of_a_session_that_is_killed_is_stopped(simulated: ActorSystem)
     scene.calls(("a", "look"), ("b", "write"))
     scene.ref._cell.kill()
     scene.run()
-    assert scene.told("dispatcher", CancelTool) == [CancelTool(STEP.for_call(CallId("a")))]
-    assert scene.told("dispatcher", WithdrawApproval) == [WithdrawApproval(STEP.for_call(CallId("b")))]
+    assert scene.told("dispatcher", CancelTool) == [CancelTool(STEP._replace(call_id=CallId("a")))]
+    assert scene.told("dispatcher", WithdrawApproval) == [WithdrawApproval(STEP._replace(call_id=CallId("b")))]
     assert scene.told("llm", StopModel) == [], "its answer was there"
     assert scene.outcome is None
 

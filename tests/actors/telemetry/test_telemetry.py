@@ -51,7 +51,7 @@ from callboard.providers.local.scripted import ScriptedCall, ScriptedTurn
 
 REQUEST = Tag(RequestId("r"), MessageId("m"))
 STEP = REQUEST.at_step(1)
-CALL = STEP.for_call(CallId("c"))
+CALL = STEP._replace(call_id=CallId("c"))
 SECRET = "the secret of what people wrote"
 
 STARTED = Question(REQUEST, (), UserMessage.of(SECRET), RequestOptions("p/m"), 0.0, Context())
@@ -257,7 +257,7 @@ def test_log_records_are_made_in_the_askers_context(simulated: ActorSystem) -> N
         for name in ("red", "green", "blue"):
             request, asker = Tag(RequestId(name), MessageId("m")), Context()
             asker.run(COLOUR.set, name)
-            call = request.at_step(1).for_call(CallId("c"))
+            call = request.at_step(1)._replace(call_id=CallId("c"))
             # Nobody else may be in the way of a context that its owner has entered.
             asker.run(
                 stand.tell,

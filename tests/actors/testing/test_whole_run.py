@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from callboard.actors.calls.ledger import Ledger, Outcome
+from callboard.actors.calls.ledger import Call, CallReports, Ledger, Outcome
 from callboard.actors.requests.conversation import Conversation
 from callboard.actors.testing.simulated_run import attempt, token_of
-from callboard.actors.workers.messages import CallReports, RunCall
 from callboard.protocol.content import Message
 
 record, give, lose, end, submit = Conversation.record, Ledger.give, Ledger.lose, CallReports.end, Ledger.submit
@@ -34,10 +33,10 @@ def begin_again(self: Any, seat: Any) -> Any:
     return lose(self, seat)
 
 
-last: list[RunCall] = []
+last: list[Call] = []
 
 
-def swap_results(self: CallReports, call: RunCall, result: Outcome, printed: str = "") -> None:
+def swap_results(self: CallReports, call: Call, result: Outcome, printed: str = "") -> None:
     own = call.run.tag.request_id
     other = next((each.run.tag.request_id for each in reversed(last) if each.run.tag.request_id != own), own)
     last.append(call)

@@ -14,12 +14,15 @@ from pydantic import AfterValidator, BaseModel, ConfigDict
 
 from callboard.actors.tools import Tool, ToolContext, tool
 from callboard.actors.tools.invoke import MAX_MESSAGE_CHARS, Result
+from callboard.protocol.commands import RunTool
 from callboard.protocol.errors import ToolError
-from callboard.protocol.ids import CallId, MessageId, RequestId, Tag
+from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
 from callboard.protocol.limits import MAX_RESULT_BYTES
 from callboard.protocol.tools import FailureCode, ToolFailure
 
-CONTEXT = ToolContext(Tag(RequestId("r"), MessageId("m"), 1, CallId("c")), "effect", 0.0)
+CONTEXT = ToolContext(
+    RunTool(Tag(RequestId("r"), MessageId("m"), 1, CallId("c")), ToolName("any"), "{}", 0.0, "effect")
+)
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 json_values = st.recursive(

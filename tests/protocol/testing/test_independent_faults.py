@@ -66,7 +66,7 @@ def step(number: int) -> Tag:
 
 
 def call_tag(number: int, call_id: str) -> Tag:
-    return step(number).for_call(CallId(call_id))
+    return step(number)._replace(call_id=CallId(call_id))
 
 
 def offer(name: str, decision: Decision = Decision.ALLOW, *, timeout: float = 30.0, repeat: bool = False) -> ToolOffer:
