@@ -13,13 +13,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextvars import Context
 from dataclasses import dataclass
 from typing import Final, Protocol, get_args
 
-from callboard.actors.kernel import Actor, MailboxFull, Ref, Rejected, Timer, handles
+from callboard.actors.kernel import Actor, MailboxFull, Ref, Rejected, Timer, handles, logger_of
 from callboard.protocol.commands import CallModel, StopModel
 from callboard.protocol.content import AssistantMessage, Message, SystemMessage, ToolMessage, UserMessage
 from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind, UsageError, said
@@ -43,7 +42,7 @@ from callboard.providers.rate_limit import RateLimiter
 from callboard.providers.response_builder import ResponseBuilder
 from callboard.providers.retry import RetryPolicy
 
-logger = logging.getLogger("callboard")
+logger = logger_of("callboard")
 
 #: Close enough for a limit a minute; the difference is settled when the answer tells what was used.
 CHARS_PER_TOKEN: Final = 4
