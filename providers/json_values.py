@@ -40,6 +40,15 @@ def loads(data: bytes | str) -> Json:
         raise ValueError("JSON nested too deeply") from None
 
 
+def load_object(data: bytes | str) -> JsonObject | None:
+    """The object that a JSON text is; None where it is anything else."""
+    try:
+        value = loads(data)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
 def dumps(value: object) -> bytes:
     """Compact JSON. Raises TypeError for what JSON cannot hold, but writes NaN as null: see `not_finite`."""
     return orjson.dumps(value)

@@ -15,7 +15,7 @@ from callboard.protocol.code_fences import CodeFence, parse_fences
 from callboard.protocol.content import Message, ToolMessage, UserMessage
 from callboard.protocol.ids import CallId, ToolName
 from callboard.providers.base_decoder import list_at
-from callboard.providers.json_values import JsonObject, dumps_text, loads
+from callboard.providers.json_values import JsonObject, dumps_text, load_object
 
 CONTEXT_TOOL: Final = ToolName("request_code_context")
 #: Worth ten places: as many as a person reads.
@@ -92,11 +92,8 @@ def _context_result(messages: tuple[Message, ...]) -> ToolMessage | None:
 
 
 def _report(message: ToolMessage, cwd: str) -> list[str]:
-    try:
-        result = loads(message.content)
-    except ValueError:
-        result = None
-    if not isinstance(result, dict):
+    result = load_object(message.content)
+    if result is None:
         return ["The code search gave an answer that cannot be read.\n"]
     if message.is_error or not result.get("ok"):
         reason = str(result.get("message") or result.get("code") or "it did not say why").rstrip(".")
