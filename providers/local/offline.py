@@ -33,12 +33,10 @@ HOW_TO_CONFIGURE: Final = (
 class Offline:
     """Answers from the code index alone. File names are shown relative to `cwd` where they lie below it."""
 
+    name: Final = "offline"
+
     def __init__(self, cwd: str = "") -> None:
         self._cwd = cwd
-
-    @property
-    def name(self) -> str:
-        return "offline"
 
     async def stream(self, request: model.ModelRequest, /) -> AsyncGenerator[list[model.StreamEvent], None]:
         """See `Provider.stream`."""
