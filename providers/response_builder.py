@@ -9,12 +9,13 @@ import json
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from hashlib import blake2s
+from io import StringIO
 from itertools import count
 from typing import Final
 
 import orjson
 
-from callboard.protocol.content import AssistantPart, Replay, ServerTool, Text, Thinking, ToolCall
+from callboard.protocol.content import AssistantPart, Replay, ServerTool, Text, Thinking, ToolCall, not_finite
 from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind
 from callboard.protocol.ids import CallId, ToolName
 from callboard.protocol.limits import MAX_ARGUMENT_BYTES, MAX_CALLS_PER_STEP
@@ -32,36 +33,10 @@ from callboard.protocol.model import (
     ToolCallDelta,
     ToolCallStart,
 )
-from callboard.providers.json_values import Json, loads, not_finite
+from callboard.providers.json_values import Json, loads
 
 _PROSE: Final = (TextDelta, ThinkingDelta)
-_JOIN_PIECES: Final = 1_024
 _TOO_LONG: Final = f"the arguments of a tool call are longer than {MAX_ARGUMENT_BYTES} bytes"
-
-
-class TextPieces:
-    """A long text that comes in small pieces, in the memory of the text: a piece of one character takes 60 bytes."""
-
-    __slots__ = ("_joined", "_pieces", "_size")
-
-    def __init__(self) -> None:
-        self._joined: list[str] = []
-        self._pieces: list[str] = []
-        self._size = 0
-
-    def append(self, piece: str) -> int:
-        """Add a piece; returns how many characters there are by now."""
-        pieces = self._pieces
-        pieces.append(piece)
-        self._size += len(piece)
-        if len(pieces) >= _JOIN_PIECES:
-            self._joined.append("".join(pieces))
-            pieces.clear()
-        return self._size
-
-    def text(self) -> str:
-        """All of it."""
-        return "".join(self._joined) + "".join(self._pieces)
 
 
 def arguments_text(arguments: Json) -> str:
@@ -125,11 +100,11 @@ class _Call:
     replay: Replay | None = None
     call_id: CallId = CallId("")
     """What we call it; set when it starts."""
-    arguments: TextPieces = field(default_factory=TextPieces)
+    arguments: StringIO = field(default_factory=StringIO)
     completed: bool = False
 
     def part(self) -> AssistantPart:
-        raw = self.arguments.text()
+        raw = self.arguments.getvalue()
         arguments, parsed = canonical_arguments(raw)
         complete = self.completed and parsed
         return ToolCall(self.call_id, ToolName(self.name), arguments if complete else raw, complete, self.replay)
@@ -172,7 +147,7 @@ class ToolCallTracker:
 
     def all_whole(self) -> bool:
         """Are the arguments of every call a whole JSON object?"""
-        return all(canonical_arguments(call.arguments.text())[1] for call in self._calls)
+        return all(canonical_arguments(call.arguments.getvalue())[1] for call in self._calls)
 
     def delta(
         self,
@@ -194,13 +169,7 @@ class ToolCallTracker:
         if name and not call.name:
             call.name = name
         text = arguments if isinstance(arguments, str) else arguments_text(arguments)
-        if call.call_id:
-            if text:
-                if call.arguments.append(text) > MAX_ARGUMENT_BYTES:
-                    raise TooManyCallsError(_TOO_LONG)
-                out.append(ToolCallDelta(call.call_id, text))
-        else:
-            self._begin(call, text, out)
+        self._write(call, text, out)
 
     def whole(
         self,
@@ -216,7 +185,7 @@ class ToolCallTracker:
         call = self._open(id)
         self._last = call
         call.replay, call.name = replay, name
-        self._begin(call, arguments_text(arguments), out)
+        self._write(call, arguments_text(arguments), out)
         if complete:
             self._complete(call, out)
 
@@ -273,17 +242,21 @@ class ToolCallTracker:
         self._calls.append(call)
         return call
 
-    def _begin(self, call: _Call, text: str, out: list[StreamEvent]) -> None:
-        """Start a call whose name is known; until then keep what has come."""
-        if call.arguments.append(text) > MAX_ARGUMENT_BYTES:
+    def _write(self, call: _Call, text: str, out: list[StreamEvent]) -> None:
+        """Add to the arguments. A call starts when its name is known; until then what has come is kept."""
+        call.arguments.write(text)
+        if call.arguments.tell() > MAX_ARGUMENT_BYTES:
             raise TooManyCallsError(_TOO_LONG)
-        if call.name:
-            self._start(call, out)
+        if not call.call_id:
+            if call.name:
+                self._start(call, out)
+        elif text:
+            out.append(ToolCallDelta(call.call_id, text))
 
     def _start(self, call: _Call, out: list[StreamEvent]) -> None:
         call.call_id = self._unique_id(call)
         out.append(ToolCallStart(call.call_id, ToolName(call.name), call.replay))
-        if early := call.arguments.text():
+        if early := call.arguments.getvalue():
             out.append(ToolCallDelta(call.call_id, early))
 
     def _complete(self, call: _Call, out: list[StreamEvent]) -> None:
@@ -294,7 +267,7 @@ class ToolCallTracker:
             self._start(call, out)
         call.completed = True
         # Servers call a turn whole that the length limit has cut (docs/wire.md quirk 21, llama.cpp's Responses).
-        if canonical_arguments(call.arguments.text())[1]:
+        if canonical_arguments(call.arguments.getvalue())[1]:
             out.append(ToolCallComplete(call.call_id))
 
     def _unique_id(self, call: _Call) -> CallId:
@@ -317,10 +290,10 @@ class _BuiltProse:
     kind: type[TextDelta | ThinkingDelta]
     block: int
     replay: Replay | None
-    pieces: TextPieces = field(default_factory=TextPieces)
+    pieces: StringIO = field(default_factory=StringIO)
 
     def part(self) -> AssistantPart:
-        text = self.pieces.text()
+        text = self.pieces.getvalue()
         return Text(text, self.replay) if self.kind is TextDelta else Thinking(text, self.replay)
 
 
@@ -338,18 +311,23 @@ class ResponseBuilder:
     def __init__(self) -> None:
         self._parts: list[_BuiltProse | _Call | _BuiltServerTool] = []
         self._calls: dict[CallId, _Call] = {}
+        self._writing: _BuiltProse | None = None
+        """The last part, where it is prose."""
         self._end: Done | Error | None = None
+        self.text_bytes = 0
+        """Of all that was written and thought so far, and of the arguments."""
 
     def feed(self, events: Iterable[StreamEvent]) -> None:
-        """Take events in. Those after the Done or Error are void."""
+        """Take events in. Those after the Done or Error are void. Raises TypeError for what is no event."""
         for event in events:
             if self._end is not None:
                 return
             if isinstance(event, _PROSE):
                 self._prose(event)
             elif isinstance(event, ToolCallDelta):
+                self.text_bytes += len(event.args_delta)
                 if (call := self._calls.get(event.id)) is not None:
-                    call.arguments.append(event.args_delta)
+                    call.arguments.write(event.args_delta)
             elif isinstance(event, Done | Error):
                 self._end = event
             else:
@@ -368,29 +346,35 @@ class ResponseBuilder:
         return ModelResponse(parts, FinishReason.ERROR, error=error)
 
     def _prose(self, event: TextDelta | ThinkingDelta) -> None:
-        last = self._parts[-1] if self._parts else None
-        if not isinstance(last, _BuiltProse) or last.kind is not event.__class__ or last.block != event.block:
-            if not event.text and event.replay is None:
+        last, text = self._writing, event.text
+        if last is None or last.kind is not event.__class__ or last.block != event.block:
+            if not text and event.replay is None:
                 return
-            last = _BuiltProse(event.__class__, event.block, event.replay)
+            last = self._writing = _BuiltProse(event.__class__, event.block, event.replay)
             self._parts.append(last)
-        last.pieces.append(event.text)
-        last.replay = event.replay or last.replay
+        elif event.replay is not None:
+            last.replay = event.replay
+        last.pieces.write(text)
+        self.text_bytes += len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
 
     def _mark(self, event: ToolCallStart | ToolCallComplete | ServerToolEvent | Restarted) -> None:
+        if isinstance(event, ToolCallComplete):
+            if event.id in self._calls:
+                self._calls[event.id].completed = True
+            return
+        self._writing = None
         if isinstance(event, ToolCallStart):
             call = _Call(event.id, event.name, event.replay, self._unique(event.id))
             self._parts.append(call)
             # The provider's id, repeated or not, names the newest call that bears it.
             self._calls[event.id] = call
-        elif isinstance(event, ToolCallComplete):
-            if event.id in self._calls:
-                self._calls[event.id].completed = True
         elif isinstance(event, ServerToolEvent):
             self._parts.append(_BuiltServerTool(event))
-        else:
+        elif isinstance(event, Restarted):
             self._parts.clear()
             self._calls.clear()
+        else:
+            raise TypeError(f"it yielded a {type(event).__name__} among its events")
 
     def _unique(self, call_id: CallId) -> CallId:
         taken = {part.call_id for part in self._parts if isinstance(part, _Call)} if call_id in self._calls else set()

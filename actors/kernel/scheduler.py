@@ -21,13 +21,10 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVarTuple
 from .errors import AskOnLoopError, OutOfThreads, contained, log, text_of
 from .reply import Reply
 
-new_event_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
-if TYPE_CHECKING:
-    from asyncio import SelectorEventLoop as _Loop
-else:
-    _Loop = asyncio.SelectorEventLoop
+EventLoop = asyncio.SelectorEventLoop
+if not TYPE_CHECKING:
     with contextlib.suppress(ImportError):  # without the extra `uvloop` asyncio's own loop does the same, slower
-        from uvloop import Loop as _Loop
+        from uvloop import Loop as EventLoop
 
 #: A turn of one actor, and of all actors together, before sockets and timers get theirs.
 TURN_SECONDS: Final = 0.002
@@ -217,7 +214,7 @@ class Watchdog:
 # -- the loop -------------------------------------------------------------------------------------------------
 
 
-class _LoopWithoutContext(_Loop):
+class _LoopWithoutContext(EventLoop):
     """A loop to which other threads do not bring their context variables, as asyncio would have them do."""
 
     def call_soon_threadsafe(

@@ -16,9 +16,10 @@ import dataclasses
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextvars import Context
 from dataclasses import dataclass
-from typing import Final, Protocol, get_args
+from typing import Final, Protocol
 
 from callboard.actors.kernel import Actor, MailboxFull, Ref, Rejected, Timer, handles, logger_of
+from callboard.actors.kernel.scheduler import TURN_SECONDS
 from callboard.protocol.commands import CallModel, StopModel
 from callboard.protocol.content import AssistantMessage, Message, SystemMessage, ToolMessage, UserMessage
 from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind, UsageError, said
@@ -33,8 +34,6 @@ from callboard.protocol.model import (
     Restarted,
     StreamEvent,
     TextDelta,
-    ThinkingDelta,
-    ToolCallDelta,
     Usage,
 )
 from callboard.providers.adapter import Provider
@@ -388,7 +387,6 @@ def text_length(message: Message) -> int:
             return sum(len(getattr(part, "text", "")) + len(getattr(part, "arguments", "")) for part in parts)
 
 
-_EVENT_TYPES: Final = frozenset(get_args(StreamEvent))
 _BATCH: Final = (list, tuple)
 _LAST: Final = (Done, Error)
 
@@ -444,7 +442,8 @@ async def read_stream(provider: Provider, request: ModelRequest, emit: Emit, end
 
 
 async def _turn(stream: AsyncIterator[list[StreamEvent]], emit: Emit) -> ModelResponse:
-    builder, size, task = ResponseBuilder(), 0, asyncio.current_task()
+    builder, task, loop = ResponseBuilder(), asyncio.current_task(), asyncio.get_running_loop()
+    rested_at = loop.time()
     async for events in stream:
         if task is not None and task.cancelling():  # the provider has swallowed it
             raise asyncio.CancelledError
@@ -452,9 +451,8 @@ async def _turn(stream: AsyncIterator[list[StreamEvent]], emit: Emit) -> ModelRe
             raise TypeError(f"it yielded a {type(events).__name__}, not a list of stream events")
         if not events:
             continue
-        size += _text_bytes(events)
         builder.feed(events)
-        if size > MAX_ANSWER_BYTES:
+        if builder.text_bytes > MAX_ANSWER_BYTES:
             return _failed(ErrorKind.MALFORMED, f"the answer is longer than {MAX_ANSWER_BYTES / 1024**2:g} MiB")
         while True:
             try:
@@ -465,20 +463,11 @@ async def _turn(stream: AsyncIterator[list[StreamEvent]], emit: Emit) -> ModelRe
                 await asyncio.sleep(FULL_PAUSE_SECONDS)
         if isinstance(events[-1], _LAST):
             break
+        if loop.time() - rested_at > TURN_SECONDS:
+            # A stream that always has more to read would never let the loop go; its neighbours have their turn.
+            await asyncio.sleep(0)
+            rested_at = loop.time()
     return builder.response()
-
-
-def _text_bytes(events: Sequence[StreamEvent]) -> int:
-    """What a batch adds to its turn. Raises TypeError for what is no event."""
-    size = 0
-    for event in events:
-        if type(event) is TextDelta or type(event) is ThinkingDelta:
-            size += len(event.text) if event.text.isascii() else len(event.text.encode("utf-8", "replace"))
-        elif type(event) is ToolCallDelta:
-            size += len(event.args_delta)
-        elif type(event) not in _EVENT_TYPES:
-            raise TypeError(f"it yielded a {type(event).__name__} among its events")
-    return size
 
 
 async def _close(stream: AsyncGenerator[list[StreamEvent]], provider: Provider, is_whole: bool) -> None:

@@ -22,7 +22,7 @@ from typing import Final, TypeVar
 
 from callboard.actors.calls.ledger import CallReports, Ending, WorkerState
 from callboard.actors.kernel import Actor, Ref, Timer, handles, logger_of
-from callboard.actors.kernel.scheduler import new_event_loop
+from callboard.actors.kernel.scheduler import EventLoop
 from callboard.actors.tools.context import context_of
 from callboard.actors.tools.invoke import Result
 from callboard.actors.workers.messages import (
@@ -113,7 +113,7 @@ class ToolLoop:
 
     def __init__(self, worker: Ref[_Finished | _LoopGone], name: str) -> None:
         self._worker = worker
-        self._loop = new_event_loop()
+        self._loop: asyncio.AbstractEventLoop = EventLoop()
         self._stop: Callable[[], None] = self._loop.stop
         _fence(self._loop)
         self._orders: deque[Job | None] = deque()

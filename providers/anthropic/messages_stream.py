@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from io import StringIO
 from typing import ClassVar, Final
 
 from callboard.protocol.content import Replay
@@ -30,7 +31,7 @@ from callboard.providers.base_decoder import (
     text_of,
 )
 from callboard.providers.json_values import Json, JsonObject, loads
-from callboard.providers.response_builder import TextPieces, ToolCallTracker
+from callboard.providers.response_builder import ToolCallTracker
 
 ORIGIN: Final = "anthropic"
 
@@ -56,7 +57,7 @@ class _Block:
     ordinal: int
     """Its place among all blocks of this stream; indexes may be sparse or start at 1 (quirk 6)."""
     start: JsonObject
-    pieces: TextPieces = field(default_factory=TextPieces)
+    pieces: StringIO = field(default_factory=StringIO)
     """Of a server tool's input."""
     size: int = 0
     """Of its input, in characters."""
@@ -194,7 +195,7 @@ class AnthropicDecoder(BaseDecoder):
             raise ValueError(f"the input of a {block.kind} block is longer than {MAX_ARGUMENT_BYTES} characters")
         else:
             # A server tool streams its input too; it is shown whole when its block ends, and is no call of ours (34).
-            block.pieces.append(text)
+            block.pieces.write(text)
 
     def _compaction_delta(self, block: _Block, delta: JsonObject, out: _Out) -> None:
         self.hold()
@@ -258,7 +259,7 @@ _PROSE_BLOCKS: Final = frozenset({"text", "thinking", "redacted_thinking"}) | _I
 
 def _server_block(block: _Block) -> JsonObject:
     """The whole block of a server tool, as it must go back."""
-    text = block.pieces.text()
+    text = block.pieces.getvalue()
     try:
         return {**block.start, "input": loads(text)} if text else block.start
     except ValueError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from io import StringIO
 from itertools import pairwise
 from typing import Final, TypeAlias
 
@@ -24,7 +25,7 @@ from callboard.providers.base_decoder import (
 )
 from callboard.providers.http_errors import make_error
 from callboard.providers.json_values import Json, JsonObject
-from callboard.providers.response_builder import TextPieces, ToolCallTracker
+from callboard.providers.response_builder import ToolCallTracker
 
 ORIGIN: Final = "gemini"
 
@@ -64,7 +65,7 @@ class PartialArguments:
     """
 
     def __init__(self) -> None:
-        self._strings: dict[str, TextPieces] = {}
+        self._strings: dict[str, StringIO] = {}
         self._values: JsonObject = {}
         self._size = 0
         self._padded = 0
@@ -77,7 +78,7 @@ class PartialArguments:
             raise ValueError(f"the streamed arguments are longer than {MAX_ARGUMENT_BYTES} characters")
         if isinstance(piece.get("stringValue"), str):
             # Text at a path that had some goes on with it.
-            self._strings.setdefault(path, TextPieces()).append(text)
+            self._strings.setdefault(path, StringIO()).write(text)
             self._values[path] = None
         for kind in _VALUES:
             if kind in piece:
@@ -92,7 +93,7 @@ class PartialArguments:
             inner: Json = root
             for step, following in pairwise(steps):
                 inner = self._child(inner, step, [] if isinstance(following, int) else {})
-            self._child(inner, steps[-1], value if pieces is None else pieces.text(), replace=True)
+            self._child(inner, steps[-1], value if pieces is None else pieces.getvalue(), replace=True)
         return root
 
     def _child(self, node: Json, step: str | int, value: Json, *, replace: bool = False) -> Json:

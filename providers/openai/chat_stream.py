@@ -7,6 +7,7 @@ missing choices, usage anywhere, finish reasons doubled, missing or beside conte
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from io import StringIO
 from typing import Final
 
 from callboard.protocol.content import Replay
@@ -29,7 +30,7 @@ from callboard.providers.base_decoder import (
 from callboard.providers.http_errors import make_error
 from callboard.providers.json_values import Json, JsonObject, storable_bytes
 from callboard.providers.openai.dialects import ChatDialect
-from callboard.providers.response_builder import TextPieces, ToolCallTracker
+from callboard.providers.response_builder import ToolCallTracker
 
 FINISH_REASONS: Final[Mapping[str, FinishReason]] = {
     "stop": FinishReason.STOP,
@@ -375,7 +376,7 @@ class ReasoningDetails:
         self._origin = origin
         self._size = 0
         self._items: list[JsonObject] = []
-        self._texts: dict[str, TextPieces] = {}
+        self._texts: dict[str, StringIO] = {}
         """Of the last item: its fields that come in pieces."""
 
     @property
@@ -395,7 +396,7 @@ class ReasoningDetails:
             last = self._items[-1]
             for key, value in fragment.items():
                 if key in _TEXT_FIELDS and isinstance(value, str):
-                    self._texts.setdefault(key, TextPieces()).append(value)
+                    self._texts.setdefault(key, StringIO()).write(value)
                     last.setdefault(key, "")
                 elif value is not None or key not in last:
                     last[key] = value
@@ -410,7 +411,7 @@ class ReasoningDetails:
 
     def _finish_item(self) -> None:
         for key, pieces in self._texts.items():
-            self._items[-1][key] = pieces.text()
+            self._items[-1][key] = pieces.getvalue()
         self._texts.clear()
 
 
