@@ -42,6 +42,15 @@ def loads(data: bytes | str) -> Json:
         raise ValueError("JSON nested too deeply") from None
 
 
+def load_object(data: bytes | str) -> JsonObject | None:
+    """The object that a JSON text is; None where it is anything else."""
+    try:
+        value = loads(data)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
 def storable_bytes(value: Mapping[str, object]) -> int:
     """How many bytes of JSON `value` takes. Raises ValueError for what could not be written later, when it goes back to
     its provider: nested too deeply, or holding NaN."""
