@@ -6,6 +6,7 @@ here; a child that dies unexpectedly is a crash of this actor.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -117,9 +118,9 @@ class ProcessWorker(Actor[ProcessMessage]):
         if child.orders:
             child.begin_output()
         if not child.order(call.context, more=call.tool.contract.reuse):
-            child.when_writable(self._post_writable)
-        child.when_it_speaks(self._post_spoke)
-        child.when_it_prints(self._post_printed)
+            child.when_writable(self._post(_Writable()))
+        child.when_it_speaks(self._post(_Spoke()))
+        child.when_it_prints(self._post(_Printed()))
 
     @handles(_Spoke)
     def _spoke(self, _: _Spoke) -> None:
@@ -134,7 +135,7 @@ class ProcessWorker(Actor[ProcessMessage]):
         for reply in replies:
             self._replied(child, reply)
         if self._child is not None:
-            child.when_it_speaks(self._post_spoke)
+            child.when_it_speaks(self._post(_Spoke()))
 
     def _replied(self, child: ChildEnds, reply: Reply) -> None:
         call = self._call
@@ -225,7 +226,7 @@ class ProcessWorker(Actor[ProcessMessage]):
         if child.output.total_bytes > FLOOD_BYTES:
             self._paused = self.tell_after(FLOOD_PAUSE_SECONDS, _Printed())
         else:
-            child.when_it_prints(self._post_printed)
+            child.when_it_prints(self._post(_Printed()))
 
     @staticmethod
     def _take_output(child: ChildEnds) -> str:
@@ -235,16 +236,10 @@ class ProcessWorker(Actor[ProcessMessage]):
     @handles(_Writable)
     def _writable(self, _: _Writable) -> None:
         if self._child is not None and not self._child.send_on():
-            self._child.when_writable(self._post_writable)
+            self._child.when_writable(self._post(_Writable()))
 
-    def _post_spoke(self) -> None:
-        self.ref.tell_control(_Spoke())
-
-    def _post_printed(self) -> None:
-        self.ref.tell_control(_Printed())
-
-    def _post_writable(self) -> None:
-        self.ref.tell_control(_Writable())
+    def _post(self, message: _Spoke | _Printed | _Writable) -> Callable[[], None]:
+        return lambda: self.ref.tell_control(message)
 
 
 def process_kind(options: ProcessOptions) -> KindOf:
