@@ -23,7 +23,7 @@ from callboard.protocol.options import ToolFallback
 from callboard.protocol.tools import Policy
 from callboard.providers.catalog import Catalog
 from callboard.providers.local.scripted import Script
-from callboard.providers.provider_registry import key_variable
+from callboard.providers.provider_registry import KEY_VARIABLES
 
 #: The embedded default: no key, no network.
 OFFLINE_MODEL = "offline/code-context"
@@ -160,7 +160,7 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
         own = provider == self.provider
         if own and self.api_key is not None:
             return "api_key"
-        variables = ("CALLBOARD_API_KEY" if own else "", key_variable(provider) or "")
+        variables = ("CALLBOARD_API_KEY" if own else "", KEY_VARIABLES.get(provider, ""))
         return next((name for name in variables if os.environ.get(name)), "")
 
     @property

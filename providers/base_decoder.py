@@ -36,6 +36,7 @@ from callboard.protocol.model import (
 )
 from callboard.providers.http_errors import error_from_body, error_from_payload, make_error, scrubbed, snippet
 from callboard.providers.json_values import SHAPE_ERRORS, Json, JsonObject, loads, storable_bytes
+from callboard.providers.response_builder import ToolCallTracker
 
 #: Of an error body no more is read: messages are short, and a proxy's HTML page is not worth keeping.
 MAX_ERROR_BODY_BYTES: Final = 64 * 1024
@@ -170,6 +171,10 @@ class BaseDecoder(ABC):
         self.headers = {name.lower(): value for name, value in (head.headers or {}).items()}
         self.ended = False
         """Done or Error was emitted: everything after it is ignored."""
+        self.calls = ToolCallTracker()
+        self.model = ""
+        self.usage: JsonObject = {}
+        """As the provider gives it; how its parts count is for each API to say."""
         self._sse = SseDecoder()
         self._body = bytearray()
         self._last_data = b""
@@ -222,7 +227,7 @@ class BaseDecoder(ABC):
             self.ended = True
             out.append(scrubbed(error, self._secret))
 
-    def fail_payload(self, out: list[StreamEvent], payload: Json) -> None:
+    def fail_payload(self, payload: Json, out: list[StreamEvent]) -> None:
         """Close the stream with the error that the provider put into it (quirks 24-26)."""
         self.fail(out, error_from_payload(self.family, payload, self.status, self.headers))
 
@@ -343,7 +348,7 @@ class BaseDecoder(ABC):
             self.fail_malformed(out, f"the body is not JSON ({kind}).", body)
             return
         if isinstance(document, dict) and document.get("error"):
-            self.fail_payload(out, document)
+            self.fail_payload(document, out)
         else:
             self._last_data = body
             self.on_body(document, out)

@@ -20,6 +20,7 @@ SHAPE_ERRORS: Final = (AttributeError, IndexError, KeyError, TypeError, ValueErr
 #: orjson writes 254 levels. What is kept of an answer goes back inside a request or a journal entry, so it must leave
 #: some of them to what is around it.
 _LEVELS_AROUND: Final = 16
+_FINITE: Final = frozenset({str, int, bool, type(None)})
 
 
 def loads(data: bytes | str) -> Json:
@@ -39,6 +40,15 @@ def loads(data: bytes | str) -> Json:
         return _without_surrogates(value)
     except RecursionError:
         raise ValueError("JSON nested too deeply") from None
+
+
+def load_object(data: bytes | str) -> JsonObject | None:
+    """The object that a JSON text is; None where it is anything else."""
+    try:
+        value = loads(data)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
 
 
 def storable_bytes(value: Mapping[str, object]) -> int:

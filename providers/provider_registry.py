@@ -68,11 +68,6 @@ def embeddings_for(model: str, *, base_url: str | None = None, api_key: str | No
     return EmbeddingApi(model, base_url=base_url, api_key=api_key)
 
 
-def key_variable(provider: str) -> str | None:
-    """The environment variable of a provider's key; None where it needs none or is not known."""
-    return KEY_VARIABLES.get(provider)
-
-
 def split_model(model: str) -> tuple[str, str]:
     """(provider, model) of `provider/model`. UsageError for an unknown provider or a missing half."""
     provider, _, name = model.partition("/")
@@ -116,7 +111,7 @@ def provider_for(
     )
     if provider == "copilot" and api_key is None:
         return copilot_of(options, http(Copilot())), name
-    variable = key_variable(provider)
+    variable = KEY_VARIABLES.get(provider)
     if variable and not api_key and not base_url:
         raise UsageError(f"{provider} needs a key: set the environment variable {variable}, or give api_key.")
     if provider in SERVERS:

@@ -14,7 +14,6 @@ import asyncio
 import re
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping
-from contextlib import aclosing
 from functools import cache, lru_cache
 from typing import Final, TypeVar
 from urllib.parse import urlsplit
@@ -49,6 +48,9 @@ _TRANSPORT_ERRORS: Final = (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError
 
 #: What a kept connection that the server has closed meanwhile ends in, before any byte of an answer.
 _STALE: Final = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError)
+
+
+_ENDS: Final = (Done, Error)
 
 
 class HttpProvider:
@@ -91,11 +93,28 @@ class HttpProvider:
         deadline = _CallDeadline(self._timeouts)
         ended = False
         try:
-            async with aclosing(self._exchange(adapter, wire, request.stream, deadline)) as batches:
-                async for events in batches:
-                    ended = isinstance(events[-1], Done | Error)
+            response = await self._send(wire, deadline)
+            try:
+                decoder, chunks = self._decoder(adapter, wire, request.stream, response, deadline), _chunks(response)
+                try:
+                    while not ended and (chunk := await deadline.run(anext(chunks, None))) is not None:
+                        if events := decoder.feed(chunk):  # one list a socket read
+                            ended = isinstance(events[-1], _ENDS)
+                            yield events
+                            if isinstance(events[-1], Done):  # read on to the end, or give the connection up
+                                deadline.shorten(_DRAIN_SECONDS)
+                                while await deadline.run(anext(chunks, None)) is not None:
+                                    continue
+                except (_CallTimedOut, *_TRANSPORT_ERRORS):
+                    # An error's status has said what is wrong: the body that does not end, or breaks off, explains it.
+                    if response.status_code < 400:
+                        raise
+                if not ended and (events := decoder.finish()):
+                    ended = True
                     yield events
-        except (_CallTimedOut, *_TRANSPORT_ERRORS) as error:
+            finally:
+                await response.aclose()
+        except (_CallTimedOut, _Redirected, *_TRANSPORT_ERRORS) as error:
             # What goes wrong after a finished answer changes nothing about it.
             if not ended:
                 yield [self._failure(error, urlsplit(wire.url).hostname or wire.url)]
@@ -132,25 +151,18 @@ class HttpProvider:
         if transport is not None:
             await transport.aclose()
 
-    async def _exchange(
-        self, adapter: Adapter, wire: WireRequest, streaming: bool, deadline: _CallDeadline
-    ) -> AsyncGenerator[list[StreamEvent], None]:
-        response = await self._send(wire, deadline)
-        try:
-            headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in response.headers.raw}
-            if self._on_headers is not None:
-                self._on_headers(response.status_code, headers)
-            if 300 <= response.status_code < 400:
-                yield [_redirected(wire.url, headers.get("location", ""))]
-                return
-            if response.status_code >= 400:
-                deadline.shorten(self._timeouts.error_body_seconds)
-            decoder = adapter.decoder(response.status_code, headers, streaming)
-            async with aclosing(_decoded(response, decoder, deadline)) as batches:
-                async for events in batches:
-                    yield events
-        finally:
-            await response.aclose()
+    def _decoder(
+        self, adapter: Adapter, wire: WireRequest, streaming: bool, response: httpx.Response, deadline: _CallDeadline
+    ) -> Decoder:
+        status = response.status_code
+        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in response.headers.raw}
+        if self._on_headers is not None:
+            self._on_headers(status, headers)
+        if 300 <= status < 400:
+            raise _Redirected(headers.get("location", ""))
+        if status >= 400:
+            deadline.shorten(self._timeouts.error_body_seconds)
+        return adapter.decoder(status, headers, streaming)
 
     async def _send(self, wire: WireRequest, deadline: _CallDeadline) -> httpx.Response:
         """The answer's head. Once more on a new connection when a kept one turns out to be closed: servers close idle
@@ -201,6 +213,8 @@ class HttpProvider:
     def _failure(self, error: Exception, host: str) -> Error:
         if isinstance(error, _CallTimedOut):
             return make_error(ErrorKind.TIMEOUT, f"{host} {error}.")
+        if isinstance(error, _Redirected):
+            return make_error(ErrorKind.NOT_FOUND, f"{host} {error}")
         # httpx-aiohttp calls a refused or reset connection a timeout; the cause knows better.
         if isinstance(error.__cause__ or error, TimeoutError):
             return make_error(ErrorKind.TIMEOUT, f"{host} sent nothing for {self._timeouts.connect_seconds:g} s.")
@@ -215,41 +229,15 @@ def _chunks(response: httpx.Response) -> AsyncIterator[bytes]:
     return aiter(response.stream if plain else response.aiter_bytes())  # type: ignore[arg-type]
 
 
-async def _decoded(
-    response: httpx.Response, decoder: Decoder, deadline: _CallDeadline
-) -> AsyncGenerator[list[StreamEvent], None]:
-    """The response's bytes through the decoder, one list per socket read, until the stream has ended."""
-    chunks = _chunks(response)
-    try:
-        while (chunk := await deadline.run(anext(chunks, None))) is not None:
-            events = decoder.feed(chunk)
-            if events:
-                yield events
-                if isinstance(events[-1], Done):
-                    await _drain(chunks)
-                if isinstance(events[-1], Done | Error):
-                    return
-    except (_CallTimedOut, *_TRANSPORT_ERRORS):
-        # An error's status has said what is wrong: the body that does not end, or breaks off, only explains it.
-        if response.status_code < 400:
-            raise
-    events = decoder.finish()
-    if events:
-        yield events
-
-
-async def _drain(chunks: AsyncIterator[bytes]) -> None:
-    """Read a finished body to its end, or give its connection up."""
-    try:
-        async with asyncio.timeout(_DRAIN_SECONDS):
-            async for _ in chunks:
-                continue
-    except (TimeoutError, *_TRANSPORT_ERRORS):
-        return
-
-
 class _CallTimedOut(Exception):
     """The call has taken its total time, or nothing was heard for its idle time."""
+
+
+class _Redirected(Exception):
+    """The server says that the API is elsewhere."""
+
+    def __init__(self, location: str) -> None:
+        super().__init__(f"redirects to {snippet(location) or 'nowhere'}; set base_url to where the API is.")
 
 
 class _CallDeadline:
@@ -307,13 +295,6 @@ class _CallDeadline:
             return
         if self._waiting is not None:
             self._waiting.cancel()
-
-
-def _redirected(url: str, location: str) -> Error:
-    message = (
-        f"{urlsplit(url).hostname} redirects to {snippet(location) or 'nowhere'}; set base_url to where the API is."
-    )
-    return make_error(ErrorKind.NOT_FOUND, message)
 
 
 def _plain(error: Exception) -> str:

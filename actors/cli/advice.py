@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from callboard import ErrorKind, ModelCallFailed, Settings
 from callboard.protocol.errors import ProviderError
-from callboard.providers.provider_registry import key_variable, split_model
+from callboard.providers.provider_registry import KEY_VARIABLES, split_model
 
 _ADVICE: Mapping[ErrorKind, str] = {
     ErrorKind.AUTHENTICATION: "check the key in {variable}",
@@ -32,7 +32,7 @@ _OTHERWISE = "run `callboard doctor` to see what is set up"
 def advice(kind: ErrorKind, model: str) -> str:
     """What to do, in a few words. `model` is provider/model."""
     provider, _ = split_model(model)
-    variable = _KEPT.get(provider) or key_variable(provider) or "CALLBOARD_API_KEY"
+    variable = _KEPT.get(provider) or KEY_VARIABLES.get(provider) or "CALLBOARD_API_KEY"
     return _ADVICE.get(kind, _OTHERWISE).format(variable=variable, model=model)
 
 

@@ -13,7 +13,7 @@ from callboard.actors.index import dense, ranking
 from callboard.actors.index.dense import EmbedderFactory, Passage, Reranker, VectorCache, local_if_available
 from callboard.actors.index.layout import BrokenIndexError, IndexBusyError, Layout
 from callboard.actors.index.lexical import LexicalIndex, name_stems, stems_of
-from callboard.actors.index.parsing import read_span
+from callboard.actors.index.parsing import read_now
 from callboard.actors.index.ranking import Candidate
 from callboard.actors.index.records import digest
 from callboard.actors.index.refresh import ProgressCallback, RefreshSummary, Request, refresh, roots_of
@@ -68,7 +68,8 @@ class CodeIndex:
     """Safe to share between threads. Queries see what was committed last and never wait for indexing."""
 
     def __init__(self, roots: tuple[str, ...], layout: Layout, note: str, embedder: EmbedderFactory | None) -> None:
-        self._roots = roots
+        self.roots = roots
+        """The folders that are searched, absolute."""
         self._layout = layout
         self._note = note
         self._store = SqliteStore(layout.truth)
@@ -105,11 +106,6 @@ class CodeIndex:
                 layout.clear()
             return cls(roots, layout, str(broken), factory)
 
-    @property
-    def roots(self) -> tuple[str, ...]:
-        """The folders that are searched, absolute."""
-        return self._roots
-
     def refresh(
         self,
         progress: ProgressCallback | None = None,
@@ -125,7 +121,7 @@ class CodeIndex:
             UsageError: the index cannot be written (disk full, no permission).
         """
         request = Request(
-            self._roots, str(self._layout.folder), tuple(paths) if paths is not None else None, wait_seconds
+            self.roots, str(self._layout.folder), tuple(paths) if paths is not None else None, wait_seconds
         )
         store = SqliteStore(self._layout.truth)
         try:
@@ -237,7 +233,7 @@ class CodeIndex:
             folders[label] = folders.get(label, 0) + 1
         largest = sorted(folders.items(), key=lambda pair: (-pair[1], pair[0]))[:30]
         return {
-            "roots": list(self._roots),
+            "roots": list(self.roots),
             "languages": [{"language": n, "files": c, "bytes": b} for n, c, b in languages],
             "symbols": {str(kind): count for kind, count in kinds},
             "folders": [{"folder": folder, "files": count} for folder, count in largest],
@@ -245,7 +241,7 @@ class CodeIndex:
 
     def file_metadata(self, path: str | Path) -> FileMetadata | None:
         """What the index knows about a file (absolute, or relative to a root); None if it is not indexed."""
-        wanted = [str(path)] if Path(path).is_absolute() else [str(Path(root) / path) for root in self._roots]
+        wanted = [str(path)] if Path(path).is_absolute() else [str(Path(root) / path) for root in self.roots]
         sql = (
             "SELECT f.path, f.language, f.size, f.mtime_ns, f.digest,"
             " (SELECT count(*) - 1 FROM symbols s WHERE s.file = f.id) FROM files f WHERE f.path = ?"
@@ -287,7 +283,7 @@ def _text_of(row: ChunkRow) -> Passage:
     """What is embedded for a chunk: its place in words, then its text."""
     return Passage(
         digest(row.digest + row.canonical_path.encode()),
-        lambda: f"{row.canonical_path}\n{read_span(row.path, row.start_byte, row.end_byte).decode('utf-8', 'replace')}",
+        lambda: f"{row.canonical_path}\n{read_now(row.path)[row.start_byte : row.end_byte].decode('utf-8', 'replace')}",
     )
 
 

@@ -87,11 +87,6 @@ def _unwanted_content(content: bytes, language: Language) -> str:
     return ""
 
 
-def read_span(path: str, start_byte: int, end_byte: int) -> bytes:
-    """The bytes of a span as they are now; empty if the file no longer exists."""
-    return read_now(path)[start_byte:end_byte]
-
-
 def read_now(path: str) -> bytes:
     """A file of the index as it is now; empty if it no longer exists, or it or one of its folders is now a link.
 

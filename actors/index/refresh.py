@@ -66,9 +66,9 @@ def refresh(
         plan = _plan(request, store)
         if not unfinished and not plan.changed and not plan.gone:
             return replace(RefreshSummary.of(store), unchanged=plan.unchanged, skipped=dict(plan.skipped))
-        if not unfinished and plan.is_small(SMALL_FILES, SMALL_BYTES):
+        if not unfinished and len(plan.changed) <= SMALL_FILES and plan.total_bytes <= SMALL_BYTES:
             with lexical.writer(SMALL_HEAP_BYTES) as writer:
-                return Updater(store, writer, plan, progress).run(_parse_here(plan))
+                return Updater(store, writer, plan, progress).run((job[0], parse_file(*job)) for job in _jobs(plan))
     return _refresh_in_child(request, progress)
 
 
@@ -78,11 +78,6 @@ def _plan(request: Request, store: SqliteStore) -> RefreshPlan:
         if plan is not None:
             return plan
     return scan_all(request.roots, request.folder, store)
-
-
-def _parse_here(plan: RefreshPlan) -> Iterator[tuple[FileStat, FileOutcome]]:
-    for file, known in _jobs(plan):
-        yield file, parse_file(file, known)
 
 
 def _jobs(plan: RefreshPlan) -> Iterator[workers.ParseJob]:
@@ -202,9 +197,6 @@ class RefreshPlan:
     @property
     def total_bytes(self) -> int:
         return sum(file.size_bytes for file in self.changed)
-
-    def is_small(self, max_files: int, max_bytes: int) -> bool:
-        return len(self.changed) <= max_files and self.total_bytes <= max_bytes
 
 
 def scan_all(roots: Sequence[str], store_dir: str, store: SqliteStore) -> RefreshPlan:

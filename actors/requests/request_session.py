@@ -51,7 +51,7 @@ Finish last. It must not block."""
 #: Commands that a subscriber hears of, besides the events and Finish.
 _SHOWN = (commands.RunTool, commands.AskApproval, commands.Note)
 #: Events after which what they are about is not open any more.
-_ENDS = events.ModelResponded | events.ModelFailed | events.ApprovalDenied | events.ToolCallEnd
+_ENDS = frozenset({events.ModelResponded, events.ModelFailed, events.ApprovalDenied, *get_args(events.ToolCallEnd)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,21 +216,21 @@ class RequestSession(Actor[SessionMessage]):
 
     def _apply(self, event: Event) -> None:
         """Raises Rejected for an event that is illegal now; RuntimeFailure ends the request with our fault named."""
-        doing = f"applying {type(event).__name__}"
+        doing: Event | Command = event
         try:
             given = self._session.apply(event)
             self._show(event)
             if not isinstance(event, events.ModelStreamed):
                 self._observe(event)
-                if isinstance(event, _ENDS):
+                if type(event) in _ENDS:
                     self._open.pop(event.tag, None)
-            for command in given:
-                doing = f"carrying out {type(command).__name__}"
-                self._carry_out(command)
+            for doing in given:
+                self._carry_out(doing)
         except ProtocolError as error:
             raise Rejected(str(error)) from error
         except Exception as error:
-            raise RuntimeFailure(f"internal_error: {doing} failed: {said(error)}") from error
+            what = f"{'applying' if doing is event else 'carrying out'} {type(doing).__name__}"
+            raise RuntimeFailure(f"internal_error: {what} failed: {said(error)}") from error
 
     def _carry_out(self, command: Command) -> None:
         if isinstance(command, _SHOWN):
@@ -299,8 +299,10 @@ class RequestSession(Actor[SessionMessage]):
 
     def _observe(self, what: Question | Event | Command) -> None:
         if is_heard(what):
-            with contextlib.suppress(Exception):  # telemetry that cannot keep up must not steer; the kernel counts it
+            try:
                 self._peers.telemetry.tell(what)
+            except Exception:  # noqa: BLE001 - telemetry that cannot keep up must not steer; the kernel counts it
+                return
 
     # -- the end
 

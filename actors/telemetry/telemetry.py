@@ -80,7 +80,9 @@ class Metrics:
     """US dollars, where prices are known."""
 
     def observe(self, name: str, seconds: float) -> None:
-        self.seconds.setdefault(name, Histogram()).record(seconds)
+        if name not in self.seconds:
+            self.seconds[name] = Histogram()
+        self.seconds[name].record(seconds)
 
     def copy(self) -> Metrics:
         """A snapshot that goes on unchanged."""
@@ -210,7 +212,8 @@ class Telemetry(Actor[TelemetryMessage]):
 
     @handles(*get_args(WorkEnd))
     def _work_ended(self, event: WorkEnd) -> None:
-        self._listen(event.tag, self._end_work, event)
+        ending = _ending(event)
+        self._listen(event.tag, self._end, ending, ok=ending == "ok")
 
     @handles(Finish)
     def _finished(self, command: Finish) -> None:
@@ -242,13 +245,10 @@ class Telemetry(Actor[TelemetryMessage]):
             self._metrics.counters["telemetry.failed"] += 1
 
     def _begin(self, tag: Tag, name: str) -> None:
-        opened = self._open.setdefault(tag.request_id, _OpenRequest(Context()))
-        opened.works[tag] = (name, self.now())
+        if tag.request_id not in self._open:
+            self._open[tag.request_id] = _OpenRequest(Context())
+        self._open[tag.request_id].works[tag] = (name, self.now())
         self._spans.begin(tag, name)
-
-    def _end_work(self, tag: Tag, event: WorkEnd) -> None:
-        ending = _ending(event)
-        self._end(tag, ending, ok=ending == "ok")
 
     def _end(self, tag: Tag, ending: str, *, ok: bool) -> None:
         """`ending` is the last part of the counter: "ok", or what went wrong."""

@@ -31,7 +31,6 @@ from callboard.providers.base_decoder import (
     text_of,
 )
 from callboard.providers.json_values import Json, JsonObject, loads
-from callboard.providers.response_builder import ToolCallTracker
 
 ORIGIN: Final = "anthropic"
 
@@ -68,7 +67,6 @@ class AnthropicDecoder(BaseDecoder):
 
     def __init__(self, head: AnswerHead) -> None:
         super().__init__(head)
-        self._tracker = ToolCallTracker()
         self._blocks: dict[Json, _Block] = {}
         self._ordinal = 0
         self._ids: set[str] = set()
@@ -76,9 +74,7 @@ class AnthropicDecoder(BaseDecoder):
         """A call without any argument text has stopped: it has none, or the length limit cut them off. What comes next
         tells which."""
         self._started = False
-        self._usage: JsonObject = {}
         self._stop_reason = ""
-        self._model = ""
 
     def on_json(self, event: str, document: JsonObject, out: _Out) -> None:
         # Proxies leave the event line out, or the type: whichever is there.
@@ -98,7 +94,7 @@ class AnthropicDecoder(BaseDecoder):
             last = index == len(content) - 1
             if last and self._cut and block["type"] == "tool_use":
                 # Arguments that the length limit cut off look finished in a whole answer (quirk 57).
-                self._tracker.delta(out, index=self._blocks[index].ordinal, arguments=block.get("input"))
+                self.calls.delta(out, index=self._blocks[index].ordinal, arguments=block.get("input"))
             else:
                 self._block_stop({"index": index}, out)
         self._message_stop(document, out)
@@ -118,16 +114,16 @@ class AnthropicDecoder(BaseDecoder):
         message = object_at(document, "message")
         if self._started:
             # A proxy spliced a second answer in: the aborted one must not be run (quirk 37).
-            self._tracker.restart()
+            self.calls.restart()
             self._blocks.clear()
             self._ids.clear()
             self._waiting = None
-            self._usage.clear()
+            self.usage.clear()
             self._stop_reason = ""
             out.append(Restarted("a second message_start"))
         self._started = True
-        self._tracker.seed = text_at(message, "id")
-        self._model = text_at(message, "model")
+        self.calls.seed = text_at(message, "id")
+        self.model = text_at(message, "model")
         self._note_end(message, message)
         for index, block in enumerate(objects_at(message, "content")):
             # Newer servers may begin with whole blocks (quirk 68).
@@ -160,12 +156,12 @@ class AnthropicDecoder(BaseDecoder):
         # A call that the provider's own code execution makes must go back with its caller.
         replay = None if caller["type"] == "direct" else Replay(ORIGIN, {"caller": caller})
         sent_id = "" if call_id in self._ids else call_id
-        self._tracker.delta(out, index=block.ordinal, id=sent_id, name=name, replay=replay)
+        self.calls.delta(out, index=block.ordinal, id=sent_id, name=name, replay=replay)
         self._ids.add(call_id)
 
     def _complete_waiting(self, out: _Out) -> None:
         if self._waiting is not None:
-            self._tracker.complete(out, index=self._waiting)
+            self.calls.complete(out, index=self._waiting)
             self._waiting = None
 
     def _block_delta(self, document: JsonObject, out: _Out) -> None:
@@ -190,7 +186,7 @@ class AnthropicDecoder(BaseDecoder):
         text = text_at(delta, "partial_json")
         block.size += len(text)
         if block.kind == "tool_use":
-            self._tracker.delta(out, index=block.ordinal, arguments=text)
+            self.calls.delta(out, index=block.ordinal, arguments=text)
         elif block.size > MAX_ARGUMENT_BYTES:
             raise ValueError(f"the input of a {block.kind} block is longer than {MAX_ARGUMENT_BYTES} characters")
         else:
@@ -209,7 +205,7 @@ class AnthropicDecoder(BaseDecoder):
             given = block.start.get("input")
             if given and not block.size:
                 # Programmatic tool calling: the input comes with the start, and no delta after it (quirk 32).
-                self._tracker.delta(out, index=block.ordinal, arguments=given)
+                self.calls.delta(out, index=block.ordinal, arguments=given)
             self._waiting = block.ordinal
             if block.size or given:
                 self._complete_waiting(out)
@@ -222,19 +218,16 @@ class AnthropicDecoder(BaseDecoder):
     def _note_end(self, delta: JsonObject, holder: JsonObject) -> None:
         # Cumulative, field by field: the last value that is no null wins, nothing is added up (quirk 36).
         usage = fields_at(holder, "usage")
-        self._usage.update((key, value) for key, value in usage.items() if value is not None)
+        self.usage.update((key, value) for key, value in usage.items() if value is not None)
         self._stop_reason = text_at(delta, "stop_reason") or self._stop_reason
 
     def _message_stop(self, document: JsonObject, out: _Out) -> None:
         if not self._cut:
             self._complete_waiting(out)
         reason = _FINISH_REASONS.get(self._stop_reason, FinishReason.OTHER)
-        if self._tracker.count and reason in (FinishReason.STOP, FinishReason.OTHER):
+        if self.calls.count and reason in (FinishReason.STOP, FinishReason.OTHER):
             reason = FinishReason.TOOL_CALLS
-        self.end(out, Done(reason, self._stop_reason, _usage(self._usage), dict(self._usage), self._model))
-
-    def _error(self, document: JsonObject, out: _Out) -> None:
-        self.fail_payload(out, document)
+        self.end(out, Done(reason, self._stop_reason, _usage(self.usage), dict(self.usage), self.model))
 
     _EVENTS: ClassVar[Mapping[str, Callable[[AnthropicDecoder, JsonObject, _Out], None]]] = {
         "message_start": _message_start,
@@ -243,7 +236,7 @@ class AnthropicDecoder(BaseDecoder):
         "content_block_stop": _block_stop,
         "message_delta": _message_delta,
         "message_stop": _message_stop,
-        "error": _error,
+        "error": BaseDecoder.fail_payload,
     }
     _DELTAS: ClassVar[Mapping[str, Callable[[AnthropicDecoder, _Block, JsonObject, _Out], None]]] = {
         "text_delta": _text_delta,

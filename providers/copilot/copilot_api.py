@@ -62,6 +62,8 @@ _ROUTES: Final[Mapping[CopilotRoute, Callable[[str, str | None], Adapter]]] = {
 class Copilot:
     """The adapter of one route. `api_key` is the short-lived Copilot token (copilot_login.py gets it)."""
 
+    name: Final = "copilot"
+
     def __init__(
         self,
         *,
@@ -72,10 +74,6 @@ class Copilot:
     ) -> None:
         self._inner = _ROUTES[CopilotRoute(route)](base_url or DEFAULT_BASE_URL, api_key)
         self._headers = {**CLIENT_HEADERS, **(headers or {})}
-
-    @property
-    def name(self) -> str:
-        return DIALECT.name
 
     def encode(self, request: ModelRequest, /) -> WireRequest:
         wire = self._inner.encode(request)

@@ -22,7 +22,7 @@ from callboard.providers.adapter import HttpAnswer, WireRequest
 from callboard.providers.base_decoder import object_at, text_at, text_of
 from callboard.providers.copilot.copilot_api import CLIENT_HEADERS, DEFAULT_BASE_URL
 from callboard.providers.http_errors import error_from_body
-from callboard.providers.json_values import SHAPE_ERRORS, Json, JsonObject, loads
+from callboard.providers.json_values import SHAPE_ERRORS, Json, JsonObject, load_object
 
 DEVICE_CODE_URL: Final = "https://github.com/login/device/code"
 ACCESS_TOKEN_URL: Final = "https://github.com/login/oauth/access_token"
@@ -129,11 +129,8 @@ def _document(answer: HttpAnswer) -> JsonObject:
         error = error_from_body("copilot", answer.status, {}, answer.body)
         hint = "; log in again with `callboard login copilot`" if error.kind is ErrorKind.AUTHENTICATION else ""
         raise ProviderError(error.kind, f"GitHub refused: {error.message}{hint}", status=answer.status)
-    try:
-        document = loads(answer.body)
-    except ValueError:
-        document = None
-    if not isinstance(document, dict):
+    document = load_object(answer.body)
+    if document is None:
         raise ProviderError(ErrorKind.MALFORMED, "GitHub's answer is not a JSON object.")
     return document
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from pathlib import Path
+from typing import Final
 
 from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind, ProviderError, UsageError
 from callboard.protocol.model import Error, ModelRequest, StreamEvent
@@ -16,13 +17,11 @@ from callboard.providers.transport import HttpProvider
 class CopilotProvider:
     """Calls go over `http`, which the exchange of tokens may use too."""
 
+    name: Final = "copilot"
+
     def __init__(self, tokens: CopilotTokens, http: HttpProvider) -> None:
         self._tokens = tokens
         self._http = http
-
-    @property
-    def name(self) -> str:
-        return "copilot"
 
     async def stream(self, request: ModelRequest, /) -> AsyncGenerator[list[StreamEvent], None]:
         """See `Provider.stream`."""

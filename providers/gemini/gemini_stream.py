@@ -25,7 +25,6 @@ from callboard.providers.base_decoder import (
 )
 from callboard.providers.http_errors import make_error
 from callboard.providers.json_values import Json, JsonObject
-from callboard.providers.response_builder import ToolCallTracker
 
 ORIGIN: Final = "gemini"
 
@@ -214,26 +213,23 @@ class GeminiDecoder(BaseDecoder):
 
     def __init__(self, head: AnswerHead) -> None:
         super().__init__(head)
-        self._tracker = ToolCallTracker()
         self._array: JsonArraySplitter | None = None
         self._may_be_array = head.streaming and head.status < 400
         self._partial: _Partial | None = None
         self._block_number = 0
-        self._usage: JsonObject = {}
-        self._model = ""
         self._finish_reason = ""
         self._finish_message = ""
         self._block_reason = ""
 
     def on_json(self, event: str, document: JsonObject, out: _Out) -> None:
         if document.get("error"):
-            self.fail_payload(out, document)
+            self.fail_payload(document, out)
             return
-        if not self._tracker.seed:
-            self._tracker.seed = text_at(document, "responseId")
+        if not self.calls.seed:
+            self.calls.seed = text_at(document, "responseId")
         if "usageMetadata" in document:
             self._note_usage(fields_at(document, "usageMetadata"))
-        self._model = text_at(document, "modelVersion") or self._model
+        self.model = text_at(document, "modelVersion") or self.model
         # No candidate will come where the filter took the prompt (quirk 45).
         if "promptFeedback" in document:
             self._block_reason = text_at(object_at(document, "promptFeedback"), "blockReason") or self._block_reason
@@ -244,9 +240,9 @@ class GeminiDecoder(BaseDecoder):
     def _note_usage(self, given: JsonObject) -> None:
         """Cumulative: the last counts, as a whole. Vertex sends some without any count, which add to it (quirk 67)."""
         if given.get("promptTokenCount") or any(given[key] is not None for key in given if key.endswith("TokenCount")):
-            self._usage = given
+            self.usage = given
         else:
-            self._usage = {**self._usage, **{key: value for key, value in given.items() if value is not None}}
+            self.usage = {**self.usage, **{key: value for key, value in given.items() if value is not None}}
 
     def on_body(self, document: Json, out: _Out) -> None:
         for chunk in document if isinstance(document, list) else [document]:
@@ -263,7 +259,7 @@ class GeminiDecoder(BaseDecoder):
             self._done(FinishReason.CONTENT_FILTER, self._block_reason, out)
         elif not reason:
             self.fail_truncated(out)
-        elif reason in _FAILURES or (reason == "UNEXPECTED_TOOL_CALL" and not self._tracker.count):
+        elif reason in _FAILURES or (reason == "UNEXPECTED_TOOL_CALL" and not self.calls.count):
             kind = _FAILURES.get(reason, ErrorKind.MALFORMED_TOOL_CALL)
             detail = f": {self._finish_message}" if self._finish_message else ""
             self.fail(out, make_error(kind, f"The model's turn ended with {reason}{detail}", code=reason))
@@ -271,13 +267,13 @@ class GeminiDecoder(BaseDecoder):
             if finish is not FinishReason.LENGTH:
                 # The piece that closes a streamed call may be missing before the finish reason (quirk 43).
                 self._close_partial(out)
-            if finish is FinishReason.STOP and self._tracker.count:
+            if finish is FinishReason.STOP and self.calls.count:
                 finish = FinishReason.TOOL_CALLS
             self._done(finish, reason, out)
 
     def _done(self, finish: FinishReason, reason: str, out: _Out) -> None:
-        usage: JsonObject = {key: value for key, value in self._usage.items() if value is not None}
-        self.end(out, Done(finish, reason, _usage(usage), usage, self._model))
+        usage: JsonObject = {key: value for key, value in self.usage.items() if value is not None}
+        self.end(out, Done(finish, reason, _usage(usage), usage, self.model))
 
     # A stream without alt=sse is one JSON array.
 
@@ -336,13 +332,13 @@ class GeminiDecoder(BaseDecoder):
             return
         self._close_partial(out)
         arguments = call.get("args") or {}
-        self._tracker.whole(out, id=call_id, name=name, arguments=arguments, replay=replay)
+        self.calls.whole(out, id=call_id, name=name, arguments=arguments, replay=replay)
 
     def _partial_call(self, call: JsonObject, name: str, call_id: str, replay: Replay | None, out: _Out) -> None:
         if self._partial is None or name:
             self._close_partial(out)
-            self._partial = _Partial(self._tracker.count)
-            self._tracker.delta(out, index=self._partial.index, id=call_id, name=name, replay=replay)
+            self._partial = _Partial(self.calls.count)
+            self.calls.delta(out, index=self._partial.index, id=call_id, name=name, replay=replay)
         for piece in objects_at(call, "partialArgs"):
             self._partial.arguments.add(piece)
         if not call.get("willContinue"):
@@ -351,8 +347,8 @@ class GeminiDecoder(BaseDecoder):
     def _close_partial(self, out: _Out) -> None:
         partial, self._partial = self._partial, None
         if partial is not None:
-            self._tracker.delta(out, index=partial.index, arguments=partial.arguments.value())
-            self._tracker.complete(out, index=partial.index)
+            self.calls.delta(out, index=partial.index, arguments=partial.arguments.value())
+            self.calls.complete(out, index=partial.index)
 
 
 _SIGNATURE_ONLY: Final = frozenset({"thoughtSignature", "thought"})

@@ -17,7 +17,7 @@ from callboard.protocol.code_fences import CodeFence, parse_fences
 from callboard.protocol.content import Message, ToolMessage, UserMessage
 from callboard.protocol.ids import CallId, ToolName
 from callboard.providers.base_decoder import list_at
-from callboard.providers.json_values import JsonObject, loads
+from callboard.providers.json_values import JsonObject, load_object
 
 CONTEXT_TOOL: Final = ToolName("request_code_context")
 #: Worth ten places: as many as a person reads.
@@ -35,12 +35,10 @@ HOW_TO_CONFIGURE: Final = (
 class Offline:
     """Answers from the code index alone. File names are shown relative to `cwd` where they lie below it."""
 
+    name: Final = "offline"
+
     def __init__(self, cwd: str = "") -> None:
         self._cwd = cwd
-
-    @property
-    def name(self) -> str:
-        return "offline"
 
     async def stream(self, request: model.ModelRequest, /) -> AsyncGenerator[list[model.StreamEvent], None]:
         """See `Provider.stream`."""
@@ -94,11 +92,8 @@ def _context_result(messages: tuple[Message, ...]) -> ToolMessage | None:
 
 
 def _report(message: ToolMessage, cwd: str) -> list[str]:
-    try:
-        result = loads(message.content)
-    except ValueError:
-        result = None
-    if not isinstance(result, dict):
+    result = load_object(message.content)
+    if result is None:
         return ["The code search gave an answer that cannot be read.\n"]
     if message.is_error or not result.get("ok"):
         reason = str(result.get("message") or result.get("code") or "it did not say why").rstrip(".")

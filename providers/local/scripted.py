@@ -138,16 +138,12 @@ class Scripted:
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
         idle_timeout_seconds: float = STREAM_IDLE_TIMEOUT_SECONDS,
     ) -> None:
-        self._name = name
+        self.name = name
         self._choose = script if callable(script) else None
         self._turns = iter(()) if callable(script) else iter(script)
         self._sleep = sleep
         self._idle_timeout_seconds = idle_timeout_seconds
         self.requests: list[model.ModelRequest] = []
-
-    @property
-    def name(self) -> str:
-        return self._name
 
     def turn_for(self, request: model.ModelRequest) -> ScriptedTurn:
         """The turn that answers this request, which is recorded. Beyond the end of the script: an Error."""

@@ -30,7 +30,6 @@ from callboard.providers.base_decoder import (
 from callboard.providers.http_errors import make_error
 from callboard.providers.json_values import Json, JsonObject, storable_bytes
 from callboard.providers.openai.dialects import ChatDialect
-from callboard.providers.response_builder import ToolCallTracker
 
 FINISH_REASONS: Final[Mapping[str, FinishReason]] = {
     "stop": FinishReason.STOP,
@@ -63,7 +62,6 @@ class ChatDecoder(BaseDecoder):
     def __init__(self, head: AnswerHead, dialect: ChatDialect) -> None:
         super().__init__(head)
         self._dialect = dialect
-        self._tools = ToolCallTracker()
         self._details = ReasoningDetails(dialect.name)
         self._think_tags = ThinkTags() if dialect.think_tags else None
         # Given back to the server that wants it (ChatDialect.reasoning_replay_field).
@@ -72,16 +70,14 @@ class ChatDecoder(BaseDecoder):
         self._refused = False
         self._chosen = False
         self._wrote = False
-        self._model = ""
-        self._usage: JsonObject = {}
 
     def on_json(self, event: str, document: JsonObject, out: list[StreamEvent]) -> None:
         # vLLM before 0.10 put the error's own fields on the top level.
         if event == "error" or document.get("error") or document.get("object") == "error":
-            self.fail_payload(out, document)
+            self.fail_payload(document, out)
             return
         if document.get("x_groq") and (groq_error := fields_at(document, "x_groq").get("error")):
-            self.fail_payload(out, {"error": groq_error})  # in an answer that looks whole (70)
+            self.fail_payload({"error": groq_error}, out)  # in an answer that looks whole (70)
             return
         self._note(document)
         choices = document.get("choices")
@@ -120,24 +116,24 @@ class ChatDecoder(BaseDecoder):
 
     def _looks_whole(self) -> bool:
         """A turn without its end, from a server that is known to leave it out, and nothing of it is half (23)."""
-        said = self._wrote or self._tools.count > 0
-        return self._dialect.finish_optional and said and self._tools.all_whole()
+        said = self._wrote or self.calls.count > 0
+        return self._dialect.finish_optional and said and self.calls.all_whole()
 
     def _note(self, document: JsonObject) -> None:
         """What any chunk may have: the answer's id and model, and usage, of which the last is the total (18)."""
-        if not self._model and document.get("model"):
-            self._model = str(document["model"])
-        if not self._tools.seed and document.get("id"):
-            self._tools.seed = str(document["id"])
+        if not self.model and document.get("model"):
+            self.model = str(document["model"])
+        if not self.calls.seed and document.get("id"):
+            self.calls.seed = str(document["id"])
         usage = document.get("usage") or (document.get("x_groq") and fields_at(document, "x_groq").get("usage"))
         if isinstance(usage, dict) and usage:
-            self._usage = usage
+            self.usage = usage
 
     def _choice(self, index: int, choice: JsonObject, out: list[StreamEvent]) -> None:
         """One choice of one chunk: first its delta, then its finish reason, since one chunk may have both (22)."""
         delta = choice.get("delta")
         if delta:
-            self._delta(index, object_of(delta), out)
+            self._delta(index, delta if isinstance(delta, dict) else object_of(delta), out)
         elif delta is None and "message" in choice:
             # A server that ignores `stream` and wraps its whole answer in one event. (With a delta beside it, the
             # message is Perplexity's running total and says everything twice: 54.)
@@ -160,7 +156,7 @@ class ChatDecoder(BaseDecoder):
                 self._call_delta(index, call, out)
         if legacy := _legacy_call(delta):
             name, arguments = text_at(legacy, "name"), legacy.get("arguments")
-            self._tools.delta(out, index="function_call", name=name, arguments=arguments)
+            self.calls.delta(out, index="function_call", name=name, arguments=arguments)
 
     def _call_delta(self, choice: int, call: JsonObject, out: list[StreamEvent]) -> None:
         index = call.get("index")
@@ -169,8 +165,8 @@ class ChatDecoder(BaseDecoder):
         name, arguments = _function(call)
         # Copilot's choices count their calls from 0 each; Mistral's continuations may bear the word null.
         key = (choice, index) if choice and index is not None else index
-        call_id = "" if call.get("id") == "null" else _id(call)
-        self._tools.delta(out, index=key, id=call_id, name=name, arguments=arguments, replay=self._extra(call))
+        call_id = "" if call.get("id") in (None, "null") else _id(call)
+        self.calls.delta(out, index=key, id=call_id, name=name, arguments=arguments, replay=self._extra(call))
 
     def _message(self, index: int, message: JsonObject, out: list[StreamEvent]) -> None:
         """A whole message."""
@@ -184,7 +180,7 @@ class ChatDecoder(BaseDecoder):
         for call in calls:
             name, arguments = _function(call)
             # Completed by the end of the turn, which knows whether it was cut.
-            self._tools.whole(
+            self.calls.whole(
                 out, id=_id(call), name=name, arguments=arguments, replay=self._extra(call), complete=False
             )
 
@@ -253,12 +249,12 @@ class ChatDecoder(BaseDecoder):
             self.fail(out, make_error(ErrorKind.SERVER, "The provider broke off the turn with finish reason 'error'."))
             return
         cut = reason in _CUT
-        self._tools.complete_all(out, cut=cut)
-        if self._tools.count and not cut:
+        self.calls.complete_all(out, cut=cut)
+        if self.calls.count and not cut:
             reason = FinishReason.TOOL_CALLS
         elif self._refused and reason is FinishReason.STOP:
             reason = FinishReason.REFUSAL
-        self.end(out, Done(reason, self._finish_reason, normal_usage(self._usage), self._usage, self._model))
+        self.end(out, Done(reason, self._finish_reason, normal_usage(self.usage), self.usage, self.model))
 
 
 def _function(call: JsonObject) -> tuple[str, Json]:
@@ -405,9 +401,11 @@ class ReasoningDetails:
 
     def take(self) -> Replay | None:
         """What has come, to be replayed unmodified; None where nothing has."""
+        if not self._items:
+            return None
         self._finish_item()
         items, self._items = self._items, []
-        return Replay(self._origin, {"reasoning_details": items}) if items else None
+        return Replay(self._origin, {"reasoning_details": items})
 
     def _finish_item(self) -> None:
         for key, pieces in self._texts.items():

@@ -10,7 +10,7 @@ import orjson
 from callboard.protocol.errors import ErrorKind, ProviderError, UsageError
 from callboard.providers.adapter import Timeouts, WireRequest
 from callboard.providers.http_errors import error_from_body, scrubbed, snippet
-from callboard.providers.json_values import JsonObject, loads
+from callboard.providers.json_values import JsonObject, load_object
 from callboard.providers.openai.chat_api import OpenAIChat
 from callboard.providers.openai.dialects import SERVERS
 from callboard.providers.transport import HttpProvider
@@ -47,11 +47,8 @@ class EmbeddingApi:
         if answer.status >= 400:
             error = scrubbed(error_from_body(self._family, answer.status, {}, answer.body), self._key)
             raise ProviderError(error.kind, error.message, status=error.status)
-        try:
-            document = loads(answer.body)
-        except ValueError:
-            document = None
-        if not isinstance(document, dict):
+        document = load_object(answer.body)
+        if document is None:
             raise ProviderError(ErrorKind.MALFORMED, f"{self._url} did not answer with JSON: {snippet(answer.body)}")
         return document
 

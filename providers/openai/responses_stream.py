@@ -28,7 +28,6 @@ from callboard.providers.base_decoder import (
 )
 from callboard.providers.http_errors import make_error
 from callboard.providers.json_values import Json, JsonObject
-from callboard.providers.response_builder import ToolCallTracker
 
 ORIGIN: Final = "openai-responses"
 
@@ -89,7 +88,6 @@ class ResponsesDecoder(BaseDecoder):
     def __init__(self, head: AnswerHead, origin: str) -> None:
         super().__init__(head)
         self._origin = origin
-        self._tracker = ToolCallTracker()
         self._items: dict[Hashable, _Item] = {}
         self._prose: dict[Hashable, _SentText] = {}
         self._owners: dict[str, Hashable] = {}
@@ -104,7 +102,7 @@ class ResponsesDecoder(BaseDecoder):
         elif (handler := self._EVENTS.get(kind)) is not None:
             handler(self, document, out)
         elif "error" in document and "type" not in document:
-            self.fail_payload(out, document)
+            self.fail_payload(document, out)
 
     def on_body(self, document: Json, out: _Out) -> None:
         document = object_of(document)
@@ -126,7 +124,7 @@ class ResponsesDecoder(BaseDecoder):
     # Items.
 
     def _created(self, document: JsonObject, out: _Out) -> None:
-        self._tracker.seed = text_at(object_at(document, "response"), "id") or self._tracker.seed
+        self.calls.seed = text_at(object_at(document, "response"), "id") or self.calls.seed
 
     def _item(self, document: JsonObject, kind: str) -> _Item:
         key = _key(document)
@@ -147,7 +145,7 @@ class ResponsesDecoder(BaseDecoder):
         # The arguments in here come again, by deltas or by the item's end.
         call_id = text_at(item, "call_id") or text_at(item, "id")
         owned = self._owners.setdefault(call_id, key) == key
-        self._tracker.delta(out, index=key, id=call_id if owned else "", name=text_at(item, "name"))
+        self.calls.delta(out, index=key, id=call_id if owned else "", name=text_at(item, "name"))
 
     def _item_done(self, document: JsonObject, out: _Out) -> None:
         item = object_of(document.get("item"))
@@ -187,7 +185,7 @@ class ResponsesDecoder(BaseDecoder):
         self._name_call(key, item, out)
         self._arguments_rest(key, state, item.get("arguments"), out)
         if item.get("status") != "incomplete":
-            self._tracker.complete(out, index=key)
+            self.calls.complete(out, index=key)
 
     # Texts.
 
@@ -224,7 +222,7 @@ class ResponsesDecoder(BaseDecoder):
     def _arguments_delta(self, document: JsonObject, out: _Out) -> None:
         text = text_at(document, "delta")
         self._item(document, "function_call").arguments_sent += len(text)
-        self._tracker.delta(out, index=_key(document), arguments=text)
+        self.calls.delta(out, index=_key(document), arguments=text)
 
     def _arguments_done(self, document: JsonObject, out: _Out) -> None:
         key = _key(document)
@@ -233,7 +231,7 @@ class ResponsesDecoder(BaseDecoder):
     def _arguments_rest(self, key: Hashable, state: _Item, whole: Json, out: _Out) -> None:
         text = text_of(whole)
         if len(text) > state.arguments_sent:
-            self._tracker.delta(out, index=key, arguments=text[state.arguments_sent :])
+            self.calls.delta(out, index=key, arguments=text[state.arguments_sent :])
             state.arguments_sent = len(text)
 
     # Ends.
@@ -243,9 +241,9 @@ class ResponsesDecoder(BaseDecoder):
         self._catch_up(response, out)
         for key, item in self._items.items():
             if item.kind == "function_call" and not item.done:
-                self._tracker.complete(out, index=key)
+                self.calls.complete(out, index=key)
         reason = FinishReason.STOP
-        if self._tracker.count:
+        if self.calls.count:
             reason = FinishReason.TOOL_CALLS
         elif self._refused:
             reason = FinishReason.REFUSAL
@@ -260,15 +258,12 @@ class ResponsesDecoder(BaseDecoder):
     def _failed(self, document: JsonObject, out: _Out) -> None:
         error = object_of(document["response"]).get("error")
         if error:
-            self.fail_payload(out, {"error": error})
+            self.fail_payload({"error": error}, out)
         else:
             self.fail(out, make_error(ErrorKind.SERVER, "The response failed, and the server did not say why."))
 
     def _cancelled(self, document: JsonObject, out: _Out) -> None:
         self.fail(out, make_error(ErrorKind.CANCELLED, "The response was cancelled at the server."))
-
-    def _error(self, document: JsonObject, out: _Out) -> None:
-        self.fail_payload(out, document)
 
     def _catch_up(self, response: JsonObject, out: _Out) -> None:
         """Items that only the final response has, or whose end the stream left out."""
@@ -299,7 +294,7 @@ class ResponsesDecoder(BaseDecoder):
         "response.output_item.done": _item_done,
         "response.function_call_arguments.delta": _arguments_delta,
         "response.function_call_arguments.done": _arguments_done,
-        "error": _error,
+        "error": BaseDecoder.fail_payload,
         **_ENDS,
     }
     _ITEM_ENDS: ClassVar[Mapping[str, Callable[[ResponsesDecoder, JsonObject, _Item, _Out], None]]] = {

@@ -17,7 +17,7 @@ from callboard.providers.copilot.copilot_login import CopilotTokens, FileStore
 from callboard.providers.http_errors import make_error
 from callboard.providers.local.offline import Offline
 from callboard.providers.local.scripted import Scripted
-from callboard.providers.provider_registry import PROVIDERS, adapter_for, key_variable, provider_for
+from callboard.providers.provider_registry import KEY_VARIABLES, PROVIDERS, adapter_for, provider_for
 from callboard.providers.rate_limit import RateLimiter, RateLimits
 from callboard.providers.retry import RetryPolicy
 from callboard.providers.transport import HttpProvider
@@ -200,7 +200,7 @@ def test_every_provider_has_a_way_to_be_made(tmp_path_factory: pytest.TempPathFa
 
     for name in PROVIDERS:
         base_url = "http://localhost:1" if name == "openai-compatible" else None
-        key = "key" if key_variable(name) else None
+        key = "key" if KEY_VARIABLES.get(name) else None
         tokens = CopilotTokens(FileStore(tmp_path_factory.mktemp("t") / "t"), http)  # type: ignore[arg-type]
         options: dict[str, Any] = {"tokens": tokens} if name == "copilot" else {}
         provider, model = provider_for(f"{name}/some/model", base_url=base_url, api_key=key, **options)
@@ -236,5 +236,5 @@ def test_a_model_that_cannot_be_asked_says_what_to_do(model: str, says: str) -> 
 def test_an_unknown_adapter_names_the_known_ones() -> None:
     with pytest.raises(UsageError, match="openai-chat"):
         adapter_for("nope")
-    assert key_variable("nope") is None
-    assert key_variable("mistral") == "MISTRAL_API_KEY"
+    assert "nope" not in KEY_VARIABLES
+    assert KEY_VARIABLES["mistral"] == "MISTRAL_API_KEY"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from callboard.actors.runtime import Runtime
-from callboard.actors.testing.chaos.beside import Host
+from callboard.actors.testing.chaos.beside import MARK, Host
 from callboard.actors.testing.chaos.judging import Result, judged, neighbour_faults
 from callboard.actors.testing.ways.case import OK, Blast, Case, Group, Level
 
@@ -48,6 +48,13 @@ def processes_below(root: int) -> Tree:
         below.update(dict.fromkeys(children, parent))
         todo += children
     return below
+
+
+def of_a_run(pid: int) -> bool:
+    """Whether a run of the suite has started it: other children of the host are not to be harmed."""
+    with suppress(OSError):
+        return f"{MARK}=".encode() in Path(f"/proc/{pid}/environ").read_bytes()
+    return False
 
 
 def _has_children(tree: Tree, pid: int) -> bool:
@@ -143,9 +150,11 @@ INFRASTRUCTURE: Final = tuple(
 async def _found(pick: Pick) -> list[int]:
     """As soon as there are some, at the latest after a while: a server takes its time to start."""
     until = time.monotonic() + START_SECONDS
-    while not (pids := pick(processes_below(os.getpid()))) and time.monotonic() < until:  # noqa: ASYNC110
+    while True:
+        tree = {pid: parent for pid, parent in processes_below(os.getpid()).items() if of_a_run(pid)}
+        if (pids := pick(tree)) or time.monotonic() > until:
+            return pids
         await asyncio.sleep(LOOK_SECONDS)
-    return pids
 
 
 async def run_harms(cases: Sequence[Case], host: Host) -> list[Result]:
