@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 #: One result for so many tokens of budget, within the bounds below.
 TOKENS_PER_RESULT = 200
@@ -50,8 +51,7 @@ class MalformedFence:
     position: int
 
 
-@dataclass(frozen=True, slots=True)
-class ContextItem:
+class ContextItem(NamedTuple):
     """One place in the code, as the model sees it."""
 
     file: str
@@ -62,15 +62,6 @@ class ContextItem:
     canonical_path: str
     snippet: str
     """The code in its fence."""
-
-    def as_json(self) -> dict[str, str]:
-        return {
-            "file": self.file,
-            "lines": self.lines,
-            "name": self.name,
-            "canonical_path": self.canonical_path,
-            "snippet": self.snippet,
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +74,7 @@ class AssembledContext:
 
     def as_json(self) -> dict[str, object]:
         """What the model is given."""
-        items = [item.as_json() for item in self.context]
+        items = [item._asdict() for item in self.context]
         return {"ok": True, "query": self.query, "top_k": self.top_k, "context": items}
 
 

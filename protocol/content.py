@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import orjson
 
@@ -162,6 +163,27 @@ def bad_number(text: str) -> str:
     except (ValueError, RecursionError):
         return ""
     return found[0] if found else ""
+
+
+#: Types without a number that is none.
+_FINITE: Final = frozenset({str, int, bool, type(None)})
+
+
+def not_finite(value: object) -> str:
+    """The first NaN or infinity in a value without cycles, and where ("nan at a.0"); "" if there is none.
+
+    orjson writes null for them: without a null in the value's JSON there is no need to look.
+    """
+    waiting: list[tuple[str, object]] = [("", value)]
+    while waiting:
+        path, each = waiting.pop()
+        if isinstance(each, float) and not math.isfinite(each):
+            return f"{each!r} at {path[1:]}" if path else repr(each)
+        if isinstance(each, Mapping):
+            waiting += [(f"{path}.{key}", item) for key, item in each.items() if type(item) not in _FINITE]
+        elif isinstance(each, Collection) and not isinstance(each, str | bytes):
+            waiting += [(f"{path}.{index}", item) for index, item in enumerate(each) if type(item) not in _FINITE]
+    return ""
 
 
 def byte_size(text: str) -> int:

@@ -11,10 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+import orjson
+
 from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind
 from callboard.protocol.limits import ERROR_SNIPPET_CHARS, MAX_RETRY_AFTER_SECONDS
 from callboard.protocol.model import Error
-from callboard.providers.json_values import SHAPE_ERRORS, Json, JsonObject, dumps_text, loads
+from callboard.providers.json_values import SHAPE_ERRORS, Json, JsonObject, loads
 from callboard.providers.retry import retry_after_seconds, should_retry
 
 ANY: Final = "*"
@@ -224,7 +226,7 @@ def _shown(value: Json) -> str:
 def _as_json(value: Json) -> str:
     """JSON, or what Python shows where that cannot be written (an integer of more than 64 bits)."""
     try:
-        return dumps_text(value)
+        return orjson.dumps(value).decode()
     except TypeError:
         return repr(value)
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from math import isfinite
 from typing import Final, TypeAlias
 
 import orjson
+
+from callboard.protocol.content import not_finite
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 JsonObject: TypeAlias = "dict[str, Json]"
@@ -19,7 +20,6 @@ SHAPE_ERRORS: Final = (AttributeError, IndexError, KeyError, TypeError, ValueErr
 #: orjson writes 254 levels. What is kept of an answer goes back inside a request or a journal entry, so it must leave
 #: some of them to what is around it.
 _LEVELS_AROUND: Final = 16
-_FINITE: Final = frozenset({str, int, bool, type(None)})
 
 
 def loads(data: bytes | str) -> Json:
@@ -41,33 +41,6 @@ def loads(data: bytes | str) -> Json:
         raise ValueError("JSON nested too deeply") from None
 
 
-def dumps(value: object) -> bytes:
-    """Compact JSON. Raises TypeError for what JSON cannot hold, but writes NaN as null: see `not_finite`."""
-    return orjson.dumps(value)
-
-
-def dumps_text(value: object) -> str:
-    """`dumps`, as text."""
-    return orjson.dumps(value).decode()
-
-
-def not_finite(value: object) -> str:
-    """Where in `value`, which has no cycles, NaN or an infinity is, as a path ("tools/0/minimum"); "" if nowhere.
-
-    orjson writes null for them: without a null in its JSON there is no need to look.
-    """
-    waiting: list[tuple[str, object]] = [("", value)]
-    while waiting:
-        path, node = waiting.pop()
-        if isinstance(node, float) and not isfinite(node):
-            return path.removeprefix("/") or "the value"
-        if isinstance(node, Mapping):
-            waiting += [(f"{path}/{key}", child) for key, child in node.items() if type(child) not in _FINITE]
-        elif isinstance(node, list | tuple):
-            waiting += [(f"{path}/{index}", child) for index, child in enumerate(node) if type(child) not in _FINITE]
-    return ""
-
-
 def storable_bytes(value: Mapping[str, object]) -> int:
     """How many bytes of JSON `value` takes. Raises ValueError for what could not be written later, when it goes back to
     its provider: nested too deeply, or holding NaN."""
@@ -78,8 +51,8 @@ def storable_bytes(value: Mapping[str, object]) -> int:
         written = orjson.dumps(wrapped)
     except TypeError as error:
         raise ValueError(f"a value that cannot be kept: {error}") from None
-    if b"null" in written and (path := not_finite(value)):
-        raise ValueError(f"{path} is not a finite number")
+    if b"null" in written and (found := not_finite(value)):
+        raise ValueError(f"{found} is not a finite number")
     return len(written) - 2 * _LEVELS_AROUND
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from callboard.protocol.limits import MAX_RETRY_AFTER_SECONDS
 from callboard.providers import retry
 
 _MINUTE: Final = 60.0
@@ -106,7 +107,10 @@ class RateLimiter:
         self._tokens.settle(used_tokens - guessed_tokens)
 
     def on_headers(self, status: int, headers: Mapping[str, str]) -> None:
-        """What an answer's headers (lower case names) say; a 429 closes the limiter for as long as it asks."""
+        """What an answer's headers (lower case names) say; a 429 closes the limiter for as long as it asks.
+
+        One that asks for more than is ever waited for refuses its own call, and does not hold up the others.
+        """
         now, wall = self._clock(), retry.answered_at(headers)
         for bucket, rows in ((self._requests, retry.REQUEST_LIMITS), (self._tokens, retry.TOKEN_LIMITS)):
             for names in rows:
@@ -115,7 +119,9 @@ class RateLimiter:
                     limit = retry.finite_number(headers.get(names.limit, ""))
                     bucket.report(limit, retry.finite_number(headers[names.remaining]), seconds, now)
         if status == 429:
-            self._requests.block(retry.retry_after_seconds(headers, now=wall) or 0.0, now)
+            seconds = retry.retry_after_seconds(headers, now=wall)
+            if seconds is not None and seconds <= MAX_RETRY_AFTER_SECONDS:
+                self._requests.block(seconds, now)
 
 
 class RateLimits:

@@ -22,7 +22,7 @@ from callboard.protocol.model import ModelRequest, ToolChoiceMode
 from callboard.protocol.tools import ToolDefinition
 from callboard.providers.adapter import Decoder, WireRequest
 from callboard.providers.base_decoder import AnswerHead
-from callboard.providers.json_values import Body, Json, dumps_text, loads, not_finite
+from callboard.providers.json_values import Body, Json, loads
 from callboard.providers.tool_schema import AdaptedSchema, SchemaDialect, adapt_schema, adapted_tools
 
 #: OpenAI and Anthropic take these names for tools and calls; it is within what Gemini takes.
@@ -101,7 +101,7 @@ def arguments_object(call: content.ToolCall) -> object:
 def _arguments(call: content.ToolCall) -> tuple[str, Json]:
     text = call.arguments
     if not call.complete:
-        text = dumps_text({"incomplete_arguments": text.encode("utf-8", "replace").decode()})
+        text = orjson.dumps({"incomplete_arguments": text.encode("utf-8", "replace").decode()}).decode()
     try:
         value: Json = orjson.loads(text)  # it takes no NaN
     except orjson.JSONDecodeError:
@@ -116,11 +116,11 @@ def _forgiven(call_id: CallId, text: str) -> Json:
         value = loads(text)
     except ValueError:
         return None
-    if path := not_finite(value):
-        raise UsageError(
-            f"{path} in the arguments of tool call {call_id!r} is not a finite number, which JSON cannot hold; "
-            "mark the call complete=False."
+    if found := content.not_finite(value):
+        told = (
+            f"{found} in the arguments of tool call {call_id!r} is not a finite number; mark the call complete=False."
         )
+        raise UsageError(told)
     return value
 
 
@@ -349,6 +349,6 @@ def post(url: str, headers: Mapping[str, str], body: Body, notes: Sequence[str])
         written = orjson.dumps(body)
     except TypeError as error:
         raise UsageError(f"The request cannot be written as JSON: {error}.") from None
-    if b"null" in written and (path := not_finite(body)):
-        raise UsageError(f"The request cannot be written as JSON: {path} is not a finite number.")
+    if b"null" in written and (found := content.not_finite(body)):
+        raise UsageError(f"The request cannot be written as JSON: {found} is not a finite number.")
     return WireRequest("POST", url, headers, written, tuple(notes))

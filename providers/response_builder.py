@@ -15,7 +15,7 @@ from typing import Final
 
 import orjson
 
-from callboard.protocol.content import AssistantPart, Replay, ServerTool, Text, Thinking, ToolCall
+from callboard.protocol.content import AssistantPart, Replay, ServerTool, Text, Thinking, ToolCall, not_finite
 from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind
 from callboard.protocol.ids import CallId, ToolName
 from callboard.protocol.limits import MAX_ARGUMENT_BYTES, MAX_CALLS_PER_STEP
@@ -33,7 +33,7 @@ from callboard.protocol.model import (
     ToolCallDelta,
     ToolCallStart,
 )
-from callboard.providers.json_values import Json, loads, not_finite
+from callboard.providers.json_values import Json, loads
 
 _PROSE: Final = (TextDelta, ThinkingDelta)
 _TOO_LONG: Final = f"the arguments of a tool call are longer than {MAX_ARGUMENT_BYTES} bytes"
@@ -169,12 +169,7 @@ class ToolCallTracker:
         if name and not call.name:
             call.name = name
         text = arguments if isinstance(arguments, str) else arguments_text(arguments)
-        if call.call_id:
-            if text:
-                _keep(call, text)
-                out.append(ToolCallDelta(call.call_id, text))
-        else:
-            self._begin(call, text, out)
+        self._write(call, text, out)
 
     def whole(
         self,
@@ -190,7 +185,7 @@ class ToolCallTracker:
         call = self._open(id)
         self._last = call
         call.replay, call.name = replay, name
-        self._begin(call, arguments_text(arguments), out)
+        self._write(call, arguments_text(arguments), out)
         if complete:
             self._complete(call, out)
 
@@ -247,11 +242,16 @@ class ToolCallTracker:
         self._calls.append(call)
         return call
 
-    def _begin(self, call: _Call, text: str, out: list[StreamEvent]) -> None:
-        """Start a call whose name is known; until then keep what has come."""
-        _keep(call, text)
-        if call.name:
-            self._start(call, out)
+    def _write(self, call: _Call, text: str, out: list[StreamEvent]) -> None:
+        """Add to the arguments. A call starts when its name is known; until then what has come is kept."""
+        call.arguments.write(text)
+        if call.arguments.tell() > MAX_ARGUMENT_BYTES:
+            raise TooManyCallsError(_TOO_LONG)
+        if not call.call_id:
+            if call.name:
+                self._start(call, out)
+        elif text:
+            out.append(ToolCallDelta(call.call_id, text))
 
     def _start(self, call: _Call, out: list[StreamEvent]) -> None:
         call.call_id = self._unique_id(call)
@@ -278,12 +278,6 @@ class ToolCallTracker:
             salt += 1
         self._taken.add(chosen)
         return CallId(chosen)
-
-
-def _keep(call: _Call, text: str) -> None:
-    call.arguments.write(text)
-    if call.arguments.tell() > MAX_ARGUMENT_BYTES:
-        raise TooManyCallsError(_TOO_LONG)
 
 
 # Events to a turn.

@@ -14,9 +14,10 @@ from typing import Final
 
 import orjson
 
+from callboard.protocol.content import not_finite
 from callboard.protocol.errors import UsageError
 from callboard.protocol.tools import ToolDefinition
-from callboard.providers.json_values import Body, not_finite
+from callboard.providers.json_values import Body
 
 #: Deeper than any hand-written schema, shallow enough for every JSON parser on the way.
 MAX_SCHEMA_DEPTH: Final = 64
@@ -134,11 +135,11 @@ def adapt_schema(schema: Mapping[str, object], dialect: SchemaDialect) -> Adapte
     Raises UsageError for what is no JSON Schema of an object (where one is needed), is nested too deep, or holds NaN.
     """
     try:
-        path = not_finite(schema) if b"null" in orjson.dumps(schema, default=str) else ""
+        found = not_finite(schema) if b"null" in orjson.dumps(schema, default=str) else ""
     except TypeError as error:
         raise UsageError(f"the schema is not JSON: {error}") from None
-    if path:
-        raise UsageError(f"{path} of the schema is not a finite number")
+    if found:
+        raise UsageError(f"the schema has {found}, which is not a finite number")
     walk = _SchemaWalk(dialect, schema)
     adapted = walk.node(_rooted(schema, dialect, walk.losses) if dialect.object_root else schema, "", 0)
     if walk.opened and dialect.relaxed is not None:

@@ -30,7 +30,7 @@ FACES = {
         DeadLetter DeadLetterReason DeadLetters DeadlockError Down ExitReason Held IntensityExceeded
         KernelError LoopScheduler MailboxFull Monitor NameTaken NoSuchActor NotSpawned OutOfThreads Ref Rejected
         Restart Scheduler StartFailed Statistics Strategy Supervisor SupervisorMessage Timer
-        Watchdog ask_pykka children_of handles start_child stop_child
+        Watchdog ask_pykka children_of handles logger_of start_child stop_child
     """,
     "callboard.actors.tools": """
         Tool ToolContext tool workspace_tools

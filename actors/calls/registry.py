@@ -9,11 +9,11 @@ Threads cannot be killed. A tool whose ended calls hold too many of them is with
 
 from __future__ import annotations
 
-import logging
 from collections import Counter, deque
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from callboard.actors.kernel import logger_of
 from callboard.actors.tools import Tool
 from callboard.actors.tools.invoke import text_of
 from callboard.protocol.errors import UsageError
@@ -21,7 +21,7 @@ from callboard.protocol.ids import ToolName
 from callboard.protocol.options import ToolOffer
 from callboard.protocol.tools import Decision, FailureCode, Policy, ToolFailure
 
-logger = logging.getLogger("callboard.tools")
+logger = logger_of("callboard.tools")
 
 #: Crashes and timeouts within the window that withdraw a tool: a model retries a bad call two or three times, so a
 #: handful means the tool is broken and not the call.

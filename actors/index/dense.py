@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from callboard.actors.index import ranking
-from callboard.protocol.errors import CallboardError, UsageError
+from callboard.protocol.errors import UsageError, said
 
 if TYPE_CHECKING:
     import numpy
@@ -269,10 +269,8 @@ class Reranker:
             job.result(timeout=self._deadline_seconds)
         except FutureTimeout:
             return
-        except CallboardError as error:
-            self.last_error = str(error)
         except Exception as error:  # noqa: BLE001  an embedder is foreign code; the lexical order is the answer then
-            self.last_error = f"{type(error).__name__}: {error}"
+            self.last_error = said(error)
 
     def _similarities(self, query: str, texts: Sequence[Passage], turn: int, ready: list[float]) -> None:
         """Fill `ready` from the front, so that what is there in time is the best part."""

@@ -7,7 +7,6 @@ has changed. So a question never waits for indexing, and a lost index process ta
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -17,12 +16,12 @@ from typing import TypeVar
 from callboard.actors.index import CodeIndex, Progress, RefreshSummary, assemble
 from callboard.actors.index.dense import ApiEmbedder
 from callboard.actors.index.token_count import load_ahead
-from callboard.actors.kernel import Actor, ActorSystem, Asks, AskTimeout, ChildSpec, MailboxFull, handles
+from callboard.actors.kernel import Actor, ActorSystem, Asks, AskTimeout, ChildSpec, MailboxFull, handles, logger_of
 from callboard.actors.tools import Tool, ToolContext, tool
 from callboard.protocol.code_fences import AssembledContext
 from callboard.protocol.errors import CallboardError, RuntimeFailure, ToolError, UsageError, said
 
-logger = logging.getLogger("callboard.index")
+logger = logger_of("callboard.index")
 Answered = TypeVar("Answered")
 
 #: Tokens of context when a model asks for none in particular: a tenth of the smallest context window in use today.

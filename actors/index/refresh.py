@@ -299,7 +299,7 @@ def repair(store: SqliteStore, lexical: LexicalIndex, writer: LexicalWriter) -> 
     unfinished = store.lexical_todo()
     if unfinished:
         with store.transaction():
-            store.forget_files(unfinished)
+            store.replace(unfinished, ())  # the next refresh reads them again
         for file in unfinished:
             writer.delete_file(file)
         writer.commit()

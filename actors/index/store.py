@@ -98,14 +98,12 @@ class SqliteStore:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        try:
+        with self.reading():
             self._db = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=NORMAL")
             self._db.execute("PRAGMA cache_size=-32000")
             self._db.executescript(SCHEMA)
-        except sqlite3.Error as error:
-            raise _unusable(path, error) from error
 
     def close(self) -> None:
         self._db.close()
@@ -113,19 +111,15 @@ class SqliteStore:
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """All or nothing; a full disk or a kill leaves what was there before."""
-        try:
-            self._db.execute("BEGIN IMMEDIATE")
+        with self.reading():
             try:
+                self._db.execute("BEGIN IMMEDIATE")
                 yield
+                self._db.execute("COMMIT")
             except BaseException:
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
                 raise
-            self._db.execute("COMMIT")
-        except sqlite3.Error as error:
-            if self._db.in_transaction:
-                self._db.execute("ROLLBACK")
-            raise _unusable(self._path, error) from error
 
     @contextmanager
     def reading(self) -> Iterator[None]:
@@ -217,11 +211,6 @@ class SqliteStore:
 
     def lexical_done(self) -> None:
         self._db.execute("DELETE FROM lexical_todo")
-
-    def forget_files(self, files: Iterable[int]) -> None:
-        """Drop files so that the next refresh reads them again."""
-        for file in files:
-            self._delete(file)
 
     def clear(self) -> None:
         for table in ("edges", "chunks", "symbols", "files", "skipped", "lexical_todo"):

@@ -25,6 +25,7 @@ from .errors import (
     OutOfThreads,
     Rejected,
     StartFailed,
+    logger_of,
 )
 from .ref import Down, Monitor, Ref, ask_pykka
 from .reply import Asks
@@ -74,6 +75,7 @@ __all__ = [
     "ask_pykka",
     "children_of",
     "handles",
+    "logger_of",
     "start_child",
     "stop_child",
 ]

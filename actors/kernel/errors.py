@@ -1,11 +1,33 @@
 """Errors of the kernel, and how the errors of others are kept from doing harm."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
+from typing import Any
 
 import pykka
 
-logger = logging.getLogger("callboard.kernel")
+
+class ContainedLogger(logging.LoggerAdapter[logging.Logger]):
+    """A logger for actors: a handler or filter of the host that raises costs its record, and no actor."""
+
+    def process(self, msg: object, kwargs: MutableMapping[str, Any]) -> tuple[object, MutableMapping[str, Any]]:
+        """As it is: `extra` belongs to the record."""
+        return msg, kwargs
+
+    def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
+        """What all other methods call."""
+        try:
+            super().log(level, msg, *args, **{"stacklevel": 2, **kwargs})
+        except BaseException:  # noqa: BLE001 - there is no better place left to report it
+            return
+
+
+def logger_of(name: str) -> ContainedLogger:
+    """The ContainedLogger over `logging.getLogger(name)`."""
+    return ContainedLogger(logging.getLogger(name), {})
+
+
+logger = logger_of("callboard.kernel")
 
 
 class KernelError(Exception):
@@ -84,11 +106,8 @@ def contained(run: Callable[[], object], where: str) -> bool:
 
 
 def log(level: int, message: str, *arguments: object, error: BaseException | None = None) -> None:
-    """Log; a handler or filter of the host that raises stops neither an actor nor the loop."""
-    try:
-        logger.log(level, message, *arguments, exc_info=error)
-    except BaseException:  # noqa: BLE001 - there is no better place left to report it
-        return
+    """Log, with the traceback of an error."""
+    logger.log(level, message, *arguments, exc_info=error)
 
 
 def text_of(value: object, to_text: Callable[[object], str] = repr) -> str:

@@ -21,10 +21,8 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVarTuple
 from .errors import AskOnLoopError, OutOfThreads, contained, log, text_of
 from .reply import Reply
 
-if TYPE_CHECKING:
-    from asyncio import SelectorEventLoop as EventLoop
-else:
-    EventLoop = asyncio.SelectorEventLoop
+EventLoop = asyncio.SelectorEventLoop
+if not TYPE_CHECKING:
     with contextlib.suppress(ImportError):  # without the extra `uvloop` asyncio's own loop does the same, slower
         from uvloop import Loop as EventLoop
 

@@ -13,13 +13,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextvars import Context
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from callboard.actors.kernel import Actor, MailboxFull, Ref, Rejected, Timer, handles
+from callboard.actors.kernel import Actor, MailboxFull, Ref, Rejected, Timer, handles, logger_of
+from callboard.actors.kernel.scheduler import TURN_SECONDS
 from callboard.protocol.commands import CallModel, StopModel
 from callboard.protocol.content import AssistantMessage, Message, SystemMessage, ToolMessage, UserMessage
 from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind, UsageError, said
@@ -41,7 +41,7 @@ from callboard.providers.rate_limit import RateLimiter
 from callboard.providers.response_builder import ResponseBuilder
 from callboard.providers.retry import RetryPolicy
 
-logger = logging.getLogger("callboard")
+logger = logger_of("callboard")
 
 #: Close enough for a limit a minute; the difference is settled when the answer tells what was used.
 CHARS_PER_TOKEN: Final = 4
@@ -442,7 +442,8 @@ async def read_stream(provider: Provider, request: ModelRequest, emit: Emit, end
 
 
 async def _turn(stream: AsyncIterator[list[StreamEvent]], emit: Emit) -> ModelResponse:
-    builder, task = ResponseBuilder(), asyncio.current_task()
+    builder, task, loop = ResponseBuilder(), asyncio.current_task(), asyncio.get_running_loop()
+    rested_at = loop.time()
     async for events in stream:
         if task is not None and task.cancelling():  # the provider has swallowed it
             raise asyncio.CancelledError
@@ -462,6 +463,10 @@ async def _turn(stream: AsyncIterator[list[StreamEvent]], emit: Emit) -> ModelRe
                 await asyncio.sleep(FULL_PAUSE_SECONDS)
         if isinstance(events[-1], _LAST):
             break
+        if loop.time() - rested_at > TURN_SECONDS:
+            # A stream that always has more to read would never let the loop go; its neighbours have their turn.
+            await asyncio.sleep(0)
+            rested_at = loop.time()
     return builder.response()
 
 

@@ -84,7 +84,7 @@ class Child:
         if os.getpid() != self._pid:  # a copy of this process, made by the tool, has returned from it as well
             os._exit(0)
         for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(ValueError, OSError):  # the tool has closed or replaced it
+            with contextlib.suppress(Exception):  # the tool has closed or replaced it
                 stream.flush()
         calls.sendall(encode_reply(number, result, spent))
         return bool(more)

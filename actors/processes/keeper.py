@@ -34,6 +34,7 @@ TRY_SECONDS: Final = 10.0
 def enter(runtime: int, runtime_pid: int, namespaces: bool, shared_memory_bytes: int) -> str:
     """Become the keeper. Returns in the init process only: the names of its namespaces, none where there are none."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a host that ignores it hands that on, and we wait for ours
     try:
         host = os.pidfd_open(runtime_pid)
     except ProcessLookupError:

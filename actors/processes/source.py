@@ -9,14 +9,13 @@ ticks, and blames no one. A fork server that is given up is killed and replaced;
 from __future__ import annotations
 
 import itertools
-import logging
 import os
 from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from callboard.actors.kernel import Actor, LoopScheduler, Timer, handles
+from callboard.actors.kernel import Actor, LoopScheduler, Timer, handles, logger_of
 from callboard.actors.processes.child import could_not_load
 from callboard.actors.processes.control import UNKNOWN_STATUS, Kind, Message, how_it_ended
 from callboard.actors.processes.handle import ChildEnds
@@ -38,7 +37,7 @@ from callboard.actors.tools.decorator import Tool
 from callboard.protocol.errors import UsageError
 from callboard.protocol.tools import FailureCode, ToolFailure
 
-logger = logging.getLogger("callboard.tools")
+logger = logger_of("callboard.tools")
 
 #: How often the source looks at what is overdue, while anything is; what follows is counted in these.
 TICK_SECONDS: Final = 0.1

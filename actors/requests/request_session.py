@@ -9,7 +9,6 @@ elsewhere is stopped.
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -24,7 +23,7 @@ from callboard.actors.calls.dispatcher import (
     StopsTold,
     ToolsOffered,
 )
-from callboard.actors.kernel import Actor, Down, ExitReason, Ref, Rejected, Timer, handles
+from callboard.actors.kernel import Actor, Down, ExitReason, Ref, Rejected, Timer, handles, logger_of
 from callboard.actors.models.llm_manager import LlmMessage, StartModel
 from callboard.actors.requests.conversation import STOPPING, Question, Seen
 from callboard.actors.telemetry.telemetry import TelemetryMessage, is_heard
@@ -39,7 +38,7 @@ from callboard.protocol.machine import Session
 from callboard.protocol.options import ToolOffer
 from callboard.protocol.tools import FailureCode, ToolFailure
 
-logger = logging.getLogger("callboard")
+logger = logger_of("callboard")
 
 #: Dispatchers that may be lost before one says which tools there are; what kills them kills the next one too.
 MAX_OFFER_REQUESTS = 3

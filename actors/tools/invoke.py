@@ -6,9 +6,8 @@ Validators, properties and serialisers are code of the tool's author and run her
 from __future__ import annotations
 
 import contextlib
-import math
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable
 from operator import length_hint
 from typing import Any, Final
 
@@ -18,6 +17,7 @@ from pydantic_core import ErrorDetails, PydanticSerializationError
 
 from callboard.actors.tools.context import ToolContext
 from callboard.actors.tools.schema import Signature
+from callboard.protocol.content import not_finite
 from callboard.protocol.errors import ToolError
 from callboard.protocol.ids import ToolName
 from callboard.protocol.limits import MAX_RESULT_BYTES
@@ -168,16 +168,7 @@ def _no_json_number(adapter: TypeAdapter[object], value: object, written: bytes)
     """The first NaN or infinity in a result and where it is, or "". Written as null, it would be lost."""
     if b"null" not in written and (_NAMES.search(written) is None or _is_json(written)):
         return ""
-    left: list[tuple[str, object]] = [("", adapter.dump_python(value))]
-    while left:
-        path, each = left.pop()
-        if isinstance(each, float) and not math.isfinite(each):
-            return f"{each!r} at {path}" if path else repr(each)
-        if isinstance(each, Mapping):
-            left.extend((f"{path}.{key}".lstrip("."), item) for key, item in each.items())
-        elif isinstance(each, Collection) and not isinstance(each, str | bytes):
-            left.extend((f"{path}.{index}".lstrip("."), item) for index, item in enumerate(each))
-    return ""
+    return not_finite(adapter.dump_python(value))
 
 
 def _is_json(written: bytes) -> bool:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
-import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine
@@ -22,7 +21,7 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from callboard.actors.calls.ledger import CallReports, Ending, WorkerState
-from callboard.actors.kernel import Actor, Ref, Timer, handles
+from callboard.actors.kernel import Actor, Ref, Timer, handles, logger_of
 from callboard.actors.kernel.scheduler import EventLoop
 from callboard.actors.tools.context import context_of
 from callboard.actors.tools.invoke import Result
@@ -40,7 +39,7 @@ from callboard.actors.workers.messages import (
 from callboard.protocol.ids import Tag
 from callboard.protocol.tools import FailureCode, ToolFailure
 
-logger = logging.getLogger("callboard.tools")
+logger = logger_of("callboard.tools")
 
 #: Calls on one loop at a time: each some 10 kB; tools that wait for a network are what they are.
 MAX_TASKS: Final = 1_024

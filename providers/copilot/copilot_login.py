@@ -15,12 +15,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final, Protocol
 
+import orjson
+
 from callboard.protocol.errors import ErrorKind, ProviderError, UsageError
 from callboard.providers.adapter import HttpAnswer, WireRequest
 from callboard.providers.base_decoder import object_at, text_at, text_of
 from callboard.providers.copilot.copilot_api import CLIENT_HEADERS, DEFAULT_BASE_URL
 from callboard.providers.http_errors import error_from_body
-from callboard.providers.json_values import SHAPE_ERRORS, Json, JsonObject, dumps, loads
+from callboard.providers.json_values import SHAPE_ERRORS, Json, JsonObject, loads
 
 DEVICE_CODE_URL: Final = "https://github.com/login/device/code"
 ACCESS_TOKEN_URL: Final = "https://github.com/login/oauth/access_token"
@@ -119,7 +121,7 @@ async def exchange(http: Http, github_token: str, now: float) -> CopilotToken:
 
 async def _post(http: Http, url: str, fields: dict[str, str]) -> JsonObject:
     headers = {"accept": "application/json", "content-type": "application/json"}
-    return _document(await http(WireRequest("POST", url, headers, dumps(fields))))
+    return _document(await http(WireRequest("POST", url, headers, orjson.dumps(fields))))
 
 
 def _document(answer: HttpAnswer) -> JsonObject:

@@ -10,12 +10,14 @@ import os
 from collections.abc import AsyncGenerator, Iterator
 from typing import Final
 
+import orjson
+
 from callboard.protocol import model
 from callboard.protocol.code_fences import CodeFence, parse_fences
 from callboard.protocol.content import Message, ToolMessage, UserMessage
 from callboard.protocol.ids import CallId, ToolName
 from callboard.providers.base_decoder import list_at
-from callboard.providers.json_values import JsonObject, dumps_text, loads
+from callboard.providers.json_values import JsonObject, loads
 
 CONTEXT_TOOL: Final = ToolName("request_code_context")
 #: Worth ten places: as many as a person reads.
@@ -64,7 +66,7 @@ def _ask(question: str) -> list[model.StreamEvent]:
     call_id = CallId("call_context")
     return [
         model.ToolCallStart(call_id, CONTEXT_TOOL),
-        model.ToolCallDelta(call_id, dumps_text({"token_budget": TOKEN_BUDGET, "hint": question})),
+        model.ToolCallDelta(call_id, orjson.dumps({"token_budget": TOKEN_BUDGET, "hint": question}).decode()),
         model.ToolCallComplete(call_id),
         model.Done(model.FinishReason.TOOL_CALLS, model="offline"),
     ]

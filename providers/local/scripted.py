@@ -15,13 +15,14 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+import orjson
+
 from callboard.protocol import model
 from callboard.protocol.content import UserMessage
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.ids import CallId, ToolName
 from callboard.protocol.limits import STREAM_IDLE_TIMEOUT_SECONDS
 from callboard.providers.http_errors import make_error
-from callboard.providers.json_values import dumps_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,4 +170,4 @@ class Scripted:
 
 
 def _argument_text(call: ScriptedCall) -> str:
-    return call.arguments if isinstance(call.arguments, str) else dumps_text(dict(call.arguments))
+    return call.arguments if isinstance(call.arguments, str) else orjson.dumps(dict(call.arguments)).decode()

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+import orjson
+
 from callboard.protocol.errors import ErrorKind, ProviderError, UsageError
 from callboard.providers.adapter import Timeouts, WireRequest
 from callboard.providers.http_errors import error_from_body, scrubbed, snippet
-from callboard.providers.json_values import JsonObject, dumps, loads
+from callboard.providers.json_values import JsonObject, loads
 from callboard.providers.openai.chat_api import OpenAIChat
 from callboard.providers.openai.dialects import SERVERS
 from callboard.providers.transport import HttpProvider
@@ -40,7 +42,7 @@ class EmbeddingApi:
 
     async def post(self, body: Mapping[str, object]) -> JsonObject:
         """The JSON answer to this JSON body, whose `model` is ours. Raises ProviderError, never with the key in it."""
-        sent = dumps({**body, "model": self.model})
+        sent = orjson.dumps({**body, "model": self.model})
         answer = await self._http.fetch(WireRequest("POST", self._url, self._headers, sent))
         if answer.status >= 400:
             error = scrubbed(error_from_body(self._family, answer.status, {}, answer.body), self._key)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +13,6 @@ from hypothesis import strategies as st
 from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind
 from callboard.protocol.limits import ERROR_SNIPPET_CHARS
 from callboard.providers.http_errors import KINDS, error_from_body, error_from_payload, error_kind, snippet
-from callboard.providers.json_values import dumps
 from callboard.providers.retry import duration_seconds, retry_after_seconds, wait_seconds
 
 K = ErrorKind
@@ -80,7 +80,7 @@ def test_the_table(family: str, status: int, payload: Any, kind: ErrorKind) -> N
     assert error.kind is kind
     assert error.retryable is (kind in RETRYABLE_KINDS)
     assert error.message
-    assert error_from_body(family, status, {}, dumps(payload)) == error
+    assert error_from_body(family, status, {}, orjson.dumps(payload)) == error
 
 
 def test_a_broad_type_does_not_hide_a_telling_status() -> None:
@@ -168,6 +168,6 @@ json_values: st.SearchStrategy[Any] = st.recursive(
     st.dictionaries(st.sampled_from(HEADERS), st.text(max_size=8)),
 )
 def test_no_error_is_too_odd_to_be_told(payload: Any, status: int, headers: dict[str, str]) -> None:
-    error = error_from_body("openai", status, headers, dumps(payload))
+    error = error_from_body("openai", status, headers, orjson.dumps(payload))
     assert error.message
     assert error.retry_after is None or error.retry_after >= 0

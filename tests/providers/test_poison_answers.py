@@ -16,7 +16,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.wire import answer, events, sse
 
-from callboard.protocol.content import AssistantMessage, Message, Replay, Text, ToolCall, ToolMessage, UserMessage
+from callboard.protocol.content import (
+    AssistantMessage,
+    Message,
+    Replay,
+    Text,
+    ToolCall,
+    ToolMessage,
+    UserMessage,
+    not_finite,
+)
 from callboard.protocol.errors import ErrorKind, UsageError
 from callboard.protocol.ids import CallId, ToolName
 from callboard.protocol.limits import ANSWER_PART_BYTES, MAX_ANSWER_BYTES, MAX_RETRY_AFTER_SECONDS
@@ -28,7 +37,6 @@ from callboard.providers.base_decoder import MAX_ERROR_BODY_BYTES, MAX_TOKEN_COU
 from callboard.providers.catalog import MAX_CALL_COST, Catalog
 from callboard.providers.gemini.gemini_api import Gemini
 from callboard.providers.http_errors import error_from_body
-from callboard.providers.json_values import not_finite
 from callboard.providers.openai.chat_api import OpenAIChat
 from callboard.providers.openai.responses_api import OpenAIResponses
 from callboard.providers.openrouter import OpenRouter

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import orjson
 import pytest
 from support.wire import answer, body, sse
 
@@ -13,7 +14,6 @@ from callboard.protocol.ids import CallId, ToolName
 from callboard.protocol.model import FinishReason, ModelResponse
 from callboard.providers.adapter import Adapter
 from callboard.providers.copilot.copilot_api import Copilot
-from callboard.providers.json_values import dumps
 from callboard.providers.openai.chat_api import OpenAIChat
 from callboard.providers.openai.dialects import SERVERS
 from callboard.providers.openrouter import OpenRouter
@@ -49,7 +49,7 @@ def read(data: bytes, adapter: Adapter = COMPATIBLE) -> ModelResponse:
 
 def whole(message: dict[str, Any], finish: str | None = "stop", adapter: Adapter = COMPATIBLE) -> ModelResponse:
     document = {"id": "c", "model": "m", "choices": [{"index": 0, "message": message, "finish_reason": finish}]}
-    return answer(adapter, dumps(document), streaming=False)
+    return answer(adapter, orjson.dumps(document), streaming=False)
 
 
 def calls(response: ModelResponse) -> list[tuple[str, str, str]]:
@@ -239,11 +239,11 @@ def test_quirk_25_finish_reason_error_without_words() -> None:
 
 @pytest.mark.parametrize("streaming", [True, False])
 def test_quirk_26_a_200_that_is_an_error(streaming: bool) -> None:
-    azure = dumps({"error": {"message": "no", "status": 400}})
+    azure = orjson.dumps({"error": {"message": "no", "status": 400}})
     error = answer(COMPATIBLE, azure, streaming=streaming).error
     assert error is not None
     assert (error.kind, error.status, error.message) == (ErrorKind.INVALID_REQUEST, 400, "no")
-    empty = answer(COMPATIBLE, dumps({"id": "x", "choices": None}), streaming=streaming).error
+    empty = answer(COMPATIBLE, orjson.dumps({"id": "x", "choices": None}), streaming=streaming).error
     assert empty is not None
     assert empty.kind is ErrorKind.MALFORMED
 
@@ -376,7 +376,7 @@ def test_quirk_52_copilot_merges_its_choices() -> None:
             "finish_reason": "tool_calls",
         },
     ]
-    merged = answer(Copilot(), dumps({"choices": choices}), streaming=False)
+    merged = answer(Copilot(), orjson.dumps({"choices": choices}), streaming=False)
     assert (merged.text, calls(merged)) == ("So:", [("a", "f", "{}")])
 
 
@@ -392,7 +392,7 @@ def test_quirk_54_perplexity_says_everything_twice() -> None:
     second["choices"][0]["message"] = {"content": "ab"}
     assert streamed(first, second).text == "ab"
     choice = {"index": 0, "message": {"content": "ab"}, "delta": {"content": ""}, "finish_reason": "stop"}
-    assert answer(COMPATIBLE, dumps({"choices": [choice]}), streaming=False).text == "ab"
+    assert answer(COMPATIBLE, orjson.dumps({"choices": [choice]}), streaming=False).text == "ab"
 
 
 def test_quirk_55_arguments_before_id_and_name() -> None:
@@ -435,4 +435,4 @@ def test_quirk_62_a_stream_that_nobody_asked_for() -> None:
 
 def test_quirk_62_white_space_keeps_the_connection_open() -> None:
     document = {"choices": [{"index": 0, "message": {"content": "a"}, "finish_reason": "stop"}]}
-    assert read(b"\n         " * 300 + dumps(document)).text == "a"
+    assert read(b"\n         " * 300 + orjson.dumps(document)).text == "a"

@@ -24,6 +24,8 @@ ALONE = {
 }
 #: Each of these takes a process of its own, or several seconds.
 HOSTS = {
+    "host/ignores-sigchld",
+    "host/log-handler",
     "host/fork-after-start",
     "host/no-threads",
     "host/no-descriptors",
@@ -37,13 +39,7 @@ HARMS = {"infrastructure/server-killed", "infrastructure/children-killed"}
 #: What is known to fall short today; a case that holds again is to be taken off.
 KNOWN = {
     "exhaust/shared-mapping/process": "shared memory does not count towards the memory limit",
-    "escape/replace-output/process": "a tool that sets sys.stdout to None takes its child down",
-    "wire/retry-after": "a Retry-After of 10^9 s holds up the other requests of the same key",
-    **{
-        f"actor/ToolDispatcher/{message}/1/real": "calls that have begun are given up with the dispatcher"
-        for message in ("CancelTool", "ConfirmStops", "Verdict", "WithdrawApproval", "WorkerState", "Down")
-    },
-    "wire/endless": "a stream without an end keeps the loop from the others",
+    "wire/endless": "a stream of tiny events takes a core until its answer is too long",
 }
 
 
