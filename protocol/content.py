@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import orjson
 
@@ -164,6 +165,10 @@ def bad_number(text: str) -> str:
     return found[0] if found else ""
 
 
+#: Types without a number that is none.
+_FINITE: Final = frozenset({str, int, bool, type(None)})
+
+
 def not_finite(value: object) -> str:
     """The first NaN or infinity in a value without cycles, and where ("nan at a.0"); "" if there is none.
 
@@ -175,9 +180,9 @@ def not_finite(value: object) -> str:
         if isinstance(each, float) and not math.isfinite(each):
             return f"{each!r} at {path[1:]}" if path else repr(each)
         if isinstance(each, Mapping):
-            waiting += [(f"{path}.{key}", item) for key, item in each.items() if not isinstance(item, str)]
+            waiting += [(f"{path}.{key}", item) for key, item in each.items() if type(item) not in _FINITE]
         elif isinstance(each, Collection) and not isinstance(each, str | bytes):
-            waiting += [(f"{path}.{index}", item) for index, item in enumerate(each) if not isinstance(item, str)]
+            waiting += [(f"{path}.{index}", item) for index, item in enumerate(each) if type(item) not in _FINITE]
     return ""
 
 

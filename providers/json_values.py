@@ -20,7 +20,6 @@ SHAPE_ERRORS: Final = (AttributeError, IndexError, KeyError, TypeError, ValueErr
 #: orjson writes 254 levels. What is kept of an answer goes back inside a request or a journal entry, so it must leave
 #: some of them to what is around it.
 _LEVELS_AROUND: Final = 16
-_FINITE: Final = frozenset({str, int, bool, type(None)})
 
 
 def loads(data: bytes | str) -> Json:
