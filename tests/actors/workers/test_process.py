@@ -742,13 +742,21 @@ def be_a_host_that_may_not_signal_others() -> None:
 
 def test_stopping_leaves_no_process_no_thread_no_descriptor(stage: ToolStage, until: Until) -> None:
     stage.call(add, a=1, b=2)
-    threads, descriptors, servers = threading.active_count(), len(os.listdir("/proc/self/fd")), keepers()
-    with ToolStage(options()) as own:
-        running = own.start(hang, '{"how": "ignores SIGTERM"}', timeout_seconds=30)
-        (pid,) = [int(own.call(whoami).content)]  # type: ignore[union-attr]
-    assert isinstance(running.wait(), ToolCallCancelled)
-    assert is_gone(pid)
-    assert keepers() == servers
+    servers = keepers()
+
+    def start_and_stop() -> tuple[int, int]:
+        """What there is of threads and descriptors afterwards."""
+        with ToolStage(options()) as own:
+            running = own.start(hang, '{"how": "ignores SIGTERM"}', timeout_seconds=30)
+            (pid,) = [int(own.call(whoami).content)]  # type: ignore[union-attr]
+        assert isinstance(running.wait(), ToolCallCancelled)
+        assert is_gone(pid)
+        assert keepers() == servers
+        return threading.active_count(), len(os.listdir("/proc/self/fd"))
+
+    # By the end of the first one the other stage has its next child.
+    threads, descriptors = start_and_stop()
+    start_and_stop()
     # A thread that has been told to end, and its descriptors with it, may take a moment.
     until(lambda: threading.active_count() <= threads and len(os.listdir("/proc/self/fd")) <= descriptors)
 
