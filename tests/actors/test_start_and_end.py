@@ -44,8 +44,19 @@ def settings_for(script: Any = echo, **more: Any) -> Settings:
 HANGS = [ScriptedTurn(calls=(ScriptedCall("hang"),))] * 100
 
 
+OTHERS: set[threading.Thread] = set()
+
+
+@pytest.fixture(autouse=True)
+def others() -> None:
+    """Threads that earlier tests have left: a tool of theirs may still sleep in one."""
+    OTHERS.clear()
+    OTHERS.update(threading.enumerate())
+
+
 def ours() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith(("callboard", "root"))]
+    threads = [thread for thread in threading.enumerate() if thread not in OTHERS]
+    return [thread.name for thread in threads if thread.name.startswith(("callboard", "root"))]
 
 
 # -- start() returns ready or raises
