@@ -55,7 +55,8 @@ def _stop_at_end_of_input(stop: asyncio.Event) -> None:
     def wait() -> None:
         while os.read(sys.stdin.fileno(), 4096):
             continue
-        loop.call_soon_threadsafe(stop.set)
+        with contextlib.suppress(RuntimeError):  # the server has ended before its input
+            loop.call_soon_threadsafe(stop.set)
 
     threading.Thread(target=wait, name="wire-double-stdin", daemon=True).start()
 

@@ -7,6 +7,7 @@ import contextlib
 import ctypes
 import importlib
 import json
+import logging
 import os
 import re
 import resource
@@ -682,6 +683,10 @@ def test_a_template_with_threads_or_sockets_is_not_forked(
 ) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     unfit = module_tool(tmp_path, f"unfit_{len(code)}", code, "loaded_by == os.getpid()")
+    logger = logging.getLogger("callboard.tools")
+    caplog.set_level(logging.WARNING, logger.name)
+    monkeypatch.setattr(logger, "handlers", [caplog.handler])  # whatever other tests have left between it and the root
+    monkeypatch.setattr(logger, "propagate", False)
     with ToolStage(options()) as stage:
         for _ in range(3):
             event = stage.call(unfit)
