@@ -7,7 +7,6 @@ All of an incarnation's life happens on its executor. Only a kill comes from els
 it come in the middle of a handler.
 """
 
-import logging
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from .errors import (
     NotSpawned,
     OutOfThreads,
     Rejected,
-    log,
+    logger,
     text_of,
 )
 from .mailbox import NOTHING, Mailbox, Put
@@ -200,7 +199,7 @@ class Cell:
             return True
 
     def _start_failed(self, epoch: int, error: BaseException) -> None:
-        log(logging.WARNING, "%s could not start: %s", self.name, text_of(error), error=error)
+        logger.warning("%s could not start: %s", self.name, text_of(error), exc_info=error)
         if self.restarts == 0:
             cell: Cell | None = self
             while cell is not None and cell.start_failure is None:
@@ -236,7 +235,7 @@ class Cell:
         if isinstance(error, Rejected) and type(item) is not Signal:
             self.bury(item, DeadLetterReason.REJECTED, error)
             return True
-        log(logging.WARNING, "%s crashed on a %s: %s", self.name, type_name(item), text_of(error), error=error)
+        logger.warning("%s crashed on a %s: %s", self.name, type_name(item), text_of(error), exc_info=error)
         self._note_dead(item, DeadLetterReason.CRASHED, error)
         self._end(epoch, ExitReason.CRASHED, error)
         if type(item) is Ask:
@@ -593,7 +592,7 @@ class ThreadCell(Cell):
             old.close()
         if busy:
             what = type_name(item)
-            log(logging.WARNING, "%s was killed while it handled a %s; its thread is abandoned", self.name, what)
+            logger.warning("%s was killed while it handled a %s; its thread is abandoned", self.name, what)
             if type(item) is Ask:
                 item.reply.fail(ActorDeadError(f"{self.name} was killed before it answered"))
 

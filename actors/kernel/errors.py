@@ -99,15 +99,10 @@ def contained(run: Callable[[], object], where: str) -> bool:
     """Run a callback of others; False when an exception escaped it, which is logged and goes no further."""
     try:
         run()
-    except BaseException as error:  # noqa: BLE001 - no exception may stop an actor or the loop
-        log(logging.ERROR, "%s: an exception escaped %s", where, text_of(run), error=error)
+    except BaseException as error:
+        logger.error("%s: an exception escaped %s", where, text_of(run), exc_info=error)
         return False
     return True
-
-
-def log(level: int, message: str, *arguments: object, error: BaseException | None = None) -> None:
-    """Log, with the traceback of an error."""
-    logger.log(level, message, *arguments, exc_info=error)
 
 
 def text_of(value: object, to_text: Callable[[object], str] = repr) -> str:

@@ -7,7 +7,6 @@ in callboard reads a clock.
 
 import asyncio
 import contextlib
-import logging
 import os
 import queue
 import threading
@@ -18,7 +17,7 @@ from contextvars import Context
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, TypeVarTuple
 
-from .errors import AskOnLoopError, OutOfThreads, contained, log, text_of
+from .errors import AskOnLoopError, OutOfThreads, contained, logger, text_of
 from .reply import Reply
 
 EventLoop = asyncio.SelectorEventLoop
@@ -200,8 +199,7 @@ class Watchdog:
             return
         self._reported = busy
         self.count += 1
-        log(
-            logging.WARNING,
+        logger.warning(
             "%s has held the loop for %.0f ms with a %s; blocking work belongs on runs_on='thread'",
             actor,
             held_seconds * 1e3,
@@ -434,7 +432,7 @@ class LoopScheduler:
 
     def _escape(self, what: object, error: BaseException) -> None:
         self.escaped += 1
-        log(logging.ERROR, "%s: an exception escaped %s; the loop goes on", self._name, text_of(what), error=error)
+        logger.error("%s: an exception escaped %s; the loop goes on", self._name, text_of(what), exc_info=error)
 
     def _close_loop(self) -> None:
         tasks = asyncio.all_tasks(self.loop)

@@ -5,7 +5,6 @@ lists, `_to_stop` and `_to_start`; each step ends with a ChildExited or ChildSta
 Children started later (`start_child`) are independent of each other, and cost a constant amount each.
 """
 
-import logging
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from typing import Final, Generic, Never
 
 from .actor import Actor, Message, handles
 from .cell import Cell, ChildExited, ChildStarted, State
-from .errors import ActorDeadError, IntensityExceeded, log, text_of
+from .errors import ActorDeadError, IntensityExceeded, logger, text_of
 from .mailbox import CAPACITY
 from .ref import ASK_TIMEOUT_SECONDS, M, Ref
 from .reply import Ask, Asks
@@ -287,7 +286,7 @@ class Supervisor(Actor[SupervisorMessage]):
             self._history, verdict = decide(self._history, budget, child.spec.backoff, now, chance)
         if isinstance(verdict, Escalate):
             if child.dynamic and own is not None:
-                log(logging.ERROR, "%s: that child alone is given up", self._too_many(child, verdict, message))
+                logger.error("%s: that child alone is given up", self._too_many(child, verdict, message))
                 self._remove(child)
             else:
                 self._give_up(child, verdict, message)

@@ -8,7 +8,6 @@ elsewhere is stopped.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -294,8 +293,7 @@ class RequestSession(Actor[SessionMessage]):
         except Exception as error:  # noqa: BLE001 - a reader's fault
             self._has_subscriber_failed = True
             warn = partial(logger.warning, exc_info=error, extra=self._question.tag._asdict())
-            with contextlib.suppress(Exception):  # of a log handler of the host's
-                self._context.run(warn, "the request goes on unread, since its subscriber failed")
+            self._context.run(warn, "the request goes on unread, since its subscriber failed")
 
     def _observe(self, what: Question | Event | Command) -> None:
         if is_heard(what):
