@@ -14,29 +14,13 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from callboard.protocol import events
+from callboard.protocol import commands, events, limits, step
 from callboard.protocol.budgets import Stop
-from callboard.protocol.commands import (
-    CallModel,
-    ClearTimer,
-    Command,
-    Finish,
-    Note,
-    Outcome,
-    RecordStep,
-    SetTimer,
-    StopModel,
-)
+from callboard.protocol.commands import Command, Outcome
 from callboard.protocol.content import AssistantMessage, Message, Text, history_faults
 from callboard.protocol.errors import ErrorKind, ProtocolError, UsageError
 from callboard.protocol.events import Event
 from callboard.protocol.ids import Tag
-from callboard.protocol.limits import (
-    CLOCK_TOLERANCE_SECONDS,
-    MAX_ANSWER_BYTES,
-    MODEL_LOST_PAUSES_SECONDS,
-    STREAM_TOTAL_TIMEOUT_SECONDS,
-)
 from callboard.protocol.model import Error, ModelRequest, Restarted, TextDelta, Usage
 from callboard.protocol.options import RequestOptions, ToolFallback, ToolOffer
 from callboard.protocol.prompt import PromptBuilder, TokenCounter, estimate_tokens
@@ -49,23 +33,7 @@ from callboard.protocol.states import (
     RequestState,
     model_due,
 )
-from callboard.protocol.step import (
-    ASK_AGAIN_KINDS,
-    NO_CALLS,
-    NO_REQUEST,
-    NO_TURN,
-    TOO_LONG,
-    Batch,
-    CallFailure,
-    OpenCall,
-    Repeats,
-    Turn,
-    TurnVerdict,
-    answer_size,
-    cut_notes,
-    judge,
-    tidy,
-)
+from callboard.protocol.step import CallFailure, OpenCall, Turn, TurnVerdict
 
 
 def check_start(history: Sequence[Message], options: RequestOptions, tools: Sequence[ToolOffer] = ()) -> None:
@@ -78,14 +46,12 @@ def check_start(history: Sequence[Message], options: RequestOptions, tools: Sequ
         faults.append("two of the tools offered share a name")
     if not 0 < options.timeout_seconds < math.inf:
         faults.append(f"timeout_seconds must be above 0 and finite, got {options.timeout_seconds}")
-    amounts = {name: getattr(options, name) for name in ("token_budget", "cost_budget", "input_price", "output_price")}
-    faults += [f"{name} must be a number from 0 on, got {value}" for name, value in amounts.items() if _is_bad(value)]
+    for name in ("token_budget", "cost_budget", "input_price", "output_price"):
+        amount: float | None = getattr(options, name)
+        if amount is not None and not amount >= 0:
+            faults.append(f"{name} must be a number from 0 on, got {amount}")
     if faults:
         raise UsageError("; ".join(faults))
-
-
-def _is_bad(amount: float | None) -> bool:
-    return amount is not None and not amount >= 0
 
 
 class Session:
@@ -93,7 +59,7 @@ class Session:
 
     def __init__(self, tag: Tag | None = None, *, count_tokens: TokenCounter = estimate_tokens) -> None:
         self.count_tokens = count_tokens
-        self._tag = tag.request if tag is not None else NO_REQUEST
+        self._tag = tag.request if tag is not None else step.NO_REQUEST
         self._state = RequestState.NEW
         self._facts = RequestFacts()
         self._reason = ""
@@ -105,13 +71,13 @@ class Session:
         self._deadline_at = 0.0
         self._options: RequestOptions
         self._prompt: PromptBuilder
-        self._repeats: Repeats
-        self._batch = NO_CALLS
+        self._repeats: step.Repeats
+        self._batch = step.NO_CALLS
         self._partial: list[str] = []
         self._partial_size = 0
         self._has_streamed = False
         self._text = ""
-        self._recorded: list[RecordStep] = []
+        self._recorded: list[commands.RecordStep] = []
         self._final: tuple[Command, ...] = ()
 
     @property
@@ -150,7 +116,7 @@ class Session:
     @property
     def recorded(self) -> tuple[Message, ...]:
         """What this request has added to the conversation so far: whole steps only."""
-        return tuple(message for step in self._recorded for message in step.messages)
+        return tuple(message for record in self._recorded for message in record.messages)
 
     # Applying events.
 
@@ -164,14 +130,14 @@ class Session:
             take_in, row = _LEGAL[self._state][type(event)]
         except KeyError:
             raise ProtocolError(self._state, type(event).__name__) from None
-        commands = take_in(self, event)
+        todo = take_in(self, event)
         facts = self._facts
         for guard, state, then in row:
             if guard(facts):
                 self._state = state
                 if then is not None:
-                    commands += then(self, event.at)
-                return tuple(commands)
+                    todo += then(self, event.at)
+                return tuple(todo)
         raise AssertionError(f"{type(event).__name__} leads nowhere from {self._state}: {facts}")
 
     def to_journal(self, event: Event) -> tuple[Event, ...]:
@@ -180,8 +146,10 @@ class Session:
         Deltas need not be written one by one: what was streamed of a turn that is cut short by this event comes as one
         ModelStreamed before it, and is nothing to write when the turn arrives whole.
         """
-        if type(event) is events.ModelStreamed and self._size_after(event) <= MAX_ANSWER_BYTES:
-            return ()
+        if type(event) is events.ModelStreamed:
+            size = self._partial_size + sum(len(delta.text) for delta in event.events if type(delta) is TextDelta)
+            if size <= limits.MAX_ANSWER_BYTES:
+                return ()
         if not self._has_streamed or type(event) is events.ModelResponded:
             return (event,)
         # Restarted: an earlier line may hold some of it already, or text that is void by now.
@@ -209,7 +177,7 @@ class Session:
             return ()
         if self._state is RequestState.FINISHED:
             return (*self._recorded, *self._final)
-        return (*self._recorded, SetTimer(self._tag, self._deadline_at))
+        return (*self._recorded, commands.SetTimer(self._tag, self._deadline_at))
 
     def loss_event(self, at: float) -> Event | None:
         """After a crash, this session's open work is lost: the event that says so; None when it had none."""
@@ -247,7 +215,7 @@ class Session:
     # The request.
 
     def _request_started(self, event: events.RequestStarted) -> list[Command]:
-        if self._tag is not NO_REQUEST:
+        if self._tag is not step.NO_REQUEST:
             self._check_request(event)
         options = event.options
         try:
@@ -257,10 +225,10 @@ class Session:
         self._prompt = PromptBuilder(options, event.history, event.user, event.tools, self.count_tokens)
         self._tag = self._step = event.tag.request
         self._options = options
-        self._repeats = Repeats(options.repeated_call_limit)
+        self._repeats = step.Repeats(options.repeated_call_limit)
         self._deadline_at = event.at + options.timeout_seconds
         self._plan_next()
-        return [SetTimer(self._tag, self._deadline_at)]
+        return [commands.SetTimer(self._tag, self._deadline_at)]
 
     def _cancel_requested(self, event: events.CancelRequested) -> list[Command]:
         self._check_request(event)
@@ -270,11 +238,11 @@ class Session:
     def _deadline_passed(self, event: events.DeadlinePassed) -> list[Command]:
         if event.tag != self._tag:
             self._check_step(event)
-            if not self._batch.has_timer:
+            if self._batch.timer_at is None:
                 raise self._refuse(event, "this step has no timer")
             return self._after_calls(self._batch.expire(event.at))
-        if event.at < self._deadline_at - CLOCK_TOLERANCE_SECONDS:
-            return [SetTimer(self._tag, self._deadline_at)]
+        if event.at < self._deadline_at - limits.CLOCK_TOLERANCE_SECONDS:
+            return [commands.SetTimer(self._tag, self._deadline_at)]
         self._end(Outcome.TIMED_OUT, f"the request's deadline of {self._options.timeout_seconds:g} s passed.")
         return self._let_go(events.DeadlinePassed)
 
@@ -294,8 +262,8 @@ class Session:
         not_before_at, self._not_before_at = self._not_before_at, 0.0
         self._step = self._tag.at_step(self._step.step + 1)
         self._forget_partial()
-        deadline_at = min(max(at, not_before_at) + STREAM_TOTAL_TIMEOUT_SECONDS, self._deadline_at)
-        return [CallModel(self._step, request, deadline_at, not_before_at)]
+        deadline_at = min(max(at, not_before_at) + limits.STREAM_TOTAL_TIMEOUT_SECONDS, self._deadline_at)
+        return [commands.CallModel(self._step, request, deadline_at, not_before_at)]
 
     def _model_streamed(self, event: events.ModelStreamed) -> list[Command]:
         if event.tag != self._step:
@@ -308,34 +276,32 @@ class Session:
             elif type(delta) is Restarted:
                 self._partial.clear()
                 self._partial_size = 0
-        if self._partial_size > MAX_ANSWER_BYTES:
+        if self._partial_size > limits.MAX_ANSWER_BYTES:
             # Characters: the adapter counts bytes, and comes first. What no person could read is not recorded.
             self._forget_partial()
-            self._end(Outcome.FAILED, TOO_LONG)
-            return [StopModel(self._step)]
+            self._end(Outcome.FAILED, step.TOO_LONG)
+            return [commands.StopModel(self._step)]
         return []
 
     def _model_responded(self, event: events.ModelResponded) -> list[Command]:
         self._check_step(event)
         self._losses = 0
         response = event.response
-        is_too_long = answer_size(response) > MAX_ANSWER_BYTES
-        turn = tidy(response) if not is_too_long else NO_TURN
+        is_too_long = step.answer_size(response) > limits.MAX_ANSWER_BYTES
+        turn = step.tidy(response) if not is_too_long else step.NO_TURN
         self._forget_partial()
         doubt = self._prompt.charge(response.usage, event.cost, turn.message)
-        notes: list[Command] = [Note(self._step, doubt)] if doubt else []
+        notes: list[Command] = [commands.Note(self._step, doubt)] if doubt else []
         if is_too_long:
-            self._end(Outcome.FAILED, TOO_LONG)
-            return notes
+            return notes + self._end(Outcome.FAILED, step.TOO_LONG)
         self._partial = [turn.message.text]
         if response.error is not None:
             return notes + self._model_error(response.error)
-        verdict, reason = judge(response, turn, self._retries < self._options.max_step_retries)
+        verdict, reason = step.judge(response, turn, self._retries < self._options.max_step_retries)
         if verdict is TurnVerdict.ASK_AGAIN:
             return notes + self._ask_again(reason)
         if verdict is TurnVerdict.FAIL:
-            self._end(Outcome.FAILED, reason)
-            return notes
+            return notes + self._end(Outcome.FAILED, reason)
         self._retries = 0
         self._partial = []
         self._text = turn.message.text
@@ -362,9 +328,8 @@ class Session:
         self._losses += 1
         if self._retries >= self._options.max_step_retries:
             why = f"{ErrorKind.INTERNAL}: after {self._retries + 1} tries: the model call was lost {self._losses} times"
-            self._end(Outcome.FAILED, why)
-            return []
-        pause = MODEL_LOST_PAUSES_SECONDS[min(self._losses, len(MODEL_LOST_PAUSES_SECONDS)) - 1]
+            return self._end(Outcome.FAILED, why)
+        pause = limits.MODEL_LOST_PAUSES_SECONDS[min(self._losses, len(limits.MODEL_LOST_PAUSES_SECONDS)) - 1]
         self._not_before_at = event.at + pause
         return self._ask_again(f"the model call was lost; it is asked again after {pause:g} s.")
 
@@ -374,38 +339,38 @@ class Session:
         if error.kind is ErrorKind.TOOLS_UNSUPPORTED and self._prompt.offers and fallback:
             self._prompt.give_up_tools()
             self._plan_next(again=True)
-            return [Note(self._step, f"{self._options.model} takes no tools; it is asked again without them.")]
-        if error.kind not in ASK_AGAIN_KINDS:
-            self._end(Outcome.FAILED, f"{error.kind}: {error.message}")
-            return []
+            return [commands.Note(self._step, f"{self._options.model} takes no tools; it is asked again without them.")]
+        if error.kind not in step.ASK_AGAIN_KINDS:
+            return self._end(Outcome.FAILED, f"{error.kind}: {error.message}")
         if self._retries < self._options.max_step_retries:
             return self._ask_again(error.message)
-        self._end(Outcome.FAILED, f"after {self._retries + 1} tries: {error.message}")
-        return []
+        return self._end(Outcome.FAILED, f"after {self._retries + 1} tries: {error.message}")
 
     def _ask_again(self, reason: str) -> list[Command]:
         self._retries += 1
         self._plan_next(again=True)
         told = f"Step asked again ({self._retries} of {self._options.max_step_retries}): {reason}"
-        return [Note(self._step, told)]
+        return [commands.Note(self._step, told)]
 
     # The calls of a step.
 
     def _run_calls(self, event: events.ModelResponded, turn: Turn) -> list[Command]:
-        notes = cut_notes(event.response, turn)
-        self._batch = Batch(self._step, turn.message, self._deadline_at, notes, self._options.max_step_retries + 1)
-        commands = self._batch.begin(turn, self._prompt.offers, self._repeats, event.at)
+        notes = step.cut_notes(event.response, turn)
+        self._batch = step.Batch(self._step, turn.message, self._deadline_at, notes, self._options.max_step_retries + 1)
+        todo = self._batch.begin(turn, self._prompt.offers, self._repeats, event.at)
         if self._batch.ends_run:
             told = f"The model repeated a call more than {self._repeats.limit} times in a row."
             self._end(Outcome.REPEATED_CALLS, told)
             return [self._close_batch()]
-        return self._after_calls(commands)
+        return self._after_calls(todo)
 
     def _approval_granted(self, event: events.ApprovalGranted) -> list[Command]:
-        return self._batch.granted(self._call_of(event), event)
+        return self._batch.granted(self._call_of(event), event.at)
 
     def _tool_call_started(self, event: events.ToolCallStarted) -> list[Command]:
-        self._call_of(event).begin_running()
+        call = self._call_of(event)
+        call.enter(events.ToolCallStarted)
+        call.runs += 1
         return []
 
     def _tool_call_completed(self, event: events.ToolCallCompleted) -> list[Command]:
@@ -421,55 +386,54 @@ class Session:
         self._check_step(event)
         return self._after_calls(self._batch.resend(event.at))
 
-    def _after_calls(self, commands: list[Command]) -> list[Command]:
+    def _after_calls(self, todo: list[Command]) -> list[Command]:
         """Wait for the calls still open; with none, the step is finished and the next one begins (I4)."""
         self._facts.open_calls = self._batch.open
         if not self._batch.open:
-            commands += self._batch.clear()
-            commands.append(self._close_batch())
+            todo += self._batch.clear()
+            todo.append(self._close_batch())
             self._plan_next()
-        return commands
+        return todo
 
-    def _close_batch(self) -> RecordStep:
+    def _close_batch(self) -> commands.RecordStep:
         messages = self._batch.messages()
-        self._batch = NO_CALLS
+        self._batch = step.NO_CALLS
         self._facts.open_calls = 0
         return self._record(messages)
 
-    def _record(self, messages: tuple[Message, ...]) -> RecordStep:
+    def _record(self, messages: tuple[Message, ...]) -> commands.RecordStep:
         self._prompt.add_step(messages)
-        record = RecordStep(self._step, messages)
+        record = commands.RecordStep(self._step, messages)
         self._recorded.append(record)
         return record
 
     # The end.
 
-    def _end(self, outcome: Outcome, reason: str) -> None:
+    def _end(self, outcome: Outcome, reason: str) -> list[Command]:
+        """The request ends so; the commands that say it come from `_finish`, and none from here."""
         self._facts.outcome, self._reason = outcome, reason
+        return []
 
     def _let_go(self, event: type[events.CancelRequested] | type[events.DeadlinePassed]) -> list[Command]:
         """Stop what is open; an open step is closed with a result for each of its calls (I2)."""
-        if self._batch is NO_CALLS:
-            return [StopModel(self._step)]
-        commands = self._batch.abandon(event, self._reason)
-        return [*commands, self._close_batch()]
+        if self._batch is step.NO_CALLS:
+            return [commands.StopModel(self._step)]
+        todo = self._batch.abandon(event, self._reason)
+        return [*todo, self._close_batch()]
 
     def _finish(self, at: float) -> list[Command]:
         """The last commands. What was streamed of a cut turn stays in the history: the person has read it."""
-        commands: list[Command] = []
+        todo: list[Command] = []
         partial = "".join(self._partial)
         if partial:
-            commands.append(self._record((AssistantMessage((Text(partial),)),)))
+            todo.append(self._record((AssistantMessage((Text(partial),)),)))
             self._text = partial
         self._forget_partial()
         outcome = self._facts.outcome
         assert outcome is not None
-        finish = Finish(self._tag, outcome, self._text, self.usage, self.cost, self._step.step, self._reason)
-        self._final = (ClearTimer(self._tag), finish)
-        return [*commands, *self._final]
-
-    def _size_after(self, event: events.ModelStreamed) -> int:
-        return self._partial_size + sum(len(delta.text) for delta in event.events if type(delta) is TextDelta)
+        finish = commands.Finish(self._tag, outcome, self._text, self.usage, self.cost, self._step.step, self._reason)
+        self._final = (commands.ClearTimer(self._tag), finish)
+        return [*todo, *self._final]
 
     def _forget_partial(self) -> None:
         self._partial, self._partial_size, self._has_streamed = [], 0, False

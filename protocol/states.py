@@ -156,31 +156,27 @@ def run_ended(call: CallFacts) -> bool:
 
 def unknown_tool(call: CallFacts) -> bool:
     """No tool of this name is offered."""
-    return call.decision is None and _undecided(call)
+    return call.decision is None and not (call.repeats or call.ends_run)
 
 
 def not_whole(call: CallFacts) -> bool:
     """Its arguments were cut off, or are no JSON object."""
-    return call.decision is not None and not call.is_whole and _undecided(call)
+    return call.decision is not None and not (call.is_whole or call.repeats or call.ends_run)
 
 
 def allowed(call: CallFacts) -> bool:
     """The policy lets it run."""
-    return call.decision is Decision.ALLOW and call.is_whole and _undecided(call)
+    return call.decision is Decision.ALLOW and call.is_whole and not (call.repeats or call.ends_run)
 
 
 def must_ask(call: CallFacts) -> bool:
     """The policy lets a person decide."""
-    return call.decision is Decision.ASK and call.is_whole and _undecided(call)
+    return call.decision is Decision.ASK and call.is_whole and not (call.repeats or call.ends_run)
 
 
 def denied(call: CallFacts) -> bool:
     """The policy denies it."""
-    return call.decision is Decision.DENY and call.is_whole and _undecided(call)
-
-
-def _undecided(call: CallFacts) -> bool:
-    return not call.repeats and not call.ends_run
+    return call.decision is Decision.DENY and call.is_whole and not (call.repeats or call.ends_run)
 
 
 def may_be_sent(call: CallFacts) -> bool:

@@ -6,47 +6,19 @@ its calls begins and ends, then the loop detection, then the failures that the s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import Final
 
 import orjson
 
-from callboard.protocol import events, states
-from callboard.protocol.commands import (
-    AskApproval,
-    CancelTool,
-    ClearTimer,
-    Command,
-    RunTool,
-    SetTimer,
-    WithdrawApproval,
-)
-from callboard.protocol.content import (
-    AssistantMessage,
-    AssistantPart,
-    Message,
-    ServerTool,
-    SystemMessage,
-    Text,
-    ToolCall,
-    ToolMessage,
-    bad_number,
-    byte_size,
-    json_text,
-)
+from callboard.protocol import commands, content, events, limits, states
+from callboard.protocol.commands import Command
+from callboard.protocol.content import ToolCall
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.events import Event
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
-from callboard.protocol.limits import (
-    CALL_BACKSTOP_SECONDS,
-    CLOCK_TOLERANCE_SECONDS,
-    ERROR_SNIPPET_CHARS,
-    MAX_ANSWER_BYTES,
-    MAX_CALLS_PER_STEP,
-    MAX_RESULT_BYTES,
-)
 from callboard.protocol.model import FinishReason, ModelResponse
 from callboard.protocol.options import ToolOffer
 from callboard.protocol.states import CALL_TRANSITIONS, CallFacts, CallGuard, CallState
@@ -80,7 +52,7 @@ _CUT: Final = frozenset({FinishReason.LENGTH, FinishReason.ERROR})
 ASK_AGAIN_KINDS: Final = frozenset({ErrorKind.TRUNCATED, ErrorKind.MALFORMED_TOOL_CALL})
 #: Why a request ends whose model does not stop writing. Such an answer is not asked for again, and not recorded: no one
 #: could read it, and no later request could send it.
-TOO_LONG: Final = f"{ErrorKind.MALFORMED}: the answer went over {MAX_ANSWER_BYTES:,} bytes, and was stopped."
+TOO_LONG: Final = f"{ErrorKind.MALFORMED}: the answer went over {limits.MAX_ANSWER_BYTES:,} bytes, and was stopped."
 
 
 Signature = tuple[ToolName, str]
@@ -91,7 +63,7 @@ Signature = tuple[ToolName, str]
 class Turn:
     """A turn as it is in the history: legal for every provider once its calls have results."""
 
-    message: AssistantMessage
+    message: content.AssistantMessage
     calls: tuple[ToolCall, ...]
     """One that is not `complete` is never run (I12)."""
     signatures: tuple[Signature, ...]
@@ -104,51 +76,40 @@ class Turn:
 
 
 #: A turn that says nothing.
-NO_TURN: Final = Turn(AssistantMessage(()), (), ())
+NO_TURN: Final = Turn(content.AssistantMessage(()), (), ())
 
 
 def answer_size(response: ModelResponse) -> int:
     """Bytes of text, thinking and arguments; exact only for an answer that may be over its limit."""
-    characters = _size(response, len)
+    texts = [
+        part.arguments if isinstance(part, ToolCall) else part.text
+        for part in response.parts
+        if not isinstance(part, content.ServerTool)
+    ]
+    characters = sum(map(len, texts))
     # A character takes at most four bytes.
-    return _size(response, byte_size) if characters * 4 > MAX_ANSWER_BYTES else characters
-
-
-def _size(response: ModelResponse, measure: Callable[[str], int]) -> int:
-    size = 0
-    for part in response.parts:
-        if isinstance(part, ToolCall):
-            size += measure(part.arguments)
-        elif not isinstance(part, ServerTool):
-            size += measure(part.text)
-    return size
+    return sum(map(content.byte_size, texts)) if characters * 4 > limits.MAX_ANSWER_BYTES else characters
 
 
 def judge(response: ModelResponse, turn: Turn, may_retry: bool) -> tuple[TurnVerdict, str]:
     """What to do about a turn, and why where it is not simply done."""
     reason = response.finish_reason
-    if len(turn.calls) > MAX_CALLS_PER_STEP:
-        told = f"The model asked for {len(turn.calls)} calls in one turn; the limit is {MAX_CALLS_PER_STEP}."
-        return (TurnVerdict.ASK_AGAIN if may_retry else TurnVerdict.FAIL), told
+    unusable = TurnVerdict.ASK_AGAIN if may_retry else TurnVerdict.FAIL
     if turn.calls:
+        if len(turn.calls) > limits.MAX_CALLS_PER_STEP:
+            limit = limits.MAX_CALLS_PER_STEP
+            return unusable, f"The model asked for {len(turn.calls)} calls in one turn; the limit is {limit}."
         if reason in _CUT and turn.incomplete and may_retry:
-            return TurnVerdict.ASK_AGAIN, f"The model's turn was cut off in the middle of a call ({reason})."
+            return unusable, f"The model's turn was cut off in the middle of a call ({reason})."
         return TurnVerdict.RUN_CALLS, ""
     if reason is FinishReason.PAUSE and turn.message.parts:
         return TurnVerdict.GO_ON, ""
-    return _judge_answer(response, turn.message.text, may_retry)
-
-
-def _judge_answer(response: ModelResponse, text: str, may_retry: bool) -> tuple[TurnVerdict, str]:
-    reason = response.finish_reason
     if reason is FinishReason.CONTENT_FILTER:
         return TurnVerdict.FAIL, "The provider's content filter stopped the answer."
+    text = turn.message.text
     if reason is FinishReason.ERROR or (not text and reason is not FinishReason.REFUSAL):
-        told = f"The model answered nothing ({response.raw_finish_reason or reason})."
-        return (TurnVerdict.ASK_AGAIN if may_retry else TurnVerdict.FAIL), told
-    if not text:
-        return TurnVerdict.FAIL, _SHORT_ANSWERS[FinishReason.REFUSAL]
-    return TurnVerdict.ANSWER, _SHORT_ANSWERS.get(reason, "")
+        return unusable, f"The model answered nothing ({response.raw_finish_reason or reason})."
+    return (TurnVerdict.ANSWER if text else TurnVerdict.FAIL), _SHORT_ANSWERS.get(reason, "")
 
 
 def cut_notes(response: ModelResponse, turn: Turn) -> tuple[str, ...]:
@@ -164,7 +125,7 @@ def tidy(response: ModelResponse) -> Turn:
     Ids are made unique within the turn; arguments that are no JSON object become "{}"; empty texts and the calls of a
     turn that its provider stopped are left out.
     """
-    parts: list[AssistantPart] = []
+    parts: list[content.AssistantPart] = []
     calls: list[ToolCall] = []
     signatures: list[Signature] = []
     taken: set[CallId] = set()
@@ -176,28 +137,23 @@ def tidy(response: ModelResponse) -> Turn:
                 calls.append(call)
                 signatures.append(signature)
                 parts.append(call)
-        elif not (isinstance(part, Text) and not part.text and part.replay is None):
+        elif not (isinstance(part, content.Text) and not part.text and part.replay is None):
             parts.append(part)
-    return Turn(AssistantMessage(tuple(parts)), tuple(calls), tuple(signatures))
+    return Turn(content.AssistantMessage(tuple(parts)), tuple(calls), tuple(signatures))
 
 
 def _tidy_call(call: ToolCall, taken: set[CallId], index: int) -> tuple[ToolCall, Signature]:
-    arguments = canonical_arguments(call.arguments) if call.complete else None
     call_id = call.call_id
     suffix = index + 1
     while not call_id or call_id in taken:
         # Letters, digits and _ only: what Anthropic takes as an id.
         call_id = CallId(f"{call.call_id or 'call'}_{suffix}")
         suffix += 1
-    clean = call
-    if call_id != call.call_id or arguments is None:
-        clean = replace(
-            call,
-            call_id=call_id,
-            complete=arguments is not None,
-            arguments=call.arguments if arguments is not None else "{}",
-        )
-    return clean, (call.name, call.arguments if arguments is None else arguments)
+    arguments = canonical_arguments(call.arguments) if call.complete else None
+    if arguments is None:
+        return replace(call, call_id=call_id, complete=False, arguments="{}"), (call.name, call.arguments)
+    clean = call if call_id == call.call_id else replace(call, call_id=call_id)
+    return clean, (call.name, arguments)
 
 
 def canonical_arguments(text: str) -> str | None:
@@ -222,29 +178,24 @@ CallFailure = events.ApprovalDenied | events.ToolCallFailed | events.ToolCallTim
 
 
 @dataclass(slots=True, eq=False)
-class OpenCall:
+class OpenCall(CallFacts):
     """One call, what is known of it, and where it is."""
 
+    tag: Tag
     call: ToolCall
-    facts: CallFacts
     offer: ToolOffer | None
     state: CallState = field(default=CallState.REQUESTED, init=False)
     deadline_at: float | None = field(default=None, init=False)
     """None before it is sent: waiting for a person has no deadline but the request's."""
-    result: ToolMessage | None = field(default=None, init=False)
+    result: content.ToolMessage | None = field(default=None, init=False)
 
     def enter(self, event: type[Event]) -> CallGuard:
         """Change state as the table says, and tell which guard led there."""
         for guard, state in CALL_TRANSITIONS[self.state][event]:
-            if guard(self.facts):
+            if guard(self):
                 self.state = state
                 return guard
         raise AssertionError(f"{event.__name__} leads nowhere: {self}")
-
-    def begin_running(self) -> None:
-        """Its code has begun to run."""
-        self.enter(events.ToolCallStarted)
-        self.facts.runs += 1
 
 
 @dataclass(slots=True, eq=False)
@@ -252,20 +203,16 @@ class Batch:
     """The calls of one step. Commands come back as lists; the batch is closed when `open` is 0."""
 
     _tag: Tag
-    _message: AssistantMessage
+    _message: content.AssistantMessage
     _request_deadline_at: float
     _notes: tuple[str, ...]
     _max_runs: int
-    _timer_at: float | None = field(default=None, init=False)
+    timer_at: float | None = field(default=None, init=False)
+    """When the step's one timer fires; None while it is not set."""
     calls: dict[Tag, OpenCall] = field(default_factory=dict, init=False)
     open: int = field(default=0, init=False)
     ends_run: bool = field(default=False, init=False)
     """A call repeated itself once too often: none of the turn was sent, and the request ends."""
-
-    @property
-    def has_timer(self) -> bool:
-        """Whether the step's timer is set."""
-        return self._timer_at is not None
 
     # How calls begin.
 
@@ -273,52 +220,61 @@ class Batch:
         """Begin every call of the turn, in its order: sent, asked about, or ended at once with the reason."""
         counts = repeats.next_step(turn.signatures)
         self.ends_run = repeats.ends_run(counts)
-        commands: list[Command] = []
+        todo: list[Command] = []
         for asked, (name, received), count in zip(turn.calls, turn.signatures, counts, strict=True):
-            tag = self._tag._replace(call_id=asked.call_id)
-            call = self.calls[tag] = self._opened(asked, offers.get(name), repeats.is_repeated(count))
-            self.open += 1
+            call = self._opened(asked, offers.get(name), repeats.is_repeated(count))
             guard = call.enter(events.ModelResponded)
             if guard is states.allowed:
-                commands.append(self._send(tag, call, at))
+                todo.append(self._send(call, at))
             elif guard is states.must_ask:
-                commands.append(self._ask(tag, call))
+                todo.append(self._ask(call))
+            elif guard is states.unknown_tool:
+                self._close(call, unknown_tool(name, offers))
+            elif guard is states.not_whole:
+                self._close(call, incomplete_call(name, received))
+            elif guard is states.repeated:
+                self._close(call, failure(FailureCode.REPEATED, name, str(repeats.limit)))
             else:
-                self._close(call, _REFUSALS[guard](name, received, offers, repeats))
-        return commands + self._watch()
+                code, why = _REFUSALS[guard]
+                self._close(call, failure(code, name, why))
+        return todo + self._watch()
 
     def _opened(self, call: ToolCall, offer: ToolOffer | None, repeats: bool) -> OpenCall:
+        request_id, parent_id, step, _ = self._tag
+        tag = Tag(request_id, parent_id, step, call.call_id)
         decision = offer.decision if offer is not None else None
         idempotent = offer is not None and offer.contract.idempotent
-        facts = CallFacts(decision, call.complete, repeats, self.ends_run, idempotent, self._max_runs)
-        return OpenCall(call, facts, offer)
+        opened = OpenCall(decision, call.complete, repeats, self.ends_run, idempotent, self._max_runs, tag, call, offer)
+        self.calls[tag] = opened
+        self.open += 1
+        return opened
 
-    def granted(self, call: OpenCall, event: events.ApprovalGranted) -> list[Command]:
+    def granted(self, call: OpenCall, at: float) -> list[Command]:
         """A person allowed the call: it is sent."""
         call.enter(events.ApprovalGranted)
-        return [self._send(event.tag, call, event.at), *self._watch()]
+        return [self._send(call, at), *self._watch()]
 
-    def _send(self, tag: Tag, call: OpenCall, at: float) -> RunTool:
+    def _send(self, call: OpenCall, at: float) -> commands.RunTool:
         """Hand a call to the dispatcher; its time begins now."""
         assert call.offer is not None
-        call.facts.sends += 1
+        call.sends += 1
         call.deadline_at = min(at + call.offer.contract.timeout_seconds, self._request_deadline_at)
-        effect_id = f"{tag.request_id}/{tag.step}/{tag.call_id}"
-        return RunTool(tag, call.call.name, call.call.arguments, call.deadline_at, effect_id)
+        effect_id = f"{call.tag.request_id}/{call.tag.step}/{call.tag.call_id}"
+        return commands.RunTool(call.tag, call.call.name, call.call.arguments, call.deadline_at, effect_id)
 
     @staticmethod
-    def _ask(tag: Tag, call: OpenCall) -> AskApproval:
+    def _ask(call: OpenCall) -> commands.AskApproval:
         assert call.offer is not None
-        return AskApproval(tag, call.call.name, call.call.arguments, call.offer.contract.risk)
+        return commands.AskApproval(call.tag, call.call.name, call.call.arguments, call.offer.contract.risk)
 
     # How calls end.
 
     def complete(self, call: OpenCall, event: events.ToolCallCompleted) -> None:
         """The call has its result; one that may not be handed to a model becomes a failure that says why."""
-        failure = result_fault(call.call.name, event.content)
-        call.facts.result_is_sound = failure is None
+        fault = result_fault(call.call.name, event.content)
+        call.result_is_sound = fault is None
         call.enter(events.ToolCallCompleted)
-        self._close(call, failure or event.content)
+        self._close(call, fault or event.content)
 
     def end(self, call: OpenCall, event: CallFailure) -> None:
         """The call has a failure for its result."""
@@ -327,7 +283,7 @@ class Batch:
 
     def _close(self, call: OpenCall, result: ToolFailure | str) -> None:
         if isinstance(result, str):
-            call.result = ToolMessage(call.call.call_id, call.call.name, result)
+            call.result = content.ToolMessage(call.call.call_id, call.call.name, result)
         else:
             call.result = failed_result(call.call, result)
         self.open -= 1
@@ -337,74 +293,75 @@ class Batch:
 
         One timer a step, not one a call: it fires at the earliest deadline, and is then set for the next.
         """
-        deadlines = [call.deadline_at for _, call in self._open_calls() if call.deadline_at is not None]
+        deadlines = [call.deadline_at for call in self._open_calls() if call.deadline_at is not None]
         if not deadlines:
             return []
-        due = min(deadlines) + CALL_BACKSTOP_SECONDS
-        if self._timer_at is not None and self._timer_at <= due:
+        due = min(deadlines) + limits.CALL_BACKSTOP_SECONDS
+        if self.timer_at is not None and self.timer_at <= due:
             return []
-        self._timer_at = due
-        return [SetTimer(self._tag, due)]
+        self.timer_at = due
+        return [commands.SetTimer(self._tag, due)]
 
     def expire(self, at: float) -> list[Command]:
         """The step's timer fired: end the calls that should have ended. Fired early, it is set again."""
-        now = at + CLOCK_TOLERANCE_SECONDS
-        self._timer_at = None
-        commands: list[Command] = []
-        for tag, call in self._open_calls():
-            if call.deadline_at is not None and call.deadline_at + CALL_BACKSTOP_SECONDS <= now:
+        now = at + limits.CLOCK_TOLERANCE_SECONDS
+        self.timer_at = None
+        todo: list[Command] = []
+        for call in self._open_calls():
+            if call.deadline_at is not None and call.deadline_at + limits.CALL_BACKSTOP_SECONDS <= now:
                 call.enter(events.DeadlinePassed)
-                self._close(call, timed_out(call.call.name, "the deadline passed."))
-                commands.append(CancelTool(tag, "timed out"))
-        return commands + self._watch()
+                self._close(call, failure(FailureCode.TIMED_OUT, call.call.name, "the deadline passed."))
+                todo.append(commands.CancelTool(call.tag, "timed out"))
+        return todo + self._watch()
 
     def resend(self, at: float) -> list[Command]:
         """What held the calls is gone: send again what has not begun, and what has where its tool allows that."""
-        commands: list[Command] = []
-        for tag, call in self._open_calls():
+        todo: list[Command] = []
+        for call in self._open_calls():
             guard = call.enter(events.ToolsLost)
             if call.state is CallState.AWAITING_APPROVAL:
-                commands.append(self._ask(tag, call))
+                todo.append(self._ask(call))
             elif call.state is CallState.SENT:
-                commands.append(self._send(tag, call, at))
+                todo.append(self._send(call, at))
             else:
-                failure = never_started if guard is states.sent_too_often else outcome_unknown
-                self._close(call, failure(call.call.name))
+                never_began = guard is states.sent_too_often
+                code = FailureCode.CRASHED if never_began else FailureCode.OUTCOME_UNKNOWN
+                self._close(call, failure(code, call.call.name))
         # After a crash the timer is gone: set it again, or clear it where no call is left to watch.
         cleared = self.clear()
-        return commands + (self._watch() or cleared)
+        return todo + (self._watch() or cleared)
 
     def abandon(self, event: type[events.CancelRequested] | type[events.DeadlinePassed], why: str) -> list[Command]:
         """The request ends: give each open call its result, and stop it."""
-        commands: list[Command] = []
-        failure = cancelled if event is events.CancelRequested else timed_out
-        for tag, call in self._open_calls():
+        todo: list[Command] = []
+        code = FailureCode.CANCELLED if event is events.CancelRequested else FailureCode.TIMED_OUT
+        for call in self._open_calls():
             waiting = call.state is CallState.AWAITING_APPROVAL
-            commands.append(WithdrawApproval(tag) if waiting else CancelTool(tag, why))
+            todo.append(commands.WithdrawApproval(call.tag) if waiting else commands.CancelTool(call.tag, why))
             call.enter(event)
-            self._close(call, failure(call.call.name, why))
-        return commands + self.clear()
+            self._close(call, failure(code, call.call.name, why))
+        return todo + self.clear()
 
     def clear(self) -> list[Command]:
         """Take the step's timer away."""
-        if self._timer_at is None:
+        if self.timer_at is None:
             return []
-        self._timer_at = None
-        return [ClearTimer(self._tag)]
+        self.timer_at = None
+        return [commands.ClearTimer(self._tag)]
 
-    def _open_calls(self) -> list[tuple[Tag, OpenCall]]:
-        return [(tag, call) for tag, call in self.calls.items() if call.result is None]
+    def _open_calls(self) -> list[OpenCall]:
+        return [call for call in self.calls.values() if call.result is None]
 
-    def messages(self) -> tuple[Message, ...]:
+    def messages(self) -> tuple[content.Message, ...]:
         """The finished step: the turn, its results in the turn's order, then the notes."""
         results = [call.result for call in self.calls.values() if call.result is not None]
-        return (self._message, *results, *(SystemMessage(note) for note in self._notes))
+        return (self._message, *results, *map(content.SystemMessage, self._notes))
 
 
 #: The tag of a session before it knows whose it is.
 NO_REQUEST: Final = Tag(RequestId(""), MessageId(""))
 #: The batch of a session that runs no tools: nothing is ever added to it.
-NO_CALLS: Final = Batch(NO_REQUEST, AssistantMessage(()), 0.0, (), 0)
+NO_CALLS: Final = Batch(NO_REQUEST, content.AssistantMessage(()), 0.0, (), 0)
 
 
 # Loop detection: the same call with the same arguments, step after step.
@@ -439,32 +396,69 @@ class Repeats:
 
 # Failures: what the session itself reports to the model; each says what was wrong and what to do.
 
+#: What happened ({} is why), and what the model can do.
+_TOLD: Final[Mapping[FailureCode, tuple[str, str]]] = {
+    FailureCode.REPEATED: (
+        "The same call with the same arguments came {} times in a row; it was not run again.",
+        "Use the results you have, change the arguments, or answer. The next repetition ends the run.",
+    ),
+    FailureCode.DENIED: (
+        "The call was not allowed: {}",
+        "Do not send this call again; go on without it or say that you cannot.",
+    ),
+    FailureCode.TIMED_OUT: (
+        "No result: {}",
+        "It may have had an effect. Ask for less at a time, or go on without it.",
+    ),
+    FailureCode.CANCELLED: ("The call was cancelled: {}", ""),
+    FailureCode.OUTCOME_UNKNOWN: (
+        "The call had begun when the process that ran it was lost; whether it had its effect is not known.",
+        "Look at what it would have changed before you send it again.",
+    ),
+    FailureCode.CRASHED: (
+        "The call was not run: what was to run it was lost each time it was sent.",
+        "Do not send this call again; change its arguments, or go on without it.",
+    ),
+}
+#: The failure of a call that is not run, and why, by the guard that led there; the other guards have one of their own.
+_REFUSALS: Final[Mapping[CallGuard, tuple[FailureCode, str]]] = {
+    states.denied: (FailureCode.DENIED, "the owner of this runtime denies such calls."),
+    states.run_ended: (FailureCode.CANCELLED, "another call of the turn repeated itself, which ended the run."),
+}
 
-def failed_result(call: ToolCall, failure: ToolFailure) -> ToolMessage:
+
+def failure(code: FailureCode, name: ToolName, why: str = "") -> ToolFailure:
+    """One of the failures above."""
+    told, hint = _TOLD[code]
+    return ToolFailure(name, code, told.format(why), retry_hint=hint)
+
+
+def failed_result(call: ToolCall, reason: ToolFailure) -> content.ToolMessage:
     """The failure as the model reads it, in the place of the call's result."""
-    return ToolMessage(call.call_id, call.name, json_text(failure.to_wire()), is_error=True)
+    return content.ToolMessage(call.call_id, call.name, content.json_text(reason.to_wire()), is_error=True)
 
 
 def _failure_of(event: CallFailure, name: ToolName) -> ToolFailure:
     match event:
         case events.ApprovalDenied():
-            return denied(name, event.reason or "it was not approved.")
+            return failure(FailureCode.DENIED, name, event.reason or "it was not approved.")
         case events.ToolCallFailed():
             return event.failure
         case events.ToolCallTimedOut():
-            return timed_out(name, "the deadline passed.")
+            return failure(FailureCode.TIMED_OUT, name, "the deadline passed.")
         case events.ToolCallCancelled():
-            return cancelled(name, "it was stopped.")
+            return failure(FailureCode.CANCELLED, name, "it was stopped.")
 
 
-def result_fault(name: ToolName, content: str) -> ToolFailure | None:
+def result_fault(name: ToolName, result: str) -> ToolFailure | None:
     """Why this result may not be handed to a model; None when it may."""
-    if len(content) * 4 > MAX_RESULT_BYTES and (size := byte_size(content)) > MAX_RESULT_BYTES:
-        told = f"The result has {size:,} bytes; {MAX_RESULT_BYTES:,} may be handed on."
+    limit = limits.MAX_RESULT_BYTES
+    if len(result) * 4 > limit and (size := content.byte_size(result)) > limit:
+        told = f"The result has {size:,} bytes; {limit:,} may be handed on."
         return ToolFailure(name, FailureCode.RESULT_TOO_LARGE, told, retry_hint="Ask for less at a time.")
-    if ("NaN" in content or "Infinity" in content) and (found := bad_number(content)):
+    if ("NaN" in result or "Infinity" in result) and (found := content.bad_number(result)):
         told = f"The result contains {found}, which is not a finite number."
-        return ToolFailure(name, FailureCode.INVALID_RESULT, told, received=content[:ERROR_SNIPPET_CHARS])
+        return ToolFailure(name, FailureCode.INVALID_RESULT, told, received=result[: limits.ERROR_SNIPPET_CHARS])
     return None
 
 
@@ -472,7 +466,7 @@ def unknown_tool(name: ToolName, offered: Iterable[ToolName]) -> ToolFailure:
     """The model called a tool that it was not offered."""
     known, told = ", ".join(sorted(offered)) or "none", f"There is no tool named {name!r}."
     hint = "Call one of the tools you were given."
-    received = name[:ERROR_SNIPPET_CHARS]
+    received = name[: limits.ERROR_SNIPPET_CHARS]
     return ToolFailure(name, FailureCode.UNKNOWN_TOOL, told, "", f"one of: {known}", received, hint)
 
 
@@ -481,60 +475,8 @@ def incomplete_call(name: ToolName, received: str) -> ToolFailure:
     code = FailureCode.INCOMPLETE_CALL
     told = "The arguments were cut off or are not a JSON object; the call was not run."
     hint = "Send the call again, with all its arguments; make them shorter if they were cut off."
-    if wrong_number := bad_number(received):
+    if wrong_number := content.bad_number(received):
         code = FailureCode.INVALID_ARGUMENTS
         told = f"The arguments contain {wrong_number}, which is not a finite number; the call was not run."
         hint = "Send the call again with a number in its place, or null where the tool allows it."
-    return ToolFailure(name, code, told, "", "a JSON object", received[:ERROR_SNIPPET_CHARS], hint)
-
-
-def repeated_call(name: ToolName, limit: int) -> ToolFailure:
-    """The same call once too often."""
-    told = f"The same call with the same arguments came {limit} times in a row; it was not run again."
-    hint = "Use the results you have, change the arguments, or answer. The next repetition ends the run."
-    return ToolFailure(name, FailureCode.REPEATED, told, retry_hint=hint)
-
-
-def denied(name: ToolName, reason: str) -> ToolFailure:
-    """Policy or a person said no."""
-    hint = "Do not send this call again; go on without it or say that you cannot."
-    return ToolFailure(name, FailureCode.DENIED, f"The call was not allowed: {reason}", retry_hint=hint)
-
-
-def timed_out(name: ToolName, what: str) -> ToolFailure:
-    """Its deadline, or that of the request, passed."""
-    hint = "It may have had an effect. Ask for less at a time, or go on without it."
-    return ToolFailure(name, FailureCode.TIMED_OUT, f"No result: {what}", retry_hint=hint)
-
-
-def cancelled(name: ToolName, why: str) -> ToolFailure:
-    """It was stopped, or never sent."""
-    return ToolFailure(name, FailureCode.CANCELLED, f"The call was cancelled: {why}")
-
-
-def outcome_unknown(name: ToolName) -> ToolFailure:
-    """It had begun, and how it ended is not known."""
-    told = "The call had begun when the process that ran it was lost; whether it had its effect is not known."
-    hint = "Look at what it would have changed before you send it again."
-    return ToolFailure(name, FailureCode.OUTCOME_UNKNOWN, told, retry_hint=hint)
-
-
-def never_started(name: ToolName) -> ToolFailure:
-    """It was sent again and again, and never begun."""
-    told = "The call was not run: what was to run it was lost each time it was sent."
-    hint = "Do not send this call again; change its arguments, or go on without it."
-    return ToolFailure(name, FailureCode.CRASHED, told, retry_hint=hint)
-
-
-_Refusal = Callable[[ToolName, str, Mapping[ToolName, ToolOffer], Repeats], ToolFailure]
-
-#: The failure of a call that is ended at once, by the guard that led there.
-_REFUSALS: Final[Mapping[CallGuard, _Refusal]] = {
-    states.denied: lambda name, *_: denied(name, "the owner of this runtime denies such calls."),
-    states.unknown_tool: lambda name, _, offers, __: unknown_tool(name, offers),
-    states.not_whole: lambda name, received, *_: incomplete_call(name, received),
-    states.repeated: lambda name, _, __, repeats: repeated_call(name, repeats.limit),
-    states.run_ended: lambda name, *_: cancelled(
-        name, "another call of the turn repeated itself, which ended the run."
-    ),
-}
+    return ToolFailure(name, code, told, "", "a JSON object", received[: limits.ERROR_SNIPPET_CHARS], hint)
