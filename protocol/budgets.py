@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,7 +24,7 @@ class Spending:
     last_output_tokens: int = 0
     last_cost: float = 0.0
 
-    def add(self, usage: Usage, cost: float, estimated: Usage, options: RequestOptions) -> str:
+    def add(self, usage: Usage, cost: float, estimate: Callable[[], Usage], options: RequestOptions) -> str:
         """Count one model call. What a provider does not report is estimated, and so is what cannot be true.
 
         A usage or cost that is NaN, negative or absurd would make each later comparison with a budget meaningless.
@@ -31,7 +32,7 @@ class Spending:
         """
         usage_is_sound, cost_is_sound = _is_sound(usage), 0 <= cost <= MAX_CALL_COST
         if not usage_is_sound or not usage.total_tokens:
-            usage = estimated
+            usage = estimate()
         if not cost_is_sound:
             cost = _price(usage.input_tokens, options.input_price) + _price(usage.output_tokens, options.output_price)
         self.usage = self.usage + usage
@@ -54,13 +55,6 @@ def _price(tokens: int, price: float | None) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Allowance:
-    """The step may be asked, with at most this many output tokens (None: no limit of ours)."""
-
-    max_output_tokens: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Stop:
     """The step must not be asked."""
 
@@ -68,8 +62,8 @@ class Stop:
     reason: str
 
 
-def allow_step(options: RequestOptions, spent: Spending, input_tokens: int) -> Allowance | Stop:
-    """Whether one more model call of this input fits the token and cost budgets, and how long its answer may be."""
+def allow_step(options: RequestOptions, spent: Spending, input_tokens: int) -> int | Stop | None:
+    """The most output tokens of one more model call of this input (None: no limit of ours), or why it must not be."""
     limits = [options.sampling.max_output_tokens]
     needed_output = max(MIN_OUTPUT_TOKENS, spent.last_output_tokens)
     if options.token_budget is not None:
@@ -86,8 +80,7 @@ def allow_step(options: RequestOptions, spent: Spending, input_tokens: int) -> A
         if isinstance(affordable, Stop):
             return affordable
         limits.append(affordable)
-    given = [limit for limit in limits if limit is not None]
-    return Allowance(min(given) if given else None)
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 def _affordable_output(

@@ -266,8 +266,7 @@ class Session:
         return [commands.CallModel(self._step, request, deadline_at, not_before_at)]
 
     def _model_streamed(self, event: events.ModelStreamed) -> list[Command]:
-        if event.tag != self._step:
-            self._check_step(event)
+        self._check_step(event)
         self._has_streamed = True
         for delta in event.events:
             if type(delta) is TextDelta:
@@ -294,7 +293,8 @@ class Session:
         notes: list[Command] = [commands.Note(self._step, doubt)] if doubt else []
         if is_too_long:
             return notes + self._end(Outcome.FAILED, step.TOO_LONG)
-        self._partial = [turn.message.text]
+        text = turn.message.text
+        self._partial = [text]
         if response.error is not None:
             return notes + self._model_error(response.error)
         verdict, reason = step.judge(response, turn, self._retries < self._options.max_step_retries)
@@ -304,7 +304,7 @@ class Session:
             return notes + self._end(Outcome.FAILED, reason)
         self._retries = 0
         self._partial = []
-        self._text = turn.message.text
+        self._text = text
         if verdict is TurnVerdict.RUN_CALLS:
             return notes + self._run_calls(event, turn)
         notes.append(self._record((turn.message,)))
@@ -388,9 +388,10 @@ class Session:
 
     def _after_calls(self, todo: list[Command]) -> list[Command]:
         """Wait for the calls still open; with none, the step is finished and the next one begins (I4)."""
-        self._facts.open_calls = self._batch.open
-        if not self._batch.open:
-            todo += self._batch.clear()
+        batch = self._batch
+        self._facts.open_calls = batch.open
+        if not batch.open:
+            todo += batch.clear()
             todo.append(self._close_batch())
             self._plan_next()
         return todo

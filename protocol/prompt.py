@@ -12,25 +12,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from callboard.protocol.budgets import Allowance, Spending, Stop, allow_step
+from callboard.protocol import content
+from callboard.protocol.budgets import Spending, Stop, allow_step
 from callboard.protocol.commands import Outcome
-from callboard.protocol.content import (
-    AssistantMessage,
-    Atom,
-    Image,
-    Message,
-    ServerTool,
-    SystemMessage,
-    Text,
-    Thinking,
-    ToolCall,
-    ToolMessage,
-    UserMessage,
-    json_text,
-    split_atoms,
-)
+from callboard.protocol.content import Atom, Message
 from callboard.protocol.ids import ToolName
-from callboard.protocol.model import ModelRequest, Sampling, ToolChoice, ToolChoiceMode, Usage
+from callboard.protocol.model import ModelRequest, ToolChoice, ToolChoiceMode, Usage
 from callboard.protocol.options import RequestOptions, ToolOffer
 from callboard.protocol.tools import ToolDefinition
 
@@ -54,25 +41,21 @@ def estimate_tokens(text: str) -> int:
 
 def message_tokens(message: Message, count: TokenCounter) -> int:
     """Tokens of one message, what surrounds it included."""
-    if isinstance(message, SystemMessage):
-        return count(message.text) + MESSAGE_OVERHEAD_TOKENS
-    if isinstance(message, ToolMessage):
+    if isinstance(message, content.ToolMessage):
         return count(message.content) + MESSAGE_OVERHEAD_TOKENS
-    return _parts_tokens(message, count) + MESSAGE_OVERHEAD_TOKENS
-
-
-def _parts_tokens(message: UserMessage | AssistantMessage, count: TokenCounter) -> int:
-    total = 0
+    if isinstance(message, content.SystemMessage):
+        return count(message.text) + MESSAGE_OVERHEAD_TOKENS
+    total = MESSAGE_OVERHEAD_TOKENS
     for part in message.parts:
         match part:
-            case Text() | Thinking():
+            case content.Text() | content.Thinking():
                 total += count(part.text)
-            case ToolCall():
+            case content.ToolCall():
                 total += count(part.name) + count(part.arguments) + MESSAGE_OVERHEAD_TOKENS
-            case Image():
+            case content.Image():
                 total += IMAGE_TOKENS
-            case ServerTool():
-                total += count(json_text(part.replay.data))
+            case content.ServerTool():
+                total += count(content.json_text(part.replay.data))
     return total
 
 
@@ -83,15 +66,13 @@ def messages_tokens(messages: Iterable[Message], count: TokenCounter) -> int:
 
 def tools_tokens(tools: Sequence[ToolDefinition], count: TokenCounter) -> int:
     """Tokens of what the model sees of its tools."""
-    return sum(count(tool.name) + count(tool.description) + count(json_text(tool.parameters)) for tool in tools)
+    return sum(count(tool.name) + count(tool.description) + count(content.json_text(tool.parameters)) for tool in tools)
 
 
 #: What stays of a shortened result: enough to see what it was.
 SHORTENED_RESULT_CHARS: Final = 400
 #: History is cut to this share of the limit: cutting at each step would spoil the provider's prompt cache each time.
 CUT_TO: Final = 0.75
-
-
 _FORCED: Final = frozenset({ToolChoiceMode.REQUIRED, ToolChoiceMode.NAMED})
 
 
@@ -110,21 +91,22 @@ class PromptBuilder:
         self,
         options: RequestOptions,
         history: Sequence[Message],
-        user: UserMessage,
+        user: content.UserMessage,
         tools: Sequence[ToolOffer],
         count: TokenCounter,
     ) -> None:
         self._options = options
         self._count = count
         self._steps_taken = 0
-        self._tools_tokens = tools_tokens([offer.definition for offer in tools], count)
+        self._definitions = tuple(offer.definition for offer in tools)
+        self._tools_tokens = tools_tokens(self._definitions, count)
         self.offers: dict[ToolName, ToolOffer] = {offer.definition.name: offer for offer in tools}
         self.spent = Spending()
-        atoms = split_atoms(history)
+        atoms = content.split_atoms(history)
         leading = 0
-        while leading < len(atoms) and isinstance(atoms[leading][0], SystemMessage):
+        while leading < len(atoms) and isinstance(atoms[leading][0], content.SystemMessage):
             leading += 1
-        prompt: tuple[Message, ...] = (SystemMessage(options.system_prompt),) if options.system_prompt else ()
+        prompt: tuple[Message, ...] = (content.SystemMessage(options.system_prompt),) if options.system_prompt else ()
         self._head = self._piece(prompt + tuple(message for atom in atoms[:leading] for message in atom))
         self._old = [self._piece(atom) for atom in atoms[leading:]]
         self._user = self._piece((user,))
@@ -148,20 +130,14 @@ class PromptBuilder:
         if isinstance(allowed, Stop):
             return allowed
         self._steps_taken += 0 if again else 1
-        return self._request(allowed)
-
-    def _request(self, allowed: Allowance) -> ModelRequest:
-        options = self._options
-        sampling: Sampling = options.sampling
-        if allowed.max_output_tokens != sampling.max_output_tokens:
-            sampling = replace(sampling, max_output_tokens=allowed.max_output_tokens)
-        choice = options.tool_choice
+        sampling, choice = options.sampling, options.tool_choice
+        if allowed != sampling.max_output_tokens:
+            sampling = replace(sampling, max_output_tokens=allowed)
         if not self.offers or (choice.mode in _FORCED and self._steps):
             # A call is forced once: forced at every step, the model could never answer.
             choice = ToolChoice()
-        tools = tuple(offer.definition for offer in self.offers.values())
         parallel = options.parallel_tool_calls if self.offers else None
-        return ModelRequest(options.model, self.messages(), tools, choice, parallel, sampling=sampling)
+        return ModelRequest(options.model, self.messages(), self._definitions, choice, parallel, sampling=sampling)
 
     def messages(self) -> tuple[Message, ...]:
         """What the model is shown; only this tuple itself is built for each step."""
@@ -169,13 +145,13 @@ class PromptBuilder:
 
     # What came of it.
 
-    def charge(self, usage: Usage, cost: float, answer: AssistantMessage) -> str:
-        """Count what a model call used; estimated where the provider does not say, or says what cannot be.
+    def charge(self, usage: Usage, cost: float, answer: content.AssistantMessage) -> str:
+        """Count what a model call used, as `Spending.add` does, and return its note."""
 
-        Returns what could not be, as a note for the person; empty when all was in order.
-        """
-        estimated = Usage(self.tokens, message_tokens(answer, self._count))
-        return self.spent.add(usage, cost, estimated, self._options)
+        def estimate() -> Usage:
+            return Usage(self.tokens, message_tokens(answer, self._count))
+
+        return self.spent.add(usage, cost, estimate, self._options)
 
     def add_step(self, messages: Atom) -> None:
         """A finished turn with all its results (and the notes after them): from now on the model is shown it."""
@@ -187,7 +163,7 @@ class PromptBuilder:
     def give_up_tools(self) -> None:
         """The model takes no tools: offer none from now on."""
         self.tokens -= self._tools_tokens
-        self.offers = {}
+        self.offers, self._definitions = {}, ()
 
     # How it is made to fit.
 
@@ -225,21 +201,20 @@ class PromptBuilder:
     def _drop_old(self, target: int) -> None:
         """Drop from the oldest on, and never let the rest begin with an answer to a question that is gone."""
         dropped = False
-        while self._old and (self.tokens > target or (dropped and not self._begins_with_user())):
+        while self._old and (
+            self.tokens > target or (dropped and not isinstance(self._old[0].messages[0], content.UserMessage))
+        ):
             self.tokens -= self._old.pop(0).tokens
             dropped = True
-
-    def _begins_with_user(self) -> bool:
-        return isinstance(self._old[0].messages[0], UserMessage)
 
 
 def shorten_result(message: Message) -> Message:
     """A tool result cut to its beginning, still JSON; any other message, and a short result, as it is."""
-    if not isinstance(message, ToolMessage) or len(message.content) <= SHORTENED_RESULT_CHARS * 2:
+    if not isinstance(message, content.ToolMessage) or len(message.content) <= SHORTENED_RESULT_CHARS * 2:
         return message
     shortened = {
         "shortened": True,
         "beginning": message.content[:SHORTENED_RESULT_CHARS],
         "characters_left_out": len(message.content) - SHORTENED_RESULT_CHARS,
     }
-    return replace(message, content=json_text(shortened))
+    return replace(message, content=content.json_text(shortened))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callboard.protocol.budgets import Allowance, Spending, Stop, allow_step
+from callboard.protocol.budgets import Spending, Stop, allow_step
 from callboard.protocol.commands import Outcome
 from callboard.protocol.model import Sampling, Usage
 from callboard.protocol.options import RequestOptions
@@ -16,28 +16,32 @@ from callboard.protocol.options import RequestOptions
 OPTIONS = RequestOptions("sim/model")
 
 
+def estimate() -> Usage:
+    return Usage(7, 3)
+
+
 @given(st.integers(0, 400), st.integers(0, 400), st.integers(0, 60), st.integers(1, 500))
 def test_an_allowed_step_fits_the_token_budget(used: int, needs: int, last: int, budget: int) -> None:
     spent = Spending(Usage(used), last_output_tokens=last)
     allowed = allow_step(replace(OPTIONS, token_budget=budget), spent, needs)
-    if isinstance(allowed, Allowance):
-        assert allowed.max_output_tokens is not None
-        assert used + needs + allowed.max_output_tokens <= budget
-        assert allowed.max_output_tokens >= last
+    if isinstance(allowed, int):
+        assert used + needs + allowed <= budget
+        assert allowed >= last
     else:
+        assert isinstance(allowed, Stop)
         assert allowed.outcome is Outcome.TOKEN_LIMIT
 
 
 def test_the_tightest_limit_of_the_answer_counts() -> None:
     options = replace(OPTIONS, sampling=Sampling(max_output_tokens=50), token_budget=100)
-    assert allow_step(options, Spending(), 20) == Allowance(50)
-    assert allow_step(options, Spending(), 70) == Allowance(30)
-    assert allow_step(OPTIONS, Spending(), 10**9) == Allowance(None)
+    assert allow_step(options, Spending(), 20) == 50
+    assert allow_step(options, Spending(), 70) == 30
+    assert allow_step(OPTIONS, Spending(), 10**9) is None
 
 
 def test_a_cost_budget_without_prices_goes_by_the_last_step() -> None:
     options = replace(OPTIONS, cost_budget=1.0)
-    assert allow_step(options, Spending(cost=0.4, last_cost=0.4), 10) == Allowance(None)
+    assert allow_step(options, Spending(cost=0.4, last_cost=0.4), 10) is None
     stop = allow_step(options, Spending(cost=0.8, last_cost=0.4), 10)
     assert isinstance(stop, Stop)
     assert stop.reason == "The next step costs about $0.4000; of the budget of $1.0000, $0.8000 are spent."
@@ -45,8 +49,8 @@ def test_a_cost_budget_without_prices_goes_by_the_last_step() -> None:
 
 def test_usage_is_estimated_where_a_provider_reports_none() -> None:
     spent = Spending()
-    assert not spent.add(Usage(), 0.0, Usage(7, 3), OPTIONS)
-    assert not spent.add(Usage(1, 1), 0.5, Usage(7, 3), OPTIONS)
+    assert not spent.add(Usage(), 0.0, estimate, OPTIONS)
+    assert not spent.add(Usage(1, 1), 0.5, estimate, OPTIONS)
     assert (spent.usage, spent.cost, spent.last_output_tokens) == (Usage(8, 4), 0.5, 1)
 
 
@@ -58,7 +62,7 @@ BAD_USAGES = (Usage(NAN), Usage(1, -1), Usage(10**9), Usage(1, 1, reasoning_toke
 def test_a_usage_that_cannot_be_true_is_estimated_and_told(usage: Usage) -> None:
     spent = Spending()
     assert (
-        spent.add(usage, 0.0, Usage(7, 3), OPTIONS)
+        spent.add(usage, 0.0, estimate, OPTIONS)
         == "The provider's usage of this step cannot be true; estimated instead."
     )
     assert spent.usage == Usage(7, 3)
@@ -67,15 +71,17 @@ def test_a_usage_that_cannot_be_true_is_estimated_and_told(usage: Usage) -> None
 @pytest.mark.parametrize("cost", [NAN, float("inf"), -0.01, 1e5])
 def test_a_cost_that_cannot_be_true_goes_by_the_prices_and_is_told(cost: float) -> None:
     spent, priced = Spending(), replace(OPTIONS, input_price=0.5, output_price=2.0)
-    assert "cost" in spent.add(Usage(4, 1), cost, Usage(7, 3), priced)
+    assert "cost" in spent.add(Usage(4, 1), cost, estimate, priced)
     assert (spent.cost, spent.last_cost) == (4.0, 4.0)
-    assert "usage and cost" in spent.add(Usage(-1), cost, Usage(2, 1), OPTIONS), "without prices it is not known: 0"
+    assert "usage and cost" in spent.add(Usage(-1), cost, lambda: Usage(2, 1), OPTIONS), (
+        "without prices it is not known: 0"
+    )
     assert (spent.cost, spent.usage) == (4.0, Usage(6, 2))
 
 
 @given(st.builds(Usage, *[st.integers(0, 10**6)] * 5), st.floats(0, 1_000))
 def test_a_plain_report_is_believed(usage: Usage, cost: float) -> None:
     spent = Spending()
-    assert spent.add(usage, cost, Usage(7, 3), OPTIONS) == ""
+    assert spent.add(usage, cost, estimate, OPTIONS) == ""
     assert spent.cost == cost
     assert spent.usage == (usage if usage.total_tokens else Usage(7, 3))
