@@ -95,11 +95,6 @@ class Session:
         return self._step
 
     @property
-    def deadline_at(self) -> float:
-        """When the request ends at the latest, by the runtime's clock."""
-        return self._deadline_at
-
-    @property
     def usage(self) -> Usage:
         return self._prompt.spent.usage if self._state is not RequestState.NEW else Usage()
 
@@ -136,7 +131,7 @@ class Session:
             if guard(facts):
                 self._state = state
                 if then is not None:
-                    todo += then(self, event.at)
+                    todo += then(self, event)
                 return tuple(todo)
         raise AssertionError(f"{type(event).__name__} leads nowhere from {self._state}: {facts}")
 
@@ -256,17 +251,18 @@ class Session:
         else:
             self._due = request
 
-    def _call_model(self, at: float) -> list[Command]:
+    def _call_model(self, event: Event) -> list[Command]:
         assert self._due is not None
         request, self._due = self._due, None
         not_before_at, self._not_before_at = self._not_before_at, 0.0
         self._step = self._tag.at_step(self._step.step + 1)
         self._forget_partial()
-        deadline_at = min(max(at, not_before_at) + limits.STREAM_TOTAL_TIMEOUT_SECONDS, self._deadline_at)
+        deadline_at = min(max(event.at, not_before_at) + limits.STREAM_TOTAL_TIMEOUT_SECONDS, self._deadline_at)
         return [commands.CallModel(self._step, request, deadline_at, not_before_at)]
 
     def _model_streamed(self, event: events.ModelStreamed) -> list[Command]:
-        self._check_step(event)
+        if event.tag != self._step:
+            self._check_step(event)
         self._has_streamed = True
         for delta in event.events:
             if type(delta) is TextDelta:
@@ -422,7 +418,7 @@ class Session:
         todo = self._batch.abandon(event, self._reason)
         return [*todo, self._close_batch()]
 
-    def _finish(self, at: float) -> list[Command]:
+    def _finish(self, _event: Event) -> list[Command]:
         """The last commands. What was streamed of a cut turn stays in the history: the person has read it."""
         todo: list[Command] = []
         partial = "".join(self._partial)
@@ -440,11 +436,11 @@ class Session:
         self._partial, self._partial_size, self._has_streamed = [], 0, False
 
 
-_TakeIn = Callable[[Session, Any], list[Command]]
+_Handler = Callable[[Session, Any], list[Command]]
 
 #: Takes an event in: checks whose it is (or raises), notes what it says, gives the commands that follow from that
 #: alone. Where the event leads is not decided here: `apply` asks the guards of its row.
-_TAKE_IN: Final[Mapping[type[Event], _TakeIn]] = {
+_TAKE_IN: Final[Mapping[type[Event], _Handler]] = {
     events.RequestStarted: Session._request_started,
     events.ModelStreamed: Session._model_streamed,
     events.ModelResponded: Session._model_responded,
@@ -461,21 +457,19 @@ _TAKE_IN: Final[Mapping[type[Event], _TakeIn]] = {
     events.CancelRequested: Session._cancel_requested,
     events.DeadlinePassed: Session._deadline_passed,
 }
-_Then = Callable[[Session, float], list[Command]]
-_Row = tuple[tuple[RequestGuard, RequestState, _Then | None], ...]
 
 
-def _then(guard: RequestGuard, state: RequestState) -> _Then | None:
+def _then(guard: RequestGuard, state: RequestState) -> _Handler | None:
     """What else is done on the way along an arrow: asking the model where that is due, or ending the request."""
     if state is RequestState.FINISHED:
         return Session._finish
     return Session._call_model if guard is model_due else None
 
 
-#: The table, with what takes each event in and what is done on the way.
-_LEGAL: Final[Mapping[RequestState, Mapping[type[Event], tuple[_TakeIn, _Row]]]] = {
+#: The table, with what takes each event in and what is done on the way: looked up once, since `apply` is called a lot.
+_LEGAL: Final = {
     state: {
-        kind: (_TAKE_IN[kind], tuple((guard, after, _then(guard, after)) for guard, after in arrows))
+        kind: (_TAKE_IN[kind], [(guard, after, _then(guard, after)) for guard, after in arrows])
         for kind, arrows in rows.items()
     }
     for state, rows in REQUEST_TRANSITIONS.items()
