@@ -2,6 +2,5 @@
 
 Read in this order: `content` (what a conversation is made of), `model` (what a model is asked and says), `tools` (what
 a tool is), `events` and `commands` (what goes into a session and what comes out), `states` (the tables), and then the
-core: `machine` (the session), `step` (the calls of one step), `turn` (judging the model's turn), `prompt` (what the
-model sees) and `budgets`.
+core: `machine` (the session), `step` (the model's turn and its calls), `prompt` (what the model sees) and `budgets`.
 """

@@ -97,50 +97,39 @@ def parse_fences(text: str) -> list[CodeFence | MalformedFence]:
 def _parse(text: str) -> Iterator[CodeFence | MalformedFence]:
     position = 0
     while opening := _OPENING.search(text, position):
-        start = opening.start()
+        start, position = opening.span()
         header = _HEADER.match(text, start)
-        reason = _header_fault(opening.group()) if header is None else _span_fault(header)
-        if header is None or reason:
-            yield MalformedFence(opening.group(), reason, start)
-            position = opening.end()
-            continue
-        body = _body(text, header)
-        if body is None:
-            yield MalformedFence(
-                opening.group(), "the fence is never closed: </code> is missing on a line of its own", start
-            )
-            position = opening.end()
+        body = _body(text, header) if header is not None else None
+        if header is None or body is None:
+            yield MalformedFence(opening.group(), _fault(opening.group(), header), start)
             continue
         code, position = body
         path = _ESCAPED.sub(lambda match: _UNESCAPED[match.group()], header["path"])
         yield CodeFence(path, int(header["start"]), int(header["end"]), code, start)
 
 
-def _header_fault(opening: str) -> str:
+def _fault(opening: str, header: re.Match[str] | None) -> str:
+    if header is not None:
+        if int(header["end"]) < int(header["start"]):
+            return f"the span {header['start']}:{header['end']} ends before it starts"
+        return "the fence is never closed: </code> is missing on a line of its own"
     if not opening.endswith(">"):
         return "the opening line does not end with >"
     if not re.match(r'<code="[^"\n]+"', opening):
-        return "the path must stand in double quotes directly after <code="
+        return "the path must be in double quotes directly after <code="
     if not re.search(r'" #\d{1,15}:\d{1,15}>$', opening):
         return "the span must be written #START:END after the path, two byte offsets"
     return "the code must begin on the line after the opening"
-
-
-def _span_fault(header: re.Match[str]) -> str:
-    if int(header["end"]) < int(header["start"]):
-        return f"the span {header['start']}:{header['end']} ends before it starts"
-    return ""
 
 
 def _body(text: str, header: re.Match[str]) -> tuple[str, int] | None:
     """The code and where the text goes on. The span's own length is tried first, then the first closing line."""
     first = header.end()
     length = int(header["end"]) - int(header["start"])
+    if length < 0:
+        return None
     exact = text[first : first + length].encode("utf-8", "surrogatepass")[:length].decode("utf-8", "ignore")
     if text.startswith("\n</code>", first + len(exact)) and len(exact.encode("utf-8", "surrogatepass")) == length:
         return exact, first + len(exact) + len("\n</code>")
     closing = _CLOSING.search(text, first)
-    # An empty body: the closing line follows the opening at once.
-    if closing is None:
-        return None
-    return text[first : closing.start()], closing.end()
+    return (text[first : closing.start()], closing.end()) if closing is not None else None

@@ -148,10 +148,7 @@ Event = (
     | ApprovalGranted
     | ApprovalDenied
     | ToolCallStarted
-    | ToolCallCompleted
-    | ToolCallFailed
-    | ToolCallTimedOut
-    | ToolCallCancelled
+    | ToolCallEnd
     | ToolsLost
     | CancelRequested
     | DeadlinePassed

@@ -21,7 +21,7 @@ from callboard.protocol.content import AssistantMessage, Message, Text, history_
 from callboard.protocol.errors import ErrorKind, ProtocolError, UsageError
 from callboard.protocol.events import Event
 from callboard.protocol.ids import Tag
-from callboard.protocol.model import Error, ModelRequest, Restarted, TextDelta, Usage
+from callboard.protocol.model import Error, ModelRequest, ModelResponse, Restarted, TextDelta, Usage
 from callboard.protocol.options import RequestOptions, ToolFallback, ToolOffer
 from callboard.protocol.prompt import PromptBuilder, TokenCounter, estimate_tokens
 from callboard.protocol.states import (
@@ -78,7 +78,8 @@ class Session:
         self._has_streamed = False
         self._text = ""
         self._recorded: list[commands.RecordStep] = []
-        self._final: tuple[Command, ...] = ()
+        self._last: tuple[Command, ...] = ()
+        """Given out once more after a crash: the request's timer, or what it finished with."""
 
     @property
     def state(self) -> RequestState:
@@ -168,11 +169,7 @@ class Session:
         Records and timers are given out once more: a RecordStep is recognised by its tag, a timer replaces its like. A
         session that had finished gives its last commands once more.
         """
-        if self._state is RequestState.NEW:
-            return ()
-        if self._state is RequestState.FINISHED:
-            return (*self._recorded, *self._final)
-        return (*self._recorded, commands.SetTimer(self._tag, self._deadline_at))
+        return (*self._recorded, *self._last)
 
     def loss_event(self, at: float) -> Event | None:
         """After a crash, this session's open work is lost: the event that says so; None when it had none."""
@@ -222,8 +219,9 @@ class Session:
         self._options = options
         self._repeats = step.Repeats(options.repeated_call_limit)
         self._deadline_at = event.at + options.timeout_seconds
+        self._last = (commands.SetTimer(self._tag, self._deadline_at),)
         self._plan_next()
-        return [commands.SetTimer(self._tag, self._deadline_at)]
+        return [*self._last]
 
     def _cancel_requested(self, event: events.CancelRequested) -> list[Command]:
         self._check_request(event)
@@ -274,16 +272,15 @@ class Session:
         if self._partial_size > limits.MAX_ANSWER_BYTES:
             # Characters: the adapter counts bytes, and comes first. What no person could read is not recorded.
             self._forget_partial()
-            self._end(Outcome.FAILED, step.TOO_LONG)
-            return [commands.StopModel(self._step)]
+            return [commands.StopModel(self._step), *self._end(Outcome.FAILED, step.TOO_LONG)]
         return []
 
     def _model_responded(self, event: events.ModelResponded) -> list[Command]:
         self._check_step(event)
         self._losses = 0
         response = event.response
-        is_too_long = step.answer_size(response) > limits.MAX_ANSWER_BYTES
-        turn = step.tidy(response) if not is_too_long else step.NO_TURN
+        is_too_long = step.is_too_long(response)
+        turn = step.tidy(ModelResponse() if is_too_long else response)
         self._forget_partial()
         doubt = self._prompt.charge(response.usage, event.cost, turn.message)
         notes: list[Command] = [commands.Note(self._step, doubt)] if doubt else []
@@ -429,8 +426,8 @@ class Session:
         outcome = self._facts.outcome
         assert outcome is not None
         finish = commands.Finish(self._tag, outcome, self._text, self.usage, self.cost, self._step.step, self._reason)
-        self._final = (commands.ClearTimer(self._tag), finish)
-        return [*todo, *self._final]
+        self._last = (commands.ClearTimer(self._tag), finish)
+        return [*todo, *self._last]
 
     def _forget_partial(self) -> None:
         self._partial, self._partial_size, self._has_streamed = [], 0, False

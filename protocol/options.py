@@ -5,12 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from callboard.protocol.limits import (
-    DEFAULT_MAX_STEPS,
-    DEFAULT_REQUEST_TIMEOUT_SECONDS,
-    MAX_STEP_RETRIES,
-    REPEATED_CALL_LIMIT,
-)
+from callboard.protocol import limits
 from callboard.protocol.model import Sampling, ToolChoice
 from callboard.protocol.tools import Decision, ToolContract, ToolDefinition
 
@@ -39,8 +34,8 @@ class RequestOptions:
     model: str
     """"provider/model"."""
     system_prompt: str = ""
-    timeout_seconds: float = DEFAULT_REQUEST_TIMEOUT_SECONDS
-    max_steps: int = DEFAULT_MAX_STEPS
+    timeout_seconds: float = limits.DEFAULT_REQUEST_TIMEOUT_SECONDS
+    max_steps: int = limits.DEFAULT_MAX_STEPS
     token_budget: int | None = None
     """Input and output tokens of all steps together; None is no limit."""
     cost_budget: float | None = None
@@ -54,5 +49,5 @@ class RequestOptions:
     tool_choice: ToolChoice = ToolChoice()
     parallel_tool_calls: bool | None = None
     tool_fallback: ToolFallback = ToolFallback.RETRY_WITHOUT_TOOLS
-    repeated_call_limit: int = REPEATED_CALL_LIMIT
-    max_step_retries: int = MAX_STEP_RETRIES
+    repeated_call_limit: int = limits.REPEATED_CALL_LIMIT
+    max_step_retries: int = limits.MAX_STEP_RETRIES

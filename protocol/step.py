@@ -75,20 +75,16 @@ class Turn:
         return not all(call.complete for call in self.calls)
 
 
-#: A turn that says nothing.
-NO_TURN: Final = Turn(content.AssistantMessage(()), (), ())
-
-
-def answer_size(response: ModelResponse) -> int:
-    """Bytes of text, thinking and arguments; exact only for an answer that may be over its limit."""
+def is_too_long(response: ModelResponse) -> bool:
+    """Whether text, thinking and arguments are over the limit of an answer together."""
     texts = [
         part.arguments if isinstance(part, ToolCall) else part.text
         for part in response.parts
         if not isinstance(part, content.ServerTool)
     ]
-    characters = sum(map(len, texts))
-    # A character takes at most four bytes.
-    return sum(map(content.byte_size, texts)) if characters * 4 > limits.MAX_ANSWER_BYTES else characters
+    limit = limits.MAX_ANSWER_BYTES
+    # A character takes at most four bytes: most answers need not be measured in bytes.
+    return sum(map(len, texts)) * 4 > limit and sum(map(content.byte_size, texts)) > limit
 
 
 def judge(response: ModelResponse, turn: Turn, may_retry: bool) -> tuple[TurnVerdict, str]:

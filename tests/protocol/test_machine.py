@@ -428,7 +428,8 @@ def test_a_usage_and_a_cost_that_cannot_be_true_are_told_and_estimated() -> None
 
 
 odd_texts = st.text(st.characters()) | st.sampled_from(["", "\ud800", "NaN", "x" * 900])
-odd_data = st.dictionaries(odd_texts, st.recursive(st.none() | st.floats() | st.integers() | odd_texts, st.lists))
+odd_values = st.recursive(st.none() | st.floats() | st.integers() | odd_texts, st.lists, max_leaves=5)
+odd_data = st.dictionaries(odd_texts, odd_values, max_size=3)
 replays = st.none() | st.builds(Replay, odd_texts, odd_data)
 odd_parts = st.one_of(
     st.builds(Text, odd_texts, replays),
