@@ -67,39 +67,26 @@ def allow_step(options: RequestOptions, spent: Spending, input_tokens: int) -> i
     limits = [options.sampling.max_output_tokens]
     needed_output = max(MIN_OUTPUT_TOKENS, spent.last_output_tokens)
     if options.token_budget is not None:
-        left = options.token_budget - spent.usage.total_tokens - input_tokens
-        if left < needed_output:
+        tokens_left = options.token_budget - spent.usage.total_tokens - input_tokens
+        if tokens_left < needed_output:
             return Stop(
                 Outcome.TOKEN_LIMIT,
                 f"The next step needs about {input_tokens} input and {needed_output} output tokens; of the budget of "
                 f"{options.token_budget}, {spent.usage.total_tokens} are used.",
             )
-        limits.append(left)
+        limits.append(tokens_left)
     if options.cost_budget is not None:
-        affordable = _affordable_output(options, spent, input_tokens, needed_output)
-        if isinstance(affordable, Stop):
-            return affordable
-        limits.append(affordable)
+        left = options.cost_budget - spent.cost
+        estimate = _price(input_tokens, options.input_price) + _price(needed_output, options.output_price)
+        if options.input_price is None or options.output_price is None:
+            # With a price missing, the next step costs at least what is known of it, and likely what the last one did.
+            estimate = max(estimate, spent.last_cost)
+        if left <= 0 or estimate > left:
+            return Stop(
+                Outcome.COST_LIMIT,
+                f"The next step costs about ${estimate:.4f}; of the budget of ${options.cost_budget:.4f}, "
+                f"${spent.cost:.4f} are spent.",
+            )
+        if options.output_price:
+            limits.append(int((left - _price(input_tokens, options.input_price)) / options.output_price))
     return min((limit for limit in limits if limit is not None), default=None)
-
-
-def _affordable_output(
-    options: RequestOptions, spent: Spending, input_tokens: int, needed_output: int
-) -> int | Stop | None:
-    """Output tokens that the cost budget still pays for; None where their price is not known."""
-    assert options.cost_budget is not None
-    left = options.cost_budget - spent.cost
-    input_price, output_price = options.input_price, options.output_price
-    estimate = _price(input_tokens, input_price) + _price(needed_output, output_price)
-    if input_price is None or output_price is None:
-        # With a price missing, the next step costs at least what is known of it, and likely what the last one did.
-        estimate = max(estimate, spent.last_cost)
-    if left <= 0 or estimate > left:
-        return Stop(
-            Outcome.COST_LIMIT,
-            f"The next step costs about ${estimate:.4f}; of the budget of ${options.cost_budget:.4f}, "
-            f"${spent.cost:.4f} are spent.",
-        )
-    if not output_price:
-        return None
-    return int((left - _price(input_tokens, input_price)) / output_price)

@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -19,10 +18,9 @@ TOKENS_PER_RESULT = 200
 MIN_TOP_K = 5
 MAX_TOP_K = 20
 
-_ESCAPES = {"&": "&amp;", '"': "&quot;", "\n": "&#10;", "\r": "&#13;"}
-_UNESCAPED = {escaped: plain for plain, escaped in _ESCAPES.items()}
+_UNESCAPED = {"&amp;": "&", "&quot;": '"', "&#10;": "\n", "&#13;": "\r"}
+_ESCAPES = str.maketrans({plain: escaped for escaped, plain in _UNESCAPED.items()})
 _ESCAPED = re.compile("|".join(_UNESCAPED))
-_PLAIN = re.compile('[&"\n\r]')
 
 #: What looks like the beginning of a fence. HTML's own `<code>` does not.
 _OPENING = re.compile(r"<code\s*=[^\n>]*>?")
@@ -85,27 +83,24 @@ def top_k_for_budget(token_budget: int) -> int:
 
 def render_fence(path: str, start_byte: int, end_byte: int, code: str) -> str:
     """The fence around a piece of code."""
-    escaped = _PLAIN.sub(lambda match: _ESCAPES[match.group()], path)
-    return f'<code="{escaped}" #{start_byte}:{end_byte}>\n{code}\n</code>'
+    return f'<code="{path.translate(_ESCAPES)}" #{start_byte}:{end_byte}>\n{code}\n</code>'
 
 
 def parse_fences(text: str) -> list[CodeFence | MalformedFence]:
     """All fences of a text, in order. Code that holds `</code>` itself is read whole if its length fits the span."""
-    return list(_parse(text))
-
-
-def _parse(text: str) -> Iterator[CodeFence | MalformedFence]:
+    found: list[CodeFence | MalformedFence] = []
     position = 0
     while opening := _OPENING.search(text, position):
         start, position = opening.span()
         header = _HEADER.match(text, start)
         body = _body(text, header) if header is not None else None
         if header is None or body is None:
-            yield MalformedFence(opening.group(), _fault(opening.group(), header), start)
+            found.append(MalformedFence(opening.group(), _fault(opening.group(), header), start))
             continue
         code, position = body
         path = _ESCAPED.sub(lambda match: _UNESCAPED[match.group()], header["path"])
-        yield CodeFence(path, int(header["start"]), int(header["end"]), code, start)
+        found.append(CodeFence(path, int(header["start"]), int(header["end"]), code, start))
+    return found
 
 
 def _fault(opening: str, header: re.Match[str] | None) -> str:

@@ -217,20 +217,17 @@ def split_atoms(messages: Sequence[Message]) -> list[Atom]:
 def history_faults(messages: Sequence[Message]) -> list[str]:
     """What makes this history illegal for some provider, one sentence each; empty when it is legal."""
     faults: list[str] = []
-    position = 0
-    while position < len(messages):
-        message = messages[position]
-        results = 0
+    awaited = 0
+    for position, message in enumerate(messages):
+        if isinstance(message, ToolMessage):
+            # A wrong result is reported with its turn, and not again as an orphan.
+            if not awaited:
+                faults.append(f"message {position}: result of {message.call_id!r} follows no turn that asked for it")
+            awaited = max(awaited - 1, 0)
+            continue
+        awaited = len(message.tool_calls) if isinstance(message, AssistantMessage) else 0
         if isinstance(message, AssistantMessage):
-            results = len(message.tool_calls)
-            faults += _turn_faults(position, message, messages[position + 1 : position + 1 + results])
-        elif isinstance(message, ToolMessage):
-            faults.append(f"message {position}: result of {message.call_id!r} follows no turn that asked for it")
-        # A wrong result is reported with its turn, and not again as an orphan.
-        position += 1
-        while results and position < len(messages) and isinstance(messages[position], ToolMessage):
-            position += 1
-            results -= 1
+            faults += _turn_faults(position, message, messages[position + 1 : position + 1 + awaited])
     return faults
 
 

@@ -28,10 +28,10 @@ class UsageError(CallboardError):
 class ProtocolError(UsageError):
     """An event that is illegal in this state. The state is as it was before."""
 
-    def __init__(self, state: str, event: str, reason: str = "") -> None:
+    def __init__(self, state: str, event: object, reason: str = "") -> None:
         self.state = state
-        self.event = event
-        super().__init__(f"{event} is illegal in state {state}" + (f": {reason}" if reason else ""))
+        self.event = type(event).__name__
+        super().__init__(f"{self.event} is illegal in state {state}" + (f": {reason}" if reason else ""))
 
 
 class ErrorKind(StrEnum):

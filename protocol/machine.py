@@ -14,25 +14,17 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from callboard.protocol import commands, events, limits, step
-from callboard.protocol.budgets import Stop
+from callboard.protocol import commands, events, limits, states, step
+from callboard.protocol.budgets import Spending, Stop
 from callboard.protocol.commands import Command, Outcome
 from callboard.protocol.content import AssistantMessage, Message, Text, history_faults
 from callboard.protocol.errors import ErrorKind, ProtocolError, UsageError
 from callboard.protocol.events import Event
 from callboard.protocol.ids import Tag
-from callboard.protocol.model import Error, ModelRequest, ModelResponse, Restarted, TextDelta, Usage
+from callboard.protocol.model import Error, ModelRequest, ModelResponse, Restarted, TextDelta
 from callboard.protocol.options import RequestOptions, ToolFallback, ToolOffer
 from callboard.protocol.prompt import PromptBuilder, TokenCounter, estimate_tokens
-from callboard.protocol.states import (
-    CALL_TRANSITIONS,
-    REQUEST_TRANSITIONS,
-    CallState,
-    RequestFacts,
-    RequestGuard,
-    RequestState,
-    model_due,
-)
+from callboard.protocol.states import CallState, RequestState
 from callboard.protocol.step import CallFailure, OpenCall, Turn, TurnVerdict
 
 
@@ -59,11 +51,15 @@ class Session:
 
     def __init__(self, tag: Tag | None = None, *, count_tokens: TokenCounter = estimate_tokens) -> None:
         self.count_tokens = count_tokens
-        self._tag = tag.request if tag is not None else step.NO_REQUEST
-        self._state = RequestState.NEW
-        self._facts = RequestFacts()
+        self.tag = tag.request if tag is not None else step.NO_REQUEST
+        """The request's tag; empty until it started."""
+        self.state = RequestState.NEW
+        self.spent = Spending()
+        """What the request has used so far."""
+        self._facts = states.RequestFacts()
         self._reason = ""
-        self._step = self._tag
+        self.step = self.tag
+        """The tag of the current model call; each model call has a number of its own, repeated ones too."""
         self._due: ModelRequest | None = None
         self._not_before_at = 0.0
         self._retries = 0
@@ -80,29 +76,6 @@ class Session:
         self._recorded: list[commands.RecordStep] = []
         self._last: tuple[Command, ...] = ()
         """Given out once more after a crash: the request's timer, or what it finished with."""
-
-    @property
-    def state(self) -> RequestState:
-        return self._state
-
-    @property
-    def tag(self) -> Tag:
-        """The request's tag; empty until it started."""
-        return self._tag
-
-    @property
-    def step(self) -> Tag:
-        """The tag of the current model call; each model call has a number of its own, repeated ones too."""
-        return self._step
-
-    @property
-    def usage(self) -> Usage:
-        return self._prompt.spent.usage if self._state is not RequestState.NEW else Usage()
-
-    @property
-    def cost(self) -> float:
-        """US dollars so far."""
-        return self._prompt.spent.cost if self._state is not RequestState.NEW else 0.0
 
     @property
     def calls(self) -> dict[Tag, CallState]:
@@ -123,18 +96,18 @@ class Session:
         step, for a call that already ended, after the end.
         """
         try:
-            take_in, row = _LEGAL[self._state][type(event)]
+            take_in, row = _LEGAL[self.state][type(event)]
         except KeyError:
-            raise ProtocolError(self._state, type(event).__name__) from None
+            raise ProtocolError(self.state, event) from None
         todo = take_in(self, event)
         facts = self._facts
         for guard, state, then in row:
             if guard(facts):
-                self._state = state
+                self.state = state
                 if then is not None:
                     todo += then(self, event)
                 return tuple(todo)
-        raise AssertionError(f"{type(event).__name__} leads nowhere from {self._state}: {facts}")
+        raise AssertionError(f"{type(event).__name__} leads nowhere from {self.state}: {facts}")
 
     def to_journal(self, event: Event) -> tuple[Event, ...]:
         """What a journal must hold of this event; ask before it is applied, write when it was not refused.
@@ -150,7 +123,7 @@ class Session:
             return (event,)
         # Restarted: an earlier line may hold some of it already, or text that is void by now.
         so_far = (Restarted("journal"), TextDelta("".join(self._partial)))
-        return (events.ModelStreamed(self._step, event.at, so_far), event)
+        return (events.ModelStreamed(self.step, event.at, so_far), event)
 
     @classmethod
     def replay(cls, journal: Iterable[Event], *, count_tokens: TokenCounter = estimate_tokens) -> Session:
@@ -173,53 +146,52 @@ class Session:
 
     def loss_event(self, at: float) -> Event | None:
         """After a crash, this session's open work is lost: the event that says so; None when it had none."""
-        if self._state is RequestState.CALLING_MODEL:
-            return events.ModelLost(self._step, at)
-        if self._state is RequestState.RUNNING_TOOLS:
-            return events.ToolsLost(self._step, at)
+        if self.state is RequestState.CALLING_MODEL:
+            return events.ModelLost(self.step, at)
+        if self.state is RequestState.RUNNING_TOOLS:
+            return events.ToolsLost(self.step, at)
         return None
 
     # Whose event is it?
 
-    def _refuse(self, event: Event, reason: str) -> ProtocolError:
-        return ProtocolError(self._state, type(event).__name__, reason)
-
     def _check_request(self, event: Event) -> None:
-        if event.tag[:2] != self._tag[:2]:
-            raise self._refuse(event, f"it is of request {event.tag.request_id!r}, this is {self._tag.request_id!r}")
+        if event.tag[:2] != self.tag[:2]:
+            raise ProtocolError(
+                self.state, event, f"it is of request {event.tag.request_id!r}, this is {self.tag.request_id!r}"
+            )
 
     def _check_step(self, event: Event) -> None:
-        if event.tag != self._step:
+        if event.tag != self.step:
             self._check_request(event)
-            raise self._refuse(event, f"it is of step {event.tag.step}, the open one is {self._step.step}")
+            raise ProtocolError(self.state, event, f"it is of step {event.tag.step}, the open one is {self.step.step}")
 
     def _call_of(self, event: Event) -> OpenCall:
         """The open call that the event is about, in a state in which it may come."""
         call = self._batch.calls.get(event.tag)
         if call is None:
             self._check_request(event)
-            told = f"step {self._step.step} has no call {event.tag.call_id!r} of step {event.tag.step}"
-            raise self._refuse(event, told)
-        if type(event) not in CALL_TRANSITIONS[call.state]:
-            raise self._refuse(event, f"call {event.tag.call_id!r} is {call.state}")
+            told = f"step {self.step.step} has no call {event.tag.call_id!r} of step {event.tag.step}"
+            raise ProtocolError(self.state, event, told)
+        if type(event) not in states.CALL_TRANSITIONS[call.state]:
+            raise ProtocolError(self.state, event, f"call {event.tag.call_id!r} is {call.state}")
         return call
 
     # The request.
 
     def _request_started(self, event: events.RequestStarted) -> list[Command]:
-        if self._tag is not step.NO_REQUEST:
+        if self.tag is not step.NO_REQUEST:
             self._check_request(event)
         options = event.options
         try:
             check_start(event.history, options, event.tools)
         except UsageError as error:
-            raise self._refuse(event, str(error)) from error
-        self._prompt = PromptBuilder(options, event.history, event.user, event.tools, self.count_tokens)
-        self._tag = self._step = event.tag.request
+            raise ProtocolError(self.state, event, str(error)) from error
+        self._prompt = PromptBuilder(event, self.spent, self.count_tokens)
+        self.tag = self.step = event.tag.request
         self._options = options
         self._repeats = step.Repeats(options.repeated_call_limit)
         self._deadline_at = event.at + options.timeout_seconds
-        self._last = (commands.SetTimer(self._tag, self._deadline_at),)
+        self._last = (commands.SetTimer(self.tag, self._deadline_at),)
         self._plan_next()
         return [*self._last]
 
@@ -229,13 +201,13 @@ class Session:
         return self._let_go(events.CancelRequested)
 
     def _deadline_passed(self, event: events.DeadlinePassed) -> list[Command]:
-        if event.tag != self._tag:
+        if event.tag != self.tag:
             self._check_step(event)
             if self._batch.timer_at is None:
-                raise self._refuse(event, "this step has no timer")
+                raise ProtocolError(self.state, event, "this step has no timer")
             return self._after_calls(self._batch.expire(event.at))
         if event.at < self._deadline_at - limits.CLOCK_TOLERANCE_SECONDS:
-            return [commands.SetTimer(self._tag, self._deadline_at)]
+            return [commands.SetTimer(self.tag, self._deadline_at)]
         self._end(Outcome.TIMED_OUT, f"the request's deadline of {self._options.timeout_seconds:g} s passed.")
         return self._let_go(events.DeadlinePassed)
 
@@ -253,13 +225,13 @@ class Session:
         assert self._due is not None
         request, self._due = self._due, None
         not_before_at, self._not_before_at = self._not_before_at, 0.0
-        self._step = self._tag.at_step(self._step.step + 1)
+        self.step = self.tag.at_step(self.step.step + 1)
         self._forget_partial()
         deadline_at = min(max(event.at, not_before_at) + limits.STREAM_TOTAL_TIMEOUT_SECONDS, self._deadline_at)
-        return [commands.CallModel(self._step, request, deadline_at, not_before_at)]
+        return [commands.CallModel(self.step, request, deadline_at, not_before_at)]
 
     def _model_streamed(self, event: events.ModelStreamed) -> list[Command]:
-        if event.tag != self._step:
+        if event.tag != self.step:
             self._check_step(event)
         self._has_streamed = True
         for delta in event.events:
@@ -272,7 +244,7 @@ class Session:
         if self._partial_size > limits.MAX_ANSWER_BYTES:
             # Characters: the adapter counts bytes, and comes first. What no person could read is not recorded.
             self._forget_partial()
-            return [commands.StopModel(self._step), *self._end(Outcome.FAILED, step.TOO_LONG)]
+            return [commands.StopModel(self.step), *self._end(Outcome.FAILED, step.TOO_LONG)]
         return []
 
     def _model_responded(self, event: events.ModelResponded) -> list[Command]:
@@ -283,7 +255,7 @@ class Session:
         turn = step.tidy(ModelResponse() if is_too_long else response)
         self._forget_partial()
         doubt = self._prompt.charge(response.usage, event.cost, turn.message)
-        notes: list[Command] = [commands.Note(self._step, doubt)] if doubt else []
+        notes: list[Command] = [commands.Note(self.step, doubt)] if doubt else []
         if is_too_long:
             return notes + self._end(Outcome.FAILED, step.TOO_LONG)
         text = turn.message.text
@@ -299,7 +271,7 @@ class Session:
         self._partial = []
         self._text = text
         if verdict is TurnVerdict.RUN_CALLS:
-            return notes + self._run_calls(event, turn)
+            return notes + self._run_calls(turn, event.at, (reason,) if reason else ())
         notes.append(self._record((turn.message,)))
         if verdict is TurnVerdict.GO_ON:
             self._plan_next()
@@ -332,7 +304,7 @@ class Session:
         if error.kind is ErrorKind.TOOLS_UNSUPPORTED and self._prompt.offers and fallback:
             self._prompt.give_up_tools()
             self._plan_next(again=True)
-            return [commands.Note(self._step, f"{self._options.model} takes no tools; it is asked again without them.")]
+            return [commands.Note(self.step, f"{self._options.model} takes no tools; it is asked again without them.")]
         if error.kind not in step.ASK_AGAIN_KINDS:
             return self._end(Outcome.FAILED, f"{error.kind}: {error.message}")
         if self._retries < self._options.max_step_retries:
@@ -343,14 +315,13 @@ class Session:
         self._retries += 1
         self._plan_next(again=True)
         told = f"Step asked again ({self._retries} of {self._options.max_step_retries}): {reason}"
-        return [commands.Note(self._step, told)]
+        return [commands.Note(self.step, told)]
 
     # The calls of a step.
 
-    def _run_calls(self, event: events.ModelResponded, turn: Turn) -> list[Command]:
-        notes = step.cut_notes(event.response, turn)
-        self._batch = step.Batch(self._step, turn.message, self._deadline_at, notes, self._options.max_step_retries + 1)
-        todo = self._batch.begin(turn, self._prompt.offers, self._repeats, event.at)
+    def _run_calls(self, turn: Turn, at: float, notes: tuple[str, ...]) -> list[Command]:
+        self._batch = step.Batch(self.step, turn.message, self._deadline_at, notes, self._options.max_step_retries + 1)
+        todo = self._batch.begin(turn, self._prompt.offers, self._repeats, at)
         if self._batch.ends_run:
             told = f"The model repeated a call more than {self._repeats.limit} times in a row."
             self._end(Outcome.REPEATED_CALLS, told)
@@ -366,12 +337,7 @@ class Session:
         call.runs += 1
         return []
 
-    def _tool_call_completed(self, event: events.ToolCallCompleted) -> list[Command]:
-        self._batch.complete(self._call_of(event), event)
-        return self._after_calls([])
-
-    def _call_failed(self, event: CallFailure) -> list[Command]:
-        """Denied, failed, timed out or cancelled: each is the call's one result, and reads so to the model."""
+    def _call_ended(self, event: CallFailure | events.ToolCallCompleted) -> list[Command]:
         self._batch.end(self._call_of(event), event)
         return self._after_calls([])
 
@@ -397,7 +363,7 @@ class Session:
 
     def _record(self, messages: tuple[Message, ...]) -> commands.RecordStep:
         self._prompt.add_step(messages)
-        record = commands.RecordStep(self._step, messages)
+        record = commands.RecordStep(self.step, messages)
         self._recorded.append(record)
         return record
 
@@ -411,7 +377,7 @@ class Session:
     def _let_go(self, event: type[events.CancelRequested] | type[events.DeadlinePassed]) -> list[Command]:
         """Stop what is open; an open step is closed with a result for each of its calls (I2)."""
         if self._batch is step.NO_CALLS:
-            return [commands.StopModel(self._step)]
+            return [commands.StopModel(self.step)]
         todo = self._batch.abandon(event, self._reason)
         return [*todo, self._close_batch()]
 
@@ -425,8 +391,9 @@ class Session:
         self._forget_partial()
         outcome = self._facts.outcome
         assert outcome is not None
-        finish = commands.Finish(self._tag, outcome, self._text, self.usage, self.cost, self._step.step, self._reason)
-        self._last = (commands.ClearTimer(self._tag), finish)
+        spent = self.spent
+        finish = commands.Finish(self.tag, outcome, self._text, spent.usage, spent.cost, self.step.step, self._reason)
+        self._last = (commands.ClearTimer(self.tag), finish)
         return [*todo, *self._last]
 
     def _forget_partial(self) -> None:
@@ -444,23 +411,23 @@ _TAKE_IN: Final[Mapping[type[Event], _Handler]] = {
     events.ModelFailed: Session._model_failed,
     events.ModelLost: Session._model_lost,
     events.ApprovalGranted: Session._approval_granted,
-    events.ApprovalDenied: Session._call_failed,
+    events.ApprovalDenied: Session._call_ended,
     events.ToolCallStarted: Session._tool_call_started,
-    events.ToolCallCompleted: Session._tool_call_completed,
-    events.ToolCallFailed: Session._call_failed,
-    events.ToolCallTimedOut: Session._call_failed,
-    events.ToolCallCancelled: Session._call_failed,
+    events.ToolCallCompleted: Session._call_ended,
+    events.ToolCallFailed: Session._call_ended,
+    events.ToolCallTimedOut: Session._call_ended,
+    events.ToolCallCancelled: Session._call_ended,
     events.ToolsLost: Session._tools_lost,
     events.CancelRequested: Session._cancel_requested,
     events.DeadlinePassed: Session._deadline_passed,
 }
 
 
-def _then(guard: RequestGuard, state: RequestState) -> _Handler | None:
+def _then(guard: states.RequestGuard, state: RequestState) -> _Handler | None:
     """What else is done on the way along an arrow: asking the model where that is due, or ending the request."""
     if state is RequestState.FINISHED:
         return Session._finish
-    return Session._call_model if guard is model_due else None
+    return Session._call_model if guard is states.model_due else None
 
 
 #: The table, with what takes each event in and what is done on the way: looked up once, since `apply` is called a lot.
@@ -469,5 +436,5 @@ _LEGAL: Final = {
         kind: (_TAKE_IN[kind], [(guard, after, _then(guard, after)) for guard, after in arrows])
         for kind, arrows in rows.items()
     }
-    for state, rows in REQUEST_TRANSITIONS.items()
+    for state, rows in states.REQUEST_TRANSITIONS.items()
 }

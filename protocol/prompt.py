@@ -16,9 +16,10 @@ from callboard.protocol import content
 from callboard.protocol.budgets import Spending, Stop, allow_step
 from callboard.protocol.commands import Outcome
 from callboard.protocol.content import Atom, Message
+from callboard.protocol.events import RequestStarted
 from callboard.protocol.ids import ToolName
 from callboard.protocol.model import ModelRequest, ToolChoice, ToolChoiceMode, Usage
-from callboard.protocol.options import RequestOptions, ToolOffer
+from callboard.protocol.options import ToolOffer
 from callboard.protocol.tools import ToolDefinition
 
 TokenCounter = Callable[[str], int]
@@ -87,29 +88,22 @@ class _Piece:
 class PromptBuilder:
     """Holds what the model is shown, the tools on offer and the budgets; makes one ModelRequest after the other."""
 
-    def __init__(
-        self,
-        options: RequestOptions,
-        history: Sequence[Message],
-        user: content.UserMessage,
-        tools: Sequence[ToolOffer],
-        count: TokenCounter,
-    ) -> None:
-        self._options = options
+    def __init__(self, started: RequestStarted, spent: Spending, count: TokenCounter) -> None:
+        self._options = options = started.options
         self._count = count
         self._steps_taken = 0
-        self._definitions = tuple(offer.definition for offer in tools)
+        self._definitions = tuple(offer.definition for offer in started.tools)
         self._tools_tokens = tools_tokens(self._definitions, count)
-        self.offers: dict[ToolName, ToolOffer] = {offer.definition.name: offer for offer in tools}
-        self.spent = Spending()
-        atoms = content.split_atoms(history)
+        self.offers: dict[ToolName, ToolOffer] = {offer.definition.name: offer for offer in started.tools}
+        self._spent = spent
+        atoms = content.split_atoms(started.history)
         leading = 0
         while leading < len(atoms) and isinstance(atoms[leading][0], content.SystemMessage):
             leading += 1
         prompt: tuple[Message, ...] = (content.SystemMessage(options.system_prompt),) if options.system_prompt else ()
         self._head = self._piece(prompt + tuple(message for atom in atoms[:leading] for message in atom))
         self._old = [self._piece(atom) for atom in atoms[leading:]]
-        self._user = self._piece((user,))
+        self._user = self._piece((started.user,))
         self._steps: list[_Piece] = []
         self.tokens = self._tools_tokens + sum(piece.tokens for piece in (self._head, self._user, *self._old))
         """Of all messages and tool definitions, as estimated by the counter."""
@@ -126,7 +120,7 @@ class PromptBuilder:
         if not self.fit():
             told = f"What must be sent needs about {self.tokens} tokens; {options.context_tokens} may be."
             return Stop(Outcome.TOKEN_LIMIT, told)
-        allowed = allow_step(options, self.spent, self.tokens)
+        allowed = allow_step(options, self._spent, self.tokens)
         if isinstance(allowed, Stop):
             return allowed
         self._steps_taken += 0 if again else 1
@@ -151,7 +145,7 @@ class PromptBuilder:
         def estimate() -> Usage:
             return Usage(self.tokens, message_tokens(answer, self._count))
 
-        return self.spent.add(usage, cost, estimate, self._options)
+        return self._spent.add(usage, cost, estimate, self._options)
 
     def add_step(self, messages: Atom) -> None:
         """A finished turn with all its results (and the notes after them): from now on the model is shown it."""

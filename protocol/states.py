@@ -214,11 +214,8 @@ def unsound_result(call: CallFacts) -> bool:
 #: A row: each guard and where it leads.
 RequestGuard = Callable[[RequestFacts], bool]
 CallGuard = Callable[[CallFacts], bool]
-
-
-RequestRow = tuple[tuple[RequestGuard, RequestState], ...]
 CallRow = tuple[tuple[CallGuard, CallState], ...]
-RequestTable = Mapping[RequestState, Mapping[type[Event], RequestRow]]
+RequestTable = Mapping[RequestState, Mapping[type[Event], tuple[tuple[RequestGuard, RequestState], ...]]]
 CallTable = Mapping[CallState, Mapping[type[Event], CallRow]]
 
 _TO_MODEL = (model_due, RequestState.CALLING_MODEL)

@@ -6,6 +6,7 @@ its calls begins and ends, then the loop detection, then the failures that the s
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
@@ -69,11 +70,6 @@ class Turn:
     signatures: tuple[Signature, ...]
     """Of each call."""
 
-    @property
-    def incomplete(self) -> bool:
-        """Whether any of its calls must not be run."""
-        return not all(call.complete for call in self.calls)
-
 
 def is_too_long(response: ModelResponse) -> bool:
     """Whether text, thinking and arguments are over the limit of an answer together."""
@@ -88,16 +84,19 @@ def is_too_long(response: ModelResponse) -> bool:
 
 
 def judge(response: ModelResponse, turn: Turn, may_retry: bool) -> tuple[TurnVerdict, str]:
-    """What to do about a turn, and why where it is not simply done."""
+    """What to do about a turn, and why where it is not simply done; with RUN_CALLS, what to tell the model."""
     reason = response.finish_reason
     unusable = TurnVerdict.ASK_AGAIN if may_retry else TurnVerdict.FAIL
     if turn.calls:
         if len(turn.calls) > limits.MAX_CALLS_PER_STEP:
             limit = limits.MAX_CALLS_PER_STEP
             return unusable, f"The model asked for {len(turn.calls)} calls in one turn; the limit is {limit}."
-        if reason in _CUT and turn.incomplete and may_retry:
+        if reason not in _CUT or all(call.complete for call in turn.calls):
+            return TurnVerdict.RUN_CALLS, ""
+        if may_retry:
             return unusable, f"The model's turn was cut off in the middle of a call ({reason})."
-        return TurnVerdict.RUN_CALLS, ""
+        told = f"Your turn was cut off ({reason}). Ask for fewer calls at a time, or shorter ones."
+        return TurnVerdict.RUN_CALLS, told
     if reason is FinishReason.PAUSE and turn.message.parts:
         return TurnVerdict.GO_ON, ""
     if reason is FinishReason.CONTENT_FILTER:
@@ -106,13 +105,6 @@ def judge(response: ModelResponse, turn: Turn, may_retry: bool) -> tuple[TurnVer
     if reason is FinishReason.ERROR or (not text and reason is not FinishReason.REFUSAL):
         return unusable, f"The model answered nothing ({response.raw_finish_reason or reason})."
     return (TurnVerdict.ANSWER if text else TurnVerdict.FAIL), _SHORT_ANSWERS.get(reason, "")
-
-
-def cut_notes(response: ModelResponse, turn: Turn) -> tuple[str, ...]:
-    """What to tell the model after the results of a turn that was cut off and kept all the same."""
-    if response.finish_reason not in _CUT or not turn.incomplete:
-        return ()
-    return (f"Your turn was cut off ({response.finish_reason}). Ask for fewer calls at a time, or shorter ones.",)
 
 
 def tidy(response: ModelResponse) -> Turn:
@@ -214,11 +206,10 @@ class Batch:
 
     def begin(self, turn: Turn, offers: Mapping[ToolName, ToolOffer], repeats: Repeats, at: float) -> list[Command]:
         """Begin every call of the turn, in its order: sent, asked about, or ended at once with the reason."""
-        counts = repeats.next_step(turn.signatures)
-        self.ends_run = repeats.ends_run(counts)
+        repeated, self.ends_run = repeats.next_step(turn.signatures)
         todo: list[Command] = []
-        for asked, (name, received), count in zip(turn.calls, turn.signatures, counts, strict=True):
-            call = self._opened(asked, offers.get(name), repeats.is_repeated(count))
+        for asked, (name, received), repeats_itself in zip(turn.calls, turn.signatures, repeated, strict=True):
+            call = self._opened(asked, offers.get(name), repeats_itself)
             guard = call.enter(events.ModelResponded)
             if guard is states.allowed:
                 todo.append(self._send(call, at))
@@ -265,17 +256,16 @@ class Batch:
 
     # How calls end.
 
-    def complete(self, call: OpenCall, event: events.ToolCallCompleted) -> None:
-        """The call has its result; one that may not be handed to a model becomes a failure that says why."""
-        fault = result_fault(call.call.name, event.content)
-        call.result_is_sound = fault is None
-        call.enter(events.ToolCallCompleted)
-        self._close(call, fault or event.content)
-
-    def end(self, call: OpenCall, event: CallFailure) -> None:
-        """The call has a failure for its result."""
+    def end(self, call: OpenCall, event: CallFailure | events.ToolCallCompleted) -> None:
+        """The call has its one result, or the failure that the model reads in its place."""
+        result: ToolFailure | str
+        if isinstance(event, events.ToolCallCompleted):
+            result = result_fault(call.call.name, event.content) or event.content
+            call.result_is_sound = isinstance(result, str)
+        else:
+            result = _failure_of(event, call.call.name)
         call.enter(type(event))
-        self._close(call, _failure_of(event, call.call.name))
+        self._close(call, result)
 
     def _close(self, call: OpenCall, result: ToolFailure | str) -> None:
         if isinstance(result, str):
@@ -376,18 +366,12 @@ class Repeats:
         self.limit = max(limit, 2) if limit else 0
         self._counts: dict[Signature, int] = {}
 
-    def next_step(self, signatures: Sequence[Signature]) -> list[int]:
-        """In how many steps in a row each call of the next step has been asked."""
+    def next_step(self, signatures: Sequence[Signature]) -> tuple[list[bool], bool]:
+        """Of each call of the next step, whether it came too often to be run, which its failure says; and whether one
+        came once more after that, which ends the request."""
         self._counts = {signature: self._counts.get(signature, 0) + 1 for signature in signatures}
-        return [self._counts[signature] for signature in signatures]
-
-    def is_repeated(self, count: int) -> bool:
-        """The call is not run, and its failure says that it repeats itself."""
-        return bool(self.limit) and count >= self.limit
-
-    def ends_run(self, counts: list[int]) -> bool:
-        """The model was told, and asked again: the request ends."""
-        return bool(self.limit) and max(counts, default=0) > self.limit
+        limit = self.limit or math.inf
+        return [self._counts[each] >= limit for each in signatures], max(self._counts.values(), default=0) > limit
 
 
 # Failures: what the session itself reports to the model; each says what was wrong and what to do.

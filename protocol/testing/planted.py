@@ -463,7 +463,7 @@ class StartedIsRefused(Mutation):
 
     def hears(self, event: Event) -> Event | None:
         if isinstance(event, ToolCallStarted):
-            raise ProtocolError(self.session.state, "ToolCallStarted", "not now")
+            raise ProtocolError(self.session.state, event, "not now")
         return event
 
 

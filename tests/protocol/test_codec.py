@@ -71,7 +71,7 @@ def test_a_number_that_json_lacks_leaves_a_line_that_can_be_read(bad: float, dat
     assert math.isnan(back.cost)
     assert (back.response.usage, back.response.raw_usage) == (Usage(-1, 3), {"n": None, **data})
     one, other = (Session.replay([STARTED, found]) for found in (event, back))
-    assert (one.usage, one.cost) == (other.usage, other.cost)
+    assert (one.spent.usage, one.spent.cost) == (other.spent.usage, other.spent.cost)
     assert one.state is other.state is RequestState.FINISHED
 
 

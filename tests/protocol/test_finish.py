@@ -186,7 +186,7 @@ def test_every_end_names_what_all_its_turns_have_cost(
     end(request)
     assert request.finish.outcome is outcome
     assert (request.finish.cost, request.finish.usage) == (request.cost, request.usage)
-    assert (request.session.cost, request.session.usage) == (request.cost, request.usage)
+    assert (request.session.spent.cost, request.session.spent.usage) == (request.cost, request.usage)
 
 
 @pytest.mark.parametrize(

@@ -423,8 +423,8 @@ def test_a_usage_and_a_cost_that_cannot_be_true_are_told_and_estimated() -> None
     commands = talk.say(ModelResponded, response, float("nan"))
     assert kinds(commands) == ["Note", "RecordStep", "CallModel"]
     assert "usage and cost of this step cannot be true" in only(commands, Note).text
-    assert talk.session.cost == 0.0
-    assert 0 < talk.session.usage.total_tokens < 1_000
+    assert talk.session.spent.cost == 0.0
+    assert 0 < talk.session.spent.usage.total_tokens < 1_000
 
 
 odd_texts = st.text(st.characters()) | st.sampled_from(["", "\ud800", "NaN", "x" * 900])
@@ -472,8 +472,8 @@ def test_no_answer_of_a_model_is_an_exception_of_the_session(
         for tag in list(talk.session.calls):
             if talk.session.calls.get(tag) is CallState.SENT:
                 talk.session.apply(ToolCallCompleted(tag, 2.0, "\ud800"))
-    assert math.isfinite(talk.session.cost)
-    assert 0 <= talk.session.usage.total_tokens < 10**9
+    assert math.isfinite(talk.session.spent.cost)
+    assert 0 <= talk.session.spent.usage.total_tokens < 10**9
 
 
 def test_objects_in_each_other_without_end_are_arguments_like_others() -> None:

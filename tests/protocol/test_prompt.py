@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from callboard.protocol.budgets import Stop
+from callboard.protocol.budgets import Spending, Stop
 from callboard.protocol.content import (
     AssistantMessage,
     Image,
@@ -23,7 +23,8 @@ from callboard.protocol.content import (
     UserMessage,
     history_faults,
 )
-from callboard.protocol.ids import CallId, ToolName
+from callboard.protocol.events import RequestStarted
+from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
 from callboard.protocol.model import ModelRequest
 from callboard.protocol.options import RequestOptions
 from callboard.protocol.prompt import (
@@ -41,6 +42,7 @@ from callboard.protocol.testing.strategies import histories
 
 QUESTION = UserMessage.of("What is this?")
 LOOK = ToolName("look")
+TAG = Tag(RequestId("r"), MessageId("m"))
 
 
 def turn(*ids: str, arguments: str = "{}") -> AssistantMessage:
@@ -59,7 +61,7 @@ def length(text: str) -> int:
 def test_tools_that_are_no_longer_offered_take_no_room(missing: int, kind: type) -> None:
     room = message_tokens(QUESTION, length) - missing
     options = replace(RequestOptions("m"), context_tokens=room)
-    asking = PromptBuilder(options, (), QUESTION, STANDARD_TOOLS, length)
+    asking = PromptBuilder(RequestStarted(TAG, 0.0, (), QUESTION, options, STANDARD_TOOLS), Spending(), length)
     assert isinstance(asking.next_request(again=False), Stop)
     asking.give_up_tools()
     assert isinstance(asking.next_request(again=False), kind)
@@ -69,13 +71,13 @@ def test_tools_that_are_offered_take_room() -> None:
     room = message_tokens(QUESTION, length) + tools_tokens([offer.definition for offer in STANDARD_TOOLS], length)
     for context_tokens, kind in ((room, ModelRequest), (room - 1, Stop)):
         options = replace(RequestOptions("m"), context_tokens=context_tokens)
-        asking = PromptBuilder(options, (), QUESTION, STANDARD_TOOLS, length)
+        asking = PromptBuilder(RequestStarted(TAG, 0.0, (), QUESTION, options, STANDARD_TOOLS), Spending(), length)
         assert isinstance(asking.next_request(again=False), kind)
 
 
 def transcript(history: tuple[Message, ...], limit: int | None) -> PromptBuilder:
     options = RequestOptions("m", system_prompt="sys", context_tokens=limit)
-    return PromptBuilder(options, history, UserMessage.of("go"), (), estimate_tokens)
+    return PromptBuilder(RequestStarted(TAG, 0.0, history, UserMessage.of("go"), options), Spending(), estimate_tokens)
 
 
 @settings(deadline=None)

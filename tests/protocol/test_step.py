@@ -77,10 +77,12 @@ def test_a_lone_surrogate_in_a_failure_is_escaped() -> None:
 def test_repeats_are_counted_in_steps() -> None:
     a, b = (ToolName("look"), "a"), (ToolName("look"), "b")
     repeats = Repeats(3)
-    assert repeats.next_step([a, a, b]) == [1, 1, 1], "asked twice in a step, it is not a repetition"
-    assert repeats.next_step([a]) == [2]
-    assert repeats.next_step([b, a]) == [1, 3]
-    assert repeats.next_step([a]) == [4]
+    assert repeats.next_step([a, a, b]) == ([False] * 3, False), "asked twice in a step, it is not a repetition"
+    assert repeats.next_step([a]) == ([False], False)
+    assert repeats.next_step([b, a]) == ([False, True], False)
+    assert repeats.next_step([a, b]) == ([True, False], True)
+    assert repeats.next_step([]) == ([], False)
+    assert repeats.next_step([a]) == ([False], False), "after a step without it, it is counted from 1 again"
 
 
 @pytest.mark.parametrize(("limit", "told_at", "ends_at"), [(3, 3, 4), (2, 2, 3), (1, 2, 3), (0, None, None)])
@@ -88,7 +90,6 @@ def test_a_repetition_is_told_at_the_limit_and_ends_the_run_after_it(
     limit: int, told_at: int | None, ends_at: int | None
 ) -> None:
     repeats = Repeats(limit)
-    counts = range(1, 9)
-    assert next((count for count in counts if repeats.is_repeated(count)), None) == told_at
-    assert next((count for count in counts if repeats.ends_run([1, count])), None) == ends_at
-    assert not repeats.ends_run([])
+    steps = [(count, *repeats.next_step([(ToolName("look"), "a")])) for count in range(1, 9)]
+    assert next((count for count, repeated, _ in steps if repeated == [True]), None) == told_at
+    assert next((count for count, _, ends_run in steps if ends_run), None) == ends_at
