@@ -60,8 +60,7 @@ class Session:
         self._reason = ""
         self.step = self.tag
         """The tag of the current model call; each model call has a number of its own, repeated ones too."""
-        self._due: ModelRequest | None = None
-        self._not_before_at = 0.0
+        self._due: tuple[ModelRequest, float] | None = None
         self._retries = 0
         self._losses = 0
         self._deadline_at = 0.0
@@ -156,9 +155,8 @@ class Session:
 
     def _check_request(self, event: Event) -> None:
         if event.tag[:2] != self.tag[:2]:
-            raise ProtocolError(
-                self.state, event, f"it is of request {event.tag.request_id!r}, this is {self.tag.request_id!r}"
-            )
+            told = f"it is of request {event.tag.request_id!r}, this is {self.tag.request_id!r}"
+            raise ProtocolError(self.state, event, told)
 
     def _check_step(self, event: Event) -> None:
         if event.tag != self.step:
@@ -213,18 +211,18 @@ class Session:
 
     # The model.
 
-    def _plan_next(self, *, again: bool = False) -> None:
+    def _plan_next(self, *, again: bool = False, not_before_at: float = 0.0) -> None:
         """Prepare the next model call, or the end by a limit; `again` when the last call came to nothing."""
         request = self._prompt.next_request(again=again)
         if isinstance(request, Stop):
             self._end(request.outcome, request.reason)
         else:
-            self._due = request
+            self._due = request, not_before_at
 
     def _call_model(self, event: Event) -> list[Command]:
         assert self._due is not None
-        request, self._due = self._due, None
-        not_before_at, self._not_before_at = self._not_before_at, 0.0
+        request, not_before_at = self._due
+        self._due = None
         self.step = self.tag.at_step(self.step.step + 1)
         self._forget_partial()
         deadline_at = min(max(event.at, not_before_at) + limits.STREAM_TOTAL_TIMEOUT_SECONDS, self._deadline_at)
@@ -295,8 +293,8 @@ class Session:
             why = f"{ErrorKind.INTERNAL}: after {self._retries + 1} tries: the model call was lost {self._losses} times"
             return self._end(Outcome.FAILED, why)
         pause = limits.MODEL_LOST_PAUSES_SECONDS[min(self._losses, len(limits.MODEL_LOST_PAUSES_SECONDS)) - 1]
-        self._not_before_at = event.at + pause
-        return self._ask_again(f"the model call was lost; it is asked again after {pause:g} s.")
+        told = f"the model call was lost; it is asked again after {pause:g} s."
+        return self._ask_again(told, event.at + pause)
 
     def _model_error(self, error: Error) -> list[Command]:
         fallback = self._options.tool_fallback is ToolFallback.RETRY_WITHOUT_TOOLS
@@ -311,9 +309,9 @@ class Session:
             return self._ask_again(error.message)
         return self._end(Outcome.FAILED, f"after {self._retries + 1} tries: {error.message}")
 
-    def _ask_again(self, reason: str) -> list[Command]:
+    def _ask_again(self, reason: str, not_before_at: float = 0.0) -> list[Command]:
         self._retries += 1
-        self._plan_next(again=True)
+        self._plan_next(again=True, not_before_at=not_before_at)
         told = f"Step asked again ({self._retries} of {self._options.max_step_retries}): {reason}"
         return [commands.Note(self.step, told)]
 

@@ -57,9 +57,7 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
-class TextDelta:
-    """A piece of the answer."""
-
+class _Delta:
     text: str
     block: int = 0
     """Deltas of one kind that follow each other with the same `block` are one part."""
@@ -67,12 +65,13 @@ class TextDelta:
 
 
 @dataclass(frozen=True, slots=True)
-class ThinkingDelta:
-    """A piece of reasoning; its `replay` (a signature or opaque data, last one wins) may come with empty text."""
+class TextDelta(_Delta):
+    """A piece of the answer."""
 
-    text: str
-    block: int = 0
-    replay: Replay | None = None
+
+@dataclass(frozen=True, slots=True)
+class ThinkingDelta(_Delta):
+    """A piece of reasoning; its `replay` (a signature or opaque data, last one wins) may come with empty text."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ instructions, the user's message and the last step itself always stay.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -25,10 +25,8 @@ from callboard.protocol.tools import ToolDefinition
 TokenCounter = Callable[[str], int]
 """Tokens of a text; pure, never negative. The real tokenizer of a model, where one is installed."""
 
-#: English prose has 4 to 4.5 characters a token, code about 3.
-CHARS_PER_TOKEN: Final = 4.0
-#: 4 / 1.25 = 3.2 characters a token: code fits too.
-SAFETY_FACTOR: Final = 1.25
+#: English prose has 4 to 4.5 characters a token, code about 3: so few that code fits too.
+CHARS_PER_TOKEN: Final = 3.2
 #: Role, separators and field names around each message or call.
 MESSAGE_OVERHEAD_TOKENS: Final = 6
 #: A picture at the largest size providers keep (Anthropic: width x height / 750, about 1,600).
@@ -37,7 +35,7 @@ IMAGE_TOKENS: Final = 1_600
 
 def estimate_tokens(text: str) -> int:
     """Tokens of a text when no tokenizer is at hand."""
-    return math.ceil(len(text) * SAFETY_FACTOR / CHARS_PER_TOKEN)
+    return math.ceil(len(text) / CHARS_PER_TOKEN)
 
 
 def message_tokens(message: Message, count: TokenCounter) -> int:
@@ -58,11 +56,6 @@ def message_tokens(message: Message, count: TokenCounter) -> int:
             case content.ServerTool():
                 total += count(content.json_text(part.replay.data))
     return total
-
-
-def messages_tokens(messages: Iterable[Message], count: TokenCounter) -> int:
-    """Tokens of several messages."""
-    return sum(message_tokens(message, count) for message in messages)
 
 
 def tools_tokens(tools: Sequence[ToolDefinition], count: TokenCounter) -> int:
@@ -177,7 +170,7 @@ class PromptBuilder:
         return self.tokens <= limit
 
     def _piece(self, messages: Atom) -> _Piece:
-        return _Piece(messages, messages_tokens(messages, self._count))
+        return _Piece(messages, sum(message_tokens(message, self._count) for message in messages))
 
     def _flatten(self) -> None:
         pieces = (self._head, *self._old, self._user, *self._steps)

@@ -55,7 +55,6 @@ ASK_AGAIN_KINDS: Final = frozenset({ErrorKind.TRUNCATED, ErrorKind.MALFORMED_TOO
 #: could read it, and no later request could send it.
 TOO_LONG: Final = f"{ErrorKind.MALFORMED}: the answer went over {limits.MAX_ANSWER_BYTES:,} bytes, and was stopped."
 
-
 Signature = tuple[ToolName, str]
 """A tool and its arguments: in canonical JSON, or as they were received where the call is not complete."""
 
@@ -271,7 +270,8 @@ class Batch:
         if isinstance(result, str):
             call.result = content.ToolMessage(call.call.call_id, call.call.name, result)
         else:
-            call.result = failed_result(call.call, result)
+            wire = content.json_text(result.to_wire())
+            call.result = content.ToolMessage(call.call.call_id, call.call.name, wire, is_error=True)
         self.open -= 1
 
     def _watch(self) -> list[Command]:
@@ -360,8 +360,6 @@ class Repeats:
     repeats nothing, so a limit of 1 is the same as 2; 0 is no limit.
     """
 
-    __slots__ = ("_counts", "limit")
-
     def __init__(self, limit: int) -> None:
         self.limit = max(limit, 2) if limit else 0
         self._counts: dict[Signature, int] = {}
@@ -411,11 +409,6 @@ def failure(code: FailureCode, name: ToolName, why: str = "") -> ToolFailure:
     """One of the failures above."""
     told, hint = _TOLD[code]
     return ToolFailure(name, code, told.format(why), retry_hint=hint)
-
-
-def failed_result(call: ToolCall, reason: ToolFailure) -> content.ToolMessage:
-    """The failure as the model reads it, in the place of the call's result."""
-    return content.ToolMessage(call.call_id, call.name, content.json_text(reason.to_wire()), is_error=True)
 
 
 def _failure_of(event: CallFailure, name: ToolName) -> ToolFailure:

@@ -42,7 +42,7 @@ from callboard.protocol.model import (
     Usage,
 )
 from callboard.protocol.options import RequestOptions
-from callboard.protocol.prompt import estimate_tokens, messages_tokens, tools_tokens
+from callboard.protocol.prompt import estimate_tokens, message_tokens, tools_tokens
 from callboard.protocol.testing.scenario import ModelDoes, PersonDoes, PlannedCall, PlannedTurn, Scenario, ToolDoes
 from callboard.protocol.tools import FailureCode, ToolFailure
 
@@ -184,7 +184,8 @@ def respond(turn: PlannedTurn, request: ModelRequest) -> ModelResponse:
 
 def input_tokens(request: ModelRequest) -> int:
     """What the simulated provider charges for a request."""
-    return messages_tokens(request.messages, estimate_tokens) + tools_tokens(request.tools, estimate_tokens)
+    shown = sum(message_tokens(message, estimate_tokens) for message in request.messages)
+    return shown + tools_tokens(request.tools, estimate_tokens)
 
 
 # The tools.

@@ -11,12 +11,14 @@ from callboard.protocol.content import (
     Text,
     Thinking,
     ToolCall,
+    ToolMessage,
     history_faults,
     is_json_object,
+    json_text,
 )
 from callboard.protocol.ids import CallId, ToolName
 from callboard.protocol.model import FinishReason, ModelRequest, ModelResponse
-from callboard.protocol.step import Repeats, TurnVerdict, canonical_arguments, failed_result, failure, judge, tidy
+from callboard.protocol.step import Repeats, TurnVerdict, canonical_arguments, failure, judge, tidy
 from callboard.protocol.testing.outside import respond
 from callboard.protocol.testing.scenario import PlannedTurn
 from callboard.protocol.testing.strategies import model_turns
@@ -26,7 +28,7 @@ from callboard.protocol.tools import FailureCode
 @given(model_turns())
 def test_a_tidied_turn_is_legal_once_its_calls_have_results(planned: PlannedTurn) -> None:
     turn = tidy(respond(planned, ModelRequest("m", ())))
-    results = [failed_result(call, failure(FailureCode.CANCELLED, call.name, "test")) for call in turn.calls]
+    results = [ToolMessage(call.call_id, call.name, "{}") for call in turn.calls]
     if turn.message.parts:
         assert history_faults((turn.message, *results)) == []
     for call, (name, arguments) in zip(turn.calls, turn.signatures, strict=True):
@@ -70,8 +72,7 @@ def test_canonical_arguments(text: str, canonical: str | None) -> None:
 
 
 def test_a_lone_surrogate_in_a_failure_is_escaped() -> None:
-    call = ToolCall(CallId("a"), ToolName("look"), "{}")
-    assert "\\ud800" in failed_result(call, failure(FailureCode.CANCELLED, ToolName("look"), "\ud800")).content
+    assert "\\ud800" in json_text(failure(FailureCode.CANCELLED, ToolName("look"), "\ud800").to_wire())
 
 
 def test_repeats_are_counted_in_steps() -> None:
