@@ -111,8 +111,7 @@ def _load(data: bytes, key: str) -> object:
         raise CodecError(f"not JSON: {error}") from error
     if not isinstance(envelope, dict) or key not in envelope:
         raise CodecError(f"expected an object with {key!r} in it")
-    if envelope.get("v") != FORMAT_VERSION:
-        found = envelope.get("v")
+    if (found := envelope.get("v")) != FORMAT_VERSION:
         raise CodecError(f"written in format {found!r}; this version reads {FORMAT_VERSION}: use the one that wrote it")
     return envelope[key]
 

@@ -224,10 +224,11 @@ def history_faults(messages: Sequence[Message]) -> list[str]:
             if not awaited:
                 faults.append(f"message {position}: result of {message.call_id!r} follows no turn that asked for it")
             awaited = max(awaited - 1, 0)
-            continue
-        awaited = len(message.tool_calls) if isinstance(message, AssistantMessage) else 0
-        if isinstance(message, AssistantMessage):
+        elif isinstance(message, AssistantMessage):
+            awaited = len(message.tool_calls)
             faults += _turn_faults(position, message, messages[position + 1 : position + 1 + awaited])
+        else:
+            awaited = 0
     return faults
 
 

@@ -376,8 +376,7 @@ class Session:
         """Stop what is open; an open step is closed with a result for each of its calls (I2)."""
         if self._batch is step.NO_CALLS:
             return [commands.StopModel(self.step)]
-        todo = self._batch.abandon(event, self._reason)
-        return [*todo, self._close_batch()]
+        return [*self._batch.abandon(event, self._reason), self._close_batch()]
 
     def _finish(self, _event: Event) -> list[Command]:
         """The last commands. What was streamed of a cut turn stays in the history: the person has read it."""

@@ -25,7 +25,7 @@ from callboard.protocol.tools import ToolDefinition
 TokenCounter = Callable[[str], int]
 """Tokens of a text; pure, never negative. The real tokenizer of a model, where one is installed."""
 
-#: English prose has 4 to 4.5 characters a token, code about 3: so few that code fits too.
+#: Characters a token: English prose has 4 to 4.5, code about 3. This is 4 with a margin, so that code fits too.
 CHARS_PER_TOKEN: Final = 3.2
 #: Role, separators and field names around each message or call.
 MESSAGE_OVERHEAD_TOKENS: Final = 6
@@ -187,12 +187,12 @@ class PromptBuilder:
 
     def _drop_old(self, target: int) -> None:
         """Drop from the oldest on, and never let the rest begin with an answer to a question that is gone."""
-        dropped = False
-        while self._old and (
-            self.tokens > target or (dropped and not isinstance(self._old[0].messages[0], content.UserMessage))
-        ):
+        before = len(self._old)
+        while self._old and self.tokens > target:
             self.tokens -= self._old.pop(0).tokens
-            dropped = True
+        is_cut = len(self._old) < before
+        while is_cut and self._old and not isinstance(self._old[0].messages[0], content.UserMessage):
+            self.tokens -= self._old.pop(0).tokens
 
 
 def shorten_result(message: Message) -> Message:

@@ -55,9 +55,6 @@ TERMINAL_CALL_STATES = frozenset(
 )
 
 
-# What the guards look at.
-
-
 @dataclass(slots=True)
 class RequestFacts:
     """What is known of a request when an event has been taken in."""

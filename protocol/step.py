@@ -87,8 +87,7 @@ def judge(response: ModelResponse, turn: Turn, may_retry: bool) -> tuple[TurnVer
     reason = response.finish_reason
     unusable = TurnVerdict.ASK_AGAIN if may_retry else TurnVerdict.FAIL
     if turn.calls:
-        if len(turn.calls) > limits.MAX_CALLS_PER_STEP:
-            limit = limits.MAX_CALLS_PER_STEP
+        if len(turn.calls) > (limit := limits.MAX_CALLS_PER_STEP):
             return unusable, f"The model asked for {len(turn.calls)} calls in one turn; the limit is {limit}."
         if reason not in _CUT or all(call.complete for call in turn.calls):
             return TurnVerdict.RUN_CALLS, ""
@@ -267,11 +266,8 @@ class Batch:
         self._close(call, result)
 
     def _close(self, call: OpenCall, result: ToolFailure | str) -> None:
-        if isinstance(result, str):
-            call.result = content.ToolMessage(call.call.call_id, call.call.name, result)
-        else:
-            wire = content.json_text(result.to_wire())
-            call.result = content.ToolMessage(call.call.call_id, call.call.name, wire, is_error=True)
+        text = result if isinstance(result, str) else content.json_text(result.to_wire())
+        call.result = content.ToolMessage(call.call.call_id, call.call.name, text, isinstance(result, ToolFailure))
         self.open -= 1
 
     def _watch(self) -> list[Command]:
@@ -365,8 +361,7 @@ class Repeats:
         self._counts: dict[Signature, int] = {}
 
     def next_step(self, signatures: Sequence[Signature]) -> tuple[list[bool], bool]:
-        """Of each call of the next step, whether it came too often to be run, which its failure says; and whether one
-        came once more after that, which ends the request."""
+        """Which calls come too often to be run; and whether one came even once more, which ends the request."""
         self._counts = {signature: self._counts.get(signature, 0) + 1 for signature in signatures}
         limit = self.limit or math.inf
         return [self._counts[each] >= limit for each in signatures], max(self._counts.values(), default=0) > limit
