@@ -327,12 +327,12 @@ class Session:
         return self._after_calls(todo)
 
     def _approval_granted(self, event: events.ApprovalGranted) -> list[Command]:
-        return self._batch.granted(self._call_of(event), event.at)
+        return self._batch.granted(self._call_of(event), event)
 
     def _tool_call_started(self, event: events.ToolCallStarted) -> list[Command]:
         call = self._call_of(event)
         call.enter(events.ToolCallStarted)
-        call.runs += 1
+        call.facts.runs += 1
         return []
 
     def _call_ended(self, event: CallFailure | events.ToolCallCompleted) -> list[Command]:

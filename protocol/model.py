@@ -57,7 +57,9 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
-class _Delta:
+class TextDelta:
+    """A piece of the answer."""
+
     text: str
     block: int = 0
     """Deltas of one kind that follow each other with the same `block` are one part."""
@@ -65,13 +67,12 @@ class _Delta:
 
 
 @dataclass(frozen=True, slots=True)
-class TextDelta(_Delta):
-    """A piece of the answer."""
-
-
-@dataclass(frozen=True, slots=True)
-class ThinkingDelta(_Delta):
+class ThinkingDelta:
     """A piece of reasoning; its `replay` (a signature or opaque data, last one wins) may come with empty text."""
+
+    text: str
+    block: int = 0
+    replay: Replay | None = None
 
 
 @dataclass(frozen=True, slots=True)

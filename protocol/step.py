@@ -164,11 +164,11 @@ CallFailure = events.ApprovalDenied | events.ToolCallFailed | events.ToolCallTim
 
 
 @dataclass(slots=True, eq=False)
-class OpenCall(CallFacts):
+class OpenCall:
     """One call, what is known of it, and where it is."""
 
-    tag: Tag
     call: ToolCall
+    facts: CallFacts
     offer: ToolOffer | None
     state: CallState = field(default=CallState.REQUESTED, init=False)
     deadline_at: float | None = field(default=None, init=False)
@@ -178,7 +178,7 @@ class OpenCall(CallFacts):
     def enter(self, event: type[Event]) -> CallGuard:
         """Change state as the table says, and tell which guard led there."""
         for guard, state in CALL_TRANSITIONS[self.state][event]:
-            if guard(self):
+            if guard(self.facts):
                 self.state = state
                 return guard
         raise AssertionError(f"{event.__name__} leads nowhere: {self}")
@@ -206,13 +206,16 @@ class Batch:
         """Begin every call of the turn, in its order: sent, asked about, or ended at once with the reason."""
         repeated, self.ends_run = repeats.next_step(turn.signatures)
         todo: list[Command] = []
+        request_id, parent_id, step, _ = self._tag
         for asked, (name, received), repeats_itself in zip(turn.calls, turn.signatures, repeated, strict=True):
-            call = self._opened(asked, offers.get(name), repeats_itself)
+            tag = Tag(request_id, parent_id, step, asked.call_id)
+            call = self.calls[tag] = self._opened(asked, offers.get(name), repeats_itself)
+            self.open += 1
             guard = call.enter(events.ModelResponded)
             if guard is states.allowed:
-                todo.append(self._send(call, at))
+                todo.append(self._send(tag, call, at))
             elif guard is states.must_ask:
-                todo.append(self._ask(call))
+                todo.append(self._ask(tag, call))
             elif guard is states.unknown_tool:
                 self._close(call, unknown_tool(name, offers))
             elif guard is states.not_whole:
@@ -225,32 +228,28 @@ class Batch:
         return todo + self._watch()
 
     def _opened(self, call: ToolCall, offer: ToolOffer | None, repeats: bool) -> OpenCall:
-        request_id, parent_id, step, _ = self._tag
-        tag = Tag(request_id, parent_id, step, call.call_id)
         decision = offer.decision if offer is not None else None
         idempotent = offer is not None and offer.contract.idempotent
-        opened = OpenCall(decision, call.complete, repeats, self.ends_run, idempotent, self._max_runs, tag, call, offer)
-        self.calls[tag] = opened
-        self.open += 1
-        return opened
+        facts = CallFacts(decision, call.complete, repeats, self.ends_run, idempotent, self._max_runs)
+        return OpenCall(call, facts, offer)
 
-    def granted(self, call: OpenCall, at: float) -> list[Command]:
+    def granted(self, call: OpenCall, event: events.ApprovalGranted) -> list[Command]:
         """A person allowed the call: it is sent."""
         call.enter(events.ApprovalGranted)
-        return [self._send(call, at), *self._watch()]
+        return [self._send(event.tag, call, event.at), *self._watch()]
 
-    def _send(self, call: OpenCall, at: float) -> commands.RunTool:
+    def _send(self, tag: Tag, call: OpenCall, at: float) -> commands.RunTool:
         """Hand a call to the dispatcher; its time begins now."""
         assert call.offer is not None
-        call.sends += 1
+        call.facts.sends += 1
         call.deadline_at = min(at + call.offer.contract.timeout_seconds, self._request_deadline_at)
-        effect_id = f"{call.tag.request_id}/{call.tag.step}/{call.tag.call_id}"
-        return commands.RunTool(call.tag, call.call.name, call.call.arguments, call.deadline_at, effect_id)
+        effect_id = f"{tag.request_id}/{tag.step}/{tag.call_id}"
+        return commands.RunTool(tag, call.call.name, call.call.arguments, call.deadline_at, effect_id)
 
     @staticmethod
-    def _ask(call: OpenCall) -> commands.AskApproval:
+    def _ask(tag: Tag, call: OpenCall) -> commands.AskApproval:
         assert call.offer is not None
-        return commands.AskApproval(call.tag, call.call.name, call.call.arguments, call.offer.contract.risk)
+        return commands.AskApproval(tag, call.call.name, call.call.arguments, call.offer.contract.risk)
 
     # How calls end.
 
@@ -259,7 +258,7 @@ class Batch:
         result: ToolFailure | str
         if isinstance(event, events.ToolCallCompleted):
             result = result_fault(call.call.name, event.content) or event.content
-            call.result_is_sound = isinstance(result, str)
+            call.facts.result_is_sound = isinstance(result, str)
         else:
             result = _failure_of(event, call.call.name)
         call.enter(type(event))
@@ -275,7 +274,7 @@ class Batch:
 
         One timer a step, not one a call: it fires at the earliest deadline, and is then set for the next.
         """
-        deadlines = [call.deadline_at for call in self._open_calls() if call.deadline_at is not None]
+        deadlines = [call.deadline_at for _, call in self._open_calls() if call.deadline_at is not None]
         if not deadlines:
             return []
         due = min(deadlines) + limits.CALL_BACKSTOP_SECONDS
@@ -289,22 +288,22 @@ class Batch:
         now = at + limits.CLOCK_TOLERANCE_SECONDS
         self.timer_at = None
         todo: list[Command] = []
-        for call in self._open_calls():
+        for tag, call in self._open_calls():
             if call.deadline_at is not None and call.deadline_at + limits.CALL_BACKSTOP_SECONDS <= now:
                 call.enter(events.DeadlinePassed)
                 self._close(call, failure(FailureCode.TIMED_OUT, call.call.name, "the deadline passed."))
-                todo.append(commands.CancelTool(call.tag, "timed out"))
+                todo.append(commands.CancelTool(tag, "timed out"))
         return todo + self._watch()
 
     def resend(self, at: float) -> list[Command]:
         """What held the calls is gone: send again what has not begun, and what has where its tool allows that."""
         todo: list[Command] = []
-        for call in self._open_calls():
+        for tag, call in self._open_calls():
             guard = call.enter(events.ToolsLost)
             if call.state is CallState.AWAITING_APPROVAL:
-                todo.append(self._ask(call))
+                todo.append(self._ask(tag, call))
             elif call.state is CallState.SENT:
-                todo.append(self._send(call, at))
+                todo.append(self._send(tag, call, at))
             else:
                 never_began = guard is states.sent_too_often
                 code = FailureCode.CRASHED if never_began else FailureCode.OUTCOME_UNKNOWN
@@ -317,9 +316,9 @@ class Batch:
         """The request ends: give each open call its result, and stop it."""
         todo: list[Command] = []
         code = FailureCode.CANCELLED if event is events.CancelRequested else FailureCode.TIMED_OUT
-        for call in self._open_calls():
+        for tag, call in self._open_calls():
             waiting = call.state is CallState.AWAITING_APPROVAL
-            todo.append(commands.WithdrawApproval(call.tag) if waiting else commands.CancelTool(call.tag, why))
+            todo.append(commands.WithdrawApproval(tag) if waiting else commands.CancelTool(tag, why))
             call.enter(event)
             self._close(call, failure(code, call.call.name, why))
         return todo + self.clear()
@@ -331,8 +330,8 @@ class Batch:
         self.timer_at = None
         return [commands.ClearTimer(self._tag)]
 
-    def _open_calls(self) -> list[OpenCall]:
-        return [call for call in self.calls.values() if call.result is None]
+    def _open_calls(self) -> list[tuple[Tag, OpenCall]]:
+        return [(tag, call) for tag, call in self.calls.items() if call.result is None]
 
     def messages(self) -> tuple[content.Message, ...]:
         """The finished step: the turn, its results in the turn's order, then the notes."""
