@@ -100,7 +100,7 @@ class Containment:
         if not self.namespaces:
             return f"tools run in no namespaces of their own ({self.why_not}); what they start is ended with their call"
         signals = "only their own" if self.signals else "other tools', the kernel cannot prevent it"
-        limits = "memory by process and /dev/shm in all, cgroup limits: no"
+        limits = "memory by process, shared too, and /dev/shm in all; cgroup limits: no"
         return f"tools run in namespaces of their own: {self.namespaces}; they can signal {signals}; limits: {limits}"
 
 

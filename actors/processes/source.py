@@ -413,7 +413,7 @@ class ProcessSource(Actor[SourceMessage]):
         elif said.number in self._servers:
             self._server_ended(said.number, said.value)
         elif (child := self._children.get(said.number)) is not None:
-            self._child_gone(child, how_it_ended(said.value))
+            self._child_gone(child, said.text or how_it_ended(said.value))
 
     def _not_signalled(self, number: int) -> None:
         child = self._children.get(number)

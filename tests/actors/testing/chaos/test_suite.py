@@ -36,13 +36,6 @@ HOSTS = {
 HARMS = {"infrastructure/server-killed", "infrastructure/children-killed"}
 
 
-#: What is known to fall short today; a case that holds again is to be taken off.
-KNOWN = {
-    "exhaust/shared-mapping/process": "shared memory does not count towards the memory limit",
-    "wire/endless": "a stream of tiny events takes a core until its answer is too long",
-}
-
-
 def selected(group: Group) -> list[Case]:
     """What runs here of a group."""
     own = [case for case in chaos.all_cases() if case.group is group]
@@ -57,14 +50,14 @@ def selected(group: Group) -> list[Case]:
 
 @pytest.mark.parametrize("group", [group for group in Group if group is not Group.ACTOR])
 def test_each_case_is_contained_beside_49_other_requests(group: Group) -> None:
-    report = chaos.run(case for case in selected(group) if case.name not in KNOWN)
+    report = chaos.run(selected(group))
     assert report.results
     assert not report.fell_short, report.text()
 
 
 def test_nothing_is_left_out_that_is_no_case() -> None:
     names = {case.name for case in chaos.all_cases()}
-    assert ALONE | HOSTS | HARMS | set(KNOWN) <= names
+    assert names >= ALONE | HOSTS | HARMS
 
 
 def test_the_suite_needs_a_thread_without_a_loop() -> None:
