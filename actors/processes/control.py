@@ -78,7 +78,7 @@ class Message(NamedTuple):
 
 
 def send(end: socket.socket, message: Message, descriptors: tuple[int, ...] = ()) -> None:
-    """Raises OSError: the other side is gone, or (BlockingIOError) does not read."""
+    """Raises OSError: the other side has ended, or (BlockingIOError) does not read."""
     kind, number, value, text = message
     data = _MESSAGE.pack(kind, number, value) + text.encode(errors="replace")[: _MESSAGE_BYTES - _MESSAGE.size]
     if descriptors:
@@ -88,13 +88,13 @@ def send(end: socket.socket, message: Message, descriptors: tuple[int, ...] = ()
 
 
 def send_if_heard(end: socket.socket, message: Message) -> None:
-    """Send to one that may have gone: then there is no need to tell it."""
+    """Send, unless the other side has ended: then there is nothing to say."""
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         send(end, message)
 
 
 def receive(end: socket.socket) -> tuple[Message, list[int]] | None:
-    """The next message and its descriptors; None when the other side is gone. Raises BlockingIOError."""
+    """The next message and its descriptors; None when the other side has ended. Raises BlockingIOError."""
     try:
         data, descriptors, _, _ = socket.recv_fds(end, _MESSAGE_BYTES, _MAX_DESCRIPTORS)
     except ConnectionResetError:
@@ -103,7 +103,7 @@ def receive(end: socket.socket) -> tuple[Message, list[int]] | None:
 
 
 def hear(end: socket.socket) -> Message | None:
-    """The next message of one that sends no descriptors; None when it is gone. Raises BlockingIOError."""
+    """The next message of one that sends no descriptors; None when it has ended. Raises BlockingIOError."""
     try:
         data = end.recv(_MESSAGE_BYTES)
     except ConnectionResetError:

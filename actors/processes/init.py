@@ -42,7 +42,7 @@ class Init:
         """Process id by number, of those alive."""
         self._numbers: dict[int, int] = {}
         self._children: set[int] = set()
-        """The numbers of those that are no fork servers."""
+        """The numbers of those that are not fork servers."""
         self._look_at = 0.0
         self._exited: dict[int, int] = {}
         """Wait status by number, of those that are not reported yet: what they have left is not all gone."""
@@ -52,7 +52,7 @@ class Init:
         """Orphans of other users, which we may not end."""
 
     def run(self, namespaces: str) -> None:
-        """Serve until the runtime, or the keeper, is gone."""
+        """Serve until the runtime or the keeper has ended."""
         keeper = os.getppid()
         poll = select.poll()
         for end in (self._runtime, self._registry, self._woken):
@@ -203,7 +203,7 @@ def _exists(pid: int) -> bool:
 
 
 def main(runtime: int, namespaces: str, memory_bytes: int) -> None:
-    """What the interpreter that launch.py starts goes on with, once keeper.py has put it into its namespaces."""
+    """Run as the init process: in the interpreter that launch.py starts, after keeper.py has made the namespaces."""
     rehearse()
     # What is loaded now is shared with every process below until one of them writes to it; the collector would.
     gc.collect()

@@ -1,6 +1,6 @@
-"""The keeper: makes the namespaces, starts the init process in them, and ends it when the runtime is gone.
+"""The keeper: makes the namespaces, starts the init process in them, and ends it when the runtime has ended.
 
-It waits for the runtime's end, also by kill -9, and then ends the init process, whatever state that is in.
+It waits for the runtime's end, also by kill -9, and then kills the init process, which may be stopped or hang.
 """
 
 from __future__ import annotations

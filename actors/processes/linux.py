@@ -68,7 +68,7 @@ def processes() -> frozenset[int]:
 
 
 def shared_memory_bytes(pid: int) -> int:
-    """What is in memory of the shared memory of a process, of whatever kind; 0 when it is gone."""
+    """The shared memory of a process that is in memory, of all kinds; 0 when the process has ended."""
     try:
         with open(f"/proc/{pid}/status", "rb") as status:
             found = _SHARED.search(status.read())

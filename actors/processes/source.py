@@ -1,9 +1,9 @@
 """ProcessSource: where process workers get their child processes from.
 
 It owns the init process, the fork servers and the children that wait for a call: for each tool in use a template, and
-spares forked of it ahead. A worker asks for a child, runs one call in it and lets go of it; it is told when a child is
-gone. Fork servers are judged by their receipts, in ticks of our own: a runtime that was suspended or starved has no
-ticks, and blames no one. A fork server that is given up is killed and replaced; its children live on.
+spares forked of it ahead. A worker asks for a child, runs one call in it and releases it; it gets a message when a
+child has ended. A fork server that sends no receipt in time is killed and replaced; its children live on. That time is
+counted in ticks of this actor, not by the clock: while the runtime itself is suspended, no time passes.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ class ProcessSource(Actor[SourceMessage]):
         self._running = 0
         """Children that a worker has, or has let go of and that have not ended."""
         self._ping: int | None = None
-        """A number that the init process is to speak of, as it does when it listens; and since when it has not."""
+        """A number that the init process is to answer for, as it does when it listens; and since when it has not."""
         self._ping_ticks = 0
         self._ticking = self._looking = self._launching = self._stopping = False
 
@@ -175,7 +175,7 @@ class ProcessSource(Actor[SourceMessage]):
         self._launch()
 
     def on_stopping(self) -> bool:
-        """Put off until everything is gone."""
+        """Put off until all processes have ended."""
         self._stopping = True
         if self._init is None:
             return True
@@ -316,7 +316,7 @@ class ProcessSource(Actor[SourceMessage]):
             ends.close()
             self._no_resources(template, error)
             return False
-        if not sent:  # it is gone, or has stopped reading: the ticks see to that
+        if not sent:  # it has ended, or has stopped reading: the ticks see to that
             ends.close()
         else:
             self._children[number] = _Child(ends, template, server)
@@ -359,7 +359,7 @@ class ProcessSource(Actor[SourceMessage]):
                 self._drop(other)
 
     def _drop(self, template: _Template) -> None:
-        """End its process and its spares; calls that run in its children go on."""
+        """End its process and its spares; calls that run in its children continue."""
         self._templates.pop(template.tool, None)
         self._end_spares(template)
         if template.server is not None:
@@ -391,7 +391,7 @@ class ProcessSource(Actor[SourceMessage]):
     @handles(Heard)
     def _heard(self, heard: Heard) -> None:
         said = heard.message
-        if said is None:  # its end is told by the init process, or the keeper's by its own
+        if said is None:  # the init process reports its end; KeeperEnded that of the init process
             return
         if self._init is not None and heard.number == self._init.number:
             self._heard_of_init(said)
@@ -442,7 +442,7 @@ class ProcessSource(Actor[SourceMessage]):
 
     @handles(KeeperEnded)
     def _keeper_ended(self, message: KeeperEnded) -> None:
-        """Everything below us is gone. (Or below a former incarnation of us, which has its own end seen to.)"""
+        """All our processes have ended. (Or those of a former incarnation: then there is nothing to do.)"""
         if self._init is None or message.number != self._init.number:
             return
         has_worked, self._contained, self._init, self._base, self._ping = self._contained, None, None, None, None
@@ -529,7 +529,7 @@ class ProcessSource(Actor[SourceMessage]):
             return
         template = server.template
         server.connection.close()
-        for unborn in server.pending:  # those that were forked all the same end; of all we are told
+        for unborn in server.pending:  # forked or not, the init process reports the end of each
             self._order(Kind.KILL, unborn)
         if template is None:
             self._base = None
@@ -638,7 +638,7 @@ class ProcessSource(Actor[SourceMessage]):
 
     def _give_up(self, server: _Server, why: str) -> None:
         what = f"the template of {server.template.tool.name}" if server.template else "the fork server of the tools"
-        logger.warning("%s %s; it is replaced, calls that run go on", what, why)
+        logger.warning("%s %s; it is replaced; running calls continue", what, why)
         self._order(Kind.KILL, server.number)
         self._ask_for_a_sign()
 
@@ -646,7 +646,7 @@ class ProcessSource(Actor[SourceMessage]):
 def _give(
     connection: Connection, order: Message, descriptors: tuple[int, ...], template: _Template, *, with_tool: bool
 ) -> bool:
-    """Send the order, where it needs it with the packed tool. Raises OSError: there is no descriptor left."""
+    """Send the order, where it needs it with the packed tool. Raises OSError: out of descriptors."""
     if not with_tool:
         return connection.send(order, descriptors)
     tool = os.memfd_create(template.tool.name)
