@@ -14,9 +14,7 @@ from callboard.providers.openai.chat_api import OpenAIChat
 from callboard.providers.openai.dialects import ChatDialect
 from callboard.providers.request_encoding import own_replay
 
-DIALECT: Final = ChatDialect(
-    name="openrouter", family="openrouter", base_url="https://openrouter.ai/api/v1", stream_usage=False
-)
+DIALECT: Final = ChatDialect("openrouter", "https://openrouter.ai/api/v1", stream_usage=False)
 
 
 class SendPreferences(StrEnum):

@@ -239,21 +239,18 @@ class HttpAdapter:
         *,
         credential: Mapping[str, str],
         headers: Mapping[str, str] | None,
-        family: str = "",
     ) -> None:
-        """`credential`: the headers that hold the key. `headers`: the API's own and the caller's. `family`: see
-        `AnswerHead`; the name where it is left out."""
+        """`credential`: the headers that hold the key. `headers`: the API's own and the caller's."""
         self.name = name
         self._url = url
         self._api_key = api_key
         self._decodes = decodes
         self._credential = credential
         self._headers = headers or {}
-        self._family = family or name
 
     def decoder(self, status: int = 200, headers: Mapping[str, str] | None = None, streaming: bool = True) -> Decoder:
         """See `Adapter.decoder`."""
-        return self._decodes(AnswerHead(self._family, status, headers, streaming, self._api_key))
+        return self._decodes(AnswerHead(self.name, status, headers, streaming, self._api_key))
 
     def headers(self, request: ModelRequest) -> dict[str, str]:
         """The request's headers."""

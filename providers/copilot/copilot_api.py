@@ -19,7 +19,6 @@ DEFAULT_BASE_URL: Final = "https://api.githubcopilot.com"
 
 DIALECT: Final = ChatDialect(
     name="copilot",
-    family="copilot",
     base_url=DEFAULT_BASE_URL,
     # Claude's answers come as several choices, and may end without a finish reason (copilot-sdk #1081).
     merge_choices=True,
