@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from callboard.protocol.errors import UsageError
 from callboard.providers.adapter import DEFAULT_TIMEOUTS, Adapter, Provider, Timeouts
 from callboard.providers.anthropic.messages_api import Anthropic
-from callboard.providers.copilot.copilot_api import Copilot
+from callboard.providers.copilot.copilot_api import Copilot, copilot_of
 from callboard.providers.gemini.gemini_api import Gemini
 from callboard.providers.local.offline import Offline
 from callboard.providers.local.scripted import Scripted
@@ -103,7 +103,6 @@ def provider_for(
     if provider in _LOCAL:
         return _LOCAL[provider](**options), name
     # HTTP takes 0.2 s to load, and `offline` never needs it.
-    from callboard.providers.copilot.copilot_provider import copilot_of  # noqa: PLC0415
     from callboard.providers.transport import HttpProvider  # noqa: PLC0415
 
     http = partial(
