@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Final
 
@@ -43,8 +43,7 @@ class ProviderPreferences:
 
     def to_wire(self) -> Body:
         """The `provider` object."""
-        values = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "send"}
-        return {name: value for name, value in values.items() if value not in (None, ())}
+        return {name: value for name, value in asdict(self).items() if name != "send" and value not in (None, ())}
 
 
 class OpenRouter(OpenAIChat):
