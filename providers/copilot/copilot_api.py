@@ -25,13 +25,8 @@ from callboard.providers.openai.responses_api import OpenAIResponses
 if TYPE_CHECKING:
     from callboard.providers.transport import HttpProvider
 
-DIALECT: Final = ChatDialect(
-    name="copilot",
-    base_url=DEFAULT_BASE_URL,
-    # Claude's answers come as several choices, and may end without a finish reason (copilot-sdk #1081).
-    merge_choices=True,
-    finish_optional=True,
-)
+# Claude's answers come as several choices, and may end without a finish reason (copilot-sdk #1081).
+DIALECT: Final = ChatDialect("copilot", DEFAULT_BASE_URL, merge_choices=True, finish_optional=True)
 
 
 class CopilotRoute(StrEnum):

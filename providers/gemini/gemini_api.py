@@ -44,13 +44,6 @@ THINKING_BUDGETS: Final = {"none": 0, "minimal": 512, "low": 1_024, "medium": 8_
 #: Gemini 3 and later take a level, and cannot be kept from thinking altogether.
 THINKING_LEVELS: Final = {"none": "minimal", "minimal": "minimal", "low": "low", "medium": "medium", "high": "high"}
 
-_MODES: Final = {
-    ToolChoiceMode.AUTO: "AUTO",
-    ToolChoiceMode.NONE: "NONE",
-    ToolChoiceMode.REQUIRED: "ANY",
-    ToolChoiceMode.NAMED: "ANY",
-}
-
 
 class Gemini(encoding.HttpAdapter):
     """The adapter of the Gemini API. With `project` and `location` it is the same API on Vertex AI, where the key is an
@@ -128,8 +121,9 @@ class _GeminiEncoding(encoding.TurnEncoding):
         request = self.request
         if not request.tools:
             return {}
-        calling: Body = {"mode": _MODES[request.tool_choice.mode]}
-        if request.tool_choice.mode is ToolChoiceMode.NAMED:
+        mode = request.tool_choice.mode
+        calling: Body = {"mode": mode.name if mode in (ToolChoiceMode.AUTO, ToolChoiceMode.NONE) else "ANY"}
+        if mode is ToolChoiceMode.NAMED:
             calling["allowedFunctionNames"] = [request.tool_choice.name]
         if request.parallel_tool_calls is not None:
             self.notes.append("parallel_tool_calls: the API has no such flag; left out")
@@ -137,10 +131,7 @@ class _GeminiEncoding(encoding.TurnEncoding):
         self.notes += [
             f"tool {tool.name}: strict: the API has no such flag; left out" for tool in request.tools if tool.strict
         ]
-        return {
-            "tools": [{"functionDeclarations": declarations}],
-            "toolConfig": {"functionCallingConfig": calling},
-        }
+        return {"tools": [{"functionDeclarations": declarations}], "toolConfig": {"functionCallingConfig": calling}}
 
     def _sampling(self, sampling: model.Sampling) -> Body:
         knobs = {

@@ -155,17 +155,11 @@ def _user_part(part: content.UserPart) -> Body:
     return {"type": "image_url", "image_url": {"url": encoding.image_url(part)}}
 
 
-FINISH_REASONS: Final[Mapping[str, FinishReason]] = {
-    "stop": FinishReason.STOP,
-    "eos": FinishReason.STOP,  # Together
-    "end_turn": FinishReason.STOP,
-    "stop_sequence": FinishReason.STOP,
-    # "Decide on presence of calls, not on the reason" (docs/wire.md 1.1): these without a call are a plain stop.
-    "tool_calls": FinishReason.STOP,
-    "function_call": FinishReason.STOP,
-    "length": FinishReason.LENGTH,
-    "max_tokens": FinishReason.LENGTH,
-    "model_length": FinishReason.LENGTH,  # Mistral
+_FINISH_REASONS: Final = {
+    # `eos` is Together's. "Decide on presence of calls, not on the reason" (docs/wire.md 1.1): without a call,
+    # `tool_calls` and `function_call` are a plain stop.
+    **dict.fromkeys(("stop", "eos", "end_turn", "stop_sequence", "tool_calls", "function_call"), FinishReason.STOP),
+    **dict.fromkeys(("length", "max_tokens", "model_length"), FinishReason.LENGTH),  # the last is Mistral's
     "content_filter": FinishReason.CONTENT_FILTER,
     "refusal": FinishReason.REFUSAL,
     "error": FinishReason.ERROR,
@@ -335,8 +329,7 @@ class ChatDecoder(BaseDecoder):
 
     def _close_reasoning(self, out: _Out) -> None:
         """Reasoning is over for now: what must be given back unmodified goes onto its part."""
-        replay = self._details.take()
-        if replay is not None:
+        if (replay := self._details.take()) is not None:
             out.append(ThinkingDelta("", 0, replay))
 
     def _content(self, said: Json, index: int, out: _Out) -> None:
@@ -367,7 +360,7 @@ class ChatDecoder(BaseDecoder):
         if self._think_tags is not None:
             self._think_tags.finish(out)
         self._close_reasoning(out)
-        reason = FINISH_REASONS.get(self._finish_reason.lower(), FinishReason.OTHER)
+        reason = _FINISH_REASONS.get(self._finish_reason.lower(), FinishReason.OTHER)
         if not self._finish_reason:
             reason = FinishReason.STOP
         if reason is FinishReason.ERROR:
@@ -439,47 +432,34 @@ class ThinkTags:
 
     def feed(self, text: str, block: int, out: _Out) -> None:
         self._block = block
-        if self._state == "after":
-            out.append(TextDelta(text, block))
-            return
         self._held += text
         if self._state == "before":
-            self._look_for_open(out)
+            start = self._held.lstrip()
+            if start.startswith(_OPEN):
+                self._state, self._held = "inside", start[len(_OPEN) :]
+            elif not _OPEN.startswith(start):
+                self._state = "after"
         if self._state == "inside":
-            self._look_for_close(out)
+            thought, found, self._held = self._held.partition(_CLOSE)
+            if found:
+                self._state = "closed"
+            else:
+                kept = len(thought) - _overlap(thought)
+                thought, self._held = thought[:kept], thought[kept:]
+            if thought:
+                out.append(ThinkingDelta(thought, block))
         if self._state == "closed":
-            self._skip_newlines(out)
+            # Templates put empty lines between the tag and the answer.
+            self._held = self._held.lstrip("\n")
+            self._state = "after" if self._held else "closed"
+        if self._state == "after":
+            self.finish(out)
 
     def finish(self, out: _Out) -> None:
         """The text is over: what was held back is what it looked like."""
         held, self._held = self._held, ""
         if held:
-            out.append(ThinkingDelta(held, self._block) if self._state == "inside" else TextDelta(held, self._block))
-
-    def _look_for_open(self, out: _Out) -> None:
-        start = self._held.lstrip()
-        if start.startswith(_OPEN):
-            self._state, self._held = "inside", start[len(_OPEN) :]
-        elif not _OPEN.startswith(start):
-            self._state = "after"
-            self.finish(out)
-
-    def _look_for_close(self, out: _Out) -> None:
-        thought, found, rest = self._held.partition(_CLOSE)
-        if not found:
-            keep = _overlap(thought)
-            thought, self._held = thought[: len(thought) - keep], thought[len(thought) - keep :]
-        if thought:
-            out.append(ThinkingDelta(thought, self._block))
-        if found:
-            self._state, self._held = "closed", rest
-
-    def _skip_newlines(self, out: _Out) -> None:
-        """Templates put empty lines between the tag and the answer."""
-        self._held = self._held.lstrip("\n")
-        if self._held:
-            self._state = "after"
-            self.finish(out)
+            out.append((ThinkingDelta if self._state == "inside" else TextDelta)(held, self._block))
 
 
 def _overlap(text: str) -> int:
@@ -491,18 +471,13 @@ class ReasoningDetails:
     """OpenRouter's reasoning_details: merges the fragments of one stretch of reasoning as they must be sent back
     (docs/wire.md 1.5). `take` hands out what has come since the last time."""
 
-    __slots__ = ("_items", "_origin", "_size", "_texts")
+    __slots__ = ("_origin", "_size", "pending")
 
     def __init__(self, origin: str) -> None:
         self._origin = origin
         self._size = 0
-        self._items: list[JsonObject] = []
-        self._texts: dict[str, StringIO] = {}
-        """Of the last item: its fields that come in pieces."""
-
-    @property
-    def pending(self) -> bool:
-        return bool(self._items)
+        self.pending: list[tuple[JsonObject, dict[str, StringIO]]] = []
+        """Items, and their fields that come in pieces."""
 
     def add(self, fragments: Iterable[JsonObject]) -> str:
         """Take fragments in; returns their readable text. Raises ValueError past the limit."""
@@ -511,31 +486,25 @@ class ReasoningDetails:
             self._size += storable_bytes(fragment)
             if self._size > MAX_RESPONSE_BYTES:
                 raise ValueError(f"the reasoning details are longer than {MAX_RESPONSE_BYTES} bytes")
-            if not self._items or not _continues(self._items[-1], fragment):
-                self._finish_item()
-                self._items.append({})
-            last = self._items[-1]
+            if not self.pending or not _continues(self.pending[-1][0], fragment):
+                self.pending.append(({}, {}))
+            item, texts = self.pending[-1]
             for key, value in fragment.items():
                 if key in _TEXT_FIELDS and isinstance(value, str):
-                    self._texts.setdefault(key, StringIO()).write(value)
-                    last.setdefault(key, "")
-                elif value is not None or key not in last:
-                    last[key] = value
+                    texts.setdefault(key, StringIO()).write(value)
+                    item.setdefault(key, "")
+                elif value is not None or key not in item:
+                    item[key] = value
             seen += text_at(fragment, "text") or text_at(fragment, "summary")
         return seen
 
     def take(self) -> content.Replay | None:
         """What has come, to be replayed unmodified; None where nothing has."""
-        if not self._items:
+        if not self.pending:
             return None
-        self._finish_item()
-        items, self._items = self._items, []
+        items = [{**item, **{key: text.getvalue() for key, text in texts.items()}} for item, texts in self.pending]
+        self.pending.clear()
         return content.Replay(self._origin, {"reasoning_details": items})
-
-    def _finish_item(self) -> None:
-        for key, pieces in self._texts.items():
-            self._items[-1][key] = pieces.getvalue()
-        self._texts.clear()
 
 
 def _continues(last: JsonObject, fragment: JsonObject) -> bool:

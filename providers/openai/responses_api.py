@@ -200,10 +200,7 @@ def _user_part(part: content.UserPart) -> Body:
     return {"type": "input_image", "image_url": encoding.image_url(part), "detail": "auto"}
 
 
-_INCOMPLETE: Final = {
-    "max_output_tokens": FinishReason.LENGTH,
-    "content_filter": FinishReason.CONTENT_FILTER,
-}
+_INCOMPLETE: Final = {"max_output_tokens": FinishReason.LENGTH, "content_filter": FinishReason.CONTENT_FILTER}
 _SUMMARY, _REASONING, _TEXT = "summary", "reasoning", "text"
 _Kind = type[TextDelta | ThinkingDelta]
 _Out = list[StreamEvent]
