@@ -47,7 +47,7 @@ class ProviderPreferences:
 
 
 class OpenRouter(OpenAIChat):
-    """The adapter. `referer` and `title` are how OpenRouter shows the calling application."""
+    """The adapter. OpenRouter shows the calling application by the headers `http-referer` and `x-title`."""
 
     def __init__(
         self,
@@ -55,12 +55,9 @@ class OpenRouter(OpenAIChat):
         base_url: str | None = None,
         api_key: str | None = None,
         preferences: ProviderPreferences | None = None,
-        referer: str = "",
-        title: str = "",
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        named = {name: value for name, value in (("http-referer", referer), ("x-title", title)) if value}
-        super().__init__(base_url=base_url, api_key=api_key, dialect=DIALECT, headers={**named, **(headers or {})})
+        super().__init__(base_url=base_url, api_key=api_key, dialect=DIALECT, headers=headers)
         self._preferences = preferences or ProviderPreferences()
 
     def body(self, request: ModelRequest) -> Body:

@@ -57,18 +57,16 @@ class Anthropic(encoding.HttpAdapter):
         api_key: str | None = None,
         headers: Mapping[str, str] | None = None,
         bearer: bool = False,
-        betas: tuple[str, ...] = (),
         name: str = "anthropic",
     ) -> None:
         """`bearer`: the credential is an OAuth token or a gateway's."""
-        own = encoding.bearer(api_key) if bearer or not api_key else {"x-api-key": api_key}
         super().__init__(
             name,
             # With the version or without: gateways name their address either way.
             encoding.checked_url(base_url, "https://api.anthropic.com").removesuffix("/v1"),
             api_key,
             AnthropicDecoder,
-            credential=own | ({"anthropic-beta": ",".join(betas)} if betas else {}),
+            credential=encoding.bearer(api_key) if bearer or not api_key else {"x-api-key": api_key},
             headers={"anthropic-version": API_VERSION, **(headers or {})},
         )
 

@@ -99,7 +99,8 @@ class CopilotProvider:
                 async with aclosing(self._http.stream_with(adapter, request)) as batches:
                     async for events in batches:
                         # A 401 is the whole answer: nothing was emitted before it.
-                        if not last_try and _refused(events[0]):
+                        first = events[0]
+                        if not last_try and isinstance(first, Error) and first.kind is ErrorKind.AUTHENTICATION:
                             break
                         yield events
                     else:
@@ -111,10 +112,6 @@ class CopilotProvider:
 
     async def aclose(self) -> None:
         await self._http.aclose()
-
-
-def _refused(event: StreamEvent) -> bool:
-    return isinstance(event, Error) and event.kind is ErrorKind.AUTHENTICATION
 
 
 def copilot_of(options: Mapping[str, object], http: HttpProvider) -> CopilotProvider:

@@ -66,8 +66,6 @@ class CopilotToken:
     """The short-lived token that model calls carry."""
 
     token: str = field(repr=False)
-    expires_at: float
-    """Unix time, seconds."""
     renew_at: float
     """Unix time from which a new one should be got."""
     base_url: str
@@ -123,7 +121,7 @@ async def exchange(http: Http, github_token: str, now: float) -> CopilotToken:
             raise TypeError("expires_at is no time")
         lifetime = _seconds(document.get("refresh_in"), expires_at - now - _RENEW_BEFORE_SECONDS)
         base_url = text_at(object_at(document, "endpoints"), "api") or DEFAULT_BASE_URL
-        return CopilotToken(text_of(document["token"]), expires_at, min(now + lifetime, expires_at), base_url)
+        return CopilotToken(text_of(document["token"]), min(now + lifetime, expires_at), base_url)
     except SHAPE_ERRORS:
         raise ProviderError(ErrorKind.MALFORMED, "Copilot's token exchange gave an answer without a token.") from None
 

@@ -225,11 +225,10 @@ _FINISH_REASONS: Final = {
     "STOP": FinishReason.STOP,
     "MAX_TOKENS": FinishReason.LENGTH,
     "UNEXPECTED_TOOL_CALL": FinishReason.TOOL_CALLS,
+    **dict.fromkeys(("SAFETY", "RECITATION", "BLOCKLIST", "PROHIBITED_CONTENT"), FinishReason.CONTENT_FILTER),
+    **dict.fromkeys(("SPII", "MODEL_ARMOR", "IMAGE_SAFETY"), FinishReason.CONTENT_FILTER),
+    **dict.fromkeys(("IMAGE_PROHIBITED_CONTENT", "IMAGE_RECITATION"), FinishReason.CONTENT_FILTER),
 }
-_FILTERS: Final = frozenset(
-    {"SAFETY", "RECITATION", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "MODEL_ARMOR"}
-    | {"IMAGE_SAFETY", "IMAGE_PROHIBITED_CONTENT", "IMAGE_RECITATION"}
-)
 #: Reasons that mean that there is no answer.
 _FAILURES: Final = {
     "MALFORMED_FUNCTION_CALL": ErrorKind.MALFORMED_TOOL_CALL,
@@ -421,8 +420,7 @@ class GeminiDecoder(BaseDecoder):
 
     def on_end(self, out: _Out, marked: bool) -> None:
         reason = self._finish_reason
-        otherwise = FinishReason.CONTENT_FILTER if reason in _FILTERS else FinishReason.OTHER
-        finish = _FINISH_REASONS.get(reason, otherwise)
+        finish = _FINISH_REASONS.get(reason, FinishReason.OTHER)
         if not reason and self._block_reason:
             self._done(FinishReason.CONTENT_FILTER, self._block_reason, out)
         elif not reason:

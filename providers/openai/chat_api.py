@@ -158,7 +158,7 @@ def _user_part(part: content.UserPart) -> Body:
 _FINISH_REASONS: Final = {
     # `eos` is Together's. "Decide on presence of calls, not on the reason" (docs/wire.md 1.1): without a call,
     # `tool_calls` and `function_call` are a plain stop.
-    **dict.fromkeys(("stop", "eos", "end_turn", "stop_sequence", "tool_calls", "function_call"), FinishReason.STOP),
+    **dict.fromkeys(("", "stop", "eos", "end_turn", "stop_sequence", "tool_calls", "function_call"), FinishReason.STOP),
     **dict.fromkeys(("length", "max_tokens", "model_length"), FinishReason.LENGTH),  # the last is Mistral's
     "content_filter": FinishReason.CONTENT_FILTER,
     "refusal": FinishReason.REFUSAL,
@@ -250,15 +250,13 @@ class ChatDecoder(BaseDecoder):
 
     def _choice(self, index: int, choice: JsonObject, out: _Out) -> None:
         """One choice of one chunk: first its delta, then its finish reason, since one chunk may have both (22)."""
-        delta = choice.get("delta")
-        if delta:
+        if delta := choice.get("delta"):
             self._delta(index, delta if isinstance(delta, dict) else object_of(delta), out)
         elif delta is None and "message" in choice:
             # A server that ignores `stream` and wraps its whole answer in one event. (With a delta beside it, the
             # message is Perplexity's running total and says everything twice: 54.)
             self._message(index, object_of(choice["message"]), out)
-        reason = choice.get("finish_reason")
-        if reason:
+        if reason := choice.get("finish_reason"):
             self._finish_reason = str(reason)
 
     def _delta(self, index: int, delta: JsonObject, out: _Out) -> None:
@@ -361,8 +359,6 @@ class ChatDecoder(BaseDecoder):
             self._think_tags.finish(out)
         self._close_reasoning(out)
         reason = _FINISH_REASONS.get(self._finish_reason.lower(), FinishReason.OTHER)
-        if not self._finish_reason:
-            reason = FinishReason.STOP
         if reason is FinishReason.ERROR:
             self.fail(out, make_error(ErrorKind.SERVER, "The provider broke off the turn with finish reason 'error'."))
             return
