@@ -29,20 +29,18 @@ from callboard.providers.base_decoder import (
 from callboard.providers.json_values import Body, Json, JsonObject, loads
 from callboard.providers.tool_schema import ANTHROPIC, ANTHROPIC_ANSWER, ANTHROPIC_STRICT
 
+ORIGIN: Final = "anthropic"
 API_VERSION: Final = "2023-06-01"
 #: `max_tokens` is required. 8,192 is the smallest output limit among the models that are still served.
 DEFAULT_MAX_TOKENS: Final = 8_192
 #: Tokens of thinking for an effort, where a model wants a budget; the API's least is 1,024.
 THINKING_BUDGETS: Final = {"minimal": 1_024, "low": 2_048, "medium": 8_192, "high": 16_384, "xhigh": 32_768}
 #: Where the model decides itself how much to think, it takes these instead.
-ADAPTIVE_EFFORTS: Final = {
-    "minimal": "low", "low": "low", "medium": "medium", "high": "high", "xhigh": "xhigh", "max": "max",
-}  # fmt: skip
+ADAPTIVE_EFFORTS: Final = {"minimal": "low"} | {effort: effort for effort in ("low", "medium", "high", "xhigh", "max")}
 #: Claude 4.6 and later: `thinking: adaptive`. A date ("claude-opus-4-20250514") is no minor version.
 _ADAPTIVE_MODEL: Final = re.compile(r"claude-[a-z]+-(?:4[-.](?:[6-9]|[1-9]\d)(?!\d)|[5-9](?!\d)|[1-9]\d(?!\d))")
 #: Claude 4.7 and later: 400 "`temperature` is deprecated for this model".
 _NO_SAMPLING_MODEL: Final = re.compile(r"claude-[a-z]+-(?:4[-.](?:[7-9]|[1-9]\d)(?!\d)|[5-9](?!\d)|[1-9]\d(?!\d))")
-
 #: The modes that force a call, and the API's words for them.
 _FORCED: Final = {ToolChoiceMode.REQUIRED: "any", ToolChoiceMode.NAMED: "tool"}
 
@@ -77,7 +75,7 @@ class Anthropic(encoding.HttpAdapter):
 
 class _MessagesEncoding(encoding.TurnEncoding):
     def __init__(self, request: model.ModelRequest) -> None:
-        super().__init__(request, _text, _image)
+        super().__init__(request)
         self._adaptive = _ADAPTIVE_MODEL.search(request.model) is not None
 
     def body(self) -> Body:
@@ -129,7 +127,7 @@ class _MessagesEncoding(encoding.TurnEncoding):
             caller = {"caller": own["caller"]} if own and "caller" in own else {}
             return {"type": "tool_use", "id": part.call_id, "name": name, "input": arguments, **caller}
         if isinstance(part, content.Text):
-            return _text(part.text) if part.text.strip() else None
+            return self.text(part.text) if part.text.strip() else None
         if own is None:
             return None
         if isinstance(part, content.ServerTool):
@@ -139,6 +137,15 @@ class _MessagesEncoding(encoding.TurnEncoding):
         if "signature" in own:
             return {"type": "thinking", "thinking": part.text, "signature": own["signature"]}
         return None
+
+    def text(self, text: str) -> Body:
+        return {"type": "text", "text": text}
+
+    def image(self, image: content.Image) -> Body:
+        if image.url:
+            return {"type": "image", "source": {"type": "url", "url": image.url}}
+        media_type, data = encoding.image_bytes(image)
+        return {"type": "image", "source": {"type": "base64", "media_type": media_type, "data": data}}
 
     # The rest of the body.
 
@@ -204,19 +211,6 @@ def _tool(tool: ToolDefinition) -> Body:
     wire: Body = {"name": tool.name, "description": tool.description, "input_schema": tool.parameters}
     return {**wire, "strict": True} if tool.strict else wire
 
-
-def _text(text: str) -> Body:
-    return {"type": "text", "text": text}
-
-
-def _image(image: content.Image) -> Body:
-    if image.url:
-        return {"type": "image", "source": {"type": "url", "url": image.url}}
-    media_type, data = encoding.image_bytes(image)
-    return {"type": "image", "source": {"type": "base64", "media_type": media_type, "data": data}}
-
-
-ORIGIN: Final = "anthropic"
 
 _FINISH_REASONS: Final = {
     "end_turn": FinishReason.STOP,

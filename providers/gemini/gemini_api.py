@@ -36,6 +36,7 @@ from callboard.providers.http_errors import make_error
 from callboard.providers.json_values import Body, Json, JsonObject
 from callboard.providers.tool_schema import GEMINI, GEMINI_ANSWER
 
+ORIGIN: Final = "gemini"
 #: What the API takes in place of a signature on a call that another model made (docs/wire.md 1.4). Only on a step's
 #: first call: on its siblings it causes empty answers.
 FOREIGN_SIGNATURE: Final = "skip_thought_signature_validator"
@@ -78,9 +79,6 @@ class Gemini(encoding.HttpAdapter):
 
 
 class _GeminiEncoding(encoding.TurnEncoding):
-    def __init__(self, request: model.ModelRequest) -> None:
-        super().__init__(request, _text, _image)
-
     def body(self) -> Body:
         request = self.request
         system, history = encoding.split_system(request.messages)
@@ -104,7 +102,9 @@ class _GeminiEncoding(encoding.TurnEncoding):
         for position, message in enumerate(history):
             if isinstance(message, content.AssistantMessage):
                 self.say("model", self._turn(message))
-                self.say("user", _results(message, encoding.results_after(history, position)))
+                results = {result.call_id: result for result in encoding.results_after(history, position)}
+                # In the order of the calls, by which the API pairs them where there are no ids.
+                self.say("user", [_result(call, results[call.call_id]) for call in message.tool_calls])
             elif not isinstance(message, content.ToolMessage):
                 self.say_asked(message)
 
@@ -114,6 +114,16 @@ class _GeminiEncoding(encoding.TurnEncoding):
         if first_call is not None:
             first_call.setdefault("thoughtSignature", FOREIGN_SIGNATURE)
         return parts
+
+    def text(self, text: str) -> Body:
+        return {"text": text}
+
+    def image(self, image: content.Image) -> Body:
+        if image.url:
+            kind = {"mimeType": image.media_type} if image.media_type else {}
+            return {"fileData": {**kind, "fileUri": image.url}}
+        media_type, data = encoding.image_bytes(image)
+        return {"inlineData": {"mimeType": media_type, "data": data}}
 
     # The rest of the body.
 
@@ -179,12 +189,6 @@ def _part(part: content.AssistantPart) -> Body | None:
     return {"text": part.text, "thought": True, **signature} if signature else None
 
 
-def _results(turn: content.AssistantMessage, results: Sequence[content.ToolMessage]) -> list[Body]:
-    """The results of a turn in the order of its calls, by which the API pairs them where there are no ids."""
-    by_id = {result.call_id: result for result in results}
-    return [_result(call, by_id[call.call_id]) for call in turn.tool_calls]
-
-
 def _result(call: content.ToolCall, result: content.ToolMessage) -> Body:
     response: Body = {"name": encoding.called_name(call), "response": _response(result)}
     own = encoding.own_replay(call.replay, ORIGIN)
@@ -207,27 +211,15 @@ def _response(result: content.ToolMessage) -> object:
     return orjson.Fragment(result.content) if isinstance(value, dict) else {"result": result.content}
 
 
-def _text(text: str) -> Body:
-    return {"text": text}
-
-
-def _image(image: content.Image) -> Body:
-    if image.url:
-        kind = {"mimeType": image.media_type} if image.media_type else {}
-        return {"fileData": {**kind, "fileUri": image.url}}
-    media_type, data = encoding.image_bytes(image)
-    return {"inlineData": {"mimeType": media_type, "data": data}}
-
-
-ORIGIN: Final = "gemini"
-
+_FILTERS: Final = (
+    "SAFETY RECITATION BLOCKLIST PROHIBITED_CONTENT SPII MODEL_ARMOR "
+    "IMAGE_SAFETY IMAGE_PROHIBITED_CONTENT IMAGE_RECITATION"
+)
 _FINISH_REASONS: Final = {
     "STOP": FinishReason.STOP,
     "MAX_TOKENS": FinishReason.LENGTH,
     "UNEXPECTED_TOOL_CALL": FinishReason.TOOL_CALLS,
-    **dict.fromkeys(("SAFETY", "RECITATION", "BLOCKLIST", "PROHIBITED_CONTENT"), FinishReason.CONTENT_FILTER),
-    **dict.fromkeys(("SPII", "MODEL_ARMOR", "IMAGE_SAFETY"), FinishReason.CONTENT_FILTER),
-    **dict.fromkeys(("IMAGE_PROHIBITED_CONTENT", "IMAGE_RECITATION"), FinishReason.CONTENT_FILTER),
+    **dict.fromkeys(_FILTERS.split(), FinishReason.CONTENT_FILTER),
 }
 #: Reasons that mean that there is no answer.
 _FAILURES: Final = {
@@ -235,7 +227,8 @@ _FAILURES: Final = {
     "MALFORMED_RESPONSE": ErrorKind.MALFORMED,
     "MISSING_THOUGHT_SIGNATURE": ErrorKind.INVALID_REQUEST,
 }
-_STEP: Final = re.compile(r"""\.([^.\[\]'"]+)|\[(\d+)\]|\['((?:[^'\\]|\\.)*)'\]|\["((?:[^"\\]|\\.)*)"\]""")
+#: A step of a JSONPath: .name, [index] or a name in brackets and quotes.
+_STEP: Final = re.compile(r"""\.([^.\[\]'"]+)|\[(\d+)\]|\[(['"])((?:\\.|(?!\3)[^\\])*)\3\]""")
 #: The steps of a path; the pieces of a call and the places of its lists. Models stay far below, broken servers may not.
 _MAX_STEPS: Final = 64
 _MAX_PIECES: Final = 100_000
@@ -315,11 +308,10 @@ def _steps(path: str) -> list[str | int]:
         match = _STEP.match(path, end)
         if match is None or len(steps) >= _MAX_STEPS:
             raise ValueError(f"not a JSONPath to one value: {path[:80]!r}")
-        name, index, single, double = match.groups()
+        name, index, _, quoted = match.groups()
         if index is not None:
             steps.append(int(index[:6]))
         else:
-            quoted = single if single is not None else double
             steps.append(name if quoted is None else re.sub(r"\\(.)", r"\1", quoted))
         end = match.end()
     if not steps or isinstance(steps[0], int):

@@ -1,8 +1,7 @@
 """OpenAI Chat Completions, and every server that speaks it: requests, then answers.
 
-The decoder is written for what servers really send (docs/wire.md section 2), which is more than the API's description
-says: empty and missing choices, usage anywhere, finish reasons doubled, missing or beside content, reasoning under four
-names.
+The decoder is written for what servers really send (docs/wire.md section 2): empty and missing choices, usage anywhere,
+finish reasons doubled, missing or beside content, reasoning under four names.
 """
 
 from __future__ import annotations
@@ -57,7 +56,6 @@ class OpenAIChat(encoding.HttpAdapter):
             dialect.address(base_url) if base_url or dialect.base_url else "",
             api_key,
             lambda head: ChatDecoder(head, dialect),
-            credential=encoding.bearer(api_key),
             headers=headers,
         )
 
@@ -108,7 +106,7 @@ class OpenAIChat(encoding.HttpAdapter):
             return {"role": "tool", "tool_call_id": message.call_id, "content": message.content}
         if isinstance(message, content.SystemMessage):
             return {"role": "system", "content": message.text}
-        return {"role": "user", "content": _user_content(message)}
+        return {"role": "user", "content": encoding.user_content(message, _user_part)}
 
     def assistant(self, message: content.AssistantMessage) -> Body:
         """A turn of the model's. Thinking goes back only where this server wants its own back."""
@@ -140,13 +138,6 @@ def _tool_choice(choice: model.ToolChoice) -> Body:
     if choice.mode is ToolChoiceMode.NAMED:
         return {"tool_choice": {"type": "function", "function": {"name": choice.name}}}
     return {} if choice.mode is ToolChoiceMode.AUTO else {"tool_choice": choice.mode.value}
-
-
-def _user_content(message: content.UserMessage) -> str | list[Body]:
-    # Two texts stay two parts: glued together, words would run into each other (docs/wire.md quirk 81).
-    if len(message.parts) <= 1 and not any(isinstance(part, content.Image) for part in message.parts):
-        return message.text
-    return [_user_part(part) for part in message.parts]
 
 
 def _user_part(part: content.UserPart) -> Body:
@@ -419,8 +410,6 @@ class ThinkTags:
     A tag may be cut anywhere: what could be the start of one is held back until it is known.
     """
 
-    __slots__ = ("_block", "_held", "_state")
-
     def __init__(self) -> None:
         self._state = "before"
         self._held = ""
@@ -466,8 +455,6 @@ def _overlap(text: str) -> int:
 class ReasoningDetails:
     """OpenRouter's reasoning_details: merges the fragments of one stretch of reasoning as they must be sent back
     (docs/wire.md 1.5). `take` hands out what has come since the last time."""
-
-    __slots__ = ("_origin", "_size", "pending")
 
     def __init__(self, origin: str) -> None:
         self._origin = origin

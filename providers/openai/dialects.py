@@ -40,12 +40,9 @@ class ChatDialect:
         return checked_url(base_url, self.base_url)
 
 
+# The reasoning models refuse max_tokens (docs/wire.md 1.1), the others take both.
 OPENAI: Final = ChatDialect(
-    "openai-chat",
-    "https://api.openai.com/v1",
-    "OPENAI_API_KEY",
-    # The reasoning models refuse max_tokens (docs/wire.md 1.1), the others take both.
-    max_tokens_field="max_completion_tokens",
+    "openai-chat", "https://api.openai.com/v1", "OPENAI_API_KEY", max_tokens_field="max_completion_tokens"
 )
 _REASONING: Final = "reasoning_content"
 

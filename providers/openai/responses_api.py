@@ -64,7 +64,6 @@ class OpenAIResponses(encoding.HttpAdapter):
             encoding.checked_url(base_url, "https://api.openai.com/v1"),
             api_key,
             lambda head: ResponsesDecoder(head, origin),
-            credential=encoding.bearer(api_key),
             headers=headers,
         )
 
@@ -113,13 +112,7 @@ class _ResponsesEncoding(encoding.Encoding):
         elif isinstance(message, content.SystemMessage):
             self._say("system", message.text)
         else:
-            self._user(message)
-
-    def _user(self, message: content.UserMessage) -> None:
-        parts = message.parts
-        # Two texts stay two parts: glued together, words would run into each other (docs/wire.md quirk 81).
-        one_text = len(parts) <= 1 and all(isinstance(part, content.Text) for part in parts)
-        self._say("user", message.text if one_text else [_user_part(part) for part in parts])
+            self._say("user", encoding.user_content(message, _user_part))
 
     def _assistant(self, message: content.AssistantMessage) -> None:
         start = len(self._input)
@@ -335,10 +328,9 @@ class ResponsesDecoder(BaseDecoder):
 
     def _reasoning_done(self, document: JsonObject, state: _Item, out: _Out) -> None:
         item = object_at(document, "item")
-        for index, part in enumerate(objects_at(item, "summary")):
-            self._rest(document, (_SUMMARY, index), ThinkingDelta, part.get("text"), out)
-        for index, part in enumerate(objects_at(item, "content")):
-            self._rest(document, (_REASONING, index), ThinkingDelta, part.get("text"), out)
+        for slot, field in ((_SUMMARY, "summary"), (_REASONING, "content")):
+            for index, part in enumerate(objects_at(item, field)):
+                self._rest(document, (slot, index), ThinkingDelta, part.get("text"), out)
         block = state.block if state.block >= 0 else self._open(document, (_SUMMARY, 0), ThinkingDelta).block
         kept = {key: value for key, value in item.items() if key != "status" and value is not None}
         out.append(ThinkingDelta("", block, content.Replay(self._origin, kept)))
