@@ -16,25 +16,15 @@ from enum import Enum
 from typing import Final
 
 from callboard.actors.kernel import Actor, LoopScheduler, Timer, handles, logger_of
+from callboard.actors.processes import supply
 from callboard.actors.processes.child import could_not_load
 from callboard.actors.processes.control import UNKNOWN_STATUS, Kind, Message, how_it_ended
 from callboard.actors.processes.handle import ChildEnds
 from callboard.actors.processes.launch import Connection, Heard, InitProcess, KeeperEnded
 from callboard.actors.processes.spawning import why_not
-from callboard.actors.processes.supply import (
-    After,
-    ChildEnded,
-    ChildUser,
-    End,
-    NotObtained,
-    Obtain,
-    Obtained,
-    ProcessOptions,
-    Release,
-    Withdraw,
-)
 from callboard.actors.tools.decorator import Tool
 from callboard.protocol.errors import UsageError
+from callboard.protocol.ids import ToolName
 from callboard.protocol.tools import FailureCode, ToolFailure
 
 logger = logger_of("callboard.tools")
@@ -82,7 +72,8 @@ class _Launch:
     pass
 
 
-SourceMessage = Obtain | Withdraw | Release | End | Heard | KeeperEnded | _Tick | _ForkAhead | _LookForIdle | _Launch
+FromWorkers = supply.Obtain | supply.Withdraw | supply.Release | supply.End
+SourceMessage = FromWorkers | Heard | KeeperEnded | _Tick | _ForkAhead | _LookForIdle | _Launch
 
 
 class _State(Enum):
@@ -114,7 +105,7 @@ class _Template:
     used_at: float
     state: _State = _State.GONE
     server: _Server | None = None
-    waiting: deque[ChildUser] = field(default_factory=deque)
+    waiting: deque[supply.ChildUser] = field(default_factory=deque)
     spares: list[_Child] = field(default_factory=list)
     forking: int = 0
     timer: Timer | None = None
@@ -137,7 +128,7 @@ class _Child:
     template: _Template
     server: _Server
     place: _Place = _Place.FORKING
-    worker: ChildUser | None = None
+    worker: supply.ChildUser | None = None
     ending: bool = False
     killed: bool = False
     ticks: int = 0
@@ -147,7 +138,7 @@ class _Child:
 class ProcessSource(Actor[SourceMessage]):
     """See the module. One per process pool."""
 
-    def __init__(self, options: ProcessOptions) -> None:
+    def __init__(self, options: supply.ProcessOptions) -> None:
         self._options = options
         self._why_not = why_not()
         self._init: InitProcess | None = None
@@ -194,22 +185,22 @@ class ProcessSource(Actor[SourceMessage]):
 
     # -- what workers ask -----------------------------------------------------------------------------------------
 
-    @handles(Obtain)
-    def _obtain(self, message: Obtain) -> None:
-        name = message.tool.name
+    @handles(supply.Obtain)
+    def _obtain(self, message: supply.Obtain) -> None:
+        name, worker = message.tool.name, message.worker
         try:
             message.tool.check()
             if self._why_not:
                 raise UsageError(self._why_not)
             self._provide(message)
         except UsageError as error:
-            message.worker.tell_control(NotObtained(ToolFailure(name, FailureCode.CRASHED, str(error))))
+            _refuse(name, FailureCode.CRASHED, str(error), worker)
         except Exception as error:
             logger.exception("no child process could be provided for %s, for a fault of callboard's own", name)
             why = f"callboard failed to provide a process for {name}: {type(error).__name__}"
-            message.worker.tell_control(NotObtained(ToolFailure(name, FailureCode.INTERNAL_ERROR, why)))
+            _refuse(name, FailureCode.INTERNAL_ERROR, why, worker)
 
-    def _provide(self, message: Obtain) -> None:
+    def _provide(self, message: supply.Obtain) -> None:
         template = self._templates.pop(message.tool, None) or _Template(message.tool, 0.0)
         self._templates[message.tool] = template
         template.used_at = self.now()
@@ -217,25 +208,25 @@ class ProcessSource(Actor[SourceMessage]):
         self._launch()
         self._serve(template)
 
-    @handles(Withdraw)
-    def _withdraw(self, message: Withdraw) -> None:
+    @handles(supply.Withdraw)
+    def _withdraw(self, message: supply.Withdraw) -> None:
         for template in self._templates.values():
             if message.worker in template.waiting:
                 template.waiting.remove(message.worker)
                 return
         for child in self._children.values():
             if child.worker == message.worker:  # it was on its way, and the worker has ended
-                self._release(Release(child.ends, After.KEEP))
+                self._release(supply.Release(child.ends, supply.After.KEEP))
                 return
 
-    @handles(Release)
-    def _release(self, message: Release) -> None:
+    @handles(supply.Release)
+    def _release(self, message: supply.Release) -> None:
         child = self._children.get(message.child.number)
         if child is None:
             message.child.close()
             return
         child.worker = None
-        if message.after is After.KEEP and not child.ending and not self._stopping:
+        if message.after is supply.After.KEEP and not child.ending and not self._stopping:
             self._running -= 1
             child.place = _Place.SPARE
             self._look_later()
@@ -244,14 +235,14 @@ class ProcessSource(Actor[SourceMessage]):
             return
         child.ending = True
         child.ends.close()
-        if message.after is not After.ENDS:
+        if message.after is not supply.After.ENDS:
             self._kill(child)
         self._tick_later()
         if child.template.waiting:
             self._serve(child.template)
 
-    @handles(End)
-    def _end(self, message: End) -> None:
+    @handles(supply.End)
+    def _end(self, message: supply.End) -> None:
         child = self._children.get(message.number)
         if child is None:
             return
@@ -276,7 +267,7 @@ class ProcessSource(Actor[SourceMessage]):
             child = template.spares.pop()
             child.worker, child.place = template.waiting.popleft(), _Place.TAKEN
             self._running += 1
-            child.worker.tell_control(Obtained(child.ends))
+            child.worker.tell_control(supply.Obtained(child.ends))
             was_served = True
         if template.waiting or not was_served:
             self._fork_ahead(template)
@@ -332,8 +323,7 @@ class ProcessSource(Actor[SourceMessage]):
 
     def _refuse(self, template: _Template, code: FailureCode, why: str) -> None:
         waiting, template.waiting = template.waiting, deque()
-        for worker in waiting:
-            worker.tell_control(NotObtained(ToolFailure(template.tool.name, code, why)))
+        _refuse(template.tool.name, code, why, *waiting)
 
     def _start_template(self, template: _Template) -> None:
         base, number = self._base, next(_numbers)
@@ -407,7 +397,9 @@ class ProcessSource(Actor[SourceMessage]):
                 self._no_resources(template, OSError(said.value, ""))
             self._server_ended(said.number, UNKNOWN_STATUS)
         elif said.kind is Kind.NOT_SIGNALLED:
-            self._not_signalled(said.number)
+            if (child := self._children.get(said.number)) is not None:
+                logger.warning("a process of %s runs as another user and cannot be ended", child.template.tool.name)
+                self._child_gone(child, "runs as another user and could not be ended; it is left alone")
         elif said.number == self._ping:
             self._ping = None
         elif said.number in self._servers:
@@ -415,19 +407,11 @@ class ProcessSource(Actor[SourceMessage]):
         elif (child := self._children.get(said.number)) is not None:
             self._child_gone(child, said.text or how_it_ended(said.value))
 
-    def _not_signalled(self, number: int) -> None:
-        child = self._children.get(number)
-        if child is not None:
-            logger.warning(
-                "a process of %s runs as another user; it cannot be ended and is left alone", child.template.tool.name
-            )
-            self._child_gone(child, "runs as another user and could not be ended; it is left alone")
-
     def _child_gone(self, child: _Child, how: str) -> None:
         template = child.template
         del self._children[child.ends.number]
         if child.worker is not None:
-            child.worker.tell_control(ChildEnded(child.ends.number, how))
+            child.worker.tell_control(supply.ChildEnded(child.ends.number, how))
         else:
             child.ends.close()
         if child.place is _Place.TAKEN:
@@ -641,6 +625,11 @@ class ProcessSource(Actor[SourceMessage]):
         logger.warning("%s %s; it is replaced; running calls continue", what, why)
         self._order(Kind.KILL, server.number)
         self._ask_for_a_sign()
+
+
+def _refuse(tool: ToolName, code: FailureCode, why: str, *workers: supply.ChildUser) -> None:
+    for worker in workers:
+        worker.tell_control(supply.NotObtained(ToolFailure(tool, code, why)))
 
 
 def _give(
