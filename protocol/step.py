@@ -255,18 +255,18 @@ class Batch:
 
     def end(self, call: OpenCall, event: CallFailure | events.ToolCallCompleted) -> None:
         """The call has its one result, or the failure that the model reads in its place."""
-        result: ToolFailure | str
         if isinstance(event, events.ToolCallCompleted):
-            result = result_fault(call.call.name, event.content) or event.content
-            call.facts.result_is_sound = isinstance(result, str)
+            failed, result = result_fault(call.call.name, event.content), event.content
+            call.facts.result_is_sound = failed is None
         else:
-            result = _failure_of(event, call.call.name)
+            failed, result = _failure_of(event, call.call.name), ""
         call.enter(type(event))
-        self._close(call, result)
+        self._close(call, failed, result)
 
-    def _close(self, call: OpenCall, result: ToolFailure | str) -> None:
-        text = result if isinstance(result, str) else content.json_text(result.to_wire())
-        call.result = content.ToolMessage(call.call.call_id, call.call.name, text, isinstance(result, ToolFailure))
+    def _close(self, call: OpenCall, failed: ToolFailure | None, result: str = "") -> None:
+        if failed is not None:
+            result = content.json_text(failed.to_wire())
+        call.result = content.ToolMessage(call.call.call_id, call.call.name, result, failed is not None)
         self.open -= 1
 
     def _watch(self) -> list[Command]:
