@@ -186,7 +186,7 @@ class Init:
 
     def _kill_orphans(self) -> bool:
         found = children()
-        self._read_registry()  # where its fork server has ended, we were told of a child before it came to us
+        self._read_registry()  # a fork server reports a child before the child can become ours
         orphans = found - self._numbers.keys() - self._foreign
         self._foreign |= kill_each(orphans)
         return not orphans <= self._foreign

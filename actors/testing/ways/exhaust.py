@@ -44,7 +44,7 @@ def memory_swallowed() -> int:
 
 
 def shared_mapping() -> int:
-    """Anonymous memory that is shared: it is no heap. It is looked at ten times a second."""
+    """Anonymous memory that is shared, not on the heap. It is looked at ten times a second."""
     with mmap.mmap(-1, TOO_MUCH_BYTES) as memory:
         for offset in range(0, TOO_MUCH_BYTES, mmap.PAGESIZE):
             memory[offset] = 1
