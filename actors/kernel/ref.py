@@ -162,8 +162,7 @@ class Ref(pykka.ActorRef[Any], Generic[M]):
         loop = asyncio.get_running_loop()
         reply = AsyncReply(loop)
         cast(Ref, self).tell(Ask(message, reply))
-        late = f"{self._cell.name} did not answer within {timeout_seconds} s"
-        timer = loop.call_later(timeout_seconds, reply.expire, late)
+        timer = loop.call_later(timeout_seconds, reply.expire, self._cell.name, timeout_seconds)
         try:
             return await reply.future
         finally:

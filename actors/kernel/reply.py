@@ -29,22 +29,12 @@ class Asks(Generic[_Answer_co]):
     __slots__ = ()
 
 
-class ReplyTo(Protocol):
-    """Where an actor answers. Both methods are safe for any thread and never raise."""
-
-    def answer(self, value: object) -> None:
-        """Hand over the result."""
-
-    def fail(self, error: BaseException) -> None:
-        """Hand over what went wrong."""
-
-
 class Ask:
     """A message whose sender waits for an answer."""
 
     __slots__ = ("message", "reply")
 
-    def __init__(self, message: object, reply: ReplyTo) -> None:
+    def __init__(self, message: object, reply: "ReplyTo") -> None:
         self.message = message
         self.reply = reply
 
@@ -62,15 +52,18 @@ class Reply(pykka.Future[_Result]):
     A held lock is the whole waiting mechanism: 0.1 us to make, against 2 us for the Condition of pykka.ThreadingFuture.
     """
 
+    # What Pykka's __init__ sets (a fresh one of its values would double the cost), and what most replies do not need.
+    _get_hook = None
+    _get_hook_result = pykka.Future[Any]()._get_hook_result
+    _value: object = None
+    _error: BaseException | None = None
+    _callbacks: tuple[Callable[[], object], ...] = ()
+
     def __init__(self, waiter: Waiter | None = None) -> None:
-        super().__init__()
         self._waiter = waiter
         self._once = Lock()  # taken by the first answer
         self._gate = Lock()
         self._gate.acquire()
-        self._value: object = None
-        self._error: BaseException | None = None
-        self._callbacks: list[Callable[[], object]] | None = None
 
     @property
     def done(self) -> bool:
@@ -91,12 +84,12 @@ class Reply(pykka.Future[_Result]):
 
     def _finish(self) -> None:
         self._gate.release()
-        for callback in self._callbacks or ():
+        for callback in self._callbacks:
             contained(callback, "an answered ask")
 
     def on_done(self, callback: Callable[[], object]) -> None:
         """Call when answered, at once if it is. A callback may come twice when the answer arrives this very moment."""
-        self._callbacks = [*(self._callbacks or ()), callback]
+        self._callbacks += (callback,)
         if self.done:
             contained(callback, "an answered ask")
 
@@ -151,30 +144,30 @@ class AsyncReply:
 
     def answer(self, value: object) -> None:
         """Hand over the result; dropped when there is an answer already or the asker no longer waits."""
-        self._hand_over(value, None)
+        self._end(value, None)
 
     def fail(self, error: BaseException) -> None:
         """Hand over what went wrong; dropped when there is an answer already or the asker no longer waits."""
-        self._hand_over(None, harmless(error))
+        self._end(None, harmless(error))
 
-    def expire(self, what_failed: str) -> None:
-        """The asker's time is over. Only on its own loop."""
-        self._set(None, AskTimeout(what_failed))
+    def expire(self, asked: str, timeout_seconds: float) -> None:
+        """The asker's time is over."""
+        self._end(None, AskTimeout(f"{asked} did not answer within {timeout_seconds} s"))
 
-    def _hand_over(self, value: object, error: BaseException | None) -> None:
-        if asyncio._get_running_loop() is self._loop:
-            self._set(value, error)
+    def _end(self, value: object, error: BaseException | None) -> None:
+        if asyncio._get_running_loop() is not self._loop:
+            with contextlib.suppress(RuntimeError):  # the asker's loop is closed: it no longer waits
+                self._loop.call_soon_threadsafe(self._end, value, error)
+        elif self.future.done():
             return
-        with contextlib.suppress(RuntimeError):  # the asker's loop is closed: it waits no more
-            self._loop.call_soon_threadsafe(self._set, value, error)
-
-    def _set(self, value: object, error: BaseException | None) -> None:
-        if self.future.done():
-            return
-        if error is None:
+        elif error is None:
             self.future.set_result(value)
         else:
             self.future.set_exception(error)
+
+
+ReplyTo = Reply[Any] | AsyncReply
+"""Where an actor answers, with `answer` or `fail`: safe for any thread, and neither raises."""
 
 
 def harmless(error: BaseException) -> BaseException:

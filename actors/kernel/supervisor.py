@@ -16,8 +16,8 @@ from .cell import Cell, ChildExited, ChildStarted, State
 from .errors import ActorDeadError, IntensityExceeded, logger, text_of
 from .mailbox import CAPACITY
 from .ref import ASK_TIMEOUT_SECONDS, M, Ref
-from .reply import Ask, Asks
-from .restart import DEFAULT_BUDGET, Backoff, Budget, Escalate, History, Restart, decide
+from .reply import Asks
+from .restart import DEFAULT_BUDGET, Backoff, Budget, History, Restart
 from .scheduler import Timer
 from .system import ActorSystem, RunsOn, cell_of
 
@@ -128,9 +128,9 @@ def start_child(supervisor: Ref[SupervisorMessage], spec: ChildSpec[Message]) ->
     Raises NameTaken when a child with this id is alive, ActorDeadError when the supervisor is dead.
     """
     cell = _make_cell(cell_of(supervisor), spec)
-    address: Ref = supervisor
-    address.tell_control(Ask(_Adopt(spec, cell), _CloseIfRefused(cell)))
-    if not cell.mailbox.is_open and not supervisor.is_alive():
+    supervisor.tell_control(_Adopt(spec, cell))
+    if not supervisor.is_alive():
+        cell.close()
         raise ActorDeadError(f"{cell.name} was not started: its supervisor is dead")
     return cell.ref
 
@@ -143,22 +143,6 @@ def stop_child(supervisor: Ref[SupervisorMessage], child_id: str) -> None:
 def children_of(supervisor: Ref[SupervisorMessage], timeout_seconds: float = ASK_TIMEOUT_SECONDS) -> Mapping[str, Ref]:
     """The supervisor's children by id, in order of their start. A blocking ask; a handler uses `Actor.children`."""
     return supervisor.ask(_WhichChildren(), timeout_seconds)
-
-
-class _CloseIfRefused:
-    """Answers an `_Adopt`: when the supervisor ends before it has handled it, the child must not wait for a start."""
-
-    __slots__ = ("_cell",)
-
-    def __init__(self, cell: Cell) -> None:
-        self._cell = cell
-
-    def answer(self, value: object) -> None:
-        """Adopted."""
-
-    def fail(self, error: BaseException) -> None:
-        """Not adopted."""
-        self._cell.close()
 
 
 class Supervisor(Actor[SupervisorMessage]):
@@ -277,42 +261,35 @@ class Supervisor(Actor[SupervisorMessage]):
         self._go_on()
 
     def _failed(self, child: _Child, message: ChildExited) -> None:
-        own = child.spec.intensity
-        budget = self._budget if own is None else Budget(own, child.spec.period_seconds)
-        now, chance = self.now(), self._chance()
-        child.history, verdict = decide(child.history, budget, child.spec.backoff, now, chance)
-        delay_seconds = 0.0 if isinstance(verdict, Escalate) else verdict.delay_seconds
-        if own is None:
-            self._history, verdict = decide(self._history, budget, child.spec.backoff, now, chance)
-        if isinstance(verdict, Escalate):
-            if child.dynamic and own is not None:
-                logger.error("%s: that child alone is given up", self._too_many(child, verdict, message))
-                self._remove(child)
-            else:
-                self._give_up(child, verdict, message)
-        elif self._strategy is Strategy.ONE_FOR_ONE or child.dynamic:
-            self._restart_later(child, delay_seconds)
-        else:
+        spec, now = child.spec, self.now()
+        budget = self._budget if spec.intensity is None else Budget(spec.intensity, spec.period_seconds)
+        counted = child.history = child.history.after(now, budget, spec.backoff)
+        if spec.intensity is None:  # the failures of its siblings count too
+            counted = self._history = self._history.after(now, budget, spec.backoff)
+        if counted.exceeds(budget):
+            self._give_up(child, counted, budget, message)
+            return
+        delay_seconds = spec.backoff.delay_seconds(child.history.streak, self._chance())
+        if self._strategy is not Strategy.ONE_FOR_ONE and not child.dynamic:
             self._restart_group(child, delay_seconds)
-
-    def _too_many(self, child: _Child, verdict: Escalate, message: ChildExited) -> str:
-        return (
-            f"{self.name}: {verdict.failures} failures within {verdict.budget.period_seconds} s, allowed are "
-            f"{verdict.budget.intensity}; the last was {child.spec.id}, {message.reason.value} "
-            f"({text_of(message.error)})"
-        )
-
-    def _give_up(self, child: _Child, verdict: Escalate, message: ChildExited) -> None:
-        self._failure = IntensityExceeded(self._too_many(child, verdict, message))
-        self._failure.__cause__ = message.error
-        if self.on_stopping():
-            raise self._failure
-
-    def _restart_later(self, child: _Child, delay_seconds: float) -> None:
-        if delay_seconds > 0:
+        elif delay_seconds > 0:
             child.backoff = self.tell_after(delay_seconds, _StartNow(self, child))
         else:
             self._launch(child)
+
+    def _give_up(self, child: _Child, counted: History, budget: Budget, message: ChildExited) -> None:
+        failure = IntensityExceeded(
+            f"{self.name}: {len(counted.failures)} failures within {budget.period_seconds} s, allowed are "
+            f"{budget.intensity}; the last was {child.spec.id}, {message.reason.value} ({text_of(message.error)})"
+        )
+        if child.dynamic and child.spec.intensity is not None:
+            logger.error("%s: that child alone is given up", failure)
+            self._remove(child)
+            return
+        failure.__cause__ = message.error
+        self._failure = failure
+        if self.on_stopping():
+            raise failure
 
     def _restart_group(self, child: _Child, delay_seconds: float) -> None:
         """Stop all that restart together with the child, then start them, and those that were still to be started."""
