@@ -4,8 +4,9 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from operator import add
 from threading import Lock
-from typing import Final
+from typing import Final, NamedTuple
 
 #: Dead letters kept for inspection; older ones are only counted.
 KEPT: Final = 1_000
@@ -87,8 +88,7 @@ class DeadLetters:
         self._lock = Lock()
 
 
-@dataclass(frozen=True, slots=True)
-class Statistics:
+class Statistics(NamedTuple):
     """Counters since the system was made. At rest sent = handled + dead_lettered + queued."""
 
     sent: int = 0
@@ -105,13 +105,7 @@ class Statistics:
 
     def plus(self, other: "Statistics") -> "Statistics":
         """Both together."""
-        return Statistics(
-            sent=self.sent + other.sent,
-            handled=self.handled + other.handled,
-            queued=self.queued + other.queued,
-            refused=self.refused + other.refused,
-            restarts=self.restarts + other.restarts,
-        )
+        return Statistics(*map(add, self, other))
 
     @property
     def unaccounted(self) -> int:

@@ -80,8 +80,8 @@ class Cell:
 
     __slots__ = (
         "_children", "_epoch", "_factory", "_handler_of", "_keep", "_monitors", "_stop_replies", "actor", "announces",
-        "current", "executor", "handled", "mailbox", "name", "parent", "ref", "restart", "restarts", "since_seconds",
-        "start_failure", "state", "system",
+        "asks", "current", "executor", "handled", "mailbox", "name", "parent", "ref", "restart", "restarts",
+        "since_seconds", "start_failure", "state", "system",
     )  # fmt: skip
 
     def __init__(
@@ -105,6 +105,8 @@ class Cell:
         self.state = State.WAITING
         #: Whether its supervisor waits for its start; children that come and go spare themselves that message.
         self.announces = False
+        #: Whose answer its handler waits for; only one on a thread may.
+        self.asks: Cell | None = None
         self.current: object = NOTHING
         self.since_seconds = 0.0
         self.handled = 0
@@ -117,7 +119,7 @@ class Cell:
         self._keep = False
         self._epoch = 0  # incarnations ended; tells a late handler that its time is over
         self._monitors: dict[Monitor, None] | None = None  # not a set: its order would differ from run to run
-        self._stop_replies: list[ReplyTo] | None = None
+        self._stop_replies: tuple[ReplyTo, ...] = ()
         if parent is not None:
             if parent._children is None:
                 parent._children = {}
@@ -253,7 +255,7 @@ class Cell:
             actor, self.actor = self.actor, None
             self.current = NOTHING
             monitors, self._monitors = self._monitors, None
-            replies, self._stop_replies = self._stop_replies, None
+            replies, self._stop_replies = self._stop_replies, ()
             incarnation = self.restarts
             kept = self._keep or (self.parent is not None and wants_restart(self.restart, reason))
             self._keep = False
@@ -262,7 +264,7 @@ class Cell:
         if actor is not None:
             actor._kernel_leave(self)
         # Without their supervisor nothing looks after its children. Those that will be started again keep their cells.
-        for child in reversed(tuple(self._children.values())) if self._children else ():
+        for child in reversed(tuple(self.children.values())):
             child.kill()
         if not kept:
             self.close()
@@ -279,10 +281,10 @@ class Cell:
             # Cell and ref are a cycle and wait for the garbage collector; what the factory holds must not.
             self._factory = _unmakeable
             monitors, self._monitors = self._monitors, None  # set while there was no incarnation
-            replies, self._stop_replies = self._stop_replies, None
+            replies, self._stop_replies = self._stop_replies, ()
         for item in self.mailbox.close():
             self.bury(item, DeadLetterReason.STOPPED)
-        for child in tuple(self._children.values()) if self._children else ():
+        for child in tuple(self.children.values()):
             child.close()
         with self.system.lock:
             if self.parent is not None and self.parent._children is not None:
@@ -293,7 +295,7 @@ class Cell:
     def _report(
         self,
         monitors: dict[Monitor, None] | None,
-        replies: list[ReplyTo] | None,
+        replies: tuple[ReplyTo, ...],
         reason: ExitReason,
         error: BaseException | None,
     ) -> None:
@@ -302,7 +304,7 @@ class Cell:
             down = Down(self.ref, reason, error)
             for monitor in monitors:
                 monitor.fire(down)
-        for reply in replies or ():
+        for reply in replies:
             reply.answer(True)
 
     def kill(self) -> None:
@@ -357,7 +359,7 @@ class Cell:
             waiting = self.state is State.WAITING
             dead = self.state is State.DEAD
             if reply is not None and not dead:
-                self._stop_replies = [*(self._stop_replies or ()), reply]
+                self._stop_replies += (reply,)
         if dead:
             if reply is not None:
                 reply.answer(False)
@@ -394,15 +396,17 @@ class Cell:
             if self._monitors is not None:
                 self._monitors.pop(monitor, None)
 
-    def wait_for(self, reply: Reply, send: Callable[[], object], timeout_seconds: float) -> object:
-        """Send a blocking ask and wait for its answer; refused where that would never end."""
-        if self.system.scheduler.is_current():
+    def ask(self, message: object, timeout_seconds: float) -> object:
+        """Send a message and wait for the answer; refused where that would never end."""
+        scheduler = self.system.scheduler
+        if scheduler.is_current():
             raise AskOnLoopError(
                 f"a blocking ask to {self.name} on the actors' own thread; use `await ref.ask_async(...)`"
             )
         asker = _asking(self)
+        reply: Reply = Reply(scheduler)
         try:
-            send()
+            self.ref.tell(Ask(message, reply))
             return reply.get(timeout=timeout_seconds)
         except AskTimeout:
             if reply.done:
@@ -501,22 +505,10 @@ class ThreadCell(Cell):
     incarnation gets a new thread, and what the old handler still does is no longer the actor's.
     """
 
-    __slots__ = ("asks",)
+    __slots__ = ()
 
     executor: OwnThread
-
-    def __init__(
-        self,
-        system: System,
-        factory: Callable[[], object],
-        name: str,
-        mailbox: Mailbox,
-        parent: Cell | None,
-        restart: Restart,
-    ) -> None:
-        super().__init__(system, factory, name, mailbox, NO_THREAD, parent, restart)
-        #: Whose answer its handler waits for.
-        self.asks: Cell | None = None
+    """NO_THREAD before its first start and after a kill."""
 
     def _launch(self) -> None:
         if self.executor is NO_THREAD:
@@ -602,7 +594,7 @@ class ThreadCell(Cell):
         self.executor.close()
 
 
-def _asking(target: Cell) -> ThreadCell | None:
+def _asking(target: Cell) -> Cell | None:
     """Note that the actor on this thread, if any, waits for `target`. Raises DeadlockError if that closes a circle."""
     asker = _here.cell
     if asker is None:
@@ -610,7 +602,7 @@ def _asking(target: Cell) -> ThreadCell | None:
     asker.asks = target
     circle: list[Cell] = [asker]
     link: Cell | None = target
-    while isinstance(link, ThreadCell) and link not in circle:
+    while link is not None and link not in circle:
         circle.append(link)
         link = link.asks
     if link is asker:

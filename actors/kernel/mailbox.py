@@ -72,6 +72,7 @@ class Mailbox:
                 return CLOSED
             incoming = self._incoming
             if len(incoming) + len(self._outgoing) >= self.capacity:
+                self.refused += 1
                 return FULL
             incoming.append(item)
             self.accepted += 1
@@ -96,11 +97,6 @@ class Mailbox:
                 return QUEUED
             self._awake = True
             return WAKE
-
-    def count_refused(self) -> None:
-        """A producer was turned away."""
-        with self._lock:
-            self.refused += 1
 
     def take(self) -> object:
         """Next item for the consumer, control lane first; NOTHING when empty, then the next put returns WAKE."""

@@ -70,7 +70,7 @@ class Place(Protocol):
 
     def run(self) -> None: ...
     def lost(self, item: object) -> None: ...
-    def wait_for(self, reply: Reply, send: Callable[[], object], timeout_seconds: float) -> object: ...
+    def ask(self, message: object, timeout_seconds: float) -> object: ...
     def ask_to_stop(self, *, keep: bool = False, reply: ReplyTo | None = None) -> None: ...
     def finish_stopping(self) -> None: ...
     def kill(self) -> None: ...
@@ -144,12 +144,10 @@ class Ref(pykka.ActorRef[Any], Generic[M]):
         DeadlockError when the actor waits for the asker, MailboxFull. `block=False` returns a future at once instead,
         for Pykka's functions or for `await`.
         """
-        cell, untyped = self._cell, cast(Ref, self)
-        reply: Reply = Reply(cell.system.scheduler)
         if block:
-            timeout_seconds = timeout_seconds if timeout is None else timeout
-            return cell.wait_for(reply, lambda: untyped.tell(Ask(message, reply)), timeout_seconds)
-        untyped.tell(Ask(message, reply))
+            return self._cell.ask(message, timeout_seconds if timeout is None else timeout)
+        reply: Reply = Reply(self._cell.system.scheduler)
+        cast(Ref, self).tell(Ask(message, reply))
         return reply
 
     @overload
@@ -218,11 +216,9 @@ class Ref(pykka.ActorRef[Any], Generic[M]):
 
     def _not_taken(self, item: object, outcome: Put) -> None:
         cell, mailbox = self._cell, self._cell.mailbox
-        if outcome is not FULL:
-            cell.lost(item)
-            return
-        mailbox.count_refused()
-        raise MailboxFull(f"{cell.name} is overloaded: {len(mailbox)} messages wait, it takes {mailbox.capacity}")
+        if outcome is FULL:
+            raise MailboxFull(f"{cell.name} is overloaded: {len(mailbox)} messages wait, it takes {mailbox.capacity}")
+        cell.lost(item)
 
 
 # -- monitors -------------------------------------------------------------------------------------------------

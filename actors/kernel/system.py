@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from functools import reduce
 from threading import RLock
 from typing import Final, Literal, Never
@@ -11,7 +10,7 @@ from weakref import WeakSet
 
 from .accounts import KEPT, ActorInfo, DeadLetter, DeadLetters, Statistics
 from .actor import Actor, Message
-from .cell import Cell, ThreadCell
+from .cell import NO_THREAD, Cell, ThreadCell
 from .errors import ActorDeadError, AskOnLoopError, AskTimeout, NameTaken, NoSuchActor, OutOfThreads, StartFailed
 from .mailbox import CAPACITY, Mailbox
 from .ref import Down, Monitor, Ref
@@ -83,7 +82,7 @@ class ActorSystem:
             if name in self._cells:
                 raise NameTaken(f"an actor named {name!r} is alive; stop it first or choose another name")
             if runs_on == "thread":
-                cell: Cell = ThreadCell(self, factory, name, mailbox, parent, restart)
+                cell: Cell = ThreadCell(self, factory, name, mailbox, NO_THREAD, parent, restart)
             else:
                 cell = Cell(self, factory, name, mailbox, self.scheduler, parent, restart)
             self._cells[name] = cell
@@ -127,8 +126,7 @@ class ActorSystem:
         """Counters of all messages; at rest they satisfy sent = handled + dead_lettered + queued (I9)."""
         with self.lock:
             total = reduce(Statistics.plus, (cell.account() for cell in self._cells.values()), self._past)
-            return replace(
-                total,
+            return total._replace(
                 sent=total.sent + self._late,
                 dead_lettered=self.dead_letters.total,
                 queued=total.queued + self.abandoned,
