@@ -9,7 +9,7 @@ it come in the middle of a handler.
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
 from typing import Final, Never, NoReturn
@@ -75,55 +75,45 @@ _NO_HANDLERS: Final[dict[type, Handler]] = {}
 _NO_CHILDREN: Final[Mapping[str, "Cell"]] = MappingProxyType({})
 
 
+@dataclass(slots=True, eq=False)
 class Cell:
     """One actor's place in the system."""
 
-    __slots__ = (
-        "_children", "_epoch", "_factory", "_handler_of", "_keep", "_monitors", "_stop_replies", "actor", "announces",
-        "asks", "current", "executor", "handled", "mailbox", "name", "parent", "ref", "restart", "restarts",
-        "since_seconds", "start_failure", "state", "system",
-    )  # fmt: skip
+    system: System
+    _factory: Callable[[], object]
+    name: str
+    mailbox: Mailbox
+    executor: Executor
+    parent: "Cell | None" = None
+    restart: Restart = Restart.TEMPORARY
+    ref: Ref = field(init=False)
+    actor: Actor[Never] | None = None
+    state: State = State.WAITING
+    announces: bool = False
+    """Whether its supervisor waits for its start; children that come and go spare themselves that message."""
+    asks: "Cell | None" = None
+    """Whose answer its handler waits for; only one on a thread may."""
+    current: object = NOTHING
+    since_seconds: float = 0.0
+    handled: int = 0
+    restarts: int = -1
+    start_failure: tuple[str, BaseException] | None = None
+    """The first start that failed, of this actor or of a permanent one below it: its name and why."""
+    _children: dict[str, "Cell"] | None = None
+    _handler_of: Callable[[type], Handler | None] = _NO_HANDLERS.get
+    _keep: bool = False
+    _epoch: int = 0
+    """Incarnations ended; tells a late handler that its time is over."""
+    _monitors: dict[Monitor, None] | None = None
+    """Not a set: its order would differ from run to run."""
+    _stop_replies: tuple[ReplyTo, ...] = ()
 
-    def __init__(
-        self,
-        system: System,
-        factory: Callable[[], object],
-        name: str,
-        mailbox: Mailbox,
-        executor: Executor,
-        parent: "Cell | None" = None,
-        restart: Restart = Restart.TEMPORARY,
-    ) -> None:
-        self.system = system
-        self.name = name
-        self.mailbox = mailbox
-        self.executor = executor
-        self.parent = parent
-        self.restart = restart
-        self.ref: Ref = Ref(self)
-        self.actor: Actor[Never] | None = None
-        self.state = State.WAITING
-        #: Whether its supervisor waits for its start; children that come and go spare themselves that message.
-        self.announces = False
-        #: Whose answer its handler waits for; only one on a thread may.
-        self.asks: Cell | None = None
-        self.current: object = NOTHING
-        self.since_seconds = 0.0
-        self.handled = 0
-        self.restarts = -1
-        #: The first start that failed, of this actor or of a permanent one below it: its name and why.
-        self.start_failure: tuple[str, BaseException] | None = None
-        self._children: dict[str, Cell] | None = None
-        self._factory = factory
-        self._handler_of: Callable[[type], Handler | None] = _NO_HANDLERS.get
-        self._keep = False
-        self._epoch = 0  # incarnations ended; tells a late handler that its time is over
-        self._monitors: dict[Monitor, None] | None = None  # not a set: its order would differ from run to run
-        self._stop_replies: tuple[ReplyTo, ...] = ()
-        if parent is not None:
-            if parent._children is None:
-                parent._children = {}
-            parent._children[name] = self
+    def __post_init__(self) -> None:
+        self.ref = Ref(self)
+        if self.parent is not None:
+            if self.parent._children is None:
+                self.parent._children = {}
+            self.parent._children[self.name] = self
 
     @property
     def children(self) -> "Mapping[str, Cell]":

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import sys
 from collections.abc import Callable, Generator
+from dataclasses import dataclass
 from threading import Lock
 from types import TracebackType
 from typing import Any, Generic, Protocol, TypeVar, cast
@@ -29,14 +30,12 @@ class Asks(Generic[_Answer_co]):
     __slots__ = ()
 
 
+@dataclass(slots=True, eq=False)
 class Ask:
     """A message whose sender waits for an answer."""
 
-    __slots__ = ("message", "reply")
-
-    def __init__(self, message: object, reply: "ReplyTo") -> None:
-        self.message = message
-        self.reply = reply
+    message: object
+    reply: "ReplyTo"
 
 
 class Waiter(Protocol):

@@ -147,16 +147,8 @@ class Held:
     seconds: float
 
 
-class Watched(Protocol):
-    """The scheduler under watch."""
-
-    running: object
-
-    def now(self) -> float:
-        """Seconds."""
-
-    def busy_task(self) -> tuple[str, str, float] | None:
-        """A task that seems to hold the loop: its name, "task" and since when at least."""
+Busy = tuple[str, str, float]
+"""Who holds the loop: the actor's name, the type of its message, and since when at least."""
 
 
 class Watchdog:
@@ -169,16 +161,16 @@ class Watchdog:
         self._limit_seconds = limit_seconds
         self._report = report
         self._ended = threading.Event()
-        self._reported: tuple[str, str, float] | None = None
+        self._reported: Busy | None = None
         #: Handlers reported so far.
         self.count = 0
 
-    def start(self, watched: Watched) -> None:
+    def start(self, busy_with: Callable[[], Busy | None], now: Callable[[], float]) -> None:
         """Begin to watch, on a daemon thread. Raises OutOfThreads."""
 
         def main() -> None:
             while not self._ended.wait(self._limit_seconds / 2):
-                contained(lambda: self.look(watched), "the watchdog")
+                contained(lambda: self.look(busy_with(), now()), "the watchdog")
 
         start_thread(main, "callboard-watchdog")
 
@@ -186,27 +178,21 @@ class Watchdog:
         """End the thread, within half the limit."""
         self._ended.set()
 
-    def look(self, watched: Watched) -> None:
+    def look(self, busy: Busy | None, now_seconds: float) -> None:
         """Look once."""
-        busy_with = getattr(getattr(watched.running, "__self__", None), "busy_with", None)  # of the cell that runs
-        busy: tuple[str, str, float] | None = busy_with and busy_with()  # name, message type and since when
-        busy = busy or watched.busy_task()
-        if busy is None or busy == self._reported:
-            return
-        actor, message_type, since_seconds = busy
-        held_seconds = watched.now() - since_seconds
-        if held_seconds < self._limit_seconds:
+        if busy is None or busy == self._reported or now_seconds - busy[2] < self._limit_seconds:
             return
         self._reported = busy
         self.count += 1
+        held = Held(busy[0], busy[1], now_seconds - busy[2])
         logger.warning(
             "%s has held the loop for %.0f ms with a %s; blocking work belongs on runs_on='thread'",
-            actor,
-            held_seconds * 1e3,
-            message_type,
+            held.actor,
+            held.seconds * 1e3,
+            held.message_type,
         )
         if self._report is not None:
-            self._report(Held(actor, message_type, held_seconds))
+            self._report(held)
 
 
 # -- the loop -------------------------------------------------------------------------------------------------
@@ -224,16 +210,14 @@ class _LoopWithoutContext(EventLoop):
         return super().call_soon_threadsafe(callback, *args, context=Context() if context is None else context)
 
 
+@dataclass(slots=True, eq=False)
 class LoopTimer:
     """A timer of a LoopScheduler."""
 
-    __slots__ = ("_handle", "_run", "_scheduler", "_when_seconds")
-
-    def __init__(self, scheduler: "LoopScheduler", when_seconds: float, run: Run) -> None:
-        self._scheduler = scheduler
-        self._when_seconds = when_seconds
-        self._run: Run | None = run
-        self._handle: asyncio.TimerHandle | None = None
+    _scheduler: "LoopScheduler"
+    _when_seconds: float
+    _run: Run | None
+    _handle: asyncio.TimerHandle | None = None
 
     def arm(self) -> None:
         """On the loop thread: ask the loop to call us."""
@@ -310,7 +294,7 @@ class LoopScheduler:
         """Start the loop thread and the watchdog. Raises OutOfThreads, and has started nothing then."""
         self._thread = start_thread(self._main, f"{self._name}-loop")
         try:
-            self._watchdog.start(self)
+            self._watchdog.start(self.busy_with, self.now)
         except OutOfThreads:
             self.stop(timeout_seconds=1.0)
             raise
@@ -331,8 +315,12 @@ class LoopScheduler:
             thread.join(timeout_seconds)
         return not thread.is_alive()
 
-    def busy_task(self) -> tuple[str, str, float] | None:
-        """For the watchdog: the task that ran when it looked twice, while the loop did not get to a callback."""
+    def busy_with(self) -> Busy | None:
+        """For the watchdog: the cell that runs, or the task that it saw twice while the loop got to no callback."""
+        of_cell = getattr(getattr(self.running, "__self__", None), "busy_with", None)
+        busy: Busy | None = of_cell and of_cell()
+        if busy is not None:
+            return busy
         task = asyncio.current_task(self.loop)
         if self._asked_at is None:
             self._asked_at = self.now()

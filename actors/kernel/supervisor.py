@@ -94,23 +94,21 @@ class _StartNow:
     child: "_Child | None" = None
 
 
+@dataclass(slots=True, eq=False)
 class _Child:
     """What a supervisor knows of a child."""
 
-    __slots__ = ("backoff", "cell", "dynamic", "history", "leaving", "overdue", "running", "spec")
-
-    def __init__(self, spec: ChildSpec[Never], cell: Cell, *, dynamic: bool) -> None:
-        self.spec = spec
-        self.cell = cell
-        self.dynamic = dynamic
-        self.history = History()
-        #: The incarnation we have started and not yet heard the end of.
-        self.running: int | None = None
-        #: To be removed when it has stopped.
-        self.leaving = False
-        self.backoff: Timer | None = None
-        #: Its deadline, while it is stopping because we told it to.
-        self.overdue: Timer | None = None
+    spec: ChildSpec[Never]
+    cell: Cell
+    dynamic: bool
+    history: History = History()
+    running: int | None = None
+    """The incarnation we have started and not yet heard the end of."""
+    leaving: bool = False
+    """To be removed when it has stopped."""
+    backoff: Timer | None = None
+    overdue: Timer | None = None
+    """Its deadline, while it is stopping because we told it to."""
 
     @property
     def keeps_its_place(self) -> bool:
