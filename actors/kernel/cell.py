@@ -131,8 +131,7 @@ class Cell:
         take, handler_of = self.mailbox.take, self._handler_of
         left = system.turn_messages
         started = self.since_seconds = system.scheduler.turn_began
-        item = take()
-        while item is not NOTHING:
+        while (item := take()) is not NOTHING:
             self.current = item
             try:
                 handler = handler_of(type(item))
@@ -143,7 +142,6 @@ class Cell:
                 elif self._obey(item, actor, epoch):
                     return
                 else:
-                    item = take()
                     continue
                 self.handled += 1
             except BaseException as error:  # noqa: BLE001 - contained here, and reported to those it concerns
@@ -157,7 +155,6 @@ class Cell:
                     if not self.mailbox.sleep():
                         self.executor.call_soon(self.run)
                     return
-            item = take()
 
     def _begin(self, epoch: int) -> Actor[Never] | None:
         """Make and start the next incarnation, if that is due; None when it failed or was given up meanwhile."""
