@@ -29,7 +29,7 @@ from .errors import (
 )
 from .mailbox import NOTHING, Mailbox, Put
 from .ref import Down, Monitor, Ref, System
-from .reply import Ask, Reply, ReplyTo
+from .reply import Ask, Reply
 from .restart import ExitReason, Restart, wants_restart
 from .scheduler import LOOKS_AT_CLOCK, TURN_SECONDS, Executor, OwnThread, Run
 
@@ -106,7 +106,6 @@ class Cell:
     """Incarnations ended; tells a late handler that its time is over."""
     _monitors: dict[Monitor, None] | None = None
     """Not a set: its order would differ from run to run."""
-    _stop_replies: tuple[ReplyTo, ...] = ()
 
     def __post_init__(self) -> None:
         self.ref = Ref(self)
@@ -242,7 +241,6 @@ class Cell:
             actor, self.actor = self.actor, None
             self.current = NOTHING
             monitors, self._monitors = self._monitors, None
-            replies, self._stop_replies = self._stop_replies, ()
             incarnation = self.restarts
             kept = self._keep or (self.parent is not None and wants_restart(self.restart, reason))
             self._keep = False
@@ -255,7 +253,7 @@ class Cell:
             child.kill()
         if not kept:
             self.close()
-        self._report(monitors, replies, reason, error)
+        self._report(monitors, reason, error)
         if self.parent is not None:
             self.parent.ref.tell_control(ChildExited(self, incarnation, reason, error))
 
@@ -268,7 +266,6 @@ class Cell:
             # Cell and ref are a cycle and wait for the garbage collector; what the factory holds must not.
             self._factory = _unmakeable
             monitors, self._monitors = self._monitors, None  # set while there was no incarnation
-            replies, self._stop_replies = self._stop_replies, ()
         for item in self.mailbox.close():
             self.bury(item, DeadLetterReason.STOPPED)
         for child in tuple(self.children.values()):
@@ -277,22 +274,13 @@ class Cell:
             if self.parent is not None and self.parent._children is not None:
                 self.parent._children.pop(self.name, None)
             self.system.forget(self.name, self.account())
-        self._report(monitors, replies, ExitReason.NOT_ALIVE, None)
+        self._report(monitors, ExitReason.NOT_ALIVE, None)
 
-    def _report(
-        self,
-        monitors: dict[Monitor, None] | None,
-        replies: tuple[ReplyTo, ...],
-        reason: ExitReason,
-        error: BaseException | None,
-    ) -> None:
+    def _report(self, monitors: dict[Monitor, None] | None, reason: ExitReason, error: BaseException | None) -> None:
         self.system.look_at_starts()
-        if monitors:
-            down = Down(self.ref, reason, error)
-            for monitor in monitors:
-                monitor.fire(down)
-        for reply in replies:
-            reply.answer(True)
+        down = Down(self.ref, reason, error)
+        for monitor in monitors or ():
+            monitor.fire(down)
 
     def kill(self) -> None:
         """End the incarnation without asking it; on the loop thread, where none of our handlers can be running."""
@@ -340,20 +328,14 @@ class Cell:
     def _launch(self) -> None:
         self.executor.call_soon(self.run)
 
-    def ask_to_stop(self, *, keep: bool = False, reply: ReplyTo | None = None) -> None:
-        """Let it stop in its own time. `keep` keeps the cell for the next incarnation."""
-        with self.system.lock:
-            waiting = self.state is State.WAITING
-            dead = self.state is State.DEAD
-            if reply is not None and not dead:
-                self._stop_replies += (reply,)
-        if dead:
-            if reply is not None:
-                reply.answer(False)
-        elif waiting:
-            if not keep:
-                self.close()
-        else:
+    def ask_to_stop(self, *, keep: bool = False, answer: Callable[[bool], object] | None = None) -> None:
+        """Let it stop in its own time; the answer, whether it was alive, comes then. `keep`: for a next incarnation."""
+        state = self.state
+        if answer is not None:
+            self.watch(lambda _: answer(state is not State.DEAD))
+        if state is State.WAITING and not keep:
+            self.close()
+        elif state not in (State.WAITING, State.DEAD):
             self._signal(Signal.HALT if keep else Signal.STOP)
 
     def finish_stopping(self) -> None:

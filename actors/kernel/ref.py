@@ -17,7 +17,7 @@ from pykka._envelope import Envelope
 from .accounts import DeadLetters, Statistics
 from .errors import MailboxFull, contained
 from .mailbox import Mailbox, Put
-from .reply import Answer, Ask, Asks, AsyncReply, Reply, ReplyTo
+from .reply import Answer, Ask, Asks, AsyncReply, Reply
 from .restart import ExitReason
 from .scheduler import Executor, Scheduler
 
@@ -71,7 +71,7 @@ class Place(Protocol):
     def run(self) -> None: ...
     def lost(self, item: object) -> None: ...
     def ask(self, message: object, timeout_seconds: float) -> object: ...
-    def ask_to_stop(self, *, keep: bool = False, reply: ReplyTo | None = None) -> None: ...
+    def ask_to_stop(self, *, keep: bool = False, answer: Callable[[bool], object] | None = None) -> None: ...
     def finish_stopping(self) -> None: ...
     def kill(self) -> None: ...
     def watch(self, notify: "Callable[[Down], object]", held_by: "set[Monitor] | None" = None) -> "Monitor": ...
@@ -180,7 +180,7 @@ class Ref(pykka.ActorRef[Any], Generic[M]):
         otherwise. A supervisor starts a permanent child again; to end one use `stop_child`.
         """
         reply: Reply[bool] = Reply(self._cell.system.scheduler)
-        self._cell.ask_to_stop(reply=reply)
+        self._cell.ask_to_stop(answer=reply.answer)
         return reply.get(timeout=ASK_TIMEOUT_SECONDS if timeout is None else timeout) if block else reply
 
     def is_alive(self) -> bool:

@@ -167,7 +167,7 @@ class ActorSystem:
         orderly = True
         for cell in reversed(roots):
             reply: Reply = Reply(self.scheduler)
-            cell.ask_to_stop(reply=reply)
+            cell.ask_to_stop(answer=reply.answer)
             orderly &= self.scheduler.block_until(reply, max(0.0, until - self.now()))
         killed: Reply = Reply(self.scheduler)
         self.scheduler.call_soon(lambda: self._kill(roots, killed))
