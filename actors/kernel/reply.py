@@ -56,13 +56,13 @@ class Reply(pykka.Future[_Result]):
     _get_hook_result = pykka.Future[Any]()._get_hook_result
     _value: object = None
     _error: BaseException | None = None
-    _callbacks: tuple[Callable[[], object], ...] = ()
 
     def __init__(self, waiter: Waiter | None = None) -> None:
         self._waiter = waiter
         self._once = Lock()  # taken by the first answer
         self._gate = Lock()
         self._gate.acquire()
+        self._callbacks: list[Callable[[], object]] = []
 
     @property
     def done(self) -> bool:
@@ -83,14 +83,21 @@ class Reply(pykka.Future[_Result]):
 
     def _finish(self) -> None:
         self._gate.release()
-        for callback in self._callbacks:
-            contained(callback, "an answered ask")
+        while self._callbacks:
+            self._call_back()
 
     def on_done(self, callback: Callable[[], object]) -> None:
-        """Call when answered, at once if it is. A callback may come twice when the answer arrives this very moment."""
-        self._callbacks += (callback,)
+        """Call once when answered, at once if it is. Any thread may add a callback."""
+        self._callbacks.append(callback)
         if self.done:
-            contained(callback, "an answered ask")
+            self._call_back()
+
+    def _call_back(self) -> None:
+        try:
+            callback = self._callbacks.pop(0)
+        except IndexError:  # the thread that answers has called it
+            return
+        contained(callback, "an answered ask")
 
     def wait(self, timeout_seconds: float | None) -> bool:
         """Block this thread, really; False when the time is over first."""
