@@ -59,11 +59,6 @@ class DeadLetters:
             self._reasons[reason] += 1
             self._letters.append(DeadLetter(self._total, message, reason, recipient, self._now(), note))
 
-    @property
-    def total(self) -> int:
-        """All letters ever, kept or not."""
-        return self._total
-
     def counts(self) -> Mapping[DeadLetterReason, int]:
         """All letters ever, by reason."""
         with self._lock:

@@ -12,21 +12,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
-from typing import Final, Never, NoReturn
+from typing import Final, Never
 
+from . import errors
 from .accounts import ActorInfo, DeadLetterReason, Statistics
 from .actor import Actor, Handler
-from .errors import (
-    ActorDeadError,
-    AskOnLoopError,
-    AskTimeout,
-    DeadlockError,
-    NotSpawned,
-    OutOfThreads,
-    Rejected,
-    logger,
-    text_of,
-)
+from .errors import Rejected, logger, text_of
 from .mailbox import NOTHING, Mailbox, Put
 from .ref import Down, Monitor, Ref, System
 from .reply import Ask, Reply
@@ -110,8 +101,7 @@ class Cell:
     def __post_init__(self) -> None:
         self.ref = Ref(self)
         if self.parent is not None:
-            if self.parent._children is None:
-                self.parent._children = {}
+            self.parent._children = self.parent._children or {}
             self.parent._children[self.name] = self
 
     @property
@@ -137,7 +127,7 @@ class Cell:
                 if handler is not None:
                     handler(actor, item)
                 elif type(item) is not Signal:
-                    answer(actor, item)
+                    dispatch(actor, item)
                 elif self._obey(item, actor, epoch):
                     return
                 else:
@@ -162,7 +152,8 @@ class Cell:
         try:
             actor = self._factory()
             if not isinstance(actor, Actor):
-                raise NotSpawned(f"the factory of {self.name} returned {text_of(actor)}, which is not a kernel Actor")
+                found = text_of(actor)
+                raise errors.NotSpawned(f"the factory of {self.name} returned {found}, which is not a kernel Actor")
             actor._kernel_enter(self)
             if not self._advance(epoch, actor, State.STARTING):
                 return None
@@ -264,7 +255,7 @@ class Cell:
                 return
             self.state = State.DEAD
             # Cell and ref are a cycle and wait for the garbage collector; what the factory holds must not.
-            self._factory = _unmakeable
+            self._factory = object
             monitors, self._monitors = self._monitors, None  # set while there was no incarnation
         for item in self.mailbox.close():
             self.bury(item, DeadLetterReason.STOPPED)
@@ -292,14 +283,13 @@ class Cell:
 
     def lost(self, item: object) -> None:
         """Something was sent after the end."""
-        self.system.count_late()
         self.bury(item, DeadLetterReason.NOT_ALIVE)
 
     def bury(self, item: object, reason: DeadLetterReason, error: BaseException | None = None) -> None:
         """Make a dead letter of something that will not be handled; its asker gets `error` or ActorDeadError."""
         self._note_dead(item, reason, error)
         if type(item) is Ask:
-            item.reply.fail(error or ActorDeadError(f"{self.name} ended before it answered ({reason.value})"))
+            item.reply.fail(error or errors.ActorDeadError(f"{self.name} ended before it answered ({reason.value})"))
 
     def _note_dead(self, item: object, reason: DeadLetterReason, error: BaseException | None) -> None:
         if type(item) is Signal:
@@ -352,8 +342,7 @@ class Cell:
         with self.system.lock:
             alive = self.state is not State.DEAD
             if alive:
-                if self._monitors is None:
-                    self._monitors = {}
+                self._monitors = self._monitors or {}
                 self._monitors[monitor] = None
         if not alive:
             monitor.fire(Down(self.ref, ExitReason.NOT_ALIVE))
@@ -369,18 +358,18 @@ class Cell:
         """Send a message and wait for the answer; refused where that would never end."""
         scheduler = self.system.scheduler
         if scheduler.is_current():
-            raise AskOnLoopError(
+            raise errors.AskOnLoopError(
                 f"a blocking ask to {self.name} on the actors' own thread; use `await ref.ask_async(...)`"
             )
         asker = _asking(self)
-        reply: Reply = Reply(scheduler)
+        reply: Reply = Reply(scheduler.block_until)
         try:
             self.ref.tell(Ask(message, reply))
             return reply.get(timeout=timeout_seconds)
-        except AskTimeout:
+        except errors.AskTimeout:
             if reply.done:
                 raise  # the handler's own, of an ask that it made
-            raise AskTimeout(f"{self.name} did not answer within {timeout_seconds} s") from None
+            raise errors.AskTimeout(f"{self.name} did not answer within {timeout_seconds} s") from None
         finally:
             if asker is not None:
                 asker.asks = None
@@ -411,24 +400,20 @@ class Cell:
 
     def info(self, now_seconds: float) -> ActorInfo:
         """The picture of it and what is below it."""
-        busy = self.busy_with()
+        _, handling, since_seconds = self.busy_with() or ("", None, now_seconds)
         return ActorInfo(
             name=self.name,
             state=self.state.value,
             mailbox_depth=len(self.mailbox),
             restarts=max(0, self.restarts),
             handled=self.handled,
-            handling=None if busy is None else busy[1],
-            handling_seconds=0.0 if busy is None else now_seconds - busy[2],
+            handling=handling,
+            handling_seconds=now_seconds - since_seconds,
             children=tuple(child.info(now_seconds) for child in tuple(self.children.values())),
         )
 
 
-def _unmakeable() -> NoReturn:
-    raise NotSpawned("this actor has ended for good")
-
-
-def answer(actor: Actor[Never], item: object) -> None:
+def dispatch(actor: Actor[Never], item: object) -> None:
     """Handle an ask, or a message of a class that comes for the first time."""
     if type(item) is Ask:
         item.reply.answer(actor._kernel_handler(type(item.message))(actor, item.message))
@@ -483,7 +468,7 @@ class ThreadCell(Cell):
         if self.executor is NO_THREAD:
             try:
                 thread = self.system.scheduler.own_thread(self.name)
-            except OutOfThreads as error:
+            except errors.OutOfThreads as error:
                 self._start_failed(self._epoch, error)
                 return
             with self.system.lock:
@@ -514,7 +499,7 @@ class ThreadCell(Cell):
         try:
             if type(item) is Signal:
                 return not self._obey(item, actor, epoch)
-            answer(actor, item)
+            dispatch(actor, item)
         except BaseException as error:  # noqa: BLE001 - as in Cell.run
             return self._done(epoch, item, handled=False) and self._declined(item, error, epoch)
         return self._done(epoch, item, handled=True)
@@ -555,7 +540,7 @@ class ThreadCell(Cell):
             what = type_name(item)
             logger.warning("%s was killed while it handled a %s; its thread is abandoned", self.name, what)
             if type(item) is Ask:
-                item.reply.fail(ActorDeadError(f"{self.name} was killed before it answered"))
+                item.reply.fail(errors.ActorDeadError(f"{self.name} was killed before it answered"))
 
     def close(self) -> None:
         """End for good, and let the thread end."""
@@ -576,5 +561,5 @@ def _asking(target: Cell) -> Cell | None:
         link = link.asks
     if link is asker:
         asker.asks = None
-        raise DeadlockError(" asks ".join(cell.name for cell in [*circle, asker]))
+        raise errors.DeadlockError(" asks ".join(cell.name for cell in [*circle, asker]))
     return asker

@@ -46,7 +46,6 @@ class System(Protocol):
 
     def ref(self, name: str) -> "Ref": ...
     def watch(self, ref: "Ref[Never]", notify: "Callable[[Down], object]") -> "Monitor": ...
-    def count_late(self) -> None: ...
     def look_at_starts(self) -> None: ...
     def forget(self, name: str, account: Statistics) -> None: ...
 
@@ -146,7 +145,7 @@ class Ref(pykka.ActorRef[Any], Generic[M]):
         """
         if block:
             return self._cell.ask(message, timeout_seconds if timeout is None else timeout)
-        reply: Reply = Reply(self._cell.system.scheduler)
+        reply: Reply = Reply(self._cell.system.scheduler.block_until)
         cast(Ref, self).tell(Ask(message, reply))
         return reply
 
@@ -179,7 +178,7 @@ class Ref(pykka.ActorRef[Any], Generic[M]):
         Returns a future of whether it was alive; `block=True` waits for it, 30 s at most unless `timeout` says
         otherwise. A supervisor starts a permanent child again; to end one use `stop_child`.
         """
-        reply: Reply[bool] = Reply(self._cell.system.scheduler)
+        reply: Reply[bool] = Reply(self._cell.system.scheduler.block_until)
         self._cell.ask_to_stop(answer=reply.answer)
         return reply.get(timeout=ASK_TIMEOUT_SECONDS if timeout is None else timeout) if block else reply
 

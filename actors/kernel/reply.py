@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from threading import Lock
 from types import TracebackType
-from typing import Any, Generic, Protocol, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 import pykka
 import typing_extensions
@@ -38,13 +38,6 @@ class Ask:
     reply: "ReplyTo"
 
 
-class Waiter(Protocol):
-    """How a thread waits: really, or in virtual time under a simulation."""
-
-    def block_until(self, gate: "Reply[Any]", timeout_seconds: float | None) -> bool:
-        """Wait until the gate is open; False when the time is over first."""
-
-
 class Reply(pykka.Future[_Result]):
     """The answer to a blocking ask; usable as a Pykka future (`get`, `map`, `join` ...), and awaited on any loop.
 
@@ -57,8 +50,9 @@ class Reply(pykka.Future[_Result]):
     _value: object = None
     _error: BaseException | None = None
 
-    def __init__(self, waiter: Waiter | None = None) -> None:
-        self._waiter = waiter
+    def __init__(self, block_until: "Callable[[Reply[Any], float | None], bool] | None" = None) -> None:
+        """`block_until` waits as `wait` does, but under a simulation in virtual time."""
+        self._block_until = block_until or Reply.wait
         self._once = Lock()  # taken by the first answer
         self._gate = Lock()
         self._gate.acquire()
@@ -116,10 +110,8 @@ class Reply(pykka.Future[_Result]):
         """Wait for the answer (Pykka's interface). Raises AskTimeout after `timeout` seconds."""
         if self._get_hook is not None:
             return super().get(timeout=timeout)
-        if self._gate.locked():
-            waited = self.wait(timeout) if self._waiter is None else self._waiter.block_until(self, timeout)
-            if not waited:
-                raise AskTimeout(f"no answer within {timeout} seconds")
+        if self._gate.locked() and not self._block_until(self, timeout):
+            raise AskTimeout(f"no answer within {timeout} seconds")
         return self.result()
 
     def __await__(self) -> Generator[None, None, _Result]:

@@ -309,10 +309,7 @@ class Supervisor(Actor[SupervisorMessage]):
 
     def _go_on(self) -> None:
         """After each end: the next step of the stop, start or restart under way."""
-        if self._to_stop or self._ending:
-            self._stop_next()
-        elif self._to_start and self._starting is None:
-            self._start_after_delay()
+        self._stop_next()
         if self._ending and not self._anyone_up():
             if self._failure is not None:
                 raise self._failure
@@ -327,23 +324,17 @@ class Supervisor(Actor[SupervisorMessage]):
                 self._stop_one(child)
                 return
             self._to_stop.pop()
-        if self._to_start:
-            self._start_after_delay()
-
-    def _start_after_delay(self) -> None:
-        delay_seconds, self._delay_seconds = self._delay_seconds, 0.0
-        if delay_seconds > 0:
-            if self._pause is not None:
-                self._pause.cancel()
-            self._pause = self.tell_after(delay_seconds, _StartNow(self))
-        else:
-            self._start_next()
+        self._start_next()
 
     def _start_next(self) -> None:
+        if self._to_start and self._delay_seconds > 0:
+            if self._pause is not None:
+                self._pause.cancel()
+            self._pause = self.tell_after(self._delay_seconds, _StartNow(self))
+            self._delay_seconds = 0.0
         while self._to_start and not (self._starting or self._pause or self._to_stop or self._ending):
-            child = self._to_start.pop(0)
-            self._starting = child
-            self._launch(child)
+            self._starting = self._to_start.pop(0)
+            self._launch(self._starting)
 
     @handles(_StartNow)
     def _start_now(self, message: _StartNow) -> None:

@@ -8,7 +8,7 @@ from threading import RLock
 from typing import Final, Literal, Never
 from weakref import WeakSet
 
-from .accounts import KEPT, ActorInfo, DeadLetter, DeadLetters, Statistics
+from .accounts import KEPT, ActorInfo, DeadLetter, DeadLetterReason, DeadLetters, Statistics
 from .actor import Actor, Message
 from .cell import NO_THREAD, Cell, ThreadCell
 from .errors import ActorDeadError, AskOnLoopError, AskTimeout, NameTaken, NoSuchActor, OutOfThreads, StartFailed
@@ -39,7 +39,6 @@ class ActorSystem:
         self.abandoned = 0
         self._cells: dict[str, Cell] = {}
         self._past = Statistics()
-        self._late = 0
         self._closing = False
         self._awaited_starts: tuple[tuple[Cell, Reply], ...] = ()
         _SYSTEMS.add(self)
@@ -106,7 +105,7 @@ class ActorSystem:
         again), when this actor has ended, or when `timeout_seconds` are over; AskOnLoopError on the loop thread.
         """
         cell = cell_of(ref)
-        started: Reply = Reply(self.scheduler)
+        started: Reply = Reply(self.scheduler.block_until)
         with self.lock:
             self._awaited_starts += ((cell, started),)
         self.look_at_starts()
@@ -126,9 +125,10 @@ class ActorSystem:
         """Counters of all messages; at rest they satisfy sent = handled + dead_lettered + queued (I9)."""
         with self.lock:
             total = reduce(Statistics.plus, (cell.account() for cell in self._cells.values()), self._past)
+            dead = self.dead_letters.counts()
             return total._replace(
-                sent=total.sent + self._late,
-                dead_lettered=self.dead_letters.total,
+                sent=total.sent + dead.get(DeadLetterReason.NOT_ALIVE, 0),
+                dead_lettered=sum(dead.values()),
                 queued=total.queued + self.abandoned,
                 actors=len(self._cells),
             )
@@ -166,10 +166,10 @@ class ActorSystem:
             roots = [cell for cell in self._cells.values() if cell.parent is None]
         orderly = True
         for cell in reversed(roots):
-            reply: Reply = Reply(self.scheduler)
+            reply: Reply = Reply(self.scheduler.block_until)
             cell.ask_to_stop(answer=reply.answer)
             orderly &= self.scheduler.block_until(reply, max(0.0, until - self.now()))
-        killed: Reply = Reply(self.scheduler)
+        killed: Reply = Reply(self.scheduler.block_until)
         self.scheduler.call_soon(lambda: self._kill(roots, killed))
         self.scheduler.block_until(killed, KILL_SECONDS)
         return orderly
@@ -209,11 +209,6 @@ class ActorSystem:
                     started.fail(StartFailed(cell.name, ActorDeadError(f"{cell.name} has ended")))
                 elif cell.not_started() is None:
                     started.answer(None)
-
-    def count_late(self) -> None:
-        """A message was sent to a dead actor."""
-        with self.lock:
-            self._late += 1
 
 
 def cell_of(ref: Ref[Never]) -> Cell:
