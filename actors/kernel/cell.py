@@ -269,9 +269,10 @@ class Cell:
 
     def _report(self, monitors: dict[Monitor, None] | None, reason: ExitReason, error: BaseException | None) -> None:
         self.system.look_at_starts()
-        down = Down(self.ref, reason, error)
-        for monitor in monitors or ():
-            monitor.fire(down)
+        if monitors:
+            down = Down(self.ref, reason, error)
+            for monitor in monitors:
+                monitor.fire(down)
 
     def kill(self) -> None:
         """End the incarnation without asking it; on the loop thread, where none of our handlers can be running."""

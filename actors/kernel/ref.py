@@ -1,8 +1,4 @@
-"""The address of an actor, what it needs of the place behind it, and monitors, which tell when that actor has ended.
-
-Addresses are the bottom of the kernel: they know a `Place` and a `System` as protocols, which cell.py and system.py
-fulfil.
-"""
+"""The address of an actor, what it needs of the place behind it, and monitors, which tell when that actor has ended."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -81,7 +77,7 @@ class Ref(pykka.ActorRef[Any], Generic[M]):
     """Tell, ask and stop an actor that takes the messages M. It stays valid when a supervisor restarts the actor.
 
     Any thread may use it. It is also a Pykka ref, for a host's own Pykka actors: `tell`, `ask(block=..., timeout=...)`,
-    `stop` and `is_alive` mean what they mean there. A proxy there is none, since it goes past the typed messages.
+    `stop` and `is_alive` mean the same. It has no proxy, since that goes past the typed messages.
     """
 
     __slots__ = ("_cell",)
@@ -95,8 +91,11 @@ class Ref(pykka.ActorRef[Any], Generic[M]):
         outcome = cell.mailbox.put(message)
         if outcome is WAKE:
             cell.executor.call_soon(cell.run)
+        elif outcome is FULL:
+            waiting, most = len(cell.mailbox), cell.mailbox.capacity
+            raise MailboxFull(f"{cell.name} is overloaded: {waiting} messages wait, it takes {most}")
         elif outcome is not QUEUED:
-            self._not_taken(message, outcome)
+            cell.lost(message)
 
     def tell_control(self, message: M) -> None:
         """Send on the control lane: never refused because of user traffic, and served before it."""
@@ -204,20 +203,10 @@ class Ref(pykka.ActorRef[Any], Generic[M]):
     def __reduce__(self) -> NoReturn:
         raise TypeError(f"{self!r} is an address within this process; send the name instead")
 
-    # -- Pykka reads these of a ref ---------------------------------------------------------------------------
-
     @property
     def actor_urn(self) -> str:  # type: ignore[override]  # a plain attribute there
-        """Our names are what URNs are to Pykka."""
+        """Our names are what URNs are to Pykka, which reads this of a ref."""
         return self._cell.name
-
-    # -- when the mailbox does not simply take it -------------------------------------------------------------
-
-    def _not_taken(self, item: object, outcome: Put) -> None:
-        cell, mailbox = self._cell, self._cell.mailbox
-        if outcome is FULL:
-            raise MailboxFull(f"{cell.name} is overloaded: {len(mailbox)} messages wait, it takes {mailbox.capacity}")
-        cell.lost(item)
 
 
 # -- monitors -------------------------------------------------------------------------------------------------
@@ -233,17 +222,17 @@ class Down:
     """What escaped, when it crashed."""
 
 
+@dataclass(slots=True, eq=False)
 class Monitor:
     """One watch over one actor. Fires once or is cancelled, never both."""
 
-    __slots__ = ("_held_by", "_notify", "_target")
+    _target: Place
+    _notify: Callable[[Down], object]
+    _held_by: "set[Monitor] | None" = None
 
-    def __init__(self, target: Place, notify: Callable[[Down], object], held_by: "set[Monitor] | None" = None) -> None:
-        self._target = target
-        self._notify = notify
-        self._held_by = held_by
-        if held_by is not None:
-            held_by.add(self)
+    def __post_init__(self) -> None:
+        if self._held_by is not None:
+            self._held_by.add(self)
 
     def fire(self, down: Down) -> None:
         """Deliver; the kernel calls it, once, after taking the monitor off its target."""
@@ -266,10 +255,9 @@ class Monitor:
 def ask_pykka(actor: pykka.ActorRef[Any], message: object) -> Reply:
     """Ask a host's Pykka actor without blocking this thread, for handlers and for asyncio code.
 
-    What Pykka's own `ask(block=False)` returns can only be waited for, which would hold all actors on the loop. Here
-    the envelope carries a future of ours, into which the Pykka actor's thread puts the answer: `await` it on any loop,
-    or hand it to `Actor.tell_answer`. Give it a timeout either way, since Pykka leaves an ask unanswered that comes
-    while its actor ends. Raises pykka.ActorDeadError when the actor is dead.
+    What Pykka's own `ask(block=False)` returns can only be waited for, which would hold all actors on the loop. `await`
+    this one on any loop, or hand it to `Actor.tell_answer`; with a timeout either way, since Pykka leaves an ask
+    unanswered that comes while its actor ends. Raises pykka.ActorDeadError when the actor is dead.
     """
     if not actor.is_alive():
         raise pykka.ActorDeadError(f"{actor} is dead")

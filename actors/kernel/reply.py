@@ -1,7 +1,6 @@
 """The two ends of an ask: what the actor answers into, and what the asker waits on.
 
-The first answer counts and later ones are dropped, since a killed handler may still return long after its asker was
-told that the actor is dead.
+The first answer counts and later ones are dropped: a killed handler may return long after its asker has had an error.
 """
 
 import asyncio

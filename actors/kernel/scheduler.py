@@ -1,8 +1,7 @@
 """Who runs the actors, and what time it is; and a watchdog that reports a handler that holds the loop.
 
 `LoopScheduler` is one asyncio loop on one thread of our own; the host's loop, signal handlers, threads and context
-variables are never touched. `callboard.actors.testing.simulation` has the same Protocol in virtual time. Nothing else
-in callboard reads a clock.
+variables are never touched. `callboard.actors.testing.simulation` has the same Protocol in virtual time.
 """
 
 import asyncio
@@ -103,10 +102,8 @@ def start_thread(run: Run, name: str) -> threading.Thread:
     try:
         thread.start()
     except RuntimeError as error:
-        raise OutOfThreads(
-            f"no thread for {name}: this host can start no more of them ({error}); raise its limit (ulimit -u, "
-            "pids.max) or run fewer"
-        ) from error
+        remedy = "raise its limit (ulimit -u, pids.max) or run fewer"
+        raise OutOfThreads(f"no thread for {name}: this host can start no more of them ({error}); {remedy}") from error
     return thread
 
 
@@ -257,9 +254,9 @@ def _open_standard_descriptors() -> None:
 class LoopScheduler:
     """One asyncio loop on its own thread; uvloop where it is installed.
 
-    What is posted goes into a deque of our own, and the loop is woken once for as many posts as come before it has
-    woken up: one write to its self-pipe for a burst, no asyncio handle an actor turn. Actors, timers and tasks begin in
-    an empty context: the context of the code that tells, asks or sets a timer does not reach them.
+    What is posted goes into a deque of our own, and the loop is woken once for all posts that come before it wakes up:
+    one write to its self-pipe for a burst, no asyncio handle an actor turn. Actors, timers and tasks begin in an empty
+    context: that of the code which tells, asks or sets a timer does not reach them.
     """
 
     turn_messages = TURN_MESSAGES
