@@ -18,7 +18,7 @@ from . import errors
 from .accounts import ActorInfo, DeadLetterReason, Statistics
 from .actor import Actor, Handler
 from .errors import Rejected, logger, text_of
-from .mailbox import NOTHING, Mailbox, Put
+from .mailbox import NOTHING, WAKE, Mailbox
 from .ref import Down, Monitor, Ref, System
 from .reply import Ask, Reply
 from .restart import ExitReason, Restart, wants_restart
@@ -276,10 +276,8 @@ class Cell:
 
     def kill(self) -> None:
         """End the incarnation without asking it; on the loop thread, where none of our handlers can be running."""
-        if self.state is State.WAITING:
-            if self.restart is Restart.TEMPORARY:
-                self.close()
-            return
+        if self.state is State.WAITING and self.restart is Restart.TEMPORARY:
+            self.close()
         self._end(self._epoch, ExitReason.KILLED, None)
 
     def lost(self, item: object) -> None:
@@ -334,7 +332,7 @@ class Cell:
         self._signal(Signal.FINISH)
 
     def _signal(self, signal: Signal) -> None:
-        if self.mailbox.put_control(signal, counted=False) is Put.WAKE:
+        if self.mailbox.put_control(signal, counted=False) is WAKE:
             self.executor.call_soon(self.run)
 
     def watch(self, notify: Callable[[Down], object], held_by: set[Monitor] | None = None) -> Monitor:

@@ -12,7 +12,7 @@ from pykka._envelope import Envelope
 
 from .accounts import DeadLetters, Statistics
 from .errors import MailboxFull, contained
-from .mailbox import Mailbox, Put
+from .mailbox import FULL, QUEUED, WAKE, Mailbox
 from .reply import Answer, Ask, Asks, AsyncReply, Reply
 from .restart import ExitReason
 from .scheduler import Executor, Scheduler
@@ -23,8 +23,6 @@ M = typing_extensions.TypeVar("M", contravariant=True, default=Any)
 
 #: For askers that name none: no wait without an end.
 ASK_TIMEOUT_SECONDS: Final = 30.0
-
-QUEUED, WAKE, FULL = Put.QUEUED, Put.WAKE, Put.FULL
 
 
 class System(Protocol):

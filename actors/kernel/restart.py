@@ -96,7 +96,3 @@ class History:
         last = self.last_failure_seconds
         healthy = last is None or now_seconds - last >= backoff.reset_after_seconds
         return History(recent, 1 if healthy else self.streak + 1, now_seconds)
-
-    def exceeds(self, budget: Budget) -> bool:
-        """Whether there were too many."""
-        return len(self.failures) > budget.intensity

@@ -199,10 +199,7 @@ class _LoopWithoutContext(EventLoop):
     """A loop to which other threads do not bring their context variables, as asyncio would have them do."""
 
     def call_soon_threadsafe(
-        self,
-        callback: Callable[[*_Arguments], object],
-        *args: *_Arguments,
-        context: Context | None = None,
+        self, callback: Callable[[*_Arguments], object], *args: *_Arguments, context: Context | None = None
     ) -> asyncio.Handle:
         return super().call_soon_threadsafe(callback, *args, context=Context() if context is None else context)
 

@@ -110,11 +110,6 @@ class _Child:
     overdue: Timer | None = None
     """Its deadline, while it is stopping because we told it to."""
 
-    @property
-    def keeps_its_place(self) -> bool:
-        """Whether its address outlives a stop that we order."""
-        return not (self.leaving or self.dynamic or self.spec.restart is Restart.TEMPORARY)
-
 
 SupervisorMessage = ChildExited | ChildStarted | _Adopt | _StopChild | _WhichChildren | _Overdue | _StartNow
 """What a supervisor takes: from its children, from `start_child`, `stop_child` and `children_of`, from its timers."""
@@ -264,7 +259,7 @@ class Supervisor(Actor[SupervisorMessage]):
         counted = child.history = child.history.after(now, budget, spec.backoff)
         if spec.intensity is None:  # the failures of its siblings count too
             counted = self._history = self._history.after(now, budget, spec.backoff)
-        if counted.exceeds(budget):
+        if len(counted.failures) > budget.intensity:
             self._give_up(child, counted, budget, message)
             return
         delay_seconds = spec.backoff.delay_seconds(child.history.streak, self._chance())
@@ -358,7 +353,8 @@ class Supervisor(Actor[SupervisorMessage]):
     def _stop_one(self, child: _Child) -> None:
         if child.overdue is None:
             child.overdue = self.tell_after(child.spec.shutdown_seconds, _Overdue(child))
-            child.cell.ask_to_stop(keep=child.keeps_its_place)
+            gone = child.leaving or child.dynamic or child.spec.restart is Restart.TEMPORARY
+            child.cell.ask_to_stop(keep=not gone)  # kept: its address stays valid for its next incarnation
 
     def _remove(self, child: _Child) -> None:
         if child.backoff is not None:

@@ -46,12 +46,7 @@ class ActorSystem:
     # -- actors -----------------------------------------------------------------------------------------------
 
     def spawn(
-        self,
-        factory: Callable[[], Actor[Message]],
-        name: str,
-        *,
-        capacity: int = CAPACITY,
-        runs_on: RunsOn = "loop",
+        self, factory: Callable[[], Actor[Message]], name: str, *, capacity: int = CAPACITY, runs_on: RunsOn = "loop"
     ) -> Ref[Message]:
         """Start an actor without a supervisor: after a crash it is dead. Returns at once; messages wait until it runs.
 
