@@ -85,7 +85,7 @@ def _union(cls: type) -> object:
             given = dict(zip(_variables(base), get_args(alias), strict=True))
             chosen = tuple(given[each] for each in _variables(union))
             return chosen[0] if isinstance(union, TypeVar) else union[chosen] if chosen else union  # type: ignore[index]
-    return next((base._kernel_union for base in cls.__mro__[1:] if issubclass(base, Actor)), None)
+    return next(base._kernel_union for base in cls.__mro__[1:] if issubclass(base, Actor))
 
 
 def _variables(form: object) -> tuple[TypeVar, ...]:

@@ -8,10 +8,9 @@ it come in the middle of a handler.
 """
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
-from types import MappingProxyType
 from typing import Final, Never
 
 from . import errors
@@ -62,8 +61,8 @@ class ChildExited:
     error: BaseException | None
 
 
-_NO_HANDLERS: Final[dict[type, Handler]] = {}
-_NO_CHILDREN: Final[Mapping[str, "Cell"]] = MappingProxyType({})
+#: Shared by all cells without children (an idle actor is cheaper for it): replaced by an own one, never added to.
+_NO_CHILDREN: Final[dict[str, "Cell"]] = {}
 
 
 @dataclass(slots=True, eq=False)
@@ -90,8 +89,9 @@ class Cell:
     restarts: int = -1
     start_failure: tuple[str, BaseException] | None = None
     """The first start that failed, of this actor or of a permanent one below it: its name and why."""
-    _children: dict[str, "Cell"] | None = None
-    _handler_of: Callable[[type], Handler | None] = _NO_HANDLERS.get
+    children: dict[str, "Cell"] = field(default_factory=lambda: _NO_CHILDREN)
+    """By name, in order of their start. Read it under `system.lock`."""
+    _handler_of: Callable[[type], Handler | None] = field(init=False)
     _keep: bool = False
     _epoch: int = 0
     """Incarnations ended; tells a late handler that its time is over."""
@@ -101,13 +101,8 @@ class Cell:
     def __post_init__(self) -> None:
         self.ref = Ref(self)
         if self.parent is not None:
-            self.parent._children = self.parent._children or {}
-            self.parent._children[self.name] = self
-
-    @property
-    def children(self) -> "Mapping[str, Cell]":
-        """By name, in order of their start. Read it under `system.lock`."""
-        return self._children or _NO_CHILDREN
+            self.parent.children = self.parent.children or {}
+            self.parent.children[self.name] = self
 
     # -- turns ------------------------------------------------------------------------------------------------
 
@@ -262,8 +257,8 @@ class Cell:
         for child in tuple(self.children.values()):
             child.close()
         with self.system.lock:
-            if self.parent is not None and self.parent._children is not None:
-                self.parent._children.pop(self.name, None)
+            if self.parent is not None:
+                self.parent.children.pop(self.name, None)
             self.system.forget(self.name, self.account())
         self._report(monitors, ExitReason.NOT_ALIVE, None)
 

@@ -152,5 +152,4 @@ class Mailbox:
     def after_fork(self) -> None:
         """In the child of a fork: a thread that is not there may hold the lock, and no consumer is left."""
         self._lock = Lock()
-        self._closed = True
-        self._control, self._outgoing, self._incoming = None, [], []
+        self.close()

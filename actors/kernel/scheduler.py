@@ -421,8 +421,7 @@ class LoopScheduler:
         for task in tasks:
             task.cancel()
         if tasks:
-            with contextlib.suppress(TimeoutError):
-                self.loop.run_until_complete(asyncio.wait(tasks, timeout=1.0))
+            self.loop.run_until_complete(asyncio.wait(tasks, timeout=1.0))
         self.loop.run_until_complete(self.loop.shutdown_asyncgens())
         self.loop.close()
 
