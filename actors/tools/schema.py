@@ -117,24 +117,20 @@ def describe(function: Callable[..., object]) -> str:
 
 
 def _hints(function: Callable[..., object], tool: str, local_names: Names) -> dict[str, TypeForm[object]]:
-    try:
-        return get_type_hints(function, localns=dict(local_names), include_extras=True)
-    except Exception as error:  # an annotation is an expression of the user's and may raise anything
-        name, text = _culprit(function, local_names)
-        raise UsageError(
-            f"tool {tool}: the type of {name} ({text}) cannot be resolved: {error}; "
-            "import or define that name at module level"
-        ) from error
-
-
-def _culprit(function: Callable[..., object], local_names: Names) -> tuple[str, str]:
+    """The annotations as types, one after the other so that a refusal can name the one it is about."""
+    hints: dict[str, TypeForm[object]] = {}
+    known = inspect.unwrap(function).__globals__
     for name, annotation in function.__annotations__.items():
-        probe = type("Probe", (), {"__annotations__": {name: annotation}, "__module__": function.__module__})
+        alone = type("Alone", (), {"__annotations__": {name: annotation}})
         try:
-            get_type_hints(probe, localns=dict(local_names), include_extras=True)
-        except Exception:  # noqa: BLE001 - as above
-            return f"parameter {name!r}" if name != "return" else "the result", str(annotation)
-    return "a parameter", "?"
+            hints |= get_type_hints(alone, known, dict(local_names), include_extras=True)
+        except Exception as error:  # an annotation is an expression of the user's and may raise anything
+            what = f"parameter {name!r}" if name != "return" else "the result"
+            raise UsageError(
+                f"tool {tool}: the type of {what} ({annotation}) cannot be resolved: {error}; "
+                "import or define that name at module level"
+            ) from error
+    return hints
 
 
 def _checked(parameter: inspect.Parameter, annotation: TypeForm[object], description: str, tool: str) -> Parameter:
