@@ -29,25 +29,40 @@ class Asks(Generic[_Answer_co]):
     __slots__ = ()
 
 
+class ReplyTo:
+    """Where an actor answers, from any thread. Dropped when there is an answer already, or when no one waits for it."""
+
+    __slots__ = ()
+
+    def answer(self, value: object) -> None:
+        """Hand over the result."""
+        self._end(value, None)
+
+    def fail(self, error: BaseException) -> None:
+        """Hand over what went wrong."""
+        self._end(None, harmless(error))
+
+    def _end(self, value: object, error: BaseException | None) -> None:
+        raise NotImplementedError
+
+
 @dataclass(slots=True, eq=False)
 class Ask:
     """A message whose sender waits for an answer."""
 
     message: object
-    reply: "ReplyTo"
+    reply: ReplyTo
 
 
-class Reply(pykka.Future[_Result]):
+class Reply(ReplyTo, pykka.Future[_Result]):
     """The answer to a blocking ask; usable as a Pykka future (`get`, `map`, `join` ...), and awaited on any loop.
 
     A held lock is the whole waiting mechanism: 0.1 us to make, against 2 us for the Condition of pykka.ThreadingFuture.
     """
 
-    # What Pykka's __init__ sets (a fresh one of its values would double the cost), and what most replies do not need.
+    # What Pykka's __init__ would set: calling it doubles the cost of a reply.
     _get_hook = None
     _get_hook_result = pykka.Future[Any]()._get_hook_result
-    _value: object = None
-    _error: BaseException | None = None
 
     def __init__(self, block_until: "Callable[[Reply[Any], float | None], bool] | None" = None) -> None:
         """`block_until` waits as `wait` does, but under a simulation in virtual time."""
@@ -62,22 +77,12 @@ class Reply(pykka.Future[_Result]):
         """Whether an answer is there."""
         return not self._gate.locked()
 
-    def answer(self, value: object) -> None:
-        """Hand over the result; dropped when there is an answer already."""
+    def _end(self, value: object, error: BaseException | None) -> None:
         if self._once.acquire(blocking=False):
-            self._value = value
-            self._finish()
-
-    def fail(self, error: BaseException) -> None:
-        """Hand over what went wrong; dropped when there is an answer already."""
-        if self._once.acquire(blocking=False):
-            self._error = harmless(error)
-            self._finish()
-
-    def _finish(self) -> None:
-        self._gate.release()
-        while self._callbacks:
-            self._call_back()
+            self._value, self._error = value, error
+            self._gate.release()
+            while self._callbacks:
+                self._call_back()
 
     def on_done(self, callback: Callable[[], object]) -> None:
         """Call once when answered, at once if it is. Any thread may add a callback."""
@@ -130,7 +135,7 @@ class Reply(pykka.Future[_Result]):
         self.fail(ActorCrashed("no exception given") if error is None else error)
 
 
-class AsyncReply:
+class AsyncReply(ReplyTo):
     """The answer to an awaited ask, for whichever asyncio loop the asker runs on."""
 
     __slots__ = ("_loop", "future")
@@ -138,14 +143,6 @@ class AsyncReply:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self.future: asyncio.Future[object] = loop.create_future()
-
-    def answer(self, value: object) -> None:
-        """Hand over the result; dropped when there is an answer already or the asker no longer waits."""
-        self._end(value, None)
-
-    def fail(self, error: BaseException) -> None:
-        """Hand over what went wrong; dropped when there is an answer already or the asker no longer waits."""
-        self._end(None, harmless(error))
 
     def expire(self, asked: str, timeout_seconds: float) -> None:
         """The asker's time is over."""
@@ -161,10 +158,6 @@ class AsyncReply:
             self.future.set_result(value)
         else:
             self.future.set_exception(error)
-
-
-ReplyTo = Reply[Any] | AsyncReply
-"""Where an actor answers, with `answer` or `fail`: safe for any thread, and neither raises."""
 
 
 def harmless(error: BaseException) -> BaseException:
