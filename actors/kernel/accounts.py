@@ -50,14 +50,13 @@ class DeadLetters:
         self._lock = Lock()
         self._letters: deque[DeadLetter] = deque(maxlen=kept)
         self._reasons: Counter[DeadLetterReason] = Counter()
-        self._total = 0
 
     def add(self, message: object, reason: DeadLetterReason, recipient: str, note: str = "") -> None:
         """Keep one letter, dropping the oldest when full."""
         with self._lock:
-            self._total += 1
             self._reasons[reason] += 1
-            self._letters.append(DeadLetter(self._total, message, reason, recipient, self._now(), note))
+            serial = self._reasons.total()
+            self._letters.append(DeadLetter(serial, message, reason, recipient, self._now(), note))
 
     def counts(self) -> Mapping[DeadLetterReason, int]:
         """All letters ever, by reason."""

@@ -181,15 +181,12 @@ class Watchdog:
             return
         self._reported = busy
         self.count += 1
-        held = Held(busy[0], busy[1], now_seconds - busy[2])
-        logger.warning(
-            "%s has held the loop for %.0f ms with a %s; blocking work belongs on runs_on='thread'",
-            held.actor,
-            held.seconds * 1e3,
-            held.message_type,
-        )
+        name, kind, since_seconds = busy
+        seconds = now_seconds - since_seconds
+        remedy = "blocking work belongs on runs_on='thread'"
+        logger.warning("%s has held the loop for %.0f ms with a %s; %s", name, seconds * 1e3, kind, remedy)
         if self._report is not None:
-            self._report(held)
+            self._report(Held(name, kind, seconds))
 
 
 # -- the loop -------------------------------------------------------------------------------------------------
@@ -231,11 +228,9 @@ class LoopTimer:
         """Do not run it."""
         self._run = None
         handle, self._handle = self._handle, None
-        if handle is None:
-            return
-        if self._scheduler.is_current():
+        if handle is not None and self._scheduler.is_current():
             handle.cancel()
-        else:
+        elif handle is not None:
             self._scheduler.call_soon(handle.cancel)
 
 

@@ -1,8 +1,8 @@
 """Supervision in OTP's terms: who is started again, in which order, how often, and when to give up.
 
-Starting and stopping of the listed children is sequential: in order, and in reverse order. It is driven by two work
-lists, `_to_stop` and `_to_start`; each step ends with a ChildExited or ChildStarted, or with the child's deadline.
-Children started later (`start_child`) are independent of each other, and cost a constant amount each.
+The listed children are started one after the other and stopped in reverse order, by two work lists, `_to_stop` and
+`_to_start`; each step ends with a ChildExited or ChildStarted, or with the child's deadline. Children started later
+(`start_child`) are independent of each other, and cost a constant amount each.
 """
 
 import random
@@ -288,10 +288,8 @@ class Supervisor(Actor[SupervisorMessage]):
         """Stop all that restart together with the child, then start them, and those that were still to be started."""
         listed = self._listed()
         first = listed.index(child) if self._strategy is Strategy.REST_FOR_ONE else 0
-        down = {each.spec.id for each in (*self._to_start, *self._to_stop)}
-        if self._starting is not None:
-            down.add(self._starting.spec.id)
-        group = [each for at, each in enumerate(listed) if at >= first or each.spec.id in down]
+        down = (*self._to_start, *self._to_stop, self._starting)
+        group = [each for at, each in enumerate(listed) if at >= first or each in down]
         self._to_stop = [each for each in group if each.running is not None]
         self._to_start = [each for each in group if each.spec.restart is not Restart.TEMPORARY]
         self._starting = None
@@ -361,8 +359,7 @@ class Supervisor(Actor[SupervisorMessage]):
             child.backoff.cancel()
         if child is self._starting:
             self._starting = None
-        if child in self._to_start:
-            self._to_start.remove(child)
+        self._to_start = [each for each in self._to_start if each is not child]
         self._children.pop(child.spec.id, None)
         child.cell.close()
 
