@@ -2,9 +2,8 @@
 
     STARTING -> RUNNING -> STOPPING -> (WAITING -> STARTING ...) -> DEAD
 
-WAITING is the time between two incarnations of a supervised actor; messages wait in the mailbox meanwhile.
-All of an incarnation's life happens on its executor. Only a kill comes from elsewhere, and only to a `ThreadCell` can
-it come in the middle of a handler.
+WAITING is the time between two incarnations of a supervised actor; messages wait in the mailbox meanwhile. All of an
+incarnation's life happens on its executor; a kill comes from elsewhere, and to a `ThreadCell` also during a handler.
 """
 
 import threading
@@ -35,13 +34,11 @@ class State(Enum):
 
 
 class Signal(Enum):
-    """The kernel's own control messages."""
+    """The kernel's own control messages. HALT: stop, but keep the cell. FINISH: end the stop that was put off."""
 
     STOP = "stop"
     HALT = "halt"
-    """Stop, but keep the cell: its supervisor will start the next incarnation."""
     FINISH = "finish"
-    """End the stop that the actor had put off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -449,8 +446,8 @@ _here = _Here()
 class ThreadCell(Cell):
     """The place of an actor with `runs_on="thread"`, whose handlers may block: otherwise the same rules.
 
-    Its handlers cannot be interrupted. A kill therefore abandons the thread: the asker is answered, the next
-    incarnation gets a new thread, and what the old handler still does is no longer the actor's.
+    Its handlers cannot be interrupted, so a kill abandons the thread: the asker is answered, the next incarnation gets
+    a new thread, and what the old handler still does is no longer the actor's.
     """
 
     __slots__ = ()

@@ -1,7 +1,4 @@
-"""The two ends of an ask: what the actor answers into, and what the asker waits on.
-
-The first answer counts and later ones are dropped: a killed handler may return long after its asker has had an error.
-"""
+"""The two ends of an ask: what the actor answers into, and what the asker waits on."""
 
 import asyncio
 import contextlib
@@ -30,7 +27,10 @@ class Asks(Generic[_Answer_co]):
 
 
 class ReplyTo:
-    """Where an actor answers, from any thread. Dropped when there is an answer already, or when no one waits for it."""
+    """Where an actor answers, from any thread.
+
+    The first answer counts and later ones are dropped: a killed handler may return long after its asker had an error.
+    """
 
     __slots__ = ()
 
