@@ -68,11 +68,12 @@ class DeadLetters:
         with self._lock:
             return tuple(self._letters)
 
-    def take(self, serial: int) -> DeadLetter:
-        """Remove one kept letter, to send it again. Raises KeyError when it is not kept (any more)."""
+    def take(self, serial: int, check: Callable[[str], object]) -> DeadLetter:
+        """Remove one kept letter, to send it again, unless `check(recipient)` raises. Raises KeyError if not kept."""
         with self._lock:
             for letter in self._letters:
                 if letter.serial == serial:
+                    check(letter.recipient)
                     self._letters.remove(letter)
                     return letter
         raise KeyError(f"dead letter {serial} is not kept; the oldest are dropped after {self._letters.maxlen}")

@@ -321,8 +321,7 @@ class Actor(Generic[M]):
 
     def _kernel_here(self) -> Place:
         if self._kernel_cell is None:
-            name = type(self).__name__
-            raise NotSpawned(f"{name} is not running; ref, name and system exist from on_start to its end")
+            raise NotSpawned(f"{type(self).__name__} is not running; ref, name and system exist from on_start on")
         return self._kernel_cell
 
     def _kernel_enter(self, cell: Place) -> None:

@@ -349,9 +349,7 @@ class Cell:
         """Send a message and wait for the answer; refused where that would never end."""
         scheduler = self.system.scheduler
         if scheduler.is_current():
-            raise errors.AskOnLoopError(
-                f"a blocking ask to {self.name} on the actors' own thread; use `await ref.ask_async(...)`"
-            )
+            raise errors.AskOnLoopError(f"blocking ask to {self.name} on the loop thread; use `await ref.ask_async()`")
         asker = _asking(self)
         reply: Reply = Reply(scheduler.block_until)
         try:
@@ -528,8 +526,7 @@ class ThreadCell(Cell):
         if old is not self.executor:
             old.close()
         if busy:
-            what = type_name(item)
-            logger.warning("%s was killed while it handled a %s; its thread is abandoned", self.name, what)
+            logger.warning("%s was killed in the handler of a %s; its thread is abandoned", self.name, type_name(item))
             if type(item) is Ask:
                 item.reply.fail(errors.ActorDeadError(f"{self.name} was killed before it answered"))
 

@@ -243,9 +243,6 @@ class Monitor:
             self._held_by.discard(self)
 
 
-# -- a host's own Pykka actors --------------------------------------------------------------------------------
-
-
 def ask_pykka(actor: pykka.ActorRef[Any], message: object) -> Reply:
     """Ask a host's Pykka actor without blocking this thread, for handlers and for asyncio code.
 

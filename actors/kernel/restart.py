@@ -19,14 +19,11 @@ class ExitReason(Enum):
 
 
 class Restart(Enum):
-    """Which ends of a child call for a new incarnation (OTP's three kinds)."""
+    """Which ends of a child call for a new incarnation, in OTP's words: all, all but a normal one, or none."""
 
     PERMANENT = "permanent"
-    """Every end."""
     TRANSIENT = "transient"
-    """Every end but a normal one."""
     TEMPORARY = "temporary"
-    """None."""
 
 
 def wants_restart(restart: Restart, reason: ExitReason) -> bool:

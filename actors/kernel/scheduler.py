@@ -360,9 +360,7 @@ class LoopScheduler:
     def block_until(self, gate: Reply, timeout_seconds: float | None) -> bool:
         """Block the calling thread, never the loop's."""
         if self.is_current():
-            raise AskOnLoopError(
-                "a blocking wait on the actors' loop thread can never be answered; use `await ref.ask_async(...)`"
-            )
+            raise AskOnLoopError("a blocking wait on the loop thread would never end; use `await ref.ask_async(...)`")
         return gate.done if self._is_forked else gate.wait(timeout_seconds)
 
     def guarded(self, run: Run) -> None:

@@ -26,14 +26,11 @@ SHUTDOWN_SECONDS: Final = 5.0
 
 
 class Strategy(Enum):
-    """Which siblings share a child's fate."""
+    """Which siblings restart with a child: none, those listed after it (which are built on it), or all."""
 
     ONE_FOR_ONE = "one_for_one"
-    """None."""
     REST_FOR_ONE = "rest_for_one"
-    """Those listed after it, which are built on it."""
     ONE_FOR_ALL = "one_for_all"
-    """All."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,11 +367,7 @@ class Supervisor(Actor[SupervisorMessage]):
 def _make_cell(supervisor: Cell, spec: ChildSpec[Never]) -> Cell:
     system = supervisor.system
     assert isinstance(system, ActorSystem)
+    name = f"{supervisor.name}/{spec.id}"
     return system.make_cell(
-        spec.start,
-        f"{supervisor.name}/{spec.id}",
-        capacity=spec.capacity,
-        runs_on=spec.runs_on,
-        parent=supervisor,
-        restart=spec.restart,
+        spec.start, name, capacity=spec.capacity, runs_on=spec.runs_on, parent=supervisor, restart=spec.restart
     )

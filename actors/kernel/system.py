@@ -139,10 +139,7 @@ class ActorSystem:
 
         Raises KeyError when it is not kept, NoSuchActor (and keeps it) when the recipient is dead, MailboxFull.
         """
-        letter = next((letter for letter in self.dead_letters.list() if letter.serial == serial), None)
-        if letter is not None:
-            self.ref(letter.recipient)  # raises before the letter is taken out
-        letter = self.dead_letters.take(serial)
+        letter = self.dead_letters.take(serial, self.ref)
         self.ref(letter.recipient).tell(letter.message)
         return letter
 
