@@ -4,8 +4,9 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from operator import add
 from threading import Lock
-from typing import Final
+from typing import Final, NamedTuple
 
 #: Dead letters kept for inspection; older ones are only counted.
 KEPT: Final = 1_000
@@ -49,19 +50,13 @@ class DeadLetters:
         self._lock = Lock()
         self._letters: deque[DeadLetter] = deque(maxlen=kept)
         self._reasons: Counter[DeadLetterReason] = Counter()
-        self._total = 0
 
     def add(self, message: object, reason: DeadLetterReason, recipient: str, note: str = "") -> None:
         """Keep one letter, dropping the oldest when full."""
         with self._lock:
-            self._total += 1
             self._reasons[reason] += 1
-            self._letters.append(DeadLetter(self._total, message, reason, recipient, self._now(), note))
-
-    @property
-    def total(self) -> int:
-        """All letters ever, kept or not."""
-        return self._total
+            serial = self._reasons.total()
+            self._letters.append(DeadLetter(serial, message, reason, recipient, self._now(), note))
 
     def counts(self) -> Mapping[DeadLetterReason, int]:
         """All letters ever, by reason."""
@@ -73,11 +68,12 @@ class DeadLetters:
         with self._lock:
             return tuple(self._letters)
 
-    def take(self, serial: int) -> DeadLetter:
-        """Remove one kept letter, to send it again. Raises KeyError when it is not kept (any more)."""
+    def take(self, serial: int, check: Callable[[str], object]) -> DeadLetter:
+        """Remove one kept letter, to send it again, unless `check(recipient)` raises. Raises KeyError if not kept."""
         with self._lock:
             for letter in self._letters:
                 if letter.serial == serial:
+                    check(letter.recipient)
                     self._letters.remove(letter)
                     return letter
         raise KeyError(f"dead letter {serial} is not kept; the oldest are dropped after {self._letters.maxlen}")
@@ -87,8 +83,7 @@ class DeadLetters:
         self._lock = Lock()
 
 
-@dataclass(frozen=True, slots=True)
-class Statistics:
+class Statistics(NamedTuple):
     """Counters since the system was made. At rest sent = handled + dead_lettered + queued."""
 
     sent: int = 0
@@ -105,13 +100,7 @@ class Statistics:
 
     def plus(self, other: "Statistics") -> "Statistics":
         """Both together."""
-        return Statistics(
-            sent=self.sent + other.sent,
-            handled=self.handled + other.handled,
-            queued=self.queued + other.queued,
-            refused=self.refused + other.refused,
-            restarts=self.restarts + other.restarts,
-        )
+        return Statistics(*map(add, self, other))
 
     @property
     def unaccounted(self) -> int:

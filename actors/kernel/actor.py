@@ -5,7 +5,7 @@ Long work is started elsewhere (a task, a process, a `runs_on="thread"` actor) a
 
 from abc import ABC
 from collections.abc import Callable, Mapping
-from threading import Lock
+from dataclasses import dataclass, field
 from types import NoneType, UnionType
 from typing import Final, Generic, Never, NoReturn, TypeVar, Union, get_args, get_origin, overload
 
@@ -85,7 +85,7 @@ def _union(cls: type) -> object:
             given = dict(zip(_variables(base), get_args(alias), strict=True))
             chosen = tuple(given[each] for each in _variables(union))
             return chosen[0] if isinstance(union, TypeVar) else union[chosen] if chosen else union  # type: ignore[index]
-    return next((base._kernel_union for base in cls.__mro__[1:] if issubclass(base, Actor)), None)
+    return next(base._kernel_union for base in cls.__mro__[1:] if issubclass(base, Actor))
 
 
 def _variables(form: object) -> tuple[TypeVar, ...]:
@@ -121,15 +121,13 @@ def _is_abstract(cls: type) -> bool:
 # -- the actor ------------------------------------------------------------------------------------------------
 
 
+@dataclass(slots=True, eq=False)
 class SelfTimer:
     """A message an actor has sent itself for later. Ends with the incarnation that set it."""
 
-    __slots__ = ("_actor", "_message", "_timer")
-
-    def __init__(self, actor: "Actor[Never]", when_seconds: float, message: object) -> None:
-        self._actor = actor
-        self._message = message
-        self._timer = actor.system.scheduler.call_at(when_seconds, self)
+    _actor: "Actor[Never]"
+    _message: object
+    _timer: Timer = field(init=False)
 
     def __call__(self) -> None:
         actor = self._actor
@@ -158,11 +156,11 @@ class Actor(Generic[M]):
             def _stop(self, message: Stop) -> None: ...
 
     What it returns answers an ask. A member without a handler, or a handler of no member, is a TypeError when the class
-    is made (but not for an abstract or generic class). Any other message is `Rejected`: a dead letter.
-    Without brackets nothing is checked, and `on_receive` may be overridden to take everything.
+    is made (but not for an abstract or generic class). Any other message is `Rejected`: a dead letter. Without brackets
+    nothing is checked, and `on_receive` may be overridden to take everything. Any exception that escapes a handler, an
+    ask's too, ends this incarnation and nothing else.
 
-    `__init__` is free for the subclass and need not call ours; `self.ref` and `self.system` exist from `on_start` on.
-    Any exception that escapes a handler, an ask's too, ends this incarnation and nothing else.
+    A subclass's `__init__` need not call ours; `self.ref` and `self.system` exist from `on_start` on.
     """
 
     # Class attributes cost an instance nothing: 10,000 idle actors pay for what they use.
@@ -243,7 +241,8 @@ class Actor(Generic[M]):
 
     def tell_at(self, when_seconds: float, message: M) -> Timer:
         """Send oneself a message, on the control lane, when `now()` has reached `when_seconds`."""
-        timer = SelfTimer(self, when_seconds, message)
+        timer = SelfTimer(self, message)
+        timer._timer = self.system.scheduler.call_at(when_seconds, timer)
         if not self._kernel_timers:
             self._kernel_timers = set()
         self._kernel_timers.add(timer)
@@ -256,18 +255,18 @@ class Actor(Generic[M]):
     def tell_answer(
         self, reply: Reply, to_message: Callable[[Reply], M], timeout_seconds: float = ASK_TIMEOUT_SECONDS
     ) -> None:
-        """Send oneself `to_message(reply)`, on the control lane, when an ask is answered: a handler waits for nothing.
+        """Send oneself `to_message(reply)`, on the control lane, when an ask is answered, so that no handler waits.
 
         For what `ref.ask(..., block=False)` or `ask_pykka` returned; `reply.result()` has the answer, or raises what
         went wrong: AskTimeout after `timeout_seconds`. Ends with this incarnation.
         """
-        cell, once = self._kernel_here(), Lock()
+        cell = self._kernel_here()
         late = AskTimeout(f"{cell.name} had no answer within {timeout_seconds} s")
         timer = cell.system.scheduler.call_at(self.now() + timeout_seconds, lambda: reply.fail(late))
 
         def answered() -> None:
             timer.cancel()
-            if self._kernel_cell is not None and once.acquire(blocking=False):
+            if self._kernel_cell is not None:
                 cell.ref.tell_control(to_message(reply))
 
         reply.on_done(answered)
@@ -285,10 +284,7 @@ class Actor(Generic[M]):
         return ref._cell.watch(self._kernel_here().ref.tell_control, self._kernel_monitors)
 
     def children(self, ref: Ref[Never]) -> tuple[Ref, ...]:
-        """The present children of a supervisor, in order of their start; also those that wait for a restart.
-
-        A snapshot, without waiting.
-        """
+        """A snapshot of a supervisor's children, in order of their start; also those that wait for a restart."""
         cell = ref._cell
         with cell.system.lock:
             return tuple(child.ref for child in cell.children.values())
@@ -325,9 +321,7 @@ class Actor(Generic[M]):
 
     def _kernel_here(self) -> Place:
         if self._kernel_cell is None:
-            raise NotSpawned(
-                f"{type(self).__name__} is not running; ref, name and system exist from on_start to its end"
-            )
+            raise NotSpawned(f"{type(self).__name__} is not running; ref, name and system exist from on_start on")
         return self._kernel_cell
 
     def _kernel_enter(self, cell: Place) -> None:
@@ -349,7 +343,7 @@ class Actor(Generic[M]):
         while True:
             with cell.system.lock:
                 if not self._kernel_at_end:
-                    self._kernel_cell, self._kernel_ended = None, True
+                    self._kernel_ended, self._kernel_cell = True, None
                     break
                 *left, callback = self._kernel_at_end
                 self._kernel_at_end = tuple(left)

@@ -2,34 +2,23 @@
 
     STARTING -> RUNNING -> STOPPING -> (WAITING -> STARTING ...) -> DEAD
 
-WAITING is the time between two incarnations of a supervised actor; messages wait in the mailbox meanwhile.
-All of an incarnation's life happens on its executor. Only a kill comes from elsewhere, and only to a `ThreadCell` can
-it come in the middle of a handler.
+WAITING is the time between two incarnations of a supervised actor; messages wait in the mailbox meanwhile. All of an
+incarnation's life happens on its executor; a kill comes from elsewhere, and to a `ThreadCell` also during a handler.
 """
 
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from enum import Enum
-from types import MappingProxyType
-from typing import Final, Never, NoReturn
+from typing import Final, Never
 
+from . import errors
 from .accounts import ActorInfo, DeadLetterReason, Statistics
 from .actor import Actor, Handler
-from .errors import (
-    ActorDeadError,
-    AskOnLoopError,
-    AskTimeout,
-    DeadlockError,
-    NotSpawned,
-    OutOfThreads,
-    Rejected,
-    logger,
-    text_of,
-)
-from .mailbox import NOTHING, Mailbox, Put
+from .errors import Rejected, logger, text_of
+from .mailbox import NOTHING, WAKE, Mailbox
 from .ref import Down, Monitor, Ref, System
-from .reply import Ask, Reply, ReplyTo
+from .reply import Ask, Reply
 from .restart import ExitReason, Restart, wants_restart
 from .scheduler import LOOKS_AT_CLOCK, TURN_SECONDS, Executor, OwnThread, Run
 
@@ -45,13 +34,11 @@ class State(Enum):
 
 
 class Signal(Enum):
-    """The kernel's own control messages."""
+    """The kernel's own control messages. HALT: stop, but keep the cell. FINISH: end the stop that was put off."""
 
     STOP = "stop"
     HALT = "halt"
-    """Stop, but keep the cell: its supervisor will start the next incarnation."""
     FINISH = "finish"
-    """End the stop that the actor had put off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,62 +58,48 @@ class ChildExited:
     error: BaseException | None
 
 
-_NO_HANDLERS: Final[dict[type, Handler]] = {}
-_NO_CHILDREN: Final[Mapping[str, "Cell"]] = MappingProxyType({})
+#: Shared by all cells without children (an idle actor is cheaper for it): replaced by an own one, never added to.
+_NO_CHILDREN: Final[dict[str, "Cell"]] = {}
 
 
+@dataclass(slots=True, eq=False)
 class Cell:
     """One actor's place in the system."""
 
-    __slots__ = (
-        "_children", "_epoch", "_factory", "_handler_of", "_keep", "_monitors", "_stop_replies", "actor", "announces",
-        "current", "executor", "handled", "mailbox", "name", "parent", "ref", "restart", "restarts", "since_seconds",
-        "start_failure", "state", "system",
-    )  # fmt: skip
+    system: System
+    _factory: Callable[[], object]
+    name: str
+    mailbox: Mailbox
+    executor: Executor
+    parent: "Cell | None" = None
+    restart: Restart = Restart.TEMPORARY
+    ref: Ref = field(init=False)
+    actor: Actor[Never] | None = None
+    state: State = State.WAITING
+    announces: bool = False
+    """Whether its supervisor waits for its start; children that come and go spare themselves that message."""
+    asks: "Cell | None" = None
+    """Whose answer its handler waits for; only one on a thread may."""
+    current: object = NOTHING
+    since_seconds: float = 0.0
+    handled: int = 0
+    restarts: int = -1
+    start_failure: tuple[str, BaseException] | None = None
+    """The first start that failed, of this actor or of a permanent one below it: its name and why."""
+    children: dict[str, "Cell"] = field(default_factory=lambda: _NO_CHILDREN)
+    """By name, in order of their start. Read it under `system.lock`."""
+    _handler_of: Callable[[type], Handler | None] = field(init=False)
+    _keep: bool = False
+    _epoch: int = 0
+    """Incarnations ended; tells a late handler that its time is over."""
+    _monitors: dict[Monitor, None] | None = None
+    """Not a set: its order would differ from run to run."""
 
-    def __init__(
-        self,
-        system: System,
-        factory: Callable[[], object],
-        name: str,
-        mailbox: Mailbox,
-        executor: Executor,
-        parent: "Cell | None" = None,
-        restart: Restart = Restart.TEMPORARY,
-    ) -> None:
-        self.system = system
-        self.name = name
-        self.mailbox = mailbox
-        self.executor = executor
-        self.parent = parent
-        self.restart = restart
-        self.ref: Ref = Ref(self)
-        self.actor: Actor[Never] | None = None
-        self.state = State.WAITING
-        #: Whether its supervisor waits for its start; children that come and go spare themselves that message.
-        self.announces = False
-        self.current: object = NOTHING
-        self.since_seconds = 0.0
-        self.handled = 0
-        self.restarts = -1
-        #: The first start that failed, of this actor or of a permanent one below it: its name and why.
-        self.start_failure: tuple[str, BaseException] | None = None
-        self._children: dict[str, Cell] | None = None
-        self._factory = factory
-        self._handler_of: Callable[[type], Handler | None] = _NO_HANDLERS.get
-        self._keep = False
-        self._epoch = 0  # incarnations ended; tells a late handler that its time is over
-        self._monitors: dict[Monitor, None] | None = None  # not a set: its order would differ from run to run
-        self._stop_replies: list[ReplyTo] | None = None
-        if parent is not None:
-            if parent._children is None:
-                parent._children = {}
-            parent._children[name] = self
-
-    @property
-    def children(self) -> "Mapping[str, Cell]":
-        """By name, in order of their start. Read it under `system.lock`."""
-        return self._children or _NO_CHILDREN
+    def __post_init__(self) -> None:
+        self.ref = Ref(self)
+        if self.parent is not None:
+            self.parent.children = self.parent.children or {}
+            self.parent.children[self.name] = self
 
     # -- turns ------------------------------------------------------------------------------------------------
 
@@ -139,19 +112,17 @@ class Cell:
         take, handler_of = self.mailbox.take, self._handler_of
         left = system.turn_messages
         started = self.since_seconds = system.scheduler.turn_began
-        item = take()
-        while item is not NOTHING:
+        while (item := take()) is not NOTHING:
             self.current = item
             try:
                 handler = handler_of(type(item))
                 if handler is not None:
                     handler(actor, item)
                 elif type(item) is not Signal:
-                    answer(actor, item)
+                    dispatch(actor, item)
                 elif self._obey(item, actor, epoch):
                     return
                 else:
-                    item = take()
                     continue
                 self.handled += 1
             except BaseException as error:  # noqa: BLE001 - contained here, and reported to those it concerns
@@ -165,7 +136,6 @@ class Cell:
                     if not self.mailbox.sleep():
                         self.executor.call_soon(self.run)
                     return
-            item = take()
 
     def _begin(self, epoch: int) -> Actor[Never] | None:
         """Make and start the next incarnation, if that is due; None when it failed or was given up meanwhile."""
@@ -174,7 +144,8 @@ class Cell:
         try:
             actor = self._factory()
             if not isinstance(actor, Actor):
-                raise NotSpawned(f"the factory of {self.name} returned {text_of(actor)}, which is not a kernel Actor")
+                found = text_of(actor)
+                raise errors.NotSpawned(f"the factory of {self.name} returned {found}, which is not a kernel Actor")
             actor._kernel_enter(self)
             if not self._advance(epoch, actor, State.STARTING):
                 return None
@@ -253,7 +224,6 @@ class Cell:
             actor, self.actor = self.actor, None
             self.current = NOTHING
             monitors, self._monitors = self._monitors, None
-            replies, self._stop_replies = self._stop_replies, None
             incarnation = self.restarts
             kept = self._keep or (self.parent is not None and wants_restart(self.restart, reason))
             self._keep = False
@@ -262,11 +232,11 @@ class Cell:
         if actor is not None:
             actor._kernel_leave(self)
         # Without their supervisor nothing looks after its children. Those that will be started again keep their cells.
-        for child in reversed(tuple(self._children.values())) if self._children else ():
+        for child in reversed(tuple(self.children.values())):
             child.kill()
         if not kept:
             self.close()
-        self._report(monitors, replies, reason, error)
+        self._report(monitors, reason, error)
         if self.parent is not None:
             self.parent.ref.tell_control(ChildExited(self, incarnation, reason, error))
 
@@ -277,52 +247,40 @@ class Cell:
                 return
             self.state = State.DEAD
             # Cell and ref are a cycle and wait for the garbage collector; what the factory holds must not.
-            self._factory = _unmakeable
+            self._factory = object
             monitors, self._monitors = self._monitors, None  # set while there was no incarnation
-            replies, self._stop_replies = self._stop_replies, None
         for item in self.mailbox.close():
             self.bury(item, DeadLetterReason.STOPPED)
-        for child in tuple(self._children.values()) if self._children else ():
+        for child in tuple(self.children.values()):
             child.close()
         with self.system.lock:
-            if self.parent is not None and self.parent._children is not None:
-                self.parent._children.pop(self.name, None)
+            if self.parent is not None:
+                self.parent.children.pop(self.name, None)
             self.system.forget(self.name, self.account())
-        self._report(monitors, replies, ExitReason.NOT_ALIVE, None)
+        self._report(monitors, ExitReason.NOT_ALIVE, None)
 
-    def _report(
-        self,
-        monitors: dict[Monitor, None] | None,
-        replies: list[ReplyTo] | None,
-        reason: ExitReason,
-        error: BaseException | None,
-    ) -> None:
+    def _report(self, monitors: dict[Monitor, None] | None, reason: ExitReason, error: BaseException | None) -> None:
         self.system.look_at_starts()
         if monitors:
             down = Down(self.ref, reason, error)
             for monitor in monitors:
                 monitor.fire(down)
-        for reply in replies or ():
-            reply.answer(True)
 
     def kill(self) -> None:
         """End the incarnation without asking it; on the loop thread, where none of our handlers can be running."""
-        if self.state is State.WAITING:
-            if self.restart is Restart.TEMPORARY:
-                self.close()
-            return
+        if self.state is State.WAITING and self.restart is Restart.TEMPORARY:
+            self.close()
         self._end(self._epoch, ExitReason.KILLED, None)
 
     def lost(self, item: object) -> None:
         """Something was sent after the end."""
-        self.system.count_late()
         self.bury(item, DeadLetterReason.NOT_ALIVE)
 
     def bury(self, item: object, reason: DeadLetterReason, error: BaseException | None = None) -> None:
         """Make a dead letter of something that will not be handled; its asker gets `error` or ActorDeadError."""
         self._note_dead(item, reason, error)
         if type(item) is Ask:
-            item.reply.fail(error or ActorDeadError(f"{self.name} ended before it answered ({reason.value})"))
+            item.reply.fail(error or errors.ActorDeadError(f"{self.name} ended before it answered ({reason.value})"))
 
     def _note_dead(self, item: object, reason: DeadLetterReason, error: BaseException | None) -> None:
         if type(item) is Signal:
@@ -351,20 +309,14 @@ class Cell:
     def _launch(self) -> None:
         self.executor.call_soon(self.run)
 
-    def ask_to_stop(self, *, keep: bool = False, reply: ReplyTo | None = None) -> None:
-        """Let it stop in its own time. `keep` keeps the cell for the next incarnation."""
-        with self.system.lock:
-            waiting = self.state is State.WAITING
-            dead = self.state is State.DEAD
-            if reply is not None and not dead:
-                self._stop_replies = [*(self._stop_replies or ()), reply]
-        if dead:
-            if reply is not None:
-                reply.answer(False)
-        elif waiting:
-            if not keep:
-                self.close()
-        else:
+    def ask_to_stop(self, *, keep: bool = False, answer: Callable[[bool], object] | None = None) -> None:
+        """Let it stop in its own time; the answer, whether it was alive, comes then. `keep`: for a next incarnation."""
+        state = self.state
+        if answer is not None:
+            self.watch(lambda _: answer(state is not State.DEAD))
+        if state is State.WAITING and not keep:
+            self.close()
+        elif state not in (State.WAITING, State.DEAD):
             self._signal(Signal.HALT if keep else Signal.STOP)
 
     def finish_stopping(self) -> None:
@@ -372,7 +324,7 @@ class Cell:
         self._signal(Signal.FINISH)
 
     def _signal(self, signal: Signal) -> None:
-        if self.mailbox.put_control(signal, counted=False) is Put.WAKE:
+        if self.mailbox.put_control(signal, counted=False) is WAKE:
             self.executor.call_soon(self.run)
 
     def watch(self, notify: Callable[[Down], object], held_by: set[Monitor] | None = None) -> Monitor:
@@ -381,8 +333,7 @@ class Cell:
         with self.system.lock:
             alive = self.state is not State.DEAD
             if alive:
-                if self._monitors is None:
-                    self._monitors = {}
+                self._monitors = self._monitors or {}
                 self._monitors[monitor] = None
         if not alive:
             monitor.fire(Down(self.ref, ExitReason.NOT_ALIVE))
@@ -394,20 +345,20 @@ class Cell:
             if self._monitors is not None:
                 self._monitors.pop(monitor, None)
 
-    def wait_for(self, reply: Reply, send: Callable[[], object], timeout_seconds: float) -> object:
-        """Send a blocking ask and wait for its answer; refused where that would never end."""
-        if self.system.scheduler.is_current():
-            raise AskOnLoopError(
-                f"a blocking ask to {self.name} on the actors' own thread; use `await ref.ask_async(...)`"
-            )
+    def ask(self, message: object, timeout_seconds: float) -> object:
+        """Send a message and wait for the answer; refused where that would never end."""
+        scheduler = self.system.scheduler
+        if scheduler.is_current():
+            raise errors.AskOnLoopError(f"blocking ask to {self.name} on the loop thread; use `await ref.ask_async()`")
         asker = _asking(self)
+        reply: Reply = Reply(scheduler.block_until)
         try:
-            send()
+            self.ref.tell(Ask(message, reply))
             return reply.get(timeout=timeout_seconds)
-        except AskTimeout:
+        except errors.AskTimeout:
             if reply.done:
                 raise  # the handler's own, of an ask that it made
-            raise AskTimeout(f"{self.name} did not answer within {timeout_seconds} s") from None
+            raise errors.AskTimeout(f"{self.name} did not answer within {timeout_seconds} s") from None
         finally:
             if asker is not None:
                 asker.asks = None
@@ -438,24 +389,20 @@ class Cell:
 
     def info(self, now_seconds: float) -> ActorInfo:
         """The picture of it and what is below it."""
-        busy = self.busy_with()
+        _, handling, since_seconds = self.busy_with() or ("", None, now_seconds)
         return ActorInfo(
             name=self.name,
             state=self.state.value,
             mailbox_depth=len(self.mailbox),
             restarts=max(0, self.restarts),
             handled=self.handled,
-            handling=None if busy is None else busy[1],
-            handling_seconds=0.0 if busy is None else now_seconds - busy[2],
+            handling=handling,
+            handling_seconds=now_seconds - since_seconds,
             children=tuple(child.info(now_seconds) for child in tuple(self.children.values())),
         )
 
 
-def _unmakeable() -> NoReturn:
-    raise NotSpawned("this actor has ended for good")
-
-
-def answer(actor: Actor[Never], item: object) -> None:
+def dispatch(actor: Actor[Never], item: object) -> None:
     """Handle an ask, or a message of a class that comes for the first time."""
     if type(item) is Ask:
         item.reply.answer(actor._kernel_handler(type(item.message))(actor, item.message))
@@ -497,32 +444,20 @@ _here = _Here()
 class ThreadCell(Cell):
     """The place of an actor with `runs_on="thread"`, whose handlers may block: otherwise the same rules.
 
-    Its handlers cannot be interrupted. A kill therefore abandons the thread: the asker is answered, the next
-    incarnation gets a new thread, and what the old handler still does is no longer the actor's.
+    Its handlers cannot be interrupted, so a kill abandons the thread: the asker is answered, the next incarnation gets
+    a new thread, and what the old handler still does is no longer the actor's.
     """
 
-    __slots__ = ("asks",)
+    __slots__ = ()
 
     executor: OwnThread
-
-    def __init__(
-        self,
-        system: System,
-        factory: Callable[[], object],
-        name: str,
-        mailbox: Mailbox,
-        parent: Cell | None,
-        restart: Restart,
-    ) -> None:
-        super().__init__(system, factory, name, mailbox, NO_THREAD, parent, restart)
-        #: Whose answer its handler waits for.
-        self.asks: Cell | None = None
+    """NO_THREAD before its first start and after a kill."""
 
     def _launch(self) -> None:
         if self.executor is NO_THREAD:
             try:
                 thread = self.system.scheduler.own_thread(self.name)
-            except OutOfThreads as error:
+            except errors.OutOfThreads as error:
                 self._start_failed(self._epoch, error)
                 return
             with self.system.lock:
@@ -553,7 +488,7 @@ class ThreadCell(Cell):
         try:
             if type(item) is Signal:
                 return not self._obey(item, actor, epoch)
-            answer(actor, item)
+            dispatch(actor, item)
         except BaseException as error:  # noqa: BLE001 - as in Cell.run
             return self._done(epoch, item, handled=False) and self._declined(item, error, epoch)
         return self._done(epoch, item, handled=True)
@@ -591,10 +526,9 @@ class ThreadCell(Cell):
         if old is not self.executor:
             old.close()
         if busy:
-            what = type_name(item)
-            logger.warning("%s was killed while it handled a %s; its thread is abandoned", self.name, what)
+            logger.warning("%s was killed in the handler of a %s; its thread is abandoned", self.name, type_name(item))
             if type(item) is Ask:
-                item.reply.fail(ActorDeadError(f"{self.name} was killed before it answered"))
+                item.reply.fail(errors.ActorDeadError(f"{self.name} was killed before it answered"))
 
     def close(self) -> None:
         """End for good, and let the thread end."""
@@ -602,7 +536,7 @@ class ThreadCell(Cell):
         self.executor.close()
 
 
-def _asking(target: Cell) -> ThreadCell | None:
+def _asking(target: Cell) -> Cell | None:
     """Note that the actor on this thread, if any, waits for `target`. Raises DeadlockError if that closes a circle."""
     asker = _here.cell
     if asker is None:
@@ -610,10 +544,10 @@ def _asking(target: Cell) -> ThreadCell | None:
     asker.asks = target
     circle: list[Cell] = [asker]
     link: Cell | None = target
-    while isinstance(link, ThreadCell) and link not in circle:
+    while link is not None and link not in circle:
         circle.append(link)
         link = link.asks
     if link is asker:
         asker.asks = None
-        raise DeadlockError(" asks ".join(cell.name for cell in [*circle, asker]))
+        raise errors.DeadlockError(" asks ".join(cell.name for cell in [*circle, asker]))
     return asker

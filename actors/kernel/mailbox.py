@@ -1,9 +1,8 @@
 """The bounded, two-lane mailbox of one actor.
 
-One lock makes put and close atomic, which is what a late ask needs: it is either taken, and answered by the actor or
-when the closed mailbox is emptied, or it is refused at the door. The consumer hardly ever takes that lock, since
-appending to and popping from a list are atomic. The user lane is two lists (a queue made of two stacks): an empty deque
-costs 624 bytes, two empty lists 112.
+One lock makes put and close atomic: a late ask is either taken, and answered at the latest when the closed mailbox is
+emptied, or refused at once. The consumer hardly ever takes that lock, since appending to and popping from a list are
+atomic. The user lane is two lists (a queue made of two stacks): an empty deque costs 624 bytes, two empty lists 112.
 """
 
 from collections import deque
@@ -16,11 +15,10 @@ CAPACITY: Final = 10_000
 
 
 class Put(Enum):
-    """How a put ended."""
+    """How a put ended. WAKE: queued, and the consumer sleeps, so that the producer has to schedule it."""
 
     QUEUED = "queued"
     WAKE = "wake"
-    """Queued, and the consumer sleeps: the producer has to schedule it."""
     FULL = "full"
     CLOSED = "closed"
 
@@ -72,6 +70,7 @@ class Mailbox:
                 return CLOSED
             incoming = self._incoming
             if len(incoming) + len(self._outgoing) >= self.capacity:
+                self.refused += 1
                 return FULL
             incoming.append(item)
             self.accepted += 1
@@ -81,10 +80,7 @@ class Mailbox:
             return WAKE
 
     def put_control(self, item: object, *, counted: bool = True) -> Put:
-        """Add to the control lane, which user traffic never fills and which is served first.
-
-        `counted` is false for the kernel's own signals, which do not count as messages for conservation (I9).
-        """
+        """Add to the control lane, which user traffic never fills; `counted` for statistics, unless a kernel signal."""
         with self._lock:
             if self._closed:
                 return CLOSED
@@ -96,11 +92,6 @@ class Mailbox:
                 return QUEUED
             self._awake = True
             return WAKE
-
-    def count_refused(self) -> None:
-        """A producer was turned away."""
-        with self._lock:
-            self.refused += 1
 
     def take(self) -> object:
         """Next item for the consumer, control lane first; NOTHING when empty, then the next put returns WAKE."""
@@ -125,8 +116,8 @@ class Mailbox:
     def sleep(self) -> bool:
         """The consumer's turn is over: True when nothing waits, then the next put returns WAKE.
 
-        No lock: a producer adds first and looks at `_awake` then, the consumer the other way round, so one of them sees
-        the other. At worst both do, and the consumer has a turn with nothing to do.
+        No lock: a producer adds and then looks at `_awake`, the consumer the other way round, so that one sees the
+        other. At worst both do, and the consumer has a turn with nothing to do.
         """
         self._awake = False
         if self._incoming or self._control or self._outgoing:
@@ -144,10 +135,7 @@ class Mailbox:
             return self._incoming[0] if self._incoming else NOTHING
 
     def hold(self, drop: type) -> None:
-        """Keep messages, but let no put schedule the consumer: there is none at present.
-
-        Control items of type `drop` were meant for the consumer that has ended, and are dropped with it.
-        """
+        """Without a consumer: keep messages, let no put schedule it, and drop control items of type `drop`."""
         with self._lock:
             self._awake = True
             if self._control:
@@ -164,5 +152,4 @@ class Mailbox:
     def after_fork(self) -> None:
         """In the child of a fork: a thread that is not there may hold the lock, and no consumer is left."""
         self._lock = Lock()
-        self._closed = True
-        self._control, self._outgoing, self._incoming = None, [], []
+        self.close()

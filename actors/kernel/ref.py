@@ -1,8 +1,4 @@
-"""The address of an actor, what it needs of the place behind it, and monitors, which tell when that actor has ended.
-
-Addresses are the bottom of the kernel: they know a `Place` and a `System` as protocols, which cell.py and system.py
-fulfil.
-"""
+"""The address of an actor, what it needs of the place behind it, and monitors, which tell when that actor has ended."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -16,8 +12,8 @@ from pykka._envelope import Envelope
 
 from .accounts import DeadLetters, Statistics
 from .errors import MailboxFull, contained
-from .mailbox import Mailbox, Put
-from .reply import Answer, Ask, Asks, AsyncReply, Reply, ReplyTo
+from .mailbox import FULL, QUEUED, WAKE, Mailbox
+from .reply import Answer, Ask, Asks, AsyncReply, Reply
 from .restart import ExitReason
 from .scheduler import Executor, Scheduler
 
@@ -27,8 +23,6 @@ M = typing_extensions.TypeVar("M", contravariant=True, default=Any)
 
 #: For askers that name none: no wait without an end.
 ASK_TIMEOUT_SECONDS: Final = 30.0
-
-QUEUED, WAKE, FULL = Put.QUEUED, Put.WAKE, Put.FULL
 
 
 class System(Protocol):
@@ -46,7 +40,6 @@ class System(Protocol):
 
     def ref(self, name: str) -> "Ref": ...
     def watch(self, ref: "Ref[Never]", notify: "Callable[[Down], object]") -> "Monitor": ...
-    def count_late(self) -> None: ...
     def look_at_starts(self) -> None: ...
     def forget(self, name: str, account: Statistics) -> None: ...
 
@@ -70,8 +63,8 @@ class Place(Protocol):
 
     def run(self) -> None: ...
     def lost(self, item: object) -> None: ...
-    def wait_for(self, reply: Reply, send: Callable[[], object], timeout_seconds: float) -> object: ...
-    def ask_to_stop(self, *, keep: bool = False, reply: ReplyTo | None = None) -> None: ...
+    def ask(self, message: object, timeout_seconds: float) -> object: ...
+    def ask_to_stop(self, *, keep: bool = False, answer: Callable[[bool], object] | None = None) -> None: ...
     def finish_stopping(self) -> None: ...
     def kill(self) -> None: ...
     def watch(self, notify: "Callable[[Down], object]", held_by: "set[Monitor] | None" = None) -> "Monitor": ...
@@ -82,7 +75,7 @@ class Ref(pykka.ActorRef[Any], Generic[M]):
     """Tell, ask and stop an actor that takes the messages M. It stays valid when a supervisor restarts the actor.
 
     Any thread may use it. It is also a Pykka ref, for a host's own Pykka actors: `tell`, `ask(block=..., timeout=...)`,
-    `stop` and `is_alive` mean what they mean there. A proxy there is none, since it goes past the typed messages.
+    `stop` and `is_alive` mean the same. It has no proxy, since that goes past the typed messages.
     """
 
     __slots__ = ("_cell",)
@@ -96,8 +89,11 @@ class Ref(pykka.ActorRef[Any], Generic[M]):
         outcome = cell.mailbox.put(message)
         if outcome is WAKE:
             cell.executor.call_soon(cell.run)
+        elif outcome is FULL:
+            waiting, most = len(cell.mailbox), cell.mailbox.capacity
+            raise MailboxFull(f"{cell.name} is overloaded: {waiting} messages wait, it takes {most}")
         elif outcome is not QUEUED:
-            self._not_taken(message, outcome)
+            cell.lost(message)
 
     def tell_control(self, message: M) -> None:
         """Send on the control lane: never refused because of user traffic, and served before it."""
@@ -123,10 +119,6 @@ class Ref(pykka.ActorRef[Any], Generic[M]):
     ) -> Answer: ...
     @overload
     def ask(
-        self, message: M, timeout_seconds: float = ..., *, block: Literal[True] = ..., timeout: float | None = ...
-    ) -> object: ...
-    @overload
-    def ask(
         self, message: M, timeout_seconds: float = ..., *, block: bool = ..., timeout: float | None = ...
     ) -> object: ...
 
@@ -144,12 +136,10 @@ class Ref(pykka.ActorRef[Any], Generic[M]):
         DeadlockError when the actor waits for the asker, MailboxFull. `block=False` returns a future at once instead,
         for Pykka's functions or for `await`.
         """
-        cell, untyped = self._cell, cast(Ref, self)
-        reply: Reply = Reply(cell.system.scheduler)
         if block:
-            timeout_seconds = timeout_seconds if timeout is None else timeout
-            return cell.wait_for(reply, lambda: untyped.tell(Ask(message, reply)), timeout_seconds)
-        untyped.tell(Ask(message, reply))
+            return self._cell.ask(message, timeout_seconds if timeout is None else timeout)
+        reply: Reply = Reply(self._cell.system.scheduler.block_until)
+        cast(Ref, self).tell(Ask(message, reply))
         return reply
 
     @overload
@@ -162,8 +152,7 @@ class Ref(pykka.ActorRef[Any], Generic[M]):
         loop = asyncio.get_running_loop()
         reply = AsyncReply(loop)
         cast(Ref, self).tell(Ask(message, reply))
-        late = f"{self._cell.name} did not answer within {timeout_seconds} s"
-        timer = loop.call_later(timeout_seconds, reply.expire, late)
+        timer = loop.call_later(timeout_seconds, reply.expire, self._cell.name, timeout_seconds)
         try:
             return await reply.future
         finally:
@@ -182,8 +171,8 @@ class Ref(pykka.ActorRef[Any], Generic[M]):
         Returns a future of whether it was alive; `block=True` waits for it, 30 s at most unless `timeout` says
         otherwise. A supervisor starts a permanent child again; to end one use `stop_child`.
         """
-        reply: Reply[bool] = Reply(self._cell.system.scheduler)
-        self._cell.ask_to_stop(reply=reply)
+        reply: Reply[bool] = Reply(self._cell.system.scheduler.block_until)
+        self._cell.ask_to_stop(answer=reply.answer)
         return reply.get(timeout=ASK_TIMEOUT_SECONDS if timeout is None else timeout) if block else reply
 
     def is_alive(self) -> bool:
@@ -208,22 +197,10 @@ class Ref(pykka.ActorRef[Any], Generic[M]):
     def __reduce__(self) -> NoReturn:
         raise TypeError(f"{self!r} is an address within this process; send the name instead")
 
-    # -- Pykka reads these of a ref ---------------------------------------------------------------------------
-
     @property
     def actor_urn(self) -> str:  # type: ignore[override]  # a plain attribute there
-        """Our names are what URNs are to Pykka."""
+        """Our names are what URNs are to Pykka, which reads this of a ref."""
         return self._cell.name
-
-    # -- when the mailbox does not simply take it -------------------------------------------------------------
-
-    def _not_taken(self, item: object, outcome: Put) -> None:
-        cell, mailbox = self._cell, self._cell.mailbox
-        if outcome is not FULL:
-            cell.lost(item)
-            return
-        mailbox.count_refused()
-        raise MailboxFull(f"{cell.name} is overloaded: {len(mailbox)} messages wait, it takes {mailbox.capacity}")
 
 
 # -- monitors -------------------------------------------------------------------------------------------------
@@ -239,17 +216,17 @@ class Down:
     """What escaped, when it crashed."""
 
 
+@dataclass(slots=True, eq=False)
 class Monitor:
     """One watch over one actor. Fires once or is cancelled, never both."""
 
-    __slots__ = ("_held_by", "_notify", "_target")
+    _target: Place
+    _notify: Callable[[Down], object]
+    _held_by: "set[Monitor] | None" = None
 
-    def __init__(self, target: Place, notify: Callable[[Down], object], held_by: "set[Monitor] | None" = None) -> None:
-        self._target = target
-        self._notify = notify
-        self._held_by = held_by
-        if held_by is not None:
-            held_by.add(self)
+    def __post_init__(self) -> None:
+        if self._held_by is not None:
+            self._held_by.add(self)
 
     def fire(self, down: Down) -> None:
         """Deliver; the kernel calls it, once, after taking the monitor off its target."""
@@ -266,16 +243,12 @@ class Monitor:
             self._held_by.discard(self)
 
 
-# -- a host's own Pykka actors --------------------------------------------------------------------------------
-
-
 def ask_pykka(actor: pykka.ActorRef[Any], message: object) -> Reply:
     """Ask a host's Pykka actor without blocking this thread, for handlers and for asyncio code.
 
-    What Pykka's own `ask(block=False)` returns can only be waited for, which would hold all actors on the loop. Here
-    the envelope carries a future of ours, into which the Pykka actor's thread puts the answer: `await` it on any loop,
-    or hand it to `Actor.tell_answer`. Give it a timeout either way, since Pykka leaves an ask unanswered that comes
-    while its actor ends. Raises pykka.ActorDeadError when the actor is dead.
+    What Pykka's own `ask(block=False)` returns can only be waited for, which would hold all actors on the loop. `await`
+    this one on any loop, or hand it to `Actor.tell_answer`; with a timeout either way, since Pykka leaves an ask
+    unanswered that comes while its actor ends. Raises pykka.ActorDeadError when the actor is dead.
     """
     if not actor.is_alive():
         raise pykka.ActorDeadError(f"{actor} is dead")

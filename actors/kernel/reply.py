@@ -1,16 +1,13 @@
-"""The two ends of an ask: what the actor answers into, and what the asker waits on.
-
-The first answer counts and later ones are dropped, since a killed handler may still return long after its asker was
-told that the actor is dead.
-"""
+"""The two ends of an ask: what the actor answers into, and what the asker waits on."""
 
 import asyncio
 import contextlib
 import sys
 from collections.abc import Callable, Generator
+from dataclasses import dataclass
 from threading import Lock
 from types import TracebackType
-from typing import Any, Generic, Protocol, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 import pykka
 import typing_extensions
@@ -29,76 +26,76 @@ class Asks(Generic[_Answer_co]):
     __slots__ = ()
 
 
-class ReplyTo(Protocol):
-    """Where an actor answers. Both methods are safe for any thread and never raise."""
+class ReplyTo:
+    """Where an actor answers, from any thread.
+
+    The first answer counts and later ones are dropped: a killed handler may return long after its asker had an error.
+    """
+
+    __slots__ = ()
 
     def answer(self, value: object) -> None:
         """Hand over the result."""
+        self._end(value, None)
 
     def fail(self, error: BaseException) -> None:
         """Hand over what went wrong."""
+        self._end(None, harmless(error))
+
+    def _end(self, value: object, error: BaseException | None) -> None:
+        raise NotImplementedError
 
 
+@dataclass(slots=True, eq=False)
 class Ask:
     """A message whose sender waits for an answer."""
 
-    __slots__ = ("message", "reply")
-
-    def __init__(self, message: object, reply: ReplyTo) -> None:
-        self.message = message
-        self.reply = reply
+    message: object
+    reply: ReplyTo
 
 
-class Waiter(Protocol):
-    """How a thread waits: really, or in virtual time under a simulation."""
-
-    def block_until(self, gate: "Reply[Any]", timeout_seconds: float | None) -> bool:
-        """Wait until the gate is open; False when the time is over first."""
-
-
-class Reply(pykka.Future[_Result]):
+class Reply(ReplyTo, pykka.Future[_Result]):
     """The answer to a blocking ask; usable as a Pykka future (`get`, `map`, `join` ...), and awaited on any loop.
 
     A held lock is the whole waiting mechanism: 0.1 us to make, against 2 us for the Condition of pykka.ThreadingFuture.
     """
 
-    def __init__(self, waiter: Waiter | None = None) -> None:
-        super().__init__()
-        self._waiter = waiter
+    # What Pykka's __init__ would set: calling it doubles the cost of a reply.
+    _get_hook = None
+    _get_hook_result = pykka.Future[Any]()._get_hook_result
+
+    def __init__(self, block_until: "Callable[[Reply[Any], float | None], bool] | None" = None) -> None:
+        """`block_until` waits as `wait` does, but under a simulation in virtual time."""
+        self._block_until = block_until or Reply.wait
         self._once = Lock()  # taken by the first answer
         self._gate = Lock()
         self._gate.acquire()
-        self._value: object = None
-        self._error: BaseException | None = None
-        self._callbacks: list[Callable[[], object]] | None = None
+        self._callbacks: list[Callable[[], object]] = []
 
     @property
     def done(self) -> bool:
         """Whether an answer is there."""
         return not self._gate.locked()
 
-    def answer(self, value: object) -> None:
-        """Hand over the result; dropped when there is an answer already."""
+    def _end(self, value: object, error: BaseException | None) -> None:
         if self._once.acquire(blocking=False):
-            self._value = value
-            self._finish()
-
-    def fail(self, error: BaseException) -> None:
-        """Hand over what went wrong; dropped when there is an answer already."""
-        if self._once.acquire(blocking=False):
-            self._error = harmless(error)
-            self._finish()
-
-    def _finish(self) -> None:
-        self._gate.release()
-        for callback in self._callbacks or ():
-            contained(callback, "an answered ask")
+            self._value, self._error = value, error
+            self._gate.release()
+            while self._callbacks:
+                self._call_back()
 
     def on_done(self, callback: Callable[[], object]) -> None:
-        """Call when answered, at once if it is. A callback may come twice when the answer arrives this very moment."""
-        self._callbacks = [*(self._callbacks or ()), callback]
+        """Call once when answered, at once if it is. Any thread may add a callback."""
+        self._callbacks.append(callback)
         if self.done:
-            contained(callback, "an answered ask")
+            self._call_back()
+
+    def _call_back(self) -> None:
+        try:
+            callback = self._callbacks.pop(0)
+        except IndexError:  # the thread that answers has called it
+            return
+        contained(callback, "an answered ask")
 
     def wait(self, timeout_seconds: float | None) -> bool:
         """Block this thread, really; False when the time is over first."""
@@ -117,10 +114,8 @@ class Reply(pykka.Future[_Result]):
         """Wait for the answer (Pykka's interface). Raises AskTimeout after `timeout` seconds."""
         if self._get_hook is not None:
             return super().get(timeout=timeout)
-        if self._gate.locked():
-            waited = self.wait(timeout) if self._waiter is None else self._waiter.block_until(self, timeout)
-            if not waited:
-                raise AskTimeout(f"no answer within {timeout} seconds")
+        if self._gate.locked() and not self._block_until(self, timeout):
+            raise AskTimeout(f"no answer within {timeout} seconds")
         return self.result()
 
     def __await__(self) -> Generator[None, None, _Result]:
@@ -140,7 +135,7 @@ class Reply(pykka.Future[_Result]):
         self.fail(ActorCrashed("no exception given") if error is None else error)
 
 
-class AsyncReply:
+class AsyncReply(ReplyTo):
     """The answer to an awaited ask, for whichever asyncio loop the asker runs on."""
 
     __slots__ = ("_loop", "future")
@@ -149,29 +144,17 @@ class AsyncReply:
         self._loop = loop
         self.future: asyncio.Future[object] = loop.create_future()
 
-    def answer(self, value: object) -> None:
-        """Hand over the result; dropped when there is an answer already or the asker no longer waits."""
-        self._hand_over(value, None)
+    def expire(self, asked: str, timeout_seconds: float) -> None:
+        """The asker's time is over."""
+        self._end(None, AskTimeout(f"{asked} did not answer within {timeout_seconds} s"))
 
-    def fail(self, error: BaseException) -> None:
-        """Hand over what went wrong; dropped when there is an answer already or the asker no longer waits."""
-        self._hand_over(None, harmless(error))
-
-    def expire(self, what_failed: str) -> None:
-        """The asker's time is over. Only on its own loop."""
-        self._set(None, AskTimeout(what_failed))
-
-    def _hand_over(self, value: object, error: BaseException | None) -> None:
-        if asyncio._get_running_loop() is self._loop:
-            self._set(value, error)
+    def _end(self, value: object, error: BaseException | None) -> None:
+        if asyncio._get_running_loop() is not self._loop:
+            with contextlib.suppress(RuntimeError):  # the asker's loop is closed: it no longer waits
+                self._loop.call_soon_threadsafe(self._end, value, error)
+        elif self.future.done():
             return
-        with contextlib.suppress(RuntimeError):  # the asker's loop is closed: it waits no more
-            self._loop.call_soon_threadsafe(self._set, value, error)
-
-    def _set(self, value: object, error: BaseException | None) -> None:
-        if self.future.done():
-            return
-        if error is None:
+        elif error is None:
             self.future.set_result(value)
         else:
             self.future.set_exception(error)

@@ -1,6 +1,6 @@
 """How an incarnation ended; whether, when and how often to start again: pure decisions, no clock and no randomness."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
@@ -19,14 +19,11 @@ class ExitReason(Enum):
 
 
 class Restart(Enum):
-    """Which ends of a child call for a new incarnation (OTP's three kinds)."""
+    """Which ends of a child call for a new incarnation, in OTP's words: all, all but a normal one, or none."""
 
     PERMANENT = "permanent"
-    """Every end."""
     TRANSIENT = "transient"
-    """Every end but a normal one."""
     TEMPORARY = "temporary"
-    """None."""
 
 
 def wants_restart(restart: Restart, reason: ExitReason) -> bool:
@@ -82,39 +79,17 @@ DEFAULT_BUDGET: Final = Budget()
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What a decision needs to know of the past. A new one for each failure; this is a value."""
+    """What a supervisor remembers of the failures of a child, or of all its children."""
 
     failures: tuple[float, ...] = ()
-    """Times of the failures that still count towards the budget."""
+    """Times of those that still count towards the budget."""
     streak: int = 0
     """Failures in a row without a healthy time between them."""
     last_failure_seconds: float | None = None
 
-
-@dataclass(frozen=True, slots=True)
-class RestartAfter:
-    """Start again after a delay."""
-
-    delay_seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Escalate:
-    """Too many failures: the supervisor gives up."""
-
-    failures: int
-    budget: Budget
-
-
-def decide(
-    history: History, budget: Budget, backoff: Backoff, now_seconds: float, chance: float
-) -> tuple[History, RestartAfter | Escalate]:
-    """What to do about a failure at `now_seconds`, and what to remember of it."""
-    recent = (*(at for at in history.failures if now_seconds - at < budget.period_seconds), now_seconds)
-    last = history.last_failure_seconds
-    healthy = last is None or now_seconds - last >= backoff.reset_after_seconds
-    streak = 1 if healthy else history.streak + 1
-    remembered = replace(history, failures=recent, streak=streak, last_failure_seconds=now_seconds)
-    if len(recent) > budget.intensity:
-        return remembered, Escalate(len(recent), budget)
-    return remembered, RestartAfter(backoff.delay_seconds(streak, chance))
+    def after(self, now_seconds: float, budget: Budget, backoff: Backoff) -> "History":
+        """With one more failure, at `now_seconds`."""
+        recent = (*(at for at in self.failures if now_seconds - at < budget.period_seconds), now_seconds)
+        last = self.last_failure_seconds
+        healthy = last is None or now_seconds - last >= backoff.reset_after_seconds
+        return History(recent, 1 if healthy else self.streak + 1, now_seconds)

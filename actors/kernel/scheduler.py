@@ -1,8 +1,7 @@
 """Who runs the actors, and what time it is; and a watchdog that reports a handler that holds the loop.
 
 `LoopScheduler` is one asyncio loop on one thread of our own; the host's loop, signal handlers, threads and context
-variables are never touched. `callboard.actors.testing.simulation` has the same Protocol in virtual time. Nothing else
-in callboard reads a clock.
+variables are never touched. `callboard.actors.testing.simulation` has the same Protocol in virtual time.
 """
 
 import asyncio
@@ -103,10 +102,8 @@ def start_thread(run: Run, name: str) -> threading.Thread:
     try:
         thread.start()
     except RuntimeError as error:
-        raise OutOfThreads(
-            f"no thread for {name}: this host can start no more of them ({error}); raise its limit (ulimit -u, "
-            "pids.max) or run fewer"
-        ) from error
+        remedy = "raise its limit (ulimit -u, pids.max) or run fewer"
+        raise OutOfThreads(f"no thread for {name}: this host can start no more of them ({error}); {remedy}") from error
     return thread
 
 
@@ -147,16 +144,8 @@ class Held:
     seconds: float
 
 
-class Watched(Protocol):
-    """The scheduler under watch."""
-
-    running: object
-
-    def now(self) -> float:
-        """Seconds."""
-
-    def busy_task(self) -> tuple[str, str, float] | None:
-        """A task that seems to hold the loop: its name, "task" and since when at least."""
+Busy = tuple[str, str, float]
+"""Who holds the loop: the actor's name, the type of its message, and since when at least."""
 
 
 class Watchdog:
@@ -169,16 +158,16 @@ class Watchdog:
         self._limit_seconds = limit_seconds
         self._report = report
         self._ended = threading.Event()
-        self._reported: tuple[str, str, float] | None = None
+        self._reported: Busy | None = None
         #: Handlers reported so far.
         self.count = 0
 
-    def start(self, watched: Watched) -> None:
+    def start(self, busy_with: Callable[[], Busy | None], now: Callable[[], float]) -> None:
         """Begin to watch, on a daemon thread. Raises OutOfThreads."""
 
         def main() -> None:
             while not self._ended.wait(self._limit_seconds / 2):
-                contained(lambda: self.look(watched), "the watchdog")
+                contained(lambda: self.look(busy_with(), now()), "the watchdog")
 
         start_thread(main, "callboard-watchdog")
 
@@ -186,27 +175,18 @@ class Watchdog:
         """End the thread, within half the limit."""
         self._ended.set()
 
-    def look(self, watched: Watched) -> None:
+    def look(self, busy: Busy | None, now_seconds: float) -> None:
         """Look once."""
-        busy_with = getattr(getattr(watched.running, "__self__", None), "busy_with", None)  # of the cell that runs
-        busy: tuple[str, str, float] | None = busy_with and busy_with()  # name, message type and since when
-        busy = busy or watched.busy_task()
-        if busy is None or busy == self._reported:
-            return
-        actor, message_type, since_seconds = busy
-        held_seconds = watched.now() - since_seconds
-        if held_seconds < self._limit_seconds:
+        if busy is None or busy == self._reported or now_seconds - busy[2] < self._limit_seconds:
             return
         self._reported = busy
         self.count += 1
-        logger.warning(
-            "%s has held the loop for %.0f ms with a %s; blocking work belongs on runs_on='thread'",
-            actor,
-            held_seconds * 1e3,
-            message_type,
-        )
+        name, kind, since_seconds = busy
+        seconds = now_seconds - since_seconds
+        remedy = "blocking work belongs on runs_on='thread'"
+        logger.warning("%s has held the loop for %.0f ms with a %s; %s", name, seconds * 1e3, kind, remedy)
         if self._report is not None:
-            self._report(Held(actor, message_type, held_seconds))
+            self._report(Held(name, kind, seconds))
 
 
 # -- the loop -------------------------------------------------------------------------------------------------
@@ -216,24 +196,19 @@ class _LoopWithoutContext(EventLoop):
     """A loop to which other threads do not bring their context variables, as asyncio would have them do."""
 
     def call_soon_threadsafe(
-        self,
-        callback: Callable[[*_Arguments], object],
-        *args: *_Arguments,
-        context: Context | None = None,
+        self, callback: Callable[[*_Arguments], object], *args: *_Arguments, context: Context | None = None
     ) -> asyncio.Handle:
         return super().call_soon_threadsafe(callback, *args, context=Context() if context is None else context)
 
 
+@dataclass(slots=True, eq=False)
 class LoopTimer:
     """A timer of a LoopScheduler."""
 
-    __slots__ = ("_handle", "_run", "_scheduler", "_when_seconds")
-
-    def __init__(self, scheduler: "LoopScheduler", when_seconds: float, run: Run) -> None:
-        self._scheduler = scheduler
-        self._when_seconds = when_seconds
-        self._run: Run | None = run
-        self._handle: asyncio.TimerHandle | None = None
+    _scheduler: "LoopScheduler"
+    _when_seconds: float
+    _run: Run | None
+    _handle: asyncio.TimerHandle | None = None
 
     def arm(self) -> None:
         """On the loop thread: ask the loop to call us."""
@@ -253,11 +228,9 @@ class LoopTimer:
         """Do not run it."""
         self._run = None
         handle, self._handle = self._handle, None
-        if handle is None:
-            return
-        if self._scheduler.is_current():
+        if handle is not None and self._scheduler.is_current():
             handle.cancel()
-        else:
+        elif handle is not None:
             self._scheduler.call_soon(handle.cancel)
 
 
@@ -273,9 +246,9 @@ def _open_standard_descriptors() -> None:
 class LoopScheduler:
     """One asyncio loop on its own thread; uvloop where it is installed.
 
-    What is posted goes into a deque of our own, and the loop is woken once for as many posts as come before it has
-    woken up: one write to its self-pipe for a burst, no asyncio handle an actor turn. Actors, timers and tasks begin in
-    an empty context: the context of the code that tells, asks or sets a timer does not reach them.
+    What is posted goes into a deque of our own, and the loop is woken once for all posts that come before it wakes up:
+    one write to its self-pipe for a burst, no asyncio handle an actor turn. Actors, timers and tasks begin in an empty
+    context: that of the code which tells, asks or sets a timer does not reach them.
     """
 
     turn_messages = TURN_MESSAGES
@@ -310,7 +283,7 @@ class LoopScheduler:
         """Start the loop thread and the watchdog. Raises OutOfThreads, and has started nothing then."""
         self._thread = start_thread(self._main, f"{self._name}-loop")
         try:
-            self._watchdog.start(self)
+            self._watchdog.start(self.busy_with, self.now)
         except OutOfThreads:
             self.stop(timeout_seconds=1.0)
             raise
@@ -331,8 +304,12 @@ class LoopScheduler:
             thread.join(timeout_seconds)
         return not thread.is_alive()
 
-    def busy_task(self) -> tuple[str, str, float] | None:
-        """For the watchdog: the task that ran when it looked twice, while the loop did not get to a callback."""
+    def busy_with(self) -> Busy | None:
+        """For the watchdog: the cell that runs, or the task that it saw twice while the loop got to no callback."""
+        of_cell = getattr(getattr(self.running, "__self__", None), "busy_with", None)
+        busy: Busy | None = of_cell and of_cell()
+        if busy is not None:
+            return busy
         task = asyncio.current_task(self.loop)
         if self._asked_at is None:
             self._asked_at = self.now()
@@ -383,9 +360,7 @@ class LoopScheduler:
     def block_until(self, gate: Reply, timeout_seconds: float | None) -> bool:
         """Block the calling thread, never the loop's."""
         if self.is_current():
-            raise AskOnLoopError(
-                "a blocking wait on the actors' loop thread can never be answered; use `await ref.ask_async(...)`"
-            )
+            raise AskOnLoopError("a blocking wait on the loop thread would never end; use `await ref.ask_async(...)`")
         return gate.done if self._is_forked else gate.wait(timeout_seconds)
 
     def guarded(self, run: Run) -> None:
@@ -439,8 +414,7 @@ class LoopScheduler:
         for task in tasks:
             task.cancel()
         if tasks:
-            with contextlib.suppress(TimeoutError):
-                self.loop.run_until_complete(asyncio.wait(tasks, timeout=1.0))
+            self.loop.run_until_complete(asyncio.wait(tasks, timeout=1.0))
         self.loop.run_until_complete(self.loop.shutdown_asyncgens())
         self.loop.close()
 

@@ -1,8 +1,8 @@
 """Supervision in OTP's terms: who is started again, in which order, how often, and when to give up.
 
-Starting and stopping of the listed children is sequential: in order, and in reverse order. It is driven by two work
-lists, `_to_stop` and `_to_start`; each step ends with a ChildExited or ChildStarted, or with the child's deadline.
-Children started later (`start_child`) are independent of each other, and cost a constant amount each.
+The listed children are started one after the other and stopped in reverse order, by two work lists, `_to_stop` and
+`_to_start`; each step ends with a ChildExited or ChildStarted, or with the child's deadline. Children started later
+(`start_child`) are independent of each other, and cost a constant amount each.
 """
 
 import random
@@ -16,8 +16,8 @@ from .cell import Cell, ChildExited, ChildStarted, State
 from .errors import ActorDeadError, IntensityExceeded, logger, text_of
 from .mailbox import CAPACITY
 from .ref import ASK_TIMEOUT_SECONDS, M, Ref
-from .reply import Ask, Asks
-from .restart import DEFAULT_BUDGET, Backoff, Budget, Escalate, History, Restart, decide
+from .reply import Asks
+from .restart import DEFAULT_BUDGET, Backoff, Budget, History, Restart
 from .scheduler import Timer
 from .system import ActorSystem, RunsOn, cell_of
 
@@ -26,14 +26,11 @@ SHUTDOWN_SECONDS: Final = 5.0
 
 
 class Strategy(Enum):
-    """Which siblings share a child's fate."""
+    """Which siblings restart with a child: none, those listed after it (which are built on it), or all."""
 
     ONE_FOR_ONE = "one_for_one"
-    """None."""
     REST_FOR_ONE = "rest_for_one"
-    """Those listed after it, which are built on it."""
     ONE_FOR_ALL = "one_for_all"
-    """All."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,28 +91,21 @@ class _StartNow:
     child: "_Child | None" = None
 
 
+@dataclass(slots=True, eq=False)
 class _Child:
     """What a supervisor knows of a child."""
 
-    __slots__ = ("backoff", "cell", "dynamic", "history", "leaving", "overdue", "running", "spec")
-
-    def __init__(self, spec: ChildSpec[Never], cell: Cell, *, dynamic: bool) -> None:
-        self.spec = spec
-        self.cell = cell
-        self.dynamic = dynamic
-        self.history = History()
-        #: The incarnation we have started and not yet heard the end of.
-        self.running: int | None = None
-        #: To be removed when it has stopped.
-        self.leaving = False
-        self.backoff: Timer | None = None
-        #: Its deadline, while it is stopping because we told it to.
-        self.overdue: Timer | None = None
-
-    @property
-    def keeps_its_place(self) -> bool:
-        """Whether its address outlives a stop that we order."""
-        return not (self.leaving or self.dynamic or self.spec.restart is Restart.TEMPORARY)
+    spec: ChildSpec[Never]
+    cell: Cell
+    dynamic: bool
+    history: History = History()
+    running: int | None = None
+    """The incarnation we have started and not yet heard the end of."""
+    leaving: bool = False
+    """To be removed when it has stopped."""
+    backoff: Timer | None = None
+    overdue: Timer | None = None
+    """Its deadline, while it is stopping because we told it to."""
 
 
 SupervisorMessage = ChildExited | ChildStarted | _Adopt | _StopChild | _WhichChildren | _Overdue | _StartNow
@@ -128,9 +118,9 @@ def start_child(supervisor: Ref[SupervisorMessage], spec: ChildSpec[Message]) ->
     Raises NameTaken when a child with this id is alive, ActorDeadError when the supervisor is dead.
     """
     cell = _make_cell(cell_of(supervisor), spec)
-    address: Ref = supervisor
-    address.tell_control(Ask(_Adopt(spec, cell), _CloseIfRefused(cell)))
-    if not cell.mailbox.is_open and not supervisor.is_alive():
+    supervisor.tell_control(_Adopt(spec, cell))
+    if not supervisor.is_alive():
+        cell.close()
         raise ActorDeadError(f"{cell.name} was not started: its supervisor is dead")
     return cell.ref
 
@@ -143,22 +133,6 @@ def stop_child(supervisor: Ref[SupervisorMessage], child_id: str) -> None:
 def children_of(supervisor: Ref[SupervisorMessage], timeout_seconds: float = ASK_TIMEOUT_SECONDS) -> Mapping[str, Ref]:
     """The supervisor's children by id, in order of their start. A blocking ask; a handler uses `Actor.children`."""
     return supervisor.ask(_WhichChildren(), timeout_seconds)
-
-
-class _CloseIfRefused:
-    """Answers an `_Adopt`: when the supervisor ends before it has handled it, the child must not wait for a start."""
-
-    __slots__ = ("_cell",)
-
-    def __init__(self, cell: Cell) -> None:
-        self._cell = cell
-
-    def answer(self, value: object) -> None:
-        """Adopted."""
-
-    def fail(self, error: BaseException) -> None:
-        """Not adopted."""
-        self._cell.close()
 
 
 class Supervisor(Actor[SupervisorMessage]):
@@ -277,51 +251,42 @@ class Supervisor(Actor[SupervisorMessage]):
         self._go_on()
 
     def _failed(self, child: _Child, message: ChildExited) -> None:
-        own = child.spec.intensity
-        budget = self._budget if own is None else Budget(own, child.spec.period_seconds)
-        now, chance = self.now(), self._chance()
-        child.history, verdict = decide(child.history, budget, child.spec.backoff, now, chance)
-        delay_seconds = 0.0 if isinstance(verdict, Escalate) else verdict.delay_seconds
-        if own is None:
-            self._history, verdict = decide(self._history, budget, child.spec.backoff, now, chance)
-        if isinstance(verdict, Escalate):
-            if child.dynamic and own is not None:
-                logger.error("%s: that child alone is given up", self._too_many(child, verdict, message))
-                self._remove(child)
-            else:
-                self._give_up(child, verdict, message)
-        elif self._strategy is Strategy.ONE_FOR_ONE or child.dynamic:
-            self._restart_later(child, delay_seconds)
-        else:
+        spec, now = child.spec, self.now()
+        budget = self._budget if spec.intensity is None else Budget(spec.intensity, spec.period_seconds)
+        counted = child.history = child.history.after(now, budget, spec.backoff)
+        if spec.intensity is None:  # the failures of its siblings count too
+            counted = self._history = self._history.after(now, budget, spec.backoff)
+        if len(counted.failures) > budget.intensity:
+            self._give_up(child, counted, budget, message)
+            return
+        delay_seconds = spec.backoff.delay_seconds(child.history.streak, self._chance())
+        if self._strategy is not Strategy.ONE_FOR_ONE and not child.dynamic:
             self._restart_group(child, delay_seconds)
-
-    def _too_many(self, child: _Child, verdict: Escalate, message: ChildExited) -> str:
-        return (
-            f"{self.name}: {verdict.failures} failures within {verdict.budget.period_seconds} s, allowed are "
-            f"{verdict.budget.intensity}; the last was {child.spec.id}, {message.reason.value} "
-            f"({text_of(message.error)})"
-        )
-
-    def _give_up(self, child: _Child, verdict: Escalate, message: ChildExited) -> None:
-        self._failure = IntensityExceeded(self._too_many(child, verdict, message))
-        self._failure.__cause__ = message.error
-        if self.on_stopping():
-            raise self._failure
-
-    def _restart_later(self, child: _Child, delay_seconds: float) -> None:
-        if delay_seconds > 0:
+        elif delay_seconds > 0:
             child.backoff = self.tell_after(delay_seconds, _StartNow(self, child))
         else:
             self._launch(child)
+
+    def _give_up(self, child: _Child, counted: History, budget: Budget, message: ChildExited) -> None:
+        failure = IntensityExceeded(
+            f"{self.name}: {len(counted.failures)} failures within {budget.period_seconds} s, allowed are "
+            f"{budget.intensity}; the last was {child.spec.id}, {message.reason.value} ({text_of(message.error)})"
+        )
+        if child.dynamic and child.spec.intensity is not None:
+            logger.error("%s: that child alone is given up", failure)
+            self._remove(child)
+            return
+        failure.__cause__ = message.error
+        self._failure = failure
+        if self.on_stopping():
+            raise failure
 
     def _restart_group(self, child: _Child, delay_seconds: float) -> None:
         """Stop all that restart together with the child, then start them, and those that were still to be started."""
         listed = self._listed()
         first = listed.index(child) if self._strategy is Strategy.REST_FOR_ONE else 0
-        down = {each.spec.id for each in (*self._to_start, *self._to_stop)}
-        if self._starting is not None:
-            down.add(self._starting.spec.id)
-        group = [each for at, each in enumerate(listed) if at >= first or each.spec.id in down]
+        down = (*self._to_start, *self._to_stop, self._starting)
+        group = [each for at, each in enumerate(listed) if at >= first or each in down]
         self._to_stop = [each for each in group if each.running is not None]
         self._to_start = [each for each in group if each.spec.restart is not Restart.TEMPORARY]
         self._starting = None
@@ -334,10 +299,7 @@ class Supervisor(Actor[SupervisorMessage]):
 
     def _go_on(self) -> None:
         """After each end: the next step of the stop, start or restart under way."""
-        if self._to_stop or self._ending:
-            self._stop_next()
-        elif self._to_start and self._starting is None:
-            self._start_after_delay()
+        self._stop_next()
         if self._ending and not self._anyone_up():
             if self._failure is not None:
                 raise self._failure
@@ -352,23 +314,17 @@ class Supervisor(Actor[SupervisorMessage]):
                 self._stop_one(child)
                 return
             self._to_stop.pop()
-        if self._to_start:
-            self._start_after_delay()
-
-    def _start_after_delay(self) -> None:
-        delay_seconds, self._delay_seconds = self._delay_seconds, 0.0
-        if delay_seconds > 0:
-            if self._pause is not None:
-                self._pause.cancel()
-            self._pause = self.tell_after(delay_seconds, _StartNow(self))
-        else:
-            self._start_next()
+        self._start_next()
 
     def _start_next(self) -> None:
+        if self._to_start and self._delay_seconds > 0:
+            if self._pause is not None:
+                self._pause.cancel()
+            self._pause = self.tell_after(self._delay_seconds, _StartNow(self))
+            self._delay_seconds = 0.0
         while self._to_start and not (self._starting or self._pause or self._to_stop or self._ending):
-            child = self._to_start.pop(0)
-            self._starting = child
-            self._launch(child)
+            self._starting = self._to_start.pop(0)
+            self._launch(self._starting)
 
     @handles(_StartNow)
     def _start_now(self, message: _StartNow) -> None:
@@ -392,15 +348,15 @@ class Supervisor(Actor[SupervisorMessage]):
     def _stop_one(self, child: _Child) -> None:
         if child.overdue is None:
             child.overdue = self.tell_after(child.spec.shutdown_seconds, _Overdue(child))
-            child.cell.ask_to_stop(keep=child.keeps_its_place)
+            gone = child.leaving or child.dynamic or child.spec.restart is Restart.TEMPORARY
+            child.cell.ask_to_stop(keep=not gone)  # kept: its address stays valid for its next incarnation
 
     def _remove(self, child: _Child) -> None:
         if child.backoff is not None:
             child.backoff.cancel()
         if child is self._starting:
             self._starting = None
-        if child in self._to_start:
-            self._to_start.remove(child)
+        self._to_start = [each for each in self._to_start if each is not child]
         self._children.pop(child.spec.id, None)
         child.cell.close()
 
@@ -411,11 +367,7 @@ class Supervisor(Actor[SupervisorMessage]):
 def _make_cell(supervisor: Cell, spec: ChildSpec[Never]) -> Cell:
     system = supervisor.system
     assert isinstance(system, ActorSystem)
+    name = f"{supervisor.name}/{spec.id}"
     return system.make_cell(
-        spec.start,
-        f"{supervisor.name}/{spec.id}",
-        capacity=spec.capacity,
-        runs_on=spec.runs_on,
-        parent=supervisor,
-        restart=spec.restart,
+        spec.start, name, capacity=spec.capacity, runs_on=spec.runs_on, parent=supervisor, restart=spec.restart
     )

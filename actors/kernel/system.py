@@ -3,15 +3,14 @@
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from functools import reduce
 from threading import RLock
 from typing import Final, Literal, Never
 from weakref import WeakSet
 
-from .accounts import KEPT, ActorInfo, DeadLetter, DeadLetters, Statistics
+from .accounts import KEPT, ActorInfo, DeadLetter, DeadLetterReason, DeadLetters, Statistics
 from .actor import Actor, Message
-from .cell import Cell, ThreadCell
+from .cell import NO_THREAD, Cell, ThreadCell
 from .errors import ActorDeadError, AskOnLoopError, AskTimeout, NameTaken, NoSuchActor, OutOfThreads, StartFailed
 from .mailbox import CAPACITY, Mailbox
 from .ref import Down, Monitor, Ref
@@ -40,7 +39,6 @@ class ActorSystem:
         self.abandoned = 0
         self._cells: dict[str, Cell] = {}
         self._past = Statistics()
-        self._late = 0
         self._closing = False
         self._awaited_starts: tuple[tuple[Cell, Reply], ...] = ()
         _SYSTEMS.add(self)
@@ -48,12 +46,7 @@ class ActorSystem:
     # -- actors -----------------------------------------------------------------------------------------------
 
     def spawn(
-        self,
-        factory: Callable[[], Actor[Message]],
-        name: str,
-        *,
-        capacity: int = CAPACITY,
-        runs_on: RunsOn = "loop",
+        self, factory: Callable[[], Actor[Message]], name: str, *, capacity: int = CAPACITY, runs_on: RunsOn = "loop"
     ) -> Ref[Message]:
         """Start an actor without a supervisor: after a crash it is dead. Returns at once; messages wait until it runs.
 
@@ -83,7 +76,7 @@ class ActorSystem:
             if name in self._cells:
                 raise NameTaken(f"an actor named {name!r} is alive; stop it first or choose another name")
             if runs_on == "thread":
-                cell: Cell = ThreadCell(self, factory, name, mailbox, parent, restart)
+                cell: Cell = ThreadCell(self, factory, name, mailbox, NO_THREAD, parent, restart)
             else:
                 cell = Cell(self, factory, name, mailbox, self.scheduler, parent, restart)
             self._cells[name] = cell
@@ -107,7 +100,7 @@ class ActorSystem:
         again), when this actor has ended, or when `timeout_seconds` are over; AskOnLoopError on the loop thread.
         """
         cell = cell_of(ref)
-        started: Reply = Reply(self.scheduler)
+        started: Reply = Reply(self.scheduler.block_until)
         with self.lock:
             self._awaited_starts += ((cell, started),)
         self.look_at_starts()
@@ -127,10 +120,10 @@ class ActorSystem:
         """Counters of all messages; at rest they satisfy sent = handled + dead_lettered + queued (I9)."""
         with self.lock:
             total = reduce(Statistics.plus, (cell.account() for cell in self._cells.values()), self._past)
-            return replace(
-                total,
-                sent=total.sent + self._late,
-                dead_lettered=self.dead_letters.total,
+            dead = self.dead_letters.counts()
+            return total._replace(
+                sent=total.sent + dead.get(DeadLetterReason.NOT_ALIVE, 0),
+                dead_lettered=sum(dead.values()),
                 queued=total.queued + self.abandoned,
                 actors=len(self._cells),
             )
@@ -146,10 +139,7 @@ class ActorSystem:
 
         Raises KeyError when it is not kept, NoSuchActor (and keeps it) when the recipient is dead, MailboxFull.
         """
-        letter = next((letter for letter in self.dead_letters.list() if letter.serial == serial), None)
-        if letter is not None:
-            self.ref(letter.recipient)  # raises before the letter is taken out
-        letter = self.dead_letters.take(serial)
+        letter = self.dead_letters.take(serial, self.ref)
         self.ref(letter.recipient).tell(letter.message)
         return letter
 
@@ -168,10 +158,10 @@ class ActorSystem:
             roots = [cell for cell in self._cells.values() if cell.parent is None]
         orderly = True
         for cell in reversed(roots):
-            reply: Reply = Reply(self.scheduler)
-            cell.ask_to_stop(reply=reply)
+            reply: Reply = Reply(self.scheduler.block_until)
+            cell.ask_to_stop(answer=reply.answer)
             orderly &= self.scheduler.block_until(reply, max(0.0, until - self.now()))
-        killed: Reply = Reply(self.scheduler)
+        killed: Reply = Reply(self.scheduler.block_until)
         self.scheduler.call_soon(lambda: self._kill(roots, killed))
         self.scheduler.block_until(killed, KILL_SECONDS)
         return orderly
@@ -211,11 +201,6 @@ class ActorSystem:
                     started.fail(StartFailed(cell.name, ActorDeadError(f"{cell.name} has ended")))
                 elif cell.not_started() is None:
                     started.answer(None)
-
-    def count_late(self) -> None:
-        """A message was sent to a dead actor."""
-        with self.lock:
-            self._late += 1
 
 
 def cell_of(ref: Ref[Never]) -> Cell:

@@ -18,10 +18,10 @@ from callboard.actors.tools.context import ToolContext
 from callboard.actors.tools.invoke import Invoker
 from callboard.actors.tools.schema import Signature, describe, read_signature
 from callboard.actors.tools.shipping import pack
+from callboard.protocol import limits
 from callboard.protocol.commands import RunTool
 from callboard.protocol.errors import UsageError
 from callboard.protocol.ids import MessageId, RequestId, Tag, ToolName
-from callboard.protocol.limits import DEFAULT_TOOL_TIMEOUT_SECONDS, MAX_TOOL_TIMEOUT_SECONDS, TOOL_CONCURRENCY
 from callboard.protocol.tools import Isolation, Latency, Risk, ToolContract, ToolDefinition
 
 P = ParamSpec("P", default=...)
@@ -103,15 +103,13 @@ class Tool(Generic[P, R]):
 
 @overload
 def tool(function: Callable[P, R], /) -> Tool[P, R]: ...
-
-
 @overload
 def tool(
     *,
     name: str = "",
     description: str = "",
     risk: Risk | RiskName = Risk.READ,
-    timeout: float = DEFAULT_TOOL_TIMEOUT_SECONDS,
+    timeout: float = limits.DEFAULT_TOOL_TIMEOUT_SECONDS,
     isolation: Isolation | IsolationName | None = None,
     concurrency: int | None = None,
     latency: Latency | LatencyName = Latency.SHORT,
@@ -119,8 +117,6 @@ def tool(
     needs_approval: bool = False,
     reuse: bool = False,
 ) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
-
-
 def tool(
     function: Callable[..., object] | None = None,
     /,
@@ -128,7 +124,7 @@ def tool(
     name: str = "",
     description: str = "",
     risk: Risk | RiskName = Risk.READ,
-    timeout: float = DEFAULT_TOOL_TIMEOUT_SECONDS,
+    timeout: float = limits.DEFAULT_TOOL_TIMEOUT_SECONDS,
     isolation: Isolation | IsolationName | None = None,
     concurrency: int | None = None,
     latency: Latency | LatencyName = Latency.SHORT,
@@ -152,17 +148,20 @@ def tool(
 
     def decorate(function: Callable[..., object]) -> Tool:
         known_as = _name_of(function, name)
-        runs_in = _isolation(known_as, function, isolation)
-        contract = ToolContract(
-            risk=_choice(known_as, "risk", Risk, risk),
-            timeout_seconds=_deadline(known_as, timeout),
-            isolation=runs_in,
-            concurrency=_concurrency(known_as, concurrency, runs_in),
-            latency=_choice(known_as, "latency", Latency, latency),
-            idempotent=idempotent,
-            needs_approval=needs_approval,
-            reuse=_reuse(known_as, reuse, runs_in),
-        )
+        try:
+            runs_in = _isolation(function, isolation)
+            contract = ToolContract(
+                risk=_choice("risk", Risk, risk),
+                timeout_seconds=_deadline(timeout),
+                isolation=runs_in,
+                concurrency=_concurrency(concurrency, runs_in),
+                latency=_choice("latency", Latency, latency),
+                idempotent=idempotent,
+                needs_approval=needs_approval,
+                reuse=_reuse(reuse, runs_in),
+            )
+        except ValueError as wrong:
+            raise UsageError(f"tool {known_as}: {wrong}") from None
         signature = read_signature(function, known_as, local_names)
         definition = ToolDefinition(ToolName(known_as), description or describe(function), signature.json_schema())
         return Tool(function, definition, contract, signature)
@@ -174,67 +173,64 @@ def tool(
 
 def _name_of(function: Callable[..., object], name: str) -> str:
     if not inspect.isfunction(function) and not inspect.ismethod(function):
-        raise UsageError(
-            f"@tool needs a function, not {type(function).__name__}; put a def around it (and give options by name)"
-        )
-    known_as = name or getattr(function, "__name__", "")
-    if not NAME.fullmatch(known_as):
-        raise UsageError(
-            f"tool name {known_as!r} is not 1 to 64 letters, digits, _ or -; give one with @tool(name=...)"
-        )
-    return known_as
+        found = type(function).__name__
+        raise UsageError(f"@tool needs a function, not {found}; put a def around it (and give options by name)")
+    name = name or function.__name__
+    if not NAME.fullmatch(name):
+        raise UsageError(f"tool name {name!r} is not 1 to 64 letters, digits, _ or -; give one with @tool(name=...)")
+    return name
 
 
-def _choice(tool_name: str, option: str, choices: type[Choice], value: str) -> Choice:
-    try:
-        return choices(value)
-    except ValueError:
-        raise UsageError(f"tool {tool_name}: {option}={value!r} is none of {', '.join(choices)}") from None
+# -- options: a ValueError says what is wrong with one ------------------------------------------------------------
 
 
-def _deadline(tool_name: str, seconds: float) -> float:
+def _choice(option: str, choices: type[Choice], value: str) -> Choice:
+    if value not in list(choices):
+        raise ValueError(f"{option}={value!r} is none of {', '.join(choices)}")
+    return choices(value)
+
+
+def _deadline(seconds: float) -> float:
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not math.isfinite(seconds):
-        raise UsageError(f"tool {tool_name}: timeout={seconds!r} is not a number of seconds")
-    if not 0 < seconds <= MAX_TOOL_TIMEOUT_SECONDS:
-        raise UsageError(
-            f"tool {tool_name}: timeout={seconds!r} is out of range; "
-            f"give more than 0 and at most {MAX_TOOL_TIMEOUT_SECONDS:g} seconds"
-        )
+        raise ValueError(f"timeout={seconds!r} is not a number of seconds")
+    if not 0 < seconds <= limits.MAX_TOOL_TIMEOUT_SECONDS:
+        most = f"{limits.MAX_TOOL_TIMEOUT_SECONDS:g}"
+        raise ValueError(f"timeout={seconds!r} is out of range; give more than 0 and at most {most} seconds")
     return float(seconds)
 
 
-def _concurrency(tool_name: str, calls: int | None, isolation: Isolation) -> int:
+def _concurrency(calls: int | None, isolation: Isolation) -> int:
     if calls is None:
-        return TOOL_CONCURRENCY[isolation.value]
+        return limits.TOOL_CONCURRENCY[isolation.value]
     if isinstance(calls, bool) or not isinstance(calls, int) or calls < 1:
-        raise UsageError(f"tool {tool_name}: concurrency={calls!r} is not a whole number of 1 or more")
+        raise ValueError(f"concurrency={calls!r} is not a whole number of 1 or more")
     return calls
 
 
-def _reuse(tool_name: str, reuse: bool, isolation: Isolation) -> bool:
+def _reuse(reuse: bool, isolation: Isolation) -> bool:
     if not isinstance(reuse, bool):
-        raise UsageError(f"tool {tool_name}: reuse={reuse!r} is neither True nor False")
+        raise ValueError(f"reuse={reuse!r} is neither True nor False")
     if reuse and isolation is not Isolation.PROCESS:
-        raise UsageError(
-            f"tool {tool_name}: reuse=True keeps a child process for further calls, but isolation={isolation.value!r} "
-            "has none; leave reuse out, or use isolation='process' with a plain `def`"
+        raise ValueError(
+            f"reuse=True keeps a child process for further calls, but isolation={isolation.value!r} has none; "
+            "leave reuse out, or use isolation='process' with a plain `def`"
         )
     return reuse
 
 
-def _isolation(tool_name: str, function: Callable[..., object], wanted: Isolation | str | None) -> Isolation:
+def _isolation(function: Callable[..., object], wanted: Isolation | str | None) -> Isolation:
     is_async = inspect.iscoroutinefunction(function)
     if wanted is None:
         return Isolation.TASK if is_async else Isolation.PROCESS
-    isolation = _choice(tool_name, "isolation", Isolation, wanted)
+    isolation = _choice("isolation", Isolation, wanted)
     if is_async and isolation is not Isolation.TASK:
-        raise UsageError(
-            f"tool {tool_name}: isolation={isolation.value!r} runs a plain `def`, but this is an `async def`; "
+        raise ValueError(
+            f"isolation={isolation.value!r} runs a plain `def`, but this is an `async def`; "
             "make it a `def`, or leave isolation out"
         )
     if not is_async and isolation is Isolation.TASK:
-        raise UsageError(
-            f"tool {tool_name}: isolation='task' runs an `async def`, and a `def` would block the loop of all others; "
+        raise ValueError(
+            "isolation='task' runs an `async def`, and a `def` would block the loop of all others; "
             "make it an `async def`, or use 'process' or 'thread'"
         )
     return isolation

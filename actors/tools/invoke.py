@@ -40,8 +40,8 @@ class Refused(Exception):
     """The arguments are not the tool's; nothing was run."""
 
     def __init__(self, failure: ToolFailure) -> None:
-        self.failure = failure
         super().__init__(failure.message)
+        self.failure = failure
 
 
 class Invoker:
@@ -139,7 +139,7 @@ def invalid_arguments(tool: ToolName, error: ValidationError) -> ToolFailure:
         shortened("; ".join(_fault(fault) for fault in faults[:MAX_FAULTS]) + more),
         field=_path(first),
         expected=shortened(first["msg"]),
-        received=_received(first),
+        received="nothing" if first["type"] == "missing" else safe_text(repr, first["input"], MAX_RECEIVED_CHARS),
         retry_hint="correct the arguments by the tool's schema and call it again",
     )
 
@@ -158,25 +158,15 @@ def _path(fault: ErrorDetails) -> str:
     return shortened(".".join(str(part) for part in fault["loc"]), MAX_RECEIVED_CHARS)
 
 
-def _received(fault: ErrorDetails) -> str:
-    if fault["type"] == "missing":
-        return "nothing"
-    return safe_text(repr, fault["input"], MAX_RECEIVED_CHARS)
-
-
 def _no_json_number(adapter: TypeAdapter[object], value: object, written: bytes) -> str:
     """The first NaN or infinity in a result and where it is, or "". Written as null, it would be lost."""
-    if b"null" not in written and (_NAMES.search(written) is None or _is_json(written)):
-        return ""
+    if b"null" not in written:
+        if _NAMES.search(written) is None:
+            return ""
+        with contextlib.suppress(orjson.JSONDecodeError):
+            orjson.loads(written)
+            return ""
     return not_finite(adapter.dump_python(value))
-
-
-def _is_json(written: bytes) -> bool:
-    try:
-        orjson.loads(written)
-    except orjson.JSONDecodeError:
-        return False
-    return True
 
 
 def text_of(error: BaseException | None) -> str:

@@ -92,7 +92,7 @@ def read_signature(function: Callable[..., object], tool: str, local_names: Name
     parameter that is untyped, of a type without a JSON Schema, or without a name.
     """
     hints = _hints(function, tool, local_names)
-    described = _parameter_descriptions(function)
+    described = {each.arg_name: each.description or "" for each in _docstring(function).params}
     parameters = []
     context_parameter = ""
     for parameter in inspect.signature(function).parameters.values():
@@ -113,29 +113,24 @@ def read_signature(function: Callable[..., object], tool: str, local_names: Name
 
 def describe(function: Callable[..., object]) -> str:
     """The docstring without its list of parameters."""
-    parsed = docstring_parser.parse(inspect.getdoc(function) or "")
-    return (parsed.description or "").strip()
+    return (_docstring(function).description or "").strip()
 
 
 def _hints(function: Callable[..., object], tool: str, local_names: Names) -> dict[str, TypeForm[object]]:
-    try:
-        return get_type_hints(function, localns=dict(local_names), include_extras=True)
-    except Exception as error:  # an annotation is an expression of the user's and may raise anything
-        name, text = _culprit(function, local_names)
-        raise UsageError(
-            f"tool {tool}: the type of {name} ({text}) cannot be resolved: {error}; "
-            "import or define that name at module level"
-        ) from error
-
-
-def _culprit(function: Callable[..., object], local_names: Names) -> tuple[str, str]:
+    """The annotations as types, one after the other so that a refusal can name the one it is about."""
+    hints: dict[str, TypeForm[object]] = {}
+    known = inspect.unwrap(function).__globals__
     for name, annotation in function.__annotations__.items():
-        probe = type("Probe", (), {"__annotations__": {name: annotation}, "__module__": function.__module__})
+        alone = type("Alone", (), {"__annotations__": {name: annotation}})
         try:
-            get_type_hints(probe, localns=dict(local_names), include_extras=True)
-        except Exception:  # noqa: BLE001 - as above
-            return f"parameter {name!r}" if name != "return" else "the result", str(annotation)
-    return "a parameter", "?"
+            hints |= get_type_hints(alone, known, dict(local_names), include_extras=True)
+        except Exception as error:  # an annotation is an expression of the user's and may raise anything
+            what = f"parameter {name!r}" if name != "return" else "the result"
+            raise UsageError(
+                f"tool {tool}: the type of {what} ({annotation}) cannot be resolved: {error}; "
+                "import or define that name at module level"
+            ) from error
+    return hints
 
 
 def _checked(parameter: inspect.Parameter, annotation: TypeForm[object], description: str, tool: str) -> Parameter:
@@ -144,13 +139,11 @@ def _checked(parameter: inspect.Parameter, annotation: TypeForm[object], descrip
     except PydanticUserError as error:
         raise UsageError(
             f"tool {tool}: parameter {parameter.name!r} has type {_type_name(annotation)}, which has no JSON Schema"
-            f"{_reason(error)}; "
-            "use a type that JSON can carry (str, int, list, dict, a dataclass, a pydantic model), "
+            f"{_reason(error)}; use a type that JSON can carry (str, int, list, dict, a dataclass, a pydantic model), "
             "or ToolContext for what the runtime knows"
         ) from error
-    if parameter.default is inspect.Parameter.empty:
-        return Parameter(parameter.name, annotation, True, None, description)
-    return Parameter(parameter.name, annotation, False, parameter.default, description)
+    required = parameter.default is inspect.Parameter.empty
+    return Parameter(parameter.name, annotation, required, None if required else parameter.default, description)
 
 
 def _reason(error: PydanticUserError) -> str:
@@ -172,9 +165,8 @@ def _type_name(annotation: TypeForm[object]) -> str:
     return getattr(annotation, "__name__", None) or str(annotation)
 
 
-def _parameter_descriptions(function: Callable[..., object]) -> dict[str, str]:
-    parsed = docstring_parser.parse(inspect.getdoc(function) or "")
-    return {parameter.arg_name: parameter.description or "" for parameter in parsed.params}
+def _docstring(function: Callable[..., object]) -> docstring_parser.Docstring:
+    return docstring_parser.parse(inspect.getdoc(function) or "")
 
 
 def _described(schema: dict[str, object], parameter: Parameter) -> dict[str, object]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -184,6 +185,26 @@ def test_the_answer_to_an_ask_that_comes_after_its_timeout_is_dropped() -> None:
     reply.answer("too late")
     with pytest.raises(TimeoutError):
         reply.get(timeout=0)
+
+
+@pytest.mark.parametrize("threads", [2, 8])
+def test_callbacks_that_are_set_while_the_answer_comes_are_each_called_once(threads: int) -> None:
+    for _ in range(50):
+        reply, called, together = Reply[int](), list[int](), threading.Barrier(threads + 1)
+
+        def add(number: int, reply: Reply[int], called: list[int], together: threading.Barrier) -> None:
+            together.wait(5)
+            for step in range(10):
+                reply.on_done(partial(called.append, 10 * number + step))
+
+        adding = [threading.Thread(target=add, args=(number, reply, called, together)) for number in range(threads)]
+        for thread in adding:
+            thread.start()
+        together.wait(5)
+        reply.answer(1)
+        for thread in adding:
+            thread.join(5)
+        assert sorted(called) == list(range(10 * threads))
 
 
 # -- a host without threads --------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The restart decision, a pure function."""
+"""The restart decision, a pure functions."""
 
 import pytest
 from hypothesis import given
@@ -7,12 +7,9 @@ from hypothesis import strategies as st
 from callboard.actors.kernel.restart import (
     Backoff,
     Budget,
-    Escalate,
     ExitReason,
     History,
     Restart,
-    RestartAfter,
-    decide,
     wants_restart,
 )
 
@@ -29,9 +26,9 @@ def test_escalates_exactly_when_more_than_intensity_fail_within_the_period(
     for gap in between:
         now += gap
         times.append(now)
-        history, verdict = decide(history, Budget(intensity, period), BACKOFF, now, 0.5)
+        history = history.after(now, Budget(intensity, period), BACKOFF)
         within = sum(now - at < period for at in times)
-        assert isinstance(verdict, Escalate) == (within > intensity)
+        assert (len(history.failures) > intensity) == (within > intensity)
 
 
 @given(gaps, st.floats(0, 1, exclude_max=True))
@@ -45,10 +42,9 @@ def test_delays_double_up_to_the_maximum_and_begin_anew_after_a_healthy_time(
         now += gap
         streak = 1 if last is None or now - last >= 20.0 else streak + 1
         last = now
-        history, verdict = decide(history, Budget(1000, 1.0), backoff, now, chance)
-        assert isinstance(verdict, RestartAfter)
+        history = history.after(now, Budget(1000, 1.0), backoff)
         full = 0.0 if streak == 1 else min(4.0, 2.0 ** (streak - 2))
-        assert verdict.delay_seconds == pytest.approx(full * (1 - 0.5 * chance))
+        assert backoff.delay_seconds(history.streak, chance) == pytest.approx(full * (1 - 0.5 * chance))
 
 
 def test_delays_of_a_crash_loop() -> None:

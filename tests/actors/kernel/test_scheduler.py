@@ -6,7 +6,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -189,42 +188,14 @@ def test_the_watchdog_names_a_task_that_holds_the_loop(until: Until) -> None:
     assert (held[0].actor, held[0].message_type) == ("a hog", "task")
 
 
-@dataclass
-class Watched:
-    """What a watchdog looks at, at a time of the test's choice."""
-
-    running: object
-    time: float = 0.0
-
-    def now(self) -> float:
-        return self.time
-
-    def busy_task(self) -> None:
-        """No task."""
-
-
-@dataclass
-class Working:
-    since_seconds: float
-
-    def busy_with(self) -> tuple[str, str, float]:
-        return "actor", "str", self.since_seconds
-
-    def run(self) -> None:
-        """What the loop calls."""
-
-
 def test_the_watchdog_reports_a_handler_at_its_limit_and_once() -> None:
     held: list[Held] = []
-    watchdog, working = Watchdog(limit_seconds=1.0, report=held.append), Working(since_seconds=10.0)
-    watched = Watched(working.run)
+    watchdog = Watchdog(limit_seconds=1.0, report=held.append)
     for seconds, reports in ((10.0, 0), (10.9, 0), (11.0, 1), (12.0, 1)):
-        watched.time = seconds
-        watchdog.look(watched)
+        watchdog.look(("actor", "str", 10.0), seconds)
         assert len(held) == reports, seconds
-    working.since_seconds = 12.0  # the next message
-    for seconds, reports in ((12.5, 1), (13.5, 2)):
-        watched.time = seconds
-        watchdog.look(watched)
+    watchdog.look(None, 12.0)
+    for seconds, reports in ((12.5, 1), (13.5, 2)):  # the next message
+        watchdog.look(("actor", "str", 12.0), seconds)
         assert len(held) == reports, seconds
     assert held == [Held("actor", "str", 1.0), Held("actor", "str", 1.5)]
