@@ -243,10 +243,15 @@ class ProcessWorker(Actor[ProcessMessage]):
 
 
 def process_kind(options: ProcessOptions) -> KindOf:
-    """How the pools of process tools are made: a worker for each call, and one source of child processes."""
+    """How the pools of process tools are made: a worker for each call, and one source of child processes, which is
+    started ahead of the first call unless no children are to be kept ready either."""
 
     source = ChildSpec("source", lambda: ProcessSource(options), shutdown_seconds=SOURCE_SHUTDOWN_SECONDS)
     kind = WorkerKind(
-        ProcessWorker, max_workers=options.max_children, per_call=True, fixed_children=(source,), at_start=True
+        ProcessWorker,
+        max_workers=options.max_children,
+        per_call=True,
+        fixed_children=(source,),
+        at_start=options.warm > 0,
     )
     return lambda _contract: kind
