@@ -23,7 +23,7 @@ FACES = {
     "callboard": FRONT,
     "callboard.actors": FRONT,
     "callboard.actors.index": """
-        CodeIndex EdgeRow FileMetadata Hit Progress RefreshSummary assemble
+        CodeIndex EdgeRow Hit Progress RefreshSummary assemble
     """,
     "callboard.actors.kernel": """
         Actor ActorCrashed ActorDeadError ActorInfo ActorSystem AskOnLoopError AskTimeout Asks Backoff ChildSpec

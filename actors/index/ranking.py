@@ -6,7 +6,7 @@ Weights are small on purpose: docstring benchmarks reward names, plain questions
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import PurePosixPath
@@ -26,14 +26,8 @@ GENERATED_PRIOR = 0.5
 STUB_PRIOR = 0.6
 #: What holds other symbols says what there is, its members say how it works; a file's own text is imports and prose.
 KIND_PRIOR = {
-    "file": 0.6,
-    "module": 0.6,
-    "impl": 0.6,
-    "class": 0.8,
-    "struct": 0.8,
-    "trait": 0.8,
-    "interface": 0.8,
-    "enum": 0.8,
+    **dict.fromkeys(("file", "module", "impl"), 0.6),
+    **dict.fromkeys(("class", "struct", "trait", "interface", "enum"), 0.8),
 }
 
 _TEST_FOLDERS = word_set("test tests testing __tests__ spec specs testdata fixtures __mocks__ mocks e2e")
@@ -81,12 +75,6 @@ def prior(
     if language.prose or not language.query:
         value *= PROSE_PRIOR
     return value * KIND_PRIOR.get(kind, 1.0)
-
-
-def coverage(wanted: Mapping[str, float], present: frozenset[str]) -> float:
-    """Share of the question's weight that a set of stems covers, 0 to 1."""
-    total = sum(wanted.values())
-    return sum(weight for stem, weight in wanted.items() if stem in present) / total if total else 0.0
 
 
 def order(candidates: Sequence[Candidate], asks_for_tests: bool) -> list[tuple[float, Candidate]]:

@@ -60,19 +60,17 @@ class KnownFile(NamedTuple):
 class ChunkRow(NamedTuple):
     """A chunk with what it belongs to."""
 
-    id: int
     path: str
-    root: str
-    language: str
     start_byte: int
     end_byte: int
     start_line: int
     end_line: int
-    digest: bytes
-    kind: str
     name: str
     canonical_path: str
-    symbol: int
+    kind: str
+    digest: bytes
+    root: str
+    language: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +89,16 @@ class SymbolRow:
     end_line: int
     digest: bytes
     parent: int | None
+
+
+class EdgeRow(NamedTuple):
+    """`source` (canonical path, in `path`) calls, imports, implements or contains `target` (a name as written)."""
+
+    kind: str
+    source: str
+    target: str
+    path: str
+    line: int
 
 
 class SqliteStore:
@@ -223,12 +231,26 @@ class SqliteStore:
 
     def chunks(self, ids: Sequence[int]) -> dict[int, ChunkRow]:
         rows = self._by_batches(
-            "SELECT c.id, f.path, f.root, f.language, c.start_byte, c.end_byte, c.start_line, c.end_line, c.digest,"
-            " s.kind, s.name, s.canonical_path, s.id FROM chunks c JOIN files f ON f.id = c.file"
+            "SELECT c.id, f.path, c.start_byte, c.end_byte, c.start_line, c.end_line, s.name, s.canonical_path, s.kind,"
+            " c.digest, f.root, f.language FROM chunks c JOIN files f ON f.id = c.file"
             " JOIN symbols s ON s.id = c.symbol WHERE c.id IN ({})",
             ids,
         )
-        return {row[0]: ChunkRow(*row) for row in rows}
+        return {row[0]: ChunkRow(*row[1:]) for row in rows}
+
+    def edges(self, symbol: SymbolRow, kind: str, incoming: bool, limit: int) -> list[EdgeRow]:
+        """Containment is known exactly and not stored twice: it is read from the symbols."""
+        rows = self._db.execute(
+            "SELECT e.kind, s.canonical_path, e.target, f.path, s.start_line FROM ("
+            " SELECT source, kind, target, NULL AS inner FROM edges UNION ALL"
+            " SELECT parent, 'contains', name, id FROM symbols WHERE parent IS NOT NULL"
+            ") e JOIN symbols s ON s.id = e.source JOIN files f ON f.id = s.file WHERE "
+            + ("e.target = :name AND ifnull(e.inner, :id) = :id" if incoming else "e.source = :id")
+            + " AND :kind IN ('', e.kind) ORDER BY e.kind = 'contains' DESC, f.path, s.start_byte, e.kind, e.target"
+            " LIMIT :limit",
+            {"name": symbol.name, "id": symbol.id, "kind": kind, "limit": limit},
+        )
+        return [EdgeRow(*row) for row in rows]
 
     def rows(self, sql: str, parameters: Sequence[object] = ()) -> list[tuple[object, ...]]:
         return self._db.execute(sql, parameters).fetchall()
