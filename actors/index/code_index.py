@@ -160,10 +160,10 @@ class CodeIndex:
     ) -> list[SymbolRow]:
         """Symbols by any of: name, canonical path (a trailing part is enough; `.` and `::` are one), file, kind."""
         wanted = canonical_path.replace("::", ".")
+        ending = wanted and "%." + wanted.translate(_LIKE)
         conditions = {
             "s.name = ?": name or wanted.rpartition(".")[2],
-            "('.' || replace(s.canonical_path, '::', '.')) LIKE ? ESCAPE '\\'": wanted
-            and f"%.{wanted.translate(_LIKE)}",
+            "('.' || replace(s.canonical_path, '::', '.')) LIKE ? ESCAPE '\\'": ending,
             "f.path = ?": path,
             "s.kind = ?": kind,
         }

@@ -23,7 +23,7 @@ from callboard.actors.index.lexical import LARGE_HEAP_BYTES, SMALL_HEAP_BYTES, L
 from callboard.actors.index.parsing import parse_file
 from callboard.actors.index.records import FileOutcome, FileStat, ParsedFile, Skipped, Unchanged
 from callboard.actors.index.store import KnownFile, SqliteStore
-from callboard.actors.index.walk import Walk, allowed, unwanted
+from callboard.actors.index.walk import Walk
 from callboard.actors.processes.spawning import Caller, Helper
 from callboard.protocol.errors import UsageError
 
@@ -219,22 +219,21 @@ def scan_all(roots: Sequence[str], store_dir: str, store: SqliteStore) -> Refres
 
 
 def scan_paths(roots: Sequence[str], store_dir: str, store: SqliteStore, paths: Sequence[str]) -> RefreshPlan | None:
-    """Compare a few files, as a watcher names them; None if one is a folder and only a full scan can tell."""
+    """Compare a few files, as a watcher names them; None if only a full scan can tell: one is a folder, or was one, or
+    says which files belong to the workspace."""
     plan = RefreshPlan(known=store.known_files(paths))
     for path in dict.fromkeys(paths):
         root = next((root for root in roots if path.startswith(root.rstrip("/") + "/")), None)
         if root is None:
             continue
-        try:
-            status = os.lstat(path)
-        except OSError:
-            status = None
-        if path not in plan.known and (status is None or not os.path.isfile(path) or path.endswith(".gitignore")):
+        known = plan.known.get(path)
+        if path.endswith("/.gitignore") or os.path.isdir(path) or (known is None and not os.path.lexists(path)):
             return None
-        if status is not None and not unwanted(os.path.basename(path), status) and allowed(path, root, store_dir):
-            _sort(plan, FileStat(path, root, status.st_size, status.st_mtime_ns), None)
-        elif path in plan.known:
-            plan.gone.append(plan.known[path].id)
+        file = Walk(root, store_dir).find(path)
+        if file is not None:
+            _sort(plan, file, None)
+        elif known is not None:
+            plan.gone.append(known.id)
     return plan
 
 

@@ -57,11 +57,7 @@ class Walk:
     skipped: Counter[str] = field(default_factory=Counter)
 
     def __iter__(self) -> Iterator[FileStat]:
-        rules = _rules_above(self.root)
-        if _is_ignored(self.root, True, rules):
-            # The user pointed at a folder that git ignores (an installed package, say): only its own rules count.
-            rules = ()
-        pending = [(self.root, rules)]
+        pending = [(self.root, self._first_rules())]
         while pending:
             folder, rules = pending.pop()
             for entry, entry_rules in self._kept_entries(folder, rules):
@@ -70,9 +66,27 @@ class Walk:
                 elif found := self._file(entry):
                     yield found
 
+    def find(self, path: str) -> FileStat | None:
+        """One file (absolute, from a watcher say), if the walk would come upon it."""
+        folder, rules = self.root, self._first_rules()
+        *folders, name = os.path.relpath(path, self.root).split(os.sep)
+        for each in folders:
+            entry, rules = next(self._kept_entries(folder, rules, only=each), (None, ()))
+            if entry is None or not entry.is_dir(follow_symlinks=False):
+                return None
+            folder = entry.path
+        entry, _ = next(self._kept_entries(folder, rules, only=name), (None, ()))
+        return self._file(entry) if entry is not None else None
+
+    def _first_rules(self) -> tuple[IgnoreRules, ...]:
+        rules = _rules_above(self.root)
+        # The user pointed at a folder that git ignores (an installed package, say): only its own rules count.
+        return () if _is_ignored(self.root, True, rules) else rules
+
     def _kept_entries(
-        self, folder: str, rules: tuple[IgnoreRules, ...]
+        self, folder: str, rules: tuple[IgnoreRules, ...], only: str | None = None
     ) -> Iterator[tuple[os.DirEntry[str], tuple[IgnoreRules, ...]]]:
+        """What of a folder belongs to the walk, with the rules below it; no more than the entry called `only`."""
         try:
             with os.scandir(folder) as scan:
                 entries = sorted(scan, key=lambda entry: entry.name)
@@ -85,10 +99,12 @@ class Walk:
         if ".gitignore" in names:
             rules = (*rules, *_read_rules(os.path.join(folder, ".gitignore"), folder))
         for entry in entries:
+            if only not in (None, entry.name):
+                continue
             if entry.is_symlink():
                 # Links out of the workspace must not be followed, links inside it lead to files seen anyway.
                 self.skipped["symlink"] += 1
-            elif not is_text(entry.name):
+            elif not _is_text(entry.name):
                 self.skipped["name_not_utf8"] += 1
             elif not self._is_left_out(entry, rules):
                 yield entry, rules
@@ -108,14 +124,14 @@ class Walk:
         except OSError as error:
             self.skipped[_reason(error)] += 1
             return None
-        reason = unwanted(entry.name, status)
+        reason = _unwanted(entry.name, status)
         if reason:
             self.skipped[reason] += 1
             return None
         return FileStat(entry.path, self.root, status.st_size, status.st_mtime_ns)
 
 
-def is_text(name: str) -> bool:
+def _is_text(name: str) -> bool:
     """Names are bytes; one that is not UTF-8 can neither be stored as text nor shown to a model."""
     try:
         name.encode()
@@ -124,7 +140,7 @@ def is_text(name: str) -> bool:
     return True
 
 
-def unwanted(name: str, status: os.stat_result) -> str:
+def _unwanted(name: str, status: os.stat_result) -> str:
     """Why a file is not read at all; empty if it is."""
     if not stat.S_ISREG(status.st_mode):
         return "not_a_file"
@@ -168,26 +184,3 @@ def _rules_above(root: str) -> tuple[IgnoreRules, ...]:
     for folder in reversed(folders[1 : top + 1]):
         rules += _read_rules(f"{folder}/.gitignore", folder)
     return rules
-
-
-def allowed(path: str, root: str, store_dir: str) -> bool:
-    """Whether a single file (from a watcher) would be found by a walk of the root."""
-    if not is_text(path):
-        return False
-    folder = os.path.dirname(path)
-    rules = _rules_above(root)
-    if _is_ignored(root, True, rules):
-        rules = ()
-    relative = os.path.relpath(folder, root)
-    steps = [] if relative == "." else relative.split(os.sep)
-    current = root
-    for step in (*steps, None):
-        rules += _read_rules(f"{current}/.gitignore", current)
-        target = path if step is None else os.path.join(current, step)
-        is_folder = step is not None
-        if os.path.islink(target) or _is_ignored(target, is_folder, rules):
-            return False
-        if is_folder and (step in SKIPPED_FOLDERS or target == store_dir or os.path.lexists(f"{target}/pyvenv.cfg")):
-            return False
-        current = target
-    return True
