@@ -99,9 +99,7 @@ class CodeIndex:
         Raises:
             UsageError: the index cannot be written (disk full, no permission).
         """
-        request = Request(
-            self.roots, str(self._layout.folder), tuple(paths) if paths is not None else None, wait_seconds
-        )
+        request = Request(self.roots, self._layout, tuple(paths) if paths is not None else None, wait_seconds)
         store = SqliteStore(self._layout.truth)
         try:
             summary = refresh(request, store, self._lexical, progress)
