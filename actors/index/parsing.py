@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Callable
 
 from callboard.actors.index import languages
 from callboard.actors.index.chunks import chunks
 from callboard.actors.index.languages import Language
-from callboard.actors.index.records import FileStat, ParsedFile, Skipped, Unchanged, digest
+from callboard.actors.index.records import FileOutcome, FileStat, ParsedFile, Skipped, Unchanged, digest
 from callboard.actors.index.symbols import Lines, outline
 from callboard.actors.index.walk import MAX_FILE_BYTES
 from callboard.protocol.errors import UsageError
@@ -25,22 +24,19 @@ MIN_MINIFIED_BYTES = 4_000
 MAX_TEXT_BYTES = 400_000
 
 
-def parse_file(
-    file: FileStat, known_digest: bytes = b"", now_ns: Callable[[], int] = time.time_ns
-) -> ParsedFile | Unchanged | Skipped:
+def parse_file(file: FileStat, known_digest: bytes = b"") -> FileOutcome:
     """Read and parse a file. Never raises for what the file holds or for its going away.
 
     Raises:
         UsageError: the grammars cannot be unpacked.
     """
-    read_at_ns = now_ns()
+    read_at_ns = time.time_ns()
     try:
         content, status = _read(file.path)
     except OSError as error:
         return Skipped(file, "no_permission" if isinstance(error, PermissionError) else "vanished")
     language = languages.language_of(file.path, content)
-    reason = _unwanted_content(content, language)
-    if reason:
+    if reason := _unwanted_content(content, language):
         return Skipped(file, reason)
     seen = FileStat(file.path, file.root, len(content), status.st_mtime_ns)
     if known_digest and digest(content) == known_digest:

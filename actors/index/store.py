@@ -6,6 +6,7 @@ still holds for a moment after a change finds nothing here, never something else
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -43,8 +44,6 @@ CREATE TABLE IF NOT EXISTS lexical_todo (file INTEGER PRIMARY KEY);
 """
 #: How long a reader or writer waits for SQLite's own short locks.
 BUSY_SECONDS = 10.0
-#: SQLite's limit for bound parameters is far higher; this keeps statements short.
-BATCH = 500
 
 
 class KnownFile(NamedTuple):
@@ -144,11 +143,12 @@ class SqliteStore:
     # files
 
     def known_files(self, paths: Sequence[str] | None = None) -> dict[str, KnownFile]:
+        """All files, or those of the paths that the store has."""
         sql = "SELECT path, id, size, mtime_ns, read_at_ns, digest FROM files"
         if paths is None:
-            rows = self._db.execute(sql).fetchall()
+            rows = self._db.execute(sql)
         else:
-            rows = self._by_batches(sql + " WHERE path IN ({})", paths)
+            rows = self._db.execute(f"{sql} WHERE path IN (SELECT value FROM json_each(?))", (json.dumps(paths),))
         return {row[0]: KnownFile(*row[1:]) for row in rows}
 
     def known_skipped(self) -> dict[str, tuple[int, int, str]]:
@@ -230,11 +230,11 @@ class SqliteStore:
         return int(self._db.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
 
     def chunks(self, ids: Sequence[int]) -> dict[int, ChunkRow]:
-        rows = self._by_batches(
+        rows = self._db.execute(
             "SELECT c.id, f.path, c.start_byte, c.end_byte, c.start_line, c.end_line, s.name, s.canonical_path, s.kind,"
             " c.digest, f.root, f.language FROM chunks c JOIN files f ON f.id = c.file"
-            " JOIN symbols s ON s.id = c.symbol WHERE c.id IN ({})",
-            ids,
+            " JOIN symbols s ON s.id = c.symbol WHERE c.id IN (SELECT value FROM json_each(?))",
+            (json.dumps(ids),),
         )
         return {row[0]: ChunkRow(*row[1:]) for row in rows}
 
@@ -263,13 +263,6 @@ class SqliteStore:
             (*parameters, limit),
         )
         return [SymbolRow(*row) for row in rows]
-
-    def _by_batches(self, sql: str, values: Sequence[object]) -> list[tuple]:  # type: ignore[type-arg]
-        rows = []
-        for first in range(0, len(values), BATCH):
-            batch = values[first : first + BATCH]
-            rows += self._db.execute(sql.format(",".join("?" * len(batch))), batch).fetchall()
-        return rows
 
 
 def _unusable(path: Path, error: sqlite3.Error) -> UsageError:

@@ -19,6 +19,8 @@ from callboard.actors.index.records import Edge, Symbol, digest
 from callboard.actors.index.tokens import word_set
 from callboard.protocol.errors import UsageError
 
+#: A tree-sitter query a language; README.md beside them names their captures.
+_QUERIES = Path(__file__).parent / "data" / "symbols"
 #: Symbols that hold others: their own text is their header, their members are searched on their own.
 CONTAINERS = frozenset({"file", "module", "class", "interface", "struct", "enum", "trait", "impl"})
 LEAVES = frozenset({"function", "method", "property", "type", "constant", "macro"})
@@ -195,7 +197,8 @@ def grammar_of(language: Language) -> Grammar:
         grammar = _get(language)
     except semble_grammars.GrammarLoadError:
         grammar = _load_from_fallback(language)
-    return Grammar(tree_sitter.Parser(grammar), tree_sitter.Query(grammar, language.query))
+    query = (_QUERIES / language.query).read_text(encoding="utf-8")
+    return Grammar(tree_sitter.Parser(grammar), tree_sitter.Query(grammar, query))
 
 
 def _get(language: Language) -> tree_sitter.Language:

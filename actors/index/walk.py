@@ -24,12 +24,13 @@ SKIPPED_NAMES = word_set(
     """package-lock.json yarn.lock pnpm-lock.yaml npm-shrinkwrap.json cargo.lock poetry.lock pdm.lock uv.lock
     composer.lock gemfile.lock go.sum flake.lock pipfile.lock"""
 )
-_SUFFIXES = """
-    .min.js .min.css .min.mjs .map .svg .po .pot .mo .pyc .so .o .a .class .jar .png .jpg .jpeg .gif .ico .webp
-    .pdf .zip .gz .xz .bz2 .zst .7z .tar .whl .woff .woff2 .ttf .otf .eot .mp3 .mp4 .wav .ogg .webm .bin .dat .db
-    .sqlite .sqlite3 .parquet .npy .npz .onnx .pt .safetensors .exe .dll .dylib .wasm .snap .lock .pyd .ipynb
-"""
-SKIPPED_SUFFIXES = tuple(word_set(_SUFFIXES))
+SKIPPED_SUFFIXES = tuple(
+    word_set(
+        """.min.js .min.css .min.mjs .map .svg .po .pot .mo .pyc .so .o .a .class .jar .png .jpg .jpeg .gif .ico .webp
+        .pdf .zip .gz .xz .bz2 .zst .7z .tar .whl .woff .woff2 .ttf .otf .eot .mp3 .mp4 .wav .ogg .webm .bin .dat .db
+        .sqlite .sqlite3 .parquet .npy .npz .onnx .pt .safetensors .exe .dll .dylib .wasm .snap .lock .pyd .ipynb"""
+    )
+)
 #: A longer file is data or generated (the longest hand-written sources, such as sqlite3.c unamalgamated, stay below).
 MAX_FILE_BYTES = 1_500_000
 
@@ -43,8 +44,7 @@ class IgnoreRules:
 
     def verdict(self, path: str, is_folder: bool) -> bool | None:
         """True: ignored, False: kept by a `!` rule, None: not mentioned."""
-        relative = os.path.relpath(path, self.folder) if not path.startswith(self.folder) else path[len(self.folder) :]
-        relative = relative.lstrip("/")
+        relative = path.removeprefix(self.folder).lstrip("/")
         return self.spec.check_file(relative + "/" if is_folder else relative).include
 
 
@@ -124,8 +124,7 @@ class Walk:
         except OSError as error:
             self.skipped[_reason(error)] += 1
             return None
-        reason = _unwanted(entry.name, status)
-        if reason:
+        if reason := _unwanted(entry.name, status):
             self.skipped[reason] += 1
             return None
         return FileStat(entry.path, self.root, status.st_size, status.st_mtime_ns)

@@ -29,14 +29,14 @@ READY_BATCHES = 8
 
 def main() -> None:
     """The worker: answers each list of jobs with a list of outcomes until its input ends."""
-    Caller().serve(lambda jobs: pickle.dumps(_parsed(pickle.loads(jobs))))  # both ends are our own code
+    Caller().serve(_answer)
 
 
-def _parsed(jobs: list[ParseJob]) -> list[FileOutcome] | UsageError:
+def _answer(jobs: bytes) -> bytes:
     try:
-        return [parse_file(file, known) for file, known in jobs]
+        return pickle.dumps([parse_file(*job) for job in pickle.loads(jobs)])  # both ends are our own code
     except UsageError as error:
-        return error
+        return pickle.dumps(error)
 
 
 class _Worker:
