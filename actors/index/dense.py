@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from callboard.actors.index import ranking
+from callboard.actors.index.ranking import fuse
 from callboard.protocol.errors import UsageError, said
 
 if TYPE_CHECKING:
@@ -255,7 +255,7 @@ class Reranker:
             if (failure := job.exception(self._deadline_seconds)) is not None:
                 self.last_error = said(failure)
         known = list(ready)
-        return _fused(scores, known) if len(known) >= min(MIN_VECTORS, depth) else list(scores)
+        return fuse(scores, known, DENSE_WEIGHT) if len(known) >= min(MIN_VECTORS, depth) else list(scores)
 
     def _similarities(self, query: str, texts: Sequence[Passage], turn: int, ready: list[float]) -> None:
         """Fill `ready` from the front, so that what is there in time is the best part."""
@@ -295,11 +295,3 @@ class Reranker:
         self._closing.set()
         self._pool.shutdown(wait=True, cancel_futures=True)
         self._cache.close()
-
-
-def _fused(scores: Sequence[float], dense: Sequence[float]) -> list[float]:
-    """The reranked head keeps its place before the tail: its scores stay in the range they had."""
-    head = list(scores[: len(dense)])
-    low, high = min(head), max(head)
-    mixed = ranking.fuse(head, dense, DENSE_WEIGHT)
-    return [low + (high - low) * each for each in mixed] + list(scores[len(dense) :])

@@ -93,9 +93,12 @@ def order(candidates: Sequence[Candidate], asks_for_tests: bool) -> list[tuple[f
 
 
 def fuse(lexical: Sequence[float], dense: Sequence[float], dense_weight: float) -> list[float]:
-    """Weighted sum of two score lists, each stretched to 0..1 first."""
-    pairs = zip(_stretched(lexical), _stretched(dense), strict=True)
-    return [(1 - dense_weight) * left + dense_weight * right for left, right in pairs]
+    """Weighted sum of two score lists, each stretched to 0..1 first. `dense` is there for the best hits only: they keep
+    their place before the others, their sums lie between the scores they had."""
+    head, tail = lexical[: len(dense)], lexical[len(dense) :]
+    low, high = min(head), max(head)
+    pairs = zip(_stretched(head), _stretched(dense), strict=True)
+    return [low + (high - low) * ((1 - dense_weight) * left + dense_weight * right) for left, right in pairs] + [*tail]
 
 
 def _stretched(scores: Sequence[float]) -> list[float]:

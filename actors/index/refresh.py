@@ -17,10 +17,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
-from callboard.actors.index import workers
 from callboard.actors.index.layout import Layout
 from callboard.actors.index.lexical import LARGE_HEAP_BYTES, SMALL_HEAP_BYTES, LexicalIndex, LexicalWriter
-from callboard.actors.index.parsing import parse_file
+from callboard.actors.index.parsing import ParseJob, parse_file, parse_parallel
 from callboard.actors.index.records import FileOutcome, FileStat, ParsedFile, Skipped, Unchanged
 from callboard.actors.index.store import KnownFile, SqliteStore
 from callboard.actors.index.walk import Walk
@@ -79,7 +78,7 @@ def _plan(request: Request, store: SqliteStore) -> RefreshPlan:
     return plan or _scan_all(request.roots, folder, store)
 
 
-def _jobs(plan: RefreshPlan) -> Iterator[workers.ParseJob]:
+def _jobs(plan: RefreshPlan) -> Iterator[ParseJob]:
     for file in plan.changed:
         known = plan.known.get(file.path)
         yield file, known.digest if known else b""
@@ -148,7 +147,7 @@ def _refresh_all(request: Request, report: ProgressCallback) -> RefreshSummary:
             with lexical.writer(LARGE_HEAP_BYTES) as writer:
                 unfinished, note = _repair(store, lexical, writer)
                 plan = _plan(replace(request, paths=None) if unfinished else request, store)
-                outcomes = workers.parse_parallel(_jobs(plan), _parser_count(plan))
+                outcomes = parse_parallel(_jobs(plan), _parser_count(plan))
                 summary = _apply(plan, outcomes, store, writer, report)
             return replace(summary, note=note)
         finally:
