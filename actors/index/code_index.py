@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, Self
 
 from callboard.actors.index import dense, ranking
-from callboard.actors.index.dense import EmbedderFactory, Passage, Reranker, VectorCache, local_if_available
+from callboard.actors.index.dense import EmbedderFactory
 from callboard.actors.index.layout import BrokenIndexError, IndexBusyError, Layout
 from callboard.actors.index.lexical import LexicalIndex, name_stems, stems_of
 from callboard.actors.index.parsing import read_now
@@ -55,7 +56,7 @@ class CodeIndex:
         self._lexical = LexicalIndex(layout.lexical)
         self._data_version = self._store.data_version()
         self._lock = threading.RLock()
-        self._reranker = Reranker(embedder, VectorCache(layout.vectors)) if embedder is not None else None
+        self._reranker = dense.Reranker(embedder, dense.VectorCache(layout.vectors)) if embedder is not None else None
 
     @classmethod
     def open(
@@ -76,14 +77,15 @@ class CodeIndex:
         roots = roots_of(workspace)
         folder = Path(store_dir).expanduser().resolve() if store_dir is not None else _default_store(roots)
         layout = Layout(folder)
-        factory = local_if_available() if embedder == "auto" else embedder
+        if embedder == "auto":
+            embedder = dense.LocalEmbedder if dense.is_local_available() else None
         note = layout.prepare()
         try:
-            return cls(roots, layout, note, factory)
+            return cls(roots, layout, note, embedder)
         except BrokenIndexError as broken:
             with layout.write_lock(wait_seconds=10):
                 layout.clear()
-            return cls(roots, layout, str(broken), factory)
+            return cls(roots, layout, str(broken), embedder)
 
     def refresh(
         self,
@@ -100,18 +102,14 @@ class CodeIndex:
             UsageError: the index cannot be written (disk full, no permission).
         """
         request = Request(self.roots, self._layout, tuple(paths) if paths is not None else None, wait_seconds)
-        store = SqliteStore(self._layout.truth)
-        try:
-            summary = refresh(request, store, self._lexical, progress)
-        except IndexBusyError as busy:
-            return RefreshSummary.of(store, f"{busy}; answers come from what is there")
-        finally:
-            store.close()
-        notes = (f"rebuilt: {self._note}" if self._note else "", summary.note)
-        note = "; ".join(filter(None, notes))
-        self._note = ""
+        with closing(SqliteStore(self._layout.truth)) as store:
+            try:
+                summary = refresh(request, store, self._lexical, progress)
+            except IndexBusyError as busy:
+                return RefreshSummary.of(store, f"{busy}; answers come from what is there")
         self._lexical.reload()
-        return replace(summary, note=note)
+        notes, self._note = (self._note and f"rebuilt: {self._note}", summary.note), ""
+        return replace(summary, note="; ".join(filter(None, notes)))
 
     def search(self, query: str, k: int = 10) -> list[Hit]:
         """The best places for a plain question or a name, best first, at most `k`, at most one per span."""
@@ -196,9 +194,9 @@ def _default_store(roots: tuple[str, ...]) -> Path:
     return Path.home() / ".cache" / "callboard" / "index" / digest("\n".join(roots).encode()).hex()
 
 
-def _text_of(row: ChunkRow) -> Passage:
+def _text_of(row: ChunkRow) -> dense.Passage:
     """What is embedded for a chunk: its place in words, then its text."""
-    return Passage(
+    return dense.Passage(
         digest(row.digest + row.canonical_path.encode()),
         lambda: f"{row.canonical_path}\n{read_now(row.path)[row.start_byte : row.end_byte].decode('utf-8', 'replace')}",
     )

@@ -158,11 +158,6 @@ EmbedderFactory = Callable[[], Embedder]
 """Makes an embedder when the first question needs it: loading a model takes half a second."""
 
 
-def local_if_available() -> EmbedderFactory | None:
-    """The local model where the extra `embeddings` is installed, else None: hits keep their lexical order."""
-    return LocalEmbedder if is_local_available() else None
-
-
 def normalized(vectors: Vectors) -> Vectors:
     """The same vectors, each of norm 1."""
     import numpy  # noqa: PLC0415  optional extra

@@ -13,6 +13,7 @@ import pickle
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
@@ -142,21 +143,13 @@ def _reporting(caller: Caller) -> ProgressCallback:
 def _refresh_all(request: Request, report: ProgressCallback) -> RefreshSummary:
     layout = request.layout
     with layout.write_lock(request.wait_seconds):
-        store, lexical = SqliteStore(layout.truth), LexicalIndex(layout.lexical)
-        try:
-            with lexical.writer(LARGE_HEAP_BYTES) as writer:
-                unfinished, note = _repair(store, lexical, writer)
-                plan = _plan(replace(request, paths=None) if unfinished else request, store)
-                outcomes = parse_parallel(_jobs(plan), _parser_count(plan))
-                summary = _apply(plan, outcomes, store, writer, report)
-            return replace(summary, note=note)
-        finally:
-            store.close()
-
-
-def _parser_count(plan: RefreshPlan) -> int:
-    cores = len(os.sched_getaffinity(0))
-    return max(1, min(MAX_PARSERS, cores, 1 + plan.total_bytes // SMALL_BYTES))
+        lexical = LexicalIndex(layout.lexical)
+        with closing(SqliteStore(layout.truth)) as store, lexical.writer(LARGE_HEAP_BYTES) as writer:
+            unfinished, note = _repair(store, lexical, writer)
+            plan = _plan(replace(request, paths=None) if unfinished else request, store)
+            parsers = min(MAX_PARSERS, len(os.sched_getaffinity(0)), 1 + plan.total_bytes // SMALL_BYTES)
+            summary = _apply(plan, parse_parallel(_jobs(plan), parsers), store, writer, report)
+        return replace(summary, note=note)
 
 
 def roots_of(workspace: str | Path | Sequence[str | Path]) -> tuple[str, ...]:
@@ -202,14 +195,11 @@ def _scan_all(roots: Sequence[str], store_dir: str, store: SqliteStore) -> Refre
     for root in roots:
         walk = Walk(root, store_dir)
         for file in walk:
-            if file.path not in seen:
-                seen.add(file.path)
-                _sort(plan, file, judged.get(file.path))
+            seen.add(file.path)
+            _sort(plan, file, judged.get(file.path))
         plan.skipped.update(walk.skipped)
     plan.gone = [known.id for path, known in plan.known.items() if path not in seen]
-    stale = [path for path in judged if path not in seen]
-    if stale:
-        store.forget_skipped(stale)
+    store.forget_skipped(judged.keys() - seen)
     return plan
 
 

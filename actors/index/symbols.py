@@ -23,9 +23,9 @@ from callboard.protocol.errors import UsageError
 _QUERIES = Path(__file__).parent / "data" / "symbols"
 #: Symbols that hold others: their own text is their header, their members are searched on their own.
 CONTAINERS = frozenset({"file", "module", "class", "interface", "struct", "enum", "trait", "impl"})
-LEAVES = frozenset({"function", "method", "property", "type", "constant", "macro"})
-KINDS = CONTAINERS | LEAVES
+KINDS = CONTAINERS | {"function", "method", "property", "type", "constant", "macro"}
 
+_REFERENCES = {"call": "calls", "super": "implements", "import": "imports"}
 #: Parents that belong to the definition: decorators, `export`, `template<...>`, `type (...)`.
 WRAPPERS = word_set(
     """decorated_definition export_statement ambient_declaration template_declaration lexical_declaration
@@ -73,23 +73,19 @@ class Lines:
 
 def outline(content: bytes, language: Language, module: str, lines: Lines) -> Outline:
     """Symbols and edges of a file; broken syntax gives what the parser could make of it."""
-    found: list[_Found] = []
-    references: list[tuple[str, int, str]] = []
-    if language.query:
-        found, references = _query(content, language)
+    found, references = _query(content, language) if language.query else ([], [])
     symbols = _scopes(content, found, language, module, lines)
     return Outline(tuple(symbols), tuple(_edges(symbols, references)))
 
 
 def _query(content: bytes, language: Language) -> tuple[list[_Found], list[tuple[str, int, str]]]:
     grammar = grammar_of(language)
-    tree = grammar.parser.parse(content)
-    cursor = tree_sitter.QueryCursor(grammar.query)
+    matches = tree_sitter.QueryCursor(grammar.query).matches(grammar.parser.parse(content).root_node)
     found: dict[tuple[int, int, str], _Found] = {}
     references: list[tuple[str, int, str]] = []
     attached: dict[int, tree_sitter.Node] = {}
     definitions: list[tuple[str, tree_sitter.Node, str, str]] = []
-    for _, captures in cursor.matches(tree.root_node):
+    for _, captures in matches:
         for capture, nodes in captures.items():
             node = nodes[0]
             if capture in KINDS:
@@ -110,9 +106,6 @@ def _query(content: bytes, language: Language) -> tuple[list[_Found], list[tuple
         if key not in found or found[key].kind == "constant":
             found[key] = _Found(start, end, kind, name, receiver)
     return list(found.values()), references
-
-
-_REFERENCES = {"call": "calls", "super": "implements", "import": "imports"}
 
 
 def _text(content: bytes, node: tree_sitter.Node) -> str:
