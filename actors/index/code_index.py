@@ -15,7 +15,6 @@ from callboard.actors.index.dense import EmbedderFactory
 from callboard.actors.index.layout import BrokenIndexError, IndexBusyError, Layout
 from callboard.actors.index.lexical import LexicalIndex, name_stems, stems_of
 from callboard.actors.index.parsing import read_now
-from callboard.actors.index.ranking import Candidate
 from callboard.actors.index.records import digest
 from callboard.actors.index.refresh import ProgressCallback, RefreshSummary, Request, refresh, roots_of
 from callboard.actors.index.store import ChunkRow, EdgeRow, SqliteStore, SymbolRow
@@ -116,15 +115,12 @@ class CodeIndex:
         with self._lock, self._store.reading():
             self._see_new_commits()
             ranked = self._ranked(query, k)
-        return [Hit(*candidate.row[:9], score) for score, candidate in self._reranked(query, ranked)[:k]]
-
-    def _reranked(self, query: str, ranked: list[tuple[float, Candidate]]) -> list[tuple[float, Candidate]]:
-        if self._reranker is None or not ranked:
-            return ranked
-        texts = [_text_of(candidate.row) for _, candidate in ranked[: dense.DEPTH]]
-        scores = self._reranker.rerank(query, texts, [score for score, _ in ranked])
-        rescored = [(score, candidate) for score, (_, candidate) in zip(scores, ranked, strict=True)]
-        return sorted(rescored, key=lambda pair: -pair[0])
+        if self._reranker is not None and ranked:
+            texts = [_text_of(row) for _, row in ranked[: dense.DEPTH]]
+            scores = self._reranker.rerank(query, texts, [score for score, _ in ranked])
+            rescored = [(score, row) for score, (_, row) in zip(scores, ranked, strict=True)]
+            ranked = sorted(rescored, key=lambda pair: -pair[0])
+        return [Hit(*row[:9], score) for score, row in ranked[:k]]
 
     def load_ahead(self) -> None:
         """Get ready for the first question, in the background: it takes what an embedding model takes to load."""
@@ -137,13 +133,13 @@ class CodeIndex:
             self._data_version = version
             self._lexical.reload()
 
-    def _ranked(self, query: str, k: int) -> list[tuple[float, Candidate]]:
+    def _ranked(self, query: str, k: int) -> list[tuple[float, ChunkRow]]:
         words = query_words(query)
         stems = dict.fromkeys(stems_of(" ".join(words)))
         found = self._lexical.search(stems, max(ranking.CANDIDATES, 2 * k), _kin(words))
         rows = self._store.chunks([chunk for chunk, _ in found])
         candidates = [
-            Candidate(row, score, len(stems.keys() & name_stems(row.name)) / len(stems))
+            (row, score, len(stems.keys() & name_stems(row.name)) / len(stems))
             for chunk, score in found
             if (row := rows.get(chunk)) is not None
         ]

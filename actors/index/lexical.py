@@ -31,6 +31,7 @@ def _analyzer() -> tantivy.TextAnalyzer:
     return builder.filter(tantivy.Filter.stemmer("english")).build()
 
 
+@lru_cache(maxsize=1)
 def _schema() -> tantivy.Schema:
     builder = tantivy.SchemaBuilder()
     builder.add_unsigned_field("file", indexed=True)
@@ -54,10 +55,9 @@ class LexicalIndex:
     """Reading side; `writer()` gives the writing side."""
 
     def __init__(self, folder: Path) -> None:
-        self._schema = _schema()
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._index = tantivy.Index(self._schema, str(folder))
+            self._index = tantivy.Index(_schema(), str(folder))
             self._index.register_tokenizer(ANALYZER, _analyzer())
             self._index.config_reader("manual")
             self._index.reload()
@@ -99,11 +99,8 @@ class LexicalIndex:
         scored = [(int(chunk), float(score)) for chunk, (score, _) in pairs if chunk is not None]
         return sorted(scored, key=lambda each: (-each[1], each[0]))
 
-    def file_query(self, file: int) -> tantivy.Query:
-        return tantivy.Query.term_query(self._schema, "file", file, "basic")
-
     def _family(self, stem: str, kin: Sequence[str]) -> tantivy.Query:
-        itself, *others = (tantivy.Query.term_query(self._schema, "body", each, "freq") for each in (stem, *kin))
+        itself, *others = (tantivy.Query.term_query(_schema(), "body", each, "freq") for each in (stem, *kin))
         boosted = [tantivy.Query.boost_query(other, KIN_WEIGHT) for other in others]
         return tantivy.Query.disjunction_max_query([itself, *boosted]) if boosted else itself
 
@@ -124,7 +121,7 @@ class LexicalWriter:
 
     def delete_file(self, file: int) -> None:
         # Not delete_documents_by_term: tantivy-py 0.27 makes a signed term of an int, and an unsigned field has none.
-        self._writer.delete_documents_by_query(self._index.file_query(file))
+        self._writer.delete_documents_by_query(tantivy.Query.term_query(_schema(), "file", file, "basic"))
 
     def clear(self) -> None:
         self._writer.delete_all_documents()

@@ -17,7 +17,7 @@ from callboard.actors.index.chunks import chunks
 from callboard.actors.index.languages import Language
 from callboard.actors.index.records import FileOutcome, FileStat, ParsedFile, Skipped, Unchanged, digest
 from callboard.actors.index.symbols import Lines, outline
-from callboard.actors.index.walk import MAX_FILE_BYTES
+from callboard.actors.index.walk import MAX_FILE_BYTES, why_unread
 from callboard.actors.processes.spawning import Caller, Helper
 from callboard.protocol.errors import UsageError
 
@@ -51,7 +51,7 @@ def parse_file(file: FileStat, known_digest: bytes = b"") -> FileOutcome:
     try:
         content, status = _read(file.path)
     except OSError as error:
-        return Skipped(file, "no_permission" if isinstance(error, PermissionError) else "vanished")
+        return Skipped(file, why_unread(error))
     language = languages.language_of(file.path, content)
     if reason := _unwanted_content(content, language):
         return Skipped(file, reason)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import PurePosixPath
 
@@ -45,15 +44,6 @@ _STUB_SUFFIXES = (".pyi", ".d.ts", ".d.mts", ".d.cts")
 _GENERATED_NAME = re.compile(r"(_pb2|_pb2_grpc|\.pb|\.generated|\.gen|_generated|\.designer)$", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A hit with its BM25 score; `name_match` is the share of the question that its name covers, 0 to 1."""
-
-    row: ChunkRow
-    lexical: float
-    name_match: float = 0.0
-
-
 @lru_cache(maxsize=100_000)
 def prior(
     path: str, language_name: str, kind: str, asks_for_tests: bool = False, in_test_module: bool = False
@@ -77,19 +67,19 @@ def prior(
     return value * KIND_PRIOR.get(kind, 1.0)
 
 
-def order(candidates: Sequence[Candidate], asks_for_tests: bool) -> list[tuple[float, Candidate]]:
-    """Best first, with scores between 0 and about 1."""
-    best = max((candidate.lexical for candidate in candidates), default=1.0) or 1.0
+def order(candidates: Sequence[tuple[ChunkRow, float, float]], asks_for_tests: bool) -> list[tuple[float, ChunkRow]]:
+    """Best first, with scores between 0 and about 1.
+
+    A candidate is a hit, its BM25 score, and the share of the question that its name covers, 0 to 1.
+    """
+    best = max((lexical for _, lexical, _ in candidates), default=1.0) or 1.0
     scored = []
-    for candidate in candidates:
-        row = candidate.row
+    for row, lexical, name_match in candidates:
         relative = row.path[len(row.root) + 1 :]
-        score = candidate.lexical / best + NAME_BOOST * candidate.name_match
         in_test_module = _TEST_MODULE.search(row.canonical_path) is not None
         worth = prior(relative, row.language, row.kind, asks_for_tests, in_test_module)
-        scored.append((score * worth, candidate))
-    scored.sort(key=lambda pair: (-pair[0], pair[1].row.path, pair[1].row.start_byte))
-    return scored
+        scored.append(((lexical / best + NAME_BOOST * name_match) * worth, row))
+    return sorted(scored, key=lambda pair: (-pair[0], pair[1].path, pair[1].start_byte))
 
 
 def fuse(lexical: Sequence[float], dense: Sequence[float], dense_weight: float) -> list[float]:

@@ -90,12 +90,13 @@ def _refresh_in_child(request: Request, progress: ProgressCallback | None) -> Re
     try:
         helper.tell(pickle.dumps(request), SILENCE_SECONDS)
         while True:
-            answer: object = pickle.loads(helper.hear(SILENCE_SECONDS))  # both ends are our own code
+            # Both ends are our own code.
+            answer: Progress | RefreshSummary | UsageError = pickle.loads(helper.hear(SILENCE_SECONDS))
             if isinstance(answer, RefreshSummary):
                 return answer
             if isinstance(answer, UsageError):
                 raise answer
-            if isinstance(answer, Progress) and progress is not None:
+            if progress is not None:
                 progress(answer)
     except (EOFError, TimeoutError) as error:
         why = f"the indexing process ended early (status {helper.close()})"
@@ -223,18 +224,13 @@ def _scan_paths(roots: Sequence[str], store_dir: str, store: SqliteStore, paths:
 
 
 def _sort(plan: RefreshPlan, file: FileStat, judged: tuple[int, int, str] | None) -> None:
-    known = plan.known.get(file.path)
-    if judged is not None and judged[:2] == (file.size_bytes, file.mtime_ns):
+    known, stat = plan.known.get(file.path), (file.size_bytes, file.mtime_ns)
+    if judged is not None and judged[:2] == stat:
         plan.skipped[judged[2]] += 1
-    elif known is not None and _is_same(file, known):
+    elif known and (known.size_bytes, known.mtime_ns) == stat and file.mtime_ns < known.read_at_ns - RACY_NS:
         plan.unchanged += 1
     else:
         plan.changed.append(file)
-
-
-def _is_same(file: FileStat, known: KnownFile) -> bool:
-    same_stat = (file.size_bytes, file.mtime_ns) == (known.size_bytes, known.mtime_ns)
-    return same_stat and file.mtime_ns < known.read_at_ns - RACY_NS
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,7 +333,7 @@ def _write(
     dropped = gone + [plan.known[each.stat.path].id for each in batch if each.stat.path in plan.known]
     with store.transaction():
         ids = store.replace(dropped, parsed)
-        store.remember_skipped((each.stat, each.reason) for each in judged)
+        store.remember_skipped(judged)
         store.forget_skipped(each.stat.path for each in parsed)
     for file in dropped:
         writer.delete_file(file)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from callboard.actors.index.layout import BrokenIndexError
-from callboard.actors.index.records import FileStat, ParsedFile
+from callboard.actors.index.records import FileStat, ParsedFile, Skipped
 from callboard.protocol.errors import UsageError
 
 SCHEMA = """
@@ -140,8 +140,6 @@ class SqliteStore:
         """Changes when another connection has committed."""
         return int(self._db.execute("PRAGMA data_version").fetchone()[0])
 
-    # files
-
     def known_files(self, paths: Sequence[str] | None = None) -> dict[str, KnownFile]:
         """All files, or those of the paths that the store has."""
         sql = "SELECT path, id, size, mtime_ns, read_at_ns, digest FROM files"
@@ -154,9 +152,9 @@ class SqliteStore:
     def known_skipped(self) -> dict[str, tuple[int, int, str]]:
         return {row[0]: tuple(row[1:]) for row in self._db.execute("SELECT path, size, mtime_ns, reason FROM skipped")}
 
-    def remember_skipped(self, skipped: Iterable[tuple[FileStat, str]]) -> None:
+    def remember_skipped(self, skipped: Iterable[Skipped]) -> None:
         """Files judged by their content need not be read again until they change."""
-        rows = [(stat.path, stat.size_bytes, stat.mtime_ns, reason) for stat, reason in skipped]
+        rows = [(each.stat.path, each.stat.size_bytes, each.stat.mtime_ns, each.reason) for each in skipped]
         self._db.executemany("INSERT OR REPLACE INTO skipped VALUES (?,?,?,?)", rows)
 
     def forget_skipped(self, paths: Iterable[str]) -> None:
@@ -209,12 +207,11 @@ class SqliteStore:
         return file_id, list(range(first_chunk, first_chunk + len(file.chunks)))
 
     def _next_id(self, table: str) -> int:
-        row = self._db.execute("SELECT seq FROM sqlite_sequence WHERE name = ?", (table,)).fetchone()
-        return int(row[0]) + 1 if row else 1
-
-    # what the lexical index does not have yet
+        sql = "SELECT ifnull(max(seq), 0) + 1 FROM sqlite_sequence WHERE name = ?"
+        return int(self._db.execute(sql, (table,)).fetchone()[0])
 
     def lexical_todo(self) -> list[int]:
+        """The files that the lexical index does not have yet, or has still."""
         return [row[0] for row in self._db.execute("SELECT file FROM lexical_todo")]
 
     def lexical_done(self) -> None:
@@ -223,8 +220,6 @@ class SqliteStore:
     def clear(self) -> None:
         for table in ("edges", "chunks", "symbols", "files", "skipped", "lexical_todo"):
             self._db.execute(f"DELETE FROM {table}")
-
-    # reading
 
     def count(self, table: str) -> int:
         return int(self._db.execute(f"SELECT count(*) FROM {table}").fetchone()[0])

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import bisect
 import os
+import re
 import tempfile
 from collections import Counter
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -46,8 +46,7 @@ class _Found(NamedTuple):
     receiver: str
 
 
-@dataclass(frozen=True, slots=True)
-class Outline:
+class Outline(NamedTuple):
     """Symbols of one file in order of position (0 is the file) and what they refer to."""
 
     symbols: tuple[Symbol, ...]
@@ -58,11 +57,7 @@ class Lines:
     """Byte offset to line number, counted from 1."""
 
     def __init__(self, content: bytes) -> None:
-        self.starts = [0]
-        position = content.find(b"\n")
-        while position >= 0:
-            self.starts.append(position + 1)
-            position = content.find(b"\n", position + 1)
+        self.starts = [0, *(match.end() for match in re.finditer(b"\n", content))]
 
     def of(self, offset: int) -> int:
         return bisect.bisect_right(self.starts, offset)

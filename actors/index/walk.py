@@ -35,17 +35,8 @@ SKIPPED_SUFFIXES = tuple(
 MAX_FILE_BYTES = 1_500_000
 
 
-@dataclass(frozen=True, slots=True)
-class IgnoreRules:
-    """One .gitignore and the folder it applies to."""
-
-    folder: str
-    spec: pathspec.GitIgnoreSpec
-
-    def verdict(self, path: str, is_folder: bool) -> bool | None:
-        """True: ignored, False: kept by a `!` rule, None: not mentioned."""
-        relative = path.removeprefix(self.folder).lstrip("/")
-        return self.spec.check_file(relative + "/" if is_folder else relative).include
+Rules = tuple[tuple[str, pathspec.GitIgnoreSpec], ...]
+"""The .gitignore files that count for a folder, the deepest last, each with the folder it applies to."""
 
 
 @dataclass(slots=True)
@@ -78,20 +69,20 @@ class Walk:
         entry, _ = next(self._kept_entries(folder, rules, only=name), (None, ()))
         return self._file(entry) if entry is not None else None
 
-    def _first_rules(self) -> tuple[IgnoreRules, ...]:
+    def _first_rules(self) -> Rules:
         rules = _rules_above(self.root)
         # The user pointed at a folder that git ignores (an installed package, say): only its own rules count.
         return () if _is_ignored(self.root, True, rules) else rules
 
     def _kept_entries(
-        self, folder: str, rules: tuple[IgnoreRules, ...], only: str | None = None
-    ) -> Iterator[tuple[os.DirEntry[str], tuple[IgnoreRules, ...]]]:
+        self, folder: str, rules: Rules, only: str | None = None
+    ) -> Iterator[tuple[os.DirEntry[str], Rules]]:
         """What of a folder belongs to the walk, with the rules below it; no more than the entry called `only`."""
         try:
             with os.scandir(folder) as scan:
                 entries = sorted(scan, key=lambda entry: entry.name)
         except OSError as error:
-            self.skipped[_reason(error)] += 1
+            self.skipped[why_unread(error)] += 1
             return
         names = {entry.name for entry in entries}
         if "pyvenv.cfg" in names and folder != self.root:
@@ -109,7 +100,7 @@ class Walk:
             elif not self._is_left_out(entry, rules):
                 yield entry, rules
 
-    def _is_left_out(self, entry: os.DirEntry[str], rules: tuple[IgnoreRules, ...]) -> bool:
+    def _is_left_out(self, entry: os.DirEntry[str], rules: Rules) -> bool:
         is_folder = entry.is_dir(follow_symlinks=False)
         if is_folder and (entry.name in SKIPPED_FOLDERS or entry.path == self.store_dir):
             return True
@@ -122,7 +113,7 @@ class Walk:
         try:
             status = entry.stat(follow_symlinks=False)
         except OSError as error:
-            self.skipped[_reason(error)] += 1
+            self.skipped[why_unread(error)] += 1
             return None
         if reason := _unwanted(entry.name, status):
             self.skipped[reason] += 1
@@ -151,29 +142,31 @@ def _unwanted(name: str, status: os.stat_result) -> str:
     return "" if status.st_size else "empty"
 
 
-def _reason(error: OSError) -> str:
+def why_unread(error: OSError) -> str:
+    """Of a file or folder."""
     return "no_permission" if isinstance(error, PermissionError) else "vanished"
 
 
-def _is_ignored(path: str, is_folder: bool, rules: tuple[IgnoreRules, ...]) -> bool:
+def _is_ignored(path: str, is_folder: bool, rules: Rules) -> bool:
     """The deepest file that mentions the path decides, as in git."""
-    for rule in reversed(rules):
-        verdict = rule.verdict(path, is_folder)
-        if verdict is not None:
-            return verdict
+    for folder, spec in reversed(rules):
+        relative = path.removeprefix(folder).lstrip("/")
+        ignored = spec.check_file(relative + "/" if is_folder else relative).include
+        if ignored is not None:
+            return ignored
     return False
 
 
-def _read_rules(path: str, folder: str) -> tuple[IgnoreRules, ...]:
+def _read_rules(path: str, folder: str) -> Rules:
     try:
         lines = Path(path).read_text(encoding="utf-8", errors="replace").splitlines()
-        return (IgnoreRules(folder, pathspec.GitIgnoreSpec.from_lines(lines)),)
+        return ((folder, pathspec.GitIgnoreSpec.from_lines(lines)),)
     except (OSError, ValueError):
         # An unreadable or malformed .gitignore ignores nothing; git only warns too.
         return ()
 
 
-def _rules_above(root: str) -> tuple[IgnoreRules, ...]:
+def _rules_above(root: str) -> Rules:
     """What the enclosing repository says: .git/info/exclude and the .gitignore files between its top and the root."""
     folders = [root, *map(str, Path(root).parents)]
     top = next((position for position, folder in enumerate(folders) if os.path.lexists(f"{folder}/.git")), None)
