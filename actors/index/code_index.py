@@ -113,7 +113,9 @@ class CodeIndex:
     def search(self, query: str, k: int = 10) -> list[Hit]:
         """The best places for a plain question or a name, best first, at most `k`, at most one per span."""
         with self._lock, self._store.reading():
-            self._see_new_commits()
+            if (version := self._store.data_version()) != self._data_version:
+                self._data_version = version
+                self._lexical.reload()
             ranked = self._ranked(query, k)
         if self._reranker is not None and ranked:
             texts = [_text_of(row) for _, row in ranked[: dense.DEPTH]]
@@ -126,12 +128,6 @@ class CodeIndex:
         """Get ready for the first question, in the background: it takes what an embedding model takes to load."""
         if self._reranker is not None:
             self._reranker.load_ahead()
-
-    def _see_new_commits(self) -> None:
-        version = self._store.data_version()
-        if version != self._data_version:
-            self._data_version = version
-            self._lexical.reload()
 
     def _ranked(self, query: str, k: int) -> list[tuple[float, ChunkRow]]:
         words = query_words(query)

@@ -1,7 +1,5 @@
-"""The dense side of ranking: texts to vectors. Optional: if anything fails here, the lexical order is kept.
-
-Two embedders: a small local model (extra `embeddings`) and an embedding API. This file opens no connection: the API
-embedder is given a function that does (providers/transport.py).
+"""The dense side of ranking: texts to vectors, by a small local model (extra `embeddings`) or an embedding API.
+Optional: if anything fails here, the lexical order is kept.
 
 The best lexical hits are embedded when first asked for, behind a deadline. When it passes, what is not embedded yet
 keeps its lexical order, and embedding continues in the background: the same question asked again finds its vectors.

@@ -13,8 +13,7 @@ class Language:
     name: str
     """Also of its grammar in semble-grammars."""
     query: str = ""
-    """The file in data/symbols that says what is a symbol, a call, an import and a base class; empty for text without a
-    grammar."""
+    """A file of data/symbols; empty for text without a grammar."""
     extensions: str = ""
     separator: str = "."
     """Between the names of a canonical path."""
@@ -103,9 +102,7 @@ _DROPPED_FOLDERS = frozenset({"src", "lib", "main", "java", "kotlin", "scala", "
 _FOLDER_STEMS = {
     "python": frozenset({"__init__", "__main__"}),
     "rust": frozenset({"mod", "lib", "main"}),
-    "javascript": frozenset({"index"}),
-    "typescript": frozenset({"index"}),
-    "tsx": frozenset({"index"}),
+    **dict.fromkeys(("javascript", "typescript", "tsx"), frozenset({"index"})),
 }
 
 

@@ -74,10 +74,6 @@ class LexicalIndex:
     def document_count(self) -> int:
         return int(self._index.searcher().num_docs)
 
-    @property
-    def segment_count(self) -> int:
-        return int(self._index.searcher().num_segments)
-
     def search(
         self, stems: Iterable[str], limit: int, kin: Mapping[str, Sequence[str]] | None = None
     ) -> list[tuple[int, float]]:
@@ -107,7 +103,7 @@ class LexicalIndex:
     def writer(self, heap_bytes: int) -> LexicalWriter:
         """Only under the write lock of the layout."""
         try:
-            return LexicalWriter(self, self._index.writer(heap_bytes, 1))
+            return LexicalWriter(self._index, self._index.writer(heap_bytes, 1))
         except (OSError, ValueError) as error:
             raise UsageError(f"the lexical index cannot be written: {error}") from error
 
@@ -115,7 +111,7 @@ class LexicalIndex:
 class LexicalWriter:
     """The writing side. Nothing is seen by readers before `commit`."""
 
-    def __init__(self, index: LexicalIndex, writer: tantivy.IndexWriter) -> None:
+    def __init__(self, index: tantivy.Index, writer: tantivy.IndexWriter) -> None:
         self._index = index
         self._writer = writer
 
@@ -146,7 +142,7 @@ class LexicalWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None and self._index.segment_count > MAX_SEGMENTS:
+        if kind is None and self._index.searcher().num_segments > MAX_SEGMENTS:
             self._writer.wait_merging_threads()
             self._index.reload()
         # tantivy's own lock is held until the writer is gone, not until it is collected some time later.

@@ -127,14 +127,14 @@ class _Worker:
     """One child process, replaced when it dies or hangs."""
 
     def __init__(self) -> None:
-        self._helper = Helper(main)
+        self.helper = Helper(main)
 
     def parse(self, jobs: list[ParseJob]) -> list[FileOutcome]:
         try:
-            answer: list[FileOutcome] | UsageError = pickle.loads(self._helper.ask(pickle.dumps(jobs), ANSWER_SECONDS))
+            answer: list[FileOutcome] | UsageError = pickle.loads(self.helper.ask(pickle.dumps(jobs), ANSWER_SECONDS))
         except (EOFError, TimeoutError):
-            self.close()
-            self._helper = Helper(main)
+            self.helper.close()
+            self.helper = Helper(main)
         else:
             if isinstance(answer, UsageError):
                 raise answer
@@ -142,9 +142,6 @@ class _Worker:
         if len(jobs) == 1:
             return [Skipped(jobs[0][0], "parser_crashed")]
         return [outcome for job in jobs for outcome in self.parse([job])]
-
-    def close(self) -> None:
-        self._helper.close()
 
 
 def parse_parallel(jobs: Iterable[ParseJob], worker_count: int) -> Iterator[tuple[FileStat, FileOutcome]]:
@@ -176,7 +173,7 @@ def parse_parallel(jobs: Iterable[ParseJob], worker_count: int) -> Iterator[tupl
     finally:
         pool.shutdown(cancel_futures=True)
         for worker in workers:
-            worker.close()
+            worker.helper.close()
 
 
 def _batches(jobs: Iterable[ParseJob]) -> Iterator[list[ParseJob]]:

@@ -320,11 +320,7 @@ def _apply(
 
 
 def _write(
-    plan: RefreshPlan,
-    gone: list[int],
-    batch: list[ParsedFile | Skipped],
-    store: SqliteStore,
-    writer: LexicalWriter,
+    plan: RefreshPlan, gone: list[int], batch: list[ParsedFile | Skipped], store: SqliteStore, writer: LexicalWriter
 ) -> None:
     """One batch, in the order that the module describes."""
     parsed = [each for each in batch if isinstance(each, ParsedFile)]

@@ -170,14 +170,10 @@ class SqliteStore:
         """Delete files by id and insert parsed ones, inside the caller's transaction; what is inserted or deleted is
         noted as still to be done in the lexical index. Returns path -> (file id, chunk ids in order)."""
         for file in gone:
-            self._delete(file)
+            self._db.execute("INSERT OR IGNORE INTO lexical_todo VALUES (?)", (file,))
+            for column in ("edges WHERE file", "chunks WHERE file", "symbols WHERE file", "files WHERE id"):
+                self._db.execute(f"DELETE FROM {column} = ?", (file,))
         return {file.stat.path: self._insert(file) for file in parsed}
-
-    def _delete(self, file: int) -> None:
-        self._db.execute("INSERT OR IGNORE INTO lexical_todo VALUES (?)", (file,))
-        for table in ("edges", "chunks", "symbols"):
-            self._db.execute(f"DELETE FROM {table} WHERE file = ?", (file,))
-        self._db.execute("DELETE FROM files WHERE id = ?", (file,))
 
     def _insert(self, file: ParsedFile) -> tuple[int, list[int]]:
         stat = file.stat

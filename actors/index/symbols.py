@@ -19,7 +19,8 @@ from callboard.actors.index.records import Edge, Symbol, digest
 from callboard.actors.index.tokens import word_set
 from callboard.protocol.errors import UsageError
 
-#: A tree-sitter query a language; README.md beside them names their captures.
+#: What is a symbol, a call, an import and a base class: a tree-sitter query a language. README.md there names the
+#: captures.
 _QUERIES = Path(__file__).parent / "data" / "symbols"
 #: Symbols that hold others: their own text is their header, their members are searched on their own.
 CONTAINERS = frozenset({"file", "module", "class", "interface", "struct", "enum", "trait", "impl"})

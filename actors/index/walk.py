@@ -60,13 +60,12 @@ class Walk:
     def find(self, path: str) -> FileStat | None:
         """One file (absolute, from a watcher say), if the walk would come upon it."""
         folder, rules = self.root, self._first_rules()
-        *folders, name = os.path.relpath(path, self.root).split(os.sep)
-        for each in folders:
-            entry, rules = next(self._kept_entries(folder, rules, only=each), (None, ()))
-            if entry is None or not entry.is_dir(follow_symlinks=False):
+        entry: os.DirEntry[str] | None = None
+        for name in os.path.relpath(path, self.root).split(os.sep):
+            entry, rules = next(self._kept_entries(folder, rules, only=name), (None, ()))
+            if entry is None:
                 return None
             folder = entry.path
-        entry, _ = next(self._kept_entries(folder, rules, only=name), (None, ()))
         return self._file(entry) if entry is not None else None
 
     def _first_rules(self) -> Rules:
@@ -74,9 +73,7 @@ class Walk:
         # The user pointed at a folder that git ignores (an installed package, say): only its own rules count.
         return () if _is_ignored(self.root, True, rules) else rules
 
-    def _kept_entries(
-        self, folder: str, rules: Rules, only: str | None = None
-    ) -> Iterator[tuple[os.DirEntry[str], Rules]]:
+    def _kept_entries(self, folder: str, rules: Rules, only: str = "") -> Iterator[tuple[os.DirEntry[str], Rules]]:
         """What of a folder belongs to the walk, with the rules below it; no more than the entry called `only`."""
         try:
             with os.scandir(folder) as scan:
@@ -90,7 +87,7 @@ class Walk:
         if ".gitignore" in names:
             rules = (*rules, *_read_rules(os.path.join(folder, ".gitignore"), folder))
         for entry in entries:
-            if only not in (None, entry.name):
+            if only and entry.name != only:
                 continue
             if entry.is_symlink():
                 # Links out of the workspace must not be followed, links inside it lead to files seen anyway.
