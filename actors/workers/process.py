@@ -244,7 +244,7 @@ class ProcessWorker(Actor[ProcessMessage]):
 
 
 def process_kind(options: ProcessOptions) -> KindOf:
-    """How the pools of process tools are made: a worker for each call that runs, and one source of child processes, which
+    """How the pools of process tools are made: a worker for each call that runs, and one source of child processes. It
     is started ahead of the first call unless no children are to be kept ready either."""
 
     source = ChildSpec("source", lambda: ProcessSource(options), shutdown_seconds=SOURCE_SHUTDOWN_SECONDS)
