@@ -522,7 +522,7 @@ def _code_of(settings: Settings) -> Callable[[ActorSystem, PostEmbeddings | None
 
     def make(system: ActorSystem, post: PostEmbeddings | None) -> Code:
         search = rag.CodeSearch(system)
-        actors = rag.code_actors(rag.Workspace(workspace, settings.index_dir, post, settings.embedding_model))
+        actors = rag.code_actors(workspace, settings.index_dir, post, settings.embedding_model)
         return Code(actors, (rag.context_tool(search),), search)
 
     return make

@@ -26,7 +26,7 @@ from retrieval_corpora import (
 from retrieval_questions import QUESTIONS
 
 from callboard.actors.index import CodeIndex
-from callboard.actors.index.dense import is_local_available, local_if_available
+from callboard.actors.index.dense import is_local_available
 from callboard.actors.index.parsing import read_now
 
 DOCSTRING_CORPORA = ("sqlalchemy", "django", "sympy")
@@ -85,7 +85,7 @@ def adapters(root: Path, store: Path, dense: bool) -> tuple[CodeIndex, dict[str,
         "ours, lexical": ours(index),
     }
     if dense:
-        reranked = CodeIndex.open(root, store, embedder=local_if_available())
+        reranked = CodeIndex.open(root, store)
         assert reranked._reranker is not None
         reranked._reranker._deadline_seconds = DENSE_DEADLINE_SECONDS
         searches["ours, dense rerank"] = ours(reranked)

@@ -160,7 +160,7 @@ def run(folder: Path, lines: int, query_count: int) -> None:
         ours = [timed_ms(lambda q=q: index.search(q, 20)) for q in asked]  # type: ignore[misc]
         cpu_ms = (time.process_time() - cpu_before) * 1_000 / len(asked)
         lexical = LexicalIndex(store / "lexical")
-        stems = [dict.fromkeys(stems_of(" ".join(query_words(q))), 1.0) for q in asked]
+        stems = [dict.fromkeys(stems_of(" ".join(query_words(q)))) for q in asked]
         bare = [timed_ms(lambda s=s: lexical.search(s, 200)) for s in stems]  # type: ignore[misc]
         print(f"refresh, no change   {timed_ms(index.refresh):8.1f} ms")
         changed = measure_one_file(index, work)

@@ -23,7 +23,7 @@ FACES = {
     "callboard": FRONT,
     "callboard.actors": FRONT,
     "callboard.actors.index": """
-        CodeIndex EdgeRow FileMetadata Hit Progress RefreshSummary assemble
+        CodeIndex EdgeRow Hit Progress RefreshSummary assemble
     """,
     "callboard.actors.kernel": """
         Actor ActorCrashed ActorDeadError ActorInfo ActorSystem AskOnLoopError AskTimeout Asks Backoff ChildSpec
@@ -85,7 +85,7 @@ HEAVY = ("httpx", "aiohttp", "pykka", "asyncio", "callboard.actors.settings", "c
     [
         ("import callboard", ("pydantic", "callboard.protocol", "callboard.actors", *HEAVY)),
         ("from callboard import tool, ToolContext, ToolError", HEAVY),
-        ("import callboard.actors.index.workers", ("tantivy", "pydantic", *HEAVY)),
+        ("import callboard.actors.index.parsing", ("tantivy", "pydantic", *HEAVY)),
     ],
 )
 def test_a_child_process_loads_no_more_than_it_uses(statement: str, not_loaded: tuple[str, ...]) -> None:

@@ -13,7 +13,6 @@ from callboard.actors.index.records import digest
 from callboard.actors.index.token_count import count_tokens
 from callboard.protocol.code_fences import AssembledContext, ContextItem, render_fence, top_k_for_budget
 from callboard.protocol.errors import UsageError
-from callboard.protocol.prompt import TokenCounter
 
 #: Spans of one file this close to each other become one: what lies between is shorter than another fence.
 STITCH_GAP_BYTES = 200
@@ -35,14 +34,7 @@ class _Piece:
     content: bytes
 
 
-def assemble(
-    index: CodeIndex,
-    query: str,
-    token_budget: int,
-    *,
-    top_k: int | None = None,
-    count: TokenCounter = count_tokens,
-) -> AssembledContext:
+def assemble(index: CodeIndex, query: str, token_budget: int) -> AssembledContext:
     """The context for a question: the JSON of the result counts at most `token_budget` tokens.
 
     Spans are read again and compared with their hash; a file that has changed is indexed again and its new span
@@ -53,15 +45,14 @@ def assemble(
     """
     if not query.strip():
         raise UsageError("the query is empty; say what to look for")
-    k = top_k if top_k is not None else top_k_for_budget(token_budget)
+    k = top_k_for_budget(token_budget)
     context = AssembledContext(query, k, ())
-    if _tokens(context, count) > token_budget:
+    if _tokens(context) > token_budget:
         raise UsageError(f"a budget of {token_budget} tokens cannot hold even an empty result for this query")
-    pieces = _stitched(_spread(_verified(index, query, k * SPARE)))
-    for piece in pieces:
+    for piece in _stitched(_spread(_verified(index, query, k * SPARE))):
         if len(context.context) == k:
             break
-        context = _with_piece(context, piece, token_budget, count)
+        context = _with_piece(context, piece, token_budget)
     return context
 
 
@@ -78,11 +69,11 @@ def _read_hits(hits: Sequence[Hit]) -> tuple[list[_Piece], list[str]]:
     contents: dict[str, bytes] = {}
     pieces, changed = [], dict[str, None]()
     for hit in hits:
-        if hit.path not in contents:
-            contents[hit.path] = read_now(hit.path)
-        content = contents[hit.path][hit.start_byte : hit.end_byte]
-        if digest(content) == hit.digest:
-            pieces.append(_Piece(hit, contents[hit.path]))
+        content = contents.get(hit.path)
+        if content is None:
+            content = contents[hit.path] = read_now(hit.path)
+        if digest(content[hit.start_byte : hit.end_byte]) == hit.digest:
+            pieces.append(_Piece(hit, content))
         else:
             changed[hit.path] = None
     return pieces, list(changed)
@@ -118,9 +109,13 @@ def _stitched(pieces: Sequence[_Piece]) -> list[_Piece]:
             result.append(piece)
             continue
         best = result[near].hit
-        start, end = min(best.start_byte, hit.start_byte), max(best.end_byte, hit.end_byte)
-        first, last = min(best.start_line, hit.start_line), max(best.end_line, hit.end_line)
-        joined = replace(best, start_byte=start, end_byte=end, start_line=first, end_line=last)
+        joined = replace(
+            best,
+            start_byte=min(best.start_byte, hit.start_byte),
+            end_byte=max(best.end_byte, hit.end_byte),
+            start_line=min(best.start_line, hit.start_line),
+            end_line=max(best.end_line, hit.end_line),
+        )
         result[near] = _Piece(joined, piece.content)
     return result
 
@@ -132,12 +127,12 @@ def _is_near(left: Hit, right: Hit) -> bool:
     return gap <= STITCH_GAP_BYTES
 
 
-def _with_piece(context: AssembledContext, piece: _Piece, budget: int, count: TokenCounter) -> AssembledContext:
+def _with_piece(context: AssembledContext, piece: _Piece, budget: int) -> AssembledContext:
     """The context with one more item, cut at a line end if need be; unchanged if it cannot fit."""
     hit, end = piece.hit, piece.hit.end_byte
     while True:
         longer = replace(context, context=(*context.context, _item(piece, end)))
-        over = _tokens(longer, count) - budget
+        over = _tokens(longer) - budget
         if over <= 0:
             return longer
         # Four bytes a token is the rule of thumb; one step too many does no harm, one too few repeats the loop.
@@ -154,5 +149,5 @@ def _item(piece: _Piece, end: int) -> ContextItem:
     return ContextItem(hit.path, f"{hit.start_line}-{last_line}", hit.name, hit.canonical_path, snippet)
 
 
-def _tokens(context: AssembledContext, count: TokenCounter) -> int:
-    return count(orjson.dumps(context.as_json()).decode())
+def _tokens(context: AssembledContext) -> int:
+    return count_tokens(orjson.dumps(context.as_json()).decode())

@@ -35,12 +35,7 @@ MAX_CALLERS = 5
 PADDING = " \u00a4" * 50
 
 _LETTERS = re.compile(rb"[A-Za-z0-9_\x80-\xff]")
-_MEMBER_LIMIT_KINDS = CONTAINERS - {"file"}
-
-
-class _Related(NamedTuple):
-    members: dict[int, list[str]]
-    callers: dict[str, list[str]]
+_WITH_MEMBERS = CONTAINERS - {"file"}
 
 
 class Tile(NamedTuple):
@@ -56,7 +51,7 @@ def chunks(content: bytes, parsed: Outline, relative_path: str, lines: Lines) ->
     """All chunks of a file, in order of position."""
     symbols = parsed.symbols
     tiles = sorted(_tiles(content, symbols), key=lambda tile: tile.start)
-    related = _Related(_member_names(symbols), _caller_names(parsed))
+    related = _related_names(parsed)
     path_terms = terms_of(relative_path)
     result = []
     for tile in tiles:
@@ -128,25 +123,23 @@ def _pieces(content: bytes, start: int, end: int) -> Iterator[tuple[int, int]]:
         yield start, end
 
 
-def _member_names(symbols: tuple[Symbol, ...]) -> dict[int, list[str]]:
-    members: dict[int, list[str]] = {}
-    for symbol in symbols[1:]:
-        if symbols[symbol.parent].kind in _MEMBER_LIMIT_KINDS:
-            members.setdefault(symbol.parent, []).append(symbol.name)
-    return members
-
-
-def _caller_names(parsed: Outline) -> dict[str, list[str]]:
-    """Who in this file calls a name. Callers in other files would make a document depend on other files."""
+def _related_names(parsed: Outline) -> list[list[str]]:
+    """For each symbol its members, and what calls it in this file: a document must not depend on other files."""
+    symbols = parsed.symbols
+    members: list[list[str]] = [[] for _ in symbols]
     callers: dict[str, list[str]] = {}
+    for symbol in symbols[1:]:
+        if symbols[symbol.parent].kind in _WITH_MEMBERS:
+            members[symbol.parent].append(symbol.name)
     for edge in parsed.edges:
-        caller = parsed.symbols[edge.source]
-        if edge.kind == "calls" and edge.source and caller.name != edge.target:
-            callers.setdefault(edge.target, []).append(caller.name)
-    return callers
+        caller = symbols[edge.source].name
+        if edge.kind == "calls" and edge.source and caller != edge.target:
+            callers.setdefault(edge.target, []).append(caller)
+    called = (callers.get(symbol.name, []) for symbol in symbols)
+    return [names[:MAX_MEMBERS] + calling[:MAX_CALLERS] for names, calling in zip(members, called, strict=True)]
 
 
-def _context_terms(symbols: tuple[Symbol, ...], tile: Tile, related: _Related, path_terms: str) -> str:
+def _context_terms(symbols: tuple[Symbol, ...], tile: Tile, related: list[list[str]], path_terms: str) -> str:
     """What the text itself does not say: its name again, the names around it, its path, its members."""
     symbol = symbols[tile.symbol]
     parts = [path_terms]
@@ -159,7 +152,6 @@ def _context_terms(symbols: tuple[Symbol, ...], tile: Tile, related: _Related, p
         parts.append(terms_of(symbols[parent].name))
         parent = symbols[parent].parent
     if tile.is_header:
-        parts += [expand(name) for name in related.members.get(tile.symbol, [])[:MAX_MEMBERS]]
-        parts += [expand(name) for name in related.callers.get(symbol.name, [])[:MAX_CALLERS]]
+        parts += map(expand, related[tile.symbol])
     parts.append(PADDING)
     return " ".join(parts)

@@ -5,23 +5,25 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, Self
 
 from callboard.actors.index import dense, ranking
-from callboard.actors.index.dense import EmbedderFactory, Passage, Reranker, VectorCache, local_if_available
+from callboard.actors.index.dense import EmbedderFactory
 from callboard.actors.index.layout import BrokenIndexError, IndexBusyError, Layout
 from callboard.actors.index.lexical import LexicalIndex, name_stems, stems_of
 from callboard.actors.index.parsing import read_now
-from callboard.actors.index.ranking import Candidate
 from callboard.actors.index.records import digest
 from callboard.actors.index.refresh import ProgressCallback, RefreshSummary, Request, refresh, roots_of
-from callboard.actors.index.store import ChunkRow, SqliteStore, SymbolRow
+from callboard.actors.index.store import ChunkRow, EdgeRow, SqliteStore, SymbolRow
 from callboard.actors.index.tokens import kin_of, query_words
 
 #: Where an index lives unless told otherwise, under the first workspace folder.
 DEFAULT_STORE = Path(".callboard") / "index"
+#: What a LIKE pattern takes for itself.
+_LIKE = str.maketrans({character: f"\\{character}" for character in "\\%_"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,35 +35,12 @@ class Hit:
     end_byte: int
     start_line: int
     end_line: int
-    score: float
     name: str
     canonical_path: str
-    kind: str = ""
-    digest: bytes = b""
-    """Hash of the span's bytes when it was indexed (records.digest)."""
-
-
-@dataclass(frozen=True, slots=True)
-class EdgeRow:
-    """`source` (canonical path, in `path`) calls, imports, implements or contains `target` (a name as written)."""
-
     kind: str
-    source: str
-    target: str
-    path: str
-    line: int
-
-
-@dataclass(frozen=True, slots=True)
-class FileMetadata:
-    """What the index knows of a file: `path` is absolute, `digest` its hash when it was read."""
-
-    path: str
-    language: str
-    size_bytes: int
-    mtime_ns: int
     digest: bytes
-    symbols: int
+    """Hash of the span's bytes when it was indexed (records.digest)."""
+    score: float
 
 
 class CodeIndex:
@@ -76,7 +55,7 @@ class CodeIndex:
         self._lexical = LexicalIndex(layout.lexical)
         self._data_version = self._store.data_version()
         self._lock = threading.RLock()
-        self._reranker = Reranker(embedder, VectorCache(layout.vectors)) if embedder is not None else None
+        self._reranker = dense.Reranker(embedder, dense.VectorCache(layout.vectors)) if embedder is not None else None
 
     @classmethod
     def open(
@@ -97,14 +76,15 @@ class CodeIndex:
         roots = roots_of(workspace)
         folder = Path(store_dir).expanduser().resolve() if store_dir is not None else _default_store(roots)
         layout = Layout(folder)
-        factory = local_if_available() if embedder == "auto" else embedder
+        if embedder == "auto":
+            embedder = dense.LocalEmbedder if dense.is_local_available() else None
         note = layout.prepare()
         try:
-            return cls(roots, layout, note, factory)
+            return cls(roots, layout, note, embedder)
         except BrokenIndexError as broken:
             with layout.write_lock(wait_seconds=10):
                 layout.clear()
-            return cls(roots, layout, str(broken), factory)
+            return cls(roots, layout, str(broken), embedder)
 
     def refresh(
         self,
@@ -120,57 +100,44 @@ class CodeIndex:
         Raises:
             UsageError: the index cannot be written (disk full, no permission).
         """
-        request = Request(
-            self.roots, str(self._layout.folder), tuple(paths) if paths is not None else None, wait_seconds
-        )
-        store = SqliteStore(self._layout.truth)
-        try:
-            summary = refresh(request, store, self._lexical, progress)
-        except IndexBusyError as busy:
-            return RefreshSummary.of(store, f"{busy}; answers come from what is there")
-        finally:
-            store.close()
-        notes = (f"rebuilt: {self._note}" if self._note else "", summary.note)
-        note = "; ".join(filter(None, notes))
-        self._note = ""
+        request = Request(self.roots, self._layout, tuple(paths) if paths is not None else None, wait_seconds)
+        with closing(SqliteStore(self._layout.truth)) as store:
+            try:
+                summary = refresh(request, store, self._lexical, progress)
+            except IndexBusyError as busy:
+                return RefreshSummary.of(store, f"{busy}; answers come from what is there")
         self._lexical.reload()
-        return replace(summary, note=note)
+        notes, self._note = (self._note and f"rebuilt: {self._note}", summary.note), ""
+        return replace(summary, note="; ".join(filter(None, notes)))
 
     def search(self, query: str, k: int = 10) -> list[Hit]:
         """The best places for a plain question or a name, best first, at most `k`, at most one per span."""
         with self._lock, self._store.reading():
-            self._see_new_commits()
+            if (version := self._store.data_version()) != self._data_version:
+                self._data_version = version
+                self._lexical.reload()
             ranked = self._ranked(query, k)
-        return [_hit(candidate.row, score) for score, candidate in self._reranked(query, ranked)[:k]]
-
-    def _reranked(self, query: str, ranked: list[tuple[float, Candidate]]) -> list[tuple[float, Candidate]]:
-        if self._reranker is None or not ranked:
-            return ranked
-        texts = [_text_of(candidate.row) for _, candidate in ranked[: dense.DEPTH]]
-        scores = self._reranker.rerank(query, texts, [score for score, _ in ranked])
-        rescored = [(score, candidate) for score, (_, candidate) in zip(scores, ranked, strict=True)]
-        return sorted(rescored, key=lambda pair: -pair[0])
+        if self._reranker is not None and ranked:
+            texts = [_text_of(row) for _, row in ranked[: dense.DEPTH]]
+            scores = self._reranker.rerank(query, texts, [score for score, _ in ranked])
+            rescored = [(score, row) for score, (_, row) in zip(scores, ranked, strict=True)]
+            ranked = sorted(rescored, key=lambda pair: -pair[0])
+        return [Hit(*row[:9], score) for score, row in ranked[:k]]
 
     def load_ahead(self) -> None:
         """Get ready for the first question, in the background: it takes what an embedding model takes to load."""
         if self._reranker is not None:
             self._reranker.load_ahead()
 
-    def _see_new_commits(self) -> None:
-        version = self._store.data_version()
-        if version != self._data_version:
-            self._data_version = version
-            self._lexical.reload()
-
-    def _ranked(self, query: str, k: int) -> list[tuple[float, Candidate]]:
+    def _ranked(self, query: str, k: int) -> list[tuple[float, ChunkRow]]:
         words = query_words(query)
-        weights = dict.fromkeys(stems_of(" ".join(words)), 1.0)
-        found = self._lexical.search(weights, max(ranking.CANDIDATES, 2 * k), _kin(words))
-        rows = self._store.chunks([each.chunk for each in found])
+        stems = dict.fromkeys(stems_of(" ".join(words)))
+        found = self._lexical.search(stems, max(ranking.CANDIDATES, 2 * k), _kin(words))
+        rows = self._store.chunks([chunk for chunk, _ in found])
         candidates = [
-            Candidate(rows[each.chunk], each.score, ranking.coverage(weights, name_stems(rows[each.chunk].name)))
-            for each in found
-            if each.chunk in rows
+            (row, score, len(stems.keys() & name_stems(row.name)) / len(stems))
+            for chunk, score in found
+            if (row := rows.get(chunk)) is not None
         ]
         return ranking.order(candidates, asks_for_tests=bool({"test", "tests", "testing"} & set(words)))
 
@@ -180,75 +147,22 @@ class CodeIndex:
         self, name: str = "", canonical_path: str = "", path: str = "", kind: str = "", limit: int = 100
     ) -> list[SymbolRow]:
         """Symbols by any of: name, canonical path (a trailing part is enough; `.` and `::` are one), file, kind."""
-        conditions, parameters = ["s.kind != 'file'"], list[object]()
-        if canonical_path:
-            wanted = canonical_path.replace("::", ".")
-            conditions.append("s.name = ?")
-            parameters.append(wanted.rsplit(".", 1)[-1])
-            conditions.append("('.' || replace(s.canonical_path, '::', '.')) LIKE ? ESCAPE '\\'")
-            parameters.append("%." + _like(wanted))
-        for column, value in (("s.name", name), ("f.path", path), ("s.kind", kind)):
-            if value:
-                conditions.append(f"{column} = ?")
-                parameters.append(value)
+        wanted = canonical_path.replace("::", ".")
+        ending = wanted and "%." + wanted.translate(_LIKE)
+        conditions = {
+            "s.name = ?": name or wanted.rpartition(".")[2],
+            "('.' || replace(s.canonical_path, '::', '.')) LIKE ? ESCAPE '\\'": ending,
+            "f.path = ?": path,
+            "s.kind = ?": kind,
+        }
+        given = {condition: value for condition, value in conditions.items() if value}
         with self._lock, self._store.reading():
-            return self._store.symbols(" AND ".join(conditions), parameters, limit)
+            return self._store.symbols(" AND ".join(["s.kind != 'file'", *given]), list(given.values()), limit)
 
     def edges(self, symbol: SymbolRow, kind: str = "", incoming: bool = False, limit: int = 100) -> list[EdgeRow]:
-        """What a symbol calls, imports, implements or contains; with `incoming`, who does so to its name."""
-        side = "e.target = ?" if incoming else "e.source = ?"
-        parameters: list[object] = [symbol.name if incoming else symbol.id]
-        if kind:
-            side += " AND e.kind = ?"
-            parameters.append(kind)
-        sql = (
-            "SELECT e.kind, s.canonical_path, e.target, f.path, s.start_line FROM edges e JOIN symbols s ON s.id ="
-            f" e.source JOIN files f ON f.id = e.file WHERE {side}"
-            " ORDER BY f.path, s.start_byte, e.kind, e.target LIMIT ?"
-        )
+        """What a symbol calls, imports, implements or contains; with `incoming`, what does so to its name."""
         with self._lock, self._store.reading():
-            stored = self._store.rows(sql, (*parameters, limit)) if kind != "contains" else []
-            contained = self._contained(symbol, incoming, limit) if kind in ("", "contains") else []
-        return [*contained, *(EdgeRow(*row) for row in stored)][:limit]  # type: ignore[arg-type]
-
-    def _contained(self, symbol: SymbolRow, incoming: bool, limit: int) -> list[EdgeRow]:
-        if incoming:
-            outer = self._store.symbols("s.id = ?", (symbol.parent,), 1)
-            return [EdgeRow("contains", o.canonical_path, symbol.name, o.path, o.start_line) for o in outer]
-        inner = self._store.symbols("s.parent = ?", (symbol.id,), limit)
-        return [EdgeRow("contains", symbol.canonical_path, i.name, i.path, i.start_line) for i in inner]
-
-    def overview(self) -> dict[str, object]:
-        """The workspace in numbers: files and symbols by language, the largest folders."""
-        with self._lock, self._store.reading():
-            languages = self._store.rows(
-                "SELECT language, count(*), sum(size) FROM files GROUP BY language ORDER BY sum(size) DESC"
-            )
-            kinds = self._store.rows("SELECT kind, count(*) FROM symbols GROUP BY kind ORDER BY count(*) DESC")
-            files = self._store.rows("SELECT path, root FROM files")
-        folders: dict[str, int] = {}
-        for path, root in files:
-            folder = str(path)[len(str(root)) + 1 :].rpartition("/")[0].split("/", 2)
-            label = "/".join(folder[:2]) or "."
-            folders[label] = folders.get(label, 0) + 1
-        largest = sorted(folders.items(), key=lambda pair: (-pair[1], pair[0]))[:30]
-        return {
-            "roots": list(self.roots),
-            "languages": [{"language": n, "files": c, "bytes": b} for n, c, b in languages],
-            "symbols": {str(kind): count for kind, count in kinds},
-            "folders": [{"folder": folder, "files": count} for folder, count in largest],
-        }
-
-    def file_metadata(self, path: str | Path) -> FileMetadata | None:
-        """What the index knows about a file (absolute, or relative to a root); None if it is not indexed."""
-        wanted = [str(path)] if Path(path).is_absolute() else [str(Path(root) / path) for root in self.roots]
-        sql = (
-            "SELECT f.path, f.language, f.size, f.mtime_ns, f.digest,"
-            " (SELECT count(*) - 1 FROM symbols s WHERE s.file = f.id) FROM files f WHERE f.path = ?"
-        )
-        with self._lock, self._store.reading():
-            rows = [row for each in wanted for row in self._store.rows(sql, (each,))]
-        return FileMetadata(*rows[0]) if rows else None  # type: ignore[arg-type]
+            return self._store.edges(symbol, kind, incoming, limit)
 
     def close(self) -> None:
         """Let go of the files; a vector that is being made is waited for."""
@@ -264,13 +178,6 @@ class CodeIndex:
         self.close()
 
 
-def _hit(row: ChunkRow, score: float) -> Hit:
-    return Hit(
-        row.path, row.start_byte, row.end_byte, row.start_line, row.end_line, score, row.name, row.canonical_path,
-        row.kind, row.digest,
-    )  # fmt: skip
-
-
 def _default_store(roots: tuple[str, ...]) -> Path:
     """Inside the first root; where that cannot be written, a folder of its own in the user's cache."""
     inside = Path(roots[0]) / DEFAULT_STORE
@@ -279,9 +186,9 @@ def _default_store(roots: tuple[str, ...]) -> Path:
     return Path.home() / ".cache" / "callboard" / "index" / digest("\n".join(roots).encode()).hex()
 
 
-def _text_of(row: ChunkRow) -> Passage:
+def _text_of(row: ChunkRow) -> dense.Passage:
     """What is embedded for a chunk: its place in words, then its text."""
-    return Passage(
+    return dense.Passage(
         digest(row.digest + row.canonical_path.encode()),
         lambda: f"{row.canonical_path}\n{read_now(row.path)[row.start_byte : row.end_byte].decode('utf-8', 'replace')}",
     )
@@ -292,7 +199,3 @@ def _kin(words: Sequence[str]) -> dict[str, list[str]]:
     asked = set(stems_of(" ".join(words)))
     families = ((stems_of(word), stems_of(" ".join(kin_of(word)))) for word in words)
     return {stem: [each for each in dict.fromkeys(kin) if each not in asked] for (stem,), kin in families}
-
-
-def _like(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")

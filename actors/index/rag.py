@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from callboard.actors.index import CodeIndex, Progress, RefreshSummary, assemble
-from callboard.actors.index.dense import ApiEmbedder
+from callboard.actors.index.dense import ApiEmbedder, EmbedderFactory
 from callboard.actors.index.token_count import load_ahead
 from callboard.actors.kernel import Actor, ActorSystem, Asks, AskTimeout, ChildSpec, MailboxFull, handles, logger_of
 from callboard.actors.tools import Tool, ToolContext, tool
@@ -33,26 +33,9 @@ FRESH_SECONDS = 2.0
 #: One search with its snippets takes milliseconds; the first one loads tokenizer and index.
 SEARCH_TIMEOUT_SECONDS = 20.0
 
-
 PostEmbeddings = Callable[[Mapping[str, object]], Mapping[str, object]]
 """Sends the JSON body of an embeddings request and returns the JSON answer. It blocks, with a deadline of its own."""
-
-
-@dataclass(frozen=True, slots=True)
-class Workspace:
-    """Where the code is, and where its index is kept."""
-
-    folder: Path
-    index_dir: Path | None = None
-    post_embeddings: PostEmbeddings | None = None
-    """Asks an embedding API; None reranks with the local model where that is installed."""
-    embedding_model: str = ""
-
-    def open(self) -> CodeIndex:
-        if self.post_embeddings is None:
-            return CodeIndex.open(self.folder, self.index_dir)
-        embedder = partial(ApiEmbedder, self.embedding_model, self.post_embeddings)
-        return CodeIndex.open(self.folder, self.index_dir, embedder=embedder)
+OpenIndex = Callable[[], CodeIndex]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +59,14 @@ class _Index:
     """The index of a workspace, opened when first asked: a broken store is a clear answer, not an actor that cannot
     start. What goes wrong costs the question that it was asked for; the next one opens the index again."""
 
-    def __init__(self, workspace: Workspace) -> None:
-        self._workspace = workspace
+    def __init__(self, open_index: OpenIndex) -> None:
+        self._open = open_index
         self._opened: CodeIndex | None = None
 
     def ask(self, question: Callable[[CodeIndex], Answered]) -> Answered | CallboardError:
         try:
             if self._opened is None:
-                self._opened = self._workspace.open()
+                self._opened = self._open()
             return question(self._opened)
         except UsageError as error:
             return error
@@ -104,8 +87,8 @@ class _Index:
 class Rag(Actor[SearchCode]):
     """Answers questions about the code. See the module."""
 
-    def __init__(self, workspace: Workspace) -> None:
-        self._index = _Index(workspace)
+    def __init__(self, open_index: OpenIndex) -> None:
+        self._index = _Index(open_index)
 
     def on_start(self) -> None:
         load_ahead()
@@ -122,8 +105,8 @@ class Rag(Actor[SearchCode]):
 class Indexer(Actor[RefreshIndex]):
     """Brings the index up to date. See the module."""
 
-    def __init__(self, workspace: Workspace) -> None:
-        self._index = _Index(workspace)
+    def __init__(self, open_index: OpenIndex) -> None:
+        self._index = _Index(open_index)
         self._latest: tuple[float, RefreshSummary] | None = None
 
     def on_stop(self) -> None:
@@ -139,11 +122,18 @@ class Indexer(Actor[RefreshIndex]):
         return summary
 
 
-def code_actors(workspace: Workspace) -> tuple[ChildSpec, ...]:
-    """The two actors, for the tree. A refresh under way is given up at a stop: its child process dies with the pipe."""
+def code_actors(
+    folder: Path, index_dir: Path | None, post: PostEmbeddings | None, embedding_model: str
+) -> tuple[ChildSpec, ...]:
+    """The two actors of a workspace, for the tree. `post` asks an embedding API; None: the local model, if installed.
+
+    A refresh under way is given up at a stop: its child process dies with the pipe.
+    """
+    embedder: EmbedderFactory | Literal["auto"] = partial(ApiEmbedder, embedding_model, post) if post else "auto"
+    open_index = partial(CodeIndex.open, folder, index_dir, embedder=embedder)
     return (
-        ChildSpec("rag", lambda: Rag(workspace), runs_on="thread"),
-        ChildSpec("indexer", lambda: Indexer(workspace), runs_on="thread", shutdown_seconds=1.0),
+        ChildSpec("rag", lambda: Rag(open_index), runs_on="thread"),
+        ChildSpec("indexer", lambda: Indexer(open_index), runs_on="thread", shutdown_seconds=1.0),
     )
 
 

@@ -6,8 +6,7 @@ Weights are small on purpose: docstring benchmarks reward names, plain questions
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import PurePosixPath
 
@@ -26,14 +25,8 @@ GENERATED_PRIOR = 0.5
 STUB_PRIOR = 0.6
 #: What holds other symbols says what there is, its members say how it works; a file's own text is imports and prose.
 KIND_PRIOR = {
-    "file": 0.6,
-    "module": 0.6,
-    "impl": 0.6,
-    "class": 0.8,
-    "struct": 0.8,
-    "trait": 0.8,
-    "interface": 0.8,
-    "enum": 0.8,
+    **dict.fromkeys(("file", "module", "impl"), 0.6),
+    **dict.fromkeys(("class", "struct", "trait", "interface", "enum"), 0.8),
 }
 
 _TEST_FOLDERS = word_set("test tests testing __tests__ spec specs testdata fixtures __mocks__ mocks e2e")
@@ -49,15 +42,6 @@ _VENDORED_FOLDERS = word_set(
 #: Declarations of what is written elsewhere.
 _STUB_SUFFIXES = (".pyi", ".d.ts", ".d.mts", ".d.cts")
 _GENERATED_NAME = re.compile(r"(_pb2|_pb2_grpc|\.pb|\.generated|\.gen|_generated|\.designer)$", re.IGNORECASE)
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A hit with its BM25 score; `name_match` is the share of the question that its name covers, 0 to 1."""
-
-    row: ChunkRow
-    lexical: float
-    name_match: float = 0.0
 
 
 @lru_cache(maxsize=100_000)
@@ -83,31 +67,28 @@ def prior(
     return value * KIND_PRIOR.get(kind, 1.0)
 
 
-def coverage(wanted: Mapping[str, float], present: frozenset[str]) -> float:
-    """Share of the question's weight that a set of stems covers, 0 to 1."""
-    total = sum(wanted.values())
-    return sum(weight for stem, weight in wanted.items() if stem in present) / total if total else 0.0
+def order(candidates: Sequence[tuple[ChunkRow, float, float]], asks_for_tests: bool) -> list[tuple[float, ChunkRow]]:
+    """Best first, with scores between 0 and about 1.
 
-
-def order(candidates: Sequence[Candidate], asks_for_tests: bool) -> list[tuple[float, Candidate]]:
-    """Best first, with scores between 0 and about 1."""
-    best = max((candidate.lexical for candidate in candidates), default=1.0) or 1.0
+    A candidate is a hit, its BM25 score, and the share of the question that its name covers, 0 to 1.
+    """
+    best = max((lexical for _, lexical, _ in candidates), default=1.0) or 1.0
     scored = []
-    for candidate in candidates:
-        row = candidate.row
+    for row, lexical, name_match in candidates:
         relative = row.path[len(row.root) + 1 :]
-        score = candidate.lexical / best + NAME_BOOST * candidate.name_match
         in_test_module = _TEST_MODULE.search(row.canonical_path) is not None
         worth = prior(relative, row.language, row.kind, asks_for_tests, in_test_module)
-        scored.append((score * worth, candidate))
-    scored.sort(key=lambda pair: (-pair[0], pair[1].row.path, pair[1].row.start_byte))
-    return scored
+        scored.append(((lexical / best + NAME_BOOST * name_match) * worth, row))
+    return sorted(scored, key=lambda pair: (-pair[0], pair[1].path, pair[1].start_byte))
 
 
 def fuse(lexical: Sequence[float], dense: Sequence[float], dense_weight: float) -> list[float]:
-    """Weighted sum of two score lists, each stretched to 0..1 first."""
-    pairs = zip(_stretched(lexical), _stretched(dense), strict=True)
-    return [(1 - dense_weight) * left + dense_weight * right for left, right in pairs]
+    """Weighted sum of two score lists, each stretched to 0..1 first. `dense` is there for the best hits only: they keep
+    their place before the others, their sums lie between the scores they had."""
+    head, tail = lexical[: len(dense)], lexical[len(dense) :]
+    low, high = min(head), max(head)
+    pairs = zip(_stretched(head), _stretched(dense), strict=True)
+    return [low + (high - low) * ((1 - dense_weight) * left + dense_weight * right) for left, right in pairs] + [*tail]
 
 
 def _stretched(scores: Sequence[float]) -> list[float]:

@@ -13,17 +13,17 @@ import pickle
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
-from callboard.actors.index import workers
 from callboard.actors.index.layout import Layout
 from callboard.actors.index.lexical import LARGE_HEAP_BYTES, SMALL_HEAP_BYTES, LexicalIndex, LexicalWriter
-from callboard.actors.index.parsing import parse_file
+from callboard.actors.index.parsing import ParseJob, parse_file, parse_parallel
 from callboard.actors.index.records import FileOutcome, FileStat, ParsedFile, Skipped, Unchanged
 from callboard.actors.index.store import KnownFile, SqliteStore
-from callboard.actors.index.walk import Walk, allowed, unwanted
+from callboard.actors.index.walk import Walk
 from callboard.actors.processes.spawning import Caller, Helper
 from callboard.protocol.errors import UsageError
 
@@ -37,6 +37,8 @@ SILENCE_SECONDS = 300.0
 #: A file written this shortly before it was read may be written again with the same time stamp (kernel ticks are up to
 #: 10 ms, FAT rounds to 2 s): its times prove nothing and it is hashed again, as git does with "racily clean" entries.
 RACY_NS = 2_000_000_000
+#: Reasons that are no verdict on what a file holds.
+NOT_READ = frozenset({"no_permission", "vanished"})
 #: Source bytes in one batch: about a second of work for two parsers, a few thousand chunks.
 BATCH_BYTES = 6_000_000
 
@@ -46,7 +48,7 @@ class Request:
     """The arguments of a refresh; sent to the child process unchanged."""
 
     roots: tuple[str, ...]
-    folder: str
+    layout: Layout
     paths: tuple[str, ...] | None = None
     wait_seconds: float = 5.0
 
@@ -60,27 +62,24 @@ def refresh(
         IndexBusyError: another process is writing it.
         UsageError: it cannot be written, or the indexing process was lost.
     """
-    layout = Layout(Path(request.folder))
-    with layout.write_lock(request.wait_seconds):
+    with request.layout.write_lock(request.wait_seconds):
         unfinished = bool(store.lexical_todo()) or lexical.document_count != store.count("chunks")
         plan = _plan(request, store)
         if not unfinished and not plan.changed and not plan.gone:
             return replace(RefreshSummary.of(store), unchanged=plan.unchanged, skipped=dict(plan.skipped))
         if not unfinished and len(plan.changed) <= SMALL_FILES and plan.total_bytes <= SMALL_BYTES:
             with lexical.writer(SMALL_HEAP_BYTES) as writer:
-                return Updater(store, writer, plan, progress).run((job[0], parse_file(*job)) for job in _jobs(plan))
+                return _apply(plan, ((job[0], parse_file(*job)) for job in _jobs(plan)), store, writer, progress)
     return _refresh_in_child(request, progress)
 
 
 def _plan(request: Request, store: SqliteStore) -> RefreshPlan:
-    if request.paths is not None:
-        plan = scan_paths(request.roots, request.folder, store, request.paths)
-        if plan is not None:
-            return plan
-    return scan_all(request.roots, request.folder, store)
+    folder = str(request.layout.folder)
+    plan = _scan_paths(request.roots, folder, store, request.paths) if request.paths is not None else None
+    return plan or _scan_all(request.roots, folder, store)
 
 
-def _jobs(plan: RefreshPlan) -> Iterator[workers.ParseJob]:
+def _jobs(plan: RefreshPlan) -> Iterator[ParseJob]:
     for file in plan.changed:
         known = plan.known.get(file.path)
         yield file, known.digest if known else b""
@@ -91,12 +90,13 @@ def _refresh_in_child(request: Request, progress: ProgressCallback | None) -> Re
     try:
         helper.tell(pickle.dumps(request), SILENCE_SECONDS)
         while True:
-            answer: object = pickle.loads(helper.hear(SILENCE_SECONDS))  # both ends are our own code
+            # Both ends are our own code.
+            answer: Progress | RefreshSummary | UsageError = pickle.loads(helper.hear(SILENCE_SECONDS))
             if isinstance(answer, RefreshSummary):
                 return answer
             if isinstance(answer, UsageError):
                 raise answer
-            if isinstance(answer, Progress) and progress is not None:
+            if progress is not None:
                 progress(answer)
     except (EOFError, TimeoutError) as error:
         why = f"the indexing process ended early (status {helper.close()})"
@@ -113,16 +113,13 @@ def main() -> None:
     except EOFError:  # the caller has gone before it asked, by Ctrl-C for one
         return
     threading.Thread(target=_exit_with_caller, args=(caller,), daemon=True).start()
-    caller.tell(pickle.dumps(_outcome(request, _Reporter(caller))))
-
-
-def _outcome(request: Request, report: ProgressCallback) -> RefreshSummary | UsageError:
     try:
-        return _refresh_all(request, report)
+        answer: RefreshSummary | UsageError = _refresh_all(request, _reporting(caller))
     except UsageError as error:
-        return error
+        answer = error
     except OSError as error:
-        return UsageError(f"indexing failed: {error}")
+        answer = UsageError(f"indexing failed: {error}")
+    caller.tell(pickle.dumps(answer))
 
 
 def _exit_with_caller(caller: Caller) -> None:
@@ -130,38 +127,30 @@ def _exit_with_caller(caller: Caller) -> None:
     os._exit(1)
 
 
-class _Reporter:
+def _reporting(caller: Caller) -> ProgressCallback:
     """Sends progress, at most one message a percent: a pipe and a bar need no more."""
+    told = -1
 
-    def __init__(self, caller: Caller) -> None:
-        self._caller = caller
-        self._next_percent = 0
-
-    def __call__(self, progress: Progress) -> None:
+    def report(progress: Progress) -> None:
+        nonlocal told
         percent = 100 * progress.done_files // max(1, progress.total_files)
-        if percent >= self._next_percent:
-            self._next_percent = percent + 1
-            self._caller.tell(pickle.dumps(progress))
+        if percent > told:
+            told = percent
+            caller.tell(pickle.dumps(progress))
+
+    return report
 
 
 def _refresh_all(request: Request, report: ProgressCallback) -> RefreshSummary:
-    layout = Layout(Path(request.folder))
+    layout = request.layout
     with layout.write_lock(request.wait_seconds):
-        store, lexical = SqliteStore(layout.truth), LexicalIndex(layout.lexical)
-        try:
-            with lexical.writer(LARGE_HEAP_BYTES) as writer:
-                unfinished, note = repair(store, lexical, writer)
-                plan = _plan(replace(request, paths=None) if unfinished else request, store)
-                outcomes = workers.parse_parallel(_jobs(plan), _parser_count(plan))
-                summary = Updater(store, writer, plan, report).run(outcomes)
-            return replace(summary, note=note)
-        finally:
-            store.close()
-
-
-def _parser_count(plan: RefreshPlan) -> int:
-    cores = len(os.sched_getaffinity(0))
-    return max(1, min(MAX_PARSERS, cores, 1 + plan.total_bytes // SMALL_BYTES))
+        lexical = LexicalIndex(layout.lexical)
+        with closing(SqliteStore(layout.truth)) as store, lexical.writer(LARGE_HEAP_BYTES) as writer:
+            unfinished, note = _repair(store, lexical, writer)
+            plan = _plan(replace(request, paths=None) if unfinished else request, store)
+            parsers = min(MAX_PARSERS, len(os.sched_getaffinity(0)), 1 + plan.total_bytes // SMALL_BYTES)
+            summary = _apply(plan, parse_parallel(_jobs(plan), parsers), store, writer, report)
+        return replace(summary, note=note)
 
 
 def roots_of(workspace: str | Path | Sequence[str | Path]) -> tuple[str, ...]:
@@ -199,7 +188,7 @@ class RefreshPlan:
         return sum(file.size_bytes for file in self.changed)
 
 
-def scan_all(roots: Sequence[str], store_dir: str, store: SqliteStore) -> RefreshPlan:
+def _scan_all(roots: Sequence[str], store_dir: str, store: SqliteStore) -> RefreshPlan:
     """Compare the whole workspace with the store."""
     plan = RefreshPlan(known=store.known_files())
     judged = store.known_skipped()
@@ -207,50 +196,41 @@ def scan_all(roots: Sequence[str], store_dir: str, store: SqliteStore) -> Refres
     for root in roots:
         walk = Walk(root, store_dir)
         for file in walk:
-            if file.path not in seen:
-                seen.add(file.path)
-                _sort(plan, file, judged.get(file.path))
+            seen.add(file.path)
+            _sort(plan, file, judged.get(file.path))
         plan.skipped.update(walk.skipped)
     plan.gone = [known.id for path, known in plan.known.items() if path not in seen]
-    stale = [path for path in judged if path not in seen]
-    if stale:
-        store.forget_skipped(stale)
+    store.forget_skipped(judged.keys() - seen)
     return plan
 
 
-def scan_paths(roots: Sequence[str], store_dir: str, store: SqliteStore, paths: Sequence[str]) -> RefreshPlan | None:
-    """Compare a few files, as a watcher names them; None if one is a folder and only a full scan can tell."""
+def _scan_paths(roots: Sequence[str], store_dir: str, store: SqliteStore, paths: Sequence[str]) -> RefreshPlan | None:
+    """Compare a few files, as a watcher names them; None if only a full scan can tell: one is a folder, or was one, or
+    says which files belong to the workspace."""
     plan = RefreshPlan(known=store.known_files(paths))
     for path in dict.fromkeys(paths):
         root = next((root for root in roots if path.startswith(root.rstrip("/") + "/")), None)
         if root is None:
             continue
-        try:
-            status = os.lstat(path)
-        except OSError:
-            status = None
-        if path not in plan.known and (status is None or not os.path.isfile(path) or path.endswith(".gitignore")):
+        known = plan.known.get(path)
+        if path.endswith("/.gitignore") or os.path.isdir(path) or (known is None and not os.path.lexists(path)):
             return None
-        if status is not None and not unwanted(os.path.basename(path), status) and allowed(path, root, store_dir):
-            _sort(plan, FileStat(path, root, status.st_size, status.st_mtime_ns), None)
-        elif path in plan.known:
-            plan.gone.append(plan.known[path].id)
+        file = Walk(root, store_dir).find(path)
+        if file is not None:
+            _sort(plan, file, None)
+        elif known is not None:
+            plan.gone.append(known.id)
     return plan
 
 
 def _sort(plan: RefreshPlan, file: FileStat, judged: tuple[int, int, str] | None) -> None:
-    known = plan.known.get(file.path)
-    if judged is not None and judged[:2] == (file.size_bytes, file.mtime_ns):
+    known, stat = plan.known.get(file.path), (file.size_bytes, file.mtime_ns)
+    if judged is not None and judged[:2] == stat:
         plan.skipped[judged[2]] += 1
-    elif known is not None and _is_same(file, known):
+    elif known and (known.size_bytes, known.mtime_ns) == stat and file.mtime_ns < known.read_at_ns - RACY_NS:
         plan.unchanged += 1
     else:
         plan.changed.append(file)
-
-
-def _is_same(file: FileStat, known: KnownFile) -> bool:
-    same_stat = (file.size_bytes, file.mtime_ns) == (known.size_bytes, known.mtime_ns)
-    return same_stat and file.mtime_ns < known.read_at_ns - RACY_NS
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +266,7 @@ class RefreshSummary:
 ProgressCallback = Callable[[Progress], None]
 
 
-def repair(store: SqliteStore, lexical: LexicalIndex, writer: LexicalWriter) -> tuple[bool, str]:
+def _repair(store: SqliteStore, lexical: LexicalIndex, writer: LexicalWriter) -> tuple[bool, str]:
     """Make both sides agree after a kill. Returns whether files must be read again, and why if it is all."""
     unfinished = store.lexical_todo()
     if unfinished:
@@ -305,78 +285,56 @@ def repair(store: SqliteStore, lexical: LexicalIndex, writer: LexicalWriter) -> 
     return True, "the lexical index did not match its store and is built again"
 
 
-@dataclass(slots=True)
-class Updater:
-    """Applies a plan. Use under the write lock."""
-
-    store: SqliteStore
-    writer: LexicalWriter
-    plan: RefreshPlan
-    progress: ProgressCallback | None = None
-    indexed: int = 0
-    unchanged: int = 0
-    skipped: Counter[str] = field(default_factory=Counter)
-    _done_files: int = 0
-    _done_bytes: int = 0
-    _parsed: list[ParsedFile] = field(default_factory=list)
-    _judged: list[Skipped] = field(default_factory=list)
-    _batch_bytes: int = 0
-
-    def run(self, outcomes: Iterable[tuple[FileStat, FileOutcome]]) -> RefreshSummary:
-        """Take in what the parsers say about the plan's changed files, in any order."""
-        gone = list(self.plan.gone)
-        for file, outcome in outcomes:
-            self._take(file, outcome)
-            if self._batch_bytes >= BATCH_BYTES:
-                self._flush(gone)
-                gone = []
-        if gone or self._parsed or self._judged:
-            self._flush(gone)
-        return replace(
-            RefreshSummary.of(self.store),
-            indexed=self.indexed,
-            unchanged=self.plan.unchanged + self.unchanged,
-            removed=len(self.plan.gone),
-            skipped=dict(self.plan.skipped + self.skipped),
-        )
-
-    def _take(self, file: FileStat, outcome: FileOutcome) -> None:
+def _apply(
+    plan: RefreshPlan,
+    outcomes: Iterable[tuple[FileStat, FileOutcome]],
+    store: SqliteStore,
+    writer: LexicalWriter,
+    progress: ProgressCallback | None,
+) -> RefreshSummary:
+    """Take in what the parsers say about the plan's changed files, in any order. Use under the write lock."""
+    indexed, unchanged, skipped, total_bytes = 0, plan.unchanged, plan.skipped.copy(), plan.total_bytes
+    gone, batch, batch_bytes, done_bytes = plan.gone, list[ParsedFile | Skipped](), 0, 0
+    for done_files, (file, outcome) in enumerate(outcomes, 1):
         match outcome:
-            case ParsedFile():
-                self._parsed.append(outcome)
-                self.indexed += 1
             case Unchanged():
-                self.store.touch(outcome.stat, outcome.read_at_ns)
-                self.unchanged += 1
+                store.touch(outcome.stat, outcome.read_at_ns)
+                unchanged += 1
+            case ParsedFile():
+                batch.append(outcome)
+                indexed += 1
             case Skipped():
-                self._judged.append(outcome)
-                self.skipped[outcome.reason] += 1
-        self._batch_bytes += file.size_bytes
-        self._done_files += 1
-        self._done_bytes += file.size_bytes
-        if self.progress is not None:
-            plan = self.plan
-            self.progress(Progress(self._done_files, len(plan.changed), self._done_bytes, plan.total_bytes, file.path))
-
-    def _flush(self, gone: list[int]) -> None:
-        known = self.plan.known
-        replaced = [file.stat.path for file in self._parsed] + [each.stat.path for each in self._judged]
-        dropped = gone + [known[path].id for path in replaced if path in known]
-        with self.store.transaction():
-            ids = self.store.replace(dropped, self._parsed)
-            self.store.remember_skipped((each.stat, each.reason) for each in self._judged if _is_verdict(each))
-            self.store.forget_skipped(file.stat.path for file in self._parsed)
-        for file in dropped:
-            self.writer.delete_file(file)
-        for parsed in self._parsed:
-            file_id, chunk_ids = ids[parsed.stat.path]
-            terms = (chunk.terms for chunk in parsed.chunks)
-            self.writer.add_file(file_id, zip(chunk_ids, terms, strict=True))
-        self.writer.commit()
-        self.store.lexical_done()
-        self._parsed, self._judged, self._batch_bytes = [], [], 0
+                batch.append(outcome)
+                skipped[outcome.reason] += 1
+        batch_bytes += file.size_bytes
+        done_bytes += file.size_bytes
+        if progress is not None:
+            progress(Progress(done_files, len(plan.changed), done_bytes, total_bytes, file.path))
+        if batch_bytes >= BATCH_BYTES:
+            _write(plan, gone, batch, store, writer)
+            gone, batch, batch_bytes = [], [], 0
+    if gone or batch:
+        _write(plan, gone, batch, store, writer)
+    summary = RefreshSummary.of(store)
+    return replace(summary, indexed=indexed, unchanged=unchanged, removed=len(plan.gone), skipped=dict(skipped))
 
 
-def _is_verdict(skipped: Skipped) -> bool:
-    """Whether the content was judged; what could not be read is tried again next time."""
-    return skipped.reason not in ("no_permission", "vanished")
+def _write(
+    plan: RefreshPlan, gone: list[int], batch: list[ParsedFile | Skipped], store: SqliteStore, writer: LexicalWriter
+) -> None:
+    """One batch, in the order that the module describes."""
+    parsed = [each for each in batch if isinstance(each, ParsedFile)]
+    # What could not be read is tried again next time.
+    judged = [each for each in batch if isinstance(each, Skipped) and each.reason not in NOT_READ]
+    dropped = gone + [plan.known[each.stat.path].id for each in batch if each.stat.path in plan.known]
+    with store.transaction():
+        ids = store.replace(dropped, parsed)
+        store.remember_skipped(judged)
+        store.forget_skipped(each.stat.path for each in parsed)
+    for file in dropped:
+        writer.delete_file(file)
+    for each in parsed:
+        file_id, chunk_ids = ids[each.stat.path]
+        writer.add_file(file_id, zip(chunk_ids, (chunk.terms for chunk in each.chunks), strict=True))
+    writer.commit()
+    store.lexical_done()

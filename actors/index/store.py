@@ -6,6 +6,7 @@ still holds for a moment after a change finds nothing here, never something else
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from callboard.actors.index.layout import BrokenIndexError
-from callboard.actors.index.records import FileStat, ParsedFile
+from callboard.actors.index.records import FileStat, ParsedFile, Skipped
 from callboard.protocol.errors import UsageError
 
 SCHEMA = """
@@ -43,8 +44,6 @@ CREATE TABLE IF NOT EXISTS lexical_todo (file INTEGER PRIMARY KEY);
 """
 #: How long a reader or writer waits for SQLite's own short locks.
 BUSY_SECONDS = 10.0
-#: SQLite's limit for bound parameters is far higher; this keeps statements short.
-BATCH = 500
 
 
 class KnownFile(NamedTuple):
@@ -60,19 +59,17 @@ class KnownFile(NamedTuple):
 class ChunkRow(NamedTuple):
     """A chunk with what it belongs to."""
 
-    id: int
     path: str
-    root: str
-    language: str
     start_byte: int
     end_byte: int
     start_line: int
     end_line: int
-    digest: bytes
-    kind: str
     name: str
     canonical_path: str
-    symbol: int
+    kind: str
+    digest: bytes
+    root: str
+    language: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +88,16 @@ class SymbolRow:
     end_line: int
     digest: bytes
     parent: int | None
+
+
+class EdgeRow(NamedTuple):
+    """`source` (canonical path, in `path`) calls, imports, implements or contains `target` (a name as written)."""
+
+    kind: str
+    source: str
+    target: str
+    path: str
+    line: int
 
 
 class SqliteStore:
@@ -133,22 +140,21 @@ class SqliteStore:
         """Changes when another connection has committed."""
         return int(self._db.execute("PRAGMA data_version").fetchone()[0])
 
-    # files
-
     def known_files(self, paths: Sequence[str] | None = None) -> dict[str, KnownFile]:
+        """All files, or those of the paths that the store has."""
         sql = "SELECT path, id, size, mtime_ns, read_at_ns, digest FROM files"
         if paths is None:
-            rows = self._db.execute(sql).fetchall()
+            rows = self._db.execute(sql)
         else:
-            rows = self._by_batches(sql + " WHERE path IN ({})", paths)
+            rows = self._db.execute(f"{sql} WHERE path IN (SELECT value FROM json_each(?))", (json.dumps(paths),))
         return {row[0]: KnownFile(*row[1:]) for row in rows}
 
     def known_skipped(self) -> dict[str, tuple[int, int, str]]:
         return {row[0]: tuple(row[1:]) for row in self._db.execute("SELECT path, size, mtime_ns, reason FROM skipped")}
 
-    def remember_skipped(self, skipped: Iterable[tuple[FileStat, str]]) -> None:
+    def remember_skipped(self, skipped: Iterable[Skipped]) -> None:
         """Files judged by their content need not be read again until they change."""
-        rows = [(stat.path, stat.size_bytes, stat.mtime_ns, reason) for stat, reason in skipped]
+        rows = [(each.stat.path, each.stat.size_bytes, each.stat.mtime_ns, each.reason) for each in skipped]
         self._db.executemany("INSERT OR REPLACE INTO skipped VALUES (?,?,?,?)", rows)
 
     def forget_skipped(self, paths: Iterable[str]) -> None:
@@ -164,14 +170,10 @@ class SqliteStore:
         """Delete files by id and insert parsed ones, inside the caller's transaction; what is inserted or deleted is
         noted as still to be done in the lexical index. Returns path -> (file id, chunk ids in order)."""
         for file in gone:
-            self._delete(file)
+            self._db.execute("INSERT OR IGNORE INTO lexical_todo VALUES (?)", (file,))
+            for column in ("edges WHERE file", "chunks WHERE file", "symbols WHERE file", "files WHERE id"):
+                self._db.execute(f"DELETE FROM {column} = ?", (file,))
         return {file.stat.path: self._insert(file) for file in parsed}
-
-    def _delete(self, file: int) -> None:
-        self._db.execute("INSERT OR IGNORE INTO lexical_todo VALUES (?)", (file,))
-        for table in ("edges", "chunks", "symbols"):
-            self._db.execute(f"DELETE FROM {table} WHERE file = ?", (file,))
-        self._db.execute("DELETE FROM files WHERE id = ?", (file,))
 
     def _insert(self, file: ParsedFile) -> tuple[int, list[int]]:
         stat = file.stat
@@ -201,12 +203,11 @@ class SqliteStore:
         return file_id, list(range(first_chunk, first_chunk + len(file.chunks)))
 
     def _next_id(self, table: str) -> int:
-        row = self._db.execute("SELECT seq FROM sqlite_sequence WHERE name = ?", (table,)).fetchone()
-        return int(row[0]) + 1 if row else 1
-
-    # what the lexical index does not have yet
+        sql = "SELECT ifnull(max(seq), 0) + 1 FROM sqlite_sequence WHERE name = ?"
+        return int(self._db.execute(sql, (table,)).fetchone()[0])
 
     def lexical_todo(self) -> list[int]:
+        """The files that the lexical index does not have yet, or has still."""
         return [row[0] for row in self._db.execute("SELECT file FROM lexical_todo")]
 
     def lexical_done(self) -> None:
@@ -216,19 +217,31 @@ class SqliteStore:
         for table in ("edges", "chunks", "symbols", "files", "skipped", "lexical_todo"):
             self._db.execute(f"DELETE FROM {table}")
 
-    # reading
-
     def count(self, table: str) -> int:
         return int(self._db.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
 
     def chunks(self, ids: Sequence[int]) -> dict[int, ChunkRow]:
-        rows = self._by_batches(
-            "SELECT c.id, f.path, f.root, f.language, c.start_byte, c.end_byte, c.start_line, c.end_line, c.digest,"
-            " s.kind, s.name, s.canonical_path, s.id FROM chunks c JOIN files f ON f.id = c.file"
-            " JOIN symbols s ON s.id = c.symbol WHERE c.id IN ({})",
-            ids,
+        rows = self._db.execute(
+            "SELECT c.id, f.path, c.start_byte, c.end_byte, c.start_line, c.end_line, s.name, s.canonical_path, s.kind,"
+            " c.digest, f.root, f.language FROM chunks c JOIN files f ON f.id = c.file"
+            " JOIN symbols s ON s.id = c.symbol WHERE c.id IN (SELECT value FROM json_each(?))",
+            (json.dumps(ids),),
         )
-        return {row[0]: ChunkRow(*row) for row in rows}
+        return {row[0]: ChunkRow(*row[1:]) for row in rows}
+
+    def edges(self, symbol: SymbolRow, kind: str, incoming: bool, limit: int) -> list[EdgeRow]:
+        """Containment is known exactly and not stored twice: it is read from the symbols."""
+        rows = self._db.execute(
+            "SELECT e.kind, s.canonical_path, e.target, f.path, s.start_line FROM ("
+            " SELECT source, kind, target, NULL AS inner FROM edges UNION ALL"
+            " SELECT parent, 'contains', name, id FROM symbols WHERE parent IS NOT NULL"
+            ") e JOIN symbols s ON s.id = e.source JOIN files f ON f.id = s.file WHERE "
+            + ("e.target = :name AND ifnull(e.inner, :id) = :id" if incoming else "e.source = :id")
+            + " AND :kind IN ('', e.kind) ORDER BY e.kind = 'contains' DESC, f.path, s.start_byte, e.kind, e.target"
+            " LIMIT :limit",
+            {"name": symbol.name, "id": symbol.id, "kind": kind, "limit": limit},
+        )
+        return [EdgeRow(*row) for row in rows]
 
     def rows(self, sql: str, parameters: Sequence[object] = ()) -> list[tuple[object, ...]]:
         return self._db.execute(sql, parameters).fetchall()
@@ -241,13 +254,6 @@ class SqliteStore:
             (*parameters, limit),
         )
         return [SymbolRow(*row) for row in rows]
-
-    def _by_batches(self, sql: str, values: Sequence[object]) -> list[tuple]:  # type: ignore[type-arg]
-        rows = []
-        for first in range(0, len(values), BATCH):
-            batch = values[first : first + BATCH]
-            rows += self._db.execute(sql.format(",".join("?" * len(batch))), batch).fetchall()
-        return rows
 
 
 def _unusable(path: Path, error: sqlite3.Error) -> UsageError:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import bisect
 import os
+import re
 import tempfile
 from collections import Counter
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -19,11 +19,14 @@ from callboard.actors.index.records import Edge, Symbol, digest
 from callboard.actors.index.tokens import word_set
 from callboard.protocol.errors import UsageError
 
+#: What is a symbol, a call, an import and a base class: a tree-sitter query a language. README.md there names the
+#: captures.
+_QUERIES = Path(__file__).parent / "data" / "symbols"
 #: Symbols that hold others: their own text is their header, their members are searched on their own.
 CONTAINERS = frozenset({"file", "module", "class", "interface", "struct", "enum", "trait", "impl"})
-LEAVES = frozenset({"function", "method", "property", "type", "constant", "macro"})
-KINDS = CONTAINERS | LEAVES
+KINDS = CONTAINERS | {"function", "method", "property", "type", "constant", "macro"}
 
+_REFERENCES = {"call": "calls", "super": "implements", "import": "imports"}
 #: Parents that belong to the definition: decorators, `export`, `template<...>`, `type (...)`.
 WRAPPERS = word_set(
     """decorated_definition export_statement ambient_declaration template_declaration lexical_declaration
@@ -44,8 +47,7 @@ class _Found(NamedTuple):
     receiver: str
 
 
-@dataclass(frozen=True, slots=True)
-class Outline:
+class Outline(NamedTuple):
     """Symbols of one file in order of position (0 is the file) and what they refer to."""
 
     symbols: tuple[Symbol, ...]
@@ -56,11 +58,7 @@ class Lines:
     """Byte offset to line number, counted from 1."""
 
     def __init__(self, content: bytes) -> None:
-        self.starts = [0]
-        position = content.find(b"\n")
-        while position >= 0:
-            self.starts.append(position + 1)
-            position = content.find(b"\n", position + 1)
+        self.starts = [0, *(match.end() for match in re.finditer(b"\n", content))]
 
     def of(self, offset: int) -> int:
         return bisect.bisect_right(self.starts, offset)
@@ -71,23 +69,19 @@ class Lines:
 
 def outline(content: bytes, language: Language, module: str, lines: Lines) -> Outline:
     """Symbols and edges of a file; broken syntax gives what the parser could make of it."""
-    found: list[_Found] = []
-    references: list[tuple[str, int, str]] = []
-    if language.query:
-        found, references = _query(content, language)
+    found, references = _query(content, language) if language.query else ([], [])
     symbols = _scopes(content, found, language, module, lines)
     return Outline(tuple(symbols), tuple(_edges(symbols, references)))
 
 
 def _query(content: bytes, language: Language) -> tuple[list[_Found], list[tuple[str, int, str]]]:
     grammar = grammar_of(language)
-    tree = grammar.parser.parse(content)
-    cursor = tree_sitter.QueryCursor(grammar.query)
+    matches = tree_sitter.QueryCursor(grammar.query).matches(grammar.parser.parse(content).root_node)
     found: dict[tuple[int, int, str], _Found] = {}
     references: list[tuple[str, int, str]] = []
     attached: dict[int, tree_sitter.Node] = {}
     definitions: list[tuple[str, tree_sitter.Node, str, str]] = []
-    for _, captures in cursor.matches(tree.root_node):
+    for _, captures in matches:
         for capture, nodes in captures.items():
             node = nodes[0]
             if capture in KINDS:
@@ -108,9 +102,6 @@ def _query(content: bytes, language: Language) -> tuple[list[_Found], list[tuple
         if key not in found or found[key].kind == "constant":
             found[key] = _Found(start, end, kind, name, receiver)
     return list(found.values()), references
-
-
-_REFERENCES = {"call": "calls", "super": "implements", "import": "imports"}
 
 
 def _text(content: bytes, node: tree_sitter.Node) -> str:
@@ -195,7 +186,8 @@ def grammar_of(language: Language) -> Grammar:
         grammar = _get(language)
     except semble_grammars.GrammarLoadError:
         grammar = _load_from_fallback(language)
-    return Grammar(tree_sitter.Parser(grammar), tree_sitter.Query(grammar, language.query))
+    query = (_QUERIES / language.query).read_text(encoding="utf-8")
+    return Grammar(tree_sitter.Parser(grammar), tree_sitter.Query(grammar, query))
 
 
 def _get(language: Language) -> tree_sitter.Language:

@@ -40,7 +40,7 @@ class _Child:
     """The counting process. It ends when our end of its pipe closes, however this process ends."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._helper: Helper | None = None
         with contextlib.suppress(OSError):  # an embedded interpreter without sys.executable, no more processes
             self._helper = Helper(main, quiet=True)
@@ -53,17 +53,14 @@ class _Child:
             try:
                 return int(self._helper.ask(data, ANSWER_SECONDS))
             except (EOFError, TimeoutError):
-                self._end()
+                self.close()
                 return None
 
     def close(self) -> None:
         with self._lock:
-            self._end()
-
-    def _end(self) -> None:
-        helper, self._helper = self._helper, None
-        if helper is not None:
-            helper.close()
+            helper, self._helper = self._helper, None
+            if helper is not None:
+                helper.close()
 
 
 _starting = threading.Lock()

@@ -60,20 +60,15 @@ def terms_of(text: str) -> str:
 
 
 def query_words(query: str) -> list[str]:
-    """The words of a question that are worth looking for, once each, in order.
-
-    A question of stop words only ("what is this?") is used unchanged.
-    """
+    """The words of a question worth looking for, once each, in order; all of them if it has only stop words."""
     words = terms_of(query).split()
     wanted = [word for word in words if word not in STOP_WORDS and (len(word) > 1 or not word.isascii())]
     return list(dict.fromkeys(wanted or words))
 
 
 def kin_of(word: str) -> list[str]:
-    """Words of the same family that stemming does not join: `recovery` -> `recov recove recover recovor ...`.
-
-    Not all of them exist; those cost nothing, since no document holds them.
-    """
+    """Words of the same family that stemming does not join: `recovery` -> `recov recove recover recovor`. Those that do
+    not exist cost nothing, since no document holds them."""
     if not word.isalpha():
         return []
     ending = next((each for each in _ENDINGS if word.endswith(each) and len(word) - len(each) >= _MIN_ROOT_CHARS), "")

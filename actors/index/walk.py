@@ -24,28 +24,19 @@ SKIPPED_NAMES = word_set(
     """package-lock.json yarn.lock pnpm-lock.yaml npm-shrinkwrap.json cargo.lock poetry.lock pdm.lock uv.lock
     composer.lock gemfile.lock go.sum flake.lock pipfile.lock"""
 )
-_SUFFIXES = """
-    .min.js .min.css .min.mjs .map .svg .po .pot .mo .pyc .so .o .a .class .jar .png .jpg .jpeg .gif .ico .webp
-    .pdf .zip .gz .xz .bz2 .zst .7z .tar .whl .woff .woff2 .ttf .otf .eot .mp3 .mp4 .wav .ogg .webm .bin .dat .db
-    .sqlite .sqlite3 .parquet .npy .npz .onnx .pt .safetensors .exe .dll .dylib .wasm .snap .lock .pyd .ipynb
-"""
-SKIPPED_SUFFIXES = tuple(word_set(_SUFFIXES))
+SKIPPED_SUFFIXES = tuple(
+    word_set(
+        """.min.js .min.css .min.mjs .map .svg .po .pot .mo .pyc .so .o .a .class .jar .png .jpg .jpeg .gif .ico .webp
+        .pdf .zip .gz .xz .bz2 .zst .7z .tar .whl .woff .woff2 .ttf .otf .eot .mp3 .mp4 .wav .ogg .webm .bin .dat .db
+        .sqlite .sqlite3 .parquet .npy .npz .onnx .pt .safetensors .exe .dll .dylib .wasm .snap .lock .pyd .ipynb"""
+    )
+)
 #: A longer file is data or generated (the longest hand-written sources, such as sqlite3.c unamalgamated, stay below).
 MAX_FILE_BYTES = 1_500_000
 
 
-@dataclass(frozen=True, slots=True)
-class IgnoreRules:
-    """One .gitignore and the folder it applies to."""
-
-    folder: str
-    spec: pathspec.GitIgnoreSpec
-
-    def verdict(self, path: str, is_folder: bool) -> bool | None:
-        """True: ignored, False: kept by a `!` rule, None: not mentioned."""
-        relative = os.path.relpath(path, self.folder) if not path.startswith(self.folder) else path[len(self.folder) :]
-        relative = relative.lstrip("/")
-        return self.spec.check_file(relative + "/" if is_folder else relative).include
+Rules = tuple[tuple[str, pathspec.GitIgnoreSpec], ...]
+"""The .gitignore files that count for a folder, the deepest last, each with the folder it applies to."""
 
 
 @dataclass(slots=True)
@@ -57,11 +48,7 @@ class Walk:
     skipped: Counter[str] = field(default_factory=Counter)
 
     def __iter__(self) -> Iterator[FileStat]:
-        rules = _rules_above(self.root)
-        if _is_ignored(self.root, True, rules):
-            # The user pointed at a folder that git ignores (an installed package, say): only its own rules count.
-            rules = ()
-        pending = [(self.root, rules)]
+        pending = [(self.root, self._first_rules())]
         while pending:
             folder, rules = pending.pop()
             for entry, entry_rules in self._kept_entries(folder, rules):
@@ -70,14 +57,29 @@ class Walk:
                 elif found := self._file(entry):
                     yield found
 
-    def _kept_entries(
-        self, folder: str, rules: tuple[IgnoreRules, ...]
-    ) -> Iterator[tuple[os.DirEntry[str], tuple[IgnoreRules, ...]]]:
+    def find(self, path: str) -> FileStat | None:
+        """One file (absolute, from a watcher say), if the walk would come upon it."""
+        folder, rules = self.root, self._first_rules()
+        entry: os.DirEntry[str] | None = None
+        for name in os.path.relpath(path, self.root).split(os.sep):
+            entry, rules = next(self._kept_entries(folder, rules, only=name), (None, ()))
+            if entry is None:
+                return None
+            folder = entry.path
+        return self._file(entry) if entry is not None else None
+
+    def _first_rules(self) -> Rules:
+        rules = _rules_above(self.root)
+        # The user pointed at a folder that git ignores (an installed package, say): only its own rules count.
+        return () if _is_ignored(self.root, True, rules) else rules
+
+    def _kept_entries(self, folder: str, rules: Rules, only: str = "") -> Iterator[tuple[os.DirEntry[str], Rules]]:
+        """What of a folder belongs to the walk, with the rules below it; no more than the entry called `only`."""
         try:
             with os.scandir(folder) as scan:
                 entries = sorted(scan, key=lambda entry: entry.name)
         except OSError as error:
-            self.skipped[_reason(error)] += 1
+            self.skipped[why_unread(error)] += 1
             return
         names = {entry.name for entry in entries}
         if "pyvenv.cfg" in names and folder != self.root:
@@ -85,15 +87,17 @@ class Walk:
         if ".gitignore" in names:
             rules = (*rules, *_read_rules(os.path.join(folder, ".gitignore"), folder))
         for entry in entries:
+            if only and entry.name != only:
+                continue
             if entry.is_symlink():
                 # Links out of the workspace must not be followed, links inside it lead to files seen anyway.
                 self.skipped["symlink"] += 1
-            elif not is_text(entry.name):
+            elif not _is_text(entry.name):
                 self.skipped["name_not_utf8"] += 1
             elif not self._is_left_out(entry, rules):
                 yield entry, rules
 
-    def _is_left_out(self, entry: os.DirEntry[str], rules: tuple[IgnoreRules, ...]) -> bool:
+    def _is_left_out(self, entry: os.DirEntry[str], rules: Rules) -> bool:
         is_folder = entry.is_dir(follow_symlinks=False)
         if is_folder and (entry.name in SKIPPED_FOLDERS or entry.path == self.store_dir):
             return True
@@ -106,16 +110,15 @@ class Walk:
         try:
             status = entry.stat(follow_symlinks=False)
         except OSError as error:
-            self.skipped[_reason(error)] += 1
+            self.skipped[why_unread(error)] += 1
             return None
-        reason = unwanted(entry.name, status)
-        if reason:
+        if reason := _unwanted(entry.name, status):
             self.skipped[reason] += 1
             return None
         return FileStat(entry.path, self.root, status.st_size, status.st_mtime_ns)
 
 
-def is_text(name: str) -> bool:
+def _is_text(name: str) -> bool:
     """Names are bytes; one that is not UTF-8 can neither be stored as text nor shown to a model."""
     try:
         name.encode()
@@ -124,7 +127,7 @@ def is_text(name: str) -> bool:
     return True
 
 
-def unwanted(name: str, status: os.stat_result) -> str:
+def _unwanted(name: str, status: os.stat_result) -> str:
     """Why a file is not read at all; empty if it is."""
     if not stat.S_ISREG(status.st_mode):
         return "not_a_file"
@@ -136,29 +139,31 @@ def unwanted(name: str, status: os.stat_result) -> str:
     return "" if status.st_size else "empty"
 
 
-def _reason(error: OSError) -> str:
+def why_unread(error: OSError) -> str:
+    """Of a file or folder."""
     return "no_permission" if isinstance(error, PermissionError) else "vanished"
 
 
-def _is_ignored(path: str, is_folder: bool, rules: tuple[IgnoreRules, ...]) -> bool:
+def _is_ignored(path: str, is_folder: bool, rules: Rules) -> bool:
     """The deepest file that mentions the path decides, as in git."""
-    for rule in reversed(rules):
-        verdict = rule.verdict(path, is_folder)
-        if verdict is not None:
-            return verdict
+    for folder, spec in reversed(rules):
+        relative = path.removeprefix(folder).lstrip("/")
+        ignored = spec.check_file(relative + "/" if is_folder else relative).include
+        if ignored is not None:
+            return ignored
     return False
 
 
-def _read_rules(path: str, folder: str) -> tuple[IgnoreRules, ...]:
+def _read_rules(path: str, folder: str) -> Rules:
     try:
         lines = Path(path).read_text(encoding="utf-8", errors="replace").splitlines()
-        return (IgnoreRules(folder, pathspec.GitIgnoreSpec.from_lines(lines)),)
+        return ((folder, pathspec.GitIgnoreSpec.from_lines(lines)),)
     except (OSError, ValueError):
         # An unreadable or malformed .gitignore ignores nothing; git only warns too.
         return ()
 
 
-def _rules_above(root: str) -> tuple[IgnoreRules, ...]:
+def _rules_above(root: str) -> Rules:
     """What the enclosing repository says: .git/info/exclude and the .gitignore files between its top and the root."""
     folders = [root, *map(str, Path(root).parents)]
     top = next((position for position, folder in enumerate(folders) if os.path.lexists(f"{folder}/.git")), None)
@@ -168,26 +173,3 @@ def _rules_above(root: str) -> tuple[IgnoreRules, ...]:
     for folder in reversed(folders[1 : top + 1]):
         rules += _read_rules(f"{folder}/.gitignore", folder)
     return rules
-
-
-def allowed(path: str, root: str, store_dir: str) -> bool:
-    """Whether a single file (from a watcher) would be found by a walk of the root."""
-    if not is_text(path):
-        return False
-    folder = os.path.dirname(path)
-    rules = _rules_above(root)
-    if _is_ignored(root, True, rules):
-        rules = ()
-    relative = os.path.relpath(folder, root)
-    steps = [] if relative == "." else relative.split(os.sep)
-    current = root
-    for step in (*steps, None):
-        rules += _read_rules(f"{current}/.gitignore", current)
-        target = path if step is None else os.path.join(current, step)
-        is_folder = step is not None
-        if os.path.islink(target) or _is_ignored(target, is_folder, rules):
-            return False
-        if is_folder and (step in SKIPPED_FOLDERS or target == store_dir or os.path.lexists(f"{target}/pyvenv.cfg")):
-            return False
-        current = target
-    return True

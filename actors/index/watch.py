@@ -25,15 +25,13 @@ def watch(index: CodeIndex, stop: threading.Event) -> Iterator[list[str]]:
         import watchfiles  # noqa: PLC0415  optional extra
     except ImportError as error:
         raise UsageError("watching files needs watchfiles; pip install 'callboard[watch]'") from error
-    ignored = watchfiles.DefaultFilter(ignore_dirs=sorted(SKIPPED_FOLDERS))
-    batches = watchfiles.watch(
+    for batch in watchfiles.watch(
         *index.roots,
-        watch_filter=ignored,
+        watch_filter=watchfiles.DefaultFilter(ignore_dirs=sorted(SKIPPED_FOLDERS)),
         debounce=DEBOUNCE_MS,
         step=DEBOUNCE_MS // 2,
         rust_timeout=STOP_POLL_MS,
         stop_event=stop,
         raise_interrupt=False,
-    )
-    for batch in batches:
+    ):
         yield sorted({path for _, path in batch})

@@ -244,8 +244,10 @@ class ProcessWorker(Actor[ProcessMessage]):
 
 
 def process_kind(options: ProcessOptions) -> KindOf:
-    """How the pools of process tools are made: a worker for each call that runs, and one source of child processes."""
+    """How the pools of process tools are made: a worker for each call that runs, and one source of child processes. It
+    is started ahead of the first call unless no children are to be kept ready either."""
 
     source = ChildSpec("source", lambda: ProcessSource(options), shutdown_seconds=SOURCE_SHUTDOWN_SECONDS)
-    kind = WorkerKind(ProcessWorker, max_workers=options.max_children, fixed_children=(source,), at_start=True)
+    is_ahead = options.warm > 0
+    kind = WorkerKind(ProcessWorker, max_workers=options.max_children, fixed_children=(source,), at_start=is_ahead)
     return lambda _contract: kind

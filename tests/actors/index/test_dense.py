@@ -127,9 +127,10 @@ SCORES = st.lists(st.floats(0, 100), min_size=2, max_size=30)
 
 
 @given(SCORES, st.floats(0, 1))
-def test_fused_scores_stay_between_0_and_1_and_keep_an_agreed_order(scores: list[float], weight: float) -> None:
-    fused = ranking.fuse(scores, scores, weight)
-    assert all(-1e-9 <= each <= 1 + 1e-9 for each in fused)
+def test_fused_scores_stay_in_their_range_and_keep_an_agreed_order(scores: list[float], weight: float) -> None:
+    fused = ranking.fuse([*scores, -1.0], scores, weight)
+    assert all(min(scores) - 1e-9 <= each <= max(scores) + 1e-9 for each in fused[:-1])
+    assert fused[-1] == -1.0
     for one, other in zip(range(len(scores) - 1), range(1, len(scores)), strict=True):
         if scores[one] > scores[other]:
             assert fused[one] >= fused[other]

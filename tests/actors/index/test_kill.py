@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from callboard.actors.index import CodeIndex, refresh, workers
+from callboard.actors.index import CodeIndex, parsing, refresh
 from callboard.actors.index.lexical import SMALL_HEAP_BYTES, LexicalIndex
 from callboard.actors.index.store import SqliteStore
 from callboard.actors.processes.spawning import Helper
@@ -122,7 +122,7 @@ def test_a_second_writer_waits_and_then_says_who_writes(workspace: Path, tmp_pat
             assert other.search("handler_9", 1)[0].name == "handler_9"
 
 
-@pytest.mark.parametrize("main", [refresh.main, workers.main], ids=["refresh", "workers"])
+@pytest.mark.parametrize("main", [refresh.main, parsing.main], ids=["refresh", "parsing"])
 def test_a_child_whose_caller_is_gone_before_it_asks_ends_without_a_word(
     main: Callable[[], None], capfd: pytest.CaptureFixture[str]
 ) -> None:

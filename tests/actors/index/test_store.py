@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from callboard.actors.index.parsing import parse_file
-from callboard.actors.index.records import FileStat, ParsedFile
+from callboard.actors.index.records import FileStat, ParsedFile, Skipped
 from callboard.actors.index.store import SqliteStore
 from callboard.protocol.errors import UsageError
 
@@ -59,7 +59,7 @@ def path(tmp_path: Path) -> Path:
     files = [parsed(tmp_path, name, code) for name, code in codes.items()]
     with store.transaction():
         store.replace([], files)
-        store.remember_skipped([(replace(files[0].stat, path=str(tmp_path / "c.bin")), "binary")])
+        store.remember_skipped([Skipped(replace(files[0].stat, path=str(tmp_path / "c.bin")), "binary")])
     store.close()
     assert all(content(path).values()), "there is something to lose in each table"
     return path
@@ -98,7 +98,7 @@ def test_an_error_in_the_middle_of_a_write_leaves_the_old_content(
     before, new = content(path), parsed(tmp_path, "new.py", "def gamma():\n    return alpha()\n")
     with pytest.raises(error), store.transaction():  # noqa: PT012 - what is undone is all of it
         store.replace([known.id for known in store.known_files().values()], [new])
-        store.remember_skipped([(new.stat, "binary")])
+        store.remember_skipped([Skipped(new.stat, "binary")])
         store.forget_skipped([str(tmp_path / "c.bin")])
         assert store.count("files") == 1, "the writer itself sees what it has written"
         breaks(store, new)

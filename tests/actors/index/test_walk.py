@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from callboard.actors.index import CodeIndex
-from callboard.actors.index.walk import MAX_FILE_BYTES, Walk, allowed
+from callboard.actors.index.walk import MAX_FILE_BYTES, Walk
 from callboard.actors.index.watch import watch
 
 FILES = ["a.py", "b.log", "sub/a.py", "sub/b.log", "sub/deep/a.py", "sub/deep/c.txt", "out/x.py", "out/keep/y.py"]
@@ -59,8 +59,9 @@ def test_the_same_files_as_git(
     ).stdout.split()  # fmt: skip
     expected = {name for name in listed if (folder / name).stat().st_size}
     assert walked(folder) == expected
+    walk = Walk(str(folder), "/nowhere")
     for name in FILES:
-        assert allowed(str(folder / name), str(folder), "/nowhere") == (name in expected)
+        assert (walk.find(str(folder / name)) is not None) == (name in expected)
 
 
 def test_an_ignored_folder_is_searched_when_it_is_the_workspace(tmp_path: Path) -> None:
@@ -80,6 +81,18 @@ def test_links_environments_and_the_store_are_left_out(tmp_path: Path) -> None:
     walk = Walk(str(work), str(work / "store"))
     assert [os.path.basename(file.path) for file in walk] == ["a.py"]
     assert walk.skipped["symlink"] == 2
+    for name in ("link.py", "loop/a.py", "env/b.py", "node_modules/c.js", "store/d.py", "gone.py", "a.py/below"):
+        assert walk.find(str(work / name)) is None
+
+
+def test_a_changed_gitignore_counts_at_once(tmp_path: Path) -> None:
+    write(tmp_path, {".gitignore": "out/\n", "a.py": "def alpha(): pass\n", "out/b.py": "def beta(): pass\n"})
+    with CodeIndex.open(tmp_path, embedder=None) as index:
+        assert index.refresh().files == 2
+        write(tmp_path, {".gitignore": "a.py\n"})
+        summary = index.refresh(paths=[str(tmp_path / ".gitignore")])
+        assert (summary.indexed, summary.removed) == (2, 1)
+        assert index.search("beta", 1)[0].name == "beta"
 
 
 def test_what_is_not_indexed_is_counted_by_reason(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from callboard.actors.processes.control import UNKNOWN_STATUS, how_it_ended
 from callboard.actors.processes.supply import After, Release
 from callboard.actors.testing.tool_stage import StagedCall, ToolStage
 from callboard.actors.tools import Tool, ToolContext, tool
-from callboard.actors.workers.process import ProcessOptions
+from callboard.actors.workers.process import ProcessOptions, process_kind
 from callboard.protocol.errors import ToolError
 from callboard.protocol.events import (
     ToolCallCancelled,
@@ -819,3 +819,8 @@ if __name__ == "__main__":
         be_a_host_that_may_not_signal_others()
     else:
         be_a_host()
+
+
+@pytest.mark.parametrize("ready", [0, 1])
+def test_processes_are_started_ahead_only_where_children_are_kept_ready(ready: int) -> None:
+    assert process_kind(options(warm=ready))(add.contract).at_start is (ready > 0)
