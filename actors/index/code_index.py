@@ -35,12 +35,12 @@ class Hit:
     end_byte: int
     start_line: int
     end_line: int
+    score: float
     name: str
     canonical_path: str
     kind: str
     digest: bytes
     """Hash of the span's bytes when it was indexed (records.digest)."""
-    score: float
 
 
 class CodeIndex:
@@ -122,7 +122,7 @@ class CodeIndex:
             scores = self._reranker.rerank(query, texts, [score for score, _ in ranked])
             rescored = [(score, row) for score, (_, row) in zip(scores, ranked, strict=True)]
             ranked = sorted(rescored, key=lambda pair: -pair[0])
-        return [Hit(*row[:9], score) for score, row in ranked[:k]]
+        return [Hit(*row[:5], score, *row[5:9]) for score, row in ranked[:k]]
 
     def load_ahead(self) -> None:
         """Get ready for the first question, in the background: it takes what an embedding model takes to load."""
