@@ -22,7 +22,7 @@ from callboard.protocol.model import ModelRequest, ToolChoiceMode
 from callboard.protocol.tools import ToolDefinition
 from callboard.providers.adapter import Decoder, WireRequest
 from callboard.providers.base_decoder import AnswerHead
-from callboard.providers.json_values import Body, Json, loads
+from callboard.providers.json_values import Body, Json, dumps, finite_loads
 from callboard.providers.tool_schema import AdaptedSchema, SchemaDialect, adapt_schema, adapted_tools
 
 #: OpenAI and Anthropic take these names for tools and calls; it is within what Gemini takes.
@@ -103,25 +103,12 @@ def _arguments(call: content.ToolCall) -> tuple[str, Json]:
     if not call.complete:
         text = orjson.dumps({"incomplete_arguments": text.encode("utf-8", "replace").decode()}).decode()
     try:
-        value: Json = orjson.loads(text)  # it takes no NaN
-    except orjson.JSONDecodeError:
-        value = _forgiven(call.call_id, text)
+        value, why = finite_loads(text), "are not a JSON object"
+    except ValueError as error:
+        value, why = None, f"cannot be read: {error}"
     if not isinstance(value, dict):
-        raise UsageError(f"The arguments of tool call {call.call_id!r} are not a JSON object; mark it complete=False.")
+        raise UsageError(f"The arguments of tool call {call.call_id!r} {why}; mark it complete=False.")
     return text, value
-
-
-def _forgiven(call_id: CallId, text: str) -> Json:
-    try:
-        value = loads(text)
-    except ValueError:
-        return None
-    if found := content.not_finite(value):
-        told = (
-            f"{found} in the arguments of tool call {call_id!r} is not a finite number; mark the call complete=False."
-        )
-        raise UsageError(told)
-    return value
 
 
 def own_replay(replay: content.Replay | None, origin: str) -> Mapping[str, object] | None:
@@ -346,9 +333,6 @@ def image_url(image: content.Image) -> str:
 def post(url: str, headers: Mapping[str, str], body: Body, notes: Sequence[str]) -> WireRequest:
     """The finished request. Raises UsageError for what JSON cannot hold: half of a surrogate pair, NaN, a cycle."""
     try:
-        written = orjson.dumps(body)
-    except TypeError as error:
+        return WireRequest("POST", url, headers, dumps(body), tuple(notes))
+    except ValueError as error:
         raise UsageError(f"The request cannot be written as JSON: {error}.") from None
-    if b"null" in written and (found := content.not_finite(body)):
-        raise UsageError(f"The request cannot be written as JSON: {found} is not a finite number.")
-    return WireRequest("POST", url, headers, written, tuple(notes))

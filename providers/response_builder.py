@@ -13,9 +13,7 @@ from io import StringIO
 from itertools import count
 from typing import Final
 
-import orjson
-
-from callboard.protocol.content import AssistantPart, Replay, ServerTool, Text, Thinking, ToolCall, not_finite
+from callboard.protocol.content import AssistantPart, Replay, ServerTool, Text, Thinking, ToolCall
 from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind
 from callboard.protocol.ids import CallId, ToolName
 from callboard.protocol.limits import MAX_ARGUMENT_BYTES, MAX_CALLS_PER_STEP
@@ -33,7 +31,7 @@ from callboard.protocol.model import (
     ToolCallDelta,
     ToolCallStart,
 )
-from callboard.providers.json_values import Json, loads
+from callboard.providers.json_values import Json, dumps, finite_loads
 
 _PROSE: Final = (TextDelta, ThinkingDelta)
 _TOO_LONG: Final = f"the arguments of a tool call are longer than {MAX_ARGUMENT_BYTES} bytes"
@@ -47,10 +45,9 @@ def arguments_text(arguments: Json) -> str:
     if isinstance(arguments, str):
         return arguments
     try:
-        written = orjson.dumps(arguments)
-    except TypeError:
+        return dumps(arguments).decode()
+    except ValueError:
         return json.dumps(arguments)
-    return json.dumps(arguments) if b"null" in written and not_finite(arguments) else written.decode()
 
 
 def canonical_arguments(raw: str) -> tuple[str, bool]:
@@ -72,13 +69,7 @@ def canonical_arguments(raw: str) -> tuple[str, bool]:
 def _parsed(text: str) -> Json:
     """None for what is no JSON, or holds a number that is none."""
     try:
-        value: Json = orjson.loads(text)
-        return value
-    except orjson.JSONDecodeError:
-        pass
-    try:
-        value = loads(text)
-        return None if not_finite(value) else value
+        return finite_loads(text)
     except ValueError:
         return None
 
