@@ -22,6 +22,7 @@ from typing import Final, TypeAlias, TypeGuard
 
 import orjson
 
+from callboard.protocol.content import Replay
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.limits import ANSWER_PART_BYTES, MAX_ANSWER_BYTES, MAX_RESPONSE_BYTES
 from callboard.protocol.model import (
@@ -90,35 +91,30 @@ class SseDecoder:
             # A CR at the end of the chunk ends its line now; if an LF comes next, it belongs to it.
             self._skip_lf = chunk[-1] == 13
             chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        if b"\n" in chunk:
-            return self._feed_lines(chunk)
-        # A growing bytearray is amortised linear; joining bytes here would be quadratic for one-byte chunks.
-        self._tail += chunk
-        self._bound(len(chunk))
-        return []
+        if b"\n" not in chunk:
+            # A growing bytearray is amortised linear; joining bytes here would be quadratic for one-byte chunks.
+            self._tail += chunk
+            self._hold(len(chunk))
+            return []
+        if self._tail:
+            chunk = bytes(self._tail) + chunk
+            self._tail.clear()
+        lines = chunk.split(b"\n")
+        tail = lines.pop()
+        events = self._lines(lines)
+        if events or not self._data:
+            self._pending_bytes = 0
+        if tail or self._data:
+            self._tail += tail
+            self._hold(len(chunk) if self._data else len(tail))
+        return events
 
     def finish(self) -> list[ServerSentEvent]:
         """The body ended: the event that was being built, if it has data."""
         line, self._tail = bytes(self._tail), bytearray()
         return self._lines([line, b""])
 
-    def _feed_lines(self, chunk: bytes) -> list[ServerSentEvent]:
-        if self._tail:
-            chunk = bytes(self._tail) + chunk
-            self._tail.clear()
-        lines = chunk.split(b"\n")
-        self._tail += lines.pop()
-        events = self._lines(lines)
-        if not self._data:
-            self._pending_bytes = 0
-            self._bound(len(self._tail))
-        else:
-            if events:
-                self._pending_bytes = 0
-            self._bound(len(chunk))
-        return events
-
-    def _bound(self, more_bytes: int) -> None:
+    def _hold(self, more_bytes: int) -> None:
         self._pending_bytes += more_bytes
         if self._pending_bytes > self._max_event_bytes:
             raise SseLimitError(f"an event of more than {self._max_event_bytes} bytes")
@@ -183,7 +179,7 @@ class BaseDecoder(ABC):
         self._replay_bytes = 0
         self._held_bytes = 0
         # Which part of the answer was written last.
-        self._kind: type[StreamEvent] = Done
+        self._kind: type[StreamEvent] | None = None
         self._block = 0
         # Decided by the bytes, not by what was asked for: servers stream unasked, and answer whole where a stream was
         # wanted.
@@ -279,40 +275,39 @@ class BaseDecoder(ABC):
 
     def _measure(self, out: list[StreamEvent]) -> None:
         """Count what the answer holds by now, and end it before the event that makes it too long, or cannot be kept."""
-        counted = -1
+        event = None
         try:
-            for counted, event in enumerate(out):  # noqa: B007 - where it stopped
+            for event in out:
                 if isinstance(event, _PROSE):
                     text = event.text
-                    if event.block != self._block or event.__class__ is not self._kind:
-                        self._kind, self._block = event.__class__, event.block
-                        self._answer_bytes += ANSWER_PART_BYTES
-                    if event.replay is not None:
-                        self._replay_bytes += storable_bytes(event.replay.data)
+                    if event.block != self._block or event.__class__ is not self._kind or event.replay is not None:
+                        self._begin(event.__class__, event.block, event.replay)
                 elif isinstance(event, ToolCallDelta):
                     text = event.args_delta
+                elif isinstance(event, ToolCallStart):
+                    text = event.id + event.name
+                    self._begin(None, 0, event.replay)
+                elif isinstance(event, ServerToolEvent):
+                    text = event.kind
+                    self._begin(None, 0, event.replay)
                 else:
-                    text = self._weigh(event)
+                    continue
                 self._answer_bytes += len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
                 if self._answer_bytes > MAX_ANSWER_BYTES or self._replay_bytes > MAX_RESPONSE_BYTES:
                     raise ValueError(f"the answer is longer than {MAX_ANSWER_BYTES} bytes; it was broken off.")
         except ValueError as error:
-            del out[counted:]
+            del out[next(place for place, each in enumerate(out) if each is event) :]
             self.ended = False
             self.fail_malformed(out, str(error), self._last_data)
 
-    def _weigh(self, event: StreamEvent) -> str:
-        """Count any other event, and return its text. Raises ValueError for data that could not go back."""
-        if isinstance(event, ToolCallStart):
-            text, replay = event.id + event.name, event.replay
-        elif isinstance(event, ServerToolEvent):
-            text, replay = event.kind, event.replay
-        else:
-            return ""
-        self._kind = event.__class__
-        self._answer_bytes += ANSWER_PART_BYTES
-        self._replay_bytes += storable_bytes(replay.data) if replay is not None else 0
-        return text
+    def _begin(self, kind: type[StreamEvent] | None, block: int, replay: Replay | None) -> None:
+        """Count a part of the answer where one begins (None: a part of its own), and data that must go back. Raises
+        ValueError for data that could not."""
+        if kind is None or kind is not self._kind or block != self._block:
+            self._kind, self._block = kind, block
+            self._answer_bytes += ANSWER_PART_BYTES
+        if replay is not None:
+            self._replay_bytes += storable_bytes(replay.data)
 
     def _finish(self, out: list[StreamEvent]) -> None:
         if self.status >= 400:
