@@ -1,15 +1,14 @@
-"""What a provider's error means: a table from (family, status, code) to ErrorKind. Nothing else decides it.
+"""What a provider's error means: a table from (family, status, code) to ErrorKind.
 
-Looked up from the most to the least exact line; `ANY` stands for every family, 0 for every status, "" for every code.
-Whether trying again can help follows from the kind (protocol.errors), unless the provider says otherwise by
-`x-should-retry`.
+The most exact line counts; `ANY` is every family, 0 every status, "" every code. Whether trying again can help follows
+from the kind (protocol.errors), unless the provider says otherwise by `x-should-retry`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import replace
+from typing import Final, NamedTuple
 
 import orjson
 
@@ -87,11 +86,10 @@ TOOLS_UNSUPPORTED_TEXTS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ErrorBody:
+class _ErrorBody(NamedTuple):
     """The parts of an error, in one shape."""
 
-    message: str = ""
+    message: str
     codes: tuple[str, ...] = ()
     """The provider's code, type and status words, the most telling first."""
     status: int = 0
@@ -138,34 +136,31 @@ def snippet(data: bytes | str) -> str:
 
 def error_kind(family: str, status: int, codes: tuple[str, ...] = ()) -> ErrorKind:
     """The kind of an error by the table above."""
-    for code in codes:
-        word = code.lower()
+    for word in map(str.lower, codes):
         for key in ((family, status, word), (family, 0, word), (ANY, 0, word)):
             # A type as broad as "invalid_request_error" must not hide what the status says (401, 404, 413, 429).
             if key in KINDS and not (KINDS[key] is _K.INVALID_REQUEST and status not in (0, 200, 400)):
                 return KINDS[key]
-    for key in ((family, status, ""), (ANY, status, "")):
-        if key in KINDS:
-            return KINDS[key]
+    if kind := KINDS.get((family, status, "")) or KINDS.get((ANY, status, "")):
+        return kind
     if status >= 500:
         return _K.SERVER
     return _K.INVALID_REQUEST if status >= 400 else _K.OTHER
 
 
-def read_error(payload: Json) -> ErrorBody:
+def _read_error(payload: Json) -> _ErrorBody:
     """The parts of an error payload. Known shapes: {"error": {..} | "text"}, {"detail": ..}, {"message": ..}, [..]."""
-    payload = _first(payload)
     if not isinstance(payload, dict):
-        return ErrorBody(_shown(payload))
+        return _ErrorBody(_shown(payload))
     inner = payload.get("error") or payload.get("detail") or payload.get("errors") or payload
     inner = _first(inner) or payload
     if not isinstance(inner, dict):
         words = _words(payload.get("code"), payload.get("type"))
-        return ErrorBody(_shown(inner), words, _status(payload.get("status")))
+        return _ErrorBody(_shown(inner), words, _status(payload.get("status")))
     message = inner.get("message") or inner.get("msg") or inner.get("error") or payload.get("message") or inner
     code, kind, status = inner.get("code"), inner.get("type"), inner.get("status")
     number = _status(code) or _status(inner.get("status_code")) or _status(status)
-    return ErrorBody(_shown(message), _words(*_reasons(inner), code, kind, status), number)
+    return _ErrorBody(_shown(message), _words(*_reasons(inner), code, kind, status), number)
 
 
 def error_from_payload(
@@ -177,7 +172,7 @@ def error_from_payload(
     """
     raw = raw or _as_json(payload)
     payload = _first(payload)  # Gemini wraps the error of a stream in an array
-    body = read_error(payload)
+    body = _read_error(payload)
     headers = headers or {}
     real_status = status if status >= 400 else body.status or status
     kind = error_kind(family, real_status, body.codes)
@@ -213,9 +208,7 @@ def error_from_body(family: str, status: int, headers: Mapping[str, str], body: 
 
 def _first(payload: Json) -> Json:
     """The first of a list of errors; anything else as it is."""
-    if isinstance(payload, list):
-        return payload[0] if payload else {}
-    return payload
+    return next(iter(payload), {}) if isinstance(payload, list) else payload
 
 
 def _shown(value: Json) -> str:
