@@ -1,14 +1,13 @@
 """What the encoders of all APIs share: what is asked of a request, and how its common parts are written.
 
-Nothing is repaired here: an illegal history, or a number that JSON has not (NaN), is the caller's fault and a
-UsageError. Only call ids are renamed where an API has rules for them, in the call and in its result alike, so that a
-history written by one provider can be continued on any other.
+An illegal history, or a number that JSON has not (NaN), is a UsageError. Only call ids are changed, where an API has
+rules for them, in the call and in its result alike: a history of one provider can be continued on any other.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2s
 from typing import Final
@@ -39,32 +38,26 @@ def check_history(messages: Sequence[content.Message]) -> None:
     """Each call has its result, directly after the turn that asked, and there are no others (I2). Else UsageError."""
     if not messages:
         raise UsageError("The request has no messages; give it at least a user message.")
-    open_calls: dict[CallId, content.ToolCall] = {}
-    for position, message in enumerate(messages):
+    open_calls: set[CallId] = set()
+    for position, message in enumerate((*messages, None)):
         if isinstance(message, content.ToolMessage):
-            if open_calls.pop(message.call_id, None) is None:
+            if message.call_id not in open_calls:
                 raise UsageError(
                     f"Message {position} is the result of call {message.call_id!r}, which the turn before it did not "
                     "ask for or which has its result already. Remove the result, or put it directly after its turn."
                 )
+            open_calls.remove(message.call_id)
             continue
-        _require_answered(open_calls, position)
+        if open_calls:
+            raise UsageError(
+                f"Before message {position}, tool call {', '.join(map(repr, sorted(open_calls)))} has no result. Every "
+                "call needs its ToolMessage directly after the turn that asked (an error or a cancellation is a result "
+                "too)."
+            )
         if isinstance(message, content.AssistantMessage):
-            open_calls = {call.call_id: call for call in message.tool_calls}
+            open_calls = {call.call_id for call in message.tool_calls}
             if len(open_calls) != len(message.tool_calls):
                 raise UsageError(f"Message {position} has two tool calls with the same id; ids are unique in a turn.")
-    _require_answered(open_calls, len(messages))
-
-
-def check_tool_choice(request: ModelRequest) -> None:
-    """A forced tool must be offered. Else UsageError."""
-    choice, names = request.tool_choice, [tool.name for tool in request.tools]
-    if len(set(names)) != len(names):
-        raise UsageError("Two tools have the same name; names are unique in a request.")
-    if choice.mode is ToolChoiceMode.NAMED and choice.name not in names:
-        raise UsageError(f"tool_choice names {choice.name!r}, which is not offered; offered are: {names or 'none'}.")
-    if choice.mode is ToolChoiceMode.REQUIRED and not names:
-        raise UsageError("tool_choice is REQUIRED, but no tool is offered.")
 
 
 def check_request(request: ModelRequest) -> None:
@@ -72,10 +65,16 @@ def check_request(request: ModelRequest) -> None:
     if not request.model:
         raise UsageError("The request names no model.")
     check_history(request.messages)
-    check_tool_choice(request)
-    for tool in request.tools:
-        if not _NAME.fullmatch(tool.name):
-            raise UsageError(f"tool name {tool.name!r} is taken by no API; it must match {_NAME.pattern}")
+    choice, names = request.tool_choice, [tool.name for tool in request.tools]
+    if len(set(names)) != len(names):
+        raise UsageError("Two tools have the same name; names are unique in a request.")
+    if choice.mode is ToolChoiceMode.NAMED and choice.name not in names:
+        raise UsageError(f"tool_choice names {choice.name!r}, which is not offered; offered are: {names or 'none'}.")
+    if choice.mode is ToolChoiceMode.REQUIRED and not names:
+        raise UsageError("tool_choice is REQUIRED, but no tool is offered.")
+    for name in names:
+        if not _NAME.fullmatch(name):
+            raise UsageError(f"tool name {name!r} is taken by no API; it must match {_NAME.pattern}")
 
 
 def sent_arguments(call: content.ToolCall) -> str:
@@ -91,11 +90,7 @@ def arguments_object(call: content.ToolCall) -> object:
     """`sent_arguments` for the APIs that take an object: the very text, so that no long integer loses digits. Where
     only a forgiving parser could read it (half of a surrogate pair): what was read."""
     text, value = _arguments(call)
-    try:
-        orjson.loads(text)
-    except orjson.JSONDecodeError:
-        return value
-    return orjson.Fragment(text)
+    return orjson.Fragment(text) if content.is_json_object(text) else value
 
 
 def _arguments(call: content.ToolCall) -> tuple[str, Json]:
@@ -164,15 +159,6 @@ def results_after(messages: Sequence[content.Message], position: int) -> tuple[c
             break
         results.append(message)
     return tuple(results)
-
-
-def _require_answered(open_calls: Iterable[CallId], position: int) -> None:
-    missing = ", ".join(repr(call_id) for call_id in open_calls)
-    if missing:
-        raise UsageError(
-            f"Before message {position}, tool call {missing} has no result. Every call needs its ToolMessage directly "
-            "after the turn that asked (an error or a cancellation is a result too)."
-        )
 
 
 def _fitting(call_id: CallId, position: int, rule: CallIdRule, taken: set[str]) -> CallId:
