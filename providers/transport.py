@@ -24,7 +24,7 @@ from httpx_aiohttp import AiohttpTransport
 
 from callboard.protocol.errors import ErrorKind, ProviderError, UsageError
 from callboard.protocol.model import Done, Error, ModelRequest, StreamEvent
-from callboard.providers.adapter import DEFAULT_TIMEOUTS, Adapter, Decoder, HttpAnswer, Timeouts, WireRequest
+from callboard.providers.adapter import Adapter, Decoder, HttpAnswer, Timeouts, WireRequest
 from callboard.providers.http_errors import make_error, snippet
 
 _T = TypeVar("_T")
@@ -64,14 +64,14 @@ class HttpProvider:
         self,
         adapter: Adapter,
         *,
-        timeouts: Timeouts = DEFAULT_TIMEOUTS,
+        timeouts: Timeouts | None = None,
         on_headers: HeaderListener | None = None,
         proxy: str | None = None,
         verify: ssl.SSLContext | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self.adapter = adapter
-        self._timeouts = timeouts
+        self._timeouts = timeouts or Timeouts()
         self._on_headers = on_headers
         self._proxy = proxy
         # Read here, and not on the loop when the provider is first asked.
