@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, TypeAlias
 
 import orjson
@@ -61,10 +61,11 @@ def load_object(data: bytes | str) -> JsonObject | None:
     return value if isinstance(value, dict) else None
 
 
-def dumps(value: object) -> bytes:
-    """The JSON text of a value. Raises ValueError for what JSON cannot hold: NaN, half of a surrogate pair, a cycle."""
+def dumps(value: object, default: Callable[[object], object] | None = None) -> bytes:
+    """The JSON text of a value. Raises ValueError for what JSON cannot hold: NaN, half of a surrogate pair, a cycle.
+    `default` makes JSON of a value that is none."""
     try:
-        written = orjson.dumps(value)
+        written = orjson.dumps(value, default)
     except TypeError as error:
         raise ValueError(str(error)) from None
     if b"null" in written and (found := not_finite(value)):

@@ -34,7 +34,6 @@ from callboard.protocol.model import (
 from callboard.providers.json_values import Json, dumps, finite_loads
 
 _PROSE: Final = (TextDelta, ThinkingDelta)
-_TOO_LONG: Final = f"the arguments of a tool call are longer than {MAX_ARGUMENT_BYTES} bytes"
 
 
 def arguments_text(arguments: Json) -> str:
@@ -60,18 +59,13 @@ def canonical_arguments(raw: str) -> tuple[str, bool]:
     text = raw.strip()
     if text in ("", "null"):
         return "{}", True
-    value = _parsed(text)
-    if isinstance(value, str):
-        text, value = value, _parsed(value)
-    return (text, True) if isinstance(value, dict) else (raw, False)
-
-
-def _parsed(text: str) -> Json:
-    """None for what is no JSON, or holds a number that is none."""
     try:
-        return finite_loads(text)
+        value = finite_loads(text)
+        if isinstance(value, str):
+            text, value = value, finite_loads(value)
     except ValueError:
-        return None
+        return raw, False
+    return (text, True) if isinstance(value, dict) else (raw, False)
 
 
 # A call's fragments to events.
@@ -102,8 +96,8 @@ class _Call:
 
 
 class ToolCallTracker:
-    """ONE tracker that turns the fragments of an answer's calls, as any API sends them, into ToolCallStart, Delta and
-    Complete, which it appends to the caller's list of events.
+    """Turns the fragments of an answer's calls, as any API sends them, into ToolCallStart, Delta and Complete, which it
+    appends to the caller's list of events.
 
     The rules (numbers are the quirks of docs/wire.md section 2):
 
@@ -155,12 +149,9 @@ class ToolCallTracker:
         if call.completed:
             return
         self._last = call
-        if replay is not None:
-            call.replay = replay
-        if name and not call.name:
-            call.name = name
-        text = arguments if isinstance(arguments, str) else arguments_text(arguments)
-        self._write(call, text, out)
+        call.replay = replay or call.replay
+        call.name = call.name or name
+        self._write(call, arguments if isinstance(arguments, str) else arguments_text(arguments), out)
 
     def whole(
         self,
@@ -182,9 +173,7 @@ class ToolCallTracker:
 
     def complete(self, out: list[StreamEvent], *, index: Hashable = None, id: str = "") -> None:
         """The API said that this call is finished (a block's stop event). An unknown call is no error."""
-        call = self._by_id.get(id) if id else None
-        call = call or self._by_index.get(index)
-        if call is not None:
+        if (call := self._by_id.get(id) or self._by_index.get(index)) is not None:
             self._complete(call, out)
 
     def complete_all(self, out: list[StreamEvent], *, cut: bool = False) -> None:
@@ -210,9 +199,7 @@ class ToolCallTracker:
                 call = self._by_index[index] = self._open("")
             return call
         last = self._last
-        if last is None or (name and last.name):
-            return self._open("")
-        return last
+        return self._open("") if last is None or (name and last.name) else last
 
     def _adopt(self, index: Hashable, id: str) -> _Call:
         """The call of an id that is new: one at this index still without an id, else a new one."""
@@ -237,7 +224,7 @@ class ToolCallTracker:
         """Add to the arguments. A call starts when its name is known; until then what has come is kept."""
         call.arguments.write(text)
         if call.arguments.tell() > MAX_ARGUMENT_BYTES:
-            raise TooManyCallsError(_TOO_LONG)
+            raise TooManyCallsError(f"the arguments of a tool call are longer than {MAX_ARGUMENT_BYTES} bytes")
         if not call.call_id:
             if call.name:
                 self._start(call, out)
@@ -288,19 +275,11 @@ class _BuiltProse:
         return Text(text, self.replay) if self.kind is TextDelta else Thinking(text, self.replay)
 
 
-@dataclass(frozen=True, slots=True)
-class _BuiltServerTool:
-    event: ServerToolEvent
-
-    def part(self) -> AssistantPart:
-        return ServerTool(self.event.kind, self.event.replay)
-
-
 class ResponseBuilder:
     """Collects the events of one stream. `response()` may be asked at any time, for the turn as far as it has come."""
 
     def __init__(self) -> None:
-        self._parts: list[_BuiltProse | _Call | _BuiltServerTool] = []
+        self._parts: list[_BuiltProse | _Call | ServerTool] = []
         self._calls: dict[CallId, _Call] = {}
         self._writing: _BuiltProse | None = None
         """The last part, where it is prose."""
@@ -326,12 +305,10 @@ class ResponseBuilder:
 
     def response(self) -> ModelResponse:
         """The turn. Without Done or Error it is cut off: its `error` says TRUNCATED."""
-        parts = tuple(part.part() for part in self._parts)
-        end = self._end
-        if isinstance(end, Done):
-            return ModelResponse(
-                parts, end.finish_reason, end.raw_finish_reason, end.usage, end.raw_usage, model=end.model
-            )
+        parts = tuple(part if isinstance(part, ServerTool) else part.part() for part in self._parts)
+        if isinstance(end := self._end, Done):
+            reason, raw_reason = end.finish_reason, end.raw_finish_reason
+            return ModelResponse(parts, reason, raw_reason, end.usage, end.raw_usage, model=end.model)
         kind = ErrorKind.TRUNCATED
         error = end or Error(kind, "The stream ended before the turn did.", retryable=kind in RETRYABLE_KINDS)
         return ModelResponse(parts, FinishReason.ERROR, error=error)
@@ -360,7 +337,7 @@ class ResponseBuilder:
             # The provider's id, repeated or not, names the newest call that bears it.
             self._calls[event.id] = call
         elif isinstance(event, ServerToolEvent):
-            self._parts.append(_BuiltServerTool(event))
+            self._parts.append(ServerTool(event.kind, event.replay))
         elif isinstance(event, Restarted):
             self._parts.clear()
             self._calls.clear()

@@ -8,16 +8,15 @@ so that the model can still follow them. Rewrites that keep the meaning (`const`
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 import orjson
 
-from callboard.protocol.content import not_finite
 from callboard.protocol.errors import UsageError
 from callboard.protocol.tools import ToolDefinition
-from callboard.providers.json_values import Body
+from callboard.providers.json_values import Body, dumps
 
 #: Deeper than any hand-written schema, shallow enough for every JSON parser on the way.
 MAX_SCHEMA_DEPTH: Final = 64
@@ -135,13 +134,11 @@ def adapt_schema(schema: Mapping[str, object], dialect: SchemaDialect) -> Adapte
     Raises UsageError for what is no JSON Schema of an object (where one is needed), is nested too deep, or holds NaN.
     """
     try:
-        found = not_finite(schema) if b"null" in orjson.dumps(schema, default=str) else ""
-    except TypeError as error:
+        dumps(schema, str)
+    except ValueError as error:
         raise UsageError(f"the schema is not JSON: {error}") from None
-    if found:
-        raise UsageError(f"the schema has {found}, which is not a finite number")
     walk = _SchemaWalk(dialect, schema)
-    adapted = walk.node(_rooted(schema, dialect, walk.losses) if dialect.object_root else schema, "", 0)
+    adapted = walk.node(walk.rooted() if dialect.object_root else schema, "", 0)
     if walk.opened and dialect.relaxed is not None:
         relaxed = adapt_schema(schema, dialect.relaxed)
         return AdaptedSchema(relaxed.schema, (*walk.opened, *relaxed.losses), strict=False)
@@ -186,19 +183,6 @@ def _adapted(schema: Mapping[str, object], dialect: SchemaDialect) -> AdaptedSch
     return result
 
 
-def _rooted(schema: Mapping[str, object], dialect: SchemaDialect, losses: list[SchemaLoss]) -> Mapping[str, object]:
-    root = dict(schema)
-    if "$ref" in root:
-        root = {**_resolve(schema, root.pop("$ref")), **root}
-    if root.setdefault("type", "object") != "object":
-        raise UsageError(f"parameters must be a JSON Schema of type object, not {root['type']!r}; wrap it in an object")
-    for keyword in _ROOT_COMBINATORS:
-        if keyword in root:
-            _describe(root, keyword, root.pop(keyword))
-            losses.append(SchemaLoss("", keyword, f"{dialect.name} takes none at the root of an object"))
-    return root
-
-
 def _resolve(root: Mapping[str, object], ref: object) -> Mapping[str, object]:
     """The target of a local reference ("#/$defs/Name")."""
     node: object = root
@@ -214,13 +198,6 @@ def _resolve(root: Mapping[str, object], ref: object) -> Mapping[str, object]:
     return node
 
 
-def _describe(node: Body, keyword: str, value: object) -> None:
-    """Say in words what the dialect cannot say in keywords."""
-    text = orjson.dumps(value, default=str).decode()
-    said = node.get("description")
-    node["description"] = f"{said}\n({keyword}: {text})" if said else f"({keyword}: {text})"
-
-
 @dataclass(slots=True)
 class _SchemaWalk:
     dialect: SchemaDialect
@@ -229,6 +206,20 @@ class _SchemaWalk:
     opened: list[SchemaLoss] = field(default_factory=list)
     """Open objects met by a dialect that only has closed ones."""
     inlined: list[str] = field(default_factory=list)
+
+    def rooted(self) -> Mapping[str, object]:
+        """The root as APIs take it for a tool's parameters: an object without combinators."""
+        root = dict(self.root)
+        if "$ref" in root:
+            root = {**_resolve(self.root, root.pop("$ref")), **root}
+        if root.setdefault("type", "object") != "object":
+            raise UsageError(
+                f"parameters must be a JSON Schema of type object, not {root['type']!r}; wrap it in an object"
+            )
+        for keyword in _ROOT_COMBINATORS:
+            if keyword in root:
+                self._describe(root, keyword, "", "takes none at the root of an object")
+        return root
 
     def node(self, schema: object, path: str, depth: int) -> Body:
         if schema is True:
@@ -240,8 +231,9 @@ class _SchemaWalk:
         if self.dialect.bare_refs and "$ref" in schema and len(schema) > 1 and path:
             return self._ref(schema, path, depth)
         out = dict(schema)
-        for rewrite in _REWRITES:
-            rewrite(out, self.dialect)
+        _merge_single_all_of(out, self.dialect)
+        _rename(out, self.dialect)
+        _integer_bounds(out, self.dialect)
         self._select(out, path)
         for keyword, value in out.items():
             out[keyword] = self._child(keyword, value, f"{path}/{keyword}", depth + 1)
@@ -271,16 +263,20 @@ class _SchemaWalk:
         if known is None:
             return
         for keyword in [k for k in out if k not in known]:
-            value = out.pop(keyword)
             if keyword in _ANNOTATIONS:
-                continue
-            _describe(out, keyword, value)
-            if keyword != "default":
-                self.losses.append(SchemaLoss(path, keyword, f"{self.dialect.name} has no such keyword"))
+                del out[keyword]
+            else:
+                self._describe(out, keyword, path, "has no such keyword")
         if formats is not None and "format" in out and out["format"] not in formats:
-            value = out.pop("format")
-            _describe(out, "format", value)
-            self.losses.append(SchemaLoss(path, "format", f"{self.dialect.name} does not know {value!r}"))
+            self._describe(out, "format", path, f"does not know {out['format']!r}")
+
+    def _describe(self, out: Body, keyword: str, path: str, why: str) -> None:
+        """Say in words what the dialect cannot say in keywords; a default is no loss."""
+        text = f"({keyword}: {orjson.dumps(out.pop(keyword), default=str).decode()})"
+        said = out.get("description")
+        out["description"] = f"{said}\n{text}" if said else text
+        if keyword != "default":
+            self.losses.append(SchemaLoss(path, keyword, f"{self.dialect.name} {why}"))
 
     def _child(self, keyword: str, value: object, path: str, depth: int) -> object:
         if keyword in _SCHEMA_MAPS and isinstance(value, Mapping):
@@ -322,12 +318,9 @@ def _merge_single_all_of(out: Body, dialect: SchemaDialect) -> None:
             out.update({**only, **out})
 
 
-def _rename_one_of(out: Body, dialect: SchemaDialect) -> None:
+def _rename(out: Body, dialect: SchemaDialect) -> None:
     if dialect.one_of_as_any_of and "oneOf" in out and "anyOf" not in out:
         out["anyOf"] = out.pop("oneOf")
-
-
-def _const_to_enum(out: Body, dialect: SchemaDialect) -> None:
     const = out.get("const")
     if dialect.const_as_enum and isinstance(const, str | int | float) and not isinstance(const, bool):
         out["enum"] = [out.pop("const")]
@@ -342,14 +335,6 @@ def _integer_bounds(out: Body, dialect: SchemaDialect) -> None:
         if isinstance(bound, int) and not isinstance(bound, bool) and inclusive not in out:
             del out[exclusive]
             out[inclusive] = bound + step
-
-
-_REWRITES: Final[tuple[Callable[[Body, SchemaDialect], None], ...]] = (
-    _merge_single_all_of,
-    _rename_one_of,
-    _const_to_enum,
-    _integer_bounds,
-)
 
 
 def is_strict(schema: object) -> bool:
