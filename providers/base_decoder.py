@@ -1,15 +1,14 @@
 """Bytes of an HTTP answer to JSON documents, and what every decoder does alike: end exactly once, and never raise.
 
-`SseDecoder` cuts server-sent events by the rules of the WHATWG (HTML standard, 9.2.6 "Interpreting an event stream").
-One difference, on purpose: an event that is not followed by a blank line when the body ends is handed out by `finish`.
-Recorded streams end so (docs/wire.md, quirk 31), and with the last event the reason why the turn ended would be lost.
+`SseDecoder` cuts server-sent events by the rules of the WHATWG (HTML standard, 9.2.6 "Interpreting an event stream"),
+but an event without its blank line at the end of the body counts too: recorded streams end so (docs/wire.md quirk 31).
 
 `BaseDecoder` finds out what kind of body it gets and reads its JSON. An adapter's decoder says what one document means
 (`on_json` for a streamed one, `on_body` for a whole answer) and what the end of the body means (`on_end`). A document
-of an unexpected shape, and an answer beyond all bounds, end in one place, here, as an Error(MALFORMED) with a snippet.
+of an unexpected shape, and an answer beyond all bounds, end here, as an Error(MALFORMED) with a snippet.
 
 A decoder asks a document for a field by the type that it must have (`text_at`, `object_at`, `objects_at`). Null and a
-missing field are the empty value; a value of another type is a TypeError. Token counts are forgiven everything
+missing field are the empty value; a value of another type is a TypeError. Token counts that make no sense are 0
 (`count_at`): an answer is not lost because its bill cannot be read.
 """
 
@@ -18,7 +17,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Final, TypeAlias, TypeGuard
+from typing import Final, TypeAlias
 
 import orjson
 
@@ -181,8 +180,7 @@ class BaseDecoder(ABC):
         # Which part of the answer was written last.
         self._kind: type[StreamEvent] | None = None
         self._block = 0
-        # Decided by the bytes, not by what was asked for: servers stream unasked, and answer whole where a stream was
-        # wanted.
+        # Decided by the bytes: servers stream unasked, and answer whole where a stream was wanted.
         self._take: Callable[[bytes, list[StreamEvent]], None] = (
             self._take_first if head.status < 400 else self._take_error
         )
@@ -212,10 +210,8 @@ class BaseDecoder(ABC):
             storable_bytes(done.raw_usage)
         except ValueError:
             done = replace(done, raw_usage={})
-        if len(done.model) > _MAX_WORD_CHARS or len(done.raw_finish_reason) > _MAX_WORD_CHARS:
-            reason = done.raw_finish_reason[:_MAX_WORD_CHARS]
-            done = replace(done, model=done.model[:_MAX_WORD_CHARS], raw_finish_reason=reason)
-        out.append(done)
+        reason = done.raw_finish_reason[:_MAX_WORD_CHARS]
+        out.append(replace(done, model=done.model[:_MAX_WORD_CHARS], raw_finish_reason=reason))
 
     def fail(self, out: list[StreamEvent], error: Error) -> None:
         """Close the stream with an error."""
@@ -316,7 +312,8 @@ class BaseDecoder(ABC):
             self._read_body(bytes(self._body), out)
         else:
             self._take_last(out)
-            if not self._last_data and not _begins_a_stream(self._head):
+            begins = any(self._head.startswith(start) or start.startswith(self._head) for start in _STREAM_STARTS)
+            if not self._last_data and not begins:
                 self.fail_malformed(out, "the body is neither JSON nor an event stream.", self._head)
             elif not self.ended:
                 self.on_end(out, False)
@@ -401,11 +398,6 @@ class BaseDecoder(ABC):
             self.fail_malformed(out, "a streamed event is not a JSON object.", data)
 
 
-def _begins_a_stream(head: bytes) -> bool:
-    """Could these first bytes belong to an event stream? One that was cut off at once is still one."""
-    return any(head.startswith(start) or start.startswith(head) for start in _STREAM_STARTS)
-
-
 def _reason(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"[:200]
 
@@ -453,19 +445,7 @@ def list_at(holder: JsonObject, key: str) -> list[Json]:
 
 def objects_at(holder: JsonObject, key: str) -> list[JsonObject]:
     """The list of objects at `key`; an empty one where it is missing or null. Raises TypeError for anything else."""
-    values = holder.get(key)
-    if not values:
-        return []
-    if isinstance(values, list) and _are_objects(values):
-        return values
-    raise TypeError("expected a list of objects")
-
-
-def _are_objects(values: list[Json]) -> TypeGuard[list[JsonObject]]:
-    for value in values:  # noqa: SIM110 - a generator costs twice as much, and every streamed event has such a list
-        if not isinstance(value, dict):
-            return False
-    return True
+    return [object_of(value) for value in list_at(holder, key)]
 
 
 def fields_at(holder: JsonObject, key: str) -> JsonObject:

@@ -164,16 +164,15 @@ def _read_error(payload: Json) -> _ErrorBody:
 
 
 def error_from_payload(
-    family: str, payload: Json, status: int = 200, headers: Mapping[str, str] | None = None, raw: bytes | str = ""
+    family: str, payload: Json, status: int = 200, headers: Mapping[str, str] | None = None, raw: bytes | None = None
 ) -> Error:
     """The Error that a JSON error document means. `status` is the HTTP status it came with, 200 inside a stream.
 
     `headers` have lower case names. `raw` is shown as snippet, the payload itself where it is left out.
     """
-    raw = raw or _as_json(payload)
+    shown = snippet(_as_json(payload) if raw is None else raw)
     payload = _first(payload)  # Gemini wraps the error of a stream in an array
-    body = _read_error(payload)
-    headers = headers or {}
+    body, headers = _read_error(payload), headers or {}
     real_status = status if status >= 400 else body.status or status
     kind = error_kind(family, real_status, body.codes)
     for text_family, text_status, text in TOOLS_UNSUPPORTED_TEXTS:
@@ -182,7 +181,7 @@ def error_from_payload(
     return make_error(
         kind,
         snippet(body.message) or f"The provider sent an error without a message (HTTP {real_status}).",
-        snippet(raw),
+        shown,
         retryable=should_retry(headers),
         retry_after=retry_after_seconds(headers, payload),
         status=real_status if real_status >= 400 else 0,
@@ -196,14 +195,8 @@ def error_from_body(family: str, status: int, headers: Mapping[str, str], body: 
         return error_from_payload(family, loads(body), status, headers, body)
     except SHAPE_ERRORS:
         what = f"it said: {snippet(body)}" if body.strip() else "the body was empty"
-    return make_error(
-        error_kind(family, status),
-        f"The server answered HTTP {status} without a JSON error; {what}",
-        snippet(body),
-        retryable=should_retry(headers),
-        retry_after=retry_after_seconds(headers),
-        status=status,
-    )
+    message = f"The server answered HTTP {status} without a JSON error; {what}"
+    return error_from_payload(family, {"message": message}, status, headers, body)
 
 
 def _first(payload: Json) -> Json:
