@@ -10,7 +10,7 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from hashlib import blake2s
 from io import StringIO
-from itertools import count
+from itertools import chain, count
 from typing import Final
 
 from callboard.protocol.content import AssistantPart, Replay, ServerTool, Text, Thinking, ToolCall
@@ -119,6 +119,10 @@ class ToolCallTracker:
 
     def __init__(self, seed: str = "") -> None:
         self.seed = seed
+        self.restart()
+
+    def restart(self) -> None:
+        """The provider began the turn again: forget every call (quirk 37). Pair it with a Restarted event."""
         self._calls: list[_Call] = []
         self._by_id: dict[str, _Call] = {}
         self._by_index: dict[Hashable, _Call] = {}
@@ -171,9 +175,9 @@ class ToolCallTracker:
         if complete:
             self._complete(call, out)
 
-    def complete(self, out: list[StreamEvent], *, index: Hashable = None, id: str = "") -> None:
-        """The API said that this call is finished (a block's stop event). An unknown call is no error."""
-        if (call := self._by_id.get(id) or self._by_index.get(index)) is not None:
+    def complete(self, out: list[StreamEvent], index: Hashable) -> None:
+        """The API said that the call at `index` is finished (a block's stop event). An unknown call is no error."""
+        if (call := self._by_index.get(index)) is not None:
             self._complete(call, out)
 
     def complete_all(self, out: list[StreamEvent], *, cut: bool = False) -> None:
@@ -181,14 +185,6 @@ class ToolCallTracker:
         for call in self._calls:
             if not (cut and call is self._last):
                 self._complete(call, out)
-
-    def restart(self) -> None:
-        """The provider began the turn again: forget every call (quirk 37). Pair it with a Restarted event."""
-        self._calls.clear()
-        self._by_id.clear()
-        self._by_index.clear()
-        self._taken.clear()
-        self._last = None
 
     def _find(self, index: Hashable, id: str, name: str) -> _Call:
         if id:
@@ -203,7 +199,7 @@ class ToolCallTracker:
 
     def _adopt(self, index: Hashable, id: str) -> _Call:
         """The call of an id that is new: one at this index still without an id, else a new one."""
-        call = self._by_index.get(index) if index is not None else None
+        call = self._by_index.get(index)
         if call is None or call.sent_id:
             call = self._open(id)
         else:
@@ -281,6 +277,7 @@ class ResponseBuilder:
     def __init__(self) -> None:
         self._parts: list[_BuiltProse | _Call | ServerTool] = []
         self._calls: dict[CallId, _Call] = {}
+        self._taken: set[CallId] = set()
         self._writing: _BuiltProse | None = None
         """The last part, where it is prose."""
         self._end: Done | Error | None = None
@@ -341,14 +338,15 @@ class ResponseBuilder:
         elif isinstance(event, Restarted):
             self._parts.clear()
             self._calls.clear()
+            self._taken.clear()
         else:
             raise TypeError(f"it yielded a {type(event).__name__} among its events")
 
     def _unique(self, call_id: CallId) -> CallId:
-        taken = {part.call_id for part in self._parts if isinstance(part, _Call)} if call_id in self._calls else set()
-        if call_id not in taken:
-            return call_id
-        return next(CallId(f"{call_id}_{n}") for n in count(2) if f"{call_id}_{n}" not in taken)
+        names = chain((call_id,), (CallId(f"{call_id}_{n}") for n in count(2)))
+        unique = next(name for name in names if name not in self._taken)
+        self._taken.add(unique)
+        return unique
 
 
 def build_response(events: Iterable[StreamEvent]) -> ModelResponse:
