@@ -21,19 +21,11 @@ from typing import Final, TypeAlias, TypeGuard
 
 import orjson
 
+from callboard.protocol import model
 from callboard.protocol.content import Replay
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.limits import ANSWER_PART_BYTES, MAX_ANSWER_BYTES, MAX_RESPONSE_BYTES
-from callboard.protocol.model import (
-    Done,
-    Error,
-    ServerToolEvent,
-    StreamEvent,
-    TextDelta,
-    ThinkingDelta,
-    ToolCallDelta,
-    ToolCallStart,
-)
+from callboard.protocol.model import Done, Error, StreamEvent
 from callboard.providers.http_errors import error_from_body, error_from_payload, make_error, scrubbed, snippet
 from callboard.providers.json_values import SHAPE_ERRORS, Json, JsonObject, loads, storable_bytes
 from callboard.providers.response_builder import ToolCallTracker
@@ -53,7 +45,7 @@ _BLANK: Final = b" \t\r\n" + _BOM
 _DOCUMENT_STARTS: Final = (b"{", b"[", b"<", b'"')
 _STREAM_STARTS: Final = (b":", b"data", b"event", b"id", b"retry")
 
-_PROSE: Final = (TextDelta, ThinkingDelta)
+_PROSE: Final = (model.TextDelta, model.ThinkingDelta)
 
 ServerSentEvent: TypeAlias = tuple[str, bytes]
 """The event's type, "" where the stream named none, and its data lines joined by LF. Bytes: JSON parsers want them."""
@@ -275,13 +267,10 @@ class BaseDecoder(ABC):
                     text = event.text
                     if event.block != self._block or event.__class__ is not self._kind or event.replay is not None:
                         self._begin(event.__class__, event.block, event.replay)
-                elif isinstance(event, ToolCallDelta):
+                elif isinstance(event, model.ToolCallDelta):
                     text = event.args_delta
-                elif isinstance(event, ToolCallStart):
-                    text = event.id + event.name
-                    self._begin(None, 0, event.replay)
-                elif isinstance(event, ServerToolEvent):
-                    text = event.kind
+                elif isinstance(event, model.ToolCallStart | model.ServerToolEvent):
+                    text = event.id + event.name if isinstance(event, model.ToolCallStart) else event.kind
                     self._begin(None, 0, event.replay)
                 else:
                     continue

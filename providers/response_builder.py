@@ -13,27 +13,14 @@ from io import StringIO
 from itertools import chain, count
 from typing import Final
 
+from callboard.protocol import model
 from callboard.protocol.content import AssistantPart, Replay, ServerTool, Text, Thinking, ToolCall
 from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind
 from callboard.protocol.ids import CallId, ToolName
 from callboard.protocol.limits import MAX_ARGUMENT_BYTES, MAX_CALLS_PER_STEP
-from callboard.protocol.model import (
-    Done,
-    Error,
-    FinishReason,
-    ModelResponse,
-    Restarted,
-    ServerToolEvent,
-    StreamEvent,
-    TextDelta,
-    ThinkingDelta,
-    ToolCallComplete,
-    ToolCallDelta,
-    ToolCallStart,
-)
 from callboard.providers.json_values import Json, dumps, finite_loads
 
-_PROSE: Final = (TextDelta, ThinkingDelta)
+_PROSE: Final = (model.TextDelta, model.ThinkingDelta)
 
 
 def arguments_text(arguments: Json) -> str:
@@ -140,7 +127,7 @@ class ToolCallTracker:
 
     def delta(
         self,
-        out: list[StreamEvent],
+        out: list[model.StreamEvent],
         *,
         index: Hashable = None,
         id: str = "",
@@ -159,7 +146,7 @@ class ToolCallTracker:
 
     def whole(
         self,
-        out: list[StreamEvent],
+        out: list[model.StreamEvent],
         *,
         id: str = "",
         name: str = "",
@@ -175,12 +162,12 @@ class ToolCallTracker:
         if complete:
             self._complete(call, out)
 
-    def complete(self, out: list[StreamEvent], index: Hashable) -> None:
+    def complete(self, out: list[model.StreamEvent], index: Hashable) -> None:
         """The API said that the call at `index` is finished (a block's stop event). An unknown call is no error."""
         if (call := self._by_index.get(index)) is not None:
             self._complete(call, out)
 
-    def complete_all(self, out: list[StreamEvent], *, cut: bool = False) -> None:
+    def complete_all(self, out: list[model.StreamEvent], *, cut: bool = False) -> None:
         """The turn is over. With `cut` (length limit, filter) the call that was written last stays incomplete."""
         for call in self._calls:
             if not (cut and call is self._last):
@@ -216,7 +203,7 @@ class ToolCallTracker:
         self._calls.append(call)
         return call
 
-    def _write(self, call: _Call, text: str, out: list[StreamEvent]) -> None:
+    def _write(self, call: _Call, text: str, out: list[model.StreamEvent]) -> None:
         """Add to the arguments. A call starts when its name is known; until then what has come is kept."""
         call.arguments.write(text)
         if call.arguments.tell() > MAX_ARGUMENT_BYTES:
@@ -225,15 +212,15 @@ class ToolCallTracker:
             if call.name:
                 self._start(call, out)
         elif text:
-            out.append(ToolCallDelta(call.call_id, text))
+            out.append(model.ToolCallDelta(call.call_id, text))
 
-    def _start(self, call: _Call, out: list[StreamEvent]) -> None:
+    def _start(self, call: _Call, out: list[model.StreamEvent]) -> None:
         call.call_id = self._unique_id(call)
-        out.append(ToolCallStart(call.call_id, ToolName(call.name), call.replay))
+        out.append(model.ToolCallStart(call.call_id, ToolName(call.name), call.replay))
         if early := call.arguments.getvalue():
-            out.append(ToolCallDelta(call.call_id, early))
+            out.append(model.ToolCallDelta(call.call_id, early))
 
-    def _complete(self, call: _Call, out: list[StreamEvent]) -> None:
+    def _complete(self, call: _Call, out: list[model.StreamEvent]) -> None:
         if call.completed:
             return
         if not call.call_id:
@@ -242,7 +229,7 @@ class ToolCallTracker:
         call.completed = True
         # Servers call a turn whole that the length limit has cut (docs/wire.md quirk 21, llama.cpp's Responses).
         if canonical_arguments(call.arguments.getvalue())[1]:
-            out.append(ToolCallComplete(call.call_id))
+            out.append(model.ToolCallComplete(call.call_id))
 
     def _unique_id(self, call: _Call) -> CallId:
         chosen, ordinal, salt = call.sent_id, self._calls.index(call), 0
@@ -261,14 +248,14 @@ class ToolCallTracker:
 class _BuiltProse:
     """A text or thinking part that is being written."""
 
-    kind: type[TextDelta | ThinkingDelta]
+    kind: type[model.TextDelta | model.ThinkingDelta]
     block: int
     replay: Replay | None
     pieces: StringIO = field(default_factory=StringIO)
 
     def part(self) -> AssistantPart:
         text = self.pieces.getvalue()
-        return Text(text, self.replay) if self.kind is TextDelta else Thinking(text, self.replay)
+        return Text(text, self.replay) if self.kind is model.TextDelta else Thinking(text, self.replay)
 
 
 class ResponseBuilder:
@@ -280,37 +267,37 @@ class ResponseBuilder:
         self._taken: set[CallId] = set()
         self._writing: _BuiltProse | None = None
         """The last part, where it is prose."""
-        self._end: Done | Error | None = None
+        self._end: model.Done | model.Error | None = None
         self.text_bytes = 0
         """Of all that was written and thought so far, and of the arguments."""
 
-    def feed(self, events: Iterable[StreamEvent]) -> None:
+    def feed(self, events: Iterable[model.StreamEvent]) -> None:
         """Take events in. Those after the Done or Error are void. Raises TypeError for what is no event."""
         for event in events:
             if self._end is not None:
                 return
             if isinstance(event, _PROSE):
                 self._prose(event)
-            elif isinstance(event, ToolCallDelta):
+            elif isinstance(event, model.ToolCallDelta):
                 self.text_bytes += len(event.args_delta)
                 if (call := self._calls.get(event.id)) is not None:
                     call.arguments.write(event.args_delta)
-            elif isinstance(event, Done | Error):
+            elif isinstance(event, model.Done | model.Error):
                 self._end = event
             else:
                 self._mark(event)
 
-    def response(self) -> ModelResponse:
+    def response(self) -> model.ModelResponse:
         """The turn. Without Done or Error it is cut off: its `error` says TRUNCATED."""
         parts = tuple(part if isinstance(part, ServerTool) else part.part() for part in self._parts)
-        if isinstance(end := self._end, Done):
+        if isinstance(end := self._end, model.Done):
             reason, raw_reason = end.finish_reason, end.raw_finish_reason
-            return ModelResponse(parts, reason, raw_reason, end.usage, end.raw_usage, model=end.model)
+            return model.ModelResponse(parts, reason, raw_reason, end.usage, end.raw_usage, model=end.model)
         kind = ErrorKind.TRUNCATED
-        error = end or Error(kind, "The stream ended before the turn did.", retryable=kind in RETRYABLE_KINDS)
-        return ModelResponse(parts, FinishReason.ERROR, error=error)
+        error = end or model.Error(kind, "The stream ended before the turn did.", retryable=kind in RETRYABLE_KINDS)
+        return model.ModelResponse(parts, model.FinishReason.ERROR, error=error)
 
-    def _prose(self, event: TextDelta | ThinkingDelta) -> None:
+    def _prose(self, event: model.TextDelta | model.ThinkingDelta) -> None:
         last, text = self._writing, event.text
         if last is None or last.kind is not event.__class__ or last.block != event.block:
             if not text and event.replay is None:
@@ -322,20 +309,20 @@ class ResponseBuilder:
         last.pieces.write(text)
         self.text_bytes += len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
 
-    def _mark(self, event: ToolCallStart | ToolCallComplete | ServerToolEvent | Restarted) -> None:
-        if isinstance(event, ToolCallComplete):
+    def _mark(self, event: model.StreamEvent) -> None:
+        if isinstance(event, model.ToolCallComplete):
             if event.id in self._calls:
                 self._calls[event.id].completed = True
             return
         self._writing = None
-        if isinstance(event, ToolCallStart):
+        if isinstance(event, model.ToolCallStart):
             call = _Call(event.id, event.name, event.replay, self._unique(event.id))
             self._parts.append(call)
             # The provider's id, repeated or not, names the newest call that bears it.
             self._calls[event.id] = call
-        elif isinstance(event, ServerToolEvent):
+        elif isinstance(event, model.ServerToolEvent):
             self._parts.append(ServerTool(event.kind, event.replay))
-        elif isinstance(event, Restarted):
+        elif isinstance(event, model.Restarted):
             self._parts.clear()
             self._calls.clear()
             self._taken.clear()
@@ -349,7 +336,7 @@ class ResponseBuilder:
         return unique
 
 
-def build_response(events: Iterable[StreamEvent]) -> ModelResponse:
+def build_response(events: Iterable[model.StreamEvent]) -> model.ModelResponse:
     """The turn that these events tell."""
     builder = ResponseBuilder()
     builder.feed(events)
