@@ -22,7 +22,7 @@ from callboard.protocol.tools import ToolDefinition
 from callboard.providers.adapter import Decoder, WireRequest
 from callboard.providers.base_decoder import AnswerHead
 from callboard.providers.json_values import Body, Json, dumps, finite_loads
-from callboard.providers.tool_schema import AdaptedSchema, SchemaDialect, adapt_schema, adapted_tools
+from callboard.providers.tool_schema import AdaptedSchema, SchemaDialect, adapt_schema, tool_parameters
 
 #: OpenAI and Anthropic take these names for tools and calls; it is within what Gemini takes.
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
@@ -151,16 +151,6 @@ def rewrite_call_ids(messages: Sequence[content.Message], rule: CallIdRule) -> t
     return tuple(rewritten)
 
 
-def results_after(messages: Sequence[content.Message], position: int) -> tuple[content.ToolMessage, ...]:
-    """The tool results directly after `position`."""
-    results: list[content.ToolMessage] = []
-    for message in messages[position + 1 :]:
-        if not isinstance(message, content.ToolMessage):
-            break
-        results.append(message)
-    return tuple(results)
-
-
 def _fitting(call_id: CallId, position: int, rule: CallIdRule, taken: set[str]) -> CallId:
     fits = rule.pattern.fullmatch(call_id) is not None
     candidate: str = call_id
@@ -243,10 +233,17 @@ class Encoding:
         self.notes: list[str] = []
 
     def adapted_tools(self, lax: SchemaDialect, strict: SchemaDialect) -> tuple[ToolDefinition, ...]:
-        """The request's tools with schemas that the API takes."""
-        tools, notes = adapted_tools(self.request.tools, lax, strict)
-        self.notes += notes
-        return tools
+        """The request's tools with schemas that the API takes, not strict where that is impossible. Raises UsageError
+        for a schema that no API takes."""
+        tools: list[ToolDefinition] = []
+        for tool in self.request.tools:
+            try:
+                adapted = tool_parameters(tool.parameters, strict if tool.strict else lax)
+            except UsageError as error:
+                raise UsageError(f"tool {tool.name!r}: {error}") from None
+            self.notes += [f"tool {tool.name}: {loss}" for loss in adapted.losses]
+            tools.append(replace(tool, parameters=adapted.schema, strict=adapted.strict))
+        return tuple(tools)
 
     def answer_schema(self, dialect: SchemaDialect) -> AdaptedSchema | None:
         """The schema of the answer in the API's words; None where none is asked for."""

@@ -8,14 +8,13 @@ so that the model can still follow them. Rewrites that keep the meaning (`const`
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 import orjson
 
 from callboard.protocol.errors import UsageError
-from callboard.protocol.tools import ToolDefinition
 from callboard.providers.json_values import Body, dumps
 
 #: Deeper than any hand-written schema, shallow enough for every JSON parser on the way.
@@ -145,25 +144,6 @@ def adapt_schema(schema: Mapping[str, object], dialect: SchemaDialect) -> Adapte
     return AdaptedSchema(adapted, (*walk.opened, *walk.losses), strict=dialect.closed)
 
 
-def adapted_tools(
-    tools: Sequence[ToolDefinition], lax: SchemaDialect, strict: SchemaDialect
-) -> tuple[tuple[ToolDefinition, ...], list[str]]:
-    """The same tools with schemas that the API takes, not strict where that is impossible; and what these cannot say.
-
-    Raises UsageError for a schema that no API takes.
-    """
-    adapted: list[ToolDefinition] = []
-    notes: list[str] = []
-    for tool in tools:
-        try:
-            result = _adapted(tool.parameters, strict if tool.strict else lax)
-        except UsageError as error:
-            raise UsageError(f"tool {tool.name!r}: {error}") from None
-        notes += [f"tool {tool.name}: {loss}" for loss in result.losses]
-        adapted.append(replace(tool, parameters=result.schema, strict=result.strict))
-    return tuple(adapted), notes
-
-
 #: By schema object and dialect: the same few tools go into every request, and a walk takes 20-50 us. The schema is kept
 #: with its result, so that its id stays its own.
 _known: dict[tuple[int, str], tuple[Mapping[str, object], AdaptedSchema]] = {}
@@ -171,10 +151,10 @@ _known: dict[tuple[int, str], tuple[Mapping[str, object], AdaptedSchema]] = {}
 _MAX_KNOWN: Final = 1_024
 
 
-def _adapted(schema: Mapping[str, object], dialect: SchemaDialect) -> AdaptedSchema:
+def tool_parameters(schema: Mapping[str, object], dialect: SchemaDialect) -> AdaptedSchema:
+    """`adapt_schema` for the parameters of a tool, which no one changes: what is known is not made again."""
     key = id(schema), dialect.name
-    found = _known.get(key)
-    if found is not None:
+    if (found := _known.get(key)) is not None:
         return found[1]
     if len(_known) >= _MAX_KNOWN:
         _known.clear()

@@ -80,12 +80,12 @@ class HttpProvider:
     def name(self) -> str:
         return self.adapter.name
 
-    def stream(self, request: ModelRequest, /) -> AsyncGenerator[list[StreamEvent], None]:
-        """See `Provider.stream`."""
-        return self.stream_with(self.adapter, request)
-
-    async def stream_with(self, adapter: Adapter, request: ModelRequest) -> AsyncGenerator[list[StreamEvent], None]:
-        """`stream` through another adapter, over the same connections (Copilot has one for each token and route)."""
+    async def stream(
+        self, request: ModelRequest, /, adapter: Adapter | None = None
+    ) -> AsyncGenerator[list[StreamEvent], None]:
+        """See `Provider.stream`. With another adapter it uses the same connections: Copilot has one for each token and
+        route."""
+        adapter = adapter or self.adapter
         wire = adapter.encode(request)
         deadline = _CallDeadline(self._timeouts)
         ended = False

@@ -45,7 +45,7 @@ class CopilotProvider:
 
     def _call(self, request: ModelRequest, token: CopilotToken) -> AsyncGenerator[list[StreamEvent], None]:
         adapter = Copilot(base_url=token.base_url, api_key=token.token, route=route_of(request.model))
-        return self._http.stream_with(adapter, request)
+        return self._http.stream(request, adapter)
 
 
 def _refused(events: list[StreamEvent]) -> bool:

@@ -94,7 +94,8 @@ class _GeminiEncoding(encoding.TurnEncoding):
         for position, message in enumerate(history):
             if isinstance(message, content.AssistantMessage):
                 self.say("model", self._turn(message))
-                self.say("user", _results(message, encoding.results_after(history, position)))
+                after = position + 1
+                self.say("user", _results(message, history[after : after + len(message.tool_calls)]))
             elif not isinstance(message, content.ToolMessage):
                 self.say_asked(message)
 
@@ -171,9 +172,9 @@ def _part(part: content.AssistantPart) -> Body | None:
     return {"text": part.text, "thought": True, **signature} if signature else None
 
 
-def _results(turn: content.AssistantMessage, results: Sequence[content.ToolMessage]) -> list[Body]:
+def _results(turn: content.AssistantMessage, results: Sequence[content.Message]) -> list[Body]:
     """The results of a turn in the order of its calls, by which the API pairs them where there are no ids."""
-    by_id = {result.call_id: result for result in results}
+    by_id = {result.call_id: result for result in results if isinstance(result, content.ToolMessage)}
     return [_result(call, by_id[call.call_id]) for call in turn.tool_calls]
 
 

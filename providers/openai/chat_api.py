@@ -15,7 +15,7 @@ from callboard.providers.json_values import Body
 from callboard.providers.openai.chat_stream import ChatDecoder
 from callboard.providers.openai.dialects import OPENAI, ChatDialect
 from callboard.providers.tool_schema import OPENAI as OPENAI_SCHEMA
-from callboard.providers.tool_schema import OPENAI_STRICT, adapted_tools, is_strict
+from callboard.providers.tool_schema import OPENAI_STRICT, is_strict
 
 _MODES: Final = {ToolChoiceMode.AUTO: "auto", ToolChoiceMode.NONE: "none", ToolChoiceMode.REQUIRED: "required"}
 
@@ -45,10 +45,10 @@ class OpenAIChat(encoding.HttpAdapter):
 
     def encode(self, request: ModelRequest, /) -> WireRequest:
         url = self._url or self.dialect.address(None)
-        encoding.check_request(request)
-        tools, notes = adapted_tools(request.tools, OPENAI_SCHEMA, OPENAI_STRICT)
+        encoded = encoding.Encoding(request)
+        tools = encoded.adapted_tools(OPENAI_SCHEMA, OPENAI_STRICT)
         body = {**self.body(replace(request, tools=tools)), **request.options}
-        return encoding.post(f"{url}/chat/completions", self.headers(request), body, notes)
+        return encoding.post(f"{url}/chat/completions", self.headers(request), body, encoded.notes)
 
     def body(self, request: ModelRequest) -> Body:
         """The request's fields, without the caller's `options`; variants change and add."""
