@@ -283,8 +283,7 @@ class BaseDecoder(ABC):
             self.fail_malformed(out, str(error), self._last_data)
 
     def _begin(self, kind: type[StreamEvent] | None, block: int, replay: Replay | None) -> None:
-        """Count a part of the answer where one begins (None: a part of its own), and data that must go back. Raises
-        ValueError for data that could not."""
+        """Count a part where one begins (None: one of its own), and what must go back. ValueError if it could not."""
         if kind is None or kind is not self._kind or block != self._block:
             self._kind, self._block = kind, block
             self._answer_bytes += ANSWER_PART_BYTES
@@ -332,8 +331,7 @@ class BaseDecoder(ABC):
             self.on_body(document, out)
 
     def _take_first(self, data: bytes, out: list[StreamEvent]) -> None:
-        """Until the first byte that tells a stream from a document. Any amount of white space may come before it:
-        OpenRouter keeps a connection open with it."""
+        """Until the first byte that tells a stream from a document. OpenRouter sends white space until then."""
         self._body += data
         head = bytes(self._body).lstrip(_BLANK)
         if not head:

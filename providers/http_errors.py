@@ -15,8 +15,8 @@ import orjson
 from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind
 from callboard.protocol.limits import ERROR_SNIPPET_CHARS, MAX_RETRY_AFTER_SECONDS
 from callboard.protocol.model import Error
-from callboard.providers.json_values import SHAPE_ERRORS, Json, JsonObject, loads
-from callboard.providers.retry import retry_after_seconds, should_retry
+from callboard.providers.json_values import SHAPE_ERRORS, Json, loads
+from callboard.providers.retry import details_of, retry_after_seconds, should_retry
 
 ANY: Final = "*"
 #: Shorter "keys" are placeholders ("EMPTY", "ollama"), which would blot out words.
@@ -160,7 +160,8 @@ def _read_error(payload: Json) -> _ErrorBody:
     message = inner.get("message") or inner.get("msg") or inner.get("error") or payload.get("message") or inner
     code, kind, status = inner.get("code"), inner.get("type"), inner.get("status")
     number = _status(code) or _status(inner.get("status_code")) or _status(status)
-    return _ErrorBody(_shown(message), _words(*_reasons(inner), code, kind, status), number)
+    reasons = [detail.get("reason") for detail in details_of(inner)]  # such as Gemini's API_KEY_INVALID
+    return _ErrorBody(_shown(message), _words(*reasons, code, kind, status), number)
 
 
 def error_from_payload(
@@ -215,12 +216,6 @@ def _as_json(value: Json) -> str:
         return orjson.dumps(value).decode()
     except TypeError:
         return repr(value)
-
-
-def _reasons(error: JsonObject) -> list[Json]:
-    """Gemini's details carry google.rpc.ErrorInfo reasons such as API_KEY_INVALID."""
-    details = error.get("details")
-    return [d.get("reason") for d in details if isinstance(d, dict)] if isinstance(details, list) else []
 
 
 def _words(*values: Json) -> tuple[str, ...]:

@@ -62,8 +62,7 @@ def load_object(data: bytes | str) -> JsonObject | None:
 
 
 def dumps(value: object, default: Callable[[object], object] | None = None) -> bytes:
-    """The JSON text of a value. Raises ValueError for what JSON cannot hold: NaN, half of a surrogate pair, a cycle.
-    `default` makes JSON of a value that is none."""
+    """The JSON of a value. Raises ValueError for what JSON cannot hold: NaN, half of a surrogate pair, a cycle."""
     try:
         written = orjson.dumps(value, default)
     except TypeError as error:
@@ -74,8 +73,7 @@ def dumps(value: object, default: Callable[[object], object] | None = None) -> b
 
 
 def storable_bytes(value: Mapping[str, object]) -> int:
-    """How many bytes of JSON `value` takes. Raises ValueError for what could not go back to its provider later: what
-    JSON cannot hold, or is nested too deeply."""
+    """The bytes of JSON that `value` takes. Raises ValueError for what could not go back to its provider later."""
     wrapped: object = value
     for _ in range(_LEVELS_AROUND):
         wrapped = [wrapped]

@@ -27,7 +27,6 @@ from callboard.providers.tool_schema import AdaptedSchema, SchemaDialect, adapt_
 #: OpenAI and Anthropic take these names for tools and calls; it is within what Gemini takes.
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _ILLEGAL: Final = re.compile(r"[^a-zA-Z0-9_-]")
-_MAX_NAME_LENGTH: Final = 64
 
 #: Anthropic and Gemini refuse a blank text, and a conversation that begins with the model (the rest was cut off).
 BLANK_USER: Final = "(empty message)"
@@ -170,11 +169,12 @@ def _renamed_turn(message: content.AssistantMessage, renamed: dict[CallId, CallI
 
 def split_system(messages: Sequence[content.Message]) -> tuple[str, Sequence[content.Message]]:
     """(instructions, the rest): the system messages at the start, joined. Later ones are notes in the conversation."""
-    start = next(
-        (i for i, message in enumerate(messages) if not isinstance(message, content.SystemMessage)), len(messages)
-    )
-    leading = [message.text for message in messages[:start] if isinstance(message, content.SystemMessage)]
-    return "\n\n".join(text for text in leading if text.strip()), messages[start:]
+    leading: list[str] = []
+    for message in messages:
+        if not isinstance(message, content.SystemMessage):
+            break
+        leading.append(message.text)
+    return "\n\n".join(text for text in leading if text.strip()), messages[len(leading) :]
 
 
 def checked_url(base_url: str | None, default: str) -> str:
@@ -295,7 +295,7 @@ def called_name(call: content.ToolCall) -> str:
     """A call's name as APIs take it in a history: a model may have called a tool whose name cannot exist."""
     if _NAME.fullmatch(call.name):
         return call.name
-    return _ILLEGAL.sub("_", call.name)[:_MAX_NAME_LENGTH] or "unknown_tool"
+    return _ILLEGAL.sub("_", call.name)[:64] or "unknown_tool"
 
 
 def image_bytes(image: content.Image) -> tuple[str, str]:

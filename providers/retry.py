@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from callboard.protocol.limits import MAX_RETRY_AFTER_SECONDS
 from callboard.protocol.model import Error
-from callboard.providers.json_values import Json
+from callboard.providers.json_values import Json, JsonObject
 
 #: Waiting exactly as told makes all waiting requests come back in the same instant: up to a tenth is added.
 _SPREAD: Final = 0.1
@@ -36,8 +36,7 @@ _EPOCH_NEAR_SECONDS: Final = 400 * 86_400.0
 
 
 class LimitHeaders(NamedTuple):
-    """The headers in which a provider reports one of its limits. A reset says how long to wait only when nothing
-    remains."""
+    """Where a provider reports one of its limits. A reset says how long to wait only when nothing remains."""
 
     limit: str
     remaining: str
@@ -102,10 +101,8 @@ def wait_seconds(text: str, now: datetime) -> float | None:
 
 
 def retry_after_seconds(headers: Mapping[str, str], body: Json = None, now: datetime | None = None) -> float | None:
-    """The wait which the answer asks for, None where it does not say. Header names are in lower case.
-
-    `now` is what dates are compared with; None: the time at which the answer was given.
-    """
+    """The wait which the answer asks for, None where it does not say. Header names are in lower case; dates are
+    compared with `now`, or else with the time at which the answer was given."""
     now = now or answered_at(headers)
     if (from_body := _retry_info(body)) is not None:
         return from_body
@@ -122,8 +119,7 @@ def retry_after_seconds(headers: Mapping[str, str], body: Json = None, now: date
 
 
 def answered_at(headers: Mapping[str, str]) -> datetime:
-    """When the answer was given, by the provider's own clock: the one its reset times are meant by. Ours, where it has
-    no date."""
+    """When the answer was given, by the provider's clock, as its reset times are; by ours where it has no date."""
     return _moment(headers.get("date", "")) or datetime.now(UTC)
 
 
@@ -144,12 +140,17 @@ def finite_number(text: str) -> float | None:
 def _retry_info(body: Json) -> float | None:
     """Gemini puts google.rpc.RetryInfo into error.details; the delay is nowhere else."""
     error = body.get("error") if isinstance(body, dict) else None
-    details = error.get("details") if isinstance(error, dict) else None
-    for detail in details if isinstance(details, list) else ():
-        if isinstance(detail, dict) and isinstance(delay := detail.get("retryDelay"), str):
+    for detail in details_of(error):
+        if isinstance(delay := detail.get("retryDelay"), str):
             wait = duration_seconds(delay)
             return None if wait is None else max(0.0, wait)
     return None
+
+
+def details_of(error: Json) -> list[JsonObject]:
+    """What Gemini's errors carry beside their message: google.rpc.RetryInfo, ErrorInfo and others."""
+    details = error.get("details") if isinstance(error, dict) else None
+    return [detail for detail in details if isinstance(detail, dict)] if isinstance(details, list) else []
 
 
 def _moment(text: str) -> datetime | None:

@@ -260,22 +260,17 @@ class _SchemaWalk:
 
     def _child(self, keyword: str, value: object, path: str, depth: int) -> object:
         if keyword in _SCHEMA_MAPS and isinstance(value, Mapping):
-            if keyword == "properties":
-                self._check_names(value)
+            pattern = self.dialect.property_pattern if keyword == "properties" else None
+            for name in value:
+                if pattern is not None and not pattern.fullmatch(name):
+                    must = f"it must match {pattern.pattern}"
+                    raise UsageError(f"{self.dialect.name} takes no parameter named {name!r}; {must}")
             return {name: self.node(child, f"{path}/{name}", depth) for name, child in value.items()}
         if keyword in _SCHEMA_LISTS and isinstance(value, list | tuple):
             return [self.node(child, f"{path}/{index}", depth) for index, child in enumerate(value)]
         if keyword in _SCHEMAS and isinstance(value, Mapping):
             return self.node(value, path, depth)
         return value
-
-    def _check_names(self, properties: Mapping[str, object]) -> None:
-        pattern = self.dialect.property_pattern
-        for name in properties:
-            if pattern is not None and not pattern.fullmatch(name):
-                raise UsageError(
-                    f"{self.dialect.name} takes no parameter named {name!r}; it must match {pattern.pattern}"
-                )
 
     def _close(self, out: Body, path: str) -> None:
         if not self.dialect.closed or (out.get("type") != "object" and "properties" not in out):

@@ -119,8 +119,7 @@ class HttpProvider:
             deadline.cancel()
 
     async def fetch(self, wire: WireRequest) -> HttpAnswer:
-        """A whole answer, for what is no model call (log-ins, lists of models). ProviderError where none comes, or one
-        of more than MAX_FETCHED_BYTES."""
+        """A whole answer, for what is no model call. ProviderError where none comes, or more than MAX_FETCHED_BYTES."""
         deadline = _CallDeadline(self._timeouts)
         host, body = urlsplit(wire.url).hostname or wire.url, bytearray()
         try:
