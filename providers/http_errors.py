@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Final
 
 import orjson
 
@@ -86,16 +86,6 @@ TOOLS_UNSUPPORTED_TEXTS: Final = (
 )
 
 
-class _ErrorBody(NamedTuple):
-    """The parts of an error, in one shape."""
-
-    message: str
-    codes: tuple[str, ...] = ()
-    """The provider's code, type and status words, the most telling first."""
-    status: int = 0
-    """An HTTP status that was found in the body."""
-
-
 def make_error(
     kind: ErrorKind,
     message: str,
@@ -148,20 +138,24 @@ def error_kind(family: str, status: int, codes: tuple[str, ...] = ()) -> ErrorKi
     return _K.INVALID_REQUEST if status >= 400 else _K.OTHER
 
 
-def _read_error(payload: Json) -> _ErrorBody:
-    """The parts of an error payload. Known shapes: {"error": {..} | "text"}, {"detail": ..}, {"message": ..}, [..]."""
+def _read_error(payload: Json) -> tuple[str, tuple[str, ...], int]:
+    """(message, codes, HTTP status) of an error payload; "", () and 0 for what it does not have. Codes are the
+    provider's code, type and status words, the most telling first.
+
+    Known shapes: {"error": {..} | "text"}, {"detail": ..}, {"message": ..}.
+    """
     if not isinstance(payload, dict):
-        return _ErrorBody(_shown(payload))
+        return _shown(payload), (), 0
     inner = payload.get("error") or payload.get("detail") or payload.get("errors") or payload
     inner = _first(inner) or payload
     if not isinstance(inner, dict):
         words = _words(payload.get("code"), payload.get("type"))
-        return _ErrorBody(_shown(inner), words, _status(payload.get("status")))
+        return _shown(inner), words, _status(payload.get("status"))
     message = inner.get("message") or inner.get("msg") or inner.get("error") or payload.get("message") or inner
     code, kind, status = inner.get("code"), inner.get("type"), inner.get("status")
     number = _status(code) or _status(inner.get("status_code")) or _status(status)
     reasons = [detail.get("reason") for detail in details_of(inner)]  # such as Gemini's API_KEY_INVALID
-    return _ErrorBody(_shown(message), _words(*reasons, code, kind, status), number)
+    return _shown(message), _words(*reasons, code, kind, status), number
 
 
 def error_from_payload(
@@ -173,20 +167,20 @@ def error_from_payload(
     """
     shown = snippet(_as_json(payload) if raw is None else raw)
     payload = _first(payload)  # Gemini wraps the error of a stream in an array
-    body, headers = _read_error(payload), headers or {}
-    real_status = status if status >= 400 else body.status or status
-    kind = error_kind(family, real_status, body.codes)
+    (message, codes, found_status), headers = _read_error(payload), headers or {}
+    real_status = status if status >= 400 else found_status or status
+    kind = error_kind(family, real_status, codes)
     for text_family, text_status, text in TOOLS_UNSUPPORTED_TEXTS:
-        if (text_family, text_status) == (family, real_status) and text in body.message:
+        if (text_family, text_status) == (family, real_status) and text in message:
             kind = _K.TOOLS_UNSUPPORTED
     return make_error(
         kind,
-        snippet(body.message) or f"The provider sent an error without a message (HTTP {real_status}).",
+        snippet(message) or f"The provider sent an error without a message (HTTP {real_status}).",
         shown,
         retryable=should_retry(headers),
         retry_after=retry_after_seconds(headers, payload),
         status=real_status if real_status >= 400 else 0,
-        code=snippet(next(iter(body.codes), "")),
+        code=snippet(next(iter(codes), "")),
     )
 
 

@@ -293,8 +293,6 @@ class TurnEncoding(Encoding):
 
 def called_name(call: content.ToolCall) -> str:
     """A call's name as APIs take it in a history: a model may have called a tool whose name cannot exist."""
-    if _NAME.fullmatch(call.name):
-        return call.name
     return _ILLEGAL.sub("_", call.name)[:64] or "unknown_tool"
 
 

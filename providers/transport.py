@@ -64,7 +64,6 @@ class HttpProvider:
         timeouts: Timeouts | None = None,
         on_headers: HeaderListener | None = None,
         proxy: str | None = None,
-        verify: ssl.SSLContext | None = None,
         transport: AnyTransport | None = None,
     ) -> None:
         self.adapter = adapter
@@ -72,7 +71,7 @@ class HttpProvider:
         self._on_headers = on_headers
         self._proxy = proxy
         # Read here, and not on the loop when the provider is first asked.
-        self._verify = verify or _default_tls()
+        self._tls = _default_tls()
         self._given = transport
         self._transports: dict[asyncio.AbstractEventLoop, AnyTransport] = {}
 
@@ -194,13 +193,12 @@ class HttpProvider:
         loop = asyncio.get_running_loop()
         if (kept := self._transports.get(loop)) is not None:
             return kept
-        context = self._verify
         # No limit of connections here: how many calls run at once is decided above, and a queue here would look like
         # a stalled server.
-        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_SECONDS, ssl=context)
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_SECONDS, ssl=self._tls)
         session = aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
         proxy = httpx.Proxy(self._proxy) if self._proxy else None
-        opened = AiohttpTransport(verify=context, trust_env=False, proxy=proxy, client=session)
+        opened = AiohttpTransport(verify=self._tls, trust_env=False, proxy=proxy, client=session)
         self._transports[loop] = opened
         return opened
 
