@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-import orjson
-
+from callboard.protocol.content import json_text
 from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind
 from callboard.protocol.limits import ERROR_SNIPPET_CHARS, MAX_RETRY_AFTER_SECONDS
 from callboard.protocol.model import Error
@@ -165,7 +164,7 @@ def error_from_payload(
 
     `headers` have lower case names. `raw` is shown as snippet, the payload itself where it is left out.
     """
-    shown = snippet(_as_json(payload) if raw is None else raw)
+    shown = snippet(json_text(payload) if raw is None else raw)
     payload = _first(payload)  # Gemini wraps the error of a stream in an array
     (message, codes, found_status), headers = _read_error(payload), headers or {}
     real_status = status if status >= 400 else found_status or status
@@ -201,15 +200,7 @@ def _first(payload: Json) -> Json:
 
 def _shown(value: Json) -> str:
     """A message as it is, anything else as JSON."""
-    return value if isinstance(value, str) else _as_json(value)
-
-
-def _as_json(value: Json) -> str:
-    """JSON, or what Python shows where that cannot be written (an integer of more than 64 bits)."""
-    try:
-        return orjson.dumps(value).decode()
-    except TypeError:
-        return repr(value)
+    return value if isinstance(value, str) else json_text(value)
 
 
 def _words(*values: Json) -> tuple[str, ...]:

@@ -12,8 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-import orjson
-
+from callboard.protocol.content import json_text
 from callboard.protocol.errors import UsageError
 from callboard.providers.json_values import Body, dumps
 
@@ -252,7 +251,7 @@ class _SchemaWalk:
 
     def _describe(self, out: Body, keyword: str, path: str, why: str) -> None:
         """Say in words what the dialect cannot say in keywords; a default is no loss."""
-        text = f"({keyword}: {orjson.dumps(out.pop(keyword), default=str).decode()})"
+        text = f"({keyword}: {json_text(out.pop(keyword))})"
         said = out.get("description")
         out["description"] = f"{said}\n{text}" if said else text
         if keyword != "default":
