@@ -1,15 +1,14 @@
 """The seam between callboard and a wire API: pure translation, no socket, no clock.
 
 An adapter is two functions: `encode` turns a ModelRequest into the bytes of one HTTP request, `decoder` makes an object
-that turns the bytes of the answer into StreamEvents. What moves the bytes (transport.py, a test, a
-simulation) is no concern of theirs.
+that turns the bytes of the answer into StreamEvents. transport.py, a test or a simulation moves the bytes.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Protocol
 
 from callboard.protocol.limits import STREAM_IDLE_TIMEOUT_SECONDS, STREAM_TOTAL_TIMEOUT_SECONDS
 from callboard.protocol.model import ModelRequest, StreamEvent
@@ -77,23 +76,15 @@ class Provider(Protocol):
         """Close what is open. May be called more than once."""
 
 
-#: TCP and TLS handshakes take well under a second each; more is an address without a server.
-CONNECT_TIMEOUT_SECONDS: Final = 10.0
-#: An error's body is short and comes at once; one that does not is not waited for, since the status says what is wrong.
-ERROR_BODY_TIMEOUT_SECONDS: Final = 5.0
-
-
 @dataclass(frozen=True, slots=True)
 class Timeouts:
     """All in seconds."""
 
-    connect_seconds: float = CONNECT_TIMEOUT_SECONDS
+    connect_seconds: float = 10.0
+    """For name look-up and handshakes, which take well under a second each: more is an address without a server."""
     idle_seconds: float = STREAM_IDLE_TIMEOUT_SECONDS
     """Between two socket reads; a stalled stream is an error, not a wait."""
     total_seconds: float = STREAM_TOTAL_TIMEOUT_SECONDS
     """From the call to its last byte."""
-    error_body_seconds: float = ERROR_BODY_TIMEOUT_SECONDS
-    """For the body of an HTTP error, from its status on."""
-
-
-DEFAULT_TIMEOUTS: Final = Timeouts()
+    error_body_seconds: float = 5.0
+    """For the body of an HTTP error, from its status on, which has said what is wrong."""

@@ -1,15 +1,14 @@
 """Bytes of an HTTP answer to JSON documents, and what every decoder does alike: end exactly once, and never raise.
 
-`SseDecoder` cuts server-sent events by the rules of the WHATWG (HTML standard, 9.2.6 "Interpreting an event stream").
-One difference, on purpose: an event that is not followed by a blank line when the body ends is handed out by `finish`.
-Recorded streams end so (docs/wire.md, quirk 31), and with the last event the reason why the turn ended would be lost.
+`SseDecoder` cuts server-sent events by the rules of the WHATWG (HTML standard, 9.2.6 "Interpreting an event stream"),
+but an event without its blank line at the end of the body counts too: recorded streams end so (docs/wire.md quirk 31).
 
 `BaseDecoder` finds out what kind of body it gets and reads its JSON. An adapter's decoder says what one document means
 (`on_json` for a streamed one, `on_body` for a whole answer) and what the end of the body means (`on_end`). A document
-of an unexpected shape, and an answer beyond all bounds, end in one place, here, as an Error(MALFORMED) with a snippet.
+of an unexpected shape, and an answer beyond all bounds, end here, as an Error(MALFORMED) with a snippet.
 
 A decoder asks a document for a field by the type that it must have (`text_at`, `object_at`, `objects_at`). Null and a
-missing field are the empty value; a value of another type is a TypeError. Token counts are forgiven everything
+missing field are the empty value; a value of another type is a TypeError. Token counts that make no sense are 0
 (`count_at`): an answer is not lost because its bill cannot be read.
 """
 
@@ -22,18 +21,11 @@ from typing import Final, TypeAlias, TypeGuard
 
 import orjson
 
+from callboard.protocol import model
+from callboard.protocol.content import Replay
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.limits import ANSWER_PART_BYTES, MAX_ANSWER_BYTES, MAX_RESPONSE_BYTES
-from callboard.protocol.model import (
-    Done,
-    Error,
-    ServerToolEvent,
-    StreamEvent,
-    TextDelta,
-    ThinkingDelta,
-    ToolCallDelta,
-    ToolCallStart,
-)
+from callboard.protocol.model import Done, Error, StreamEvent
 from callboard.providers.http_errors import error_from_body, error_from_payload, make_error, scrubbed, snippet
 from callboard.providers.json_values import SHAPE_ERRORS, Json, JsonObject, loads, storable_bytes
 from callboard.providers.response_builder import ToolCallTracker
@@ -53,7 +45,7 @@ _BLANK: Final = b" \t\r\n" + _BOM
 _DOCUMENT_STARTS: Final = (b"{", b"[", b"<", b'"')
 _STREAM_STARTS: Final = (b":", b"data", b"event", b"id", b"retry")
 
-_PROSE: Final = (TextDelta, ThinkingDelta)
+_PROSE: Final = (model.TextDelta, model.ThinkingDelta)
 
 ServerSentEvent: TypeAlias = tuple[str, bytes]
 """The event's type, "" where the stream named none, and its data lines joined by LF. Bytes: JSON parsers want them."""
@@ -90,35 +82,30 @@ class SseDecoder:
             # A CR at the end of the chunk ends its line now; if an LF comes next, it belongs to it.
             self._skip_lf = chunk[-1] == 13
             chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        if b"\n" in chunk:
-            return self._feed_lines(chunk)
-        # A growing bytearray is amortised linear; joining bytes here would be quadratic for one-byte chunks.
-        self._tail += chunk
-        self._bound(len(chunk))
-        return []
+        if b"\n" not in chunk:
+            # A growing bytearray is amortised linear; joining bytes here would be quadratic for one-byte chunks.
+            self._tail += chunk
+            self._hold(len(chunk))
+            return []
+        if self._tail:
+            chunk = bytes(self._tail) + chunk
+            self._tail.clear()
+        lines = chunk.split(b"\n")
+        tail = lines.pop()
+        events = self._lines(lines)
+        if events or not self._data:
+            self._pending_bytes = 0
+        if tail or self._data:
+            self._tail += tail
+            self._hold(len(chunk) if self._data else len(tail))
+        return events
 
     def finish(self) -> list[ServerSentEvent]:
         """The body ended: the event that was being built, if it has data."""
         line, self._tail = bytes(self._tail), bytearray()
         return self._lines([line, b""])
 
-    def _feed_lines(self, chunk: bytes) -> list[ServerSentEvent]:
-        if self._tail:
-            chunk = bytes(self._tail) + chunk
-            self._tail.clear()
-        lines = chunk.split(b"\n")
-        self._tail += lines.pop()
-        events = self._lines(lines)
-        if not self._data:
-            self._pending_bytes = 0
-            self._bound(len(self._tail))
-        else:
-            if events:
-                self._pending_bytes = 0
-            self._bound(len(chunk))
-        return events
-
-    def _bound(self, more_bytes: int) -> None:
+    def _hold(self, more_bytes: int) -> None:
         self._pending_bytes += more_bytes
         if self._pending_bytes > self._max_event_bytes:
             raise SseLimitError(f"an event of more than {self._max_event_bytes} bytes")
@@ -138,16 +125,13 @@ class SseDecoder:
             elif line[:6] == b"data: ":
                 data.append(line[6:])
             else:
-                self._field(line)
+                # Comments, `id`, `retry` and unknown fields say nothing to us.
+                name, _, value = line.partition(b":")
+                if name == b"event":
+                    self._event = value.removeprefix(b" ").decode("utf-8", "replace")
+                elif name == b"data":
+                    data.append(value.removeprefix(b" "))
         return events
-
-    def _field(self, line: bytes) -> None:
-        """A line other than `data: ...`. Comments, `id`, `retry` and unknown fields say nothing to us."""
-        name, _, value = line.partition(b":")
-        if name == b"data":
-            self._data.append(value.removeprefix(b" "))
-        elif name == b"event":
-            self._event = value.removeprefix(b" ").decode("utf-8", "replace")
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,10 +167,9 @@ class BaseDecoder(ABC):
         self._replay_bytes = 0
         self._held_bytes = 0
         # Which part of the answer was written last.
-        self._kind: type[StreamEvent] = Done
+        self._kind: type[StreamEvent] | None = None
         self._block = 0
-        # Decided by the bytes, not by what was asked for: servers stream unasked, and answer whole where a stream was
-        # wanted.
+        # Decided by the bytes: servers stream unasked, and answer whole where a stream was wanted.
         self._take: Callable[[bytes, list[StreamEvent]], None] = (
             self._take_first if head.status < 400 else self._take_error
         )
@@ -216,10 +199,8 @@ class BaseDecoder(ABC):
             storable_bytes(done.raw_usage)
         except ValueError:
             done = replace(done, raw_usage={})
-        if len(done.model) > _MAX_WORD_CHARS or len(done.raw_finish_reason) > _MAX_WORD_CHARS:
-            reason = done.raw_finish_reason[:_MAX_WORD_CHARS]
-            done = replace(done, model=done.model[:_MAX_WORD_CHARS], raw_finish_reason=reason)
-        out.append(done)
+        reason = done.raw_finish_reason[:_MAX_WORD_CHARS]
+        out.append(replace(done, model=done.model[:_MAX_WORD_CHARS], raw_finish_reason=reason))
 
     def fail(self, out: list[StreamEvent], error: Error) -> None:
         """Close the stream with an error."""
@@ -279,40 +260,35 @@ class BaseDecoder(ABC):
 
     def _measure(self, out: list[StreamEvent]) -> None:
         """Count what the answer holds by now, and end it before the event that makes it too long, or cannot be kept."""
-        counted = -1
+        event = None
         try:
-            for counted, event in enumerate(out):  # noqa: B007 - where it stopped
+            for event in out:
                 if isinstance(event, _PROSE):
                     text = event.text
-                    if event.block != self._block or event.__class__ is not self._kind:
-                        self._kind, self._block = event.__class__, event.block
-                        self._answer_bytes += ANSWER_PART_BYTES
-                    if event.replay is not None:
-                        self._replay_bytes += storable_bytes(event.replay.data)
-                elif isinstance(event, ToolCallDelta):
+                    if event.block != self._block or event.__class__ is not self._kind or event.replay is not None:
+                        self._begin(event.__class__, event.block, event.replay)
+                elif isinstance(event, model.ToolCallDelta):
                     text = event.args_delta
+                elif isinstance(event, model.ToolCallStart | model.ServerToolEvent):
+                    text = event.id + event.name if isinstance(event, model.ToolCallStart) else event.kind
+                    self._begin(None, 0, event.replay)
                 else:
-                    text = self._weigh(event)
+                    continue
                 self._answer_bytes += len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
                 if self._answer_bytes > MAX_ANSWER_BYTES or self._replay_bytes > MAX_RESPONSE_BYTES:
                     raise ValueError(f"the answer is longer than {MAX_ANSWER_BYTES} bytes; it was broken off.")
         except ValueError as error:
-            del out[counted:]
+            del out[next(place for place, each in enumerate(out) if each is event) :]
             self.ended = False
             self.fail_malformed(out, str(error), self._last_data)
 
-    def _weigh(self, event: StreamEvent) -> str:
-        """Count any other event, and return its text. Raises ValueError for data that could not go back."""
-        if isinstance(event, ToolCallStart):
-            text, replay = event.id + event.name, event.replay
-        elif isinstance(event, ServerToolEvent):
-            text, replay = event.kind, event.replay
-        else:
-            return ""
-        self._kind = event.__class__
-        self._answer_bytes += ANSWER_PART_BYTES
-        self._replay_bytes += storable_bytes(replay.data) if replay is not None else 0
-        return text
+    def _begin(self, kind: type[StreamEvent] | None, block: int, replay: Replay | None) -> None:
+        """Count a part where one begins (None: one of its own), and what must go back. ValueError if it could not."""
+        if kind is None or kind is not self._kind or block != self._block:
+            self._kind, self._block = kind, block
+            self._answer_bytes += ANSWER_PART_BYTES
+        if replay is not None:
+            self._replay_bytes += storable_bytes(replay.data)
 
     def _finish(self, out: list[StreamEvent]) -> None:
         if self.status >= 400:
@@ -321,7 +297,8 @@ class BaseDecoder(ABC):
             self._read_body(bytes(self._body), out)
         else:
             self._take_last(out)
-            if not self._last_data and not _begins_a_stream(self._head):
+            begins = any(self._head.startswith(start) or start.startswith(self._head) for start in _STREAM_STARTS)
+            if not self._last_data and not begins:
                 self.fail_malformed(out, "the body is neither JSON nor an event stream.", self._head)
             elif not self.ended:
                 self.on_end(out, False)
@@ -354,8 +331,7 @@ class BaseDecoder(ABC):
             self.on_body(document, out)
 
     def _take_first(self, data: bytes, out: list[StreamEvent]) -> None:
-        """Until the first byte that tells a stream from a document. Any amount of white space may come before it:
-        OpenRouter keeps a connection open with it."""
+        """Until the first byte that tells a stream from a document. OpenRouter sends white space until then."""
         self._body += data
         head = bytes(self._body).lstrip(_BLANK)
         if not head:
@@ -406,11 +382,6 @@ class BaseDecoder(ABC):
             self.fail_malformed(out, "a streamed event is not a JSON object.", data)
 
 
-def _begins_a_stream(head: bytes) -> bool:
-    """Could these first bytes belong to an event stream? One that was cut off at once is still one."""
-    return any(head.startswith(start) or start.startswith(head) for start in _STREAM_STARTS)
-
-
 def _reason(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"[:200]
 
@@ -458,9 +429,7 @@ def list_at(holder: JsonObject, key: str) -> list[Json]:
 
 def objects_at(holder: JsonObject, key: str) -> list[JsonObject]:
     """The list of objects at `key`; an empty one where it is missing or null. Raises TypeError for anything else."""
-    values = holder.get(key)
-    if not values:
-        return []
+    values = holder.get(key) or []
     if isinstance(values, list) and _are_objects(values):
         return values
     raise TypeError("expected a list of objects")

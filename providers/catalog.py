@@ -1,25 +1,22 @@
-"""What is known of models: context window, prices, abilities. Data, and every line of it can be overridden.
+"""What is known of models: context window and prices. Every line can be overridden.
 
-Prices and windows come from the package `genai-prices` (Pydantic; extra `prices`; data ships in the wheel, nothing is
-fetched), which several people keep up to date: a table by hand would be wrong within a month. Without the package, and
-for models it does not know, the assumptions are safe ones and the cost is None, never a guess.
+Both come from the package `genai-prices` (Pydantic; extra `prices`; its data ships in the wheel, nothing is fetched).
+Without the package, and for models it does not know, the window is a safe assumption and the cost is None, not a guess.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from types import ModuleType
 from typing import Any, Final
 
+from callboard.protocol.limits import MAX_CALL_COST
 from callboard.protocol.model import Usage
 
 #: For a model of which nothing is known: what current small local models take. Too little only trims early.
 SAFE_CONTEXT_TOKENS: Final = 32_768
-
-#: US dollars for one call: ten times what filling the largest context of the dearest model costs.
-MAX_CALL_COST: Final = 10_000.0
 
 #: Our provider names to those of genai-prices, where they differ.
 _PRICED_AS: Final[Mapping[str, str]] = {
@@ -61,17 +58,12 @@ class Prices:
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """One model. The abilities are assumed where nothing is known: a refusal is an error that says so, and tools have
-    their own fallback (`RequestOptions.tool_fallback`)."""
+    """One model."""
 
     context_tokens: int = SAFE_CONTEXT_TOKENS
     """Input and output together."""
     prices: Prices | None = None
     """List prices; None where they are not known. Tiers (long contexts) are in `Catalog.cost` only."""
-    known: bool = False
-    tools: bool = True
-    images: bool = True
-    structured_output: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,16 +73,12 @@ class Catalog:
     overrides: Mapping[str, ModelInfo] = field(default_factory=dict)
 
     def info(self, provider: str, model: str) -> ModelInfo:
-        """What is known of a model. Never fails: the unknown is assumed."""
-        given = self._given(provider, model)
-        if given is not None:
-            return replace(given, known=True)
+        """What is known of a model, and assumptions for the rest."""
+        if given := self._given(provider, model):
+            return given
         found = _priced_model(provider, model)
-        free = Prices(0.0, 0.0) if provider in _FREE else None
-        if found is None:
-            return ModelInfo(_window(model), free)
-        window = found[1].context_window or _window(model)
-        return ModelInfo(window, free or _list_prices(provider, model), known=True)
+        window = (found and found[1].context_window) or _window(model)
+        return ModelInfo(window, Prices(0.0, 0.0) if provider in _FREE else _list_prices(provider, model))
 
     def cost(
         self, provider: str, model: str, usage: Usage, raw_usage: Mapping[str, object] | None = None
@@ -106,7 +94,7 @@ class Catalog:
         if provider in _FREE:
             return 0.0
         given = self._given(provider, model)
-        if given is not None and given.prices is not None:
+        if given and given.prices:
             return given.prices.cost(usage)
         return _priced_cost(provider, model, usage)
 
@@ -136,9 +124,7 @@ def _package() -> ModuleType | None:
 @cache
 def _priced_model(provider: str, model: str) -> Any:
     """(provider, model) as the package knows them, or None."""
-    if provider in _UNPRICED:
-        return None
-    package = _package()
+    package = None if provider in _UNPRICED else _package()
     if package is None:
         return None
     try:

@@ -1,23 +1,21 @@
-"""What a provider's error means: a table from (family, status, code) to ErrorKind. Nothing else decides it.
+"""What a provider's error means: a table from (family, status, code) to ErrorKind.
 
-Looked up from the most to the least exact line; `ANY` stands for every family, 0 for every status, "" for every code.
-Whether trying again can help follows from the kind (protocol.errors), unless the provider says otherwise by
-`x-should-retry`.
+The most exact line counts; `ANY` is every family, 0 every status, "" every code. Whether trying again can help follows
+from the kind (protocol.errors), unless the provider says otherwise by `x-should-retry`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
-import orjson
-
+from callboard.protocol.content import json_text
 from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind
 from callboard.protocol.limits import ERROR_SNIPPET_CHARS, MAX_RETRY_AFTER_SECONDS
 from callboard.protocol.model import Error
-from callboard.providers.json_values import SHAPE_ERRORS, Json, JsonObject, loads
-from callboard.providers.retry import retry_after_seconds, should_retry
+from callboard.providers.json_values import SHAPE_ERRORS, Json, loads
+from callboard.providers.retry import details_of, retry_after_seconds, should_retry
 
 ANY: Final = "*"
 #: Shorter "keys" are placeholders ("EMPTY", "ollama"), which would blot out words.
@@ -87,17 +85,6 @@ TOOLS_UNSUPPORTED_TEXTS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ErrorBody:
-    """The parts of an error, in one shape."""
-
-    message: str = ""
-    codes: tuple[str, ...] = ()
-    """The provider's code, type and status words, the most telling first."""
-    status: int = 0
-    """An HTTP status that was found in the body."""
-
-
 def make_error(
     kind: ErrorKind,
     message: str,
@@ -138,60 +125,61 @@ def snippet(data: bytes | str) -> str:
 
 def error_kind(family: str, status: int, codes: tuple[str, ...] = ()) -> ErrorKind:
     """The kind of an error by the table above."""
-    for code in codes:
-        word = code.lower()
+    for word in map(str.lower, codes):
         for key in ((family, status, word), (family, 0, word), (ANY, 0, word)):
             # A type as broad as "invalid_request_error" must not hide what the status says (401, 404, 413, 429).
             if key in KINDS and not (KINDS[key] is _K.INVALID_REQUEST and status not in (0, 200, 400)):
                 return KINDS[key]
-    for key in ((family, status, ""), (ANY, status, "")):
-        if key in KINDS:
-            return KINDS[key]
+    if kind := KINDS.get((family, status, "")) or KINDS.get((ANY, status, "")):
+        return kind
     if status >= 500:
         return _K.SERVER
     return _K.INVALID_REQUEST if status >= 400 else _K.OTHER
 
 
-def read_error(payload: Json) -> ErrorBody:
-    """The parts of an error payload. Known shapes: {"error": {..} | "text"}, {"detail": ..}, {"message": ..}, [..]."""
-    payload = _first(payload)
+def _read_error(payload: Json) -> tuple[str, tuple[str, ...], int]:
+    """(message, codes, HTTP status) of an error payload; "", () and 0 for what it does not have. Codes are the
+    provider's code, type and status words, the most telling first.
+
+    Known shapes: {"error": {..} | "text"}, {"detail": ..}, {"message": ..}.
+    """
     if not isinstance(payload, dict):
-        return ErrorBody(_shown(payload))
+        return _shown(payload), (), 0
     inner = payload.get("error") or payload.get("detail") or payload.get("errors") or payload
     inner = _first(inner) or payload
     if not isinstance(inner, dict):
         words = _words(payload.get("code"), payload.get("type"))
-        return ErrorBody(_shown(inner), words, _status(payload.get("status")))
+        return _shown(inner), words, _status(payload.get("status"))
     message = inner.get("message") or inner.get("msg") or inner.get("error") or payload.get("message") or inner
     code, kind, status = inner.get("code"), inner.get("type"), inner.get("status")
     number = _status(code) or _status(inner.get("status_code")) or _status(status)
-    return ErrorBody(_shown(message), _words(*_reasons(inner), code, kind, status), number)
+    reasons = [detail.get("reason") for detail in details_of(inner)]  # such as Gemini's API_KEY_INVALID
+    return _shown(message), _words(*reasons, code, kind, status), number
 
 
 def error_from_payload(
-    family: str, payload: Json, status: int = 200, headers: Mapping[str, str] | None = None, raw: bytes | str = ""
+    family: str, payload: Json, status: int = 200, headers: Mapping[str, str] | None = None, raw: bytes | None = None
 ) -> Error:
     """The Error that a JSON error document means. `status` is the HTTP status it came with, 200 inside a stream.
 
     `headers` have lower case names. `raw` is shown as snippet, the payload itself where it is left out.
     """
-    raw = raw or _as_json(payload)
+    shown = snippet(json_text(payload) if raw is None else raw)
     payload = _first(payload)  # Gemini wraps the error of a stream in an array
-    body = read_error(payload)
-    headers = headers or {}
-    real_status = status if status >= 400 else body.status or status
-    kind = error_kind(family, real_status, body.codes)
+    (message, codes, found_status), headers = _read_error(payload), headers or {}
+    real_status = status if status >= 400 else found_status or status
+    kind = error_kind(family, real_status, codes)
     for text_family, text_status, text in TOOLS_UNSUPPORTED_TEXTS:
-        if (text_family, text_status) == (family, real_status) and text in body.message:
+        if (text_family, text_status) == (family, real_status) and text in message:
             kind = _K.TOOLS_UNSUPPORTED
     return make_error(
         kind,
-        snippet(body.message) or f"The provider sent an error without a message (HTTP {real_status}).",
-        snippet(raw),
+        snippet(message) or f"The provider sent an error without a message (HTTP {real_status}).",
+        shown,
         retryable=should_retry(headers),
         retry_after=retry_after_seconds(headers, payload),
         status=real_status if real_status >= 400 else 0,
-        code=snippet(next(iter(body.codes), "")),
+        code=snippet(next(iter(codes), "")),
     )
 
 
@@ -201,40 +189,18 @@ def error_from_body(family: str, status: int, headers: Mapping[str, str], body: 
         return error_from_payload(family, loads(body), status, headers, body)
     except SHAPE_ERRORS:
         what = f"it said: {snippet(body)}" if body.strip() else "the body was empty"
-    return make_error(
-        error_kind(family, status),
-        f"The server answered HTTP {status} without a JSON error; {what}",
-        snippet(body),
-        retryable=should_retry(headers),
-        retry_after=retry_after_seconds(headers),
-        status=status,
-    )
+    message = f"The server answered HTTP {status} without a JSON error; {what}"
+    return error_from_payload(family, {"message": message}, status, headers, body)
 
 
 def _first(payload: Json) -> Json:
     """The first of a list of errors; anything else as it is."""
-    if isinstance(payload, list):
-        return payload[0] if payload else {}
-    return payload
+    return next(iter(payload), {}) if isinstance(payload, list) else payload
 
 
 def _shown(value: Json) -> str:
     """A message as it is, anything else as JSON."""
-    return value if isinstance(value, str) else _as_json(value)
-
-
-def _as_json(value: Json) -> str:
-    """JSON, or what Python shows where that cannot be written (an integer of more than 64 bits)."""
-    try:
-        return orjson.dumps(value).decode()
-    except TypeError:
-        return repr(value)
-
-
-def _reasons(error: JsonObject) -> list[Json]:
-    """Gemini's details carry google.rpc.ErrorInfo reasons such as API_KEY_INVALID."""
-    details = error.get("details")
-    return [d.get("reason") for d in details if isinstance(d, dict)] if isinstance(details, list) else []
+    return value if isinstance(value, str) else json_text(value)
 
 
 def _words(*values: Json) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, TypeAlias
 
 import orjson
@@ -41,6 +41,17 @@ def loads(data: bytes | str) -> Json:
         raise ValueError("JSON nested too deeply") from None
 
 
+def finite_loads(text: str) -> Json:
+    """`loads`, but a ValueError for NaN and the infinities as well (orjson reads none of them)."""
+    try:
+        value: Json = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        value = loads(text)
+        if found := not_finite(value):
+            raise ValueError(f"{found} is not a finite number") from None
+    return value
+
+
 def load_object(data: bytes | str) -> JsonObject | None:
     """The object that a JSON text is; None where it is anything else."""
     try:
@@ -50,19 +61,23 @@ def load_object(data: bytes | str) -> JsonObject | None:
     return value if isinstance(value, dict) else None
 
 
+def dumps(value: object, default: Callable[[object], object] | None = None) -> bytes:
+    """The JSON of a value. Raises ValueError for what JSON cannot hold: NaN, half of a surrogate pair, a cycle."""
+    try:
+        written = orjson.dumps(value, default)
+    except TypeError as error:
+        raise ValueError(str(error)) from None
+    if b"null" in written and (found := not_finite(value)):
+        raise ValueError(f"{found} is not a finite number")
+    return written
+
+
 def storable_bytes(value: Mapping[str, object]) -> int:
-    """How many bytes of JSON `value` takes. Raises ValueError for what could not be written later, when it goes back to
-    its provider: nested too deeply, or holding NaN."""
+    """The bytes of JSON that `value` takes. Raises ValueError for what could not go back to its provider later."""
     wrapped: object = value
     for _ in range(_LEVELS_AROUND):
         wrapped = [wrapped]
-    try:
-        written = orjson.dumps(wrapped)
-    except TypeError as error:
-        raise ValueError(f"a value that cannot be kept: {error}") from None
-    if b"null" in written and (found := not_finite(value)):
-        raise ValueError(f"{found} is not a finite number")
-    return len(written) - 2 * _LEVELS_AROUND
+    return len(dumps(wrapped)) - 2 * _LEVELS_AROUND
 
 
 def _without_surrogates(value: Json) -> Json:

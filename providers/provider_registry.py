@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from callboard.protocol.errors import UsageError
-from callboard.providers.adapter import DEFAULT_TIMEOUTS, Adapter, Provider, Timeouts
+from callboard.providers.adapter import Adapter, Provider, Timeouts
 from callboard.providers.anthropic.messages_api import Anthropic
 from callboard.providers.copilot.copilot_api import Copilot, copilot_of
 from callboard.providers.gemini.gemini_api import Gemini
@@ -44,10 +44,7 @@ KEY_VARIABLES: Final[Mapping[str, str]] = {
 }
 
 #: Providers without HTTP.
-_LOCAL: Final[Mapping[str, Callable[..., Provider]]] = {
-    "offline": Offline,
-    "scripted": Scripted,
-}
+_LOCAL: Final[Mapping[str, Callable[..., Provider]]] = {"offline": Offline, "scripted": Scripted}
 
 PROVIDERS: Final = tuple(sorted({*ADAPTERS, *_LOCAL}))
 """All names that may come before the slash of `provider/model`."""
@@ -105,9 +102,7 @@ def provider_for(
     # HTTP takes 0.2 s to load, and `offline` never needs it.
     from callboard.providers.transport import HttpProvider  # noqa: PLC0415
 
-    http = partial(
-        HttpProvider, timeouts=timeouts or DEFAULT_TIMEOUTS, on_headers=on_headers, proxy=proxy, transport=transport
-    )
+    http = partial(HttpProvider, timeouts=timeouts, on_headers=on_headers, proxy=proxy, transport=transport)
     if provider == "copilot" and api_key is None:
         return copilot_of(options, http(Copilot())), name
     variable = KEY_VARIABLES.get(provider)

@@ -19,8 +19,7 @@ MAX_BLOCK_SECONDS: Final = 300.0
 
 
 class _Bucket:
-    """Fills at `per_minute`, up to that much; None has no limit. A debt (a call that took more than was guessed) is a
-    level below zero."""
+    """Fills at `per_minute`, up to that much; None: no limit. Below zero is a debt: a call took more than guessed."""
 
     __slots__ = ("_blocked_until", "_configured", "_filled_at", "_level", "per_minute")
 
@@ -92,15 +91,14 @@ class RateLimiter:
         return self._tokens.per_minute is not None
 
     def acquire(self, tokens: float = 0.0) -> float:
-        """Take one request of about so many tokens: 0.0 when it may go now, else the seconds to wait before asking
-        again; then nothing was taken."""
+        """Take one request of about so many tokens and return 0.0, or take nothing and return the seconds to wait."""
         now = self._clock()
         wait = max(self._requests.wait_seconds(1.0, now), self._tokens.wait_seconds(tokens, now))
-        if wait <= 0.0:
-            self._requests.take(1.0)
-            self._tokens.take(tokens)
-            return 0.0
-        return wait
+        if wait > 0.0:
+            return wait
+        self._requests.take(1.0)
+        self._tokens.take(tokens)
+        return 0.0
 
     def settle(self, guessed_tokens: float, used_tokens: float) -> None:
         """The call is over and took `used_tokens`: the difference is given back, or owed."""

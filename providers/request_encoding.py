@@ -1,15 +1,14 @@
 """What the encoders of all APIs share: what is asked of a request, and how its common parts are written.
 
-Nothing is repaired here: an illegal history, or a number that JSON has not (NaN), is the caller's fault and a
-UsageError. Only call ids are renamed where an API has rules for them, in the call and in its result alike, so that a
-history written by one provider can be continued on any other.
+An illegal history, or a number that JSON has not (NaN), is a UsageError. Only call ids are changed, where an API has
+rules for them, in the call and in its result alike: a history of one provider can be continued on any other.
 """
 
 from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2s
 from typing import Final
@@ -23,13 +22,12 @@ from callboard.protocol.model import ModelRequest, ToolChoiceMode
 from callboard.protocol.tools import ToolDefinition
 from callboard.providers.adapter import Decoder, WireRequest
 from callboard.providers.base_decoder import AnswerHead
-from callboard.providers.json_values import Body, Json, loads
-from callboard.providers.tool_schema import AdaptedSchema, SchemaDialect, adapt_schema, adapted_tools
+from callboard.providers.json_values import Body, Json, dumps, finite_loads
+from callboard.providers.tool_schema import AdaptedSchema, SchemaDialect, adapt_schema, tool_parameters
 
 #: OpenAI and Anthropic take these names for tools and calls; it is within what Gemini takes.
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _ILLEGAL: Final = re.compile(r"[^a-zA-Z0-9_-]")
-_MAX_NAME_LENGTH: Final = 64
 
 #: Anthropic and Gemini refuse a blank text, and a conversation that begins with the model (the rest was cut off).
 BLANK_USER: Final = "(empty message)"
@@ -40,32 +38,26 @@ def check_history(messages: Sequence[content.Message]) -> None:
     """Each call has its result, directly after the turn that asked, and there are no others (I2). Else UsageError."""
     if not messages:
         raise UsageError("The request has no messages; give it at least a user message.")
-    open_calls: dict[CallId, content.ToolCall] = {}
-    for position, message in enumerate(messages):
+    open_calls: set[CallId] = set()
+    for position, message in enumerate((*messages, None)):
         if isinstance(message, content.ToolMessage):
-            if open_calls.pop(message.call_id, None) is None:
+            if message.call_id not in open_calls:
                 raise UsageError(
                     f"Message {position} is the result of call {message.call_id!r}, which the turn before it did not "
                     "ask for or which has its result already. Remove the result, or put it directly after its turn."
                 )
+            open_calls.remove(message.call_id)
             continue
-        _require_answered(open_calls, position)
+        if open_calls:
+            raise UsageError(
+                f"Before message {position}, tool call {', '.join(map(repr, sorted(open_calls)))} has no result. Every "
+                "call needs its ToolMessage directly after the turn that asked (an error or a cancellation is a result "
+                "too)."
+            )
         if isinstance(message, content.AssistantMessage):
-            open_calls = {call.call_id: call for call in message.tool_calls}
+            open_calls = {call.call_id for call in message.tool_calls}
             if len(open_calls) != len(message.tool_calls):
                 raise UsageError(f"Message {position} has two tool calls with the same id; ids are unique in a turn.")
-    _require_answered(open_calls, len(messages))
-
-
-def check_tool_choice(request: ModelRequest) -> None:
-    """A forced tool must be offered. Else UsageError."""
-    choice, names = request.tool_choice, [tool.name for tool in request.tools]
-    if len(set(names)) != len(names):
-        raise UsageError("Two tools have the same name; names are unique in a request.")
-    if choice.mode is ToolChoiceMode.NAMED and choice.name not in names:
-        raise UsageError(f"tool_choice names {choice.name!r}, which is not offered; offered are: {names or 'none'}.")
-    if choice.mode is ToolChoiceMode.REQUIRED and not names:
-        raise UsageError("tool_choice is REQUIRED, but no tool is offered.")
 
 
 def check_request(request: ModelRequest) -> None:
@@ -73,10 +65,16 @@ def check_request(request: ModelRequest) -> None:
     if not request.model:
         raise UsageError("The request names no model.")
     check_history(request.messages)
-    check_tool_choice(request)
-    for tool in request.tools:
-        if not _NAME.fullmatch(tool.name):
-            raise UsageError(f"tool name {tool.name!r} is taken by no API; it must match {_NAME.pattern}")
+    choice, names = request.tool_choice, [tool.name for tool in request.tools]
+    if len(set(names)) != len(names):
+        raise UsageError("Two tools have the same name; names are unique in a request.")
+    if choice.mode is ToolChoiceMode.NAMED and choice.name not in names:
+        raise UsageError(f"tool_choice names {choice.name!r}, which is not offered; offered are: {names or 'none'}.")
+    if choice.mode is ToolChoiceMode.REQUIRED and not names:
+        raise UsageError("tool_choice is REQUIRED, but no tool is offered.")
+    for name in names:
+        if not _NAME.fullmatch(name):
+            raise UsageError(f"tool name {name!r} is taken by no API; it must match {_NAME.pattern}")
 
 
 def sent_arguments(call: content.ToolCall) -> str:
@@ -92,11 +90,7 @@ def arguments_object(call: content.ToolCall) -> object:
     """`sent_arguments` for the APIs that take an object: the very text, so that no long integer loses digits. Where
     only a forgiving parser could read it (half of a surrogate pair): what was read."""
     text, value = _arguments(call)
-    try:
-        orjson.loads(text)
-    except orjson.JSONDecodeError:
-        return value
-    return orjson.Fragment(text)
+    return orjson.Fragment(text) if content.is_json_object(text) else value
 
 
 def _arguments(call: content.ToolCall) -> tuple[str, Json]:
@@ -104,25 +98,12 @@ def _arguments(call: content.ToolCall) -> tuple[str, Json]:
     if not call.complete:
         text = orjson.dumps({"incomplete_arguments": text.encode("utf-8", "replace").decode()}).decode()
     try:
-        value: Json = orjson.loads(text)  # it takes no NaN
-    except orjson.JSONDecodeError:
-        value = _forgiven(call.call_id, text)
+        value, why = finite_loads(text), "are not a JSON object"
+    except ValueError as error:
+        value, why = None, f"cannot be read: {error}"
     if not isinstance(value, dict):
-        raise UsageError(f"The arguments of tool call {call.call_id!r} are not a JSON object; mark it complete=False.")
+        raise UsageError(f"The arguments of tool call {call.call_id!r} {why}; mark it complete=False.")
     return text, value
-
-
-def _forgiven(call_id: CallId, text: str) -> Json:
-    try:
-        value = loads(text)
-    except ValueError:
-        return None
-    if found := content.not_finite(value):
-        told = (
-            f"{found} in the arguments of tool call {call_id!r} is not a finite number; mark the call complete=False."
-        )
-        raise UsageError(told)
-    return value
 
 
 def own_replay(replay: content.Replay | None, origin: str) -> Mapping[str, object] | None:
@@ -170,25 +151,6 @@ def rewrite_call_ids(messages: Sequence[content.Message], rule: CallIdRule) -> t
     return tuple(rewritten)
 
 
-def results_after(messages: Sequence[content.Message], position: int) -> tuple[content.ToolMessage, ...]:
-    """The tool results directly after `position`."""
-    results: list[content.ToolMessage] = []
-    for message in messages[position + 1 :]:
-        if not isinstance(message, content.ToolMessage):
-            break
-        results.append(message)
-    return tuple(results)
-
-
-def _require_answered(open_calls: Iterable[CallId], position: int) -> None:
-    missing = ", ".join(repr(call_id) for call_id in open_calls)
-    if missing:
-        raise UsageError(
-            f"Before message {position}, tool call {missing} has no result. Every call needs its ToolMessage directly "
-            "after the turn that asked (an error or a cancellation is a result too)."
-        )
-
-
 def _fitting(call_id: CallId, position: int, rule: CallIdRule, taken: set[str]) -> CallId:
     fits = rule.pattern.fullmatch(call_id) is not None
     candidate: str = call_id
@@ -208,11 +170,12 @@ def _renamed_turn(message: content.AssistantMessage, renamed: dict[CallId, CallI
 
 def split_system(messages: Sequence[content.Message]) -> tuple[str, Sequence[content.Message]]:
     """(instructions, the rest): the system messages at the start, joined. Later ones are notes in the conversation."""
-    start = next(
-        (i for i, message in enumerate(messages) if not isinstance(message, content.SystemMessage)), len(messages)
-    )
-    leading = [message.text for message in messages[:start] if isinstance(message, content.SystemMessage)]
-    return "\n\n".join(text for text in leading if text.strip()), messages[start:]
+    leading: list[str] = []
+    for message in messages:
+        if not isinstance(message, content.SystemMessage):
+            break
+        leading.append(message.text)
+    return "\n\n".join(text for text in leading if text.strip()), messages[len(leading) :]
 
 
 def checked_url(base_url: str | None, default: str) -> str:
@@ -268,10 +231,17 @@ class Encoding:
         self.notes: list[str] = []
 
     def adapted_tools(self, lax: SchemaDialect, strict: SchemaDialect) -> tuple[ToolDefinition, ...]:
-        """The request's tools with schemas that the API takes."""
-        tools, notes = adapted_tools(self.request.tools, lax, strict)
-        self.notes += notes
-        return tools
+        """The request's tools with schemas that the API takes, not strict where that is impossible. Raises UsageError
+        for a schema that no API takes."""
+        tools: list[ToolDefinition] = []
+        for tool in self.request.tools:
+            try:
+                adapted = tool_parameters(tool.parameters, strict if tool.strict else lax)
+            except UsageError as error:
+                raise UsageError(f"tool {tool.name!r}: {error}") from None
+            self.notes += [f"tool {tool.name}: {loss}" for loss in adapted.losses]
+            tools.append(replace(tool, parameters=adapted.schema, strict=adapted.strict))
+        return tuple(tools)
 
     def answer_schema(self, dialect: SchemaDialect) -> AdaptedSchema | None:
         """The schema of the answer in the API's words; None where none is asked for."""
@@ -325,9 +295,7 @@ class TurnEncoding(Encoding, ABC):
 
 def called_name(call: content.ToolCall) -> str:
     """A call's name as APIs take it in a history: a model may have called a tool whose name cannot exist."""
-    if _NAME.fullmatch(call.name):
-        return call.name
-    return _ILLEGAL.sub("_", call.name)[:_MAX_NAME_LENGTH] or "unknown_tool"
+    return _ILLEGAL.sub("_", call.name)[:64] or "unknown_tool"
 
 
 def user_content(message: content.UserMessage, written: Callable[[content.UserPart], Body]) -> str | list[Body]:
@@ -358,9 +326,6 @@ def image_url(image: content.Image) -> str:
 def post(url: str, headers: Mapping[str, str], body: Body, notes: Sequence[str]) -> WireRequest:
     """The finished request. Raises UsageError for what JSON cannot hold: half of a surrogate pair, NaN, a cycle."""
     try:
-        written = orjson.dumps(body)
-    except TypeError as error:
+        return WireRequest("POST", url, headers, dumps(body), tuple(notes))
+    except ValueError as error:
         raise UsageError(f"The request cannot be written as JSON: {error}.") from None
-    if b"null" in written and (found := content.not_finite(body)):
-        raise UsageError(f"The request cannot be written as JSON: {found} is not a finite number.")
-    return WireRequest("POST", url, headers, written, tuple(notes))

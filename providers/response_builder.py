@@ -10,33 +10,17 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from hashlib import blake2s
 from io import StringIO
-from itertools import count
+from itertools import chain, count
 from typing import Final
 
-import orjson
-
-from callboard.protocol.content import AssistantPart, Replay, ServerTool, Text, Thinking, ToolCall, not_finite
+from callboard.protocol import model
+from callboard.protocol.content import AssistantPart, Replay, ServerTool, Text, Thinking, ToolCall
 from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind
 from callboard.protocol.ids import CallId, ToolName
 from callboard.protocol.limits import MAX_ARGUMENT_BYTES, MAX_CALLS_PER_STEP
-from callboard.protocol.model import (
-    Done,
-    Error,
-    FinishReason,
-    ModelResponse,
-    Restarted,
-    ServerToolEvent,
-    StreamEvent,
-    TextDelta,
-    ThinkingDelta,
-    ToolCallComplete,
-    ToolCallDelta,
-    ToolCallStart,
-)
-from callboard.providers.json_values import Json, loads
+from callboard.providers.json_values import Json, dumps, finite_loads
 
-_PROSE: Final = (TextDelta, ThinkingDelta)
-_TOO_LONG: Final = f"the arguments of a tool call are longer than {MAX_ARGUMENT_BYTES} bytes"
+_PROSE: Final = (model.TextDelta, model.ThinkingDelta)
 
 
 def arguments_text(arguments: Json) -> str:
@@ -47,10 +31,9 @@ def arguments_text(arguments: Json) -> str:
     if isinstance(arguments, str):
         return arguments
     try:
-        written = orjson.dumps(arguments)
-    except TypeError:
+        return dumps(arguments).decode()
+    except ValueError:
         return json.dumps(arguments)
-    return json.dumps(arguments) if b"null" in written and not_finite(arguments) else written.decode()
 
 
 def canonical_arguments(raw: str) -> tuple[str, bool]:
@@ -63,24 +46,13 @@ def canonical_arguments(raw: str) -> tuple[str, bool]:
     text = raw.strip()
     if text in ("", "null"):
         return "{}", True
-    value = _parsed(text)
-    if isinstance(value, str):
-        text, value = value, _parsed(value)
-    return (text, True) if isinstance(value, dict) else (raw, False)
-
-
-def _parsed(text: str) -> Json:
-    """None for what is no JSON, or holds a number that is none."""
     try:
-        value: Json = orjson.loads(text)
-        return value
-    except orjson.JSONDecodeError:
-        pass
-    try:
-        value = loads(text)
-        return None if not_finite(value) else value
+        value = finite_loads(text)
+        if isinstance(value, str):
+            text, value = value, finite_loads(value)
     except ValueError:
-        return None
+        return raw, False
+    return (text, True) if isinstance(value, dict) else (raw, False)
 
 
 # A call's fragments to events.
@@ -111,8 +83,8 @@ class _Call:
 
 
 class ToolCallTracker:
-    """ONE tracker that turns the fragments of an answer's calls, as any API sends them, into ToolCallStart, Delta and
-    Complete, which it appends to the caller's list of events.
+    """Turns the fragments of an answer's calls, as any API sends them, into ToolCallStart, Delta and Complete, which it
+    appends to the caller's list of events.
 
     The rules (numbers are the quirks of docs/wire.md section 2):
 
@@ -134,6 +106,10 @@ class ToolCallTracker:
 
     def __init__(self, seed: str = "") -> None:
         self.seed = seed
+        self.restart()
+
+    def restart(self) -> None:
+        """The provider began the turn again: forget every call (quirk 37). Pair it with a Restarted event."""
         self._calls: list[_Call] = []
         self._by_id: dict[str, _Call] = {}
         self._by_index: dict[Hashable, _Call] = {}
@@ -151,7 +127,7 @@ class ToolCallTracker:
 
     def delta(
         self,
-        out: list[StreamEvent],
+        out: list[model.StreamEvent],
         *,
         index: Hashable = None,
         id: str = "",
@@ -164,16 +140,13 @@ class ToolCallTracker:
         if call.completed:
             return
         self._last = call
-        if replay is not None:
-            call.replay = replay
-        if name and not call.name:
-            call.name = name
-        text = arguments if isinstance(arguments, str) else arguments_text(arguments)
-        self._write(call, text, out)
+        call.replay = replay or call.replay
+        call.name = call.name or name
+        self._write(call, arguments if isinstance(arguments, str) else arguments_text(arguments), out)
 
     def whole(
         self,
-        out: list[StreamEvent],
+        out: list[model.StreamEvent],
         *,
         id: str = "",
         name: str = "",
@@ -189,26 +162,16 @@ class ToolCallTracker:
         if complete:
             self._complete(call, out)
 
-    def complete(self, out: list[StreamEvent], *, index: Hashable = None, id: str = "") -> None:
-        """The API said that this call is finished (a block's stop event). An unknown call is no error."""
-        call = self._by_id.get(id) if id else None
-        call = call or self._by_index.get(index)
-        if call is not None:
+    def complete(self, out: list[model.StreamEvent], index: Hashable) -> None:
+        """The API said that the call at `index` is finished (a block's stop event). An unknown call is no error."""
+        if (call := self._by_index.get(index)) is not None:
             self._complete(call, out)
 
-    def complete_all(self, out: list[StreamEvent], *, cut: bool = False) -> None:
+    def complete_all(self, out: list[model.StreamEvent], *, cut: bool = False) -> None:
         """The turn is over. With `cut` (length limit, filter) the call that was written last stays incomplete."""
         for call in self._calls:
             if not (cut and call is self._last):
                 self._complete(call, out)
-
-    def restart(self) -> None:
-        """The provider began the turn again: forget every call (quirk 37). Pair it with a Restarted event."""
-        self._calls.clear()
-        self._by_id.clear()
-        self._by_index.clear()
-        self._taken.clear()
-        self._last = None
 
     def _find(self, index: Hashable, id: str, name: str) -> _Call:
         if id:
@@ -219,13 +182,11 @@ class ToolCallTracker:
                 call = self._by_index[index] = self._open("")
             return call
         last = self._last
-        if last is None or (name and last.name):
-            return self._open("")
-        return last
+        return self._open("") if last is None or (name and last.name) else last
 
     def _adopt(self, index: Hashable, id: str) -> _Call:
         """The call of an id that is new: one at this index still without an id, else a new one."""
-        call = self._by_index.get(index) if index is not None else None
+        call = self._by_index.get(index)
         if call is None or call.sent_id:
             call = self._open(id)
         else:
@@ -242,24 +203,24 @@ class ToolCallTracker:
         self._calls.append(call)
         return call
 
-    def _write(self, call: _Call, text: str, out: list[StreamEvent]) -> None:
+    def _write(self, call: _Call, text: str, out: list[model.StreamEvent]) -> None:
         """Add to the arguments. A call starts when its name is known; until then what has come is kept."""
         call.arguments.write(text)
         if call.arguments.tell() > MAX_ARGUMENT_BYTES:
-            raise TooManyCallsError(_TOO_LONG)
+            raise TooManyCallsError(f"the arguments of a tool call are longer than {MAX_ARGUMENT_BYTES} bytes")
         if not call.call_id:
             if call.name:
                 self._start(call, out)
         elif text:
-            out.append(ToolCallDelta(call.call_id, text))
+            out.append(model.ToolCallDelta(call.call_id, text))
 
-    def _start(self, call: _Call, out: list[StreamEvent]) -> None:
+    def _start(self, call: _Call, out: list[model.StreamEvent]) -> None:
         call.call_id = self._unique_id(call)
-        out.append(ToolCallStart(call.call_id, ToolName(call.name), call.replay))
+        out.append(model.ToolCallStart(call.call_id, ToolName(call.name), call.replay))
         if early := call.arguments.getvalue():
-            out.append(ToolCallDelta(call.call_id, early))
+            out.append(model.ToolCallDelta(call.call_id, early))
 
-    def _complete(self, call: _Call, out: list[StreamEvent]) -> None:
+    def _complete(self, call: _Call, out: list[model.StreamEvent]) -> None:
         if call.completed:
             return
         if not call.call_id:
@@ -268,7 +229,7 @@ class ToolCallTracker:
         call.completed = True
         # Servers call a turn whole that the length limit has cut (docs/wire.md quirk 21, llama.cpp's Responses).
         if canonical_arguments(call.arguments.getvalue())[1]:
-            out.append(ToolCallComplete(call.call_id))
+            out.append(model.ToolCallComplete(call.call_id))
 
     def _unique_id(self, call: _Call) -> CallId:
         chosen, ordinal, salt = call.sent_id, self._calls.index(call), 0
@@ -287,65 +248,56 @@ class ToolCallTracker:
 class _BuiltProse:
     """A text or thinking part that is being written."""
 
-    kind: type[TextDelta | ThinkingDelta]
+    kind: type[model.TextDelta | model.ThinkingDelta]
     block: int
     replay: Replay | None
     pieces: StringIO = field(default_factory=StringIO)
 
     def part(self) -> AssistantPart:
         text = self.pieces.getvalue()
-        return Text(text, self.replay) if self.kind is TextDelta else Thinking(text, self.replay)
-
-
-@dataclass(frozen=True, slots=True)
-class _BuiltServerTool:
-    event: ServerToolEvent
-
-    def part(self) -> AssistantPart:
-        return ServerTool(self.event.kind, self.event.replay)
+        return Text(text, self.replay) if self.kind is model.TextDelta else Thinking(text, self.replay)
 
 
 class ResponseBuilder:
     """Collects the events of one stream. `response()` may be asked at any time, for the turn as far as it has come."""
 
     def __init__(self) -> None:
-        self._parts: list[_BuiltProse | _Call | _BuiltServerTool] = []
+        self._parts: list[_BuiltProse | _Call | ServerTool] = []
         self._calls: dict[CallId, _Call] = {}
+        self._taken: set[CallId] = set()
         self._writing: _BuiltProse | None = None
         """The last part, where it is prose."""
-        self._end: Done | Error | None = None
+        self._end: model.Done | model.Error | None = None
         self.text_bytes = 0
         """Of all that was written and thought so far, and of the arguments."""
 
-    def feed(self, events: Iterable[StreamEvent]) -> None:
+    def feed(self, events: Iterable[model.StreamEvent]) -> None:
         """Take events in. Those after the Done or Error are void. Raises TypeError for what is no event."""
         for event in events:
             if self._end is not None:
                 return
             if isinstance(event, _PROSE):
                 self._prose(event)
-            elif isinstance(event, ToolCallDelta):
+            elif isinstance(event, model.ToolCallDelta):
                 self.text_bytes += len(event.args_delta)
                 if (call := self._calls.get(event.id)) is not None:
                     call.arguments.write(event.args_delta)
-            elif isinstance(event, Done | Error):
+            elif isinstance(event, model.Done | model.Error):
                 self._end = event
             else:
                 self._mark(event)
 
-    def response(self) -> ModelResponse:
+    def response(self) -> model.ModelResponse:
         """The turn. Without Done or Error it is cut off: its `error` says TRUNCATED."""
-        parts = tuple(part.part() for part in self._parts)
-        end = self._end
-        if isinstance(end, Done):
-            return ModelResponse(
-                parts, end.finish_reason, end.raw_finish_reason, end.usage, end.raw_usage, model=end.model
-            )
+        parts = tuple(part if isinstance(part, ServerTool) else part.part() for part in self._parts)
+        if isinstance(end := self._end, model.Done):
+            reason, raw_reason = end.finish_reason, end.raw_finish_reason
+            return model.ModelResponse(parts, reason, raw_reason, end.usage, end.raw_usage, model=end.model)
         kind = ErrorKind.TRUNCATED
-        error = end or Error(kind, "The stream ended before the turn did.", retryable=kind in RETRYABLE_KINDS)
-        return ModelResponse(parts, FinishReason.ERROR, error=error)
+        error = end or model.Error(kind, "The stream ended before the turn did.", retryable=kind in RETRYABLE_KINDS)
+        return model.ModelResponse(parts, model.FinishReason.ERROR, error=error)
 
-    def _prose(self, event: TextDelta | ThinkingDelta) -> None:
+    def _prose(self, event: model.TextDelta | model.ThinkingDelta) -> None:
         last, text = self._writing, event.text
         if last is None or last.kind is not event.__class__ or last.block != event.block:
             if not text and event.replay is None:
@@ -357,33 +309,34 @@ class ResponseBuilder:
         last.pieces.write(text)
         self.text_bytes += len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
 
-    def _mark(self, event: ToolCallStart | ToolCallComplete | ServerToolEvent | Restarted) -> None:
-        if isinstance(event, ToolCallComplete):
+    def _mark(self, event: model.StreamEvent) -> None:
+        if isinstance(event, model.ToolCallComplete):
             if event.id in self._calls:
                 self._calls[event.id].completed = True
             return
         self._writing = None
-        if isinstance(event, ToolCallStart):
+        if isinstance(event, model.ToolCallStart):
             call = _Call(event.id, event.name, event.replay, self._unique(event.id))
             self._parts.append(call)
             # The provider's id, repeated or not, names the newest call that bears it.
             self._calls[event.id] = call
-        elif isinstance(event, ServerToolEvent):
-            self._parts.append(_BuiltServerTool(event))
-        elif isinstance(event, Restarted):
+        elif isinstance(event, model.ServerToolEvent):
+            self._parts.append(ServerTool(event.kind, event.replay))
+        elif isinstance(event, model.Restarted):
             self._parts.clear()
             self._calls.clear()
+            self._taken.clear()
         else:
             raise TypeError(f"it yielded a {type(event).__name__} among its events")
 
     def _unique(self, call_id: CallId) -> CallId:
-        taken = {part.call_id for part in self._parts if isinstance(part, _Call)} if call_id in self._calls else set()
-        if call_id not in taken:
-            return call_id
-        return next(CallId(f"{call_id}_{n}") for n in count(2) if f"{call_id}_{n}" not in taken)
+        names = chain((call_id,), (CallId(f"{call_id}_{n}") for n in count(2)))
+        unique = next(name for name in names if name not in self._taken)
+        self._taken.add(unique)
+        return unique
 
 
-def build_response(events: Iterable[StreamEvent]) -> ModelResponse:
+def build_response(events: Iterable[model.StreamEvent]) -> model.ModelResponse:
     """The turn that these events tell."""
     builder = ResponseBuilder()
     builder.feed(events)

@@ -1,8 +1,7 @@
 """How long to wait: what a provider asks for, in all the forms in which it says so, and whether to try again at all.
 
 Pure decisions; waiting is the caller's. Of the waits that an answer names the most exact one counts: the body's
-RetryInfo, `retry-after-ms`, `retry-after`, then the reset times of whichever limit is used up. It is the least we wait;
-where it is longer than the cap, no try can succeed in time, so there is none.
+RetryInfo, `retry-after-ms`, `retry-after`, then the reset times of the limits that are used up.
 """
 
 from __future__ import annotations
@@ -18,11 +17,8 @@ from typing import Final, NamedTuple
 
 from callboard.protocol.limits import MAX_RETRY_AFTER_SECONDS
 from callboard.protocol.model import Error
-from callboard.providers.json_values import Json
+from callboard.providers.json_values import Json, JsonObject
 
-#: Two tries cure nearly all passing faults; beyond four the provider is down, and a fallback is better.
-DEFAULT_MAX_ATTEMPTS: Final = 4
-DEFAULT_BASE_SECONDS: Final = 0.5
 #: Waiting exactly as told makes all waiting requests come back in the same instant: up to a tenth is added.
 _SPREAD: Final = 0.1
 #: 2 to this power is past any cap; higher powers are past any float.
@@ -30,7 +26,7 @@ _MAX_DOUBLINGS: Final = 60
 
 _UNIT_SECONDS: Final = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 _DURATION_PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|us|µs|ns|h|m|s)")
-_DURATION: Final = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|us|µs|ns|h|m|s))+")
+_DURATION: Final = re.compile(f"(?:{_DURATION_PART.pattern})+")
 #: Epoch numbers above this are milliseconds (OpenRouter's X-RateLimit-Reset), not seconds.
 _EPOCH_MILLISECONDS_FROM: Final = 1e11
 #: A number above this may be a point in time. It is one if it lies near the time of the answer; else it is a time to
@@ -40,44 +36,33 @@ _EPOCH_NEAR_SECONDS: Final = 400 * 86_400.0
 
 
 class LimitHeaders(NamedTuple):
-    """The headers in which a provider reports one of its limits. A reset says how long to wait only when nothing
-    remains."""
+    """Where a provider reports one of its limits. A reset says how long to wait only when nothing remains."""
 
     limit: str
     remaining: str
     reset: str
 
 
-def _anthropic(what: str) -> LimitHeaders:
-    return LimitHeaders(*(f"anthropic-ratelimit-{what}-{part}" for part in ("limit", "remaining", "reset")))
+def _limit(pattern: str) -> LimitHeaders:
+    return LimitHeaders(*(pattern.format(part) for part in LimitHeaders._fields))
 
 
-REQUEST_LIMITS: Final = (
-    LimitHeaders("x-ratelimit-limit-requests", "x-ratelimit-remaining-requests", "x-ratelimit-reset-requests"),
-    _anthropic("requests"),
-)
-TOKEN_LIMITS: Final = (
-    LimitHeaders("x-ratelimit-limit-tokens", "x-ratelimit-remaining-tokens", "x-ratelimit-reset-tokens"),
-    _anthropic("tokens"),
-)
-_ALL_LIMITS: Final = (
-    *REQUEST_LIMITS,
-    *TOKEN_LIMITS,
-    LimitHeaders("x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"),
-    _anthropic("input-tokens"),
-    _anthropic("output-tokens"),
-)
+REQUEST_LIMITS: Final = (_limit("x-ratelimit-{}-requests"), _limit("anthropic-ratelimit-requests-{}"))
+TOKEN_LIMITS: Final = (_limit("x-ratelimit-{}-tokens"), _limit("anthropic-ratelimit-tokens-{}"))
+_MORE_LIMITS: Final = ("x-ratelimit-{}", "anthropic-ratelimit-input-tokens-{}", "anthropic-ratelimit-output-tokens-{}")
+_ALL_LIMITS: Final = (*REQUEST_LIMITS, *TOKEN_LIMITS, *map(_limit, _MORE_LIMITS))
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
     """How often and how patiently a failed model call is tried again: a jittered exponential."""
 
-    max_attempts: int = DEFAULT_MAX_ATTEMPTS
-    """Tries of one call, the first one included."""
-    base_seconds: float = DEFAULT_BASE_SECONDS
+    max_attempts: int = 4
+    """Tries of one call, the first one included. Two cure nearly all passing faults; after four the provider is down,
+    and a fallback is better."""
+    base_seconds: float = 0.5
     cap_seconds: float = MAX_RETRY_AFTER_SECONDS
-    """The longest pause between tries."""
+    """The longest pause between tries; a provider that asks for a longer one is not tried again."""
     chance: Callable[[], float] = field(default=random.random, repr=False)
     """From [0, 1): the jitter. A simulation passes its own."""
 
@@ -116,27 +101,25 @@ def wait_seconds(text: str, now: datetime) -> float | None:
 
 
 def retry_after_seconds(headers: Mapping[str, str], body: Json = None, now: datetime | None = None) -> float | None:
-    """The wait which the answer asks for, None where it does not say. Header names are in lower case.
-
-    `now` is what dates are compared with; None: the time at which the answer was given.
-    """
+    """The wait which the answer asks for, None where it does not say. Header names are in lower case; dates are
+    compared with `now`, or else with the time at which the answer was given."""
     now = now or answered_at(headers)
-    from_body = _retry_info(body)
-    if from_body is not None:
+    if (from_body := _retry_info(body)) is not None:
         return from_body
-    milliseconds = finite_number(headers.get("retry-after-ms", ""))
-    if milliseconds is not None:
+    if (milliseconds := finite_number(headers.get("retry-after-ms", ""))) is not None:
         return max(0.0, milliseconds / 1000)
-    if "retry-after" in headers:
-        seconds = wait_seconds(headers["retry-after"], now)
-        if seconds is not None:
-            return seconds
-    return _reset_of_exhausted(headers, now)
+    if (seconds := wait_seconds(headers.get("retry-after", ""), now)) is not None:
+        return seconds
+    waits = [
+        wait_seconds(headers[names.reset], now)
+        for names in _ALL_LIMITS
+        if names.reset in headers and finite_number(headers.get(names.remaining, "")) == 0
+    ]
+    return max((wait for wait in waits if wait is not None), default=None)
 
 
 def answered_at(headers: Mapping[str, str]) -> datetime:
-    """When the answer was given, by the provider's own clock: the one its reset times are meant by. Ours, where it has
-    no date."""
+    """When the answer was given, by the provider's clock, as its reset times are; by ours where it has no date."""
     return _moment(headers.get("date", "")) or datetime.now(UTC)
 
 
@@ -154,24 +137,20 @@ def finite_number(text: str) -> float | None:
     return value if isfinite(value) else None
 
 
-def _reset_of_exhausted(headers: Mapping[str, str], now: datetime) -> float | None:
-    waits = [
-        wait_seconds(headers[names.reset], now)
-        for names in _ALL_LIMITS
-        if names.reset in headers and finite_number(headers.get(names.remaining, "")) == 0
-    ]
-    return max((wait for wait in waits if wait is not None), default=None)
-
-
 def _retry_info(body: Json) -> float | None:
     """Gemini puts google.rpc.RetryInfo into error.details; the delay is nowhere else."""
     error = body.get("error") if isinstance(body, dict) else None
-    details = error.get("details") if isinstance(error, dict) else None
-    for detail in details if isinstance(details, list) else ():
-        if isinstance(detail, dict) and isinstance(delay := detail.get("retryDelay"), str):
+    for detail in details_of(error):
+        if isinstance(delay := detail.get("retryDelay"), str):
             wait = duration_seconds(delay)
             return None if wait is None else max(0.0, wait)
     return None
+
+
+def details_of(error: Json) -> list[JsonObject]:
+    """What Gemini's errors carry beside their message: google.rpc.RetryInfo, ErrorInfo and others."""
+    details = error.get("details") if isinstance(error, dict) else None
+    return [detail for detail in details if isinstance(detail, dict)] if isinstance(details, list) else []
 
 
 def _moment(text: str) -> datetime | None:

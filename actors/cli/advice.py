@@ -26,14 +26,13 @@ _ADVICE: Mapping[ErrorKind, str] = {
 }
 #: Where a credential is kept that no variable holds.
 _KEPT = {"copilot": "the login (`callboard login copilot`)"}
-_OTHERWISE = "run `callboard doctor` to see what is set up"
 
 
 def advice(kind: ErrorKind, model: str) -> str:
     """What to do, in a few words. `model` is provider/model."""
     provider, _ = split_model(model)
     variable = _KEPT.get(provider) or KEY_VARIABLES.get(provider) or "CALLBOARD_API_KEY"
-    return _ADVICE.get(kind, _OTHERWISE).format(variable=variable, model=model)
+    return _ADVICE.get(kind, "run `callboard doctor` to see what is set up").format(variable=variable, model=model)
 
 
 def advised(failure: ModelCallFailed, settings: Settings) -> ProviderError:

@@ -9,8 +9,11 @@ import orjson
 from callboard import ModelCallFailed, Reply, Runtime, UsageError
 from callboard.actors.cli.advice import advised
 from callboard.actors.cli.arguments import settings_of
-from callboard.actors.cli.progress import IndexProgress
+from callboard.actors.cli.indexing import IndexProgress
 from callboard.actors.cli.screen import Screen
+
+#: What --json prints of a Reply.
+_SHOWN = ("text", "request_id", "outcome", "steps", "usage", "cost")
 
 
 async def run(options: argparse.Namespace) -> None:
@@ -27,7 +30,8 @@ async def run(options: argparse.Namespace) -> None:
             async for event in runtime.stream(question):
                 screen.show(event)
                 if isinstance(event, Reply) and options.json:
-                    screen.print_line(orjson.dumps(_as_json(event), option=orjson.OPT_INDENT_2).decode())
+                    shown = {name: getattr(event, name) for name in _SHOWN}
+                    screen.print_line(orjson.dumps(shown, option=orjson.OPT_INDENT_2).decode())
         except ModelCallFailed as failure:
             screen.end_line()
             raise advised(failure, settings) from None
@@ -41,19 +45,3 @@ def _checked(question: str) -> str:
     except UnicodeEncodeError:
         raise UsageError("the question is not valid UTF-8; check the terminal's encoding (locale)") from None
     return question
-
-
-def _as_json(reply: Reply) -> dict[str, object]:
-    return {
-        "text": reply.text,
-        "request_id": reply.request_id,
-        "outcome": reply.outcome,
-        "steps": reply.steps,
-        "usage": {
-            "input_tokens": reply.usage.input_tokens,
-            "output_tokens": reply.usage.output_tokens,
-            "cached_tokens": reply.usage.cached_tokens,
-            "reasoning_tokens": reply.usage.reasoning_tokens,
-        },
-        "cost": reply.cost,
-    }

@@ -1,6 +1,6 @@
 """`callboard doctor`: for each configured provider what is set, what a call of a few tokens answers, and what to do.
 
-It never shows a key. It asks through the providers themselves, without retries: a doctor reports, it does not persist.
+It never shows a key, and tries nothing again.
 """
 
 from __future__ import annotations
@@ -55,12 +55,10 @@ class Finding:
     what: str
     todo: str = ""
 
-    def lines(self) -> Iterator[str]:
-        yield f"{'ok  ' if self.answered else 'FAIL'} {self.model}"
-        yield f"    key:    {self.key}"
-        yield f"    answer: {self.what}"
-        if self.todo:
-            yield f"    to do:  {self.todo}"
+    def __str__(self) -> str:
+        first = f"{'ok  ' if self.answered else 'FAIL'} {self.model}"
+        todo = f"\n    to do:  {self.todo}" if self.todo else ""
+        return f"{first}\n    key:    {self.key}\n    answer: {self.what}{todo}"
 
 
 async def run(options: argparse.Namespace) -> None:
@@ -69,9 +67,7 @@ async def run(options: argparse.Namespace) -> None:
     split_model(settings.model)
     models = [settings.model] if options.model else list(_configured(settings))
     findings = await asyncio.gather(*(_examine(settings, model) for model in models))
-    for finding in findings:
-        sys.stdout.write("\n".join(finding.lines()) + "\n")
-    sys.stdout.write(f"{containment()}\n")
+    sys.stdout.write("\n".join(map(str, [*findings, containment()])) + "\n")
     sys.stdout.flush()
     if not findings[0].answered:
         raise RuntimeFailure(f"{settings.model} does not answer; {findings[0].todo}")
@@ -79,13 +75,12 @@ async def run(options: argparse.Namespace) -> None:
 
 def _configured(settings: Settings) -> Iterator[str]:
     """The model, its fallbacks, then one model of every other provider whose key variable is set."""
-    chosen = tuple(dict.fromkeys((settings.model, *settings.fallback_models)))
+    chosen = dict.fromkeys((settings.model, *settings.fallback_models))
     yield from chosen
-    seen = {split_model(model)[0] for model in chosen}
-    variables = {KEY_VARIABLES[provider] for provider in seen if provider in KEY_VARIABLES}
+    seen = {KEY_VARIABLES.get(split_model(model)[0]) for model in chosen}
     for provider, variable in KEY_VARIABLES.items():
-        if variable not in variables and settings.key_for(provider):
-            variables.add(variable)
+        if variable not in seen and settings.key_for(provider):
+            seen.add(variable)
             yield f"{provider}/{PROBES.get(provider, '')}"
 
 
@@ -104,13 +99,12 @@ async def _examine(settings: Settings, model: str) -> Finding:
     except TimeoutError:
         return Finding(model, key, False, f"nothing within {PATIENCE_SECONDS:g} s", "check the address, or try again")
     seconds = time.monotonic() - started
-    if response.error is not None:
-        status = f"HTTP {response.error.status}, " if response.error.status else ""
-        said = f"{status}{response.error.kind}: {response.error.message}"
-        return Finding(model, key, False, said, advice(response.error.kind, model))
+    if (failed := response.error) is not None:
+        status = f"HTTP {failed.status}, " if failed.status else ""
+        return Finding(model, key, False, f"{status}{failed.kind}: {failed.message}", advice(failed.kind, model))
     text = " ".join(response.text.split())[:SHOWN_CHARS]
-    tokens = response.usage.output_tokens
-    return Finding(model, key, True, f"{text!r} in {seconds:.1f} s" + (f", {tokens} tokens" if tokens else ""))
+    tokens = f", {response.usage.output_tokens} tokens" if response.usage.output_tokens else ""
+    return Finding(model, key, True, f"{text!r} in {seconds:.1f} s{tokens}")
 
 
 def _key(settings: Settings, provider: str) -> str:

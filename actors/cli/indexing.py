@@ -1,12 +1,18 @@
-"""`callboard index`: index a workspace and say what was found. No runtime and no model is needed for it."""
+"""`callboard index`: index a workspace and say what was found. It needs no runtime and no model.
+
+The progress bar shows itself only when there is something to wait for; `ask` has the same one.
+"""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from typing import TYPE_CHECKING, Self
 
-from callboard.actors.cli.progress import IndexProgress
-from callboard.actors.index import CodeIndex, RefreshSummary
+from callboard.actors.index import CodeIndex, Progress, RefreshSummary
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bar
 
 
 def run(options: argparse.Namespace) -> None:
@@ -29,4 +35,36 @@ def sentence(summary: RefreshSummary) -> str:
 
 
 def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+class IndexProgress:
+    """Give it to `refresh` as the progress callback; use it as a context manager. Without a terminal it is silent."""
+
+    def __init__(self) -> None:
+        self._bar: Bar | None = None
+
+    def __call__(self, state: Progress) -> None:
+        """Called from the indexing thread."""
+        if self._bar is None:
+            self._bar = _bar()
+            self._bar.add_task("")
+            self._bar.start()
+        self._bar.update(self._bar.task_ids[0], completed=state.done_files, total=state.total_files)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+
+def _bar() -> Bar:
+    """rich is imported here: 60 ms that a question on a warm index does not pay."""
+    from rich import progress  # noqa: PLC0415 - the extra `cli`
+    from rich.console import Console  # noqa: PLC0415
+
+    counted = progress.TextColumn("{task.completed:,.0f} of {task.total:,.0f} files")
+    columns = (progress.TextColumn("indexing"), progress.BarColumn(), counted, progress.TimeElapsedColumn())
+    return progress.Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())

@@ -5,25 +5,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
+import time
 from collections.abc import Callable
 
-from callboard import Settings, UsageError
+from callboard import Settings
+from callboard.providers.copilot import copilot_login
 from callboard.providers.copilot.copilot_api import Copilot
-from callboard.providers.copilot.copilot_login import (
-    CopilotTokens,
-    Http,
-    Sleep,
-    TokenStore,
-    request_device_code,
-    token_store,
-    wait_for_login,
-)
+from callboard.providers.copilot.copilot_login import Http, Sleep, TokenStore
 from callboard.providers.transport import HttpProvider
-
-_NO_CLIENT = (
-    "signing in to Copilot needs the client id of a GitHub OAuth app with device flow; "
-    "make one at https://github.com/settings/developers and set CALLBOARD_COPILOT_CLIENT_ID"
-)
 
 
 async def run(options: argparse.Namespace) -> None:
@@ -31,7 +20,7 @@ async def run(options: argparse.Namespace) -> None:
     settings = Settings()
     github = HttpProvider(Copilot())
     try:
-        store = token_store(settings.copilot_token_file)
+        store = copilot_login.token_store(settings.copilot_token_file)
         await sign_in(github.fetch, asyncio.sleep, settings.copilot_client_id, store, _say)
     finally:
         await github.aclose()
@@ -39,27 +28,12 @@ async def run(options: argparse.Namespace) -> None:
 
 async def sign_in(http: Http, sleep: Sleep, client_id: str, store: TokenStore, say: Callable[[str], None]) -> None:
     """The whole flow; nothing is kept unless Copilot accepts the login."""
-    if not client_id:
-        raise UsageError(_NO_CLIENT)
-    code = await request_device_code(http, client_id)
+    code = await copilot_login.request_device_code(http, client_id)
     say(f"Open {code.verification_uri} and type {code.user_code}; waiting ...")
-    secret = await wait_for_login(http, sleep, client_id, code)
-    await CopilotTokens(_Held(secret), http).current()
+    secret = await copilot_login.wait_for_login(http, sleep, client_id, code)
+    await copilot_login.exchange(http, secret, time.time())
     store.save(secret)
     say("Signed in. Ask with --model copilot/MODEL.")
-
-
-class _Held:
-    """A token that is not kept yet."""
-
-    def __init__(self, secret: str) -> None:
-        self._secret = secret
-
-    def load(self) -> str:
-        return self._secret
-
-    def save(self, secret: str) -> None:
-        self._secret = secret
 
 
 def _say(text: str) -> None:

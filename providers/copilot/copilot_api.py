@@ -96,7 +96,7 @@ class CopilotProvider:
             token = await self._tokens.current()
             for last_try in (False, True):
                 adapter = Copilot(base_url=token.base_url, api_key=token.token, route=route_of(request.model))
-                async with aclosing(self._http.stream_with(adapter, request)) as batches:
+                async with aclosing(self._http.stream(request, adapter)) as batches:
                     async for events in batches:
                         # A 401 is the whole answer: nothing was emitted before it.
                         first = events[0]

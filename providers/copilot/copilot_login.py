@@ -74,7 +74,10 @@ class CopilotToken:
 async def request_device_code(http: Http, client_id: str) -> DeviceCode:
     """The first step. Raises UsageError without a client id, ProviderError where GitHub refuses."""
     if not client_id:
-        raise UsageError("Copilot needs the client id of a GitHub OAuth app; set it in the settings.")
+        raise UsageError(
+            "signing in to Copilot needs the client id of a GitHub OAuth app with device flow; "
+            "make one at https://github.com/settings/developers and set CALLBOARD_COPILOT_CLIENT_ID"
+        )
     answer = await _post(http, DEVICE_CODE_URL, {"client_id": client_id, "scope": "read:user"})
     try:
         return DeviceCode(

@@ -102,7 +102,8 @@ class _GeminiEncoding(encoding.TurnEncoding):
         for position, message in enumerate(history):
             if isinstance(message, content.AssistantMessage):
                 self.say("model", self._turn(message))
-                results = {result.call_id: result for result in encoding.results_after(history, position)}
+                after = history[position + 1 : position + 1 + len(message.tool_calls)]
+                results = {each.call_id: each for each in after if isinstance(each, content.ToolMessage)}
                 # In the order of the calls, by which the API pairs them where there are no ids.
                 self.say("user", [_result(call, results[call.call_id]) for call in message.tool_calls])
             elif not isinstance(message, content.ToolMessage):

@@ -35,7 +35,7 @@ from callboard.providers.http_errors import make_error
 from callboard.providers.json_values import Body, Json, JsonObject, storable_bytes
 from callboard.providers.openai.dialects import OPENAI, ChatDialect
 from callboard.providers.tool_schema import OPENAI as OPENAI_SCHEMA
-from callboard.providers.tool_schema import OPENAI_STRICT, adapted_tools, is_strict
+from callboard.providers.tool_schema import OPENAI_STRICT, is_strict
 
 
 class OpenAIChat(encoding.HttpAdapter):
@@ -61,10 +61,10 @@ class OpenAIChat(encoding.HttpAdapter):
 
     def encode(self, request: model.ModelRequest, /) -> WireRequest:
         url = self._url or self.dialect.address(None)
-        encoding.check_request(request)
-        tools, notes = adapted_tools(request.tools, OPENAI_SCHEMA, OPENAI_STRICT)
+        encoded = encoding.Encoding(request)
+        tools = encoded.adapted_tools(OPENAI_SCHEMA, OPENAI_STRICT)
         body = {**self.body(replace(request, tools=tools)), **request.options}
-        return encoding.post(f"{url}/chat/completions", self.headers(request), body, notes)
+        return encoding.post(f"{url}/chat/completions", self.headers(request), body, encoded.notes)
 
     def body(self, request: model.ModelRequest) -> Body:
         """The request's fields, without the caller's `options`; variants change and add."""

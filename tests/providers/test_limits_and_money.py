@@ -152,20 +152,19 @@ def test_costs_count_cached_and_reasoning_tokens() -> None:
 
 def test_what_is_known_of_models() -> None:
     known = Catalog().info("openai", "gpt-4o")
-    assert (known.known, known.context_tokens) == (True, 128_000)
+    assert known.context_tokens == 128_000
     assert known.prices is not None
     assert known.prices.cost(Usage(1000, 100, cached_tokens=500)) == pytest.approx(0.002875)
     assert Catalog().info("gemini", "gemini-2.5-pro").context_tokens == 1_048_576
     unknown = Catalog().info("nobody", "nothing")
-    assert (unknown.known, unknown.context_tokens, unknown.prices) == (False, SAFE_CONTEXT_TOKENS, None)
-    assert (unknown.tools, unknown.images) == (True, True)
+    assert (unknown.context_tokens, unknown.prices) == (SAFE_CONTEXT_TOKENS, None)
 
 
 def test_every_line_can_be_overridden() -> None:
-    mine = Catalog({"mine/*": ModelInfo(8_000, Prices(1.0, 2.0)), "mine/big": ModelInfo(64_000, tools=False)})
+    mine = Catalog({"mine/*": ModelInfo(8_000, Prices(1.0, 2.0)), "mine/big": ModelInfo(64_000)})
     assert mine.info("mine", "small").context_tokens == 8_000
     assert mine.cost("mine", "small", Usage(10, 1, 5, 5)) == 12.0
-    assert (mine.info("mine", "big").tools, mine.cost("mine", "big", Usage(1, 1))) == (False, None)
+    assert (mine.info("mine", "big").context_tokens, mine.cost("mine", "big", Usage(1, 1))) == (64_000, None)
     assert mine.known_cost("mine/small", Usage(1, 1), {}) == 3.0
     assert mine.known_cost("mine/big", Usage(1, 1), {}) == 0.0
 

@@ -28,13 +28,13 @@ from callboard.protocol.content import (
 )
 from callboard.protocol.errors import ErrorKind, UsageError
 from callboard.protocol.ids import CallId, ToolName
-from callboard.protocol.limits import ANSWER_PART_BYTES, MAX_ANSWER_BYTES, MAX_RETRY_AFTER_SECONDS
+from callboard.protocol.limits import ANSWER_PART_BYTES, MAX_ANSWER_BYTES, MAX_CALL_COST, MAX_RETRY_AFTER_SECONDS
 from callboard.protocol.model import Done, Error, ModelRequest, ModelResponse, Sampling, TextDelta, ThinkingDelta, Usage
 from callboard.protocol.tools import ToolDefinition
 from callboard.providers.adapter import Adapter
 from callboard.providers.anthropic.messages_api import Anthropic
 from callboard.providers.base_decoder import MAX_ERROR_BODY_BYTES, MAX_TOKEN_COUNT
-from callboard.providers.catalog import MAX_CALL_COST, Catalog
+from callboard.providers.catalog import Catalog
 from callboard.providers.gemini.gemini_api import Gemini
 from callboard.providers.http_errors import error_from_body
 from callboard.providers.openai.chat_api import OpenAIChat

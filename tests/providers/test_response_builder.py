@@ -71,6 +71,11 @@ def test_ids_are_unique_in_a_response() -> None:
     ]
 
 
+def test_an_id_that_looks_like_an_invented_one_is_unique_too() -> None:
+    events: list[StreamEvent] = [ToolCallStart(CallId(sent), F) for sent in ("a", "a", "a_2")]
+    assert [call.call_id for call in build_response(events).tool_calls] == ["a", "a_2", "a_2_2"]
+
+
 def test_a_restart_voids_what_came_before() -> None:
     response = build_response([TextDelta("x"), ToolCallStart(A, F), Restarted("again"), TextDelta("y"), DONE])
     assert response.parts == (Text("y"),)

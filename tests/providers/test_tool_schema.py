@@ -9,9 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
+from callboard.protocol.content import UserMessage
 from callboard.protocol.errors import UsageError
 from callboard.protocol.ids import ToolName
+from callboard.protocol.model import ModelRequest
 from callboard.protocol.tools import ToolDefinition
+from callboard.providers.request_encoding import Encoding
 from callboard.providers.tool_schema import (
     ANTHROPIC,
     ANTHROPIC_STRICT,
@@ -23,7 +26,6 @@ from callboard.providers.tool_schema import (
     SchemaDialect,
     SchemaLoss,
     adapt_schema,
-    adapted_tools,
 )
 
 DIALECTS = (OPENAI, OPENAI_STRICT, ANTHROPIC, ANTHROPIC_STRICT, GEMINI)
@@ -160,9 +162,10 @@ def test_a_schema_nested_too_deep_is_refused() -> None:
 
 def test_a_parameter_name_that_an_api_refuses() -> None:
     tool = ToolDefinition(ToolName("f"), "", an_object(**{"größe": {"type": "string"}}))
+    encoding = Encoding(ModelRequest("m", (UserMessage.of("?"),), (tool,)))
     with pytest.raises(UsageError, match="tool 'f': anthropic takes no parameter named"):
-        adapted_tools((tool,), ANTHROPIC, ANTHROPIC_STRICT)
-    assert adapted_tools((tool,), OPENAI, OPENAI_STRICT)[0] == (tool,)
+        encoding.adapted_tools(ANTHROPIC, ANTHROPIC_STRICT)
+    assert encoding.adapted_tools(OPENAI, OPENAI_STRICT) == (tool,)
 
 
 def test_the_given_schema_is_left_as_it_was() -> None:

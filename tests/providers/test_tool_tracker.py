@@ -93,7 +93,7 @@ def test_a_finished_call_takes_nothing_more() -> None:
     tracker.complete(out, index=0)
     before = list(out)
     tracker.delta(out, index=0, arguments="junk")
-    tracker.complete(out, id="a")
+    tracker.complete(out, index=0)
     tracker.complete(out, index=7)
     assert out == before
 

@@ -94,7 +94,9 @@ def test_an_ascii_terminal_gets_question_marks_not_a_traceback(callboard: Any) -
 def test_json_is_the_only_thing_on_stdout(callboard: Any) -> None:
     ran = callboard.run("ask", "where is the weather fetched?", "--json")
     reply = json.loads(ran.out)
+    assert list(reply) == ["text", "request_id", "outcome", "steps", "usage", "cost"]
     assert reply["outcome"] == "answered"
+    assert reply["usage"].keys() >= {"input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens"}
     assert "weather.py:1-3" in reply["text"]
     assert "\x1b" not in ran.err
 
