@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 from importlib import import_module
@@ -93,3 +94,8 @@ def test_a_child_process_loads_no_more_than_it_uses(statement: str, not_loaded: 
     code = f"import sys\n{statement}\nprint([name for name in {not_loaded!r} if name in sys.modules])"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (ran.stdout.strip(), ran.stderr) == ("[]", "")
+
+
+def test_a_hit_has_these_fields_in_this_order() -> None:
+    names = [field.name for field in dataclasses.fields(import_module("callboard.actors.index").Hit)]
+    assert names[:8] == "path start_byte end_byte start_line end_line score name canonical_path".split()
