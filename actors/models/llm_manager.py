@@ -16,7 +16,7 @@ import dataclasses
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextvars import Context
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVarTuple
 
 from callboard.actors.kernel import Actor, MailboxFull, Ref, Rejected, Timer, handles, logger_of
 from callboard.actors.kernel.scheduler import TURN_SECONDS
@@ -26,28 +26,21 @@ from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind, UsageError, sa
 from callboard.protocol.events import ModelFailed, ModelResponded, ModelStreamed
 from callboard.protocol.ids import Tag
 from callboard.protocol.limits import MAX_ANSWER_BYTES
-from callboard.protocol.model import (
-    Done,
-    Error,
-    ModelRequest,
-    ModelResponse,
-    Restarted,
-    StreamEvent,
-    TextDelta,
-    Usage,
-)
+from callboard.protocol.model import Done, Error, ModelRequest, ModelResponse, Restarted, StreamEvent, TextDelta, Usage
 from callboard.providers.adapter import Provider
 from callboard.providers.rate_limit import RateLimiter
 from callboard.providers.response_builder import ResponseBuilder
 from callboard.providers.retry import RetryPolicy
 
 logger = logger_of("callboard")
+Ts = TypeVarTuple("Ts")
 
 #: Close enough for a limit a minute; the difference is settled when the answer tells what was used.
 CHARS_PER_TOKEN: Final = 4
 #: A session whose mailbox is full is tried again after this long: at 2 us a message it has emptied some thousands.
 FULL_PAUSE_SECONDS: Final = 0.01
 #: Behind the deadline of a model call, which may be that of its request: then the session is the one to say so.
+#: The deadlines are looked at no more often than that, so that a call may be twice as late.
 OVERDUE_SECONDS: Final = 1.0
 #: For a provider to close its stream after the answer is whole, or the call was stopped; then it is left alone.
 CLOSE_STREAM_SECONDS: Final = 5.0
@@ -130,10 +123,8 @@ class TellAgain:
 
 
 @dataclass(frozen=True, slots=True)
-class CallOverdue:
-    """The model call's deadline has passed."""
-
-    tag: Tag
+class CallsOverdue:
+    """The deadline of a model call may have passed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,38 +132,38 @@ class BacklogRead:
     """What waited when this incarnation started has been read."""
 
 
-LlmMessage = StartModel | StopModel | AttemptEnded | TryAgain | TellAgain | CallOverdue | BacklogRead
+LlmMessage = StartModel | StopModel | AttemptEnded | TryAgain | TellAgain | CallsOverdue | BacklogRead
 
 
 # -- the manager
 
 
+@dataclass(slots=True, eq=False)
 class _OpenCall:
     """One model call, from StartModel to its end."""
 
-    def __init__(self, asked: StartModel) -> None:
-        self.asked = asked
-        self.tag = asked.call.tag
-        self.routes: Sequence[Route] = ()
-        self.route = 0
-        self.attempt = 0
-        """Attempts started, over all routes: an end that carries another number is of an attempt given up."""
-        self.tries = 0
-        """Attempts on the current route."""
-        self.has_emitted = False
-        self.unread = ""
-        """The text of the last attempt, where nobody read along."""
-        self.guessed_tokens = 0.0
-        """Taken from the limiter for the running attempt; corrected when its usage is known."""
-        self.doing = ""
-        """What works for it now, to name it when it fails."""
-        self.running: Attempt | None = None
-        self.timer: Timer | None = None
-        self.overdue: Timer | None = None
+    asked: StartModel
+    tag: Tag
+    overdue_at: float
+    routes: Sequence[Route] = ()
+    route: int = 0
+    attempt: int = 0
+    """Attempts started, over all routes: an end that carries another number is of an attempt given up."""
+    tries: int = 0
+    """Attempts on the current route."""
+    has_emitted: bool = False
+    unread: str = ""
+    """The text of the last attempt, where nobody read along."""
+    guessed_tokens: float = 0.0
+    """Taken from the limiter for the running attempt; corrected when its usage is known."""
+    doing: str = ""
+    """What works for it now, to name it when it fails."""
+    running: Attempt | None = None
+    timer: Timer | None = None
 
     def release(self) -> None:
         """End what works for this call."""
-        for held in (self.running, self.timer, self.overdue):
+        for held in (self.running, self.timer):
             if held is not None:
                 held.cancel()
 
@@ -186,6 +177,9 @@ class LlmManager(Actor[LlmMessage]):
         self._retry = retry
         self._cost = cost
         self._open: dict[Tag, _OpenCall] = {}
+        self._look: Timer | None = None
+        """At the deadlines of the open calls: one timer for all, for most calls end before it."""
+        self._look_at = 0.0
         self._has_read_backlog = False
 
     def on_start(self) -> None:
@@ -200,8 +194,9 @@ class LlmManager(Actor[LlmMessage]):
 
     @handles(StartModel)
     def _start(self, message: StartModel) -> None:
-        self._drop(message.call.tag)
-        call = self._open[message.call.tag] = _OpenCall(message)
+        asked = message.call
+        self._drop(asked.tag)
+        call = self._open[asked.tag] = _OpenCall(message, asked.tag, asked.deadline_at + OVERDUE_SECONDS)
         if self._has_read_backlog:
             self._work(call, self._begin)
 
@@ -220,11 +215,26 @@ class LlmManager(Actor[LlmMessage]):
         if call := self._open.get(message.tag):
             self._work(call, self._attempt)
 
-    @handles(CallOverdue)
-    def _overdue(self, message: CallOverdue) -> None:
-        if call := self._open.get(message.tag):
-            name = provider_name(call.routes[call.route].provider) if call.routes else "the model"
-            self._fail(call, ErrorKind.TIMEOUT, f"{name} had not finished its answer by the deadline of the model call")
+    @handles(CallsOverdue)
+    def _end_overdue(self, message: CallsOverdue) -> None:
+        self._look, now = None, self.now()
+        for call in tuple(self._open.values()):
+            if call.overdue_at <= now:
+                name = provider_name(call.routes[call.route].provider) if call.routes else "the model"
+                why = f"{name} had not finished its answer by the deadline of the model call"
+                self._fail(call, ErrorKind.TIMEOUT, why)
+        if self._open:
+            self._look_not_after(max(min(call.overdue_at for call in self._open.values()), now + OVERDUE_SECONDS))
+
+    def _look_not_after(self, at: float) -> None:
+        if self._look is None or at < self._look_at:
+            self._stop_looking()
+            self._look, self._look_at = self.tell_at(at, CallsOverdue()), at
+
+    def _stop_looking(self) -> None:
+        if self._look is not None:
+            self._look.cancel()
+            self._look = None
 
     @handles(AttemptEnded)
     def _ended(self, message: AttemptEnded) -> None:
@@ -233,7 +243,7 @@ class LlmManager(Actor[LlmMessage]):
             raise Rejected("the attempt was given up before")
         call.running = None
         call.has_emitted = message.has_emitted
-        self._work(call, lambda call: self._take(call, message.response))
+        self._work(call, self._take, message.response)
 
     @handles(TellAgain)
     def _tell_again(self, message: TellAgain) -> None:
@@ -241,10 +251,10 @@ class LlmManager(Actor[LlmMessage]):
 
     # -- one call
 
-    def _work(self, call: _OpenCall, work: Callable[[_OpenCall], None]) -> None:
+    def _work(self, call: _OpenCall, work: Callable[[_OpenCall, *Ts], None], *arguments: *Ts) -> None:
         """A failure of what works for a call ends that call, and nothing else."""
         try:
-            work(call)
+            work(call, *arguments)
         except UsageError as error:
             self._fail(call, ErrorKind.INVALID_REQUEST, said(error))
         except BaseException as error:
@@ -256,7 +266,7 @@ class LlmManager(Actor[LlmMessage]):
         asked = call.asked.call
         call.doing = f"looking up the model {asked.request.model}"
         call.routes = self._routes(asked.request.model)
-        call.overdue = self.tell_at(asked.deadline_at + OVERDUE_SECONDS, CallOverdue(call.tag))
+        self._look_not_after(call.overdue_at)
         if asked.not_before_at > self.now():
             call.timer = self.tell_at(asked.not_before_at, TryAgain(call.tag))
         else:
@@ -352,6 +362,8 @@ class LlmManager(Actor[LlmMessage]):
     def _drop(self, tag: Tag) -> None:
         if call := self._open.pop(tag, None):
             call.release()
+            if not self._open:
+                self._stop_looking()
 
     def _tell(self, reply_to: Ref[ModelEvent], event: ModelEvent) -> None:
         """In line behind the deltas. A session whose mailbox is full must not cost all the others this actor."""
@@ -473,10 +485,15 @@ async def _turn(stream: AsyncIterator[list[StreamEvent]], emit: Emit) -> ModelRe
 async def _close(stream: AsyncGenerator[list[StreamEvent]], provider: Provider, is_whole: bool) -> None:
     """A stream that has said all may come to its end, so that its connection can be used again; others are closed."""
     try:
-        async with asyncio.timeout(CLOSE_STREAM_SECONDS):
+        task = asyncio.current_task()
+        assert task is not None
+        late = asyncio.get_running_loop().call_later(CLOSE_STREAM_SECONDS, task.cancel)
+        try:
             if is_whole:
                 await anext(stream, None)
             await stream.aclose()
+        finally:
+            late.cancel()
     except asyncio.CancelledError:
         raise
     except BaseException as error:  # noqa: BLE001 - of a provider written by a user

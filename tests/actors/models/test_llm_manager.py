@@ -535,6 +535,23 @@ def test_a_provider_that_never_answers_is_ended_at_the_calls_deadline(simulated:
     assert desk.driver.cancelled == 1
 
 
+def test_each_of_many_calls_is_ended_soon_after_its_own_deadline(simulated: ActorSystem) -> None:
+    """One timer looks at all of them; those that have ended in between do not count."""
+    desk = Desk(simulated, Scripted([ScriptedTurn("late", first_delay_seconds=1e9)] * 30))
+    deadlines = [50.0, 20.0, 80.0, 20.5, *(60.0 + number / 10 for number in range(10))]
+    for step, deadline_at in enumerate(deadlines):
+        call = CallModel(TAG.at_step(step), ModelRequest("scripted/model", ()), deadline_at)
+        desk.ref.tell_control(StartModel(call, desk.session.ref))
+    desk.run(0.0)
+    desk.ref.tell_control(StopModel(TAG.at_step(1)))
+    desk.run()
+    late = {failed.tag.step: failed.at - deadlines[failed.tag.step] for failed in desk.session.of(ModelFailed)}
+    assert set(late) == set(range(len(deadlines))) - {1}
+    assert all(OVERDUE_SECONDS <= seconds <= 2 * OVERDUE_SECONDS for seconds in late.values())
+    assert desk.driver.cancelled == len(deadlines)
+    assert desk.scheduler.now() < 83.0, "no timer is left when no call is"
+
+
 def test_a_call_that_may_not_begin_yet_waits(simulated: ActorSystem) -> None:
     desk = Desk(simulated, Scripted(["fine"]))
     desk.ask(not_before_at=7.0)

@@ -168,8 +168,10 @@ def test_an_answer_without_end_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> No
     assert batches == 34, "300 bytes each"
 
 
-async def test_the_end_is_told_at_once_when_the_turn_is_whole() -> None:
-    """What a provider does after it, or does not do, holds nothing up."""
+@pytest.mark.parametrize("seconds", [60.0, 0.01])
+async def test_the_end_is_told_at_once_when_the_turn_is_whole(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a provider does after it, or does not do, holds nothing up, and is ended when its time is over."""
+    monkeypatch.setattr(llm_manager, "CLOSE_STREAM_SECONDS", seconds)
     hangs = asyncio.Event()
 
     class Lingers:
@@ -191,7 +193,8 @@ async def test_the_end_is_told_at_once_when_the_turn_is_whole() -> None:
     await asyncio.wait_for(told.wait(), 10)
     await asyncio.wait_for(hangs.wait(), 10)
     assert [response.text for response in ends] == ["whole"]
-    task.cancel()
+    if seconds == 60.0:
+        task.cancel()
     await asyncio.wait({task}, timeout=10)
     assert task.cancelled()
 
