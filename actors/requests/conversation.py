@@ -105,7 +105,7 @@ class Question:
     """The context of whoever asked. Enter a copy of it, since a context can be entered only once at a time."""
     is_read_along: bool = True
     """Does anybody read the answer while it comes? If not, a turn reaches the session in one piece, at a sixth of the
-    cost of 50 deltas; a cancelled one then leaves no partial text behind."""
+    cost of 50 deltas, and the subscriber hears only how it ended; a cancelled one leaves no partial text behind."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,24 +8,17 @@ elsewhere is stopped.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, Protocol, assert_never, get_args
+from typing import Final, NamedTuple, Protocol, get_args
 
-from callboard.actors.calls.dispatcher import (
-    ConfirmStops,
-    DispatchCall,
-    DispatcherMessage,
-    OfferTools,
-    SeekApproval,
-    StopsTold,
-    ToolsOffered,
-)
+from callboard.actors.calls import dispatcher
+from callboard.actors.calls.dispatcher import DispatchCall, SeekApproval, StopsTold, ToolsOffered
 from callboard.actors.kernel import Actor, Down, ExitReason, Ref, Rejected, Timer, handles, logger_of
 from callboard.actors.models.llm_manager import LlmMessage, StartModel
 from callboard.actors.requests.conversation import STOPPING, Question, Seen
-from callboard.actors.telemetry.telemetry import TelemetryMessage, is_heard
+from callboard.actors.telemetry.telemetry import Heard, TelemetryMessage, ends_work
 from callboard.protocol import commands, events
 from callboard.protocol.commands import Command
 from callboard.protocol.content import Message
@@ -47,10 +40,10 @@ STOPS_TOLD_SECONDS = 1.0
 Subscriber = Callable[[Seen], None]
 """Hears, on the loop thread, each event of the request as it is applied, each RunTool, AskApproval and Note, and
 Finish last. It must not block."""
-#: Commands that a subscriber hears of, besides the events and Finish.
-_SHOWN = (commands.RunTool, commands.AskApproval, commands.Note)
-#: Events after which what they are about is not open any more.
-_ENDS = frozenset({events.ModelResponded, events.ModelFailed, events.ApprovalDenied, *get_args(events.ToolCallEnd)})
+#: What is shown also where nobody reads along: how the request ended.
+_ENDINGS: Final = (events.ModelFailed, commands.Finish)
+Stop = commands.StopModel | commands.CancelTool | commands.WithdrawApproval
+"""A command that ends open work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +51,7 @@ class Peers:
     """The actors a session works with."""
 
     llm_manager: Ref[LlmMessage]
-    dispatcher: Ref[DispatcherMessage]
+    dispatcher: Ref[dispatcher.DispatcherMessage]
     telemetry: Ref[TelemetryMessage]
 
 
@@ -66,7 +59,7 @@ class Open(NamedTuple):
     """What others work at for this request: the order, the command that stops it, and how often it was sent."""
 
     order: StartModel | DispatchCall | SeekApproval
-    stop: commands.StopModel | commands.CancelTool | commands.WithdrawApproval
+    stop: Stop
     sends: int = 1
 
 
@@ -101,7 +94,7 @@ class RequestSession(Actor[SessionMessage]):
         self._question = question
         self._peers = peers
         self._subscriber = subscriber
-        self._has_subscriber_failed = False
+        self._is_read_along = question.is_read_along
         self._record_messages = record
         self._session = make_session()
         self._context = question.asker.copy()  # of our own: a context can be entered only once at a time
@@ -123,7 +116,7 @@ class RequestSession(Actor[SessionMessage]):
         self.monitor(self._peers.llm_manager)
         self.monitor(self._peers.dispatcher)
         question = self._question
-        self._carry_out(commands.SetTimer(question.tag, question.asked_at + question.options.timeout_seconds))
+        self._set_timer(commands.SetTimer(question.tag, question.asked_at + question.options.timeout_seconds))
         self._observe(question)
         self._ask_for_offers()
 
@@ -148,8 +141,8 @@ class RequestSession(Actor[SessionMessage]):
 
     @handles(*get_args(Event))
     def _happened(self, event: Event) -> None:
-        of_request = event.tag == self._question.tag
-        if not self._has_started and of_request and isinstance(event, events.CancelRequested | events.DeadlinePassed):
+        of_request = not self._has_started and event.tag == self._question.tag
+        if of_request and isinstance(event, events.CancelRequested | events.DeadlinePassed):
             self._start(())  # only what has begun can end
         self._apply(event)
 
@@ -200,7 +193,7 @@ class RequestSession(Actor[SessionMessage]):
         if self._offer_requests == MAX_OFFER_REQUESTS:
             raise RuntimeFailure(f"{MAX_OFFER_REQUESTS} dispatchers were lost before one said which tools there are")
         self._offer_requests += 1
-        self._peers.dispatcher.tell_control(OfferTools(self._question.tag, self.ref))
+        self._peers.dispatcher.tell_control(dispatcher.OfferTools(self._question.tag, self.ref))
 
     def _start(self, offers: tuple[ToolOffer, ...]) -> None:
         question, self._has_started = self._question, True
@@ -219,100 +212,98 @@ class RequestSession(Actor[SessionMessage]):
         try:
             given = self._session.apply(event)
             self._show(event)
-            if not isinstance(event, events.ModelStreamed):
+            if ends_work(event):
+                self._open.pop(event.tag, None)
                 self._observe(event)
-                if type(event) in _ENDS:
-                    self._open.pop(event.tag, None)
+            elif isinstance(event, events.ApprovalDenied):
+                self._open.pop(event.tag, None)
             for doing in given:
-                self._carry_out(doing)
+                _CARRIERS[type(doing)](self, doing)
         except ProtocolError as error:
             raise Rejected(str(error)) from error
         except Exception as error:
             what = f"{'applying' if doing is event else 'carrying out'} {type(doing).__name__}"
             raise RuntimeFailure(f"internal_error: {what} failed: {said(error)}") from error
 
-    def _carry_out(self, command: Command) -> None:
-        if isinstance(command, _SHOWN):
-            self._show(command)
-        self._observe(command)
-        match command:
-            case commands.CallModel(tag):
-                start = StartModel(command, self.ref, self._question.asker, self._question.is_read_along)
-                self._open[tag] = Open(start, commands.StopModel(tag))
-                self._peers.llm_manager.tell_control(start)
-            case commands.RunTool(tag):
-                call = DispatchCall(command, self._question.user.text, self.ref, self._question.asker)
-                self._open[tag] = Open(call, commands.CancelTool(tag))
-                self._peers.dispatcher.tell_control(call)
-            case commands.AskApproval(tag):
-                seek = SeekApproval(command, self.ref, self._question.asker)
-                self._open[tag] = Open(seek, commands.WithdrawApproval(tag))
-                self._peers.dispatcher.tell_control(seek)
-            case commands.StopModel() | commands.CancelTool() | commands.WithdrawApproval():
-                self._open.pop(command.tag, None)
-                self._tell_to_stop(command)
-            case commands.SetTimer(tag, at):
-                self._set_timer(tag, at)
-            case commands.ClearTimer(tag):
-                self._set_timer(tag, None)
-            case commands.RecordStep():
-                # The question enters the conversation with the first step that answers it, or not at all.
-                question_message, self._unrecorded = self._unrecorded, ()
-                self._record_messages(question_message + command.messages)
-            case commands.Finish():
-                self._finished(command)
-            case commands.Note():
-                pass  # shown above
-            case _:
-                assert_never(command)
+    # -- one method a command
 
-    def _tell_to_stop(self, command: commands.StopModel | commands.CancelTool | commands.WithdrawApproval) -> None:
+    def _call_model(self, command: commands.CallModel) -> None:
+        self._observe(command)
+        start = StartModel(command, self.ref, self._question.asker, self._question.is_read_along)
+        self._open[command.tag] = Open(start, commands.StopModel(command.tag))
+        self._peers.llm_manager.tell_control(start)
+
+    def _run_tool(self, command: commands.RunTool) -> None:
+        self._show(command)
+        self._observe(command)
+        call = DispatchCall(command, self._question.user.text, self.ref, self._question.asker)
+        self._open[command.tag] = Open(call, commands.CancelTool(command.tag))
+        self._peers.dispatcher.tell_control(call)
+
+    def _ask_approval(self, command: commands.AskApproval) -> None:
+        self._show(command)
+        seek = SeekApproval(command, self.ref, self._question.asker)
+        self._open[command.tag] = Open(seek, commands.WithdrawApproval(command.tag))
+        self._peers.dispatcher.tell_control(seek)
+
+    def _stop_work(self, command: Stop) -> None:
+        self._open.pop(command.tag, None)
+        self._tell_to_stop(command)
+
+    def _record_step(self, command: commands.RecordStep) -> None:
+        # The question enters the conversation with the first step that answers it, or not at all.
+        question, self._unrecorded = self._unrecorded, ()
+        self._record_messages(question + command.messages)
+
+    def _set_timer(self, command: commands.SetTimer) -> None:
+        at, timer = self._timers.get(command.tag, (None, None))
+        if at == command.at:
+            return
+        if timer is not None:
+            timer.cancel()
+        passed = events.DeadlinePassed(command.tag, command.at)
+        self._timers[command.tag] = command.at, self.tell_at(command.at, passed)
+
+    def _clear_timer(self, command: commands.ClearTimer) -> None:
+        if command.tag in self._timers:
+            self._timers.pop(command.tag)[1].cancel()
+
+    def _finished(self, finish: commands.Finish) -> None:
+        """A request whose tools were cancelled is answered when they were told to stop."""
+        self._observe(finish)
+        self._finish = finish
+        if self._has_cancelled and finish.outcome in (commands.Outcome.CANCELLED, commands.Outcome.TIMED_OUT):
+            self._is_waiting = True
+            self._peers.dispatcher.tell_control(dispatcher.ConfirmStops(finish.tag, self.ref))
+            self.tell_after(STOPS_TOLD_SECONDS, StopsOverdue())
+        else:
+            self._end(finish)
+
+    # -- others
+
+    def _tell_to_stop(self, command: Stop) -> None:
         if isinstance(command, commands.StopModel):
             self._peers.llm_manager.tell_control(command)
         else:
             self._has_cancelled = True
             self._peers.dispatcher.tell_control(command)
 
-    def _set_timer(self, tag: Tag, at: float | None) -> None:
-        earlier = self._timers.get(tag)
-        if earlier is not None and earlier[0] == at:
-            return
-        if earlier is not None:
-            self._timers.pop(tag)[1].cancel()
-        if at is not None:
-            self._timers[tag] = at, self.tell_at(at, events.DeadlinePassed(tag, at))
-
-    # -- who listens
-
     def _show(self, seen: Seen) -> None:
         """A subscriber that fails costs its reader the events, not the request its answer."""
-        if self._has_subscriber_failed and not isinstance(seen, commands.Finish):
+        if not (self._is_read_along or isinstance(seen, _ENDINGS)):
             return
         try:
             self._context.run(self._subscriber, seen)
         except Exception as error:  # noqa: BLE001 - a reader's fault
-            self._has_subscriber_failed = True
+            self._is_read_along = False
             warn = partial(logger.warning, exc_info=error, extra=self._question.tag._asdict())
             self._context.run(warn, "the request goes on unread, since its subscriber failed")
 
-    def _observe(self, what: Question | Event | Command) -> None:
-        if is_heard(what):
-            try:
-                self._peers.telemetry.tell(what)
-            except Exception:  # noqa: BLE001 - telemetry that cannot keep up must not steer; the kernel counts it
-                return
-
-    # -- the end
-
-    def _finished(self, finish: commands.Finish) -> None:
-        """A request whose tools were cancelled is answered when they were told to stop."""
-        self._finish = finish
-        if self._has_cancelled and finish.outcome in (commands.Outcome.CANCELLED, commands.Outcome.TIMED_OUT):
-            self._is_waiting = True
-            self._peers.dispatcher.tell_control(ConfirmStops(finish.tag, self.ref))
-            self.tell_after(STOPS_TOLD_SECONDS, StopsOverdue())
-        else:
-            self._end(finish)
+    def _observe(self, what: Heard) -> None:
+        try:
+            self._peers.telemetry.tell(what)
+        except Exception:  # noqa: BLE001 - telemetry that cannot keep up must not steer; the kernel counts it
+            return
 
     def _end(self, finish: commands.Finish) -> None:
         self._is_waiting = False
@@ -321,3 +312,18 @@ class RequestSession(Actor[SessionMessage]):
             self.stopped()
         else:
             self.stop()
+
+
+_CARRIERS: Final[Mapping[type[Command], Callable[..., None]]] = {
+    commands.CallModel: RequestSession._call_model,
+    commands.RunTool: RequestSession._run_tool,
+    commands.AskApproval: RequestSession._ask_approval,
+    commands.StopModel: RequestSession._stop_work,
+    commands.CancelTool: RequestSession._stop_work,
+    commands.WithdrawApproval: RequestSession._stop_work,
+    commands.SetTimer: RequestSession._set_timer,
+    commands.ClearTimer: RequestSession._clear_timer,
+    commands.RecordStep: RequestSession._record_step,
+    commands.Note: RequestSession._show,
+    commands.Finish: RequestSession._finished,
+}
