@@ -21,12 +21,12 @@ from typing import Final, Protocol, TypeVarTuple
 from callboard.actors.kernel import Actor, MailboxFull, Ref, Rejected, Timer, handles, logger_of
 from callboard.actors.kernel.scheduler import TURN_SECONDS
 from callboard.protocol.commands import CallModel, StopModel
-from callboard.protocol.content import AssistantMessage, Message, SystemMessage, ToolMessage, UserMessage
 from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind, UsageError, said
 from callboard.protocol.events import ModelFailed, ModelResponded, ModelStreamed
 from callboard.protocol.ids import Tag
 from callboard.protocol.limits import MAX_ANSWER_BYTES
 from callboard.protocol.model import Done, Error, ModelRequest, ModelResponse, Restarted, StreamEvent, TextDelta, Usage
+from callboard.protocol.prompt import estimate_tokens, message_tokens
 from callboard.providers.adapter import Provider
 from callboard.providers.rate_limit import RateLimiter
 from callboard.providers.response_builder import ResponseBuilder
@@ -35,8 +35,6 @@ from callboard.providers.retry import RetryPolicy
 logger = logger_of("callboard")
 Ts = TypeVarTuple("Ts")
 
-#: Close enough for a limit a minute; the difference is settled when the answer tells what was used.
-CHARS_PER_TOKEN: Final = 4
 #: A session whose mailbox is full is tried again after this long: at 2 us a message it has emptied some thousands.
 FULL_PAUSE_SECONDS: Final = 0.01
 #: Behind the deadline of a model call, which may be that of its request: then the session is the one to say so.
@@ -68,7 +66,7 @@ class Route:
 
 
 class Attempt(Protocol):
-    """One running attempt at a model call."""
+    """One running attempt at a model call, a task for example."""
 
     def cancel(self) -> object: ...
 
@@ -192,6 +190,8 @@ class LlmManager(Actor[LlmMessage]):
         for call in self._open.values():
             call.release()
 
+    # -- messages
+
     @handles(StartModel)
     def _start(self, message: StartModel) -> None:
         asked = message.call
@@ -281,7 +281,8 @@ class LlmManager(Actor[LlmMessage]):
         if limiter := route.limiter:
             call.doing = "the rate limiter"
             if limiter.counts_tokens:
-                call.guessed_tokens = sum(map(text_length, call.asked.call.request.messages)) / CHARS_PER_TOKEN
+                messages = call.asked.call.request.messages
+                call.guessed_tokens = sum(message_tokens(message, estimate_tokens) for message in messages)
             wait = limiter.acquire(call.guessed_tokens)
         if wait <= 0:
             self._start_attempt(call, route)
@@ -374,31 +375,7 @@ class LlmManager(Actor[LlmMessage]):
 
 
 #: Another model can do better at these; a bad request or a wrong key would fail there for its own reasons, unseen.
-_WORTH_A_FALLBACK: Final = frozenset(
-    {
-        ErrorKind.RATE_LIMITED,
-        ErrorKind.OVERLOADED,
-        ErrorKind.SERVER,
-        ErrorKind.TIMEOUT,
-        ErrorKind.CONNECTION,
-        ErrorKind.TRUNCATED,
-        ErrorKind.BILLING,
-        ErrorKind.NOT_FOUND,
-    }
-)
-
-
-def text_length(message: Message) -> int:
-    """Characters of a message that count towards its tokens."""
-    match message:
-        case SystemMessage(text):
-            return len(text)
-        case ToolMessage(content=content):
-            return len(content)
-        case UserMessage(parts) | AssistantMessage(parts):
-            return sum(len(getattr(part, "text", "")) + len(getattr(part, "arguments", "")) for part in parts)
-
-
+_WORTH_A_FALLBACK: Final = RETRYABLE_KINDS - {ErrorKind.MALFORMED_TOOL_CALL} | {ErrorKind.BILLING, ErrorKind.NOT_FOUND}
 _BATCH: Final = (list, tuple)
 _LAST: Final = (Done, Error)
 

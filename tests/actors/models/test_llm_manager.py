@@ -23,7 +23,6 @@ from callboard.actors.models.llm_manager import (
     Route,
     StartModel,
     TellAgain,
-    text_length,
 )
 from callboard.actors.testing.simulation import SimulatedScheduler
 from callboard.protocol.commands import CallModel, StopModel
@@ -313,7 +312,8 @@ def test_tokens_are_guessed_before_and_settled_after(simulated: ActorSystem) -> 
     desk.run()
     desk.ask(tag=TAG.at_step(2))
     desk.run()
-    assert desk.driver.started[1][1] == pytest.approx(12.0), "100 tokens in debt and 100 more to take"
+    more = 400 * 1.25 / 4 + 6
+    assert desk.driver.started[1][1] == pytest.approx((100 + more) * 0.06), "100 tokens in debt, and more to take"
 
 
 def test_stopping_a_call_ends_its_stream_and_nothing_more_comes(simulated: ActorSystem) -> None:
@@ -392,11 +392,27 @@ def test_a_session_whose_mailbox_is_full_costs_nobody_else(simulated: ActorSyste
     assert simulated.statistics().restarts == 0
 
 
-def test_text_length_counts_what_becomes_tokens() -> None:
-    call = ToolCall(CallId("c"), ToolName("t"), '{"x":1}')
-    messages: list[Message] = [SystemMessage("12345"), UserMessage.of("123"), AssistantMessage((Text("1234"), call))]
-    assert [text_length(message) for message in messages] == [5, 3, 11]
-    assert text_length(ToolMessage(CallId("c"), ToolName("t"), "12")) == 2
+def test_the_guess_counts_all_that_becomes_tokens(simulated: ActorSystem) -> None:
+    taken: list[float] = []
+
+    class Notes(RateLimiter):
+        def acquire(self, tokens: float = 0.0) -> float:
+            taken.append(tokens)
+            return 0.0
+
+    desk = Desk(simulated, Scripted(["fine"] * 4), limiter=Notes(lambda: 0.0, tokens_per_minute=1e9))
+    call = ToolCall(CallId("c"), ToolName("t"), '{"x":"' + "1" * 3992 + '"}')
+    messages: list[Message] = [
+        SystemMessage("1" * 4000),
+        UserMessage.of("1" * 4000),
+        AssistantMessage((Text("1" * 4000), call)),
+        ToolMessage(CallId("c"), ToolName("t"), "1" * 4000),
+    ]
+    for step, message in enumerate(messages):
+        asked = CallModel(TAG.at_step(step), ModelRequest("scripted/model", (message,)), DEADLINE)
+        desk.ref.tell_control(StartModel(asked, desk.session.ref))
+    desk.run()
+    assert taken == pytest.approx([1250, 1250, 2500, 1250], rel=0.02), "3.2 characters a token, and a little around"
 
 
 # -- a failure costs the call that it is about
