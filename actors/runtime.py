@@ -278,8 +278,6 @@ class _Running:
             raise _not_started(error) from error
 
     def _start(self, begun: contextlib.ExitStack, wiring: Wiring, approve: ApprovalCallback | None) -> None:
-        for descriptor in _take_standard_descriptors():
-            begun.callback(os.close, descriptor)
         scheduler = kernel.LoopScheduler("callboard")
         begun.callback(scheduler.stop, SHUTDOWN_SECONDS)
         scheduler.start()
@@ -336,15 +334,6 @@ def _end_dropped(running: _Running) -> None:
             running.close()
 
 
-def _take_standard_descriptors() -> list[int]:
-    """Where the host has closed 0, 1 or 2, take these numbers: what prints to them must not get into a socket."""
-    taken: list[int] = []
-    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
-        taken.append(descriptor)
-    os.close(descriptor)
-    return taken
-
-
 def _not_started(error: Exception) -> RuntimeFailure:
     return RuntimeFailure(f"the runtime could not start, and nothing of it is left running: {said(error)}")
 
@@ -376,7 +365,12 @@ class Wiring:
         limits = RateLimits(kernel.LoopScheduler.now, settings.rate_limits)
         self.routes = tuple(route_for(settings, model, limits) for model in (settings.model, *settings.fallback_models))
         self.options = _options(settings)
-        self._embeddings = _embeddings(settings)
+        key = settings.key_for(settings.embedding_model.partition("/")[0])
+        self._embeddings = (
+            embeddings_for(settings.embedding_model, base_url=settings.embedding_base_url, api_key=key)
+            if settings.embedding_model
+            else None
+        )
         self._make_spans = spans_where_installed()
         self.search: CodeSearch | None = None
         """The code index of the tree that was started last, where there is a workspace."""
@@ -466,13 +460,6 @@ def _import_index(settings: Settings) -> None:
     except ImportError as missing:
         raise UsageError(f"a workspace needs code search ({missing}): pip install 'callboard[index]'") from missing
     dense.import_ahead(local=not settings.embedding_model)
-
-
-def _embeddings(settings: Settings) -> EmbeddingApi | None:
-    if not settings.embedding_model:
-        return None
-    key = settings.key_for(settings.embedding_model.partition("/")[0])
-    return embeddings_for(settings.embedding_model, base_url=settings.embedding_base_url, api_key=key)
 
 
 def _checked(tools: list[Tool]) -> tuple[Tool, ...]:

@@ -73,7 +73,30 @@ class Tree:
 def build(system: ActorSystem, plan: Plan) -> None:
     """Start the tree. Returns at once."""
     calls = Ledger()  # outlives the dispatchers
-    system.spawn(lambda: _root(system, plan, calls), "root", capacity=SHARED_CAPACITY)
+
+    def dispatcher() -> ToolDispatcher:
+        return plan.dispatcher(
+            Registry(plan.tools, plan.policy, plan.failure_budget),
+            calls,
+            Workers(system.ref("root/tools"), plan.workers, plan.chance),
+            plan.approver,
+            system.ref("root/telemetry"),
+            plan.workspace,
+            plan.max_queued_calls,
+        )
+
+    def root() -> Supervisor:
+        children: list[ChildSpec[Never]] = [
+            ChildSpec("telemetry", plan.telemetry, capacity=SHARED_CAPACITY),
+            ChildSpec("llm_manager", plan.llm_manager, capacity=SHARED_CAPACITY),
+            *plan.threads,
+            ChildSpec("tools", lambda: Supervisor(chance=plan.chance), capacity=SHARED_CAPACITY),
+            ChildSpec("dispatcher", dispatcher, capacity=SHARED_CAPACITY),
+            ChildSpec("sessions", lambda: Supervisor(chance=plan.chance), capacity=SHARED_CAPACITY),
+        ]
+        return Supervisor(children, intensity=ROOT_INTENSITY, period_seconds=ROOT_PERIOD_SECONDS, chance=plan.chance)
+
+    system.spawn(root, "root", capacity=SHARED_CAPACITY)
 
 
 def tree_of(system: ActorSystem, timeout_seconds: float) -> Tree:
@@ -84,27 +107,3 @@ def tree_of(system: ActorSystem, timeout_seconds: float) -> Tree:
     children = children_of(system.ref("root"), timeout_seconds)
     peers = Peers(children["llm_manager"], children["dispatcher"], children["telemetry"])
     return Tree(children["sessions"], peers)
-
-
-def _root(system: ActorSystem, plan: Plan, calls: Ledger) -> Supervisor:
-    shared: list[ChildSpec[Never]] = [
-        ChildSpec("telemetry", plan.telemetry, capacity=SHARED_CAPACITY),
-        ChildSpec("llm_manager", plan.llm_manager, capacity=SHARED_CAPACITY),
-        *plan.threads,
-        ChildSpec("tools", lambda: Supervisor(chance=plan.chance), capacity=SHARED_CAPACITY),
-        ChildSpec("dispatcher", lambda: _dispatcher(system, plan, calls), capacity=SHARED_CAPACITY),
-        ChildSpec("sessions", lambda: Supervisor(chance=plan.chance), capacity=SHARED_CAPACITY),
-    ]
-    return Supervisor(shared, intensity=ROOT_INTENSITY, period_seconds=ROOT_PERIOD_SECONDS, chance=plan.chance)
-
-
-def _dispatcher(system: ActorSystem, plan: Plan, calls: Ledger) -> ToolDispatcher:
-    return plan.dispatcher(
-        Registry(plan.tools, plan.policy, plan.failure_budget),
-        calls,
-        Workers(system.ref("root/tools"), plan.workers, plan.chance),
-        plan.approver,
-        system.ref("root/telemetry"),
-        plan.workspace,
-        plan.max_queued_calls,
-    )

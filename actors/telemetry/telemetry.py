@@ -13,7 +13,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable
 from contextvars import Context
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ParamSpec, TypeGuard, get_args
 
 from callboard.actors.calls.registry import ToolRestored, ToolWithdrawn
@@ -62,9 +62,6 @@ class Histogram:
                 return min(bound, self.max_seconds)
         return 0.0
 
-    def copy(self) -> Histogram:
-        return Histogram(list(self.counts), self.total_seconds, self.max_seconds)
-
 
 @dataclass(slots=True)
 class Metrics:
@@ -87,7 +84,8 @@ class Metrics:
 
     def copy(self) -> Metrics:
         """A snapshot that goes on unchanged."""
-        return Metrics(Counter(self.counters), {name: h.copy() for name, h in self.seconds.items()}, self.cost)
+        seconds = {name: replace(each, counts=list(each.counts)) for name, each in self.seconds.items()}
+        return Metrics(Counter(self.counters), seconds, self.cost)
 
 
 class Spans:
@@ -112,14 +110,9 @@ class OpenTelemetrySpans(Spans):
     def begin(self, tag: Tag, name: str) -> None:
         parent = self._open.get(tag.request)
         if parent is None and isinstance(self._trace.get_tracer_provider(), self._trace.ProxyTracerProvider):
-            return  # the host has set up no provider: its spans would go nowhere, for a tenth of telemetry's CPU each
+            return  # the host has set up no provider: a span would go nowhere
         context = self._trace.set_span_in_context(parent) if parent is not None else None
-        attributes = {
-            "callboard.request_id": tag.request_id,
-            "callboard.parent_id": tag.parent_id,
-            "callboard.step": tag.step,
-            "callboard.call_id": tag.call_id,
-        }
+        attributes = {f"callboard.{field}": value for field, value in tag._asdict().items()}
         self._open[tag] = self._tracer.start_span(name, context=context, attributes=attributes)
 
     def end(self, tag: Tag, ending: str, *, ok: bool) -> None:
@@ -205,13 +198,10 @@ class Telemetry(Actor[TelemetryMessage]):
         if self._log_content:
             self._outside(opened, _log, question.tag, logging.INFO, "asked: %s", question.user.text)
 
-    @handles(CallModel)
-    def _model_called(self, command: CallModel) -> None:
-        self._begin(command.tag, f"model.{command.request.model}")
-
-    @handles(RunTool)
-    def _tool_sent(self, command: RunTool) -> None:
-        self._begin(command.tag, f"tool.{command.name}")
+    @handles(CallModel, RunTool)
+    def _work_begun(self, command: CallModel | RunTool) -> None:
+        name = f"tool.{command.name}" if isinstance(command, RunTool) else f"model.{command.request.model}"
+        self._begin(command.tag, name)
 
     @handles(*get_args(WorkEnd))
     def _work_ended(self, event: WorkEnd) -> None:
