@@ -15,7 +15,7 @@ import threading
 import uuid
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextvars import copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -391,7 +391,7 @@ class Wiring:
         return Plan(
             telemetry=lambda: Telemetry(self._make_spans(), settings.log_content, metrics),
             llm_manager=lambda: LlmManager(
-                self.routes_of,
+                lambda _: self.routes,
                 AsyncioDriver(scheduler.loop),
                 RetryPolicy(settings.max_attempts),
                 settings.catalog.known_cost,
@@ -427,12 +427,6 @@ class Wiring:
             return asyncio.run_coroutine_threadsafe(api.post(body), scheduler.loop).result(EMBEDDING_WAIT_SECONDS)
 
         return post
-
-    def routes_of(self, model: str) -> Sequence[Route]:
-        """What to ask for "provider/model", in turn."""
-        if model != self.settings.model:
-            raise UsageError(f"this runtime was not set up for the model {model!r}")
-        return self.routes
 
     def close(self, scheduler: kernel.LoopScheduler) -> None:
         """Close the providers' connections, on the loop they live on."""

@@ -59,19 +59,16 @@ class Conversation:
 
     def take(self) -> None:
         """Claim it for one request. Raises UsageError while another one runs, and when no provider would accept it."""
-        if not self._is_checked:
-            self._check()
+        if not self._is_checked:  # what is recorded later is legal
+            for position, message in enumerate(self._messages):
+                if not isinstance(message, Message):
+                    what = type(message).__name__
+                    raise UsageError(f"message {position} of the conversation is a {what}, not a Message")
+            if faults := "; ".join(history_faults(self._messages)[:3]):
+                raise UsageError(f"no provider would accept this conversation: {faults}; correct its messages")
+            self._is_checked = True
         if not self._taken.acquire(blocking=False):
             raise UsageError("this conversation has a request running; await its end, or start another conversation")
-
-    def _check(self) -> None:
-        """Once is enough: what is recorded later is legal."""
-        for position, message in enumerate(self._messages):
-            if not isinstance(message, Message):
-                raise UsageError(f"message {position} of the conversation is a {type(message).__name__}, not a Message")
-        if faults := "; ".join(history_faults(self._messages)[:3]):
-            raise UsageError(f"no provider would accept this conversation: {faults}; correct its messages")
-        self._is_checked = True
 
     def release(self) -> None:
         """The request has ended."""

@@ -152,20 +152,16 @@ class RequestSession(Actor[SessionMessage]):
         if down.reason is ExitReason.NOT_ALIVE:
             raise RuntimeFailure(f"{down.ref.name} has stopped permanently")
         self.monitor(down.ref)
-        is_manager = down.ref is self._peers.llm_manager
         if self._finish is not None:
             return
-        if not self._has_started:
-            if not is_manager:
-                self._ask_for_offers()
-            return
-        if not is_manager:
-            self._send_again()
-            return
-        step = self._session.step
-        if work := self._open.pop(step, None):
-            self._tell_to_stop(work.stop)  # its start may wait in the mailbox for the next manager
-        self._apply(events.ModelLost(step, self.now()))
+        if down.ref is not self._peers.llm_manager:
+            again = self._send_again if self._has_started else self._ask_for_offers
+            again()
+        elif self._has_started:
+            step = self._session.step
+            if work := self._open.pop(step, None):
+                self._tell_to_stop(work.stop)  # its start may wait in the mailbox for the next manager
+            self._apply(events.ModelLost(step, self.now()))
 
     def _send_again(self) -> None:
         """The dispatcher ignores a call that it has from its ledger; one that it never heard of, it begins."""
@@ -196,12 +192,10 @@ class RequestSession(Actor[SessionMessage]):
         self._peers.dispatcher.tell_control(dispatcher.OfferTools(self._question.tag, self.ref))
 
     def _start(self, offers: tuple[ToolOffer, ...]) -> None:
-        question, self._has_started = self._question, True
+        asked, self._has_started = self._question, True
         try:
             self._apply(
-                events.RequestStarted(
-                    question.tag, question.asked_at, question.history, question.user, question.options, offers
-                )
+                events.RequestStarted(asked.tag, asked.asked_at, asked.history, asked.user, asked.options, offers)
             )
         except Rejected as refusal:
             raise RuntimeFailure(f"the request could not begin: {refusal}") from refusal
@@ -213,8 +207,8 @@ class RequestSession(Actor[SessionMessage]):
             given = self._session.apply(event)
             self._show(event)
             if ends_work(event):
-                self._open.pop(event.tag, None)
                 self._observe(event)
+                self._open.pop(event.tag, None)
             elif isinstance(event, events.ApprovalDenied):
                 self._open.pop(event.tag, None)
             for doing in given:
@@ -279,7 +273,7 @@ class RequestSession(Actor[SessionMessage]):
         else:
             self._end(finish)
 
-    # -- others
+    # -- the others
 
     def _tell_to_stop(self, command: Stop) -> None:
         if isinstance(command, commands.StopModel):
