@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, NamedTuple, Protocol, get_args
+from typing import Final, Protocol, get_args
 
 from callboard.actors.calls import dispatcher
 from callboard.actors.calls.dispatcher import DispatchCall, SeekApproval, StopsTold, ToolsOffered
@@ -42,8 +42,14 @@ Subscriber = Callable[[Seen], None]
 Finish last. It must not block."""
 #: What is shown also where nobody reads along: how the request ended.
 _ENDINGS: Final = (events.ModelFailed, commands.Finish)
+Order = StartModel | DispatchCall | SeekApproval
+"""What others work at for a request."""
 Stop = commands.StopModel | commands.CancelTool | commands.WithdrawApproval
-"""A command that ends open work."""
+_STOPS: Final[Mapping[type[Order], type[Stop]]] = {
+    StartModel: commands.StopModel,
+    DispatchCall: commands.CancelTool,
+    SeekApproval: commands.WithdrawApproval,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +59,6 @@ class Peers:
     llm_manager: Ref[LlmMessage]
     dispatcher: Ref[dispatcher.DispatcherMessage]
     telemetry: Ref[TelemetryMessage]
-
-
-class Open(NamedTuple):
-    """What others work at for this request: the order, the command that stops it, and how often it was sent."""
-
-    order: StartModel | DispatchCall | SeekApproval
-    stop: Stop
-    sends: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +98,8 @@ class RequestSession(Actor[SessionMessage]):
         self._context = question.asker.copy()  # of our own: a context can be entered only once at a time
         self._unrecorded: tuple[Message, ...] = (question.user,)
         self._timers: dict[Tag, tuple[float, Timer]] = {}
-        self._open: dict[Tag, Open] = {}
+        self._open: dict[Tag, tuple[Order, int]] = {}
+        """What others work at now, and how often it was sent."""
         self._offer_requests = 0
         self._has_started = False
         self._has_cancelled = False
@@ -128,8 +127,8 @@ class RequestSession(Actor[SessionMessage]):
         return not self._is_waiting
 
     def _stop_open_work(self) -> None:
-        for work in self._open.values():
-            self._tell_to_stop(work.stop)
+        for tag, (order, _) in tuple(self._open.items()):
+            self._stop_work(_STOPS[type(order)](tag))
 
     # -- messages
 
@@ -154,27 +153,29 @@ class RequestSession(Actor[SessionMessage]):
         self.monitor(down.ref)
         if self._finish is not None:
             return
-        if down.ref is not self._peers.llm_manager:
-            again = self._send_again if self._has_started else self._ask_for_offers
-            again()
-        elif self._has_started:
+        is_manager = down.ref is self._peers.llm_manager
+        if is_manager and self._has_started:
             step = self._session.step
-            if work := self._open.pop(step, None):
-                self._tell_to_stop(work.stop)  # its start may wait in the mailbox for the next manager
+            if step in self._open:
+                self._stop_work(commands.StopModel(step))  # its start may wait in the mailbox for the next manager
             self._apply(events.ModelLost(step, self.now()))
+        elif not is_manager and self._has_started:
+            self._send_again()
+        elif not is_manager:
+            self._ask_for_offers()
 
     def _send_again(self) -> None:
         """The dispatcher ignores a call that it has from its ledger; one that it never heard of, it begins."""
-        for tag, work in tuple(self._open.items()):
-            if isinstance(work.order, StartModel):
+        for tag, (order, sends) in tuple(self._open.items()):
+            if isinstance(order, StartModel):
                 continue
-            if work.sends < MAX_CALL_SENDS:
-                self._open[tag] = work._replace(sends=work.sends + 1)
-                self._peers.dispatcher.tell_control(work.order)
+            if sends < MAX_CALL_SENDS:
+                self._open[tag] = order, sends + 1
+                self._peers.dispatcher.tell_control(order)
                 continue
-            name = work.order.run.name if isinstance(work.order, DispatchCall) else work.order.question.name
-            why = f"each of {work.sends} dispatchers that {name} was sent to was lost"
-            self._tell_to_stop(work.stop)
+            name = order.run.name if isinstance(order, DispatchCall) else order.question.name
+            why = f"each of {sends} dispatchers that {name} was sent to was lost"
+            self._stop_work(_STOPS[type(order)](tag))
             self._apply(events.ToolCallFailed(tag, self.now(), ToolFailure(name, FailureCode.INTERNAL_ERROR, why)))
 
     @handles(StopsTold, StopsOverdue)
@@ -223,26 +224,31 @@ class RequestSession(Actor[SessionMessage]):
 
     def _call_model(self, command: commands.CallModel) -> None:
         self._observe(command)
-        start = StartModel(command, self.ref, self._question.asker, self._question.is_read_along)
-        self._open[command.tag] = Open(start, commands.StopModel(command.tag))
+        asker, is_read_along = self._question.asker, self._question.is_read_along
+        start = StartModel(command, self.ref, asker, is_read_along)
+        self._open[command.tag] = start, 1
         self._peers.llm_manager.tell_control(start)
 
     def _run_tool(self, command: commands.RunTool) -> None:
         self._show(command)
         self._observe(command)
         call = DispatchCall(command, self._question.user.text, self.ref, self._question.asker)
-        self._open[command.tag] = Open(call, commands.CancelTool(command.tag))
+        self._open[command.tag] = call, 1
         self._peers.dispatcher.tell_control(call)
 
     def _ask_approval(self, command: commands.AskApproval) -> None:
         self._show(command)
         seek = SeekApproval(command, self.ref, self._question.asker)
-        self._open[command.tag] = Open(seek, commands.WithdrawApproval(command.tag))
+        self._open[command.tag] = seek, 1
         self._peers.dispatcher.tell_control(seek)
 
     def _stop_work(self, command: Stop) -> None:
         self._open.pop(command.tag, None)
-        self._tell_to_stop(command)
+        if isinstance(command, commands.StopModel):
+            self._peers.llm_manager.tell_control(command)
+        else:
+            self._has_cancelled = True
+            self._peers.dispatcher.tell_control(command)
 
     def _record_step(self, command: commands.RecordStep) -> None:
         # The question enters the conversation with the first step that answers it, or not at all.
@@ -273,14 +279,7 @@ class RequestSession(Actor[SessionMessage]):
         else:
             self._end(finish)
 
-    # -- the others
-
-    def _tell_to_stop(self, command: Stop) -> None:
-        if isinstance(command, commands.StopModel):
-            self._peers.llm_manager.tell_control(command)
-        else:
-            self._has_cancelled = True
-            self._peers.dispatcher.tell_control(command)
+    # -- who listens
 
     def _show(self, seen: Seen) -> None:
         """A subscriber that fails costs its reader the events, not the request its answer."""
