@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from callboard.actors import kernel
 from callboard.actors.calls.approvals import ApprovalCallback, Approver, CallbackApprover, NobodyToAsk
-from callboard.actors.models.llm_manager import AsyncioDriver, LlmManager, Route
+from callboard.actors.models.llm_manager import LlmManager, Route, start_on
 from callboard.actors.requests.conversation import Answer, Conversation, Question, Reply, Stream
 from callboard.actors.requests.request_session import RequestSession, SessionMessage, Subscriber
 from callboard.actors.settings import Settings
@@ -392,7 +392,7 @@ class Wiring:
             telemetry=lambda: Telemetry(self._make_spans(), settings.log_content, metrics),
             llm_manager=lambda: LlmManager(
                 lambda _: self.routes,
-                AsyncioDriver(scheduler.loop),
+                start_on(scheduler.loop),
                 RetryPolicy(settings.max_attempts),
                 settings.catalog.known_cost,
             ),

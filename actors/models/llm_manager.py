@@ -1,7 +1,7 @@
 """LlmManager: makes the model calls of all sessions.
 
 It owns the provider clients, the rate limits, the retries and the open streams. The bytes of a stream do not pass
-through its mailbox: a driver reads them and tells the session directly, one message a socket read; the manager hears
+through its mailbox: a task reads them and tells the session directly, one message a socket read; the manager hears
 only how an attempt ended, and decides whether there is another.
 
 A failure costs one model call. Routes, limits, retries, prices and providers may be a user's own code: what it raises
@@ -71,12 +71,9 @@ class Attempt(Protocol):
     def cancel(self) -> object: ...
 
 
-class StreamDriver(Protocol):
-    """Runs one attempt: calls `emit` for each batch of events, then `end` exactly once (never after `cancel`)."""
-
-    def start(
-        self, provider: Provider, request: ModelRequest, emit: Emit, end: End, asker: Context | None
-    ) -> Attempt: ...
+StartAttempt = Callable[[Provider, ModelRequest, Emit, End, Context | None], Attempt]
+"""Starts one attempt: `emit` is called for each batch of events, then `end` exactly once (never after `cancel`). The
+provider runs in a copy of the context of whoever asked."""
 
 
 # -- messages
@@ -96,7 +93,7 @@ class StartModel:
 
 @dataclass(frozen=True, slots=True)
 class AttemptEnded:
-    """A driver's stream has ended."""
+    """An attempt's stream has ended."""
 
     tag: Tag
     attempt: int
@@ -169,9 +166,9 @@ class _OpenCall:
 class LlmManager(Actor[LlmMessage]):
     """See the module."""
 
-    def __init__(self, routes: Routes, driver: StreamDriver, retry: RetryPolicy, cost: Cost) -> None:
+    def __init__(self, routes: Routes, start: StartAttempt, retry: RetryPolicy, cost: Cost) -> None:
         self._routes = routes
-        self._driver = driver
+        self._start_provider = start
         self._retry = retry
         self._cost = cost
         self._open: dict[Tag, _OpenCall] = {}
@@ -322,7 +319,7 @@ class LlmManager(Actor[LlmMessage]):
             myself.tell_control(AttemptEnded(tag, number, response, has_emitted))
 
         request = dataclasses.replace(asked.call.request, model=route.model)
-        call.running = self._driver.start(route.provider, request, emit, end, asked.asker)
+        call.running = self._start_provider(route.provider, request, emit, end, asked.asker)
 
     def _take(self, call: _OpenCall, response: ModelResponse) -> None:
         """What an attempt came to."""
@@ -383,17 +380,16 @@ _LAST: Final = (Done, Error)
 # -- one attempt: a task of the runtime's loop, which only tells
 
 
-class AsyncioDriver:
-    """Runs attempts as tasks of the runtime's own loop, each in a copy of its asker's context."""
+def start_on(loop: asyncio.AbstractEventLoop) -> StartAttempt:
+    """Runs attempts as tasks of this loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-
-    def start(self, provider: Provider, request: ModelRequest, emit: Emit, end: End, asker: Context | None) -> Attempt:
+    def start(provider: Provider, request: ModelRequest, emit: Emit, end: End, asker: Context | None) -> Attempt:
         context = Context() if asker is None else asker.copy()
         reading = read_stream(provider, request, emit, end)
         # The name is what the watchdog calls a provider that blocks the loop.
-        return self._loop.create_task(reading, name=f"the provider {provider_name(provider)}", context=context)
+        return loop.create_task(reading, name=f"the provider {provider_name(provider)}", context=context)
+
+    return start
 
 
 def provider_name(provider: Provider) -> str:

@@ -126,11 +126,14 @@ class Desk:
             return found
 
         def make() -> LlmManager:
-            return LlmManager(routes_of, self.driver, retry or RetryPolicy(chance=lambda: 1.0), cost)
+            return LlmManager(routes_of, self._start, retry or RetryPolicy(chance=lambda: 1.0), cost)
 
         pause = Backoff(initial_seconds=1.0, jitter=0.0)
         self.root = system.spawn(lambda: Supervisor([ChildSpec("llm", make, backoff=pause)]), "root")
         self.scheduler.run_until_idle()
+
+    def _start(self, *attempt: Any) -> Attempt:
+        return self.driver.start(*attempt)
 
     @property
     def ref(self) -> Ref:

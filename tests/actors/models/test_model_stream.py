@@ -14,7 +14,7 @@ import pytest
 
 from callboard.actors.kernel import Held, LoopScheduler, MailboxFull, Watchdog
 from callboard.actors.models import llm_manager
-from callboard.actors.models.llm_manager import AsyncioDriver, Emit, read_stream
+from callboard.actors.models.llm_manager import Emit, read_stream, start_on
 from callboard.protocol.errors import ErrorKind, UsageError
 from callboard.protocol.model import Done, Error, FinishReason, ModelRequest, ModelResponse, StreamEvent, TextDelta
 from callboard.providers.local.scripted import Scripted, ScriptedTurn
@@ -261,8 +261,8 @@ def start(scheduler: LoopScheduler, provider: Any, asker: Any) -> ModelResponse:
         ends.append(response)
         done.set()
 
-    driver = AsyncioDriver(scheduler.loop)
-    scheduler.call_soon(lambda: driver.start(provider, REQUEST, lambda _: None, end, asker))
+    begin = start_on(scheduler.loop)
+    scheduler.call_soon(lambda: begin(provider, REQUEST, lambda _: None, end, asker))
     assert done.wait(10)
     return ends[0]
 
