@@ -2,7 +2,6 @@
 
 It has one loop thread of its own and touches nothing of the host's: not its event loop, its signal handlers, its
 threads or its Pykka actors. Requests come from any thread and any loop; they meet the actors only through refs.
-`Wiring` turns settings into what a tree is made of; what is wrong with them is a UsageError before anything is started.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ from callboard.providers.retry import RetryPolicy
 
 if TYPE_CHECKING:
     from callboard.actors.index import Progress, RefreshSummary
-    from callboard.actors.index.rag import CodeSearch, PostEmbeddings
+    from callboard.actors.index.rag import CodeSearch
     from callboard.providers.openai.embeddings import EmbeddingApi
 
 logger = logging.getLogger("callboard")
@@ -357,7 +356,7 @@ def _tag_of(request_id: RequestId) -> Tag:
 
 
 class Wiring:
-    """The parts of one runtime; they outlive its starts and stops."""
+    """The parts of one runtime; they outlive its starts and stops. Raises UsageError for bad settings or tools."""
 
     def __init__(self, settings: Settings, tools: Iterable[Tool]) -> None:
         self.settings = settings
@@ -365,12 +364,10 @@ class Wiring:
         limits = RateLimits(kernel.LoopScheduler.now, settings.rate_limits)
         self.routes = tuple(route_for(settings, model, limits) for model in (settings.model, *settings.fallback_models))
         self.options = _options(settings)
-        key = settings.key_for(settings.embedding_model.partition("/")[0])
-        self._embeddings = (
-            embeddings_for(settings.embedding_model, base_url=settings.embedding_base_url, api_key=key)
-            if settings.embedding_model
-            else None
-        )
+        self._embeddings: EmbeddingApi | None = None
+        if model := settings.embedding_model:
+            key = settings.key_for(model.partition("/")[0])
+            self._embeddings = embeddings_for(model, base_url=settings.embedding_base_url, api_key=key)
         self._make_spans = spans_where_installed()
         self.search: CodeSearch | None = None
         """The code index of the tree that was started last, where there is a workspace."""
@@ -387,15 +384,11 @@ class Wiring:
             settings.worker_memory_bytes,
             environment=settings.environment_for_tools,
         )
+        start, retry, cost = start_on(scheduler.loop), RetryPolicy(settings.max_attempts), settings.catalog.known_cost
         code_actors = self._code_actors(system, scheduler)
         return Plan(
             telemetry=lambda: Telemetry(self._make_spans(), settings.log_content, metrics),
-            llm_manager=lambda: LlmManager(
-                lambda _: self.routes,
-                start_on(scheduler.loop),
-                RetryPolicy(settings.max_attempts),
-                settings.catalog.known_cost,
-            ),
+            llm_manager=lambda: LlmManager(lambda _: self.routes, start, retry, cost),
             workers=kinds(process_kind(processes)),
             tools=(*self.tools, *self.code_tools),
             approver=approver,
@@ -414,19 +407,8 @@ class Wiring:
 
         self.search = rag.CodeSearch(system)
         self.code_tools = (rag.context_tool(self.search),)
-        post = self._post_embeddings(scheduler)
+        post = partial(_post, self._embeddings, scheduler) if self._embeddings is not None else None
         return rag.code_actors(rag.Workspace(settings.workspace, settings.index_dir, post, settings.embedding_model))
-
-    def _post_embeddings(self, scheduler: kernel.LoopScheduler) -> PostEmbeddings | None:
-        """For the index's own thread, which may block: the request itself runs on the loop."""
-        if self._embeddings is None:
-            return None
-        api = self._embeddings
-
-        def post(body: Mapping[str, object]) -> Mapping[str, object]:
-            return asyncio.run_coroutine_threadsafe(api.post(body), scheduler.loop).result(EMBEDDING_WAIT_SECONDS)
-
-        return post
 
     def close(self, scheduler: kernel.LoopScheduler) -> None:
         """Close the providers' connections, on the loop they live on."""
@@ -438,13 +420,18 @@ class Wiring:
                 logger.warning("a provider's connections could not be closed: %s", said(error))
 
         async def close_all() -> None:
-            held: list[Provider | EmbeddingApi] = [route.provider for route in self.routes]
-            await asyncio.gather(*map(close, [*held, self._embeddings] if self._embeddings is not None else held))
+            held = [route.provider for route in self.routes] + ([self._embeddings] if self._embeddings else [])
+            await asyncio.gather(*map(close, held))
 
         try:
             asyncio.run_coroutine_threadsafe(close_all(), scheduler.loop).result(CLOSE_PROVIDERS_SECONDS)
         except TimeoutError:
             logger.warning("some providers' connections were not closed within %s s", CLOSE_PROVIDERS_SECONDS)
+
+
+def _post(api: EmbeddingApi, scheduler: kernel.LoopScheduler, body: Mapping[str, object]) -> Mapping[str, object]:
+    """For the index's own thread, which may block: the request itself runs on the loop."""
+    return asyncio.run_coroutine_threadsafe(api.post(body), scheduler.loop).result(EMBEDDING_WAIT_SECONDS)
 
 
 def _import_index(settings: Settings) -> None:
