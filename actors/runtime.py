@@ -271,10 +271,10 @@ class _Running:
                 self._start(begun, wiring, approve)
                 self.close = begun.pop_all().close
                 """End everything that was begun, in reverse order, whatever fails on the way."""
-        except kernel.StartFailed as failed:
-            raise failed.cause if isinstance(failed.cause, CallboardError) else _not_started(failed) from failed
-        except (kernel.OutOfThreads, OSError) as error:  # no more descriptors to be had, either
-            raise _not_started(error) from error
+        except (kernel.StartFailed, kernel.OutOfThreads, OSError) as error:  # OSError: no more descriptors to be had
+            cause = error.cause if isinstance(error, kernel.StartFailed) else None
+            failure = RuntimeFailure(f"the runtime could not start, and nothing of it is left running: {said(error)}")
+            raise cause if isinstance(cause, CallboardError) else failure from error
 
     def _start(self, begun: contextlib.ExitStack, wiring: Wiring, approve: ApprovalCallback | None) -> None:
         scheduler = kernel.LoopScheduler("callboard")
@@ -331,10 +331,6 @@ def _end_dropped(running: _Running) -> None:
             threading.Thread(target=running.close, name="callboard-close").start()
         else:
             running.close()
-
-
-def _not_started(error: Exception) -> RuntimeFailure:
-    return RuntimeFailure(f"the runtime could not start, and nothing of it is left running: {said(error)}")
 
 
 def _check_for_asyncio(what: str) -> None:

@@ -41,7 +41,7 @@ ROOT_PERIOD_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How each actor of the tree is made; a simulation plans other pools and another driver."""
+    """How each actor of the tree is made; a simulation plans other workers and another model."""
 
     telemetry: Callable[[], Telemetry]
     llm_manager: Callable[[], LlmManager]

@@ -1,11 +1,9 @@
 """LlmManager: makes the model calls of all sessions.
 
-It owns the provider clients, the rate limits, the retries and the open streams. The bytes of a stream do not pass
-through its mailbox: a task reads them and tells the session directly, one message a socket read; the manager hears
-only how an attempt ended, and decides whether there is another.
-
-A failure costs one model call. Routes, limits, retries, prices and providers may be a user's own code: what it raises
-ends the call that it was used for, as an error that names it, and the manager goes on.
+It owns the rate limits, the retries and the open streams. The bytes of a stream do not pass through its mailbox: a
+task reads them and tells the session directly, one message a socket read; the manager hears how an attempt ended, and
+decides whether there is another. What a user's own code (routes, limits, retries, prices, providers) raises ends the
+call that it was used for, as an error that names it, and the manager goes on.
 """
 
 from __future__ import annotations
@@ -158,9 +156,10 @@ class _OpenCall:
 
     def release(self) -> None:
         """End what works for this call."""
-        for held in (self.running, self.timer):
-            if held is not None:
-                held.cancel()
+        if self.running is not None:
+            self.running.cancel()
+        if self.timer is not None:
+            self.timer.cancel()
 
 
 class LlmManager(Actor[LlmMessage]):
@@ -231,7 +230,7 @@ class LlmManager(Actor[LlmMessage]):
     def _stop_looking(self) -> None:
         if self._look is not None:
             self._look.cancel()
-            self._look = None
+        self._look = None
 
     @handles(AttemptEnded)
     def _ended(self, message: AttemptEnded) -> None:

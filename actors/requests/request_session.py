@@ -1,9 +1,8 @@
 """RequestSession: one actor for one request. It carries events into the protocol session and commands out of it.
 
-No rule lives here: `protocol.machine` decides, this file knows whom to tell. The LLM manager and the dispatcher hold
-the open work of a request and are monitored. A model call is lost with its manager; calls of tools outlive a dispatcher
-in the ledger and at their workers, so the next one is only sent them again. However this actor ends, what it has open
-elsewhere is stopped.
+No rule lives here: `protocol.machine` decides, this file knows whom to tell. The LLM manager and the dispatcher are
+monitored: a model call is lost with its manager; calls of tools outlive a dispatcher in the ledger and at their
+workers, so the next one is only sent them again. However this actor ends, what it has open elsewhere is stopped.
 """
 
 from __future__ import annotations

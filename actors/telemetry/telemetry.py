@@ -1,9 +1,8 @@
 """Telemetry: counts, times, logs and spans. It listens and never steers; when it fails, nothing else does.
 
-It hears the protocol's own events and commands, so what it says of a request is what happened to it. Times are those at
-which it hears of things, some microseconds after they happened. Content (what people, models and tools said) stays out
-unless asked for; keys never come near it. Log records and spans of a request are made in its asker's context, so that
-the host's logging filters and its own spans apply.
+It hears the protocol's own events and commands, some microseconds after they happened. Content (what people, models and
+tools said) stays out unless asked for; keys never come near it. Log records and spans of a request are made in its
+asker's context, so that the host's logging filters and its own spans apply.
 """
 
 from __future__ import annotations
