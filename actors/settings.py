@@ -138,6 +138,11 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
         """The variables of `tool_environment` that are set, as they are now."""
         return {name: os.environ[name] for name in self.tool_environment if name in os.environ}
 
+    @property
+    def provider(self) -> str:
+        """The part of `model` before the slash."""
+        return self.model.partition("/")[0]
+
     def key_for(self, provider: str) -> str | None:
         """The key of a provider: given here or by CALLBOARD_API_KEY (both for `model` only), or by its own variable."""
         source = self.key_source(provider)
@@ -147,7 +152,7 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
 
     def key_source(self, provider: str) -> str:
         """Where the key of a provider comes from: "api_key" or the name of a variable that is set; "" for nowhere."""
-        own = provider == self.model.partition("/")[0]
+        own = provider == self.provider
         if own and self.api_key is not None:
             return "api_key"
         variables = ("CALLBOARD_API_KEY" if own else "", KEY_VARIABLES.get(provider, ""))
