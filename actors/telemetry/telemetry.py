@@ -107,7 +107,7 @@ class OpenTelemetrySpans(Spans):
         self._open: dict[Tag, Any] = {}
 
     def begin(self, tag: Tag, name: str) -> None:
-        parent = self._open.get(tag.request)
+        parent = self._open.get(Tag(tag.request_id, tag.parent_id))
         if parent is None and isinstance(self._trace.get_tracer_provider(), self._trace.ProxyTracerProvider):
             return  # the host has set up no provider: a span would go nowhere
         context = self._trace.set_span_in_context(parent) if parent is not None else None
