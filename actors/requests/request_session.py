@@ -60,12 +60,7 @@ class Peers:
     telemetry: Ref[TelemetryMessage]
 
 
-@dataclass(frozen=True, slots=True)
-class StopsOverdue:
-    """The dispatcher has not said in time that the request's tools were told to stop."""
-
-
-SessionMessage = Event | ToolsOffered | StopsTold | StopsOverdue | Down
+SessionMessage = Event | ToolsOffered | StopsTold | Down
 
 
 class SessionLike(Protocol):
@@ -177,8 +172,8 @@ class RequestSession(Actor[SessionMessage]):
             self._stop_work(_STOPS[type(order)](tag))
             self._apply(events.ToolCallFailed(tag, self.now(), ToolFailure(name, FailureCode.INTERNAL_ERROR, why)))
 
-    @handles(StopsTold, StopsOverdue)
-    def _stops_told(self, message: StopsTold | StopsOverdue) -> None:
+    @handles(StopsTold)
+    def _stops_told(self, message: StopsTold) -> None:
         if not self._is_waiting or self._finish is None:
             raise Rejected("the request does not wait for it")
         self._end(self._finish)
@@ -274,7 +269,7 @@ class RequestSession(Actor[SessionMessage]):
         if self._has_cancelled and finish.outcome in (commands.Outcome.CANCELLED, commands.Outcome.TIMED_OUT):
             self._is_waiting = True
             self._peers.dispatcher.tell_control(dispatcher.ConfirmStops(finish.tag, self.ref))
-            self.tell_after(STOPS_TOLD_SECONDS, StopsOverdue())
+            self.tell_after(STOPS_TOLD_SECONDS, StopsTold(finish.tag))  # for a dispatcher that does not say so in time
         else:
             self._end(finish)
 
