@@ -245,7 +245,7 @@ class ToolDispatcher(Actor[DispatcherMessage]):
     def _new_lane(self, name: ToolName) -> Lane:
         contract = self._registry.entries[name].tool.contract
         place, kind = self._kind(contract)
-        pool = self.ledger.pool(place, kind.room, kind.max_workers, per_call=kind.per_call)
+        pool = self.ledger.pool(place, kind.room, kind.max_workers)
         return self.ledger.lane(name, pool, contract.concurrency)
 
     def _kind(self, contract: ToolContract) -> tuple[str, WorkerKind]:

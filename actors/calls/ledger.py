@@ -106,7 +106,6 @@ class Pool:
     room: int
     """Of a new worker."""
     max_workers: int
-    per_call: bool
     workers: int = 0
     free: dict[Seat, None] = field(default_factory=dict)
     """Those that take a call now; the last used is used next, since its caches are warm."""
@@ -132,9 +131,9 @@ class Seat:
     calls: dict[Call, None] = field(default_factory=dict)
 
     def take(self, room: int | None = None) -> None:
-        """It takes so many calls at the same time from now on; one that was made for a single call takes no other."""
+        """It takes so many calls at the same time from now on."""
         if room is not None:
-            self.room = 0 if self.pool.per_call else room
+            self.room = room
         if len(self.calls) < self.room:
             self.pool.free[self] = None
         else:
@@ -284,9 +283,9 @@ class Ledger:
         """For workers: none has the name of another."""
         self._sequence = itertools.count()
 
-    def pool(self, name: str, room: int, max_workers: int, *, per_call: bool) -> Pool:
+    def pool(self, name: str, room: int, max_workers: int) -> Pool:
         """The pool of this name, made when it is first asked for."""
-        return self.pools.setdefault(name, Pool(name, room, max_workers, per_call))
+        return self.pools.setdefault(name, Pool(name, room, max_workers))
 
     def lane(self, tool: ToolName, pool: Pool, concurrency: int) -> Lane:
         """Where the calls of this tool wait; made when it is first asked for."""

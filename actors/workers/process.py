@@ -1,7 +1,7 @@
-"""ProcessWorker: runs one call in a child process, and ends with it.
+"""ProcessWorker: runs one call after the other, each in a child process.
 
 The child comes from the pool's ProcessSource, with the tool loaded. What it says and prints is read in the handlers
-here; a child that dies unexpectedly is a crash of this actor.
+here; a child that dies unexpectedly is a crash of this actor. An actor for each call would cost it 0.1 ms.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class SourceLost(Exception):
 
 
 class ProcessWorker(Actor[ProcessMessage]):
-    """See the module. Made for one call; stops after it."""
+    """See the module. One whose call did not end by itself stops, as the source may still speak of its child."""
 
     def __init__(self, dispatcher: Ref[WorkerState], pool: str) -> None:
         self._dispatcher = dispatcher
@@ -86,6 +86,8 @@ class ProcessWorker(Actor[ProcessMessage]):
     def on_start(self) -> None:
         self._reports = CallReports(self.ref, self._dispatcher, 1, self.now)
         self._source: Ref[SourceMessage] = self.system.ref(f"{self._pool}/source")
+        self.monitor(self._source)
+        self.at_end(self._let_go)
 
     # -- the way of one call --------------------------------------------------------------------------------------
 
@@ -94,16 +96,13 @@ class ProcessWorker(Actor[ProcessMessage]):
         if self._call is not None:
             self._reports.give_back(call.record, "its process runs another call")
             return
-        self._call = call
-        self.at_end(self._let_go)
-        self.monitor(self._source)
-        self._is_waiting = True
+        self._call, self._verdict, self._is_waiting = call, None, True
         self._source.tell_control(Obtain(call.tool, self.ref))
 
     @handles(NotObtained)
     def _not_obtained(self, message: NotObtained) -> None:
         self._is_waiting = False
-        self._end(message.failure)
+        self._end(message.failure, after=After.ENDS)
 
     @handles(Obtained)
     def _obtained(self, message: Obtained) -> None:
@@ -112,7 +111,6 @@ class ProcessWorker(Actor[ProcessMessage]):
         if call is None or not self._reports.begin(call.record):
             self._source.tell_control(Release(child, After.KEEP))
             self._call = None
-            self.stop()
             return
         self._child = child
         if child.orders:
@@ -174,17 +172,16 @@ class ProcessWorker(Actor[ProcessMessage]):
         if self._verdict is None:
             failure = ToolFailure(call.run.name, FailureCode.CRASHED, f"the tool's process {message.how}")
             raise WorkerLost(failure, output)
-        self._end(self._verdict, output)
+        self._end(self._verdict, output, After.ENDS)
 
     @handles(Down)
     def _source_down(self, down: Down) -> None:
-        call = self._call
-        if call is None:
-            return
         if self._child is not None:
             raise SourceLost("the source of the tools' processes has ended") from down.error
-        self._reports.give_back(call.record, "the source of the tools' processes has ended")
-        self._call = None
+        self._reports.room = 0
+        call, self._call = self._call, None
+        if call is not None:
+            self._reports.give_back(call.record, "the source of the tools' processes has ended")
         self.stop()
 
     @handles(Report)
@@ -200,9 +197,13 @@ class ProcessWorker(Actor[ProcessMessage]):
     def _end(self, outcome: Outcome, printed: str = "", after: After = After.KILL) -> None:
         call, self._call = self._call, None
         child, self._child = self._child, None
+        if self._paused is not None:
+            self._paused.cancel()
+        if after is After.KILL:
+            self._reports.room = 0
+            self.stop()
         if call is not None:
             self._reports.end(call.record, outcome, printed)
-            self.stop()
         if child is not None:  # once the outcome is on its way
             child.let_go() if after is After.KEEP else child.close()
             self._source.tell_control(Release(child, after))
@@ -243,10 +244,8 @@ class ProcessWorker(Actor[ProcessMessage]):
 
 
 def process_kind(options: ProcessOptions) -> KindOf:
-    """How the pools of process tools are made: a worker for each call, and one source of child processes."""
+    """How the pools of process tools are made: a worker for each call that runs, and one source of child processes."""
 
     source = ChildSpec("source", lambda: ProcessSource(options), shutdown_seconds=SOURCE_SHUTDOWN_SECONDS)
-    kind = WorkerKind(
-        ProcessWorker, max_workers=options.max_children, per_call=True, fixed_children=(source,), at_start=True
-    )
+    kind = WorkerKind(ProcessWorker, max_workers=options.max_children, fixed_children=(source,), at_start=True)
     return lambda _contract: kind

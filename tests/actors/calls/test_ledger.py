@@ -49,9 +49,9 @@ def run(number: int, tool: str = "a") -> RunTool:
 class Book:
     """A ledger with one pool."""
 
-    def __init__(self, room: int = 2, max_workers: int = 2, *, per_call: bool = False) -> None:
+    def __init__(self, room: int = 2, max_workers: int = 2) -> None:
         self.ledger: Ledger = Ledger()
-        self.pool = self.ledger.pool("pool", room, max_workers, per_call=per_call)
+        self.pool = self.ledger.pool("pool", room, max_workers)
         self.workers = 0
 
     def submit(self, number: int, tool: str = "a") -> Call:
@@ -187,11 +187,11 @@ def test_a_lost_worker_ends_what_had_begun_and_frees_the_rest() -> None:
     assert book.give() is waits
 
 
-def test_a_worker_of_one_call_never_gets_another() -> None:
-    book = Book(room=1, max_workers=2, per_call=True)
+def test_a_worker_without_room_gets_no_call() -> None:
+    book = Book(room=1, max_workers=2)
     first, second, third = (book.submit(number, "c") for number in range(3))
     assert (book.give(), book.give(), book.give()) == (first, second, None)
-    first.end('"x"', "", 1.0, 1)
+    first.end('"x"', "", 1.0, 0)
     assert book.give() is None, "until the worker is gone"
     book.lose(1)
     assert book.give() is third
