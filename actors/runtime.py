@@ -28,7 +28,7 @@ from callboard.actors.settings import Settings
 from callboard.actors.telemetry.telemetry import Metrics, ReadMetrics, RequestLost, Telemetry, spans_where_installed
 from callboard.actors.tools import Tool
 from callboard.actors.tools.files import workspace_tools
-from callboard.actors.topology import SESSION_CAPACITY, Plan, Tree, build, tree_of
+from callboard.actors.topology import SESSION_CAPACITY, Plan, addresses_of, build
 from callboard.actors.workers.kinds import kinds
 from callboard.actors.workers.process import ProcessOptions, process_kind
 from callboard.protocol.content import UserMessage
@@ -237,7 +237,7 @@ class Runtime:
 
     def metrics(self) -> Metrics:
         """What was counted since the start: calls, failures, tokens, latencies by tool and model."""
-        return self._live().tree.peers.telemetry.ask(ReadMetrics(), METRICS_TIMEOUT_SECONDS)
+        return self._live().peers.telemetry.ask(ReadMetrics(), METRICS_TIMEOUT_SECONDS)
 
     def tree(self) -> tuple[kernel.ActorInfo, ...]:
         """Every actor: state, mailbox depth, restarts, the message it is at and for how long."""
@@ -287,14 +287,14 @@ class _Running:
         begun.callback(self._stop_actors)
         build(self.system, wiring.plan(self.system, scheduler, approver))
         self.system.wait_until_started(self.system.ref("root"), START_SECONDS)
-        self.tree: Tree = tree_of(self.system, START_SECONDS)
+        self._supervisor, self.peers = addresses_of(self.system, START_SECONDS)
 
     def begin(self, question: Question, answer: Answer, subscriber: Subscriber) -> None:
         """Start the session; its answer settles exactly once, even if the session is lost."""
         request_id = question.tag.request_id
-        start = partial(RequestSession, question, self.tree.peers, subscriber, answer.record)
+        start = partial(RequestSession, question, self.peers, subscriber, answer.record)
         spec = kernel.ChildSpec(str(request_id), start, restart=kernel.Restart.TEMPORARY, capacity=SESSION_CAPACITY)
-        ref = kernel.start_child(self.tree.sessions, spec)
+        ref = kernel.start_child(self._supervisor, spec)
         self.sessions[request_id] = ref
 
         def ended(down: kernel.Down) -> None:
@@ -302,7 +302,7 @@ class _Running:
                 del self.sessions[request_id]
             if answer.session_ended(down):
                 with contextlib.suppress(kernel.MailboxFull):
-                    self.tree.peers.telemetry.tell(RequestLost(question.tag))
+                    self.peers.telemetry.tell(RequestLost(question.tag))
 
         self.system.watch(ref, ended)
 

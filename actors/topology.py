@@ -62,14 +62,6 @@ class Plan:
     """From [0, 1): spreads restarts. A simulation gives its own, so that the same seed gives the same trace."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tree:
-    """The addresses of a built tree."""
-
-    sessions: Ref
-    peers: Peers
-
-
 def build(system: ActorSystem, plan: Plan) -> None:
     """Start the tree. Returns at once."""
     calls = Ledger()  # outlives the dispatchers
@@ -99,11 +91,9 @@ def build(system: ActorSystem, plan: Plan) -> None:
     system.spawn(root, "root", capacity=SHARED_CAPACITY)
 
 
-def tree_of(system: ActorSystem, timeout_seconds: float) -> Tree:
-    """The addresses, as soon as they work: what is sent to an actor that is still starting waits in its mailbox.
-
-    A blocking ask. Raises AskTimeout.
+def addresses_of(system: ActorSystem, timeout_seconds: float) -> tuple[Ref, Peers]:
+    """Of the sessions' supervisor and their peers, as soon as they work: what is sent to an actor that is still
+    starting waits in its mailbox. A blocking ask. Raises AskTimeout.
     """
     children = children_of(system.ref("root"), timeout_seconds)
-    peers = Peers(children["llm_manager"], children["dispatcher"], children["telemetry"])
-    return Tree(children["sessions"], peers)
+    return children["sessions"], Peers(children["llm_manager"], children["dispatcher"], children["telemetry"])

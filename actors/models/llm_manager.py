@@ -9,7 +9,6 @@ call that it was used for, as an error that names it, and the manager goes on.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextvars import Context
@@ -255,8 +254,7 @@ class LlmManager(Actor[LlmMessage]):
             self._fail(call, ErrorKind.INVALID_REQUEST, said(error))
         except BaseException as error:
             self._fail(call, ErrorKind.INTERNAL, f"{call.doing} failed: {said(error)}")
-            with contextlib.suppress(Exception):  # of a log handler of the host's
-                logger.warning("%s failed", call.doing, exc_info=error, extra=call.tag._asdict())
+            logger.warning("%s failed", call.doing, exc_info=error, extra=call.tag._asdict())
 
     def _begin(self, call: _OpenCall) -> None:
         asked = call.asked.call
