@@ -2,7 +2,6 @@
 
 It has one loop thread of its own and touches nothing of the host's: not its event loop, its signal handlers, its
 threads or its Pykka actors. Requests come from any thread and any loop; they meet the actors only through refs.
-`Wiring` turns settings into what a tree is made of; what is wrong with them is a UsageError before anything is started.
 """
 
 from __future__ import annotations
@@ -15,40 +14,21 @@ import threading
 import uuid
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextvars import copy_context
-from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from callboard.actors import kernel
 from callboard.actors.calls.approvals import ApprovalCallback, Approver, CallbackApprover, NobodyToAsk
-from callboard.actors.kernel import (
-    ActorDeadError,
-    ActorInfo,
-    ActorSystem,
-    ChildSpec,
-    DeadLetter,
-    Down,
-    LoopScheduler,
-    MailboxFull,
-    NameTaken,
-    OutOfThreads,
-    Ref,
-    Restart,
-    StartFailed,
-    Statistics,
-    start_child,
-)
-from callboard.actors.models.llm_manager import AsyncioDriver, LlmManager, Route
+from callboard.actors.models.llm_manager import LlmManager, Route, start_on
 from callboard.actors.requests.conversation import Answer, Conversation, Question, Reply, Stream
 from callboard.actors.requests.request_session import RequestSession, SessionMessage, Subscriber
 from callboard.actors.settings import Settings
 from callboard.actors.telemetry.telemetry import Metrics, ReadMetrics, RequestLost, Telemetry, spans_where_installed
 from callboard.actors.tools import Tool
 from callboard.actors.tools.files import workspace_tools
-from callboard.actors.topology import SESSION_CAPACITY, Plan, Tree, build, tree_of
+from callboard.actors.topology import SESSION_CAPACITY, Plan, addresses_of, build
 from callboard.actors.workers.kinds import kinds
 from callboard.actors.workers.process import ProcessOptions, process_kind
 from callboard.protocol.content import UserMessage
@@ -64,7 +44,7 @@ from callboard.providers.retry import RetryPolicy
 
 if TYPE_CHECKING:
     from callboard.actors.index import Progress, RefreshSummary
-    from callboard.actors.index.rag import CodeSearch, PostEmbeddings
+    from callboard.actors.index.rag import CodeSearch
     from callboard.providers.openai.embeddings import EmbeddingApi
 
 logger = logging.getLogger("callboard")
@@ -99,11 +79,7 @@ class Runtime:
     """
 
     def __init__(
-        self,
-        settings: Settings | None = None,
-        tools: Iterable[Tool] = (),
-        *,
-        approve: ApprovalCallback | None = None,
+        self, settings: Settings | None = None, tools: Iterable[Tool] = (), *, approve: ApprovalCallback | None = None
     ) -> None:
         self.settings = settings or Settings()
         self._approve = approve
@@ -146,9 +122,7 @@ class Runtime:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     async def __aenter__(self) -> Self:
@@ -163,9 +137,7 @@ class Runtime:
                 await asyncio.to_thread(self.stop)
             raise
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await asyncio.shield(asyncio.to_thread(self.stop))
 
     # -- requests
@@ -226,27 +198,20 @@ class Runtime:
         if not text.strip():
             raise UsageError("the question is empty; say what you want to know")
         running = self._live()
-        if running.open_requests >= self.settings.max_concurrent_requests:
-            raise RuntimeFailure(f"overloaded: {running.open_requests} requests are running; try again later")
+        if len(running.sessions) >= self.settings.max_concurrent_requests:
+            raise RuntimeFailure(f"overloaded: {len(running.sessions)} requests are running; try again later")
         answer.conversation.take()
-        question = Question(
-            answer.tag,
-            answer.conversation.messages,
-            UserMessage.of(text),
-            self._wiring.options,
-            running.system.now(),
-            copy_context(),
-            is_read_along=reader is not None,
-        )
+        history, user, options = answer.conversation.messages, UserMessage.of(text), self._wiring.options
+        asked_at, asker = running.system.now(), copy_context()
+        question = Question(answer.tag, history, user, options, asked_at, asker, is_read_along=reader is not None)
         try:
             running.begin(question, answer, reader or answer)
         except BaseException as error:
             answer.conversation.release()
-            if isinstance(error, NameTaken):
-                raise UsageError(
-                    f"a request with the id {answer.tag.request_id!r} is running; choose another"
-                ) from None
-            if isinstance(error, ActorDeadError):
+            if isinstance(error, kernel.NameTaken):
+                request_id = answer.tag.request_id
+                raise UsageError(f"a request with the id {request_id!r} is running; choose another") from None
+            if isinstance(error, kernel.ActorDeadError):
                 raise RuntimeFailure("this runtime is stopping, or has failed too often; start it again") from error
             raise
 
@@ -259,31 +224,30 @@ class Runtime:
         UsageError without a workspace or when the index cannot be written.
         """
         self._live()
-        search = self._wiring.code.search
-        if search is None:
+        if self._wiring.search is None:
             raise UsageError("there is nothing to index: this runtime has no workspace (Settings(workspace=...))")
-        return await search.refresh(progress, timeout_seconds=timeout_seconds)
+        return await self._wiring.search.refresh(progress, timeout_seconds=timeout_seconds)
 
     # -- looking in
 
     def tools(self) -> tuple[Tool, ...]:
         """What a model is offered: the tools given and those that the workspace adds."""
         self._live()
-        return (*self._wiring.tools, *self._wiring.code.tools)
+        return (*self._wiring.tools, *self._wiring.code_tools)
 
     def metrics(self) -> Metrics:
         """What was counted since the start: calls, failures, tokens, latencies by tool and model."""
-        return self._live().tree.peers.telemetry.ask(ReadMetrics(), METRICS_TIMEOUT_SECONDS)
+        return self._live().peers.telemetry.ask(ReadMetrics(), METRICS_TIMEOUT_SECONDS)
 
-    def tree(self) -> tuple[ActorInfo, ...]:
+    def tree(self) -> tuple[kernel.ActorInfo, ...]:
         """Every actor: state, mailbox depth, restarts, the message it is at and for how long."""
         return self._live().system.tree()
 
-    def statistics(self) -> Statistics:
+    def statistics(self) -> kernel.Statistics:
         """Message counts; at rest, sent = handled + dead-lettered + queued."""
         return self._live().system.statistics()
 
-    def dead_letters(self) -> tuple[DeadLetter, ...]:
+    def dead_letters(self) -> tuple[kernel.DeadLetter, ...]:
         """The latest messages that no actor handled, with the reason."""
         return self._live().system.dead_letters.list()
 
@@ -301,55 +265,49 @@ class _Running:
 
     def __init__(self, wiring: Wiring, approve: ApprovalCallback | None) -> None:
         self.process_id = os.getpid()
-        self._sessions: dict[RequestId, Ref[SessionMessage]] = {}
-        self._close = contextlib.ExitStack()
+        self.sessions: dict[RequestId, kernel.Ref[SessionMessage]] = {}
         try:
             with contextlib.ExitStack() as begun:  # what fails here ends what has begun before it
                 self._start(begun, wiring, approve)
-                self._close = begun.pop_all()
-        except StartFailed as failed:
-            raise failed.cause if isinstance(failed.cause, CallboardError) else _not_started(failed) from failed
-        except (OutOfThreads, OSError) as error:  # no more descriptors to be had, either
-            raise _not_started(error) from error
+                self.close = begun.pop_all().close
+                """End everything that was begun, in reverse order, whatever fails on the way."""
+        except (kernel.StartFailed, kernel.OutOfThreads, OSError) as error:  # OSError: no more descriptors to be had
+            cause = error.cause if isinstance(error, kernel.StartFailed) else None
+            failure = RuntimeFailure(f"the runtime could not start, and nothing of it is left running: {said(error)}")
+            raise cause if isinstance(cause, CallboardError) else failure from error
 
     def _start(self, begun: contextlib.ExitStack, wiring: Wiring, approve: ApprovalCallback | None) -> None:
-        for descriptor in _take_standard_descriptors():
-            begun.callback(os.close, descriptor)
-        scheduler = self._scheduler = LoopScheduler("callboard")
+        scheduler = kernel.LoopScheduler("callboard")
         begun.callback(scheduler.stop, SHUTDOWN_SECONDS)
         scheduler.start()
         begun.callback(wiring.close, scheduler)
         approver: Approver = CallbackApprover(approve) if approve else NobodyToAsk()
         begun.callback(approver.close)
-        self.system = ActorSystem(scheduler, dead_letters_kept=DEAD_LETTERS_KEPT)
+        self.system = kernel.ActorSystem(scheduler, dead_letters_kept=DEAD_LETTERS_KEPT)
         begun.callback(self._stop_actors)
         build(self.system, wiring.plan(self.system, scheduler, approver))
         self.system.wait_until_started(self.system.ref("root"), START_SECONDS)
-        self.tree: Tree = tree_of(self.system, START_SECONDS)
-
-    @property
-    def open_requests(self) -> int:
-        return len(self._sessions)
+        self._supervisor, self.peers = addresses_of(self.system, START_SECONDS)
 
     def begin(self, question: Question, answer: Answer, subscriber: Subscriber) -> None:
         """Start the session; its answer settles exactly once, even if the session is lost."""
         request_id = question.tag.request_id
-        start = partial(RequestSession, question, self.tree.peers, subscriber, answer.record)
-        spec = ChildSpec(str(request_id), start, restart=Restart.TEMPORARY, capacity=SESSION_CAPACITY)
-        ref = start_child(self.tree.sessions, spec)
-        self._sessions[request_id] = ref
+        start = partial(RequestSession, question, self.peers, subscriber, answer.record)
+        spec = kernel.ChildSpec(str(request_id), start, restart=kernel.Restart.TEMPORARY, capacity=SESSION_CAPACITY)
+        ref = kernel.start_child(self._supervisor, spec)
+        self.sessions[request_id] = ref
 
-        def ended(down: Down) -> None:
-            if self._sessions.get(request_id) is ref:  # the name is free before the asker knows
-                del self._sessions[request_id]
+        def ended(down: kernel.Down) -> None:
+            if self.sessions.get(request_id) is ref:  # the name is free before the asker knows
+                del self.sessions[request_id]
             if answer.session_ended(down):
-                with contextlib.suppress(MailboxFull):
-                    self.tree.peers.telemetry.tell(RequestLost(question.tag))
+                with contextlib.suppress(kernel.MailboxFull):
+                    self.peers.telemetry.tell(RequestLost(question.tag))
 
         self.system.watch(ref, ended)
 
     def cancel(self, request_id: RequestId, reason: str) -> bool:
-        ref = self._sessions.get(request_id)
+        ref = self.sessions.get(request_id)
         if ref is None:
             return False
         ref.tell_control(CancelRequested(_tag_of(request_id), self.system.now(), reason))
@@ -359,40 +317,20 @@ class _Running:
         if not self.system.shutdown(SHUTDOWN_SECONDS):
             logger.warning("some actors did not stop within %s s and were killed", SHUTDOWN_SECONDS)
 
-    def close(self) -> None:
-        """End everything that was begun, in reverse order, whatever fails on the way."""
-        self._close.close()
-
 
 def _end_dropped(running: _Running) -> None:
     """Its runtime was collected, or the process ends, without stop()."""
     if running.process_id != os.getpid():
         return  # the exit of a fork, which has none of the threads
     try:
-        warnings.warn(
-            "a Runtime was dropped without stop(); use it as `with Runtime(...) as runtime:`",
-            ResourceWarning,
-            stacklevel=2,
-        )
+        dropped = "a Runtime was dropped without stop(); use it as `with Runtime(...) as runtime:`"
+        warnings.warn(dropped, ResourceWarning, stacklevel=2)
     finally:
         if threading.main_thread().is_alive():
             # Not here: garbage is collected on any thread, also on the one that close() waits for.
             threading.Thread(target=running.close, name="callboard-close").start()
         else:
             running.close()
-
-
-def _take_standard_descriptors() -> list[int]:
-    """Where the host has closed 0, 1 or 2, take these numbers: what prints to them must not get into a socket."""
-    taken: list[int] = []
-    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
-        taken.append(descriptor)
-    os.close(descriptor)
-    return taken
-
-
-def _not_started(error: Exception) -> RuntimeFailure:
-    return RuntimeFailure(f"the runtime could not start, and nothing of it is left running: {said(error)}")
 
 
 def _check_for_asyncio(what: str) -> None:
@@ -414,70 +352,61 @@ def _tag_of(request_id: RequestId) -> Tag:
 
 
 class Wiring:
-    """The parts of one runtime; they outlive its starts and stops."""
+    """The parts of one runtime; they outlive its starts and stops. Raises UsageError for bad settings or tools."""
 
     def __init__(self, settings: Settings, tools: Iterable[Tool]) -> None:
         self.settings = settings
-        self.tools = _checked(
-            [*tools, *(workspace_tools(settings.workspace) if settings.workspace is not None else ())]
-        )
-        limits, models = (
-            RateLimits(LoopScheduler.now, settings.rate_limits),
-            (settings.model, *settings.fallback_models),
-        )
-        self.routes = tuple(route_for(settings, model, limits) for model in models)
+        self.tools = _checked([*tools, *(workspace_tools(settings.workspace) if settings.workspace else ())])
+        limits = RateLimits(kernel.LoopScheduler.now, settings.rate_limits)
+        self.routes = tuple(route_for(settings, model, limits) for model in (settings.model, *settings.fallback_models))
         self.options = _options(settings)
-        self._embeddings = _embeddings(settings)
-        self._code_of = _code_of(settings)
+        self._embeddings: EmbeddingApi | None = None
+        if model := settings.embedding_model:
+            key = settings.key_for(model.partition("/")[0])
+            self._embeddings = embeddings_for(model, base_url=settings.embedding_base_url, api_key=key)
         self._make_spans = spans_where_installed()
-        self.code = NO_CODE
+        self.search: CodeSearch | None = None
+        """The code index of the tree that was started last, where there is a workspace."""
+        self.code_tools: tuple[Tool, ...] = ()
+        if settings.workspace is not None:
+            _import_index(settings)
 
-    def plan(self, system: ActorSystem, scheduler: LoopScheduler, approver: Approver) -> Plan:
+    def plan(self, system: kernel.ActorSystem, scheduler: kernel.LoopScheduler, approver: Approver) -> Plan:
         """The tree of a runtime that starts now."""
-        settings = self.settings
+        settings, metrics = self.settings, Metrics()
         processes = ProcessOptions(
             settings.process_workers,
             settings.warm_workers,
             settings.worker_memory_bytes,
             environment=settings.environment_for_tools,
         )
-        self.code = code = self._code_of(system, self._post_embeddings(scheduler))
-        metrics = Metrics()
+        start, retry, cost = start_on(scheduler.loop), RetryPolicy(settings.max_attempts), settings.catalog.known_cost
+        code_actors = self._code_actors(system, scheduler)
         return Plan(
             telemetry=lambda: Telemetry(self._make_spans(), settings.log_content, metrics),
-            llm_manager=lambda: LlmManager(
-                self.routes_of,
-                AsyncioDriver(scheduler.loop),
-                RetryPolicy(settings.max_attempts),
-                settings.catalog.known_cost,
-            ),
+            llm_manager=lambda: LlmManager(lambda _: self.routes, start, retry, cost),
             workers=kinds(process_kind(processes)),
-            tools=(*self.tools, *code.tools),
+            tools=(*self.tools, *self.code_tools),
             approver=approver,
             policy=settings.policy,
             workspace=settings.workspace,
             failure_budget=settings.tool_failure_budget,
-            threads=code.actors,
+            threads=code_actors,
         )
 
-    def _post_embeddings(self, scheduler: LoopScheduler) -> PostEmbeddings | None:
-        """For the index's own thread, which may block: the request itself runs on the loop."""
-        if self._embeddings is None:
-            return None
-        api = self._embeddings
+    def _code_actors(self, system: kernel.ActorSystem, scheduler: kernel.LoopScheduler) -> tuple[kernel.ChildSpec, ...]:
+        """What a workspace adds to the tree; the extra `index` is not needed without one."""
+        settings = self.settings
+        if settings.workspace is None:
+            return ()
+        from callboard.actors.index import rag  # noqa: PLC0415 - the extra `index`
 
-        def post(body: Mapping[str, object]) -> Mapping[str, object]:
-            return asyncio.run_coroutine_threadsafe(api.post(body), scheduler.loop).result(EMBEDDING_WAIT_SECONDS)
+        self.search = rag.CodeSearch(system)
+        self.code_tools = (rag.context_tool(self.search),)
+        post = partial(_post, self._embeddings, scheduler) if self._embeddings is not None else None
+        return rag.code_actors(settings.workspace, settings.index_dir, post, settings.embedding_model)
 
-        return post
-
-    def routes_of(self, model: str) -> Sequence[Route]:
-        """What to ask for "provider/model", in turn."""
-        if model != self.settings.model:
-            raise UsageError(f"this runtime was not set up for the model {model!r}")
-        return self.routes
-
-    def close(self, scheduler: LoopScheduler) -> None:
+    def close(self, scheduler: kernel.LoopScheduler) -> None:
         """Close the providers' connections, on the loop they live on."""
 
         async def close(held: Provider | EmbeddingApi) -> None:
@@ -487,8 +416,8 @@ class Wiring:
                 logger.warning("a provider's connections could not be closed: %s", said(error))
 
         async def close_all() -> None:
-            held: list[Provider | EmbeddingApi] = [route.provider for route in self.routes]
-            await asyncio.gather(*map(close, [*held, self._embeddings] if self._embeddings is not None else held))
+            held = [route.provider for route in self.routes] + ([self._embeddings] if self._embeddings else [])
+            await asyncio.gather(*map(close, held))
 
         try:
             asyncio.run_coroutine_threadsafe(close_all(), scheduler.loop).result(CLOSE_PROVIDERS_SECONDS)
@@ -496,43 +425,18 @@ class Wiring:
             logger.warning("some providers' connections were not closed within %s s", CLOSE_PROVIDERS_SECONDS)
 
 
-@dataclass(frozen=True, slots=True)
-class Code:
-    """What a workspace adds to the tree."""
-
-    actors: tuple[ChildSpec, ...] = ()
-    tools: tuple[Tool, ...] = ()
-    search: CodeSearch | None = None
+def _post(api: EmbeddingApi, scheduler: kernel.LoopScheduler, body: Mapping[str, object]) -> Mapping[str, object]:
+    """For the index's own thread, which may block: the request itself runs on the loop."""
+    return asyncio.run_coroutine_threadsafe(api.post(body), scheduler.loop).result(EMBEDDING_WAIT_SECONDS)
 
 
-NO_CODE = Code()
-
-
-def _code_of(settings: Settings) -> Callable[[ActorSystem, PostEmbeddings | None], Code]:
-    """Makes the code part for a tree. Without a workspace there is none, and the extra `index` is not needed."""
-    if settings.workspace is None:
-        return lambda _system, _post: NO_CODE
-    workspace = settings.workspace
+def _import_index(settings: Settings) -> None:
+    """Load the extra `index`. UsageError where it is missing."""
     try:
-        from callboard.actors.index import dense, rag  # noqa: PLC0415 - the extra `index`
+        from callboard.actors.index import dense, rag  # noqa: F401, PLC0415
     except ImportError as missing:
         raise UsageError(f"a workspace needs code search ({missing}): pip install 'callboard[index]'") from missing
-
     dense.import_ahead(local=not settings.embedding_model)
-
-    def make(system: ActorSystem, post: PostEmbeddings | None) -> Code:
-        search = rag.CodeSearch(system)
-        actors = rag.code_actors(workspace, settings.index_dir, post, settings.embedding_model)
-        return Code(actors, (rag.context_tool(search),), search)
-
-    return make
-
-
-def _embeddings(settings: Settings) -> EmbeddingApi | None:
-    if not settings.embedding_model:
-        return None
-    key = settings.key_for(settings.embedding_model.partition("/")[0])
-    return embeddings_for(settings.embedding_model, base_url=settings.embedding_base_url, api_key=key)
 
 
 def _checked(tools: list[Tool]) -> tuple[Tool, ...]:
@@ -554,7 +458,7 @@ def route_for(settings: Settings, model: str, limits: RateLimits) -> Route:
     key = settings.key_for(provider)
     options: dict[str, Any] = {}
     if provider == "offline":
-        options["cwd"] = settings.working_directory
+        options["cwd"] = os.getcwd()
     if provider == "scripted" and settings.script is not None:
         options["script"] = settings.script
     if provider == "copilot" and key is None:
@@ -575,9 +479,10 @@ def route_for(settings: Settings, model: str, limits: RateLimits) -> Route:
 
 def _options(settings: Settings) -> RequestOptions:
     info = settings.catalog.info(*split_model(settings.model))
+    default_prompt = _WORKSPACE_PROMPT.format(workspace=settings.workspace) if settings.workspace else ""
     return RequestOptions(
         model=settings.model,
-        system_prompt=settings.system_prompt or default_prompt(settings.workspace),
+        system_prompt=settings.system_prompt or default_prompt,
         timeout_seconds=settings.request_timeout_seconds,
         max_steps=settings.max_steps,
         token_budget=settings.token_budget,
@@ -590,7 +495,8 @@ def _options(settings: Settings) -> RequestOptions:
     )
 
 
-_WORKSPACE_PROMPT = """\
+#: What the code tools are for, and how code is written.
+_WORKSPACE_PROMPT: Final = """\
 You answer questions about the code in {workspace}. Look before you answer: request_code_context finds the code that a \
 question is about, read_file and list_dir show the rest. Say only what the code shows, and name the place as file:lines.
 
@@ -598,8 +504,3 @@ Show code in the form in which the tools give it to you, with the absolute path 
 <code="/absolute/path" #START:END>
 ...
 </code>"""
-
-
-def default_prompt(workspace: Path | None) -> str:
-    """With a workspace: what the code tools are for and how code is written. Without one: nothing."""
-    return _WORKSPACE_PROMPT.format(workspace=workspace) if workspace is not None else ""

@@ -129,7 +129,7 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
         folder = value.expanduser().resolve()
         if not folder.is_dir():
             raise ValueError(f"there is no folder {folder}; name one that exists")
-        if not _is_text(str(folder)):
+        if str(folder) != str(folder).encode(errors="ignore").decode():
             raise ValueError("its path is not valid UTF-8; rename the folder")
         return folder
 
@@ -137,11 +137,6 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
     def environment_for_tools(self) -> dict[str, str]:
         """The variables of `tool_environment` that are set, as they are now."""
         return {name: os.environ[name] for name in self.tool_environment if name in os.environ}
-
-    @property
-    def working_directory(self) -> str:
-        """The working directory of this process; the offline answer names files relative to it."""
-        return os.getcwd()
 
     @property
     def provider(self) -> str:
@@ -167,10 +162,6 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
     def copilot_token_file(self) -> Path:
         """Where the Copilot login is kept where there is no keyring; readable by its owner only."""
         return self.config_dir / "copilot-token"
-
-
-def _is_text(path: str) -> bool:
-    return path == path.encode(errors="ignore").decode()
 
 
 def _config_dir() -> Path:

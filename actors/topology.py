@@ -41,7 +41,7 @@ ROOT_PERIOD_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How each actor of the tree is made; a simulation plans other pools and another driver."""
+    """How each actor of the tree is made; a simulation plans other workers and another model."""
 
     telemetry: Callable[[], Telemetry]
     llm_manager: Callable[[], LlmManager]
@@ -62,49 +62,38 @@ class Plan:
     """From [0, 1): spreads restarts. A simulation gives its own, so that the same seed gives the same trace."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tree:
-    """The addresses of a built tree."""
-
-    sessions: Ref
-    peers: Peers
-
-
 def build(system: ActorSystem, plan: Plan) -> None:
     """Start the tree. Returns at once."""
     calls = Ledger()  # outlives the dispatchers
-    system.spawn(lambda: _root(system, plan, calls), "root", capacity=SHARED_CAPACITY)
+
+    def dispatcher() -> ToolDispatcher:
+        return plan.dispatcher(
+            Registry(plan.tools, plan.policy, plan.failure_budget),
+            calls,
+            Workers(system.ref("root/tools"), plan.workers, plan.chance),
+            plan.approver,
+            system.ref("root/telemetry"),
+            plan.workspace,
+            plan.max_queued_calls,
+        )
+
+    def root() -> Supervisor:
+        children: list[ChildSpec[Never]] = [
+            ChildSpec("telemetry", plan.telemetry, capacity=SHARED_CAPACITY),
+            ChildSpec("llm_manager", plan.llm_manager, capacity=SHARED_CAPACITY),
+            *plan.threads,
+            ChildSpec("tools", lambda: Supervisor(chance=plan.chance), capacity=SHARED_CAPACITY),
+            ChildSpec("dispatcher", dispatcher, capacity=SHARED_CAPACITY),
+            ChildSpec("sessions", lambda: Supervisor(chance=plan.chance), capacity=SHARED_CAPACITY),
+        ]
+        return Supervisor(children, intensity=ROOT_INTENSITY, period_seconds=ROOT_PERIOD_SECONDS, chance=plan.chance)
+
+    system.spawn(root, "root", capacity=SHARED_CAPACITY)
 
 
-def tree_of(system: ActorSystem, timeout_seconds: float) -> Tree:
-    """The addresses, as soon as they work: what is sent to an actor that is still starting waits in its mailbox.
-
-    A blocking ask. Raises AskTimeout.
+def addresses_of(system: ActorSystem, timeout_seconds: float) -> tuple[Ref, Peers]:
+    """Of the sessions' supervisor and their peers, as soon as they work: what is sent to an actor that is still
+    starting waits in its mailbox. A blocking ask. Raises AskTimeout.
     """
     children = children_of(system.ref("root"), timeout_seconds)
-    peers = Peers(children["llm_manager"], children["dispatcher"], children["telemetry"])
-    return Tree(children["sessions"], peers)
-
-
-def _root(system: ActorSystem, plan: Plan, calls: Ledger) -> Supervisor:
-    shared: list[ChildSpec[Never]] = [
-        ChildSpec("telemetry", plan.telemetry, capacity=SHARED_CAPACITY),
-        ChildSpec("llm_manager", plan.llm_manager, capacity=SHARED_CAPACITY),
-        *plan.threads,
-        ChildSpec("tools", lambda: Supervisor(chance=plan.chance), capacity=SHARED_CAPACITY),
-        ChildSpec("dispatcher", lambda: _dispatcher(system, plan, calls), capacity=SHARED_CAPACITY),
-        ChildSpec("sessions", lambda: Supervisor(chance=plan.chance), capacity=SHARED_CAPACITY),
-    ]
-    return Supervisor(shared, intensity=ROOT_INTENSITY, period_seconds=ROOT_PERIOD_SECONDS, chance=plan.chance)
-
-
-def _dispatcher(system: ActorSystem, plan: Plan, calls: Ledger) -> ToolDispatcher:
-    return plan.dispatcher(
-        Registry(plan.tools, plan.policy, plan.failure_budget),
-        calls,
-        Workers(system.ref("root/tools"), plan.workers, plan.chance),
-        plan.approver,
-        system.ref("root/telemetry"),
-        plan.workspace,
-        plan.max_queued_calls,
-    )
+    return children["sessions"], Peers(children["llm_manager"], children["dispatcher"], children["telemetry"])

@@ -85,12 +85,10 @@ def _homes() -> Iterator[ModuleType]:
     from callboard.protocol import commands, events, model  # noqa: PLC0415
 
     yield from (commands, events, model, conversation)
+    from callboard.actors import settings  # noqa: PLC0415
     from callboard.actors.telemetry import telemetry  # noqa: PLC0415
 
-    yield telemetry
-    from callboard.actors import settings  # noqa: PLC0415
-
-    yield settings
+    yield from (telemetry, settings)
     from callboard.actors import runtime  # noqa: PLC0415
 
     yield runtime

@@ -1,53 +1,41 @@
 """LlmManager: makes the model calls of all sessions.
 
-It owns the provider clients, the rate limits, the retries and the open streams. The bytes of a stream do not pass
-through its mailbox: a driver reads them and tells the session directly, one message a socket read; the manager hears
-only how an attempt ended, and decides whether there is another.
-
-A failure costs one model call. Routes, limits, retries, prices and providers may be a user's own code: what it raises
-ends the call that it was used for, as an error that names it, and the manager goes on.
+It owns the rate limits, the retries and the open streams. The bytes of a stream do not pass through its mailbox: a
+task reads them and tells the session directly, one message a socket read; the manager hears how an attempt ended, and
+decides whether there is another. What a user's own code (routes, limits, retries, prices, providers) raises ends the
+call that it was used for, as an error that names it, and the manager goes on.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextvars import Context
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVarTuple
 
 from callboard.actors.kernel import Actor, MailboxFull, Ref, Rejected, Timer, handles, logger_of
 from callboard.actors.kernel.scheduler import TURN_SECONDS
 from callboard.protocol.commands import CallModel, StopModel
-from callboard.protocol.content import AssistantMessage, Message, SystemMessage, ToolMessage, UserMessage
 from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind, UsageError, said
 from callboard.protocol.events import ModelFailed, ModelResponded, ModelStreamed
 from callboard.protocol.ids import Tag
 from callboard.protocol.limits import MAX_ANSWER_BYTES
-from callboard.protocol.model import (
-    Done,
-    Error,
-    ModelRequest,
-    ModelResponse,
-    Restarted,
-    StreamEvent,
-    TextDelta,
-    Usage,
-)
+from callboard.protocol.model import Done, Error, ModelRequest, ModelResponse, Restarted, StreamEvent, TextDelta, Usage
+from callboard.protocol.prompt import estimate_tokens, message_tokens
 from callboard.providers.adapter import Provider
 from callboard.providers.rate_limit import RateLimiter
 from callboard.providers.response_builder import ResponseBuilder
 from callboard.providers.retry import RetryPolicy
 
 logger = logger_of("callboard")
+Ts = TypeVarTuple("Ts")
 
-#: Close enough for a limit a minute; the difference is settled when the answer tells what was used.
-CHARS_PER_TOKEN: Final = 4
 #: A session whose mailbox is full is tried again after this long: at 2 us a message it has emptied some thousands.
 FULL_PAUSE_SECONDS: Final = 0.01
 #: Behind the deadline of a model call, which may be that of its request: then the session is the one to say so.
+#: The deadlines are looked at no more often than that, so that a call may be twice as late.
 OVERDUE_SECONDS: Final = 1.0
 #: For a provider to close its stream after the answer is whole, or the call was stopped; then it is left alone.
 CLOSE_STREAM_SECONDS: Final = 5.0
@@ -75,17 +63,14 @@ class Route:
 
 
 class Attempt(Protocol):
-    """One running attempt at a model call."""
+    """One running attempt at a model call, a task for example."""
 
     def cancel(self) -> object: ...
 
 
-class StreamDriver(Protocol):
-    """Runs one attempt: calls `emit` for each batch of events, then `end` exactly once (never after `cancel`)."""
-
-    def start(
-        self, provider: Provider, request: ModelRequest, emit: Emit, end: End, asker: Context | None
-    ) -> Attempt: ...
+StartAttempt = Callable[[Provider, ModelRequest, Emit, End, Context | None], Attempt]
+"""Starts one attempt: `emit` is called for each batch of events, then `end` exactly once (never after `cancel`). The
+provider runs in a copy of the context of whoever asked."""
 
 
 # -- messages
@@ -105,7 +90,7 @@ class StartModel:
 
 @dataclass(frozen=True, slots=True)
 class AttemptEnded:
-    """A driver's stream has ended."""
+    """An attempt's stream has ended."""
 
     tag: Tag
     attempt: int
@@ -130,10 +115,8 @@ class TellAgain:
 
 
 @dataclass(frozen=True, slots=True)
-class CallOverdue:
-    """The model call's deadline has passed."""
-
-    tag: Tag
+class CallsOverdue:
+    """The deadline of a model call may have passed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,51 +124,55 @@ class BacklogRead:
     """What waited when this incarnation started has been read."""
 
 
-LlmMessage = StartModel | StopModel | AttemptEnded | TryAgain | TellAgain | CallOverdue | BacklogRead
+LlmMessage = StartModel | StopModel | AttemptEnded | TryAgain | TellAgain | CallsOverdue | BacklogRead
 
 
 # -- the manager
 
 
+@dataclass(slots=True, eq=False)
 class _OpenCall:
     """One model call, from StartModel to its end."""
 
-    def __init__(self, asked: StartModel) -> None:
-        self.asked = asked
-        self.tag = asked.call.tag
-        self.routes: Sequence[Route] = ()
-        self.route = 0
-        self.attempt = 0
-        """Attempts started, over all routes: an end that carries another number is of an attempt given up."""
-        self.tries = 0
-        """Attempts on the current route."""
-        self.has_emitted = False
-        self.unread = ""
-        """The text of the last attempt, where nobody read along."""
-        self.guessed_tokens = 0.0
-        """Taken from the limiter for the running attempt; corrected when its usage is known."""
-        self.doing = ""
-        """What works for it now, to name it when it fails."""
-        self.running: Attempt | None = None
-        self.timer: Timer | None = None
-        self.overdue: Timer | None = None
+    asked: StartModel
+    tag: Tag
+    overdue_at: float
+    routes: Sequence[Route] = ()
+    route: int = 0
+    attempt: int = 0
+    """Attempts started, over all routes: an end that carries another number is of an attempt given up."""
+    tries: int = 0
+    """Attempts on the current route."""
+    has_emitted: bool = False
+    unread: str = ""
+    """The text of the last attempt, where nobody read along."""
+    guessed_tokens: float = 0.0
+    """Taken from the limiter for the running attempt; corrected when its usage is known."""
+    doing: str = ""
+    """What works for it now, to name it when it fails."""
+    running: Attempt | None = None
+    timer: Timer | None = None
 
     def release(self) -> None:
         """End what works for this call."""
-        for held in (self.running, self.timer, self.overdue):
-            if held is not None:
-                held.cancel()
+        if self.running is not None:
+            self.running.cancel()
+        if self.timer is not None:
+            self.timer.cancel()
 
 
 class LlmManager(Actor[LlmMessage]):
     """See the module."""
 
-    def __init__(self, routes: Routes, driver: StreamDriver, retry: RetryPolicy, cost: Cost) -> None:
+    def __init__(self, routes: Routes, start: StartAttempt, retry: RetryPolicy, cost: Cost) -> None:
         self._routes = routes
-        self._driver = driver
+        self._start_provider = start
         self._retry = retry
         self._cost = cost
         self._open: dict[Tag, _OpenCall] = {}
+        self._look: Timer | None = None
+        """At the deadlines of the open calls: one timer for all, for most calls end before it."""
+        self._look_at = 0.0
         self._has_read_backlog = False
 
     def on_start(self) -> None:
@@ -198,10 +185,13 @@ class LlmManager(Actor[LlmMessage]):
         for call in self._open.values():
             call.release()
 
+    # -- messages
+
     @handles(StartModel)
     def _start(self, message: StartModel) -> None:
-        self._drop(message.call.tag)
-        call = self._open[message.call.tag] = _OpenCall(message)
+        asked = message.call
+        self._drop(asked.tag)
+        call = self._open[asked.tag] = _OpenCall(message, asked.tag, asked.deadline_at + OVERDUE_SECONDS)
         if self._has_read_backlog:
             self._work(call, self._begin)
 
@@ -220,11 +210,26 @@ class LlmManager(Actor[LlmMessage]):
         if call := self._open.get(message.tag):
             self._work(call, self._attempt)
 
-    @handles(CallOverdue)
-    def _overdue(self, message: CallOverdue) -> None:
-        if call := self._open.get(message.tag):
-            name = provider_name(call.routes[call.route].provider) if call.routes else "the model"
-            self._fail(call, ErrorKind.TIMEOUT, f"{name} had not finished its answer by the deadline of the model call")
+    @handles(CallsOverdue)
+    def _end_overdue(self, message: CallsOverdue) -> None:
+        self._look, now = None, self.now()
+        for call in tuple(self._open.values()):
+            if call.overdue_at <= now:
+                name = provider_name(call.routes[call.route].provider) if call.routes else "the model"
+                why = f"{name} had not finished its answer by the deadline of the model call"
+                self._fail(call, ErrorKind.TIMEOUT, why)
+        if self._open:
+            self._look_not_after(max(min(call.overdue_at for call in self._open.values()), now + OVERDUE_SECONDS))
+
+    def _look_not_after(self, at: float) -> None:
+        if self._look is None or at < self._look_at:
+            self._stop_looking()
+            self._look, self._look_at = self.tell_at(at, CallsOverdue()), at
+
+    def _stop_looking(self) -> None:
+        if self._look is not None:
+            self._look.cancel()
+        self._look = None
 
     @handles(AttemptEnded)
     def _ended(self, message: AttemptEnded) -> None:
@@ -233,7 +238,7 @@ class LlmManager(Actor[LlmMessage]):
             raise Rejected("the attempt was given up before")
         call.running = None
         call.has_emitted = message.has_emitted
-        self._work(call, lambda call: self._take(call, message.response))
+        self._work(call, self._take, message.response)
 
     @handles(TellAgain)
     def _tell_again(self, message: TellAgain) -> None:
@@ -241,22 +246,21 @@ class LlmManager(Actor[LlmMessage]):
 
     # -- one call
 
-    def _work(self, call: _OpenCall, work: Callable[[_OpenCall], None]) -> None:
+    def _work(self, call: _OpenCall, work: Callable[[_OpenCall, *Ts], None], *arguments: *Ts) -> None:
         """A failure of what works for a call ends that call, and nothing else."""
         try:
-            work(call)
+            work(call, *arguments)
         except UsageError as error:
             self._fail(call, ErrorKind.INVALID_REQUEST, said(error))
         except BaseException as error:
             self._fail(call, ErrorKind.INTERNAL, f"{call.doing} failed: {said(error)}")
-            with contextlib.suppress(Exception):  # of a log handler of the host's
-                logger.warning("%s failed", call.doing, exc_info=error, extra=call.tag._asdict())
+            logger.warning("%s failed", call.doing, exc_info=error, extra=call.tag._asdict())
 
     def _begin(self, call: _OpenCall) -> None:
         asked = call.asked.call
         call.doing = f"looking up the model {asked.request.model}"
         call.routes = self._routes(asked.request.model)
-        call.overdue = self.tell_at(asked.deadline_at + OVERDUE_SECONDS, CallOverdue(call.tag))
+        self._look_not_after(call.overdue_at)
         if asked.not_before_at > self.now():
             call.timer = self.tell_at(asked.not_before_at, TryAgain(call.tag))
         else:
@@ -271,7 +275,8 @@ class LlmManager(Actor[LlmMessage]):
         if limiter := route.limiter:
             call.doing = "the rate limiter"
             if limiter.counts_tokens:
-                call.guessed_tokens = sum(map(text_length, call.asked.call.request.messages)) / CHARS_PER_TOKEN
+                messages = call.asked.call.request.messages
+                call.guessed_tokens = sum(message_tokens(message, estimate_tokens) for message in messages)
             wait = limiter.acquire(call.guessed_tokens)
         if wait <= 0:
             self._start_attempt(call, route)
@@ -311,7 +316,7 @@ class LlmManager(Actor[LlmMessage]):
             myself.tell_control(AttemptEnded(tag, number, response, has_emitted))
 
         request = dataclasses.replace(asked.call.request, model=route.model)
-        call.running = self._driver.start(route.provider, request, emit, end, asked.asker)
+        call.running = self._start_provider(route.provider, request, emit, end, asked.asker)
 
     def _take(self, call: _OpenCall, response: ModelResponse) -> None:
         """What an attempt came to."""
@@ -352,6 +357,8 @@ class LlmManager(Actor[LlmMessage]):
     def _drop(self, tag: Tag) -> None:
         if call := self._open.pop(tag, None):
             call.release()
+            if not self._open:
+                self._stop_looking()
 
     def _tell(self, reply_to: Ref[ModelEvent], event: ModelEvent) -> None:
         """In line behind the deltas. A session whose mailbox is full must not cost all the others this actor."""
@@ -362,31 +369,7 @@ class LlmManager(Actor[LlmMessage]):
 
 
 #: Another model can do better at these; a bad request or a wrong key would fail there for its own reasons, unseen.
-_WORTH_A_FALLBACK: Final = frozenset(
-    {
-        ErrorKind.RATE_LIMITED,
-        ErrorKind.OVERLOADED,
-        ErrorKind.SERVER,
-        ErrorKind.TIMEOUT,
-        ErrorKind.CONNECTION,
-        ErrorKind.TRUNCATED,
-        ErrorKind.BILLING,
-        ErrorKind.NOT_FOUND,
-    }
-)
-
-
-def text_length(message: Message) -> int:
-    """Characters of a message that count towards its tokens."""
-    match message:
-        case SystemMessage(text):
-            return len(text)
-        case ToolMessage(content=content):
-            return len(content)
-        case UserMessage(parts) | AssistantMessage(parts):
-            return sum(len(getattr(part, "text", "")) + len(getattr(part, "arguments", "")) for part in parts)
-
-
+_WORTH_A_FALLBACK: Final = RETRYABLE_KINDS - {ErrorKind.MALFORMED_TOOL_CALL} | {ErrorKind.BILLING, ErrorKind.NOT_FOUND}
 _BATCH: Final = (list, tuple)
 _LAST: Final = (Done, Error)
 
@@ -394,17 +377,16 @@ _LAST: Final = (Done, Error)
 # -- one attempt: a task of the runtime's loop, which only tells
 
 
-class AsyncioDriver:
-    """Runs attempts as tasks of the runtime's own loop, each in a copy of its asker's context."""
+def start_on(loop: asyncio.AbstractEventLoop) -> StartAttempt:
+    """Runs attempts as tasks of this loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-
-    def start(self, provider: Provider, request: ModelRequest, emit: Emit, end: End, asker: Context | None) -> Attempt:
+    def start(provider: Provider, request: ModelRequest, emit: Emit, end: End, asker: Context | None) -> Attempt:
         context = Context() if asker is None else asker.copy()
         reading = read_stream(provider, request, emit, end)
         # The name is what the watchdog calls a provider that blocks the loop.
-        return self._loop.create_task(reading, name=f"the provider {provider_name(provider)}", context=context)
+        return loop.create_task(reading, name=f"the provider {provider_name(provider)}", context=context)
+
+    return start
 
 
 def provider_name(provider: Provider) -> str:
@@ -473,10 +455,15 @@ async def _turn(stream: AsyncIterator[list[StreamEvent]], emit: Emit) -> ModelRe
 async def _close(stream: AsyncGenerator[list[StreamEvent]], provider: Provider, is_whole: bool) -> None:
     """A stream that has said all may come to its end, so that its connection can be used again; others are closed."""
     try:
-        async with asyncio.timeout(CLOSE_STREAM_SECONDS):
+        task = asyncio.current_task()
+        assert task is not None
+        late = asyncio.get_running_loop().call_later(CLOSE_STREAM_SECONDS, task.cancel)
+        try:
             if is_whole:
                 await anext(stream, None)
             await stream.aclose()
+        finally:
+            late.cancel()
     except asyncio.CancelledError:
         raise
     except BaseException as error:  # noqa: BLE001 - of a provider written by a user

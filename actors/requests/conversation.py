@@ -17,14 +17,7 @@ from typing import Final
 
 from callboard.actors.kernel import Down, ExitReason
 from callboard.protocol.commands import AskApproval, Command, Finish, Note, Outcome, RunTool
-from callboard.protocol.content import (
-    AssistantMessage,
-    Message,
-    SystemMessage,
-    ToolMessage,
-    UserMessage,
-    history_faults,
-)
+from callboard.protocol.content import Message, UserMessage, history_faults
 from callboard.protocol.errors import ProviderError, RuntimeFailure, UsageError, said
 from callboard.protocol.events import Event, ModelFailed, ModelStreamed, RequestStarted, ToolCallEnd, ToolCallStarted
 from callboard.protocol.ids import RequestId, Tag
@@ -66,21 +59,16 @@ class Conversation:
 
     def take(self) -> None:
         """Claim it for one request. Raises UsageError while another one runs, and when no provider would accept it."""
-        if not self._is_checked:
-            self._check()
+        if not self._is_checked:  # what is recorded later is legal
+            for position, message in enumerate(self._messages):
+                if not isinstance(message, Message):
+                    what = type(message).__name__
+                    raise UsageError(f"message {position} of the conversation is a {what}, not a Message")
+            if faults := "; ".join(history_faults(self._messages)[:3]):
+                raise UsageError(f"no provider would accept this conversation: {faults}; correct its messages")
+            self._is_checked = True
         if not self._taken.acquire(blocking=False):
             raise UsageError("this conversation has a request running; await its end, or start another conversation")
-
-    def _check(self) -> None:
-        """Once is enough: what is recorded later is legal."""
-        for position, message in enumerate(self._messages):
-            if not isinstance(message, SystemMessage | UserMessage | AssistantMessage | ToolMessage):
-                raise UsageError(f"message {position} of the conversation is a {type(message).__name__}, not a Message")
-        if faults := history_faults(self._messages):
-            raise UsageError(
-                f"no provider would accept this conversation: {'; '.join(faults[:3])}; correct its messages"
-            )
-        self._is_checked = True
 
     def release(self) -> None:
         """The request has ended."""
@@ -105,7 +93,7 @@ class Question:
     """The context of whoever asked. Enter a copy of it, since a context can be entered only once at a time."""
     is_read_along: bool = True
     """Does anybody read the answer while it comes? If not, a turn reaches the session in one piece, at a sixth of the
-    cost of 50 deltas; a cancelled one then leaves no partial text behind."""
+    cost of 50 deltas, and the subscriber hears only how it ended; a cancelled one leaves no partial text behind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,31 +166,22 @@ class Answer:
 
     def session_ended(self, down: Down) -> bool:
         """The session has ended, and so its name is free: settle. True if its request ended without a Finish."""
-        finish = self._finish
-        if finish is not None:
-            self._settle(self._reply(finish))
-        elif isinstance(down.error, RuntimeFailure):
+        end = self._finish
+        if end is None and isinstance(down.error, RuntimeFailure):
             self._settle(RuntimeFailure(f"the request has no answer: {said(down.error)}"))
-        elif down.error is not None or down.reason is ExitReason.KILLED:
+        elif end is None and (down.error is not None or down.reason is ExitReason.KILLED):
             why = down.reason.value if down.error is None else said(down.error)
             self._settle(RuntimeFailure(f"the request has no answer, since its session was lost: {why}"))
         else:
-            self._settle(self._reply(Finish(self.tag, Outcome.CANCELLED, "", Usage(), 0.0, 0, STOPPING)))
-        return finish is None
+            end = end or Finish(self.tag, Outcome.CANCELLED, "", Usage(), 0.0, 0, STOPPING)
+            request_id, added = self.tag.request_id, self._messages
+            self._settle(Reply(end.text, end.usage, request_id, end.outcome, end.steps, end.cost, added, end.reason))
+        return self._finish is None
 
     def expire(self) -> None:
         """The backstop: nothing has ended the request in time."""
-        self._settle(
-            RuntimeFailure(
-                f"the request has no answer {self.wait_seconds:g} s after it was asked, long after its deadline: "
-                "callboard's loop is blocked, or its actors were lost"
-            )
-        )
-
-    def _reply(self, end: Finish) -> Reply:
-        return Reply(
-            end.text, end.usage, end.tag.request_id, end.outcome, end.steps, end.cost, self._messages, end.reason
-        )
+        late = f"the request has no answer {self.wait_seconds:g} s after it was asked, long after its deadline: "
+        self._settle(RuntimeFailure(late + "callboard's loop is blocked, or its actors were lost"))
 
     def _settle(self, end: Reply | RuntimeFailure) -> None:
         if not self._once.acquire(blocking=False):

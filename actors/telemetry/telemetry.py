@@ -1,9 +1,8 @@
 """Telemetry: counts, times, logs and spans. It listens and never steers; when it fails, nothing else does.
 
-It hears the protocol's own events and commands, so what it says of a request is what happened to it. Times are those at
-which it hears of things, some microseconds after they happened. Content (what people, models and tools said) stays out
-unless asked for; keys never come near it. Log records and spans of a request are made in its asker's context, so that
-the host's logging filters and its own spans apply.
+It hears the protocol's own events and commands, some microseconds after they happened. Content (what people, models and
+tools said) stays out unless asked for; keys never come near it. Log records and spans of a request are made in its
+asker's context, so that the host's logging filters and its own spans apply.
 """
 
 from __future__ import annotations
@@ -13,14 +12,15 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable
 from contextvars import Context
-from dataclasses import dataclass, field
-from typing import Any, Concatenate, ParamSpec, TypeGuard, get_args
+from dataclasses import dataclass, field, replace
+from typing import Any, ParamSpec, TypeGuard, get_args
 
 from callboard.actors.calls.registry import ToolRestored, ToolWithdrawn
 from callboard.actors.kernel import Actor, Asks, MailboxFull, handles
 from callboard.actors.requests.conversation import Question
 from callboard.protocol import events
 from callboard.protocol.commands import CallModel, Finish, Outcome, RunTool
+from callboard.protocol.events import Event
 from callboard.protocol.ids import RequestId, Tag
 from callboard.protocol.tools import FailureCode
 
@@ -61,9 +61,6 @@ class Histogram:
                 return min(bound, self.max_seconds)
         return 0.0
 
-    def copy(self) -> Histogram:
-        return Histogram(list(self.counts), self.total_seconds, self.max_seconds)
-
 
 @dataclass(slots=True)
 class Metrics:
@@ -86,7 +83,8 @@ class Metrics:
 
     def copy(self) -> Metrics:
         """A snapshot that goes on unchanged."""
-        return Metrics(Counter(self.counters), {name: h.copy() for name, h in self.seconds.items()}, self.cost)
+        seconds = {name: replace(each, counts=list(each.counts)) for name, each in self.seconds.items()}
+        return Metrics(Counter(self.counters), seconds, self.cost)
 
 
 class Spans:
@@ -110,13 +108,10 @@ class OpenTelemetrySpans(Spans):
 
     def begin(self, tag: Tag, name: str) -> None:
         parent = self._open.get(Tag(tag.request_id, tag.parent_id))
+        if parent is None and isinstance(self._trace.get_tracer_provider(), self._trace.ProxyTracerProvider):
+            return  # the host has set up no provider: a span would go nowhere
         context = self._trace.set_span_in_context(parent) if parent is not None else None
-        attributes = {
-            "callboard.request_id": tag.request_id,
-            "callboard.parent_id": tag.parent_id,
-            "callboard.step": tag.step,
-            "callboard.call_id": tag.call_id,
-        }
+        attributes = {f"callboard.{field}": value for field, value in tag._asdict().items()}
         self._open[tag] = self._tracer.start_span(name, context=context, attributes=attributes)
 
     def end(self, tag: Tag, ending: str, *, ok: bool) -> None:
@@ -158,7 +153,7 @@ WorkEnd = events.ModelResponded | events.ModelFailed | events.ModelLost | events
 """The end of a model call or a tool call."""
 Heard = Question | CallModel | RunTool | WorkEnd | Finish
 """What a session tells of its request."""
-_HEARD = frozenset(get_args(Heard))
+_WORK_ENDS = frozenset(get_args(WorkEnd))
 TelemetryMessage = Heard | RequestLost | ToolWithdrawn | ToolRestored | ReadMetrics | BacklogHeard
 
 
@@ -197,23 +192,19 @@ class Telemetry(Actor[TelemetryMessage]):
 
     @handles(Question)
     def _asked(self, question: Question) -> None:
-        self._open[question.tag.request_id] = _OpenRequest(question.asker.copy())
-        self._listen(question.tag, self._begin, "request")
+        self._open[question.tag.request_id] = opened = _OpenRequest(question.asker.copy())
+        self._begin(question.tag, "request")
         if self._log_content:
-            self._listen(question.tag, self._log, logging.INFO, "asked: %s", question.user.text)
+            self._outside(opened, _log, question.tag, logging.INFO, "asked: %s", question.user.text)
 
-    @handles(CallModel)
-    def _model_called(self, command: CallModel) -> None:
-        self._listen(command.tag, self._begin, f"model.{command.request.model}")
-
-    @handles(RunTool)
-    def _tool_sent(self, command: RunTool) -> None:
-        self._listen(command.tag, self._begin, f"tool.{command.name}")
+    @handles(CallModel, RunTool)
+    def _work_begun(self, command: CallModel | RunTool) -> None:
+        name = f"tool.{command.name}" if isinstance(command, RunTool) else f"model.{command.request.model}"
+        self._begin(command.tag, name)
 
     @handles(*get_args(WorkEnd))
     def _work_ended(self, event: WorkEnd) -> None:
-        ending = _ending(event)
-        self._listen(event.tag, self._end, ending, ok=ending == "ok")
+        self._end(event.tag, _ending(event))
 
     @handles(Finish)
     def _finished(self, command: Finish) -> None:
@@ -232,61 +223,61 @@ class Telemetry(Actor[TelemetryMessage]):
         self._metrics.counters[f"tools.{change}"] += 1
         self._metrics.counters[f"tool.{event.name}.{change}"] += 1
 
-    # -- one request's work, in its asker's context
-
-    def _listen(
-        self, tag: Tag, work: Callable[Concatenate[Tag, P], None], *arguments: P.args, **options: P.kwargs
-    ) -> None:
-        opened = self._open.get(tag.request_id)
-        try:
-            (opened.context if opened is not None else Context()).run(work, tag, *arguments, **options)
-        except BaseException:  # noqa: BLE001 - a log handler's or span processor's fault, and the host owns those:
-            # it is counted, for a log record might fail again.
-            self._metrics.counters["telemetry.failed"] += 1
+    # -- one request's work
 
     def _begin(self, tag: Tag, name: str) -> None:
-        if tag.request_id not in self._open:
-            self._open[tag.request_id] = _OpenRequest(Context())
-        self._open[tag.request_id].works[tag] = (name, self.now())
-        self._spans.begin(tag, name)
+        opened = self._open.get(tag.request_id)
+        if opened is None:
+            opened = self._open[tag.request_id] = _OpenRequest(Context())
+        opened.works[tag] = (name, self.now())
+        self._outside(opened, self._spans.begin, tag, name)
 
-    def _end(self, tag: Tag, ending: str, *, ok: bool) -> None:
+    def _end(self, tag: Tag, ending: str, *, ok: bool | None = None) -> None:
         """`ending` is the last part of the counter: "ok", or what went wrong."""
         opened = self._open.get(tag.request_id)
-        work = opened.works.pop(tag, None) if opened is not None else None
-        if work is None:
+        if opened is None or tag not in opened.works:
             return
-        name, since = work
+        ok = ending == "ok" if ok is None else ok
+        name, since = opened.works.pop(tag)
         seconds = self.now() - since
         self._metrics.observe(name, seconds)
         self._metrics.counters[f"{name}.{ending}"] += 1
-        try:
-            self._spans.end(tag, ending, ok=ok)
-        finally:
-            level = logging.INFO if ok else logging.WARNING
-            self._log(tag, level, "%s %s after %.3f s", name, ending, seconds)
-
-    def _log(self, tag: Tag, level: int, text: str, *values: object) -> None:
+        self._outside(opened, self._spans.end, tag, ending, ok=ok)
+        level = logging.INFO if ok else logging.WARNING
         if logger.isEnabledFor(level):
-            logger.log(level, text, *values, extra=tag._asdict())
+            self._outside(opened, _log, tag, level, "%s %s after %.3f s", name, ending, seconds)
 
     def _close(self, request: Tag, ending: str, *, ok: bool) -> None:
         """End the request, and what it leaves open."""
         opened = self._open.get(request.request_id)
-        for tag in list(opened.works if opened is not None else ()):
+        for tag in tuple(opened.works) if opened is not None else ():
             if tag != request:
-                self._listen(tag, self._end, FailureCode.CANCELLED.value, ok=False)
-        self._listen(request, self._end, ending, ok=ok)
+                self._end(tag, FailureCode.CANCELLED.value)
+        self._end(request, ending, ok=ok)
         self._open.pop(request.request_id, None)
 
+    def _outside(self, opened: _OpenRequest, work: Callable[P, None], *arguments: P.args, **options: P.kwargs) -> None:
+        """Log and trace in the asker's context. A log handler or a span processor that fails is the host's: it is
+        counted, for a log record might fail again."""
+        try:
+            opened.context.run(work, *arguments, **options)
+        except BaseException:  # noqa: BLE001
+            self._metrics.counters["telemetry.failed"] += 1
 
-def is_heard(what: object) -> TypeGuard[Heard]:
-    """Whether telemetry counts it."""
-    return type(what) in _HEARD
+
+def _log(tag: Tag, level: int, text: str, *values: object) -> None:
+    logger.log(level, text, *values, extra=tag._asdict())
+
+
+def ends_work(event: Event) -> TypeGuard[WorkEnd]:
+    """Whether a model call or a tool call has ended with it."""
+    return type(event) in _WORK_ENDS
 
 
 def _ending(event: WorkEnd) -> str:
     match event:
+        case events.ModelResponded() | events.ToolCallCompleted():
+            return "ok"
         case events.ModelFailed():
             return event.error.kind.value
         case events.ModelLost():
@@ -297,5 +288,3 @@ def _ending(event: WorkEnd) -> str:
             return FailureCode.TIMED_OUT.value
         case events.ToolCallCancelled():
             return FailureCode.CANCELLED.value
-        case _:
-            return "ok"

@@ -193,7 +193,9 @@ class PlayedModel:
         """Begin the planned turn of the request that asks."""
         world, request_id = self._world, RequestId(request.model)
         given = world.model_calls.get(request_id, [])
-        command = next((command for command in reversed(given) if command.request.messages == request.messages), None)
+        # A call that was lost before it began, and the later one in its place, ask the same: the last that may begin.
+        due = [each for each in given if each.not_before_at <= world.scheduler.now()]
+        command = next((each for each in reversed(due) if each.request.messages == request.messages), None)
         if command is None:
             raise AssertionError(f"{provider.name} was asked for {request_id} what its session had not asked for")
         given.remove(command)

@@ -81,6 +81,7 @@ class Module:
     """opentelemetry.trace with a provider of our own: the real one is global, and set once."""
 
     StatusCode = trace.StatusCode
+    ProxyTracerProvider = trace.ProxyTracerProvider
     set_span_in_context = staticmethod(trace.set_span_in_context)
 
     def __init__(self) -> None:
@@ -88,6 +89,7 @@ class Module:
         provider = TracerProvider()
         provider.add_span_processor(SimpleSpanProcessor(self.exporter))
         self.get_tracer = provider.get_tracer
+        self.get_tracer_provider = lambda: provider
 
 
 @pytest.fixture

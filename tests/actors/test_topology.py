@@ -18,7 +18,7 @@ from callboard.actors.testing.faults import Faults
 from callboard.actors.testing.simulated_world import PlayedModel, World
 from callboard.actors.testing.simulation import SimulatedScheduler
 from callboard.actors.tools import tool
-from callboard.actors.topology import ROOT_INTENSITY, Plan, build, tree_of
+from callboard.actors.topology import ROOT_INTENSITY, Plan, addresses_of, build
 from callboard.protocol.commands import RunTool
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag
 from callboard.protocol.testing.scenario import Scenario
@@ -35,7 +35,7 @@ def plan() -> Plan:
     world = World([Scenario()], Faults(), SimulatedScheduler())
     return Plan(
         telemetry=lambda: Telemetry(Spans()),
-        llm_manager=lambda: LlmManager(lambda _: (), PlayedModel(world), RetryPolicy(), lambda *_: 0.0),
+        llm_manager=lambda: LlmManager(lambda _: (), PlayedModel(world).start, RetryPolicy(), lambda *_: 0.0),
         workers=world.kind,
         tools=(look,),
         approver=NobodyToAsk(),
@@ -55,8 +55,8 @@ def test_the_tree_is_as_it_is_drawn(simulated: ActorSystem) -> None:
     (root,) = simulated.tree()
     assert children(root) == ["telemetry", "llm_manager", "tools", "dispatcher", "sessions"]
     assert root.children[2].children == (), "a pool is made when a tool needs it"
-    tree = tree_of(simulated, 1.0)
-    refs = (tree.sessions, tree.peers.llm_manager, tree.peers.dispatcher, tree.peers.telemetry)
+    sessions, peers = addresses_of(simulated, 1.0)
+    refs = (sessions, peers.llm_manager, peers.dispatcher, peers.telemetry)
     assert [ref.name for ref in refs] == [
         f"root/{name}" for name in ("sessions", "llm_manager", "dispatcher", "telemetry")
     ]

@@ -35,7 +35,7 @@ def workspace(tmp_path: Path) -> Path:
 
 
 def search(runtime: Runtime) -> CodeSearch:
-    found = runtime._wiring.code.search
+    found = runtime._wiring.search
     assert found is not None
     return found
 

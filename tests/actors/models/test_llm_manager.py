@@ -23,7 +23,6 @@ from callboard.actors.models.llm_manager import (
     Route,
     StartModel,
     TellAgain,
-    text_length,
 )
 from callboard.actors.testing.simulation import SimulatedScheduler
 from callboard.protocol.commands import CallModel, StopModel
@@ -127,11 +126,14 @@ class Desk:
             return found
 
         def make() -> LlmManager:
-            return LlmManager(routes_of, self.driver, retry or RetryPolicy(chance=lambda: 1.0), cost)
+            return LlmManager(routes_of, self._start, retry or RetryPolicy(chance=lambda: 1.0), cost)
 
         pause = Backoff(initial_seconds=1.0, jitter=0.0)
         self.root = system.spawn(lambda: Supervisor([ChildSpec("llm", make, backoff=pause)]), "root")
         self.scheduler.run_until_idle()
+
+    def _start(self, *attempt: Any) -> Attempt:
+        return self.driver.start(*attempt)
 
     @property
     def ref(self) -> Ref:
@@ -313,7 +315,8 @@ def test_tokens_are_guessed_before_and_settled_after(simulated: ActorSystem) -> 
     desk.run()
     desk.ask(tag=TAG.at_step(2))
     desk.run()
-    assert desk.driver.started[1][1] == pytest.approx(12.0), "100 tokens in debt and 100 more to take"
+    more = 400 * 1.25 / 4 + 6
+    assert desk.driver.started[1][1] == pytest.approx((100 + more) * 0.06), "100 tokens in debt, and more to take"
 
 
 def test_stopping_a_call_ends_its_stream_and_nothing_more_comes(simulated: ActorSystem) -> None:
@@ -392,11 +395,27 @@ def test_a_session_whose_mailbox_is_full_costs_nobody_else(simulated: ActorSyste
     assert simulated.statistics().restarts == 0
 
 
-def test_text_length_counts_what_becomes_tokens() -> None:
-    call = ToolCall(CallId("c"), ToolName("t"), '{"x":1}')
-    messages: list[Message] = [SystemMessage("12345"), UserMessage.of("123"), AssistantMessage((Text("1234"), call))]
-    assert [text_length(message) for message in messages] == [5, 3, 11]
-    assert text_length(ToolMessage(CallId("c"), ToolName("t"), "12")) == 2
+def test_the_guess_counts_all_that_becomes_tokens(simulated: ActorSystem) -> None:
+    taken: list[float] = []
+
+    class Notes(RateLimiter):
+        def acquire(self, tokens: float = 0.0) -> float:
+            taken.append(tokens)
+            return 0.0
+
+    desk = Desk(simulated, Scripted(["fine"] * 4), limiter=Notes(lambda: 0.0, tokens_per_minute=1e9))
+    call = ToolCall(CallId("c"), ToolName("t"), '{"x":"' + "1" * 3992 + '"}')
+    messages: list[Message] = [
+        SystemMessage("1" * 4000),
+        UserMessage.of("1" * 4000),
+        AssistantMessage((Text("1" * 4000), call)),
+        ToolMessage(CallId("c"), ToolName("t"), "1" * 4000),
+    ]
+    for step, message in enumerate(messages):
+        asked = CallModel(TAG.at_step(step), ModelRequest("scripted/model", (message,)), DEADLINE)
+        desk.ref.tell_control(StartModel(asked, desk.session.ref))
+    desk.run()
+    assert taken == pytest.approx([1250, 1250, 2500, 1250], rel=0.02), "3.2 characters a token, and a little around"
 
 
 # -- a failure costs the call that it is about
@@ -533,6 +552,23 @@ def test_a_provider_that_never_answers_is_ended_at_the_calls_deadline(simulated:
     (failed,) = desk.session.of(ModelFailed)
     assert failed.error.kind is ErrorKind.TIMEOUT
     assert desk.driver.cancelled == 1
+
+
+def test_each_of_many_calls_is_ended_soon_after_its_own_deadline(simulated: ActorSystem) -> None:
+    """One timer looks at all of them; those that have ended in between do not count."""
+    desk = Desk(simulated, Scripted([ScriptedTurn("late", first_delay_seconds=1e9)] * 30))
+    deadlines = [50.0, 20.0, 80.0, 20.5, *(60.0 + number / 10 for number in range(10))]
+    for step, deadline_at in enumerate(deadlines):
+        call = CallModel(TAG.at_step(step), ModelRequest("scripted/model", ()), deadline_at)
+        desk.ref.tell_control(StartModel(call, desk.session.ref))
+    desk.run(0.0)
+    desk.ref.tell_control(StopModel(TAG.at_step(1)))
+    desk.run()
+    late = {failed.tag.step: failed.at - deadlines[failed.tag.step] for failed in desk.session.of(ModelFailed)}
+    assert set(late) == set(range(len(deadlines))) - {1}
+    assert all(OVERDUE_SECONDS <= seconds <= 2 * OVERDUE_SECONDS for seconds in late.values())
+    assert desk.driver.cancelled == len(deadlines)
+    assert desk.scheduler.now() < 83.0, "no timer is left when no call is"
 
 
 def test_a_call_that_may_not_begin_yet_waits(simulated: ActorSystem) -> None:

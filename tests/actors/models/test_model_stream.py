@@ -14,7 +14,7 @@ import pytest
 
 from callboard.actors.kernel import Held, LoopScheduler, MailboxFull, Watchdog
 from callboard.actors.models import llm_manager
-from callboard.actors.models.llm_manager import AsyncioDriver, Emit, read_stream
+from callboard.actors.models.llm_manager import Emit, read_stream, start_on
 from callboard.protocol.errors import ErrorKind, UsageError
 from callboard.protocol.model import Done, Error, FinishReason, ModelRequest, ModelResponse, StreamEvent, TextDelta
 from callboard.providers.local.scripted import Scripted, ScriptedTurn
@@ -168,8 +168,10 @@ def test_an_answer_without_end_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> No
     assert batches == 34, "300 bytes each"
 
 
-async def test_the_end_is_told_at_once_when_the_turn_is_whole() -> None:
-    """What a provider does after it, or does not do, holds nothing up."""
+@pytest.mark.parametrize("seconds", [60.0, 0.01])
+async def test_the_end_is_told_at_once_when_the_turn_is_whole(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a provider does after it, or does not do, holds nothing up, and is ended when its time is over."""
+    monkeypatch.setattr(llm_manager, "CLOSE_STREAM_SECONDS", seconds)
     hangs = asyncio.Event()
 
     class Lingers:
@@ -191,7 +193,8 @@ async def test_the_end_is_told_at_once_when_the_turn_is_whole() -> None:
     await asyncio.wait_for(told.wait(), 10)
     await asyncio.wait_for(hangs.wait(), 10)
     assert [response.text for response in ends] == ["whole"]
-    task.cancel()
+    if seconds == 60.0:
+        task.cancel()
     await asyncio.wait({task}, timeout=10)
     assert task.cancelled()
 
@@ -258,8 +261,8 @@ def start(scheduler: LoopScheduler, provider: Any, asker: Any) -> ModelResponse:
         ends.append(response)
         done.set()
 
-    driver = AsyncioDriver(scheduler.loop)
-    scheduler.call_soon(lambda: driver.start(provider, REQUEST, lambda _: None, end, asker))
+    begin = start_on(scheduler.loop)
+    scheduler.call_soon(lambda: begin(provider, REQUEST, lambda _: None, end, asker))
     assert done.wait(10)
     return ends[0]
 

@@ -210,6 +210,20 @@ def test_every_command_of_the_protocol_is_carried_out(simulated: ActorSystem, co
     assert heard == always | who
 
 
+def test_who_does_not_read_along_hears_only_how_the_request_ended(simulated: ActorSystem) -> None:
+    assert isinstance(simulated.scheduler, SimulatedScheduler)
+    shown: list[Any] = []
+    peers = Peers(*(Probed(simulated, name).ref for name in ("llm", "dispatcher", "telemetry")))
+    options = RequestOptions("p/m")
+    question = Question(TAG, (), UserMessage.of("go"), options, 0.0, Context(), is_read_along=False)
+    start = partial(RequestSession, question, peers, shown.append, lambda messages: None)
+    ref = simulated.spawn(start, "session")
+    ref.tell(ToolsOffered(TAG, ()))
+    ref.tell(ModelFailed(STEP, 0.0, Error(ErrorKind.AUTHENTICATION, "a wrong key")))
+    simulated.scheduler.run_until_idle(0.0)
+    assert [type(seen) for seen in shown] == [ModelFailed, Finish]
+
+
 def test_a_request_without_calls(simulated: ActorSystem) -> None:
     scene = Scene(simulated)
     (asked,) = scene.told("llm", StartModel)

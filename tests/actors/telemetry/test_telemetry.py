@@ -197,10 +197,26 @@ def exported() -> tuple[OpenTelemetrySpans, InMemorySpanExporter]:
         """opentelemetry.trace with a provider of our own: the real one is global, and set once."""
 
         get_tracer = staticmethod(provider.get_tracer)
+        get_tracer_provider = staticmethod(lambda: provider)
         set_span_in_context = staticmethod(trace.set_span_in_context)
+        ProxyTracerProvider = trace.ProxyTracerProvider
         StatusCode = trace.StatusCode
 
     return OpenTelemetrySpans(Module), exporter
+
+
+def test_spans_begin_when_the_host_has_set_up_a_provider(
+    exported: tuple[OpenTelemetrySpans, InMemorySpanExporter], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may do so after the runtime has started."""
+    spans, exporter = exported
+    with monkeypatch.context() as patch:
+        patch.setattr(spans._trace, "get_tracer_provider", trace.ProxyTracerProvider)
+        spans.begin(REQUEST, "too early")
+    spans.begin(STEP, "traced")
+    for tag in (STEP, REQUEST):
+        spans.end(tag, "ok", ok=True)
+    assert [span.name for span in exporter.get_finished_spans()] == ["traced"]
 
 
 def test_spans_nest_and_carry_their_tags(
