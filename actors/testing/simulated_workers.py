@@ -118,7 +118,8 @@ class SimulatedWorker(Actor[ToWorker | Die | Planned]):
         self._held: list[ToolName] = []
 
     def on_start(self) -> None:
-        self._reports = CallReports(self.ref, self._dispatcher, self._room, self.system.now)
+        room = 0 if self._isolation is Isolation.PROCESS else self._room  # a process takes no second call
+        self._reports = CallReports(self.ref, self._dispatcher, room, self.system.now)
         self._ready_at = self.now() + self._faults.start_seconds
         self._world.arrives(self)
         self.at_end(lambda: self._world.leaves(self))
@@ -132,7 +133,7 @@ class SimulatedWorker(Actor[ToWorker | Die | Planned]):
 
     @handles(RunCall)
     def _run(self, call: RunCall) -> None:
-        if self._reports.room == 0:
+        if self._held:
             self._reports.give_back(call.record, "planned: its thread is held")
         elif self.now() < self._ready_at:
             self._running[call.run.tag] = _Running(call)
@@ -295,5 +296,4 @@ def simulated_kind(world: World, faults: WorkerFaults, isolation: Isolation) -> 
         lambda dispatcher, pool: SimulatedWorker(world, faults, isolation, dispatcher, room, pool),
         room=room,
         max_workers=MAX_WORKERS if isolation is Isolation.TASK else faults.workers,
-        per_call=isolation is Isolation.PROCESS,
     )

@@ -121,8 +121,6 @@ class WorkerKind:
     """Calls that one worker takes at the same time."""
     max_workers: int = 1
     """Workers alive at the same time, those that take no more calls included."""
-    per_call: bool = False
-    """A worker for each call, which stops after it."""
     fixed_children: tuple[ChildSpec[Never], ...] = ()
     """Permanent children beside the workers: the actor "POOL/ID" for each, POOL being the pool's name."""
     at_start: bool = False

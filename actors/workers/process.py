@@ -84,7 +84,7 @@ class ProcessWorker(Actor[ProcessMessage]):
         self._paused: Timer | None = None
 
     def on_start(self) -> None:
-        self._reports = CallReports(self.ref, self._dispatcher, 1, self.now)
+        self._reports = CallReports(self.ref, self._dispatcher, 0, self.now)  # it takes no second call
         self._source: Ref[SourceMessage] = self.system.ref(f"{self._pool}/source")
 
     # -- the way of one call --------------------------------------------------------------------------------------
@@ -246,7 +246,5 @@ def process_kind(options: ProcessOptions) -> KindOf:
     """How the pools of process tools are made: a worker for each call, and one source of child processes."""
 
     source = ChildSpec("source", lambda: ProcessSource(options), shutdown_seconds=SOURCE_SHUTDOWN_SECONDS)
-    kind = WorkerKind(
-        ProcessWorker, max_workers=options.max_children, per_call=True, fixed_children=(source,), at_start=True
-    )
+    kind = WorkerKind(ProcessWorker, max_workers=options.max_children, fixed_children=(source,), at_start=True)
     return lambda _contract: kind

@@ -24,7 +24,7 @@ from callboard.actors.calls.dispatcher import (
     ToolsOffered,
     Workers,
 )
-from callboard.actors.calls.ledger import CallReports, Ending, Ledger, Outcome, WorkerState
+from callboard.actors.calls.ledger import Call, CallReports, Ending, Ledger, Outcome, WorkerState
 from callboard.actors.calls.registry import (
     FAILURE_BUDGET,
     MAX_HELD_THREADS,
@@ -452,7 +452,7 @@ def test_workers_that_cannot_be_made_cost_the_calls_that_need_them(simulated: Ac
 
 @pytest.mark.parametrize(
     ("owner", "name"),
-    [(Registry, "judge"), (Ledger, "give"), (Ledger, "submit"), (Ledger, "stop"), (ToolDispatcher, "_supervisor")],
+    [(Registry, "judge"), (Ledger, "give"), (Ledger, "submit"), (Call, "stop"), (ToolDispatcher, "_supervisor")],
 )
 def test_a_fault_of_our_own_costs_the_call_it_is_about(
     backstage: Backstage, monkeypatch: pytest.MonkeyPatch, owner: type[Any], name: str
@@ -679,7 +679,7 @@ def test_full_telemetry_does_not_cost_the_dispatcher(simulated: ActorSystem) -> 
     dispatcher = backstage.ref._cell.actor
     assert isinstance(dispatcher, ToolDispatcher)
     backstage.crowded.tell("full")
-    dispatcher._observe([ToolWithdrawn(ToolName("look"), 0.0)])
+    dispatcher._observe(ToolWithdrawn(ToolName("look"), 0.0))
     backstage.run()
     assert simulated.statistics().refused == 1
 

@@ -14,11 +14,13 @@ from callboard.actors.calls.ledger import (
     MAX_GIVEN,
     TRANSITIONS,
     Call,
+    CallReports,
     CallState,
     Ending,
     Happening,
     Ledger,
     Outcome,
+    WorkerState,
     may_go_elsewhere,
     may_go_on,
     not_begun,
@@ -30,6 +32,7 @@ from callboard.protocol.events import (
     ToolCallCompleted,
     ToolCallEnd,
     ToolCallFailed,
+    ToolCallStarted,
     ToolCallTimedOut,
 )
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
@@ -41,6 +44,21 @@ SESSION: Any = object()
 """The ledger keeps addresses and never uses them."""
 
 
+class Heard:
+    """An address that keeps what it is sent."""
+
+    def __init__(self) -> None:
+        self.heard: list[object] = []
+
+    def tell_control(self, message: object) -> None:
+        self.heard.append(message)
+
+
+def returned(call: Call, room: int) -> ToolCallEnd | None:
+    """Its worker gives it back."""
+    return call.end(CRASHED, "", 2.0, room, Happening.RETURNED)
+
+
 def run(number: int, tool: str = "a") -> RunTool:
     tag = Tag(RequestId("r"), MessageId("m"), 1, CallId(str(number)))
     return RunTool(tag, ToolName(tool), "{}", 30.0, f"effect-{number}")
@@ -49,14 +67,14 @@ def run(number: int, tool: str = "a") -> RunTool:
 class Book:
     """A ledger with one pool."""
 
-    def __init__(self, room: int = 2, max_workers: int = 2, *, per_call: bool = False) -> None:
+    def __init__(self, room: int = 2, max_workers: int = 2) -> None:
         self.ledger: Ledger = Ledger()
-        self.pool = self.ledger.pool("pool", room, max_workers, per_call=per_call)
+        self.pool = self.ledger.pool("pool", room, max_workers)
         self.workers = 0
 
-    def submit(self, number: int, tool: str = "a") -> Call:
+    def submit(self, number: int, tool: str = "a", session: Any = SESSION) -> Call:
         lane = self.ledger.lane(ToolName(tool), self.pool, TOOLS[tool])
-        return self.ledger.submit(run(number, tool), lane, SESSION)
+        return self.ledger.submit(run(number, tool), lane, session)
 
     def give(self) -> Call | None:
         """What the dispatcher does where there is room."""
@@ -72,7 +90,7 @@ class Book:
     def lose(self, worker: int, outcome: Outcome = CRASHED, printed: str = "") -> list[ToolCallEnd]:
         """What the dispatcher does when a worker is gone."""
         calls = self.ledger.lose(self.ledger.seats[worker])  # type: ignore[index]
-        ends = [self.ledger.end(call, outcome, printed, 2.0, Happening.LOST) for call in calls]
+        ends = [call.end(outcome, printed, 2.0, how=Happening.LOST) for call in calls]
         return [end for end in ends if end is not None]
 
     def waiting(self, tool: str) -> list[Call]:
@@ -84,7 +102,7 @@ class Book:
         """One call that has begun."""
         call = self.submit(0)
         self.give()
-        assert call.begin()
+        assert call.enter(Happening.BEGUN)
         return call
 
 
@@ -93,9 +111,9 @@ def test_the_table_names_every_happening_and_the_end_is_final() -> None:
     assert {happening for rows in TRANSITIONS.values() for happening in rows} == set(Happening)
     assert not TRANSITIONS[CallState.ENDED]
     assert all(rows[-1].state in CallState for each in TRANSITIONS.values() for rows in each.values())
-    assert TRANSITIONS[CallState.RUNNING][Happening.LOST][0] == (may_go_elsewhere, CallState.QUEUED)
-    assert TRANSITIONS[CallState.RUNNING][Happening.RETURNED][0] == (may_go_on, CallState.QUEUED)
-    assert TRANSITIONS[CallState.RUNNING][Happening.BEGUN] == ((not_begun, CallState.RUNNING),)
+    assert TRANSITIONS[CallState.RUNNING][Happening.LOST][0][:2] == (may_go_elsewhere, CallState.QUEUED)
+    assert TRANSITIONS[CallState.RUNNING][Happening.RETURNED][0][:2] == (may_go_on, CallState.QUEUED)
+    assert TRANSITIONS[CallState.RUNNING][Happening.BEGUN][0][:2] == (not_begun, CallState.RUNNING)
 
 
 @pytest.mark.parametrize("state", list(CallState))
@@ -106,11 +124,11 @@ def test_what_has_no_row_changes_nothing(state: CallState, happening: Happening)
     if state is not CallState.QUEUED:
         book.give()
     if state is CallState.ENDING:
-        assert book.ledger.stop(call, Ending.CANCELLED)
+        assert call.stop(Ending.CANCELLED)
     if state is CallState.ENDED:
-        book.ledger.end(call, '"x"', "", 1.0)
+        call.end('"x"', "", 1.0)
     assert call.state is state
-    changed = book.ledger.enter(call, happening)
+    changed = call.enter(happening)
     assert changed == (happening in TRANSITIONS[state])
     assert changed or call.state is state
 
@@ -131,8 +149,8 @@ def test_how_a_call_ends(why: Ending | None, outcome: Any, kind: type[ToolCallEn
     book = Book()
     call = book.running()
     if why is not None:
-        assert book.ledger.stop(call, why)
-        assert not book.ledger.stop(call, Ending.CANCELLED), "the first reason counts"
+        assert call.stop(why)
+        assert not call.stop(Ending.CANCELLED), "the first reason counts"
     event = call.end(outcome, "printed", 3.0, 2)
     assert isinstance(event, kind)
     assert (event.at, event.output) == (3.0, "printed")
@@ -142,36 +160,59 @@ def test_how_a_call_ends(why: Ending | None, outcome: Any, kind: type[ToolCallEn
 
 
 def test_a_call_begins_once_and_its_start_is_told_once() -> None:
-    book = Book()
-    call = book.running()
-    assert not call.begin()
-    assert call.started(1.0) is not None
-    assert call.give_back("its loop was blocked", 1.0, 0) is None
+    book, session, dispatcher = Book(), Heard(), Heard()
+    call = book.submit(0, session=session)
+    book.give()
+    blocked: Any = CallReports(1, dispatcher, 0, lambda: 1.0)  # type: ignore[arg-type]
+    assert blocked.begin(call)
+    assert not call.enter(Happening.BEGUN)
+    blocked.give_back(call, "its loop was blocked")
     assert call.state is CallState.QUEUED
     assert book.give() is call
     assert call.seat is not None
     assert call.seat.worker == 2, "the first one takes no calls any more"
-    assert call.begin()
-    assert call.started(2.0) is None
+    other = CallReports(2, dispatcher, 2, lambda: 2.0)  # type: ignore[arg-type]
+    assert other.begin(call)
+    assert session.heard == [ToolCallStarted(call.run.tag, 1.0)]
+    assert dispatcher.heard == [WorkerState(1, 0)]  # type: ignore[arg-type]
+
+
+def test_the_dispatcher_is_told_once_of_calls_that_end_before_it_looks() -> None:
+    book, dispatcher = Book(room=10), Heard()
+    calls = [book.submit(number, "c", Heard()) for number in range(4)]
+    while book.give() is not None:
+        pass
+    reports = CallReports(1, dispatcher, 10, lambda: 1.0)  # type: ignore[arg-type]
+    for call in calls[:2]:
+        reports.end(call, '"x"')
+    assert dispatcher.heard == [WorkerState(1, 10)]  # type: ignore[arg-type]
+    reports.room = 0
+    reports.end(calls[2], '"x"')
+    assert dispatcher.heard[1:] == [WorkerState(1, 0)], "of a change, too"  # type: ignore[arg-type]
+    assert [ended for ended, _ in book.ledger.news] == calls[:3]
+    book.ledger.news.clear()
+    reports.end(calls[3], '"x"')
+    assert len(dispatcher.heard) == 3, "since it has looked"
 
 
 def test_a_call_that_is_being_ended_does_not_begin_and_ends_when_it_is_given_back() -> None:
     book = Book()
     call = book.submit(0)
     book.give()
-    assert book.ledger.stop(call, Ending.TIMED_OUT)
-    assert not call.begin()
-    assert isinstance(call.give_back("stopped", 2.0, 2), ToolCallTimedOut)
+    assert call.stop(Ending.TIMED_OUT)
+    assert not call.enter(Happening.BEGUN)
+    assert isinstance(returned(call, 2), ToolCallTimedOut)
 
 
 def test_a_call_goes_to_so_many_workers_and_no_more() -> None:
-    book = Book(max_workers=100)
-    call = book.submit(0)
+    book, session = Book(max_workers=100), Heard()
+    call = book.submit(0, session=session)
     for number in range(1, MAX_GIVEN):
         assert book.give() is call
         assert book.lose(number) == []
     book.give()
-    event = call.give_back("no child could be made", 1.0, 2)
+    CallReports(MAX_GIVEN, Heard(), 2, lambda: 1.0).give_back(call, "no child could be made")  # type: ignore[arg-type]
+    (event,) = session.heard
     assert isinstance(event, ToolCallFailed)
     assert event.failure.code is FailureCode.OVERLOADED
     assert "no child could be made" in event.failure.message
@@ -181,17 +222,17 @@ def test_a_lost_worker_ends_what_had_begun_and_frees_the_rest() -> None:
     book = Book()
     began, waits = book.submit(0, "b"), book.submit(1, "b")
     book.give(), book.give()
-    assert began.begin()
+    assert began.enter(Happening.BEGUN)
     assert book.lose(1, CRASHED, "printed") == [ToolCallFailed(began.run.tag, 2.0, CRASHED, "printed")]
     assert waits.state is CallState.QUEUED
     assert book.give() is waits
 
 
 def test_a_worker_of_one_call_never_gets_another() -> None:
-    book = Book(room=1, max_workers=2, per_call=True)
+    book = Book(room=1, max_workers=2)
     first, second, third = (book.submit(number, "c") for number in range(3))
     assert (book.give(), book.give(), book.give()) == (first, second, None)
-    first.end('"x"', "", 1.0, 1)
+    first.end('"x"', "", 1.0, 0)
     assert book.give() is None, "until the worker is gone"
     book.lose(1)
     assert book.give() is third
@@ -210,8 +251,8 @@ def test_what_a_worker_gives_back_is_first_in_its_queue() -> None:
     book = Book(room=10)
     calls = [book.submit(number, "b") for number in range(4)]
     book.give(), book.give()
-    calls[1].give_back("x", 1.0, 10)
-    calls[0].give_back("x", 1.0, 10)
+    returned(calls[1], 10)
+    returned(calls[0], 10)
     assert book.waiting("b") == calls
     assert [book.give(), book.give()] == calls[:2]
 
@@ -221,7 +262,7 @@ def test_cancelled_calls_leave_nothing_in_the_queue() -> None:
     book.running()
     waiting = [book.submit(number) for number in range(1, 1_000)]
     for call in waiting:
-        book.ledger.end(call, Ending.CANCELLED, "", 1.0)
+        call.end(Ending.CANCELLED, "", 1.0)
     assert not book.pool.waiting
     assert not waiting[0].lane.waiting
 
@@ -275,7 +316,7 @@ class Anything(RuleBasedStateMachine):
     @rule(data=st.data())
     def begin(self, data: st.DataObject) -> None:
         call = self._one(data, *CallState)
-        if call is not None and call.begin():
+        if call is not None and call.enter(Happening.BEGUN):
             assert call.state is CallState.RUNNING
             self.begun.append(call.run.tag)
 
@@ -289,21 +330,21 @@ class Anything(RuleBasedStateMachine):
     def stop(self, data: st.DataObject, why: Ending) -> None:
         call = self._one(data, *CallState)
         if call is not None and call.seat is None:
-            self._heard(self.ledger.end(call, why, "", self.now))
+            self._heard(call.end(why, "", self.now))
         elif call is not None:
-            self.ledger.stop(call, why)
+            call.stop(why)
 
     @rule(data=st.data())
     def kill(self, data: st.DataObject) -> None:
         call = self._one(data, *CallState)
-        if call is not None and self.ledger.enter(call, Happening.KILLED):
-            assert not self.ledger.enter(call, Happening.KILLED), "it is told once"
+        if call is not None and call.enter(Happening.KILLED):
+            assert not call.enter(Happening.KILLED), "it is told once"
 
     @rule(data=st.data(), room=st.integers(0, 2))
     def give_back(self, data: st.DataObject, room: int) -> None:
         call = self._one(data, CallState.RUNNING, CallState.ENDING)
         if call is not None and not call.begun:
-            self._heard(call.give_back("x", self.now, room))
+            self._heard(returned(call, room))
 
     @precondition(lambda self: self.ledger.seats)
     @rule(data=st.data())
