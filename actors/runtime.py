@@ -42,6 +42,7 @@ from callboard.actors.kernel import (
     start_child,
 )
 from callboard.actors.models.llm_manager import AsyncioDriver, LlmManager, Route
+from callboard.actors.processes.supply import ProcessOptions
 from callboard.actors.requests.conversation import Answer, Conversation, Question, Reply, Stream
 from callboard.actors.requests.request_session import RequestSession, SessionMessage, Subscriber
 from callboard.actors.settings import Settings
@@ -50,7 +51,6 @@ from callboard.actors.tools import Tool
 from callboard.actors.tools.files import workspace_tools
 from callboard.actors.topology import SESSION_CAPACITY, Plan, Tree, build, tree_of
 from callboard.actors.workers.kinds import kinds
-from callboard.actors.workers.process import ProcessOptions, process_kind
 from callboard.protocol.content import UserMessage
 from callboard.protocol.errors import CallboardError, RuntimeFailure, UsageError, said
 from callboard.protocol.events import CancelRequested
@@ -451,7 +451,7 @@ class Wiring:
                 RetryPolicy(settings.max_attempts),
                 settings.catalog.known_cost,
             ),
-            workers=kinds(process_kind(processes)),
+            workers=kinds(processes),
             tools=(*self.tools, *code.tools),
             approver=approver,
             policy=settings.policy,

@@ -7,6 +7,7 @@ import inspect
 import logging
 import threading
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
 from contextvars import Context, copy_context
 from dataclasses import dataclass
 from functools import partial
@@ -116,8 +117,7 @@ class CallbackApprover:
             task.cancel()
 
     def _stop_loop(self) -> None:
-        task = self._loop.create_task(self._cancel_all())
-        task.add_done_callback(lambda _: self._loop.stop())
+        self._last_task = self._loop.create_task(self._cancel_all())
 
     async def _cancel_all(self) -> None:
         tasks = list(self._questions.values())
@@ -125,6 +125,7 @@ class CallbackApprover:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks, timeout=CLOSE_SECONDS / 2)
+        self._loop.stop()
 
     async def _decide(self, question: AskApproval, decide: Decide) -> None:
         try:
@@ -145,23 +146,18 @@ class CallbackApprover:
         return await answer if inspect.isawaitable(answer) else answer
 
     async def _on_a_thread(self, question: AskApproval) -> object:
-        answered: asyncio.Future[tuple[object, BaseException | None]] = self._loop.create_future()
-
-        def settle(answer: object, error: BaseException | None) -> None:
-            if not answered.done():
-                answered.set_result((answer, error))
+        answered: Future[tuple[object, BaseException | None]] = Future()
+        answered.set_running_or_notify_cancel()  # a withdrawn question leaves its thread, which may answer later
 
         def call() -> None:
             try:
-                answer: object = self._callback(question)
+                answered.set_result((self._callback(question), None))
             except BaseException as error:  # noqa: BLE001 - raised again where it is awaited
-                self._post(settle, None, error)
-            else:
-                self._post(settle, answer, None)
+                answered.set_result((None, error))
 
         run = partial(copy_context().run, call)
         threading.Thread(target=run, name="callboard-approval", daemon=True).start()
-        answer, error = await answered
+        answer, error = await asyncio.wrap_future(answered)
         if error is not None:
             raise error
         return answer

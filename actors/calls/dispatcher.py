@@ -17,9 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from callboard.actors import kernel
-from callboard.actors.calls import ledger as ledgers
 from callboard.actors.calls.approvals import Approver, Verdict
-from callboard.actors.calls.ledger import Call, CallState, Ending, Happening, Ledger, Pool, Seat, WorkerState
+from callboard.actors.calls.ledger import Call, CallState, Ending, Happening, Ledger, Outcome, Pool, Seat, WorkerState
 from callboard.actors.calls.registry import Change, Registry, ToolWithdrawn, withdrawal
 from callboard.actors.kernel import Actor, Down, Ref, handles
 from callboard.actors.tools import ToolContext
@@ -64,7 +63,7 @@ class DispatchCall:
 
     run: RunTool
     user_text: str
-    reply_to: Ref[ledgers.CallEvent]
+    reply_to: Ref[events.ToolCallStarted | events.ToolCallEnd]
     asker: Context | None = None
     """The context in which the request was asked."""
 
@@ -267,7 +266,8 @@ class ToolDispatcher(Actor[DispatcherMessage]):
             call.seat.worker.tell_control(messages.KillCall(call.run.tag))
         else:
             logger.warning("a worker of %s does not end a call", call.run.name, extra=call.run.tag._asdict())
-            self._end(call, Ending.TIMED_OUT, room=0)
+            call.seat.take(0)
+            self._end(call, Ending.TIMED_OUT)
 
     def _end_running(self, call: Call, why: Ending) -> None:
         """The call's deadline has passed, or it is cancelled: its worker, if it has one, is to end it."""
@@ -277,16 +277,9 @@ class ToolDispatcher(Actor[DispatcherMessage]):
             self._set_timer(call, self.now() + TOOL_GRACE_SECONDS)
             call.seat.worker.tell_control(messages.StopCall(call.run.tag, why))
 
-    def _end(
-        self,
-        call: Call,
-        outcome: ledgers.Outcome,
-        printed: str = "",
-        room: int | None = None,
-        how: Happening = Happening.ENDED,
-    ) -> None:
+    def _end(self, call: Call, outcome: Outcome, printed: str = "", how: Happening = Happening.ENDED) -> None:
         """The call ends here, not at its worker."""
-        event = call.end(outcome, printed, self.now(), room, how)
+        event = call.end(outcome, printed, self.now(), how=how)
         if event is not None:
             call.reply_to.tell_control(event)
 
@@ -333,7 +326,7 @@ class ToolDispatcher(Actor[DispatcherMessage]):
         seat, printed = self._seat(down.ref), down.error.printed if isinstance(down.error, messages.WorkerLost) else ""
         self._hold(down.ref, ())
         for call in self.ledger.lose(seat):
-            self._end(call, _fate(call, down), printed, how=Happening.LOST)
+            self._end(call, _fate(call, down), printed, Happening.LOST)
         self._go_on(seat.pool)
 
     def _seat(self, worker: Ref) -> Seat:

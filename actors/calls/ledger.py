@@ -415,19 +415,18 @@ class WorkerState:
     """The tool of each thread that a call still holds which has ended."""
 
 
+@dataclass(slots=True)
 class CallReports:
     """What a worker tells of its calls: the ledger first, then the session, then the dispatcher."""
 
-    __slots__ = ("_dispatcher", "_now", "_told", "_worker", "holds", "room")
-
-    def __init__(self, worker: Ref, dispatcher: Ref[WorkerState], room: int, now: Callable[[], float]) -> None:
-        self._worker = worker
-        self._dispatcher = dispatcher
-        self._now = now
-        self.room = room
-        """Given with each end of a call from now on, as `holds`."""
-        self.holds: tuple[ToolName, ...] = ()
-        self._told: tuple[int, tuple[ToolName, ...]] = (room, ())
+    worker: Ref
+    dispatcher: Ref[WorkerState]
+    room: int
+    """Told with each end of a call from now on, as `holds` are."""
+    now: Callable[[], float]
+    holds: tuple[ToolName, ...] = ()
+    _told: tuple[int, tuple[ToolName, ...]] | None = None
+    """The room and holds that the dispatcher has."""
 
     def begin(self, call: Call) -> bool:
         """Before the tool's code can run: tell the session, once. False: it must not run any more; forget it."""
@@ -436,13 +435,13 @@ class CallReports:
             return False
         if not call.was_told:
             call.was_told = True
-            call.reply_to.tell_control(events.ToolCallStarted(call.run.tag, self._now()))
+            call.reply_to.tell_control(events.ToolCallStarted(call.run.tag, self.now()))
         return True
 
     def end(self, call: Call, outcome: Outcome, printed: str = "", how: Happening = Happening.ENDED) -> None:
         """The call has ended, begun or not; where it was stopped, `outcome` does not matter. Again: nothing."""
         is_awaited = bool(call.ledger.news)  # then a dispatcher that has not looked yet is about to
-        event = call.end(outcome, printed, self._now(), self.room, how)
+        event = call.end(outcome, printed, self.now(), self.room, how)
         if event is not None:
             call.reply_to.tell_control(event)
         if event is None or not is_awaited or self._told != (self.room, self.holds):
@@ -456,4 +455,4 @@ class CallReports:
     def state(self) -> None:
         """Tell the dispatcher the present `room` and `holds`."""
         self._told = (self.room, self.holds)
-        self._dispatcher.tell_control(WorkerState(self._worker, self.room, self.holds))
+        self.dispatcher.tell_control(WorkerState(self.worker, self.room, self.holds))

@@ -15,16 +15,7 @@ from callboard.actors.calls.ledger import CallReports, Ending, Outcome, WorkerSt
 from callboard.actors.kernel import Actor, Ref, Timer, handles
 from callboard.actors.testing.faults import WorkerFate, WorkerFaults
 from callboard.actors.tools.invoke import Result
-from callboard.actors.workers.messages import (
-    KillCall,
-    Report,
-    RunCall,
-    StopCall,
-    ToWorker,
-    WorkerKind,
-    WorkerLost,
-    no_worker,
-)
+from callboard.actors.workers.messages import KillCall, Report, RunCall, StopCall, ToWorker, WorkerKind, WorkerLost
 from callboard.protocol.commands import RunTool
 from callboard.protocol.ids import Tag, ToolName
 from callboard.protocol.testing.outside import LATE_SECONDS, STOP_SECONDS
@@ -193,7 +184,7 @@ class SimulatedWorker(Actor[ToWorker | Die | Planned]):
             why = f"planned: {call.run.name} cannot be shipped"
             self._end(call, ToolFailure(call.run.name, FailureCode.CRASHED, why))
         elif fate is WorkerFate.NOT_STARTED or plan.does is ToolDoes.REFUSE:
-            self._end(call, no_worker(call, OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))))
+            self._end(call, call.no_worker(OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))))
         elif fate is WorkerFate.GIVES_BACK:
             self._forget(call)
             self._reports.give_back(call.record, "planned")

@@ -39,6 +39,15 @@ class RunCall:
     context: ToolContext
     record: Call
 
+    def no_worker(self, error: BaseException) -> ToolFailure:
+        """How it ends when the host has no resources for it. It has not begun."""
+        why = f"no worker could be started for {self.run.name}: {text_of(error)}"
+        return ToolFailure(self.run.name, FailureCode.OVERLOADED, why)
+
+    def unusable(self, error: BaseException) -> ToolFailure:
+        """How it ends when its tool cannot even be prepared: the tool's types raise."""
+        return ToolFailure(self.run.name, FailureCode.TOOL_ERROR, f"{self.run.name} cannot be used: {text_of(error)}")
+
 
 @dataclass(frozen=True, slots=True)
 class StopCall:
@@ -82,23 +91,6 @@ class WorkerLost(Exception):
 NO_RESOURCES: Final = (OSError, RuntimeError, MemoryError)
 
 
-def no_worker(call: RunCall, error: BaseException) -> ToolFailure:
-    """How a call ends that the host has no resources for. It has not begun."""
-    why = f"no worker could be started for {call.run.name}: {text_of(error)}"
-    return ToolFailure(call.run.name, FailureCode.OVERLOADED, why)
-
-
-def abandoned(call: RunCall) -> ToolFailure:
-    """How a call ends that does not end by itself."""
-    why = "the tool did not end when it was asked to, and was abandoned"
-    return ToolFailure(call.run.name, FailureCode.CRASHED, why)
-
-
-def unusable(call: RunCall, error: BaseException) -> ToolFailure:
-    """How a call ends whose tool cannot even be prepared: its types raise."""
-    return ToolFailure(call.run.name, FailureCode.TOOL_ERROR, f"{call.run.name} cannot be used: {text_of(error)}")
-
-
 # -- pools
 
 
@@ -108,15 +100,12 @@ def pool_name(contract: ToolContract) -> str:
     return f"{name}-reuse" if contract.reuse else name
 
 
-MakeWorker = Callable[[Ref[WorkerState], str], Actor[ToWorker]]
-"""Makes a worker: the dispatcher's address, which outlives a restart of it, and the name of the worker's pool."""
-
-
 @dataclass(frozen=True, slots=True)
 class WorkerKind:
     """How a pool runs calls. Its supervisor starts `fixed_children`, then workers as calls come."""
 
-    make: MakeWorker
+    make: Callable[[Ref[WorkerState], str], Actor[ToWorker]]
+    """Of the dispatcher's address, which outlives a restart of it, and the name of the worker's pool."""
     room: int = 1
     """Calls that one worker takes at the same time."""
     max_workers: int = 1

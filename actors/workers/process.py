@@ -11,40 +11,17 @@ from dataclasses import dataclass
 from typing import Final
 
 from callboard.actors.calls.ledger import CallReports, Ending, Outcome, WorkerState
-from callboard.actors.kernel import Actor, ChildSpec, Down, Ref, Timer, handles
+from callboard.actors.kernel import Actor, Down, Ref, handles
 from callboard.actors.processes.handle import BrokenFrame, ChildEnds, Reply
-from callboard.actors.processes.source import ProcessSource, SourceMessage
-from callboard.actors.processes.supply import (
-    After,
-    ChildEnded,
-    End,
-    NotObtained,
-    Obtain,
-    Obtained,
-    ProcessOptions,
-    Release,
-    Withdraw,
-)
-from callboard.actors.workers.messages import (
-    KillCall,
-    KindOf,
-    Report,
-    RunCall,
-    StopCall,
-    ToWorker,
-    WorkerKind,
-    WorkerLost,
-)
+from callboard.actors.processes.source import SourceMessage
+from callboard.actors.processes.supply import After, ChildEnded, End, NotObtained, Obtain, Obtained, Release, Withdraw
+from callboard.actors.workers.messages import KillCall, Report, RunCall, StopCall, ToWorker, WorkerLost
 from callboard.protocol.tools import FailureCode, ToolFailure
-
-__all__ = ["ProcessOptions", "ProcessWorker", "process_kind"]
 
 #: A child that prints more than this in a call is read from a timer from then on, at most 6 MB/s, so that a flood
 #: slows down the tool that makes it and not the control loop.
 FLOOD_BYTES: Final = 1_048_576
 FLOOD_PAUSE_SECONDS: Final = 0.01
-#: The source ends what runs, the init process within 2 s, and is killed after this.
-SOURCE_SHUTDOWN_SECONDS: Final = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +58,6 @@ class ProcessWorker(Actor[ProcessMessage]):
         """The call's outcome, while its child is ended before it is told."""
         self._is_waiting = False
         """For a child."""
-        self._paused: Timer | None = None
 
     def on_start(self) -> None:
         self._reports = CallReports(self.ref, self._dispatcher, 0, self.now)  # it takes no second call
@@ -220,11 +196,11 @@ class ProcessWorker(Actor[ProcessMessage]):
 
     @handles(_Printed)
     def _printed(self, _: _Printed) -> None:
-        child, self._paused = self._child, None
+        child = self._child
         if child is None or not child.drain():
             return
         if child.output.total_bytes > FLOOD_BYTES:
-            self._paused = self.tell_after(FLOOD_PAUSE_SECONDS, _Printed())
+            self.tell_after(FLOOD_PAUSE_SECONDS, _Printed())
         else:
             child.when_it_prints(self._post(_Printed()))
 
@@ -240,11 +216,3 @@ class ProcessWorker(Actor[ProcessMessage]):
 
     def _post(self, message: _Spoke | _Printed | _Writable) -> Callable[[], None]:
         return lambda: self.ref.tell_control(message)
-
-
-def process_kind(options: ProcessOptions) -> KindOf:
-    """How the pools of process tools are made: a worker for each call, and one source of child processes."""
-
-    source = ChildSpec("source", lambda: ProcessSource(options), shutdown_seconds=SOURCE_SHUTDOWN_SECONDS)
-    kind = WorkerKind(ProcessWorker, max_workers=options.max_children, fixed_children=(source,), at_start=True)
-    return lambda _contract: kind

@@ -25,17 +25,7 @@ from callboard.actors.kernel import Actor, Ref, Timer, handles, logger_of
 from callboard.actors.kernel.scheduler import EventLoop
 from callboard.actors.tools.context import context_of
 from callboard.actors.tools.invoke import Result
-from callboard.actors.workers.messages import (
-    NO_RESOURCES,
-    KillCall,
-    Report,
-    RunCall,
-    StopCall,
-    ToWorker,
-    abandoned,
-    no_worker,
-    unusable,
-)
+from callboard.actors.workers.messages import NO_RESOURCES, KillCall, Report, RunCall, StopCall, ToWorker
 from callboard.protocol.ids import Tag
 from callboard.protocol.tools import FailureCode, ToolFailure
 
@@ -74,10 +64,11 @@ class Job:
 
     def failed(self) -> ToolFailure:
         """The result of a call whose task was cancelled from elsewhere than its own code."""
+        name = self.call.run.name
         if self.is_cancelled_by_others and not self.is_stopping:
-            name = self.call.run.name
             return ToolFailure(name, FailureCode.INTERNAL_ERROR, f"{name} was cancelled by another tool on its loop")
-        return abandoned(self.call)
+        why = "the tool did not end when it was asked to, and was abandoned"
+        return ToolFailure(name, FailureCode.CRASHED, why)
 
 
 #: Whose code runs. A task, a callback or a timer has it from the task that made it.
@@ -116,8 +107,8 @@ class ToolLoop:
         self._loop: asyncio.AbstractEventLoop = EventLoop()
         self._stop: Callable[[], None] = self._loop.stop
         _fence(self._loop)
-        self._orders: deque[Job | None] = deque()
-        """A job the first time: start it. Again: cancel it. None: look whether there is a reason to go on."""
+        self.orders: deque[Job | None] = deque()
+        """For the next wake-up. A job the first time: start it. Again: cancel it. None: is there a reason to go on?"""
         self._is_woken = False
         self._batches = 0
         self._jobs: set[Job] = set()
@@ -141,18 +132,9 @@ class ToolLoop:
         """If something waits for the loop, a value that changes as soon as it gets its turn; else None."""
         return (self._batches, self._begun) if self._is_woken or self._unbegun else None
 
-    @property
-    def is_gone(self) -> bool:
-        """Its thread has nothing to do any more."""
-        return self._loop.is_closed()
-
-    def add(self, job: Job) -> None:
-        """An order, for the next wake-up."""
-        self._orders.append(job)
-
     def send(self, job: Job | None) -> None:
-        """An order."""
-        self._orders.append(job)
+        """An order, at once."""
+        self.orders.append(job)
         self.wake()
 
     def wake(self) -> None:
@@ -171,7 +153,7 @@ class ToolLoop:
         left: list[Job | None] = []
         with contextlib.suppress(IndexError):
             while True:
-                left.append(self._orders.popleft())
+                left.append(self.orders.popleft())
         for job in left:
             if job is None or job.task is not None:
                 self.send(job)
@@ -217,7 +199,7 @@ class ToolLoop:
         self._batches += 1
         with contextlib.suppress(IndexError):
             while True:
-                self._obey(self._orders.popleft())
+                self._obey(self.orders.popleft())
 
     def _obey(self, job: Job | None) -> None:
         if job is None:
@@ -236,12 +218,12 @@ class ToolLoop:
     async def _run(self, job: Job) -> Result:
         call = job.call
         if self._unbegun.pop(job, job) is job:
-            return abandoned(call)  # it was taken away meanwhile, and runs elsewhere
+            return job.failed()  # it was taken away meanwhile, and runs elsewhere
         self._begun += 1
         try:
             invoker = call.tool.invoker
         except BaseException as error:  # noqa: BLE001 - a tool's types can break the making of its invoker
-            return unusable(call, error)
+            return call.unusable(error)
         return await invoker.call_async(call.run.arguments, call.context)
 
     def _done(self, job: Job, task: asyncio.Task[Result]) -> None:
@@ -346,12 +328,12 @@ class TaskWorker(Actor[ToWorker | _Finished | _LoopGone | _Wake | _Look]):
         try:
             loop = self._loop or self._new_loop()
         except NO_RESOURCES as error:
-            self._reports.end(call.record, no_worker(call, error))
+            self._reports.end(call.record, call.no_worker(error))
             self.stop()
             return
         if self._reports.begin(call.record):
             job = self._jobs[call.run.tag] = Job(call)
-            loop.add(job)
+            loop.orders.append(job)
             if not self._is_waking:  # a wake-up costs a system call: calls that wait behind this one share it
                 self._is_waking = True
                 self.ref.tell_control(_Wake())
@@ -396,6 +378,7 @@ class TaskWorker(Actor[ToWorker | _Finished | _LoopGone | _Wake | _Look]):
     @handles(_LoopGone)
     def _loop_gone(self, _: _LoopGone) -> None:
         """Its thread has ended, with whatever it held."""
+        self._loop = None
         if self._is_stopping:
             self.stopped()
         else:
@@ -423,7 +406,7 @@ class TaskWorker(Actor[ToWorker | _Finished | _LoopGone | _Wake | _Look]):
         for job in self._jobs.values():
             self._reports.end(job.call.record, Ending.CANCELLED)
         self._jobs.clear()
-        if self._loop is None or self._loop.is_gone:
+        if self._loop is None:
             return True
         self._loop.end()
         return False

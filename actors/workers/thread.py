@@ -15,16 +15,7 @@ from callboard.actors.calls.ledger import CallReports, Ending, WorkerState
 from callboard.actors.kernel import Actor, Ref, handles
 from callboard.actors.tools.context import context_of
 from callboard.actors.tools.invoke import Result
-from callboard.actors.workers.messages import (
-    NO_RESOURCES,
-    KillCall,
-    Report,
-    RunCall,
-    StopCall,
-    ToWorker,
-    no_worker,
-    unusable,
-)
+from callboard.actors.workers.messages import NO_RESOURCES, KillCall, Report, RunCall, StopCall, ToWorker
 
 #: Threads per pool, abandoned ones included.
 MAX_THREADS: Final = 64
@@ -61,7 +52,7 @@ class ThreadWorker(Actor[ToWorker | _Returned]):
         try:
             orders = self._orders or self._new_thread()
         except NO_RESOURCES as error:
-            self._reports.end(call.record, no_worker(call, error))
+            self._reports.end(call.record, call.no_worker(error))
             self.stop()
             return
         if self._reports.begin(call.record):
@@ -115,4 +106,4 @@ def _result(call: RunCall) -> Result:
     try:
         return call.tool.invoker.call(call.run.arguments, call.context)
     except BaseException as error:  # noqa: BLE001 - a tool's types can break the making of its invoker
-        return unusable(call, error)
+        return call.unusable(error)

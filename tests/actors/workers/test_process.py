@@ -27,10 +27,9 @@ from pydantic import AfterValidator
 from support.patience import timed_out_while_hanging
 
 from callboard.actors.processes.control import UNKNOWN_STATUS, how_it_ended
-from callboard.actors.processes.supply import After, Release
+from callboard.actors.processes.supply import After, ProcessOptions, Release
 from callboard.actors.testing.tool_stage import StagedCall, ToolStage
 from callboard.actors.tools import Tool, ToolContext, tool
-from callboard.actors.workers.process import ProcessOptions
 from callboard.protocol.errors import ToolError
 from callboard.protocol.events import (
     ToolCallCancelled,
