@@ -1,4 +1,4 @@
-"""Who is asked before a risky tool runs. Whoever owns the runtime decides, never the model; nobody to ask means no."""
+"""Who is asked before a risky tool runs. The owner of the runtime decides, never the model; without an approver: no."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Approver(Protocol):
     """Asks somebody. `ask` returns at once; `decide` is called at most once for a question, from any thread."""
 
     def ask(self, question: AskApproval, decide: Decide, asker: Context | None = None) -> None:
-        """`asker` is the context of whoever asked the request; None: an empty one."""
+        """`asker` is the context in which the request was asked; None: an empty one."""
 
     def withdraw(self, tag: Tag) -> None:
         """The question is moot; its verdict will not be heard."""
@@ -106,7 +106,7 @@ class CallbackApprover:
 
     def _start(self, question: AskApproval, decide: Decide, asker: Context | None) -> None:
         if question.tag in self._questions:
-            return  # a restarted dispatcher asks again, and has the address of the one before: nobody is asked twice
+            return  # a restarted dispatcher asks again, and has the address of the one before
         # The question runs in a copy of the asker's context, so that no question sees what another one sets.
         task = self._loop.create_task(self._decide(question, decide), context=context_of(asker))
         self._questions[question.tag] = task
@@ -130,7 +130,7 @@ class CallbackApprover:
     async def _decide(self, question: AskApproval, decide: Decide) -> None:
         try:
             verdict = Verdict(question.tag, await self._answer(question) is True, by="approver")
-        except BaseException as error:  # whatever a broken approver raises means no, and that is told
+        except BaseException as error:  # all that a broken approver raises means no, and that is said
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise

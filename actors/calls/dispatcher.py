@@ -39,6 +39,8 @@ MAX_QUEUED_CALLS = 10_000
 #: From KillCall to the end of a call whose worker says nothing; a kill takes milliseconds. Deadline, grace period and
 #: this together are less than the session's own backstop, so that it is the dispatcher who knows of such a worker.
 ABANDON_SECONDS = 1.5
+#: For a worker to end when its pool stops; then it is killed.
+WORKER_SHUTDOWN_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +153,7 @@ class ToolDispatcher(Actor[DispatcherMessage]):
         """Take over what a former incarnation has left: its calls go on where they are."""
         for entry in self._registry.entries.values():
             kind = self._workers.kind(entry.tool.contract)
-            if kind.at_start:
+            if kind.fixed_children:
                 self._supervisor(messages.pool_name(entry.tool.contract), kind)
         for worker in self.ledger.seats:
             self.monitor(worker)
@@ -259,7 +261,7 @@ class ToolDispatcher(Actor[DispatcherMessage]):
             self._go_on()
 
     def _time_is_over(self, call: Call) -> None:
-        if call.seat is None or call.state is not CallState.ENDING:
+        if call.seat is None or call.state is CallState.RUNNING:
             self._end_running(call, Ending.TIMED_OUT)
         elif call.enter(Happening.KILLED):
             self._set_timer(call, self.now() + ABANDON_SECONDS)
@@ -275,7 +277,7 @@ class ToolDispatcher(Actor[DispatcherMessage]):
             self._end(call, why)
         elif call.stop(why):
             self._set_timer(call, self.now() + TOOL_GRACE_SECONDS)
-            call.seat.worker.tell_control(messages.StopCall(call.run.tag, why))
+            call.seat.worker.tell_control(messages.StopCall(call.run.tag))
 
     def _end(self, call: Call, outcome: Outcome, printed: str = "", how: Happening = Happening.ENDED) -> None:
         """The call ends here, not at its worker."""
@@ -299,7 +301,7 @@ class ToolDispatcher(Actor[DispatcherMessage]):
             str(next(self.ledger.names)),
             lambda: kind.make(dispatcher, supervisor.name),
             restart=kernel.Restart.TEMPORARY,
-            shutdown_seconds=kind.shutdown_seconds,
+            shutdown_seconds=WORKER_SHUTDOWN_SECONDS,
         )
         worker = kernel.start_child(supervisor, spec)
         self.monitor(worker)
@@ -371,17 +373,17 @@ class ToolDispatcher(Actor[DispatcherMessage]):
         decide = self.ref.tell_control
         try:
             self._approver.ask(question, decide, message.asker)
-        except Exception as error:  # noqa: BLE001 - an approver that cannot ask means no, and costs nobody else
+        except Exception as error:  # noqa: BLE001 - an approver that cannot ask means no
             logger.warning(
                 "%s could not be asked about: %s", question.name, text_of(error), extra=question.tag._asdict()
             )
-            decide(Verdict(question.tag, granted=False, by="approver", reason="nobody could be asked"))
+            decide(Verdict(question.tag, granted=False, by="approver", reason="the approver could not ask"))
 
     @handles(Verdict)
     def _decided(self, verdict: Verdict) -> None:
         asker = self._approvals.pop(verdict.tag, None)
         if asker is None:
-            raise kernel.Rejected("nobody waits for this approval any more")
+            raise kernel.Rejected("no session waits for this approval any more")
         if verdict.granted:
             asker.tell_control(events.ApprovalGranted(verdict.tag, self.now(), verdict.by))
         else:

@@ -2,6 +2,7 @@
 
     QUEUED --> RUNNING --> ENDED                a result, a failure, or its worker was lost
        |  ^      |  '--> ENDING --> ENDED       its deadline passed, or it was cancelled
+       |  |      |         '--> KILLED --> ENDED   and it did not end in its grace period
        |  '------'                              given back, or its worker was lost, before its code ran
        '--> ENDED                               its deadline passed, it was cancelled or refused
 
@@ -62,6 +63,8 @@ class CallState(StrEnum):
     """A worker has it."""
     ENDING = "ending"
     """Its worker was told to end it."""
+    KILLED = "killed"
+    """Its worker was told to end it at once."""
     ENDED = "ended"
 
 
@@ -153,7 +156,7 @@ class Call:
     user_text: str
     reply_to: Ref[CallEvent]
     asker: Context | None
-    """The context of whoever asked the request; the tool runs in a copy of it. None: in an empty one."""
+    """The context in which the request was asked; the tool runs in a copy of it. None: in an empty one."""
     due: float
     """When the dispatcher looks at it next: its deadline, then the end of its grace period."""
     state: CallState = CallState.QUEUED
@@ -164,7 +167,6 @@ class Call:
     """The session has heard that it began."""
     why: Ending | None = None
     """It was stopped."""
-    killed: bool = False
     given: int = 0
     """Workers that it was given to so far."""
 
@@ -222,9 +224,6 @@ class Call:
     def _begin(self) -> None:
         self.begun = True
 
-    def _kill(self) -> None:
-        self.killed = True
-
     def _leave(self) -> None:
         self.lane.running -= 1
         seat, self.seat = self.seat, None
@@ -254,11 +253,6 @@ def not_begun(call: Call) -> bool:
     return not call.begun
 
 
-def not_killed(call: Call) -> bool:
-    """Its worker was not told before to end it at once."""
-    return not call.killed
-
-
 def may_go_on(call: Call) -> bool:
     """Not too many workers had it."""
     return call.given < MAX_GIVEN
@@ -277,9 +271,10 @@ class Row(NamedTuple):
     effect: Callable[[Call], None] | None = None
 
 
-_QUEUED, _RUNNING, _ENDING, _ENDED = CallState
+_QUEUED, _RUNNING, _ENDING, _KILLED, _ENDED = CallState
 _ENDS: Final = (Row(None, _ENDED, Call._leave),)
 _ENDS_UNBEGUN: Final = Row(None, _ENDED, Call._leave_unbegun)
+_ONLY_ENDS: Final = {Happening.RETURNED: (_ENDS_UNBEGUN,), Happening.LOST: _ENDS, Happening.ENDED: _ENDS}
 TRANSITIONS: Mapping[CallState, Mapping[Happening, tuple[Row, ...]]] = MappingProxyType(
     {
         _QUEUED: {
@@ -293,12 +288,8 @@ TRANSITIONS: Mapping[CallState, Mapping[Happening, tuple[Row, ...]]] = MappingPr
             Happening.STOPPED: (Row(None, _ENDING),),
             Happening.ENDED: _ENDS,
         },
-        _ENDING: {
-            Happening.KILLED: (Row(not_killed, _ENDING, Call._kill),),
-            Happening.RETURNED: (_ENDS_UNBEGUN,),
-            Happening.LOST: _ENDS,
-            Happening.ENDED: _ENDS,
-        },
+        _ENDING: {Happening.KILLED: (Row(None, _KILLED),), **_ONLY_ENDS},
+        _KILLED: _ONLY_ENDS,
         _ENDED: {},
     }
 )

@@ -156,7 +156,7 @@ class Registry:
     def _decision(self, tool: Tool) -> Decision:
         try:
             return self._policy.decide(tool.contract)
-        except Exception as error:  # noqa: BLE001 - the owner's own policy: broken, it fails closed and costs nobody else
+        except Exception as error:  # noqa: BLE001 - the owner's own policy: broken, it fails closed
             logger.warning("the policy failed for %s, which is denied: %s", tool.name, text_of(error))
             return Decision.DENY
 

@@ -22,6 +22,6 @@ SOURCE_SHUTDOWN_SECONDS: Final = 3.0
 def kinds(options: ProcessOptions) -> KindOf:
     """The real workers. For process tools: one a call, and a source of child processes for each pool."""
     source = ChildSpec("source", lambda: ProcessSource(options), shutdown_seconds=SOURCE_SHUTDOWN_SECONDS)
-    processes = WorkerKind(ProcessWorker, max_workers=options.max_children, fixed_children=(source,), at_start=True)
+    processes = WorkerKind(ProcessWorker, max_workers=options.max_children, fixed_children=(source,))
     by_isolation = {Isolation.PROCESS: processes, Isolation.TASK: TASKS, Isolation.THREAD: THREADS}
     return lambda contract: by_isolation[contract.isolation]

@@ -8,8 +8,8 @@
         |<-- WorkerState -------------|
 
 A deadline or a cancel: StopCall, after the grace period KillCall; the worker ends the call by `reports.end` all the
-same. Whether a call has begun, is being ended and has ended is written in its record of the ledger, at once, by whoever
-does it; so a message that is lost with a crashed dispatcher or worker loses nothing of that.
+same. Whether a call has begun, is being ended and has ended is written in its record of the ledger, at once; so a
+message that is lost with a crashed dispatcher or worker loses nothing of that.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Never
 
-from callboard.actors.calls.ledger import Call, Ending, WorkerState
+from callboard.actors.calls.ledger import Call, WorkerState
 from callboard.actors.kernel import Actor, ChildSpec, Ref
 from callboard.actors.tools.context import ToolContext
 from callboard.actors.tools.decorator import Tool
@@ -54,12 +54,11 @@ class StopCall:
     """Its deadline has passed, or it is cancelled: ask the call to end. KillCall follows after a grace period."""
 
     tag: Tag
-    why: Ending
 
 
 @dataclass(frozen=True, slots=True)
 class KillCall:
-    """The grace period is over: end the call now, whatever it does. Sent once."""
+    """The grace period is over: end the call now. Sent once."""
 
     tag: Tag
 
@@ -102,7 +101,7 @@ def pool_name(contract: ToolContract) -> str:
 
 @dataclass(frozen=True, slots=True)
 class WorkerKind:
-    """How a pool runs calls. Its supervisor starts `fixed_children`, then workers as calls come."""
+    """How a pool runs calls. Its supervisor is started when a call needs it, and workers as calls come."""
 
     make: Callable[[Ref[WorkerState], str], Actor[ToWorker]]
     """Of the dispatcher's address, which outlives a restart of it, and the name of the worker's pool."""
@@ -111,11 +110,8 @@ class WorkerKind:
     max_workers: int = 1
     """Workers alive at the same time, those that take no more calls included."""
     fixed_children: tuple[ChildSpec[Never], ...] = ()
-    """Permanent children beside the workers: the actor "POOL/ID" for each, POOL being the pool's name."""
-    at_start: bool = False
-    """The pool is started with the dispatcher, where one of its tools is registered; else when a call needs it."""
-    shutdown_seconds: float = 1.0
-    """For a worker to end when its pool stops; then it is killed."""
+    """Permanent children beside the workers: the actor "POOL/ID" for each, POOL being the pool's name. A pool that has
+    such is started with the dispatcher, where one of its tools is registered."""
 
 
 KindOf = Callable[[ToolContract], WorkerKind]

@@ -55,7 +55,7 @@ class ProcessWorker(Actor[ProcessMessage]):
         self._call: RunCall | None = None
         self._child: ChildEnds | None = None
         self._verdict: Outcome | None = None
-        """The call's outcome, while its child is ended before it is told."""
+        """The call's outcome, for when its child has ended."""
         self._is_waiting = False
         """For a child."""
 
@@ -129,9 +129,9 @@ class ProcessWorker(Actor[ProcessMessage]):
         if call is None or call.run.tag != message.tag:
             return
         if self._child is None:
-            self._end(message.why)
+            self._end(Ending.CANCELLED)
         elif self._verdict is None:
-            self._verdict = message.why
+            self._verdict = Ending.CANCELLED
             self._source.tell_control(End(self._child.number, kill=False))
 
     @handles(KillCall)

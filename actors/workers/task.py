@@ -167,7 +167,7 @@ class ToolLoop:
         self.send(None)
 
     def end(self) -> None:
-        """End now, whatever is running."""
+        """End now, with all that runs."""
         self._is_stopping = True
         self.send(None)
 
@@ -377,7 +377,7 @@ class TaskWorker(Actor[ToWorker | _Finished | _LoopGone | _Wake | _Look]):
 
     @handles(_LoopGone)
     def _loop_gone(self, _: _LoopGone) -> None:
-        """Its thread has ended, with whatever it held."""
+        """Its thread has ended, with all that it held."""
         self._loop = None
         if self._is_stopping:
             self.stopped()

@@ -21,7 +21,7 @@ from callboard.actors.calls.dispatcher import (
     ToolsOffered,
     Workers,
 )
-from callboard.actors.calls.ledger import CallReports, Ledger, WorkerState
+from callboard.actors.calls.ledger import CallReports, Ending, Ledger, WorkerState
 from callboard.actors.calls.registry import Registry
 from callboard.actors.kernel import Actor, ActorSystem, Ref, Supervisor, handles
 from callboard.actors.models.llm_manager import StartModel
@@ -96,7 +96,7 @@ class Worker(Actor[ToWorker]):
     @handles(StopCall)
     def _stop_call(self, message: StopCall) -> None:
         if self._listens:
-            self._reports.end(self._calls[message.tag].record, message.why)
+            self._reports.end(self._calls[message.tag].record, Ending.CANCELLED)
 
     @handles(KillCall, Report)
     def _ignore(self, message: KillCall | Report) -> None:

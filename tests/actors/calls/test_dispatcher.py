@@ -24,7 +24,7 @@ from callboard.actors.calls.dispatcher import (
     ToolsOffered,
     Workers,
 )
-from callboard.actors.calls.ledger import Call, CallReports, Ending, Ledger, Outcome, WorkerState
+from callboard.actors.calls.ledger import Call, CallReports, Ledger, Outcome, WorkerState
 from callboard.actors.calls.registry import (
     FAILURE_BUDGET,
     MAX_HELD_THREADS,
@@ -272,7 +272,7 @@ def test_a_call_that_comes_after_its_deadline_does_not_run(backstage: Backstage)
 def test_a_running_call_is_stopped_at_its_deadline_and_killed_once_after_the_grace_period(backstage: Backstage) -> None:
     backstage.dispatch("a", deadline_at=5.0)
     backstage.run(5.0)
-    assert backstage.told == [StopCall(tag("a"), Ending.TIMED_OUT)]
+    assert backstage.told == [StopCall(tag("a"))]
     backstage.run(5.0 + TOOL_GRACE_SECONDS)
     assert backstage.told[1:] == [KillCall(tag("a"))]
     backstage.ends("a")
@@ -303,7 +303,7 @@ def test_a_queued_call_is_cancelled_here_a_running_one_at_its_worker(backstage: 
     assert backstage.events()[2:] == [("c", "ToolCallCancelled")]
     backstage.say(CancelTool(tag("a")))
     backstage.say(CancelTool(tag("a")))
-    assert backstage.told == [StopCall(tag("a"), Ending.CANCELLED)]
+    assert backstage.told == [StopCall(tag("a"))]
     backstage.ends("a")
     assert len(backstage.session.of(ToolCallCancelled)) == 2
     backstage.say(CancelTool(tag("nobody's")))
@@ -313,7 +313,7 @@ def test_a_session_is_told_when_the_stops_it_sent_have_reached_the_workers(backs
     backstage.dispatch("a")
     backstage.ref.tell_control(CancelTool(tag("a")))
     backstage.say(ConfirmStops(tag(""), backstage.session.ref))
-    assert backstage.told == [StopCall(tag("a"), Ending.CANCELLED)]
+    assert backstage.told == [StopCall(tag("a"))]
     assert backstage.session.of(StopsTold) == [StopsTold(tag(""))]
 
 
@@ -371,7 +371,7 @@ def test_the_timer_of_a_call_outlives_the_dispatcher(backstage: Backstage) -> No
     backstage.dispatch("a", deadline_at=5.0)
     backstage.lose("root/dispatcher")
     backstage.run(5.0)
-    assert backstage.told == [Report(), StopCall(tag("a"), Ending.TIMED_OUT)]
+    assert backstage.told == [Report(), StopCall(tag("a"))]
     backstage.lose("root/dispatcher")
     backstage.run(6.0)
     assert KillCall(tag("a")) in backstage.told

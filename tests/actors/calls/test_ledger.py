@@ -39,6 +39,8 @@ from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
 from callboard.protocol.tools import FailureCode, ToolFailure
 
 TOOLS = {"a": 1, "b": 2, "c": 5}
+PLACED = (CallState.RUNNING, CallState.ENDING, CallState.KILLED)
+"""A worker has the call."""
 CRASHED = ToolFailure(ToolName("a"), FailureCode.CRASHED, "gone")
 SESSION: Any = object()
 """The ledger keeps addresses and never uses them."""
@@ -123,8 +125,10 @@ def test_what_has_no_row_changes_nothing(state: CallState, happening: Happening)
     call = book.submit(0)
     if state is not CallState.QUEUED:
         book.give()
-    if state is CallState.ENDING:
+    if state in (CallState.ENDING, CallState.KILLED):
         assert call.stop(Ending.CANCELLED)
+    if state is CallState.KILLED:
+        assert call.enter(Happening.KILLED)
     if state is CallState.ENDED:
         call.end('"x"', "", 1.0)
     assert call.state is state
@@ -322,7 +326,7 @@ class Anything(RuleBasedStateMachine):
 
     @rule(data=st.data(), outcome=st.sampled_from(['"x"', CRASHED, Ending.CANCELLED]), room=st.integers(0, 2))
     def end(self, data: st.DataObject, outcome: Any, room: int) -> None:
-        call = self._one(data, CallState.RUNNING, CallState.ENDING, CallState.ENDED)
+        call = self._one(data, *PLACED, CallState.ENDED)
         if call is not None:
             self._heard(call.end(outcome, "", self.now, room))
 
@@ -342,7 +346,7 @@ class Anything(RuleBasedStateMachine):
 
     @rule(data=st.data(), room=st.integers(0, 2))
     def give_back(self, data: st.DataObject, room: int) -> None:
-        call = self._one(data, CallState.RUNNING, CallState.ENDING)
+        call = self._one(data, *PLACED)
         if call is not None and not call.begun:
             self._heard(returned(call, room))
 
@@ -361,7 +365,7 @@ class Anything(RuleBasedStateMachine):
 
     @invariant()
     def no_limit_is_passed(self) -> None:
-        placed = [call for call in self.calls if call.state in (CallState.RUNNING, CallState.ENDING)]
+        placed = [call for call in self.calls if call.state in PLACED]
         for tool, concurrency in TOOLS.items():
             assert sum(call.run.name == tool for call in placed) <= concurrency
         assert len(self.ledger.seats) == self.book.pool.workers <= self.book.pool.max_workers
@@ -390,7 +394,7 @@ class Anything(RuleBasedStateMachine):
             while self.book.give() is not None:
                 pass
             for call in self.calls:
-                if call.state in (CallState.RUNNING, CallState.ENDING):
+                if call.state in PLACED:
                     self._heard(call.end('"x"', "", self.now, self.book.pool.room))
         assert {call.run.tag for call in self.calls} == set(self.events)
         assert not left_open(self.ledger)
