@@ -193,8 +193,8 @@ class ToolDispatcher(Actor[DispatcherMessage]):
         if lane is None:
             contract = self._registry.entries[run.name].tool.contract
             kind = self._workers.kind(contract)
-            pool = ledger.pool(messages.pool_name(contract), kind.room, kind.max_workers)
-            lane = ledger.lane(run.name, pool, contract.concurrency)
+            pool = Pool(messages.pool_name(contract), kind.room, kind.max_workers)
+            lane = ledger.lane(run.name, contract.concurrency, pool)
         call = ledger.submit(run, lane, message.reply_to, message.user_text, message.asker)
         if run.deadline_at <= now:
             self._end(call, Ending.TIMED_OUT)

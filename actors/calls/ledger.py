@@ -312,12 +312,9 @@ class Ledger:
         """For workers: none has the name of another."""
         self._sequence = itertools.count()
 
-    def pool(self, name: str, room: int, max_workers: int) -> Pool:
-        """The pool of this name, made when it is first asked for."""
-        return self.pools.setdefault(name, Pool(name, room, max_workers))
-
-    def lane(self, tool: ToolName, pool: Pool, concurrency: int) -> Lane:
-        """Where the calls of this tool wait; made when it is first asked for."""
+    def lane(self, tool: ToolName, concurrency: int, pool: Pool) -> Lane:
+        """Where the calls of this tool wait. It and the pool, unless there is one of that name, are made at first."""
+        pool = self.pools.setdefault(pool.name, pool)
         return self.lanes.setdefault(tool, Lane(pool, concurrency))
 
     def add_worker(self, pool: Pool, worker: Ref) -> Seat:

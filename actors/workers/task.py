@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import Context, ContextVar
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, TypeVar
 
 from callboard.actors.calls.ledger import CallReports, Ending, WorkerState
@@ -40,8 +41,10 @@ LOOK_SECONDS: Final = 0.25
 #: Times that what is left on a loop at its end is cancelled: tasks may catch the first.
 LAST_CANCELS: Final = 3
 #: Methods of a loop by which one tool would take it from all. A call of them is logged and does nothing.
-FENCED: Final = ("stop", "set_task_factory", "set_default_executor", "set_exception_handler")
-FENCED_ASYNC: Final = ("shutdown_asyncgens", "shutdown_default_executor")
+FENCED: Final = (
+    "stop", "set_task_factory", "set_default_executor", "set_exception_handler", "shutdown_asyncgens",
+    "shutdown_default_executor",
+)  # fmt: skip
 
 T = TypeVar("T")
 
@@ -50,17 +53,15 @@ class CallEnded(BaseException):
     """Raised in an async tool that blocks its loop: its time is up."""
 
 
+@dataclass(slots=True, eq=False)
 class Job:
     """One call on a tool loop."""
 
-    __slots__ = ("call", "is_cancelled_by_others", "is_stopping", "task")
-
-    def __init__(self, call: RunCall) -> None:
-        self.call = call
-        self.task: ToolTask[Result] | None = None
-        self.is_stopping = False
-        """We have cancelled it."""
-        self.is_cancelled_by_others = False
+    call: RunCall
+    task: ToolTask[Result] | None = None
+    is_stopping: bool = False
+    """We have cancelled it."""
+    is_cancelled_by_others: bool = False
 
     def failed(self) -> ToolFailure:
         """The result of a call whose task was cancelled from elsewhere than its own code."""
@@ -186,7 +187,7 @@ class ToolLoop:
                 self._loop.run_forever()
             except BaseException:
                 logger.warning("an exception left the event loop of the async tools; it goes on", exc_info=True)
-        for name in (*FENCED, *FENCED_ASYNC):
+        for name in FENCED:
             vars(self._loop).pop(name, None)
         try:
             self._cancel_all()
@@ -213,7 +214,7 @@ class ToolLoop:
             job.task = ToolTask(self._run(job), loop=self._loop, context=context)
             self._jobs.add(job)
             self._unbegun[job] = None
-            job.task.add_done_callback(lambda task: self._done(job, task), context=Context())
+            job.task.add_done_callback(partial(self._done, job), context=Context())
 
     async def _run(self, job: Job) -> Result:
         call = job.call
@@ -261,20 +262,15 @@ class ToolLoop:
 def _fence(loop: asyncio.AbstractEventLoop) -> None:
     """Keep one tool from changing the loop of all."""
 
-    def refuse(name: str) -> Callable[..., None]:
-        return lambda *_: logger.warning("a tool called %s of the loop that all async tools share: ignored", name)
-
-    def refuse_async(name: str) -> Callable[..., Coroutine[object, object, None]]:
-        async def refused(*_: object) -> None:
-            refuse(name)()
-
-        return refused
+    def refuse(name: str, *_: object) -> asyncio.Future[None]:
+        logger.warning("a tool called %s of the loop that all async tools share: ignored", name)
+        done: asyncio.Future[None] = loop.create_future()
+        done.set_result(None)
+        return done  # since some of them are awaited
 
     loop.set_task_factory(lambda loop, coroutine, **given: ToolTask(coroutine, loop=loop, **given))
     for name in FENCED:
-        setattr(loop, name, refuse(name))
-    for name in FENCED_ASYNC:
-        setattr(loop, name, refuse_async(name))
+        setattr(loop, name, partial(refuse, name))
 
 
 # -- the actor

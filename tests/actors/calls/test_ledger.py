@@ -20,6 +20,7 @@ from callboard.actors.calls.ledger import (
     Happening,
     Ledger,
     Outcome,
+    Pool,
     WorkerState,
     may_go_elsewhere,
     may_go_on,
@@ -71,11 +72,11 @@ class Book:
 
     def __init__(self, room: int = 2, max_workers: int = 2) -> None:
         self.ledger: Ledger = Ledger()
-        self.pool = self.ledger.pool("pool", room, max_workers)
+        self.pool = Pool("pool", room, max_workers)
         self.workers = 0
 
     def submit(self, number: int, tool: str = "a", session: Any = SESSION) -> Call:
-        lane = self.ledger.lane(ToolName(tool), self.pool, TOOLS[tool])
+        lane = self.ledger.lane(ToolName(tool), TOOLS[tool], self.pool)
         return self.ledger.submit(run(number, tool), lane, session)
 
     def give(self) -> Call | None:
