@@ -18,7 +18,18 @@ from pathlib import Path
 
 from callboard.actors import kernel
 from callboard.actors.calls.approvals import Approver, Verdict
-from callboard.actors.calls.ledger import Call, CallState, Ending, Happening, Ledger, Outcome, Pool, Seat, WorkerState
+from callboard.actors.calls.ledger import (
+    Call,
+    CallReports,
+    CallState,
+    Ending,
+    Happening,
+    Ledger,
+    Outcome,
+    Pool,
+    Seat,
+    WorkerState,
+)
 from callboard.actors.calls.registry import Change, Registry, ToolWithdrawn, withdrawal
 from callboard.actors.kernel import Actor, Down, Ref, handles
 from callboard.actors.tools import ToolContext
@@ -155,9 +166,9 @@ class ToolDispatcher(Actor[DispatcherMessage]):
             kind = self._workers.kind(entry.tool.contract)
             if kind.fixed_children:
                 self._supervisor(messages.pool_name(entry.tool.contract), kind)
-        for worker in self.ledger.seats:
+        for worker, seat in self.ledger.seats.items():
             self.monitor(worker)
-            worker.tell_control(messages.Report())
+            self._hold(worker, seat.holds)
         for call in self.ledger.calls.values():
             self._set_timer(call, call.due)
         self._go_on(*self.ledger.pools.values())
@@ -281,7 +292,7 @@ class ToolDispatcher(Actor[DispatcherMessage]):
 
     def _end(self, call: Call, outcome: Outcome, printed: str = "", how: Happening = Happening.ENDED) -> None:
         """The call ends here, not at its worker."""
-        event = call.end(outcome, printed, self.now(), how=how)
+        event = call.end(outcome, printed, self.now(), how)
         if event is not None:
             call.reply_to.tell_control(event)
 
@@ -296,16 +307,17 @@ class ToolDispatcher(Actor[DispatcherMessage]):
 
     def _new_worker(self, pool: Pool, contract: ToolContract) -> Seat:
         kind = self._workers.kind(contract)
-        supervisor, dispatcher = self._supervisor(pool.name, kind), self.ref
+        supervisor, dispatcher, now = self._supervisor(pool.name, kind), self.ref, self.system.now
         spec = kernel.ChildSpec(
             str(next(self.ledger.names)),
-            lambda: kind.make(dispatcher, supervisor.name),
+            lambda: kind.make(CallReports(seat, dispatcher, now), supervisor.name),  # called when it has its seat
             restart=kernel.Restart.TEMPORARY,
             shutdown_seconds=WORKER_SHUTDOWN_SECONDS,
         )
         worker = kernel.start_child(supervisor, spec)
         self.monitor(worker)
-        return self.ledger.add_worker(pool, worker)
+        seat = self.ledger.add_worker(pool, worker)
+        return seat
 
     def _supervisor(self, pool: str, kind: messages.WorkerKind) -> Ref:
         """Of the workers of a pool; started when there is none."""
@@ -318,9 +330,8 @@ class ToolDispatcher(Actor[DispatcherMessage]):
 
     @handles(WorkerState)
     def _worker_state(self, state: WorkerState) -> None:
-        seat = self._seat(state.worker)
-        seat.take(state.room)
-        self._hold(state.worker, state.holds)
+        seat = self._seat(state.seat.worker)
+        self._hold(seat.worker, seat.holds)
         self._go_on(seat.pool)
 
     @handles(Down)

@@ -7,8 +7,8 @@
        '--> ENDED                               its deadline passed, it was cancelled or refused
 
 A pure object without clock and messages. It outlives the dispatchers that use it, and workers write in it, by their
-CallReports, that a call begins and ends; so after a crash of either it is known which calls ran. `TRANSITIONS` is the
-machine: what has no row, or a guard that disagrees, changes nothing.
+CallReports, that a call begins and ends and what they have room for; so after a crash of either it is known which calls
+ran. `TRANSITIONS` is the machine: what has no row, or a guard that disagrees, changes nothing.
 """
 
 from __future__ import annotations
@@ -122,13 +122,16 @@ class Seat:
     pool: Pool
     room: int
     """Calls that it takes at the same time, those that it runs included."""
+    holds: tuple[ToolName, ...] = ()
+    """The tool of each thread that a call still holds which has ended."""
     calls: dict[Call, None] = field(default_factory=dict)
+    is_lost: bool = False
 
     def take(self, room: int | None = None) -> None:
         """Its `room`, if given, or its calls have changed: does it take a call now?"""
         if room is not None:
             self.room = room
-        if len(self.calls) < self.room:
+        if len(self.calls) < self.room and not self.is_lost:
             self.pool.free[self] = None
         else:
             self.pool.free.pop(self, None)
@@ -188,14 +191,9 @@ class Call:
         return True
 
     def end(
-        self, outcome: Outcome, printed: str, now: float, room: int | None = None, how: Happening = Happening.ENDED
+        self, outcome: Outcome, printed: str, now: float, how: Happening = Happening.ENDED
     ) -> events.ToolCallEnd | None:
-        """Apply what happened: the event for its session, if the call has ended by it and had not before.
-
-        `room`, if given, is its worker's from now on.
-        """
-        if self.seat is not None and room is not None:
-            self.seat.room = room  # the seat looks at it when the call leaves
+        """Apply what happened: the event for its session, if the call has ended by it and had not before."""
         if not self.enter(how) or self.state is not CallState.ENDED:
             return None
         event, ledger = _event(self, outcome, printed, now), self.ledger
@@ -328,7 +326,8 @@ class Ledger:
         """A worker is gone: its calls, for each of which `end` is to be told that it is LOST."""
         del self.seats[seat.worker]
         seat.pool.workers -= 1
-        seat.take(0)
+        seat.is_lost = True
+        seat.take()
         return tuple(seat.calls)
 
     def submit(
@@ -394,27 +393,20 @@ def _event(call: Call, outcome: Outcome, printed: str, now: float) -> events.Too
 
 @dataclass(frozen=True, slots=True)
 class WorkerState:
-    """For the dispatcher: calls have ended or were given back, or the room has changed; and the answer to a Report."""
+    """For the dispatcher: calls of this worker have ended or were given back, or its room or holds have changed."""
 
-    worker: Ref
-    room: int
-    """As `Seat.room`."""
-    holds: tuple[ToolName, ...] = ()
-    """The tool of each thread that a call still holds which has ended."""
+    seat: Seat
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class CallReports:
     """What a worker tells of its calls: the ledger first, then the session, then the dispatcher."""
 
-    worker: Ref
+    seat: Seat
+    """The worker's."""
     dispatcher: Ref[WorkerState]
-    room: int
-    """Told with each end of a call from now on, as `holds` are."""
+    """Its address outlives a restart of it."""
     now: Callable[[], float]
-    holds: tuple[ToolName, ...] = ()
-    _told: tuple[int, tuple[ToolName, ...]] | None = None
-    """The room and holds that the dispatcher has."""
 
     def begin(self, call: Call) -> bool:
         """Before the tool's code can run: tell the session, once. False: it must not run any more; forget it."""
@@ -429,18 +421,19 @@ class CallReports:
     def end(self, call: Call, outcome: Outcome, printed: str = "", how: Happening = Happening.ENDED) -> None:
         """The call has ended, begun or not; where it was stopped, `outcome` does not matter. Again: nothing."""
         is_awaited = bool(call.ledger.news)  # then a dispatcher that has not looked yet is about to
-        event = call.end(outcome, printed, self.now(), self.room, how)
+        event = call.end(outcome, printed, self.now(), how)
         if event is not None:
             call.reply_to.tell_control(event)
-        if event is None or not is_awaited or self._told != (self.room, self.holds):
-            self.state()
+        if event is None or not is_awaited:
+            self.dispatcher.tell_control(WorkerState(self.seat))
 
     def give_back(self, call: Call, why: str) -> None:
         """The tool's code has not run here and will not: the call goes to another worker."""
         failure = ToolFailure(call.run.name, FailureCode.OVERLOADED, f"no worker could begin {call.run.name}: {why}")
         self.end(call, failure, how=Happening.RETURNED)
 
-    def state(self) -> None:
-        """Tell the dispatcher the present `room` and `holds`."""
-        self._told = (self.room, self.holds)
-        self.dispatcher.tell_control(WorkerState(self.worker, self.room, self.holds))
+    def state(self, room: int, holds: tuple[ToolName, ...] = ()) -> None:
+        """What the worker has room for and which tools hold its threads from now on."""
+        self.seat.holds = holds
+        self.seat.take(room)
+        self.dispatcher.tell_control(WorkerState(self.seat))

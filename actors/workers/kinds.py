@@ -13,8 +13,8 @@ from callboard.actors.workers.task import MAX_LOOPS, MAX_TASKS, TaskWorker
 from callboard.actors.workers.thread import MAX_THREADS, ThreadWorker
 from callboard.protocol.tools import Isolation
 
-TASKS: Final = WorkerKind(lambda dispatcher, _pool: TaskWorker(dispatcher), room=MAX_TASKS, max_workers=MAX_LOOPS)
-THREADS: Final = WorkerKind(lambda dispatcher, _pool: ThreadWorker(dispatcher), max_workers=MAX_THREADS)
+TASKS: Final = WorkerKind(lambda reports, _pool: TaskWorker(reports), room=MAX_TASKS, max_workers=MAX_LOOPS)
+THREADS: Final = WorkerKind(lambda reports, _pool: ThreadWorker(reports), max_workers=MAX_THREADS)
 #: The source of processes ends what runs, the init process within 2 s, and is killed after this.
 SOURCE_SHUTDOWN_SECONDS: Final = 3.0
 

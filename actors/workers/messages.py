@@ -18,8 +18,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Never
 
-from callboard.actors.calls.ledger import Call, WorkerState
-from callboard.actors.kernel import Actor, ChildSpec, Ref
+from callboard.actors.calls.ledger import Call, CallReports
+from callboard.actors.kernel import Actor, ChildSpec
 from callboard.actors.tools.context import ToolContext
 from callboard.actors.tools.decorator import Tool
 from callboard.actors.tools.invoke import text_of
@@ -63,12 +63,7 @@ class KillCall:
     tag: Tag
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
-    """A dispatcher has been started again and asks for a WorkerState."""
-
-
-ToWorker = RunCall | StopCall | KillCall | Report
+ToWorker = RunCall | StopCall | KillCall
 
 
 # -- to the dispatcher, besides WorkerState
@@ -103,8 +98,8 @@ def pool_name(contract: ToolContract) -> str:
 class WorkerKind:
     """How a pool runs calls. Its supervisor is started when a call needs it, and workers as calls come."""
 
-    make: Callable[[Ref[WorkerState], str], Actor[ToWorker]]
-    """Of the dispatcher's address, which outlives a restart of it, and the name of the worker's pool."""
+    make: Callable[[CallReports, str], Actor[ToWorker]]
+    """A worker that tells of its calls by these reports, in the pool of this name."""
     room: int = 1
     """Calls that one worker takes at the same time."""
     max_workers: int = 1

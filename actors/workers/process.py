@@ -10,12 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from callboard.actors.calls.ledger import CallReports, Ending, Outcome, WorkerState
+from callboard.actors.calls.ledger import CallReports, Ending, Outcome
 from callboard.actors.kernel import Actor, Down, Ref, handles
 from callboard.actors.processes.handle import BrokenFrame, ChildEnds, Reply
 from callboard.actors.processes.source import SourceMessage
 from callboard.actors.processes.supply import After, ChildEnded, End, NotObtained, Obtain, Obtained, Release, Withdraw
-from callboard.actors.workers.messages import KillCall, Report, RunCall, StopCall, ToWorker, WorkerLost
+from callboard.actors.workers.messages import KillCall, RunCall, StopCall, ToWorker, WorkerLost
 from callboard.protocol.tools import FailureCode, ToolFailure
 
 #: A child that prints more than this in a call is read from a timer from then on, at most 6 MB/s, so that a flood
@@ -49,8 +49,8 @@ class SourceLost(Exception):
 class ProcessWorker(Actor[ProcessMessage]):
     """See the module. Made for one call; stops after it."""
 
-    def __init__(self, dispatcher: Ref[WorkerState], pool: str) -> None:
-        self._dispatcher = dispatcher
+    def __init__(self, reports: CallReports, pool: str) -> None:
+        self._reports = reports
         self._pool = pool
         self._call: RunCall | None = None
         self._child: ChildEnds | None = None
@@ -60,7 +60,7 @@ class ProcessWorker(Actor[ProcessMessage]):
         """For a child."""
 
     def on_start(self) -> None:
-        self._reports = CallReports(self.ref, self._dispatcher, 0, self.now)  # it takes no second call
+        self._reports.seat.take(0)  # no call besides that for which it was made
         self._source: Ref[SourceMessage] = self.system.ref(f"{self._pool}/source")
 
     # -- the way of one call --------------------------------------------------------------------------------------
@@ -162,10 +162,6 @@ class ProcessWorker(Actor[ProcessMessage]):
         self._reports.give_back(call.record, "the source of the tools' processes has ended")
         self._call = None
         self.stop()
-
-    @handles(Report)
-    def _report(self, _: Report) -> None:
-        self._reports.state()
 
     def on_stopping(self) -> bool:
         """Its call ends with it."""

@@ -21,12 +21,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeVar
 
-from callboard.actors.calls.ledger import CallReports, Ending, WorkerState
+from callboard.actors.calls.ledger import CallReports, Ending
 from callboard.actors.kernel import Actor, Ref, Timer, handles, logger_of
 from callboard.actors.kernel.scheduler import EventLoop
 from callboard.actors.tools.context import context_of
 from callboard.actors.tools.invoke import Result
-from callboard.actors.workers.messages import NO_RESOURCES, KillCall, Report, RunCall, StopCall, ToWorker
+from callboard.actors.workers.messages import NO_RESOURCES, KillCall, RunCall, StopCall, ToWorker
 from callboard.protocol.ids import Tag
 from callboard.protocol.tools import FailureCode, ToolFailure
 
@@ -300,9 +300,8 @@ class _Look:
 class TaskWorker(Actor[ToWorker | _Finished | _LoopGone | _Wake | _Look]):
     """See the module."""
 
-    def __init__(self, dispatcher: Ref[WorkerState], room: int = MAX_TASKS) -> None:
-        self._dispatcher = dispatcher
-        self._room = room
+    def __init__(self, reports: CallReports) -> None:
+        self._reports = reports
         self._loop: ToolLoop | None = None
         self._jobs: dict[Tag, Job] = {}
         self._stuck: list[Job] = []
@@ -312,9 +311,6 @@ class TaskWorker(Actor[ToWorker | _Finished | _LoopGone | _Wake | _Look]):
         self._is_waking = False
         self._look: Timer | None = None
         self._seen_progress: tuple[int, int] | None = None
-
-    def on_start(self) -> None:
-        self._reports = CallReports(self.ref, self._dispatcher, self._room, self.system.now)
 
     @handles(RunCall)
     def _run(self, call: RunCall) -> None:
@@ -366,7 +362,6 @@ class TaskWorker(Actor[ToWorker | _Finished | _LoopGone | _Wake | _Look]):
         if job in self._stuck:
             self._stuck.remove(job)
             self._tell_holds()
-            self._reports.state()
         elif self._jobs.get(job.call.run.tag) is job:
             del self._jobs[job.call.run.tag]
             self._reports.end(job.call.record, message.result)
@@ -392,10 +387,6 @@ class TaskWorker(Actor[ToWorker | _Finished | _LoopGone | _Wake | _Look]):
         if self._jobs:
             self._look = self.tell_after(LOOK_SECONDS, _Look())
 
-    @handles(Report)
-    def _report(self, _: Report) -> None:
-        self._reports.state()
-
     def on_stopping(self) -> bool:
         """Its calls end with it. It waits for their clean-up, at most as long as its supervisor does."""
         self._is_stopping = True
@@ -417,13 +408,13 @@ class TaskWorker(Actor[ToWorker | _Finished | _LoopGone | _Wake | _Look]):
         if self._is_given_up or self._loop is None:
             return
         self._is_given_up = True
-        self._reports.room = 0
+        self._tell_holds()
         for job in self._loop.take_unbegun():
             if self._jobs.get(job.call.run.tag) is job:
                 del self._jobs[job.call.run.tag]
                 self._reports.give_back(job.call.record, "its loop was blocked")
         self._loop.give_up()
-        self._reports.state()
 
     def _tell_holds(self) -> None:
-        self._reports.holds = tuple(job.call.run.name for job in self._stuck)
+        """For a worker that takes no more calls."""
+        self._reports.state(0, tuple(job.call.run.name for job in self._stuck))

@@ -57,9 +57,18 @@ class Heard:
         self.heard.append(message)
 
 
+def ends(call: Call, room: int, outcome: Outcome = '"x"', at: float = 1.0) -> ToolCallEnd | None:
+    """At its worker, which has this room from then on."""
+    if call.seat is not None:
+        call.seat.take(room)
+    return call.end(outcome, "", at)
+
+
 def returned(call: Call, room: int) -> ToolCallEnd | None:
-    """Its worker gives it back."""
-    return call.end(CRASHED, "", 2.0, room, Happening.RETURNED)
+    """Its worker gives it back, and has this room from then on."""
+    if call.seat is not None:
+        call.seat.take(room)
+    return call.end(CRASHED, "", 2.0, Happening.RETURNED)
 
 
 def run(number: int, tool: str = "a") -> RunTool:
@@ -93,8 +102,12 @@ class Book:
     def lose(self, worker: int, outcome: Outcome = CRASHED, printed: str = "") -> list[ToolCallEnd]:
         """What the dispatcher does when a worker is gone."""
         calls = self.ledger.lose(self.ledger.seats[worker])  # type: ignore[index]
-        ends = [call.end(outcome, printed, 2.0, how=Happening.LOST) for call in calls]
+        ends = [call.end(outcome, printed, 2.0, Happening.LOST) for call in calls]
         return [end for end in ends if end is not None]
+
+    def reports(self, worker: int, dispatcher: Any) -> CallReports:
+        """Of one of its workers."""
+        return CallReports(self.ledger.seats[worker], dispatcher, lambda: 1.0)  # type: ignore[index]
 
     def waiting(self, tool: str) -> list[Call]:
         """Those in the queue of a tool."""
@@ -156,10 +169,10 @@ def test_how_a_call_ends(why: Ending | None, outcome: Any, kind: type[ToolCallEn
     if why is not None:
         assert call.stop(why)
         assert not call.stop(Ending.CANCELLED), "the first reason counts"
-    event = call.end(outcome, "printed", 3.0, 2)
+    event = call.end(outcome, "printed", 3.0)
     assert isinstance(event, kind)
     assert (event.at, event.output) == (3.0, "printed")
-    assert call.end(outcome, "", 4.0, 2) is None
+    assert call.end(outcome, "", 4.0) is None
     assert book.ledger.news.popleft() == (call, event)
     assert not left_open(book.ledger)
 
@@ -168,18 +181,18 @@ def test_a_call_begins_once_and_its_start_is_told_once() -> None:
     book, session, dispatcher = Book(), Heard(), Heard()
     call = book.submit(0, session=session)
     book.give()
-    blocked: Any = CallReports(1, dispatcher, 0, lambda: 1.0)  # type: ignore[arg-type]
+    blocked = book.reports(1, dispatcher)
     assert blocked.begin(call)
     assert not call.enter(Happening.BEGUN)
+    blocked.state(0)
     blocked.give_back(call, "its loop was blocked")
     assert call.state is CallState.QUEUED
     assert book.give() is call
     assert call.seat is not None
     assert call.seat.worker == 2, "the first one takes no calls any more"
-    other = CallReports(2, dispatcher, 2, lambda: 2.0)  # type: ignore[arg-type]
-    assert other.begin(call)
+    assert book.reports(2, dispatcher).begin(call)
     assert session.heard == [ToolCallStarted(call.run.tag, 1.0)]
-    assert dispatcher.heard == [WorkerState(1, 0)]  # type: ignore[arg-type]
+    assert dispatcher.heard == [WorkerState(blocked.seat)] * 2
 
 
 def test_the_dispatcher_is_told_once_of_calls_that_end_before_it_looks() -> None:
@@ -187,17 +200,27 @@ def test_the_dispatcher_is_told_once_of_calls_that_end_before_it_looks() -> None
     calls = [book.submit(number, "c", Heard()) for number in range(4)]
     while book.give() is not None:
         pass
-    reports = CallReports(1, dispatcher, 10, lambda: 1.0)  # type: ignore[arg-type]
-    for call in calls[:2]:
+    reports = book.reports(1, dispatcher)
+    for call in calls[:3]:
         reports.end(call, '"x"')
-    assert dispatcher.heard == [WorkerState(1, 10)]  # type: ignore[arg-type]
-    reports.room = 0
-    reports.end(calls[2], '"x"')
-    assert dispatcher.heard[1:] == [WorkerState(1, 0)], "of a change, too"  # type: ignore[arg-type]
+    assert dispatcher.heard == [WorkerState(reports.seat)]
     assert [ended for ended, _ in book.ledger.news] == calls[:3]
     book.ledger.news.clear()
     reports.end(calls[3], '"x"')
-    assert len(dispatcher.heard) == 3, "since it has looked"
+    assert len(dispatcher.heard) == 2, "since it has looked"
+
+
+def test_a_worker_that_is_lost_takes_no_call_whatever_it_says_afterwards() -> None:
+    book = Book()
+    call = book.running()
+    reports = book.reports(1, Heard())
+    assert len(book.lose(1)) == 1
+    reports.state(2)
+    reports.end(call, '"x"')
+    assert not book.pool.free
+    book.submit(1)
+    book.give()
+    assert list(book.ledger.seats) == [2]
 
 
 def test_a_call_that_is_being_ended_does_not_begin_and_ends_when_it_is_given_back() -> None:
@@ -216,7 +239,7 @@ def test_a_call_goes_to_so_many_workers_and_no_more() -> None:
         assert book.give() is call
         assert book.lose(number) == []
     book.give()
-    CallReports(MAX_GIVEN, Heard(), 2, lambda: 1.0).give_back(call, "no child could be made")  # type: ignore[arg-type]
+    book.reports(MAX_GIVEN, Heard()).give_back(call, "no child could be made")
     (event,) = session.heard
     assert isinstance(event, ToolCallFailed)
     assert event.failure.code is FailureCode.OVERLOADED
@@ -237,7 +260,7 @@ def test_a_worker_of_one_call_never_gets_another() -> None:
     book = Book(room=1, max_workers=2)
     first, second, third = (book.submit(number, "c") for number in range(3))
     assert (book.give(), book.give(), book.give()) == (first, second, None)
-    first.end('"x"', "", 1.0, 0)
+    ends(first, 0)
     assert book.give() is None, "until the worker is gone"
     book.lose(1)
     assert book.give() is third
@@ -247,8 +270,8 @@ def test_the_oldest_call_of_the_tools_that_have_room_is_next() -> None:
     book = Book(room=10)
     calls = [book.submit(number, tool) for number, tool in enumerate("aabba")]
     assert [book.give() for _ in range(4)] == [calls[0], calls[2], calls[3], None]
-    calls[2].end('"x"', "", 1.0, 10)
-    calls[0].end('"x"', "", 1.0, 10)
+    ends(calls[2], 10)
+    ends(calls[0], 10)
     assert book.give() is calls[1]
 
 
@@ -279,7 +302,7 @@ def test_outcomes_are_remembered_within_bounds(monkeypatch: pytest.MonkeyPatch) 
     for number in range(5):
         call = book.submit(number)
         book.give()
-        call.end("x" * 40, "", 1.0, 10)
+        ends(call, 10, "x" * 40)
         tags.append(call.run.tag)
     kept = [book.ledger.ended.of(tag, SESSION) is not None for tag in tags]
     assert kept == [False, False, False, True, True]
@@ -329,7 +352,7 @@ class Anything(RuleBasedStateMachine):
     def end(self, data: st.DataObject, outcome: Any, room: int) -> None:
         call = self._one(data, *PLACED, CallState.ENDED)
         if call is not None:
-            self._heard(call.end(outcome, "", self.now, room))
+            self._heard(ends(call, room, outcome, self.now))
 
     @rule(data=st.data(), why=st.sampled_from(list(Ending)))
     def stop(self, data: st.DataObject, why: Ending) -> None:
@@ -396,7 +419,7 @@ class Anything(RuleBasedStateMachine):
                 pass
             for call in self.calls:
                 if call.state in PLACED:
-                    self._heard(call.end('"x"', "", self.now, self.book.pool.room))
+                    self._heard(ends(call, self.book.pool.room))
         assert {call.run.tag for call in self.calls} == set(self.events)
         assert not left_open(self.ledger)
 
