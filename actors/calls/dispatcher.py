@@ -17,19 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from callboard.actors import kernel
+from callboard.actors.calls import ledger as ledgers
 from callboard.actors.calls.approvals import Approver, Verdict
-from callboard.actors.calls.ledger import (
-    Call,
-    CallReports,
-    CallState,
-    Ending,
-    Happening,
-    Ledger,
-    Outcome,
-    Pool,
-    Seat,
-    WorkerState,
-)
+from callboard.actors.calls.ledger import Call, CallState, Ending, Happening, Ledger, Outcome, Pool, Seat, WorkerState
 from callboard.actors.calls.registry import Change, Registry, ToolWithdrawn, withdrawal
 from callboard.actors.kernel import Actor, Down, Ref, handles
 from callboard.actors.tools import ToolContext
@@ -310,11 +300,11 @@ class ToolDispatcher(Actor[DispatcherMessage]):
         supervisor, dispatcher, now = self._supervisor(pool.name, kind), self.ref, self.system.now
         spec = kernel.ChildSpec(
             str(next(self.ledger.names)),
-            lambda: kind.make(CallReports(seat, dispatcher, now), supervisor.name),  # called when it has its seat
+            lambda: kind.make(ledgers.CallReports(seat, dispatcher, now), supervisor.name),
             restart=kernel.Restart.TEMPORARY,
             shutdown_seconds=WORKER_SHUTDOWN_SECONDS,
         )
-        worker = kernel.start_child(supervisor, spec)
+        worker = kernel.start_child(supervisor, spec)  # it is made later, when it has its seat
         self.monitor(worker)
         seat = self.ledger.add_worker(pool, worker)
         return seat
@@ -336,7 +326,8 @@ class ToolDispatcher(Actor[DispatcherMessage]):
 
     @handles(Down)
     def _worker_down(self, down: Down) -> None:
-        seat, printed = self._seat(down.ref), down.error.printed if isinstance(down.error, messages.WorkerLost) else ""
+        seat = self._seat(down.ref)
+        printed = down.error.printed if isinstance(down.error, messages.WorkerLost) else ""
         self._hold(down.ref, ())
         for call in self.ledger.lose(seat):
             self._end(call, _fate(call, down), printed, Happening.LOST)

@@ -9,7 +9,7 @@ ended calls hold too many of them is withdrawn too, until some have returned.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 
 from callboard.actors.kernel import logger_of
@@ -197,11 +197,6 @@ class Registry:
             return ToolWithdrawn(name, now)
         logger.info("tool %s is restored: threads that it held have returned", name)
         return ToolRestored(name, now)
-
-    @property
-    def held_threads(self) -> Mapping[ToolName, int]:
-        """By tool: threads that its ended calls hold."""
-        return {name: entry.health.held_threads for name, entry in self.entries.items()}
 
 
 def withdrawal(name: ToolName) -> ToolFailure:

@@ -115,7 +115,7 @@ class ToolStage:
     @property
     def held_threads(self) -> Mapping[ToolName, int]:
         """By tool: threads that calls which have ended still hold."""
-        return self._registry.held_threads
+        return {name: entry.health.held_threads for name, entry in self._registry.entries.items()}
 
     def start(
         self, tool: Tool, arguments: str, timeout_seconds: float = 10.0, asker: Context | None = None

@@ -166,27 +166,27 @@ class ProcessWorker(Actor[ProcessMessage]):
     def on_stopping(self) -> bool:
         """Its call ends with it."""
         if self._call is not None:
-            self._end(Ending.CANCELLED, "", After.KILL)
+            self._end(Ending.CANCELLED)
         return True
 
     def _end(self, outcome: Outcome, printed: str = "", after: After = After.KILL) -> None:
         call, self._call = self._call, None
-        child, self._child = self._child, None
         if call is not None:
             self._reports.end(call.record, outcome, printed)
             self.stop()
-        if child is not None:  # once the outcome is on its way
-            child.let_go() if after is After.KEEP else child.close()
-            self._source.tell_control(Release(child, after))
+        self._release(after)  # once the outcome is on its way
 
     def _let_go(self) -> None:
         """However this actor ends: of a crash or a kill nothing may be left."""
-        child, self._child = self._child, None
-        if self._is_waiting:
+        if self._is_waiting:  # not before: a child that is on its way would be given back twice
             self._source.tell_control(Withdraw(self.ref))
+        self._release(After.KILL)
+
+    def _release(self, after: After) -> None:
+        child, self._child = self._child, None
         if child is not None:
-            child.close()
-            self._source.tell_control(Release(child, After.KILL))
+            child.let_go() if after is After.KEEP else child.close()
+            self._source.tell_control(Release(child, after))
 
     # -- output, and what readers post ----------------------------------------------------------------------------
 

@@ -2,10 +2,8 @@
 
 A call that does not end when it is cancelled, or that blocks the loop, costs the worker its loop: what had not begun is
 given back and runs elsewhere at once. Calls that had begun beside it go on where they are, to their result or their own
-deadline; they are not failed for a neighbour's fault (I10). The worker ends with the last of them.
-
-What one tool does to the loop does not reach the calls of others: its tasks can cancel only their own, and the methods
-that change the loop for all (stop, set_task_factory, ...) do nothing.
+deadline (I10); the worker ends with the last of them. What one tool does to the loop does not reach the calls of
+others: its tasks can cancel only their own, and the methods that change the loop for all (`FENCED`) do nothing.
 """
 
 from __future__ import annotations
