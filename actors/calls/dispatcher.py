@@ -220,10 +220,9 @@ class ToolDispatcher(Actor[DispatcherMessage]):
         while news or unfilled:
             if news:
                 call, event = news.popleft()
-                if call.lane.pool.waiting:
-                    unfilled.append(call.lane.pool)
+                unfilled.append(call.lane.pool)
                 self._contained(self._settle, call, event)
-            elif (following := unfilled[-1].next_call()) is not None:
+            elif unfilled[-1].waiting and (following := unfilled[-1].next_call()) is not None:
                 self._contained(self._give, following)
             else:
                 unfilled.pop()

@@ -108,10 +108,12 @@ class Pool:
 
     def next_call(self) -> Call | None:
         """Which call runs next: of the tools that have room, the one that has waited longest."""
-        if not self.waiting or not (self.free or self.workers < self.max_workers):
-            return None
-        heads = [lane.waiting[0] for lane in self.waiting if lane.running < lane.concurrency]
-        return min(heads)[1] if heads else None
+        first: tuple[int, Call] | None = None
+        if self.free or self.workers < self.max_workers:
+            for lane in self.waiting:
+                if lane.running < lane.concurrency and (first is None or lane.waiting[0] < first):
+                    first = lane.waiting[0]
+        return first[1] if first is not None else None
 
 
 @dataclass(slots=True, eq=False)

@@ -6,22 +6,26 @@ here; a child that dies unexpectedly is a crash of this actor.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 from callboard.actors.calls.ledger import CallReports, Ending, Outcome
 from callboard.actors.kernel import Actor, Down, Ref, handles
-from callboard.actors.processes.handle import BrokenFrame, ChildEnds, Reply
+from callboard.actors.processes.handle import READ_BYTES, BrokenFrame, ChildEnds, Reply
 from callboard.actors.processes.source import SourceMessage
 from callboard.actors.processes.supply import After, ChildEnded, End, NotObtained, Obtain, Obtained, Release, Withdraw
 from callboard.actors.workers.messages import KillCall, RunCall, StopCall, ToWorker, WorkerLost
+from callboard.protocol.limits import MAX_RESULT_BYTES
 from callboard.protocol.tools import FailureCode, ToolFailure
 
 #: A child that prints more than this in a call is read from a timer from then on, at most 6 MB/s, so that a flood
 #: slows down the tool that makes it and not the control loop.
 FLOOD_BYTES: Final = 1_048_576
 FLOOD_PAUSE_SECONDS: Final = 0.01
+#: When a child has ended, its socket may still hold the last of a large result; each read takes READ_BYTES of it.
+LAST_READS: Final = MAX_RESULT_BYTES // READ_BYTES + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +147,12 @@ class ProcessWorker(Actor[ProcessMessage]):
     def _child_ended(self, message: ChildEnded) -> None:
         call, child = self._call, self._child
         if call is None or child is None or message.number != child.number:
+            return
+        with contextlib.suppress(BrokenFrame, EOFError):
+            for _ in range(LAST_READS):
+                for reply in child.replies():
+                    self._replied(child, reply)
+        if self._child is None:
             return
         output = self._take_output(child)
         self._child = None

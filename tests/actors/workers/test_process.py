@@ -27,6 +27,7 @@ from pydantic import AfterValidator
 from support.patience import timed_out_while_hanging
 
 from callboard.actors.processes.control import UNKNOWN_STATUS, how_it_ended
+from callboard.actors.processes.handle import ChildEnds
 from callboard.actors.processes.supply import After, ProcessOptions, Release
 from callboard.actors.testing.tool_stage import StagedCall, ToolStage
 from callboard.actors.tools import Tool, ToolContext, tool
@@ -124,6 +125,21 @@ def test_a_result_comes_after_its_start(stage: ToolStage) -> None:
     assert isinstance(event, ToolCallCompleted)
     assert event.content == "3"
     assert [type(event) for event in call.events] == [ToolCallStarted, ToolCallCompleted]
+
+
+def test_a_result_that_its_socket_still_holds_when_the_child_has_ended_is_its_result(
+    stage: ToolStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large one is read in pieces; the child ends when it has written the last of them."""
+
+    @tool
+    def say_much() -> str:
+        return "x" * 150_000
+
+    monkeypatch.setattr(ChildEnds, "when_it_speaks", lambda *_: None)
+    event = stage.call(say_much)
+    assert isinstance(event, ToolCallCompleted), event
+    assert len(event.content) == 150_002
 
 
 def test_a_warm_child_serves_again(stage: ToolStage) -> None:
