@@ -46,7 +46,7 @@ FILES: Final = (
     "protocol/*.py", "actors/calls/dispatcher.py", "actors/models/llm_manager.py", "actors/requests/request_session.py",
     "actors/index/store.py",
     "actors/kernel/*.py", "actors/workers/*.py", "actors/processes/*.py",
-    "providers/*/*_stream.py", "providers/base_decoder.py", "providers/response_builder.py",
+    "providers/*/*_api.py", "providers/base_decoder.py", "providers/response_builder.py",
 )  # fmt: skip
 #: Of one mutant against its tests, or against the kit.
 LIMIT_SECONDS: Final = 60.0

@@ -17,7 +17,7 @@ from callboard.protocol.model import ModelRequest
 from callboard.providers.local.scripted import ScriptedCall, ScriptedTurn
 
 USER: ContextVar[str] = ContextVar("user")
-"""The context of whoever asks goes with the request: into its tools, approvals, log records and spans."""
+"""The context of the caller goes with the request: into its tools, approvals, log records and spans."""
 
 
 @tool(isolation="thread", risk="read")

@@ -24,11 +24,11 @@ DEFAULT_MAX_STEPS: Final = 32
 MAX_CALLS_PER_STEP: Final = 128
 #: The same call with the same arguments in so many steps in a row: not run and told at this count, stopped at the next.
 REPEATED_CALL_LIMIT: Final = 3
-#: Incomplete turns (cut arguments, malformed calls) asked again before the request fails.
-MAX_STEP_RETRIES: Final = 2
-#: Times one call is handed to a dispatcher. A call that three of them did not outlive is what killed them, and a fourth
-#: would be one failure nearer to the end of the whole tree.
-MAX_CALL_SENDS: Final = 3
+#: Incomplete turns (cut arguments, malformed calls) and lost model calls asked again before the request fails: a
+#: supervisor bears three failures in a row, and so does a request.
+MAX_STEP_RETRIES: Final = 3
+#: Times one call is handed to a dispatcher: likewise. A call that four of them did not outlive is what killed them.
+MAX_CALL_SENDS: Final = 4
 
 #: Before a lost model call is asked again, by the losses in a row: a crashed actor is back within milliseconds; one
 #: that crashes again needs longer, and a restart of the whole tree takes about a second.

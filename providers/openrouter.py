@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Final
 
@@ -14,9 +14,7 @@ from callboard.providers.openai.chat_api import OpenAIChat
 from callboard.providers.openai.dialects import ChatDialect
 from callboard.providers.request_encoding import own_replay
 
-DIALECT: Final = ChatDialect(
-    name="openrouter", family="openrouter", base_url="https://openrouter.ai/api/v1", stream_usage=False
-)
+DIALECT: Final = ChatDialect("openrouter", "https://openrouter.ai/api/v1", stream_usage=False)
 
 
 class SendPreferences(StrEnum):
@@ -45,12 +43,11 @@ class ProviderPreferences:
 
     def to_wire(self) -> Body:
         """The `provider` object."""
-        values = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "send"}
-        return {name: value for name, value in values.items() if value not in (None, ())}
+        return {name: value for name, value in asdict(self).items() if name != "send" and value not in (None, ())}
 
 
 class OpenRouter(OpenAIChat):
-    """The adapter. `referer` and `title` are how OpenRouter shows the calling application."""
+    """The adapter. OpenRouter shows the calling application by the headers `http-referer` and `x-title`."""
 
     def __init__(
         self,
@@ -58,12 +55,9 @@ class OpenRouter(OpenAIChat):
         base_url: str | None = None,
         api_key: str | None = None,
         preferences: ProviderPreferences | None = None,
-        referer: str = "",
-        title: str = "",
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        named = {name: value for name, value in (("http-referer", referer), ("x-title", title)) if value}
-        super().__init__(base_url=base_url, api_key=api_key, dialect=DIALECT, headers={**named, **(headers or {})})
+        super().__init__(base_url=base_url, api_key=api_key, dialect=DIALECT, headers=headers)
         self._preferences = preferences or ProviderPreferences()
 
     def body(self, request: ModelRequest) -> Body:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from callboard.protocol.errors import UsageError
 from callboard.providers.adapter import DEFAULT_TIMEOUTS, Adapter, Provider, Timeouts
 from callboard.providers.anthropic.messages_api import Anthropic
-from callboard.providers.copilot.copilot_api import Copilot
+from callboard.providers.copilot.copilot_api import Copilot, copilot_of
 from callboard.providers.gemini.gemini_api import Gemini
 from callboard.providers.local.offline import Offline
 from callboard.providers.local.scripted import Scripted
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 #: Every factory takes base_url, api_key and keyword options of its own.
 ADAPTERS: Final[Mapping[str, Callable[..., Adapter]]] = {
-    **{name: partial(OpenAIChat, dialect=server.dialect) for name, server in SERVERS.items()},
+    **{name: partial(OpenAIChat, dialect=dialect) for name, dialect in SERVERS.items()},
     "openai": OpenAIResponses,
     "openai-responses": OpenAIResponses,
     "anthropic": Anthropic,
@@ -35,7 +35,7 @@ ADAPTERS: Final[Mapping[str, Callable[..., Adapter]]] = {
 
 #: The environment variable in which a provider's users keep its key. settings.py reads it, nothing here does.
 KEY_VARIABLES: Final[Mapping[str, str]] = {
-    **{name: server.key_variable for name, server in SERVERS.items() if server.key_variable},
+    **{name: dialect.key_variable for name, dialect in SERVERS.items() if dialect.key_variable},
     "openai": "OPENAI_API_KEY",
     "openai-responses": "OPENAI_API_KEY",
     "anthropic": "ANTHROPIC_API_KEY",
@@ -103,7 +103,6 @@ def provider_for(
     if provider in _LOCAL:
         return _LOCAL[provider](**options), name
     # HTTP takes 0.2 s to load, and `offline` never needs it.
-    from callboard.providers.copilot.copilot_provider import copilot_of  # noqa: PLC0415
     from callboard.providers.transport import HttpProvider  # noqa: PLC0415
 
     http = partial(
@@ -115,5 +114,5 @@ def provider_for(
     if variable and not api_key and not base_url:
         raise UsageError(f"{provider} needs a key: set the environment variable {variable}, or give api_key.")
     if provider in SERVERS:
-        SERVERS[provider].dialect.address(base_url)  # missing, it is said now and not at the first question
+        SERVERS[provider].address(base_url)  # missing, it is said now and not at the first question
     return http(adapter_for(provider, base_url=base_url, api_key=api_key, **options)), name

@@ -8,6 +8,7 @@ history written by one provider can be continued on any other.
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2s
@@ -237,23 +238,20 @@ class HttpAdapter:
         api_key: str | None,
         decodes: Callable[[AnswerHead], Decoder],
         *,
-        credential: Mapping[str, str],
         headers: Mapping[str, str] | None,
-        family: str = "",
+        credential: Mapping[str, str] | None = None,
     ) -> None:
-        """`credential`: the headers that hold the key. `headers`: the API's own and the caller's. `family`: see
-        `AnswerHead`; the name where it is left out."""
+        """`headers`: the API's own and the caller's. `credential`: the headers with the key; None: a bearer token."""
         self.name = name
         self._url = url
         self._api_key = api_key
         self._decodes = decodes
-        self._credential = credential
+        self._credential = bearer(api_key) if credential is None else credential
         self._headers = headers or {}
-        self._family = family or name
 
     def decoder(self, status: int = 200, headers: Mapping[str, str] | None = None, streaming: bool = True) -> Decoder:
         """See `Adapter.decoder`."""
-        return self._decodes(AnswerHead(self._family, status, headers, streaming, self._api_key))
+        return self._decodes(AnswerHead(self.name, status, headers, streaming, self._api_key))
 
     def headers(self, request: ModelRequest) -> dict[str, str]:
         """The request's headers."""
@@ -284,25 +282,29 @@ class Encoding:
         return adapted
 
 
-class TurnEncoding(Encoding):
+class TurnEncoding(Encoding, ABC):
     """A request to an API whose conversation begins with the user and in which neighbours of one role are one message:
     Anthropic and Gemini."""
 
-    def __init__(
-        self, request: ModelRequest, text: Callable[[str], Body], image: Callable[[content.Image], Body]
-    ) -> None:
+    def __init__(self, request: ModelRequest) -> None:
         super().__init__(request)
-        self._text = text
-        self._image = image
         self.turns: list[tuple[str, list[Body]]] = []
         """Roles and their parts."""
+
+    @abstractmethod
+    def text(self, text: str) -> Body:
+        """A part that is text."""
+
+    @abstractmethod
+    def image(self, image: content.Image) -> Body:
+        """A part that is an image."""
 
     def say(self, role: str, parts: list[Body]) -> None:
         """Add what one role says; nothing, where there are no parts."""
         if not parts:
             return
         if not self.turns and role != "user":
-            self.turns.append(("user", [self._text(TRIMMED_START)]))
+            self.turns.append(("user", [self.text(TRIMMED_START)]))
         if self.turns and self.turns[-1][0] == role:
             self.turns[-1][1].extend(parts)
         else:
@@ -311,14 +313,14 @@ class TurnEncoding(Encoding):
     def say_asked(self, message: content.UserMessage | content.SystemMessage) -> None:
         """Add what the user said, or a note in the conversation."""
         if isinstance(message, content.SystemMessage):
-            self.say("user", [self._text(f"<system>\n{message.text}\n</system>")] if message.text.strip() else [])
+            self.say("user", [self.text(f"<system>\n{message.text}\n</system>")] if message.text.strip() else [])
             return
         parts = [
-            self._image(part) if isinstance(part, content.Image) else self._text(part.text)
+            self.image(part) if isinstance(part, content.Image) else self.text(part.text)
             for part in message.parts
             if isinstance(part, content.Image) or part.text.strip()
         ]
-        self.say("user", parts or [self._text(BLANK_USER)])
+        self.say("user", parts or [self.text(BLANK_USER)])
 
 
 def called_name(call: content.ToolCall) -> str:
@@ -326,6 +328,16 @@ def called_name(call: content.ToolCall) -> str:
     if _NAME.fullmatch(call.name):
         return call.name
     return _ILLEGAL.sub("_", call.name)[:_MAX_NAME_LENGTH] or "unknown_tool"
+
+
+def user_content(message: content.UserMessage, written: Callable[[content.UserPart], Body]) -> str | list[Body]:
+    """What a user said, as OpenAI's APIs take it: one text as it is, else its parts.
+
+    Two texts stay two parts: glued together, words would run into each other (docs/wire.md quirk 81).
+    """
+    if len(message.parts) <= 1 and all(isinstance(part, content.Text) for part in message.parts):
+        return message.text
+    return [written(part) for part in message.parts]
 
 
 def image_bytes(image: content.Image) -> tuple[str, str]:

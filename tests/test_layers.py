@@ -56,7 +56,7 @@ ONLY_CONNECTS = {"providers/transport.py"}
 ONLY_READS_ENVIRONMENT = {
     "actors/settings.py": "all that sets up a runtime",
     "actors/processes/launch.py": "passes the harmless part of it on to its children",
-    "actors/processes/surroundings.py": "puts back what a tool has changed of it",
+    "actors/processes/process_state.py": "puts back what a tool has changed of it",
     "actors/index/symbols.py": "sets a variable of the grammars' package",
 }
 #: One idea a file: a longer one has two. (Functions: `max-complexity` and `max-statements` in ruff.toml.)

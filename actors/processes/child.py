@@ -21,7 +21,7 @@ from typing import Final
 import orjson
 
 from callboard.actors.processes.control import LENGTH, REPLY
-from callboard.actors.processes.surroundings import Surroundings
+from callboard.actors.processes.process_state import ProcessState
 from callboard.actors.tools.context import ToolContext
 from callboard.actors.tools.invoke import Invoker, Result, shortened
 from callboard.actors.tools.schema import read_signature
@@ -52,7 +52,7 @@ class Child:
 
     def serve(self) -> None:
         """Run calls until one that is the last, or until the runtime closes the socket."""
-        # What goes wrong now goes wrong again in the call, which is told of it.
+        # An error here happens again in the call, whose result then says so.
         with contextlib.suppress(Exception):
             self._tool = self._load()
         self._rehearse()
@@ -95,9 +95,9 @@ class Child:
         try:
             if tool is None:
                 tool = self._tool = self._load()
-        except BaseException as error:  # noqa: BLE001 - importing the tool's module runs anybody's code
+        except BaseException as error:  # noqa: BLE001 - importing the tool's module runs code that is not ours
             return could_not_load(run.name, shortened(f"{type(error).__name__}: {error}")), True
-        before = Surroundings() if more and tool is not _SAMPLE else None
+        before = ProcessState() if more and tool is not _SAMPLE else None
         result = tool.call(run.arguments, context)
         crashed = isinstance(result, ToolFailure) and result.code is FailureCode.CRASHED
         return result, crashed or _left_something() or (before is not None and not _restored(before))
@@ -163,7 +163,7 @@ def _end_call(_signal: int, _frame: FrameType | None) -> None:
     raise CallEnded("the call was ended")
 
 
-def _restored(before: Surroundings) -> bool:
+def _restored(before: ProcessState) -> bool:
     try:
         return before.restore()
     except BaseException:  # noqa: BLE001 - after what the tool has done to it, this process is not used again

@@ -2,7 +2,7 @@
 
     runtime --START / TERMINATE / KILL / END--> init process --CONTAINED / EXITED / NOT_SIGNALLED--> runtime
     runtime --FORK / TEMPLATE-----------------> fork server  --READY / UNFIT / FORKED / NOT_FORKED-> runtime
-                                                fork server  --FORKED / EXITED--------------------> init process
+                                                fork server  --FORK / TEMPLATE / EXITED-----------> init process
 
 Every process below the init process has a number, given by the runtime: in a namespace of its own its process id means
 nothing outside.
@@ -41,9 +41,9 @@ class Kind(IntEnum):
     """Kill everything and end."""
     FORK = 5
     """Fork a child with this call socket and output pipe; and with this tool, which it loads, from a fork server that
-    has none."""
+    has none. To the init process: it is forked; `value` is the process id."""
     TEMPLATE = 6
-    """Fork a fork server with this control socket, and load this tool in it."""
+    """Fork a fork server with this control socket, and load this tool in it. To the init process: as above."""
 
     CONTAINED = 11
     """The init process is ready. The text names its namespaces, or says why it has none."""
@@ -54,11 +54,12 @@ class Kind(IntEnum):
     FAILED = 14
     """The tool could not be loaded; the text says why. It ends."""
     FORKED = 15
-    """To the runtime: a receipt. To the init process, `value` is the process id."""
+    """A receipt."""
     NOT_FORKED = 16
     """`value` is an errno."""
     EXITED = 17
-    """`value` is the wait status. To the runtime: the process and all that it had started are gone."""
+    """`value` is the wait status. To the runtime: the process and all that it had started are gone; the text says why,
+    where the init process has killed it."""
     NOT_SIGNALLED = 18
     """The process runs as another user and cannot be ended from here; it is left alone."""
 
@@ -77,7 +78,7 @@ class Message(NamedTuple):
 
 
 def send(end: socket.socket, message: Message, descriptors: tuple[int, ...] = ()) -> None:
-    """Raises OSError: the other side is gone, or (BlockingIOError) does not read."""
+    """Raises OSError: the other side has ended, or (BlockingIOError) does not read."""
     kind, number, value, text = message
     data = _MESSAGE.pack(kind, number, value) + text.encode(errors="replace")[: _MESSAGE_BYTES - _MESSAGE.size]
     if descriptors:
@@ -87,13 +88,13 @@ def send(end: socket.socket, message: Message, descriptors: tuple[int, ...] = ()
 
 
 def send_if_heard(end: socket.socket, message: Message) -> None:
-    """Send to one that may have gone: then there is no need to tell it."""
+    """Send, unless the other side has ended: then there is nothing to say."""
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         send(end, message)
 
 
 def receive(end: socket.socket) -> tuple[Message, list[int]] | None:
-    """The next message and its descriptors; None when the other side is gone. Raises BlockingIOError."""
+    """The next message and its descriptors; None when the other side has ended. Raises BlockingIOError."""
     try:
         data, descriptors, _, _ = socket.recv_fds(end, _MESSAGE_BYTES, _MAX_DESCRIPTORS)
     except ConnectionResetError:
@@ -102,7 +103,7 @@ def receive(end: socket.socket) -> tuple[Message, list[int]] | None:
 
 
 def hear(end: socket.socket) -> Message | None:
-    """The next message of one that sends no descriptors; None when it is gone. Raises BlockingIOError."""
+    """The next message of one that sends no descriptors; None when it has ended. Raises BlockingIOError."""
     try:
         data = end.recv(_MESSAGE_BYTES)
     except ConnectionResetError:

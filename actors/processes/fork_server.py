@@ -56,7 +56,7 @@ class ForkServer:
 
     def run(self) -> None:
         """Serve until the runtime closes the control socket."""
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the runtime, or init, is gone
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the runtime, or the init process, has ended
             self._serve()
 
     def _serve(self) -> None:
@@ -96,7 +96,7 @@ class ForkServer:
             if pid == 0:
                 self._leave(lambda: become(descriptors))
             self._numbers[pid] = order.number
-            send(self._registry, Message(Kind.FORKED, order.number, pid))
+            send(self._registry, Message(order.kind, order.number, pid))
             send(self._control, Message(Kind.FORKED, order.number))
         for descriptor in descriptors:
             os.close(descriptor)
@@ -104,7 +104,7 @@ class ForkServer:
     # -- in the fork ----------------------------------------------------------------------------------------------
 
     def _leave(self, become: Callable[[], None]) -> NoReturn:
-        """Go on as something else, and end with it: the fork must not return into this loop."""
+        """Do in the fork what it is for, and end: it must not return into this loop."""
         try:
             signal.set_wakeup_fd(-1)
             os.setsid()
@@ -138,7 +138,7 @@ class ForkServer:
         refusal = None
         try:
             invoker = _loader(tool)()
-        except BaseException as error:  # noqa: BLE001 - importing the tool's module runs anybody's code
+        except BaseException as error:  # noqa: BLE001 - importing the tool's module runs code that is not ours
             refusal = Message(Kind.FAILED, 0, 0, shortened(f"{type(error).__name__}: {error}"))
         else:
             if why := _why_unfit({CONTROL, self._registry.fileno()}):
@@ -164,7 +164,7 @@ def take_place(descriptor: int, place: int) -> None:
 
 
 def _loader(tool: int) -> Callable[[], Invoker]:
-    """Loads the tool that is packed in this file. Raises whatever its module raises."""
+    """Loads the tool that is packed in this file. Raises what its module raises."""
     packed = os.pread(tool, os.fstat(tool).st_size, 0)
     os.close(tool)
     return lambda: Invoker(*unpack(packed))

@@ -1,7 +1,7 @@
 """The runtime's ends of one child: its call socket and its output. Nothing here ever waits for the child.
 
 Calls go to a child as pickles, since they carry functions and the child trusts us. Nothing that comes back is ever
-unpickled: a reply is a number, a kind and JSON text, whatever the tool did to its process.
+unpickled: a reply is a number, a kind and JSON text, even if the tool has changed its process.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class Reply(NamedTuple):
     number: int
     result: Result
     spent: bool
-    """The child must be ended before the result is told: processes or threads are left, memory ran out."""
+    """The child must be ended before the result is passed on: processes or threads are left, memory ran out."""
 
 
 class BrokenFrame(Exception):
-    """What came from a child is no reply: its tool wrote to our socket."""
+    """A child sent something other than a reply: its tool wrote to our socket."""
 
 
 class ReplyDecoder:
@@ -76,11 +76,11 @@ def _decode_reply(body: bytes) -> Reply:
         tool, code = ToolName(fields.pop("tool")), FailureCode(fields.pop("code"))
         return Reply(number, ToolFailure(tool, code, **fields), spent)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise BrokenFrame(f"a frame that is no reply: {error}") from error
+        raise BrokenFrame(f"a frame that cannot be decoded: {error}") from error
 
 
 class Output:
-    """What a child has printed during its call: the last of it, since an error stands at the end."""
+    """What a child has printed during its call: the last of it, since errors come last."""
 
     __slots__ = ("_kept", "total_bytes")
 
@@ -104,7 +104,7 @@ class Output:
 
 
 class ChildEnds:
-    """From before the fork of a child until after its end. Raises OSError when made: there is no descriptor left."""
+    """From before the fork of a child until after its end. Raises OSError when made: out of descriptors."""
 
     __slots__ = ("_calls", "_decoder", "_loop", "_output_end", "_theirs", "_unsent", "number", "orders", "output")
 
@@ -153,7 +153,7 @@ class ChildEnds:
         return not self._unsent
 
     def replies(self) -> list[Reply]:
-        """What it has said. Raises BrokenFrame for what is no reply, EOFError when it has closed its socket."""
+        """What it has sent. Raises BrokenFrame for anything but replies, EOFError when it has closed its socket."""
         try:
             data = self._calls.recv(READ_BYTES)
         except BlockingIOError:

@@ -2,9 +2,10 @@
 
     runtime -> keeper -> init process -> fork server -> template of a tool -> children, in which calls run
 
-It only reaps, kills on order and reports, so that it is never busy: a fork server may hang, be stopped or die without
-costing a call that runs. Where the kernel allows, it is PID 1 of a namespace: all that tools have started, mounted or
-shared ends with it. Elsewhere it is a subreaper, which what a tool leaves behind falls to.
+It only reaps, reports, and kills: on order, and what has taken too much shared memory. So it is never busy: a fork
+server may hang, be stopped or die without costing a call that runs. Where the kernel allows, it is PID 1 of a
+namespace: all that tools have started, mounted or shared ends with it. Elsewhere it is a subreaper, which what a tool
+leaves behind falls to.
 """
 
 from __future__ import annotations
@@ -15,15 +16,18 @@ import os
 import select
 import signal
 import socket
+import time
 from typing import Final, NoReturn
 
 from callboard.actors.processes.child import rehearse
 from callboard.actors.processes.control import UNKNOWN_STATUS, Kind, Message, hear, pair, receive, send_if_heard
 from callboard.actors.processes.fork_server import CONTROL, ForkServer, Limits, take_place
-from callboard.actors.processes.linux import children, kill_all, kill_each
+from callboard.actors.processes.linux import children, kill_all, kill_each, processes, shared_memory_bytes
 
 #: Orphans that do not die of SIGKILL at once (they are in an uninterruptible system call) are looked for this often.
 SWEEP_SECONDS: Final = 0.005
+#: How often the shared memory of processes is looked at, while there are children: one can fill 0.2 GB in that time.
+LOOK_SECONDS: Final = 0.1
 
 
 class Init:
@@ -37,13 +41,18 @@ class Init:
         self._pids: dict[int, int] = {}
         """Process id by number, of those alive."""
         self._numbers: dict[int, int] = {}
+        self._children: set[int] = set()
+        """The numbers of those that are not fork servers."""
+        self._look_at = 0.0
         self._exited: dict[int, int] = {}
         """Wait status by number, of those that are not reported yet: what they have left is not all gone."""
+        self._reasons: dict[int, str] = {}
+        """By number, why we have killed it."""
         self._foreign: set[int] = set()
         """Orphans of other users, which we may not end."""
 
     def run(self, namespaces: str) -> None:
-        """Serve until the runtime, or the keeper, is gone."""
+        """Serve until the runtime or the keeper has ended."""
         keeper = os.getppid()
         poll = select.poll()
         for end in (self._runtime, self._registry, self._woken):
@@ -54,7 +63,8 @@ class Init:
         send_if_heard(self._runtime, Message(Kind.CONTAINED, 0, 0, namespaces))
         running = True
         while running and os.getppid() == keeper:
-            ready = {descriptor for descriptor, _ in poll.poll(SWEEP_SECONDS * 1e3 if self._exited else None)}
+            pause = SWEEP_SECONDS if self._exited else LOOK_SECONDS if self._children else None
+            ready = {descriptor for descriptor, _ in poll.poll(pause and pause * 1e3)}
             if self._woken.fileno() in ready:
                 self._woken.recv(4096)
             self._read_registry()
@@ -62,6 +72,9 @@ class Init:
             self._sweep()
             if self._runtime.fileno() in ready:
                 running = self._obey()
+            if self._children and time.monotonic() >= self._look_at:
+                self._look_at = time.monotonic() + LOOK_SECONDS
+                self._limit_shared_memory(processes() if namespaces else frozenset(self._numbers))
 
     def _obey(self) -> bool:
         order = receive(self._runtime)
@@ -113,6 +126,15 @@ class Init:
         except PermissionError:
             send_if_heard(self._runtime, Message(Kind.NOT_SIGNALLED, message.number))
 
+    def _limit_shared_memory(self, pids: frozenset[int]) -> None:
+        """Of each process. No limit that the kernel has for a process counts it, and /dev/shm is not all of it."""
+        limit = self._limits.memory_bytes
+        for pid in pids:
+            if shared_memory_bytes(pid) > limit:
+                kill_each([pid])
+                if (number := self._numbers.get(pid)) is not None:
+                    self._reasons[number] = f"was killed: it took more than {limit:,} bytes of shared memory"
+
     def _register(self, number: int, pid: int) -> None:
         self._pids[number] = pid
         self._numbers[pid] = number
@@ -124,11 +146,14 @@ class Init:
                     self._ended(message.number, message.value)
                 else:
                     self._register(message.number, message.value)
+                    if message.kind is Kind.FORK:
+                        self._children.add(message.number)
                     if not _exists(message.value):  # reaped by us before its fork server's message was read
                         self._ended(message.number, UNKNOWN_STATUS)
 
     def _ended(self, number: int, status: int) -> None:
         pid = self._pids.pop(number, None)
+        self._children.discard(number)
         if pid is not None:
             del self._numbers[pid]
             self._exited[number] = status
@@ -156,12 +181,12 @@ class Init:
             if self._kill_orphans():
                 return
         for number, status in self._exited.items():
-            send_if_heard(self._runtime, Message(Kind.EXITED, number, status))
+            send_if_heard(self._runtime, Message(Kind.EXITED, number, status, self._reasons.pop(number, "")))
         self._exited.clear()
 
     def _kill_orphans(self) -> bool:
         found = children()
-        self._read_registry()  # where its fork server has ended, we were told of a child before it came to us
+        self._read_registry()  # a fork server reports a child before the child can become ours
         orphans = found - self._numbers.keys() - self._foreign
         self._foreign |= kill_each(orphans)
         return not orphans <= self._foreign
@@ -178,7 +203,7 @@ def _exists(pid: int) -> bool:
 
 
 def main(runtime: int, namespaces: str, memory_bytes: int) -> None:
-    """What the interpreter that launch.py starts goes on with, once keeper.py has put it into its namespaces."""
+    """Run as the init process: in the interpreter that launch.py starts, after keeper.py has made the namespaces."""
     rehearse()
     # What is loaded now is shared with every process below until one of them writes to it; the collector would.
     gc.collect()

@@ -1,6 +1,6 @@
-"""The keeper: makes the namespaces, starts the init process in them, and ends it when the runtime is gone.
+"""The keeper: makes the namespaces, starts the init process in them, and ends it when the runtime has ended.
 
-It waits for the runtime's end, also by kill -9, and then ends the init process, whatever state that is in.
+It waits for the runtime's end, also by kill -9, and then kills the init process, which may be stopped or hang.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Containment:
         if not self.namespaces:
             return f"tools run in no namespaces of their own ({self.why_not}); what they start is ended with their call"
         signals = "only their own" if self.signals else "other tools', the kernel cannot prevent it"
-        limits = "memory by process and /dev/shm in all, cgroup limits: no"
+        limits = "memory by process, shared too, and /dev/shm in all; cgroup limits: no"
         return f"tools run in namespaces of their own: {self.namespaces}; they can signal {signals}; limits: {limits}"
 
 

@@ -25,7 +25,7 @@ ENVIRONMENT: Final = frozenset(
     """PATH LD_LIBRARY_PATH VIRTUAL_ENV HOME USER LOGNAME SHELL TMPDIR
     LANG LANGUAGE TZ SSL_CERT_FILE SSL_CERT_DIR""".split()  # noqa: SIM905 - to be read as a list
 )
-#: Processes that have been told to end and have not after this are killed; the init process gives itself 2 s.
+#: Processes that have not ended so long after the order to do so are killed; the init process gives itself 2 s.
 CLOSE_SECONDS: Final = 3.0
 
 
@@ -37,7 +37,7 @@ def child_environment(extra: Mapping[str, str]) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """What the init process or the fork server of this number says. None at last: it is gone."""
+    """What the init process or the fork server of this number says. None at last: it has ended."""
 
     number: int
     message: Message | None
@@ -45,7 +45,7 @@ class Heard:
 
 @dataclass(frozen=True, slots=True)
 class KeeperEnded:
-    """The keeper, and so everything below it, is gone."""
+    """The keeper, and so everything below it, has ended."""
 
     number: int
     """Of its init process."""
@@ -58,7 +58,7 @@ class Connection:
     """Our end of a control socket; what is read of it is posted as `Heard`."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, number: int, post: Callable[[Heard], None]) -> None:
-        """Raises OSError: there is no descriptor left."""
+        """Raises OSError: out of descriptors."""
         self._loop = loop
         self._number = number
         self._post = post
@@ -67,7 +67,7 @@ class Connection:
         loop.add_reader(self._ours.fileno(), self._readable)
 
     def send(self, message: Message, descriptors: tuple[int, ...] = ()) -> bool:
-        """False when it cannot be sent: the other side is gone, or has not read for 200 messages."""
+        """False when it cannot be sent: the other side has ended, or has not read for 200 messages."""
         try:
             send(self._ours, message, descriptors)
         except OSError:
@@ -103,7 +103,7 @@ class InitProcess:
         namespaces: bool,
         post: Callable[[Heard | KeeperEnded], None],
     ) -> None:
-        """Raises OSError: there is no descriptor left."""
+        """Raises OSError: out of descriptors."""
         self._loop = loop
         self._post = post
         self.number = number

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import re
 import signal
 import struct
 import sys
@@ -37,6 +38,8 @@ _LANDLOCK_SCOPES: Final = 1 << 1
 LOOK_AGAIN_SECONDS: Final = 0.002
 KILL_ALL_SECONDS: Final = 2.0
 
+#: In kB; since Linux 4.5.
+_SHARED: Final = re.compile(rb"^RssShmem:\s*(\d+) kB$", re.MULTILINE)
 _CAP_NAMES: Final = ("CapInh", "CapPrm", "CapEff")
 
 
@@ -56,8 +59,22 @@ def children() -> frozenset[int]:
         with open(f"/proc/self/task/{os.getpid()}/children") as listing:
             return frozenset(map(int, listing.read().split()))
     except FileNotFoundError:  # a kernel without CONFIG_PROC_CHILDREN
-        everybody = [int(name) for name in os.listdir("/proc") if name.isdigit()]
-        return frozenset(pid for pid in everybody if _parent_of(pid) == os.getpid())
+        return frozenset(pid for pid in processes() if _parent_of(pid) == os.getpid())
+
+
+def processes() -> frozenset[int]:
+    """The ids of all processes that can be seen from here."""
+    return frozenset(int(name) for name in os.listdir("/proc") if name.isdigit())
+
+
+def shared_memory_bytes(pid: int) -> int:
+    """The shared memory of a process that is in memory, of all kinds; 0 when the process has ended."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as status:
+            found = _SHARED.search(status.read())
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return int(found[1]) * 1024 if found else 0
 
 
 def kill_each(pids: Iterable[int]) -> set[int]:

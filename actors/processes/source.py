@@ -1,9 +1,9 @@
 """ProcessSource: where process workers get their child processes from.
 
 It owns the init process, the fork servers and the children that wait for a call: for each tool in use a template, and
-spares forked of it ahead. A worker asks for a child, runs one call in it and lets go of it; it is told when a child is
-gone. Fork servers are judged by their receipts, in ticks of our own: a runtime that was suspended or starved has no
-ticks, and blames no one. A fork server that is given up is killed and replaced; its children live on.
+spares forked of it ahead. A worker asks for a child, runs one call in it and releases it; it gets a message when a
+child has ended. A fork server that sends no receipt in time is killed and replaced; its children live on. That time is
+counted in ticks of this actor, not by the clock: while the runtime itself is suspended, no time passes.
 """
 
 from __future__ import annotations
@@ -16,25 +16,15 @@ from enum import Enum
 from typing import Final
 
 from callboard.actors.kernel import Actor, LoopScheduler, Timer, handles, logger_of
+from callboard.actors.processes import supply
 from callboard.actors.processes.child import could_not_load
 from callboard.actors.processes.control import UNKNOWN_STATUS, Kind, Message, how_it_ended
 from callboard.actors.processes.handle import ChildEnds
 from callboard.actors.processes.launch import Connection, Heard, InitProcess, KeeperEnded
 from callboard.actors.processes.spawning import why_not
-from callboard.actors.processes.supply import (
-    After,
-    ChildEnded,
-    ChildUser,
-    End,
-    NotObtained,
-    Obtain,
-    Obtained,
-    ProcessOptions,
-    Release,
-    Withdraw,
-)
 from callboard.actors.tools.decorator import Tool
 from callboard.protocol.errors import UsageError
+from callboard.protocol.ids import ToolName
 from callboard.protocol.tools import FailureCode, ToolFailure
 
 logger = logger_of("callboard.tools")
@@ -82,7 +72,8 @@ class _Launch:
     pass
 
 
-SourceMessage = Obtain | Withdraw | Release | End | Heard | KeeperEnded | _Tick | _ForkAhead | _LookForIdle | _Launch
+FromWorkers = supply.Obtain | supply.Withdraw | supply.Release | supply.End
+SourceMessage = FromWorkers | Heard | KeeperEnded | _Tick | _ForkAhead | _LookForIdle | _Launch
 
 
 class _State(Enum):
@@ -114,7 +105,7 @@ class _Template:
     used_at: float
     state: _State = _State.GONE
     server: _Server | None = None
-    waiting: deque[ChildUser] = field(default_factory=deque)
+    waiting: deque[supply.ChildUser] = field(default_factory=deque)
     spares: list[_Child] = field(default_factory=list)
     forking: int = 0
     timer: Timer | None = None
@@ -137,7 +128,7 @@ class _Child:
     template: _Template
     server: _Server
     place: _Place = _Place.FORKING
-    worker: ChildUser | None = None
+    worker: supply.ChildUser | None = None
     ending: bool = False
     killed: bool = False
     ticks: int = 0
@@ -147,7 +138,7 @@ class _Child:
 class ProcessSource(Actor[SourceMessage]):
     """See the module. One per process pool."""
 
-    def __init__(self, options: ProcessOptions) -> None:
+    def __init__(self, options: supply.ProcessOptions) -> None:
         self._options = options
         self._why_not = why_not()
         self._init: InitProcess | None = None
@@ -162,7 +153,7 @@ class ProcessSource(Actor[SourceMessage]):
         self._running = 0
         """Children that a worker has, or has let go of and that have not ended."""
         self._ping: int | None = None
-        """A number that the init process is to speak of, as it does when it listens; and since when it has not."""
+        """A number that the init process is to answer for, as it does when it listens; and since when it has not."""
         self._ping_ticks = 0
         self._ticking = self._looking = self._launching = self._stopping = False
 
@@ -175,7 +166,7 @@ class ProcessSource(Actor[SourceMessage]):
         self._launch()
 
     def on_stopping(self) -> bool:
-        """Put off until everything is gone."""
+        """Put off until all processes have ended."""
         self._stopping = True
         if self._init is None:
             return True
@@ -194,22 +185,22 @@ class ProcessSource(Actor[SourceMessage]):
 
     # -- what workers ask -----------------------------------------------------------------------------------------
 
-    @handles(Obtain)
-    def _obtain(self, message: Obtain) -> None:
-        name = message.tool.name
+    @handles(supply.Obtain)
+    def _obtain(self, message: supply.Obtain) -> None:
+        name, worker = message.tool.name, message.worker
         try:
             message.tool.check()
             if self._why_not:
                 raise UsageError(self._why_not)
             self._provide(message)
         except UsageError as error:
-            message.worker.tell_control(NotObtained(ToolFailure(name, FailureCode.CRASHED, str(error))))
+            _refuse(name, FailureCode.CRASHED, str(error), worker)
         except Exception as error:
             logger.exception("no child process could be provided for %s, for a fault of callboard's own", name)
             why = f"callboard failed to provide a process for {name}: {type(error).__name__}"
-            message.worker.tell_control(NotObtained(ToolFailure(name, FailureCode.INTERNAL_ERROR, why)))
+            _refuse(name, FailureCode.INTERNAL_ERROR, why, worker)
 
-    def _provide(self, message: Obtain) -> None:
+    def _provide(self, message: supply.Obtain) -> None:
         template = self._templates.pop(message.tool, None) or _Template(message.tool, 0.0)
         self._templates[message.tool] = template
         template.used_at = self.now()
@@ -217,25 +208,25 @@ class ProcessSource(Actor[SourceMessage]):
         self._launch()
         self._serve(template)
 
-    @handles(Withdraw)
-    def _withdraw(self, message: Withdraw) -> None:
+    @handles(supply.Withdraw)
+    def _withdraw(self, message: supply.Withdraw) -> None:
         for template in self._templates.values():
             if message.worker in template.waiting:
                 template.waiting.remove(message.worker)
                 return
         for child in self._children.values():
             if child.worker == message.worker:  # it was on its way, and the worker has ended
-                self._release(Release(child.ends, After.KEEP))
+                self._release(supply.Release(child.ends, supply.After.KEEP))
                 return
 
-    @handles(Release)
-    def _release(self, message: Release) -> None:
+    @handles(supply.Release)
+    def _release(self, message: supply.Release) -> None:
         child = self._children.get(message.child.number)
         if child is None:
             message.child.close()
             return
         child.worker = None
-        if message.after is After.KEEP and not child.ending and not self._stopping:
+        if message.after is supply.After.KEEP and not child.ending and not self._stopping:
             self._running -= 1
             child.place = _Place.SPARE
             self._look_later()
@@ -244,14 +235,14 @@ class ProcessSource(Actor[SourceMessage]):
             return
         child.ending = True
         child.ends.close()
-        if message.after is not After.ENDS:
+        if message.after is not supply.After.ENDS:
             self._kill(child)
         self._tick_later()
         if child.template.waiting:
             self._serve(child.template)
 
-    @handles(End)
-    def _end(self, message: End) -> None:
+    @handles(supply.End)
+    def _end(self, message: supply.End) -> None:
         child = self._children.get(message.number)
         if child is None:
             return
@@ -276,7 +267,7 @@ class ProcessSource(Actor[SourceMessage]):
             child = template.spares.pop()
             child.worker, child.place = template.waiting.popleft(), _Place.TAKEN
             self._running += 1
-            child.worker.tell_control(Obtained(child.ends))
+            child.worker.tell_control(supply.Obtained(child.ends))
             was_served = True
         if template.waiting or not was_served:
             self._fork_ahead(template)
@@ -316,7 +307,7 @@ class ProcessSource(Actor[SourceMessage]):
             ends.close()
             self._no_resources(template, error)
             return False
-        if not sent:  # it is gone, or has stopped reading: the ticks see to that
+        if not sent:  # it has ended, or has stopped reading: the ticks see to that
             ends.close()
         else:
             self._children[number] = _Child(ends, template, server)
@@ -332,8 +323,7 @@ class ProcessSource(Actor[SourceMessage]):
 
     def _refuse(self, template: _Template, code: FailureCode, why: str) -> None:
         waiting, template.waiting = template.waiting, deque()
-        for worker in waiting:
-            worker.tell_control(NotObtained(ToolFailure(template.tool.name, code, why)))
+        _refuse(template.tool.name, code, why, *waiting)
 
     def _start_template(self, template: _Template) -> None:
         base, number = self._base, next(_numbers)
@@ -359,7 +349,7 @@ class ProcessSource(Actor[SourceMessage]):
                 self._drop(other)
 
     def _drop(self, template: _Template) -> None:
-        """End its process and its spares; calls that run in its children go on."""
+        """End its process and its spares; calls that run in its children continue."""
         self._templates.pop(template.tool, None)
         self._end_spares(template)
         if template.server is not None:
@@ -391,7 +381,7 @@ class ProcessSource(Actor[SourceMessage]):
     @handles(Heard)
     def _heard(self, heard: Heard) -> None:
         said = heard.message
-        if said is None:  # its end is told by the init process, or the keeper's by its own
+        if said is None:  # the init process reports its end; KeeperEnded that of the init process
             return
         if self._init is not None and heard.number == self._init.number:
             self._heard_of_init(said)
@@ -407,27 +397,21 @@ class ProcessSource(Actor[SourceMessage]):
                 self._no_resources(template, OSError(said.value, ""))
             self._server_ended(said.number, UNKNOWN_STATUS)
         elif said.kind is Kind.NOT_SIGNALLED:
-            self._not_signalled(said.number)
+            if (child := self._children.get(said.number)) is not None:
+                logger.warning("a process of %s runs as another user and cannot be ended", child.template.tool.name)
+                self._child_gone(child, "runs as another user and could not be ended; it is left alone")
         elif said.number == self._ping:
             self._ping = None
         elif said.number in self._servers:
             self._server_ended(said.number, said.value)
         elif (child := self._children.get(said.number)) is not None:
-            self._child_gone(child, how_it_ended(said.value))
-
-    def _not_signalled(self, number: int) -> None:
-        child = self._children.get(number)
-        if child is not None:
-            logger.warning(
-                "a process of %s runs as another user; it cannot be ended and is left alone", child.template.tool.name
-            )
-            self._child_gone(child, "runs as another user and could not be ended; it is left alone")
+            self._child_gone(child, said.text or how_it_ended(said.value))
 
     def _child_gone(self, child: _Child, how: str) -> None:
         template = child.template
         del self._children[child.ends.number]
         if child.worker is not None:
-            child.worker.tell_control(ChildEnded(child.ends.number, how))
+            child.worker.tell_control(supply.ChildEnded(child.ends.number, how))
         else:
             child.ends.close()
         if child.place is _Place.TAKEN:
@@ -442,7 +426,7 @@ class ProcessSource(Actor[SourceMessage]):
 
     @handles(KeeperEnded)
     def _keeper_ended(self, message: KeeperEnded) -> None:
-        """Everything below us is gone. (Or below a former incarnation of us, which has its own end seen to.)"""
+        """All our processes have ended. (Or those of a former incarnation: then there is nothing to do.)"""
         if self._init is None or message.number != self._init.number:
             return
         has_worked, self._contained, self._init, self._base, self._ping = self._contained, None, None, None, None
@@ -529,7 +513,7 @@ class ProcessSource(Actor[SourceMessage]):
             return
         template = server.template
         server.connection.close()
-        for unborn in server.pending:  # those that were forked all the same end; of all we are told
+        for unborn in server.pending:  # forked or not, the init process reports the end of each
             self._order(Kind.KILL, unborn)
         if template is None:
             self._base = None
@@ -638,15 +622,20 @@ class ProcessSource(Actor[SourceMessage]):
 
     def _give_up(self, server: _Server, why: str) -> None:
         what = f"the template of {server.template.tool.name}" if server.template else "the fork server of the tools"
-        logger.warning("%s %s; it is replaced, calls that run go on", what, why)
+        logger.warning("%s %s; it is replaced; running calls continue", what, why)
         self._order(Kind.KILL, server.number)
         self._ask_for_a_sign()
+
+
+def _refuse(tool: ToolName, code: FailureCode, why: str, *workers: supply.ChildUser) -> None:
+    for worker in workers:
+        worker.tell_control(supply.NotObtained(ToolFailure(tool, code, why)))
 
 
 def _give(
     connection: Connection, order: Message, descriptors: tuple[int, ...], template: _Template, *, with_tool: bool
 ) -> bool:
-    """Send the order, where it needs it with the packed tool. Raises OSError: there is no descriptor left."""
+    """Send the order, where it needs it with the packed tool. Raises OSError: out of descriptors."""
     if not with_tool:
         return connection.send(order, descriptors)
     tool = os.memfd_create(template.tool.name)

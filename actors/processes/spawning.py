@@ -39,7 +39,7 @@ def why_not() -> str:
 
 
 class Helper:
-    """A process of ours that is told things and tells things, in frames. Not for several threads at once."""
+    """A process of ours, which sends and receives frames. Not for several threads at once."""
 
     def __init__(self, main: Callable[[], None], *, quiet: bool = False) -> None:
         """Start `main`, a function of a module, in a new interpreter. Raises OSError: there is none to be had."""
@@ -71,7 +71,7 @@ class Helper:
         return self._frame(time.monotonic() + seconds)
 
     def close(self) -> int:
-        """End it, whatever it does. Its exit status; again the same."""
+        """Kill it. Its exit status; again the same."""
         self._process.kill()
         for stream in (self._stdin, self._stdout):
             with contextlib.suppress(BrokenPipeError):
@@ -117,7 +117,7 @@ class Helper:
 
 
 class Caller:
-    """In a helper: whoever started it. What is printed goes to stderr; Ctrl-C is for the caller to handle."""
+    """In a helper: the process that started it. What is printed goes to stderr; Ctrl-C is for the caller to handle."""
 
     def __init__(self) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -125,15 +125,15 @@ class Caller:
         sys.stdout = sys.stderr
 
     def hear(self) -> bytes:
-        """The next frame. Raises EOFError when the caller has gone."""
+        """The next frame. Raises EOFError when the caller has ended."""
         head = self._incoming.read(LENGTH.size)
         if len(head) < LENGTH.size:
-            raise EOFError("the caller has gone")
+            raise EOFError("the caller has ended")
         (length,) = LENGTH.unpack(head)
         return self._incoming.read(length)
 
     def tell(self, data: bytes) -> None:
-        """Send one frame. Ends this process when the caller has gone: there is nothing left to do."""
+        """Send one frame. Ends this process when the caller has ended."""
         try:
             self._outgoing.write(LENGTH.pack(len(data)) + data)
             self._outgoing.flush()
@@ -141,11 +141,11 @@ class Caller:
             os._exit(1)
 
     def serve(self, answer: Callable[[bytes], bytes]) -> None:
-        """Answer each frame with one, until the caller has gone."""
+        """Answer each frame with one, until the caller has ended."""
         with contextlib.suppress(EOFError):
             while True:
                 self.tell(answer(self.hear()))
 
     def wait_for_end(self) -> None:
-        """Return when the caller has gone, which tells no more."""
+        """Return when the caller, which sends nothing more, has ended."""
         os.read(self._incoming.fileno(), 1)

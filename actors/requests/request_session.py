@@ -39,8 +39,6 @@ from callboard.protocol.tools import FailureCode, ToolFailure
 
 logger = logger_of("callboard")
 
-#: Dispatchers that may be lost before one says which tools there are; what kills them kills the next one too.
-MAX_OFFER_REQUESTS = 3
 #: For the dispatcher to say that the tools of a cancelled request were told to stop; then it is answered all the same.
 STOPS_TOLD_SECONDS = 1.0
 
@@ -197,8 +195,8 @@ class RequestSession(Actor[SessionMessage]):
     # -- events in, commands out
 
     def _ask_for_offers(self) -> None:
-        if self._offer_requests == MAX_OFFER_REQUESTS:
-            raise RuntimeFailure(f"{MAX_OFFER_REQUESTS} dispatchers were lost before one said which tools there are")
+        if self._offer_requests == MAX_CALL_SENDS:
+            raise RuntimeFailure(f"{MAX_CALL_SENDS} dispatchers were lost before one said which tools there are")
         self._offer_requests += 1
         self._peers.dispatcher.tell_control(OfferTools(self._question.tag, self.ref))
 

@@ -108,8 +108,6 @@ class SimulatedWorker(Actor[ToWorker | Die | Planned]):
         self._held: list[ToolName] = []
 
     def on_start(self) -> None:
-        if self._isolation is Isolation.PROCESS:
-            self._reports.seat.take(0)  # it takes no second call
         self._ready_at = self.now() + self._faults.start_seconds
         self._world.arrives(self)
         self.at_end(lambda: self._world.leaves(self))
@@ -183,7 +181,6 @@ class SimulatedWorker(Actor[ToWorker | Die | Planned]):
         elif fate is WorkerFate.GIVES_BACK:
             self._forget(call)
             self._reports.give_back(call.record, "planned")
-            self._leave()
         elif fate is WorkerFate.DIES_BEFORE:
             self._later(call, STOP_SECONDS / 2, lambda: self._die(before=True))
         elif self._reports.begin(call.record):
@@ -191,7 +188,6 @@ class SimulatedWorker(Actor[ToWorker | Die | Planned]):
             self._play(call, plan, fate, seconds)
         else:
             self._forget(call)
-            self._leave()
 
     def _play(self, call: RunCall, plan: PlannedCall, fate: WorkerFate, seconds: float) -> None:
         if fate is WorkerFate.DIES_DURING:
@@ -225,12 +221,10 @@ class SimulatedWorker(Actor[ToWorker | Die | Planned]):
 
     def _end(self, call: RunCall, result: Outcome, printed: str = "") -> None:
         self._forget(call)
-        self._reports.end(call.record, result, printed)
-        self._leave()
-
-    def _leave(self) -> None:
-        if self._isolation is Isolation.PROCESS:
+        if self._isolation is Isolation.PROCESS and isinstance(result, Ending):  # its process did not end by itself
+            self._reports.seat.take(0)
             self.stop()
+        self._reports.end(call.record, result, printed)
 
     def _abandon(self, call: RunCall) -> None:
         """The call ends; the thread, or the loop with the task on it, is held for a while."""
@@ -273,7 +267,7 @@ class SimulatedWorker(Actor[ToWorker | Die | Planned]):
 
 
 def simulated_kind(world: World, faults: WorkerFaults, isolation: Isolation) -> WorkerKind:
-    """As the real kinds: a process for each call, a loop that takes several, threads that take one after the other."""
+    """As the real kinds: a process a call, a loop that takes several, threads that take one after the other."""
     room = faults.workers if isolation is Isolation.TASK else 1
     return WorkerKind(
         lambda reports, pool: SimulatedWorker(world, faults, isolation, reports, pool),

@@ -193,7 +193,7 @@ class PlayedModel:
         """Begin the planned turn of the request that asks."""
         world, request_id = self._world, RequestId(request.model)
         given = world.model_calls.get(request_id, [])
-        command = next((command for command in given if command.request.messages == request.messages), None)
+        command = next((command for command in reversed(given) if command.request.messages == request.messages), None)
         if command is None:
             raise AssertionError(f"{provider.name} was asked for {request_id} what its session had not asked for")
         given.remove(command)

@@ -20,7 +20,7 @@ SOURCE_SHUTDOWN_SECONDS: Final = 3.0
 
 
 def kinds(options: ProcessOptions) -> KindOf:
-    """The real workers. For process tools: one a call, and a source of child processes for each pool."""
+    """The real workers. For process tools: one for each call that runs, and a source of child processes a pool."""
     source = ChildSpec("source", lambda: ProcessSource(options), shutdown_seconds=SOURCE_SHUTDOWN_SECONDS)
     processes = WorkerKind(ProcessWorker, max_workers=options.max_children, fixed_children=(source,))
     by_isolation = {Isolation.PROCESS: processes, Isolation.TASK: TASKS, Isolation.THREAD: THREADS}

@@ -1,7 +1,7 @@
-"""ProcessWorker: runs one call in a child process, and ends with it.
+"""ProcessWorker: runs one call after the other, each in a child process.
 
 The child comes from the pool's ProcessSource, with the tool loaded. What it says and prints is read in the handlers
-here; a child that dies unexpectedly is a crash of this actor.
+here; a child that dies unexpectedly is a crash of this actor. An actor for each call would cost it 0.1 ms.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from callboard.actors.calls.ledger import CallReports, Ending, Outcome
-from callboard.actors.kernel import Actor, Down, Ref, handles
+from callboard.actors.kernel import Actor, Down, Ref, Timer, handles
 from callboard.actors.processes.handle import READ_BYTES, BrokenFrame, ChildEnds, Reply
 from callboard.actors.processes.source import SourceMessage
 from callboard.actors.processes.supply import After, ChildEnded, End, NotObtained, Obtain, Obtained, Release, Withdraw
@@ -51,7 +51,7 @@ class SourceLost(Exception):
 
 
 class ProcessWorker(Actor[ProcessMessage]):
-    """See the module. Made for one call; stops after it."""
+    """See the module. One whose call did not end by itself stops, as the source may still speak of its child."""
 
     def __init__(self, reports: CallReports, pool: str) -> None:
         self._reports = reports
@@ -62,10 +62,12 @@ class ProcessWorker(Actor[ProcessMessage]):
         """The call's outcome, for when its child has ended."""
         self._is_waiting = False
         """For a child."""
+        self._paused: Timer | None = None
 
     def on_start(self) -> None:
-        self._reports.seat.take(0)  # no call besides that for which it was made
         self._source: Ref[SourceMessage] = self.system.ref(f"{self._pool}/source")
+        self.monitor(self._source)
+        self.at_end(self._let_go)
 
     # -- the way of one call --------------------------------------------------------------------------------------
 
@@ -74,16 +76,13 @@ class ProcessWorker(Actor[ProcessMessage]):
         if self._call is not None:
             self._reports.give_back(call.record, "its process runs another call")
             return
-        self._call = call
-        self.at_end(self._let_go)
-        self.monitor(self._source)
-        self._is_waiting = True
+        self._call, self._verdict, self._is_waiting = call, None, True
         self._source.tell_control(Obtain(call.tool, self.ref))
 
     @handles(NotObtained)
     def _not_obtained(self, message: NotObtained) -> None:
         self._is_waiting = False
-        self._end(message.failure)
+        self._end(message.failure, after=After.ENDS)
 
     @handles(Obtained)
     def _obtained(self, message: Obtained) -> None:
@@ -92,7 +91,6 @@ class ProcessWorker(Actor[ProcessMessage]):
         if call is None or not self._reports.begin(call.record):
             self._source.tell_control(Release(child, After.KEEP))
             self._call = None
-            self.stop()
             return
         self._child = child
         if child.orders:
@@ -160,17 +158,16 @@ class ProcessWorker(Actor[ProcessMessage]):
         if self._verdict is None:
             failure = ToolFailure(call.run.name, FailureCode.CRASHED, f"the tool's process {message.how}")
             raise WorkerLost(failure, output)
-        self._end(self._verdict, output)
+        self._end(self._verdict, output, After.ENDS)
 
     @handles(Down)
     def _source_down(self, down: Down) -> None:
-        call = self._call
-        if call is None:
-            return
         if self._child is not None:
             raise SourceLost("the source of the tools' processes has ended") from down.error
-        self._reports.give_back(call.record, "the source of the tools' processes has ended")
-        self._call = None
+        self._reports.seat.take(0)
+        call, self._call = self._call, None
+        if call is not None:
+            self._reports.give_back(call.record, "the source of the tools' processes has ended")
         self.stop()
 
     def on_stopping(self) -> bool:
@@ -181,9 +178,13 @@ class ProcessWorker(Actor[ProcessMessage]):
 
     def _end(self, outcome: Outcome, printed: str = "", after: After = After.KILL) -> None:
         call, self._call = self._call, None
+        if self._paused is not None:
+            self._paused.cancel()
+        if after is After.KILL:
+            self._reports.seat.take(0)
+            self.stop()
         if call is not None:
             self._reports.end(call.record, outcome, printed)
-            self.stop()
         self._release(after)  # once the outcome is on its way
 
     def _let_go(self) -> None:
@@ -202,11 +203,11 @@ class ProcessWorker(Actor[ProcessMessage]):
 
     @handles(_Printed)
     def _printed(self, _: _Printed) -> None:
-        child = self._child
+        child, self._paused = self._child, None
         if child is None or not child.drain():
             return
         if child.output.total_bytes > FLOOD_BYTES:
-            self.tell_after(FLOOD_PAUSE_SECONDS, _Printed())
+            self._paused = self.tell_after(FLOOD_PAUSE_SECONDS, _Printed())
         else:
             child.when_it_prints(self._post(_Printed()))
 

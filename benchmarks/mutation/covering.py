@@ -23,8 +23,8 @@ from mutation.tree import LAYERS, Tree
 MAX_RECORDED_SECONDS: Final = 15.0
 #: What runs in the processes of tools is not recorded; these are its tests.
 _IN_CHILDREN: Final = {
-    f"actors/worker/{name}.py": "tests/actors/workers/test_process.py::"
-    for name in ("child", "forkserver", "linux", "surroundings")
+    f"actors/processes/{name}.py": "tests/actors/workers/test_process.py::"
+    for name in ("child", "fork_server", "init", "keeper", "linux", "process_state")
 }
 #: For the recording itself; the suite takes some minutes.
 _RECORDING_SECONDS: Final = 3_600.0

@@ -1,40 +1,32 @@
-"""GitHub Copilot: one account, three wire APIs by model, and headers that say who is calling (docs/wire.md 1.6)."""
+"""GitHub Copilot: one account, three wire APIs by model, and headers that say who is calling (docs/wire.md 1.6).
+
+`Copilot` is the adapter of one of these APIs, `CopilotProvider` calls with a valid token, and once more after a 401.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
+from dataclasses import replace
 from enum import StrEnum
-from typing import Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 from callboard.protocol.content import AssistantMessage, Image, ToolMessage, UserMessage
-from callboard.protocol.model import ModelRequest
+from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind, ProviderError, UsageError
+from callboard.protocol.model import Error, ModelRequest, StreamEvent
 from callboard.providers.adapter import Adapter, Decoder, WireRequest
 from callboard.providers.anthropic.messages_api import Anthropic
+from callboard.providers.copilot.copilot_login import CLIENT_HEADERS, DEFAULT_BASE_URL, CopilotTokens, token_store
 from callboard.providers.openai.chat_api import OpenAIChat
 from callboard.providers.openai.dialects import ChatDialect
 from callboard.providers.openai.responses_api import OpenAIResponses
 
-#: Used where the token exchange named no address; it names api.individual|business|enterprise.githubcopilot.com.
-DEFAULT_BASE_URL: Final = "https://api.githubcopilot.com"
+if TYPE_CHECKING:
+    from callboard.providers.transport import HttpProvider
 
-DIALECT: Final = ChatDialect(
-    name="copilot",
-    family="copilot",
-    base_url=DEFAULT_BASE_URL,
-    # Claude's answers come as several choices, and may end without a finish reason (copilot-sdk #1081).
-    merge_choices=True,
-    finish_optional=True,
-)
-
-#: What the service asks of its clients. Editors send their own; these are the least it accepts.
-CLIENT_HEADERS: Final[Mapping[str, str]] = {
-    "copilot-integration-id": "vscode-chat",
-    "editor-version": "vscode/1.104.0",
-    "editor-plugin-version": "copilot-chat/0.31.0",
-    "user-agent": "GitHubCopilotChat/0.31.0",
-    "openai-intent": "conversation-panel",
-    "x-github-api-version": "2025-04-01",
-}
+# Claude's answers come as several choices, and may end without a finish reason (copilot-sdk #1081).
+DIALECT: Final = ChatDialect("copilot", DEFAULT_BASE_URL, merge_choices=True, finish_optional=True)
 
 
 class CopilotRoute(StrEnum):
@@ -77,21 +69,56 @@ class Copilot:
 
     def encode(self, request: ModelRequest, /) -> WireRequest:
         wire = self._inner.encode(request)
-        headers = {**wire.headers, **self._headers, "x-initiator": _initiator(request)}
-        if _has_images(request):
+        # Who began: the first message of a user's is billed, what an agent adds to it is not.
+        acted = any(isinstance(message, AssistantMessage | ToolMessage) for message in request.messages)
+        headers = {**wire.headers, **self._headers, "x-initiator": "agent" if acted else "user"}
+        users = (message for message in request.messages if isinstance(message, UserMessage))
+        if any(isinstance(part, Image) for message in users for part in message.parts):
             headers["copilot-vision-request"] = "true"
-        return WireRequest(wire.method, wire.url, headers, wire.body, wire.notes)
+        return replace(wire, headers=headers)
 
     def decoder(self, status: int = 200, headers: Mapping[str, str] | None = None, streaming: bool = True) -> Decoder:
         return self._inner.decoder(status, headers, streaming)
 
 
-def _initiator(request: ModelRequest) -> str:
-    """Who began: the first message of a user's is billed, what an agent adds to it is not."""
-    acted = any(isinstance(message, AssistantMessage | ToolMessage) for message in request.messages)
-    return "agent" if acted else "user"
+class CopilotProvider:
+    """Calls go over `http`, which the exchange of tokens may use too."""
+
+    name: Final = "copilot"
+
+    def __init__(self, tokens: CopilotTokens, http: HttpProvider) -> None:
+        self._tokens = tokens
+        self._http = http
+
+    async def stream(self, request: ModelRequest, /) -> AsyncGenerator[list[StreamEvent], None]:
+        """See `Provider.stream`."""
+        try:
+            token = await self._tokens.current()
+            for last_try in (False, True):
+                adapter = Copilot(base_url=token.base_url, api_key=token.token, route=route_of(request.model))
+                async with aclosing(self._http.stream_with(adapter, request)) as batches:
+                    async for events in batches:
+                        # A 401 is the whole answer: nothing was emitted before it.
+                        first = events[0]
+                        if not last_try and isinstance(first, Error) and first.kind is ErrorKind.AUTHENTICATION:
+                            break
+                        yield events
+                    else:
+                        return
+                token = await self._tokens.current(refused=token)
+        except ProviderError as error:
+            retryable = error.kind in RETRYABLE_KINDS
+            yield [Error(error.kind, str(error), retryable, error.retry_after_seconds, status=error.status)]
+
+    async def aclose(self) -> None:
+        await self._http.aclose()
 
 
-def _has_images(request: ModelRequest) -> bool:
-    users = (message for message in request.messages if isinstance(message, UserMessage))
-    return any(isinstance(part, Image) for message in users for part in message.parts)
+def copilot_of(options: Mapping[str, object], http: HttpProvider) -> CopilotProvider:
+    """The provider for `tokens`, or for the login kept in the keyring or `login_file`. UsageError without one."""
+    if isinstance(tokens := options.get("tokens"), CopilotTokens):
+        return CopilotProvider(tokens, http)
+    store = token_store(Path(str(options["login_file"]))) if "login_file" in options else None
+    if store is None or not store.load():
+        raise UsageError("copilot needs a login: run `callboard login copilot`.")
+    return CopilotProvider(CopilotTokens(store, http.fetch), http)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
@@ -20,10 +20,20 @@ import orjson
 from callboard.protocol.errors import ErrorKind, ProviderError, UsageError
 from callboard.providers.adapter import HttpAnswer, WireRequest
 from callboard.providers.base_decoder import object_at, text_at, text_of
-from callboard.providers.copilot.copilot_api import CLIENT_HEADERS, DEFAULT_BASE_URL
 from callboard.providers.http_errors import error_from_body
 from callboard.providers.json_values import SHAPE_ERRORS, Json, JsonObject, load_object
 
+#: Used where the token exchange named no address; it names api.individual|business|enterprise.githubcopilot.com.
+DEFAULT_BASE_URL: Final = "https://api.githubcopilot.com"
+#: What the service asks of its clients. Editors send their own; these are the least it accepts.
+CLIENT_HEADERS: Final[Mapping[str, str]] = {
+    "copilot-integration-id": "vscode-chat",
+    "editor-version": "vscode/1.104.0",
+    "editor-plugin-version": "copilot-chat/0.31.0",
+    "user-agent": "GitHubCopilotChat/0.31.0",
+    "openai-intent": "conversation-panel",
+    "x-github-api-version": "2025-04-01",
+}
 DEVICE_CODE_URL: Final = "https://github.com/login/device/code"
 ACCESS_TOKEN_URL: Final = "https://github.com/login/oauth/access_token"
 EXCHANGE_URL: Final = "https://api.github.com/copilot_internal/v2/token"
@@ -35,7 +45,6 @@ _EXPIRES_SECONDS: Final = 900.0
 _LONGEST_SECONDS: Final = 86_400.0
 #: A short token is renewed this long before it ends, where the answer has no refresh_in of its own.
 _RENEW_BEFORE_SECONDS: Final = 120.0
-
 
 Http = Callable[[WireRequest], Awaitable[HttpAnswer]]
 Sleep = Callable[[float], Awaitable[object]]
@@ -57,8 +66,6 @@ class CopilotToken:
     """The short-lived token that model calls carry."""
 
     token: str = field(repr=False)
-    expires_at: float
-    """Unix time, seconds."""
     renew_at: float
     """Unix time from which a new one should be got."""
     base_url: str
@@ -114,7 +121,7 @@ async def exchange(http: Http, github_token: str, now: float) -> CopilotToken:
             raise TypeError("expires_at is no time")
         lifetime = _seconds(document.get("refresh_in"), expires_at - now - _RENEW_BEFORE_SECONDS)
         base_url = text_at(object_at(document, "endpoints"), "api") or DEFAULT_BASE_URL
-        return CopilotToken(text_of(document["token"]), expires_at, min(now + lifetime, expires_at), base_url)
+        return CopilotToken(text_of(document["token"]), min(now + lifetime, expires_at), base_url)
     except SHAPE_ERRORS:
         raise ProviderError(ErrorKind.MALFORMED, "Copilot's token exchange gave an answer without a token.") from None
 
@@ -137,18 +144,12 @@ def _document(answer: HttpAnswer) -> JsonObject:
 
 def _seconds(value: Json, otherwise: float) -> float:
     """A time that GitHub names; `otherwise` where it names none, or one by which nothing would ever end."""
-    known = isinstance(value, int | float) and 1 <= value <= _LONGEST_SECONDS
-    return float(value) if known and isinstance(value, int | float) else otherwise
+    return float(value) if isinstance(value, int | float) and 1 <= value <= _LONGEST_SECONDS else otherwise
 
 
 def _refused(answer: JsonObject, what: str) -> ProviderError:
     reason = answer.get("error_description") or answer.get("error") or "no reason was given"
     return ProviderError(ErrorKind.AUTHENTICATION, f"{what}: {reason}")
-
-
-_SERVICE: Final = "callboard"
-_ACCOUNT: Final = "github-copilot"
-_OWNER_ONLY: Final = 0o600
 
 
 class TokenStore(Protocol):
@@ -179,10 +180,10 @@ class FileStore:
         """Written beside and moved into place, so that no moment shows half a token, or one others may read."""
         self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         beside = self._path.with_name(f"{self._path.name}.{os.getpid()}.new")
-        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, _OWNER_ONLY)
+        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
         with os.fdopen(descriptor, "w") as file:
             # An older file of that name would keep its permissions.
-            os.fchmod(file.fileno(), _OWNER_ONLY)
+            os.fchmod(file.fileno(), 0o600)
             file.write(secret + "\n")
         beside.replace(self._path)
 
@@ -190,15 +191,18 @@ class FileStore:
 class KeyringStore:
     """The desktop's keyring."""
 
+    _ENTRY: Final = ("callboard", "github-copilot")
+    """Service and account."""
+
     def __init__(self, keyring: ModuleType) -> None:
         self._keyring = keyring
 
     def load(self) -> str | None:
-        secret: str | None = self._keyring.get_password(_SERVICE, _ACCOUNT)
+        secret: str | None = self._keyring.get_password(*self._ENTRY)
         return secret
 
     def save(self, secret: str) -> None:
-        self._keyring.set_password(_SERVICE, _ACCOUNT, secret)
+        self._keyring.set_password(*self._ENTRY, secret)
 
 
 def token_store(path: Path) -> TokenStore:
@@ -222,22 +226,13 @@ class CopilotTokens:
         self._token: CopilotToken | None = None
         self._lock = asyncio.Lock()
 
-    async def current(self) -> CopilotToken:
-        """A token that has not run out. Raises UsageError without a login, ProviderError from GitHub."""
+    async def current(self, refused: CopilotToken | None = None) -> CopilotToken:
+        """A token that has not run out and is not `refused`, which was answered with 401. Many callers at once cause
+        one exchange. Raises UsageError without a login, ProviderError from GitHub."""
         async with self._lock:
-            if self._token is None or self._clock() >= self._token.renew_at:
-                self._token = await self._exchanged()
+            if self._token is None or self._token == refused or self._clock() >= self._token.renew_at:
+                secret = self._store.load()
+                if not secret:
+                    raise UsageError("There is no login to Copilot here; run `callboard login copilot`.")
+                self._token = await exchange(self._http, secret, self._clock())
             return self._token
-
-    async def renewed(self, refused: CopilotToken) -> CopilotToken:
-        """A token in place of one that was answered with 401; many callers at once cause one exchange."""
-        async with self._lock:
-            if self._token is None or self._token.token == refused.token:
-                self._token = await self._exchanged()
-            return self._token
-
-    async def _exchanged(self) -> CopilotToken:
-        secret = self._store.load()
-        if not secret:
-            raise UsageError("There is no login to Copilot here; run `callboard login copilot`.")
-        return await exchange(self._http, secret, self._clock())

@@ -7,14 +7,14 @@ that lists it; it goes through the same session, dispatcher and index as any mod
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator
 from typing import Final
 
 import orjson
 
 from callboard.protocol import model
 from callboard.protocol.code_fences import CodeFence, parse_fences
-from callboard.protocol.content import Message, ToolMessage, UserMessage
+from callboard.protocol.content import ToolMessage, UserMessage
 from callboard.protocol.ids import CallId, ToolName
 from callboard.providers.base_decoder import list_at
 from callboard.providers.json_values import JsonObject, load_object
@@ -51,23 +51,24 @@ class Offline:
 
 def answer(request: model.ModelRequest, cwd: str = "") -> list[list[model.StreamEvent]]:
     """The batches of events that answer this request."""
-    result = _context_result(request.messages)
-    if result is not None:
-        return _said(_report(result, cwd))
+    question = ""
+    for message in reversed(request.messages):
+        if isinstance(message, ToolMessage) and message.name == CONTEXT_TOOL:
+            return _said(_report(message, cwd))
+        if isinstance(message, UserMessage):
+            question = message.text
+            break
     offered = any(tool.name == CONTEXT_TOOL for tool in request.tools)
-    if offered and request.tool_choice.mode is not model.ToolChoiceMode.NONE:
-        return [_ask(_question(request.messages))]
-    return _said(["There is no code to search: no workspace is set up here.\n"])
-
-
-def _ask(question: str) -> list[model.StreamEvent]:
+    if not offered or request.tool_choice.mode is model.ToolChoiceMode.NONE:
+        return _said(["There is no code to search: no workspace is set up here.\n"])
     call_id = CallId("call_context")
-    return [
+    asked: list[model.StreamEvent] = [
         model.ToolCallStart(call_id, CONTEXT_TOOL),
         model.ToolCallDelta(call_id, orjson.dumps({"token_budget": TOKEN_BUDGET, "hint": question}).decode()),
         model.ToolCallComplete(call_id),
         model.Done(model.FinishReason.TOOL_CALLS, model="offline"),
     ]
+    return [asked]
 
 
 def _said(paragraphs: list[str]) -> list[list[model.StreamEvent]]:
@@ -75,20 +76,6 @@ def _said(paragraphs: list[str]) -> list[list[model.StreamEvent]]:
     batches: list[list[model.StreamEvent]] = [[model.TextDelta(text)] for text in texts]
     batches[-1].append(model.Done(model.FinishReason.STOP, model="offline"))
     return batches
-
-
-def _question(messages: tuple[Message, ...]) -> str:
-    return next((message.text for message in reversed(messages) if isinstance(message, UserMessage)), "")
-
-
-def _context_result(messages: tuple[Message, ...]) -> ToolMessage | None:
-    """The context that came after the last user message, if it did."""
-    for message in reversed(messages):
-        if isinstance(message, UserMessage):
-            return None
-        if isinstance(message, ToolMessage) and message.name == CONTEXT_TOOL:
-            return message
-    return None
 
 
 def _report(message: ToolMessage, cwd: str) -> list[str]:
@@ -108,18 +95,18 @@ def _report(message: ToolMessage, cwd: str) -> list[str]:
 def _place(place: JsonObject, cwd: str) -> str:
     where = f"{_relative(str(place.get('file', '')), cwd)}:{place.get('lines', '')}"
     name = place.get("canonical_path") or place.get("name") or ""
-    lines = list(_code_lines(str(place.get("snippet", ""))))
+    lines = _code_lines(str(place.get("snippet", "")))
     shown = lines[:SNIPPET_LINES]
     if len(lines) > len(shown):
         shown.append(f"... {len(lines) - len(shown)} more lines")
     return "\n".join([f"{where}  {name}".rstrip(), *(f"    {line}".rstrip() for line in shown), ""])
 
 
-def _code_lines(snippet: str) -> Iterator[str]:
+def _code_lines(snippet: str) -> list[str]:
     fences = [fence for fence in parse_fences(snippet) if isinstance(fence, CodeFence)]
     code = "\n".join(fence.code for fence in fences) if fences else snippet
     # Not splitlines: form feeds and U+2028 do not end a line of code.
-    yield from code.expandtabs(4).strip("\n").split("\n")
+    return code.expandtabs(4).strip("\n").split("\n")
 
 
 def _relative(file: str, cwd: str) -> str:

@@ -12,8 +12,9 @@ times: `Scripted.stream` plays it on asyncio, and a simulation takes `turn_for(r
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import zip_longest
 
 import orjson
 
@@ -34,6 +35,10 @@ class ScriptedCall:
     """A str is sent as it is: half JSON is half JSON."""
     id: str = ""
     """"" is numbered: call_0, call_1 ..."""
+
+    def argument_text(self) -> str:
+        """The arguments as the model writes them."""
+        return self.arguments if isinstance(self.arguments, str) else orjson.dumps(dict(self.arguments)).decode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,47 +75,43 @@ class ScriptedTurn:
 
     def batches(self, idle_timeout_seconds: float = STREAM_IDLE_TIMEOUT_SECONDS) -> tuple[TimedBatch, ...]:
         """The turn as its reader sees it. The last event of the last batch is the only Done or Error."""
-        steps = self._prose_steps() + self._call_steps()
         end_delay = self.delay_seconds
         if self.error is not None:
-            steps.append((self.error,))
+            end: list[model.StreamEvent] = [self.error]
         elif self.stall:
             end_delay = idle_timeout_seconds
-            steps.append((make_error(ErrorKind.TIMEOUT, f"The script sent nothing for {idle_timeout_seconds:g} s."),))
+            end = [make_error(ErrorKind.TIMEOUT, f"The script sent nothing for {idle_timeout_seconds:g} s.")]
         elif self.cut:
-            steps.append((make_error(ErrorKind.TRUNCATED, "The stream ended before the turn did."),))
+            end = [make_error(ErrorKind.TRUNCATED, "The stream ended before the turn did.")]
         else:
-            steps.append(self._ending())
+            end = self._ending()
+        steps = [(event,) for event in self._events()] + [tuple(end)]
         if not self.chunk_chars and not self.stall:
             return (TimedBatch(self.first_delay_seconds, tuple(event for step in steps for event in step)),)
         delays = [self.first_delay_seconds] + [self.delay_seconds] * (len(steps) - 2) + [end_delay]
         return tuple(TimedBatch(delay, step) for delay, step in zip(delays[-len(steps) :], steps, strict=True))
 
-    def _prose_steps(self) -> list[tuple[model.StreamEvent, ...]]:
-        thoughts: list[tuple[model.StreamEvent, ...]] = [
-            (model.ThinkingDelta(piece),) for piece in self._pieces(self.thinking)
-        ]
-        return thoughts + [(model.TextDelta(piece),) for piece in self._pieces(self.text)]
+    def _events(self) -> Iterator[model.StreamEvent]:
+        """All events but those of the end."""
+        yield from (model.ThinkingDelta(piece) for piece in self._pieces(self.thinking))
+        yield from (model.TextDelta(piece) for piece in self._pieces(self.text))
+        for call_id, call in zip(self._ids(), self.calls, strict=True):
+            yield model.ToolCallStart(call_id, ToolName(call.name))
+        pieces = [self._pieces(call.argument_text()) for call in self.calls]
+        for turn in zip_longest(*pieces):
+            for call_id, piece in zip(self._ids(), turn, strict=True):
+                if piece is not None:
+                    yield model.ToolCallDelta(call_id, piece)
 
-    def _call_steps(self) -> list[tuple[model.StreamEvent, ...]]:
-        ids = [CallId(call.id or f"call_{number}") for number, call in enumerate(self.calls)]
-        steps: list[tuple[model.StreamEvent, ...]] = []
-        for call_id, call in zip(ids, self.calls, strict=True):
-            steps.append((model.ToolCallStart(call_id, ToolName(call.name)),))
-        pieces = [self._pieces(_argument_text(call)) for call in self.calls]
-        for turn in range(max(map(len, pieces), default=0)):
-            for call_id, own in zip(ids, pieces, strict=True):
-                if turn < len(own):
-                    steps.append((model.ToolCallDelta(call_id, own[turn]),))
-        return steps
-
-    def _ending(self) -> tuple[model.StreamEvent, ...]:
+    def _ending(self) -> list[model.StreamEvent]:
         reason = self.finish_reason or (model.FinishReason.TOOL_CALLS if self.calls else model.FinishReason.STOP)
-        ids = [CallId(call.id or f"call_{number}") for number, call in enumerate(self.calls)]
-        if reason in (model.FinishReason.LENGTH, model.FinishReason.CONTENT_FILTER):
-            ids = ids[:-1]
-        completes: list[model.StreamEvent] = [model.ToolCallComplete(call_id) for call_id in ids]
-        return (*completes, model.Done(reason, reason.value, self.usage, model="scripted"))
+        cut = reason in (model.FinishReason.LENGTH, model.FinishReason.CONTENT_FILTER)
+        whole = self._ids()[:-1] if cut else self._ids()
+        done = model.Done(reason, reason.value, self.usage, model="scripted")
+        return [*(model.ToolCallComplete(call_id) for call_id in whole), done]
+
+    def _ids(self) -> list[CallId]:
+        return [CallId(call.id or f"call_{number}") for number, call in enumerate(self.calls)]
 
     def _pieces(self, text: str) -> list[str]:
         size = self.chunk_chars or max(len(text), 1)
@@ -163,7 +164,3 @@ class Scripted:
 
     async def aclose(self) -> None:
         """There is nothing to close."""
-
-
-def _argument_text(call: ScriptedCall) -> str:
-    return call.arguments if isinstance(call.arguments, str) else orjson.dumps(dict(call.arguments)).decode()

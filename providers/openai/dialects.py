@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from callboard.protocol.errors import UsageError
@@ -14,10 +14,11 @@ class ChatDialect:
     """One server's Chat Completions. The defaults suit a server of which nothing is known."""
 
     name: str = "openai-compatible"
-    family: str = "openai-compatible"
-    """The first column of the error table."""
+    """Also the first column of the error table."""
     base_url: str = ""
     """Where the API lives, without `/chat/completions`; "" must be given by the user."""
+    key_variable: str = ""
+    """The environment variable in which its users keep the key; "" where it needs none."""
     max_tokens_field: str = "max_tokens"
     seed_field: str = "seed"
     stream_usage: bool = True
@@ -31,7 +32,6 @@ class ChatDialect:
     """The server is known to end a whole turn without finish_reason and [DONE] (docs/wire.md quirk 23)."""
     think_tags: bool = False
     """`<think>...</think>` at the start of the text is reasoning. Off: the text stays as the model wrote it."""
-    extra_headers: dict[str, str] = field(default_factory=dict)
 
     def address(self, base_url: str | None) -> str:
         """Where to ask: the user's address, or the server's usual one. Raises UsageError where there is neither."""
@@ -40,39 +40,22 @@ class ChatDialect:
         return checked_url(base_url, self.base_url)
 
 
-OPENAI = ChatDialect(
-    name="openai-chat",
-    family="openai",
-    base_url="https://api.openai.com/v1",
-    # The reasoning models refuse max_tokens (docs/wire.md 1.1), the others take both.
-    max_tokens_field="max_completion_tokens",
+# The reasoning models refuse max_tokens (docs/wire.md 1.1), the others take both.
+OPENAI: Final = ChatDialect(
+    "openai-chat", "https://api.openai.com/v1", "OPENAI_API_KEY", max_tokens_field="max_completion_tokens"
 )
-COMPATIBLE = ChatDialect()
-
-
-@dataclass(frozen=True, slots=True)
-class Server:
-    """What is known of one server."""
-
-    dialect: ChatDialect
-    key_variable: str = ""
-    """The environment variable in which its users keep the key; "" where it needs none."""
-
-
-def _server(name: str, base_url: str, key_variable: str = "", **traits: object) -> Server:
-    return Server(ChatDialect(name, name, base_url, **traits), key_variable)  # type: ignore[arg-type]
-
+_REASONING: Final = "reasoning_content"
 
 _ROWS: Final = (
-    Server(OPENAI, "OPENAI_API_KEY"),
-    Server(COMPATIBLE),
-    _server("ollama", "http://localhost:11434/v1"),
-    _server("vllm", "http://localhost:8000/v1"),
-    _server("llamacpp", "http://localhost:8080/v1"),
-    _server("lmstudio", "http://localhost:1234/v1"),
-    _server("groq", "https://api.groq.com/openai/v1", "GROQ_API_KEY"),
+    OPENAI,
+    ChatDialect(),
+    ChatDialect("ollama", "http://localhost:11434/v1"),
+    ChatDialect("vllm", "http://localhost:8000/v1"),
+    ChatDialect("llamacpp", "http://localhost:8080/v1"),
+    ChatDialect("lmstudio", "http://localhost:1234/v1"),
+    ChatDialect("groq", "https://api.groq.com/openai/v1", "GROQ_API_KEY"),
     # Sends usage unasked and refuses fields it does not know.
-    _server(
+    ChatDialect(
         "mistral",
         "https://api.mistral.ai/v1",
         "MISTRAL_API_KEY",
@@ -80,17 +63,17 @@ _ROWS: Final = (
         seed_field="random_seed",
         call_ids=MISTRAL_IDS,
     ),
-    _server("xai", "https://api.x.ai/v1", "XAI_API_KEY"),
+    ChatDialect("xai", "https://api.x.ai/v1", "XAI_API_KEY"),
     # These two want their reasoning back while they call tools, and ignore it afterwards.
-    _server("deepseek", "https://api.deepseek.com/v1", "DEEPSEEK_API_KEY", reasoning_replay_field="reasoning_content"),
-    _server("moonshot", "https://api.moonshot.ai/v1", "MOONSHOT_API_KEY", reasoning_replay_field="reasoning_content"),
-    _server("together", "https://api.together.xyz/v1", "TOGETHER_API_KEY"),
-    _server("fireworks", "https://api.fireworks.ai/inference/v1", "FIREWORKS_API_KEY"),
-    _server("cerebras", "https://api.cerebras.ai/v1", "CEREBRAS_API_KEY"),
-    _server("perplexity", "https://api.perplexity.ai", "PERPLEXITY_API_KEY"),
-    _server("alibaba", "https://dashscope-intl.aliyuncs.com/compatible-mode/v1", "DASHSCOPE_API_KEY"),
-    _server("zai", "https://api.z.ai/api/paas/v4", "ZAI_API_KEY"),
-    _server("huggingface", "https://router.huggingface.co/v1", "HF_TOKEN"),
+    ChatDialect("deepseek", "https://api.deepseek.com/v1", "DEEPSEEK_API_KEY", reasoning_replay_field=_REASONING),
+    ChatDialect("moonshot", "https://api.moonshot.ai/v1", "MOONSHOT_API_KEY", reasoning_replay_field=_REASONING),
+    ChatDialect("together", "https://api.together.xyz/v1", "TOGETHER_API_KEY"),
+    ChatDialect("fireworks", "https://api.fireworks.ai/inference/v1", "FIREWORKS_API_KEY"),
+    ChatDialect("cerebras", "https://api.cerebras.ai/v1", "CEREBRAS_API_KEY"),
+    ChatDialect("perplexity", "https://api.perplexity.ai", "PERPLEXITY_API_KEY"),
+    ChatDialect("alibaba", "https://dashscope-intl.aliyuncs.com/compatible-mode/v1", "DASHSCOPE_API_KEY"),
+    ChatDialect("zai", "https://api.z.ai/api/paas/v4", "ZAI_API_KEY"),
+    ChatDialect("huggingface", "https://router.huggingface.co/v1", "HF_TOKEN"),
 )
 
-SERVERS: Final = {row.dialect.name: row for row in _ROWS}
+SERVERS: Final = {row.name: row for row in _ROWS}

@@ -13,6 +13,7 @@ from callboard.providers.http_errors import error_from_body, scrubbed, snippet
 from callboard.providers.json_values import JsonObject, load_object
 from callboard.providers.openai.chat_api import OpenAIChat
 from callboard.providers.openai.dialects import SERVERS
+from callboard.providers.request_encoding import bearer
 from callboard.providers.transport import HttpProvider
 
 #: Sixty-four short texts take a hosted model well under a second; a local one on a CPU may need some.
@@ -27,17 +28,15 @@ class EmbeddingApi:
 
     def __init__(self, model: str, *, base_url: str | None = None, api_key: str | None = None) -> None:
         provider, _, self.model = model.partition("/")
-        server = SERVERS.get("openai-chat" if provider == "openai" else provider)
-        if server is None or not self.model:
+        dialect = SERVERS.get("openai-chat" if provider == "openai" else provider)
+        if dialect is None or not self.model:
             known = ", ".join(sorted({"openai", *SERVERS} - {"openai-chat"}))
             raise UsageError(f"{model!r} is no embedding model; write provider/model with one of: {known}.")
-        adapter = OpenAIChat(base_url=base_url, api_key=api_key, dialect=server.dialect)
-        self._family = server.dialect.family
-        self._url = server.dialect.address(base_url) + "/embeddings"
+        self._name = dialect.name
+        self._url = dialect.address(base_url) + "/embeddings"
         self._key = api_key
-        self._headers = {"content-type": "application/json"}
-        if api_key:
-            self._headers["authorization"] = f"Bearer {api_key}"
+        self._headers = {"content-type": "application/json", **bearer(api_key)}
+        adapter = OpenAIChat(base_url=base_url, api_key=api_key, dialect=dialect)
         self._http = HttpProvider(adapter, timeouts=EMBEDDING_TIMEOUTS)
 
     async def post(self, body: Mapping[str, object]) -> JsonObject:
@@ -45,7 +44,7 @@ class EmbeddingApi:
         sent = orjson.dumps({**body, "model": self.model})
         answer = await self._http.fetch(WireRequest("POST", self._url, self._headers, sent))
         if answer.status >= 400:
-            error = scrubbed(error_from_body(self._family, answer.status, {}, answer.body), self._key)
+            error = scrubbed(error_from_body(self._name, answer.status, {}, answer.body), self._key)
             raise ProviderError(error.kind, error.message, status=error.status)
         document = load_object(answer.body)
         if document is None:

@@ -44,10 +44,11 @@ def memory_swallowed() -> int:
 
 
 def shared_mapping() -> int:
-    """Anonymous memory that is shared: it is no heap."""
+    """Anonymous memory that is shared, not on the heap. It is looked at ten times a second."""
     with mmap.mmap(-1, TOO_MUCH_BYTES) as memory:
         for offset in range(0, TOO_MUCH_BYTES, mmap.PAGESIZE):
             memory[offset] = 1
+        time.sleep(0.5)
         return len(memory)
 
 

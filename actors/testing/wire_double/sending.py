@@ -6,7 +6,7 @@ import asyncio
 import socket
 import struct
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final
 
 from aiohttp import web
@@ -15,6 +15,8 @@ from callboard.actors.testing.wire_double.answers import SILENT_ENDS, End, WireA
 from callboard.actors.testing.wire_double.pacing import Pacer
 from callboard.actors.testing.wire_double.traffic import Exchange
 
+#: For one answer, when others wait.
+TURN_SECONDS: Final = 0.002
 #: SO_LINGER: on, with no time: closing the socket sends RST.
 _LINGER_NONE: Final = struct.pack("ii", 1, 0)
 
@@ -31,10 +33,20 @@ async def send(request: web.BaseRequest, answer: WireAnswer, exchange: Exchange,
         if answer.pause:
             await pacer.write(_transport(request), answer.pieces, answer.pause)
         else:
-            for piece in answer.pieces:
-                await response.write(piece)
+            await _write(response, answer.pieces)
     await _END[answer.end](request, response, exchange)
     return response
+
+
+async def _write(response: web.StreamResponse, pieces: Iterable[bytes]) -> None:
+    """As fast as the client reads. An endless answer to one that reads at once would never let the other clients in."""
+    loop = asyncio.get_running_loop()
+    rested_at = loop.time()
+    for piece in pieces:
+        await response.write(piece)
+        if loop.time() - rested_at > TURN_SECONDS:
+            await asyncio.sleep(0)
+            rested_at = loop.time()
 
 
 def _ended(exchange: Exchange) -> None:

@@ -256,7 +256,7 @@ def test_a_lost_worker_ends_what_had_begun_and_frees_the_rest() -> None:
     assert book.give() is waits
 
 
-def test_a_worker_of_one_call_never_gets_another() -> None:
+def test_a_worker_without_room_gets_no_call() -> None:
     book = Book(room=1, max_workers=2)
     first, second, third = (book.submit(number, "c") for number in range(3))
     assert (book.give(), book.give(), book.give()) == (first, second, None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import mmap
 import os
 import select
 import signal
@@ -20,7 +21,7 @@ from callboard.actors.processes.keeper import containment
 from callboard.actors.processes.supply import ProcessOptions
 from callboard.actors.testing.tool_stage import ToolStage
 from callboard.actors.tools import tool
-from callboard.protocol.events import ToolCallCompleted, ToolCallTimedOut
+from callboard.protocol.events import ToolCallCompleted, ToolCallFailed, ToolCallTimedOut
 
 CONTAINED = containment()
 pytestmark = [
@@ -120,6 +121,34 @@ def test_shared_memory_is_bounded_and_not_the_hosts(stage: ToolStage) -> None:
     name = f"callboard-test-{os.getpid()}"
     assert result(stage, share_memory, name=name, size=2 * MEMORY_BYTES) == os.strerror(28)
     assert not os.path.exists(f"/dev/shm/{name}")
+
+
+@tool
+def map_shared(size: int, in_child: bool) -> str:
+    """Holds shared memory that has no name, until its process is killed: it, or a child of it."""
+    if in_child and (pid := os.fork()):
+        return str(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+    with mmap.mmap(-1, size) as memory:
+        for start in range(0, size, 1 << 20):
+            memory[start : start + (1 << 20)] = b"x" * (1 << 20)
+        if size > MEMORY_BYTES:
+            signal.pause()
+    return "held"
+
+
+@pytest.mark.parametrize("namespaces", [True, False])
+def test_shared_memory_without_a_name_counts_too(namespaces: bool) -> None:
+    with ToolStage(ProcessOptions(memory_bytes=MEMORY_BYTES, namespaces=namespaces)) as stage:
+        assert result(stage, map_shared, size=MEMORY_BYTES // 2, in_child=False) == "held"
+        event = stage.start(map_shared, json.dumps({"size": MEMORY_BYTES + (1 << 20), "in_child": False}), 30).wait()
+        assert isinstance(event, ToolCallFailed), event
+        assert event.failure.message == (
+            f"the tool's process was killed: it took more than {MEMORY_BYTES:,} bytes of shared memory"
+        )
+
+
+def test_shared_memory_of_what_a_tool_has_started_counts_too(stage: ToolStage) -> None:
+    assert result(stage, map_shared, size=MEMORY_BYTES + (1 << 20), in_child=True) == str(-signal.SIGKILL)
 
 
 @tool

@@ -31,7 +31,7 @@ from callboard.actors.kernel import (
 from callboard.actors.kernel import start_child as start
 from callboard.actors.models.llm_manager import StartModel
 from callboard.actors.requests.conversation import STOPPING, Question
-from callboard.actors.requests.request_session import MAX_OFFER_REQUESTS, STOPS_TOLD_SECONDS, Peers, RequestSession
+from callboard.actors.requests.request_session import STOPS_TOLD_SECONDS, Peers, RequestSession
 from callboard.actors.testing.simulation import SimulatedScheduler
 from callboard.protocol.commands import (
     AskApproval,
@@ -367,7 +367,7 @@ def test_a_dispatcher_lost_before_it_offered_is_asked_again(simulated: ActorSyst
 
 def test_a_session_that_never_hears_of_tools_gives_up(simulated: ActorSystem) -> None:
     scene = Scene(simulated, offers=False)
-    for _ in range(MAX_OFFER_REQUESTS):
+    for _ in range(MAX_CALL_SENDS):
         scene.strike("dispatcher")
     (down,) = scene.ends
     assert "before one said which tools" in str(down.error)

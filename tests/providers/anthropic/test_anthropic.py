@@ -55,7 +55,8 @@ def test_an_address_of_ones_own(base_url: str) -> None:
 
 
 def test_an_oauth_token_goes_as_bearer_and_betas_are_listed() -> None:
-    wire = Anthropic(api_key="t", bearer=True, betas=("a", "b")).encode(ModelRequest("c", (UserMessage.of("Hi"),)))
+    anthropic = Anthropic(api_key="t", bearer=True, headers={"anthropic-beta": "a,b"})
+    wire = anthropic.encode(ModelRequest("c", (UserMessage.of("Hi"),)))
     assert header(wire.headers, "authorization") == "Bearer t"
     assert header(wire.headers, "x-api-key") is None
     assert header(wire.headers, "anthropic-beta") == "a,b"

@@ -19,7 +19,7 @@ from callboard.protocol.content import AssistantMessage, Image, Text, UserMessag
 from callboard.protocol.errors import ErrorKind, ProviderError, UsageError
 from callboard.protocol.model import ModelRequest, StreamEvent
 from callboard.providers.adapter import HttpAnswer, WireRequest
-from callboard.providers.copilot.copilot_api import Copilot, CopilotRoute, route_of
+from callboard.providers.copilot.copilot_api import Copilot, CopilotProvider, CopilotRoute, route_of
 from callboard.providers.copilot.copilot_login import (
     CopilotTokens,
     FileStore,
@@ -29,7 +29,6 @@ from callboard.providers.copilot.copilot_login import (
     token_store,
     wait_for_login,
 )
-from callboard.providers.copilot.copilot_provider import CopilotProvider
 from callboard.providers.response_builder import build_response
 from callboard.providers.transport import HttpProvider
 
@@ -201,7 +200,7 @@ def test_tokens_are_renewed_before_they_end_and_once_for_many() -> None:
         now = 10.0
         got += [token.token for token in await asyncio.gather(*(tokens.current() for _ in range(5)))]
         refused = await tokens.current()
-        got += [token.token for token in await asyncio.gather(*(tokens.renewed(refused) for _ in range(5)))]
+        got += [token.token for token in await asyncio.gather(*(tokens.current(refused) for _ in range(5)))]
         return got
 
     assert asyncio.run(run()) == ["one"] * 2 + ["two"] * 5 + ["three"] * 5

@@ -229,7 +229,7 @@ def test_openrouter_preferences_go_along_with_tools() -> None:
 
 
 def test_openrouter_says_who_calls_and_how_hard_to_think() -> None:
-    router = OpenRouter(api_key="k", referer="https://app.example", title="App")
+    router = OpenRouter(api_key="k", headers={"http-referer": "https://app.example", "x-title": "App"})
     headers = router.encode(ModelRequest("m", (USER,))).headers
     assert (headers["http-referer"], headers["x-title"]) == ("https://app.example", "App")
     sent = body(router, USER, sampling=Sampling(reasoning_effort="high"))

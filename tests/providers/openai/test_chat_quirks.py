@@ -20,7 +20,7 @@ from callboard.providers.openrouter import OpenRouter
 from callboard.providers.provider_registry import adapter_for
 from callboard.providers.request_encoding import MISTRAL_IDS
 
-COMPATIBLE = OpenAIChat(dialect=SERVERS["vllm"].dialect)
+COMPATIBLE = OpenAIChat(dialect=SERVERS["vllm"])
 #: The stream byte by byte, in odd pieces and whole: each test runs all three, and all must agree.
 CHUNKINGS = ((1,), (7, 2, 64), (65536,))
 

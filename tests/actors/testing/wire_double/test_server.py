@@ -30,9 +30,8 @@ from callboard.protocol.errors import ErrorKind, UsageError
 from callboard.protocol.ids import CallId, ToolName
 from callboard.protocol.model import ModelRequest, ModelResponse
 from callboard.providers.adapter import HttpAnswer, Timeouts, WireRequest
-from callboard.providers.copilot.copilot_api import Copilot
+from callboard.providers.copilot.copilot_api import Copilot, CopilotProvider
 from callboard.providers.copilot.copilot_login import EXCHANGE_URL, CopilotTokens, FileStore
-from callboard.providers.copilot.copilot_provider import CopilotProvider
 from callboard.providers.provider_registry import adapter_for
 from callboard.providers.response_builder import ResponseBuilder
 from callboard.providers.transport import HttpProvider

@@ -1,4 +1,4 @@
-"""What a tool finds around it in its process, and what the next one must find again, whatever the first has changed."""
+"""The state of a process that a tool can change (folder, environment, handlers ...), and putting it back."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Final
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
 
 
-class Surroundings:
-    """As they are when it is made: after the tool was loaded, since an import may change what it likes.
+class ProcessState:
+    """The state at the time that this is made: after the tool was loaded, since an import may change what it likes.
 
     About 10 us to compare; the tools of a child run one after the other, so one that has not changed serves the next.
     """
@@ -32,7 +32,7 @@ class Surroundings:
     def restore(self) -> bool:
         """Put back what can be. False if something is left that cannot: a thread, a closed or replaced output.
 
-        Raises whatever a tool has left to be raised.
+        Raises any exception, where a tool has replaced what this calls.
         """
         sys.settrace(None)
         sys.setprofile(None)
