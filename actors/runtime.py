@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from callboard.actors import kernel
 from callboard.actors.calls.approvals import ApprovalCallback, Approver, CallbackApprover, NobodyToAsk
 from callboard.actors.models.llm_manager import LlmManager, Route, start_on
+from callboard.actors.processes.supply import ProcessOptions
 from callboard.actors.requests.conversation import Answer, Conversation, Question, Reply, Stream
 from callboard.actors.requests.request_session import RequestSession, SessionMessage, Subscriber
 from callboard.actors.settings import Settings
@@ -30,7 +31,6 @@ from callboard.actors.tools import Tool
 from callboard.actors.tools.files import workspace_tools
 from callboard.actors.topology import SESSION_CAPACITY, Plan, addresses_of, build
 from callboard.actors.workers.kinds import kinds
-from callboard.actors.workers.process import ProcessOptions, process_kind
 from callboard.protocol.content import UserMessage
 from callboard.protocol.errors import CallboardError, RuntimeFailure, UsageError, said
 from callboard.protocol.events import CancelRequested
@@ -385,7 +385,7 @@ class Wiring:
         return Plan(
             telemetry=lambda: Telemetry(self._make_spans(), settings.log_content, metrics),
             llm_manager=lambda: LlmManager(lambda _: self.routes, start, retry, cost),
-            workers=kinds(process_kind(processes)),
+            workers=kinds(processes),
             tools=(*self.tools, *self.code_tools),
             approver=approver,
             policy=settings.policy,

@@ -28,9 +28,9 @@ from pathlib import Path
 
 import orjson
 
+from callboard.actors.processes.supply import ProcessOptions
 from callboard.actors.testing.tool_stage import ToolStage
 from callboard.actors.tools import Tool, tool
-from callboard.actors.workers.process import ProcessOptions
 from callboard.protocol.events import ToolCallTimedOut
 from callboard.protocol.limits import TOOL_GRACE_SECONDS
 

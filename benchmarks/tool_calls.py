@@ -17,9 +17,9 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
+from callboard.actors.processes.supply import ProcessOptions
 from callboard.actors.testing.tool_stage import ToolStage
 from callboard.actors.tools import Tool, tool
-from callboard.actors.workers.process import ProcessOptions
 from callboard.protocol.events import ToolCallCompleted
 from callboard.protocol.limits import TOOL_GRACE_SECONDS
 

@@ -1,4 +1,4 @@
-"""Who is asked before a risky tool runs. Whoever owns the runtime decides, never the model; nobody to ask means no."""
+"""Who is asked before a risky tool runs. The owner of the runtime decides, never the model; without an approver: no."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import inspect
 import logging
 import threading
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
 from contextvars import Context, copy_context
 from dataclasses import dataclass
 from functools import partial
@@ -42,7 +43,7 @@ class Approver(Protocol):
     """Asks somebody. `ask` returns at once; `decide` is called at most once for a question, from any thread."""
 
     def ask(self, question: AskApproval, decide: Decide, asker: Context | None = None) -> None:
-        """`asker` is the context of whoever asked the request; None: an empty one."""
+        """`asker` is the context in which the request was asked; None: an empty one."""
 
     def withdraw(self, tag: Tag) -> None:
         """The question is moot; its verdict will not be heard."""
@@ -105,7 +106,7 @@ class CallbackApprover:
 
     def _start(self, question: AskApproval, decide: Decide, asker: Context | None) -> None:
         if question.tag in self._questions:
-            return  # a restarted dispatcher asks again, and has the address of the one before: nobody is asked twice
+            return  # a restarted dispatcher asks again, and has the address of the one before
         # The question runs in a copy of the asker's context, so that no question sees what another one sets.
         task = self._loop.create_task(self._decide(question, decide), context=context_of(asker))
         self._questions[question.tag] = task
@@ -116,8 +117,7 @@ class CallbackApprover:
             task.cancel()
 
     def _stop_loop(self) -> None:
-        task = self._loop.create_task(self._cancel_all())
-        task.add_done_callback(lambda _: self._loop.stop())
+        self._last_task = self._loop.create_task(self._cancel_all())
 
     async def _cancel_all(self) -> None:
         tasks = list(self._questions.values())
@@ -125,11 +125,12 @@ class CallbackApprover:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks, timeout=CLOSE_SECONDS / 2)
+        self._loop.stop()
 
     async def _decide(self, question: AskApproval, decide: Decide) -> None:
         try:
             verdict = Verdict(question.tag, await self._answer(question) is True, by="approver")
-        except BaseException as error:  # whatever a broken approver raises means no, and that is told
+        except BaseException as error:  # all that a broken approver raises means no, and that is said
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
@@ -145,23 +146,18 @@ class CallbackApprover:
         return await answer if inspect.isawaitable(answer) else answer
 
     async def _on_a_thread(self, question: AskApproval) -> object:
-        answered: asyncio.Future[tuple[object, BaseException | None]] = self._loop.create_future()
-
-        def settle(answer: object, error: BaseException | None) -> None:
-            if not answered.done():
-                answered.set_result((answer, error))
+        answered: Future[tuple[object, BaseException | None]] = Future()
+        answered.set_running_or_notify_cancel()  # a withdrawn question leaves its thread, which may answer later
 
         def call() -> None:
             try:
-                answer: object = self._callback(question)
+                answered.set_result((self._callback(question), None))
             except BaseException as error:  # noqa: BLE001 - raised again where it is awaited
-                self._post(settle, None, error)
-            else:
-                self._post(settle, answer, None)
+                answered.set_result((None, error))
 
         run = partial(copy_context().run, call)
         threading.Thread(target=run, name="callboard-approval", daemon=True).start()
-        answer, error = await answered
+        answer, error = await asyncio.wrap_future(answered)
         if error is not None:
             raise error
         return answer

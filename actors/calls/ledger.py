@@ -2,12 +2,13 @@
 
     QUEUED --> RUNNING --> ENDED                a result, a failure, or its worker was lost
        |  ^      |  '--> ENDING --> ENDED       its deadline passed, or it was cancelled
+       |  |      |         '--> KILLED --> ENDED   and it did not end in its grace period
        |  '------'                              given back, or its worker was lost, before its code ran
        '--> ENDED                               its deadline passed, it was cancelled or refused
 
 A pure object without clock and messages. It outlives the dispatchers that use it, and workers write in it, by their
-CallReports, that a call begins and ends; so after a crash of either it is known which calls ran. `TRANSITIONS` is the
-machine: what has no row, or a guard that disagrees, changes nothing.
+CallReports, that a call begins and ends and what they have room for; so after a crash of either it is known which calls
+ran. `TRANSITIONS` is the machine: what has no row, or a guard that disagrees, changes nothing.
 """
 
 from __future__ import annotations
@@ -20,19 +21,12 @@ from contextvars import Context
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from types import MappingProxyType
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 from callboard.actors.kernel import Ref
 from callboard.actors.tools.invoke import Result
+from callboard.protocol import events
 from callboard.protocol.commands import RunTool
-from callboard.protocol.events import (
-    ToolCallCancelled,
-    ToolCallCompleted,
-    ToolCallEnd,
-    ToolCallFailed,
-    ToolCallStarted,
-    ToolCallTimedOut,
-)
 from callboard.protocol.ids import Tag, ToolName
 from callboard.protocol.tools import FailureCode, ToolFailure
 
@@ -43,9 +37,7 @@ MAX_ENDED_CHARS: Final = 16_000_000
 #: Workers that a call is given to: one that five of them could not begin has something against it.
 MAX_GIVEN: Final = 5
 
-Worker: TypeAlias = Ref
-"""The address of a worker; the ledger only compares it."""
-CallEvent = ToolCallStarted | ToolCallEnd
+CallEvent = events.ToolCallStarted | events.ToolCallEnd
 """What a session hears of one of its calls."""
 
 
@@ -71,6 +63,8 @@ class CallState(StrEnum):
     """A worker has it."""
     ENDING = "ending"
     """Its worker was told to end it."""
+    KILLED = "killed"
+    """Its worker was told to end it at once."""
     ENDED = "ended"
 
 
@@ -114,10 +108,11 @@ class Pool:
 
     def next_call(self) -> Call | None:
         """Which call runs next: of the tools that have room, the one that has waited longest."""
-        if not self.free and self.workers >= self.max_workers:
-            return None
-        heads = (lane.waiting[0] for lane in self.waiting if lane.running < lane.concurrency)
-        first = min(heads, default=None)
+        first: tuple[int, Call] | None = None
+        if self.free or self.workers < self.max_workers:
+            for lane in self.waiting:
+                if lane.running < lane.concurrency and (first is None or lane.waiting[0] < first):
+                    first = lane.waiting[0]
         return first[1] if first is not None else None
 
 
@@ -125,16 +120,20 @@ class Pool:
 class Seat:
     """One worker."""
 
-    worker: Worker
+    worker: Ref
     pool: Pool
     room: int
+    """Calls that it takes at the same time, those that it runs included."""
+    holds: tuple[ToolName, ...] = ()
+    """The tool of each thread that a call still holds which has ended."""
     calls: dict[Call, None] = field(default_factory=dict)
+    is_lost: bool = False
 
     def take(self, room: int | None = None) -> None:
-        """It takes so many calls at the same time from now on."""
+        """Its `room`, if given, or its calls have changed: does it take a call now?"""
         if room is not None:
             self.room = room
-        if len(self.calls) < self.room:
+        if len(self.calls) < self.room and not self.is_lost:
             self.pool.free[self] = None
         else:
             self.pool.free.pop(self, None)
@@ -162,7 +161,7 @@ class Call:
     user_text: str
     reply_to: Ref[CallEvent]
     asker: Context | None
-    """The context of whoever asked the request; the tool runs in a copy of it. None: in an empty one."""
+    """The context in which the request was asked; the tool runs in a copy of it. None: in an empty one."""
     due: float
     """When the dispatcher looks at it next: its deadline, then the end of its grace period."""
     state: CallState = CallState.QUEUED
@@ -173,39 +172,75 @@ class Call:
     """The session has heard that it began."""
     why: Ending | None = None
     """It was stopped."""
-    killed: bool = False
     given: int = 0
     """Workers that it was given to so far."""
 
-    def begin(self) -> bool:
-        """The tool's code runs from now on. False when it must not."""
-        return self.ledger.enter(self, Happening.BEGUN)
+    def enter(self, happening: Happening) -> bool:
+        """Change the state, as the table allows and no other way; False where it does not."""
+        for guard, state, effect in TRANSITIONS[self.state].get(happening, ()):
+            if guard is None or guard(self):
+                self.state = state
+                if effect is not None:
+                    effect(self)
+                return True
+        return False
 
-    def started(self, now: float) -> ToolCallStarted | None:
-        """What its session is to hear of that, or None when it has heard it before."""
-        was_told, self.was_told = self.was_told, True
-        return None if was_told else ToolCallStarted(self.run.tag, now)
-
-    def give_back(self, why: str, now: float, room: int) -> ToolCallEnd | None:
-        """The code did not run, and will not at this worker. An event where the call ends with that."""
-        failure = ToolFailure(self.run.name, FailureCode.OVERLOADED, f"no worker could begin {self.run.name}: {why}")
-        return self.end(failure, "", now, room, Happening.RETURNED)
+    def stop(self, why: Ending) -> bool:
+        """A worker is to end it, since its deadline has passed or it is cancelled. False when it was told before."""
+        if not self.enter(Happening.STOPPED):
+            return False
+        self.why = why
+        return True
 
     def end(
-        self, outcome: Outcome, printed: str, now: float, room: int, how: Happening = Happening.ENDED
-    ) -> ToolCallEnd | None:
-        """It has ended: what its session is to hear, or None when it has ended before. `room` is the worker's."""
-        if self.seat is not None:
-            self.seat.take(room)
-        return self.ledger.end(self, outcome, printed, now, how)
+        self, outcome: Outcome, printed: str, now: float, how: Happening = Happening.ENDED
+    ) -> events.ToolCallEnd | None:
+        """Apply what happened: the event for its session, if the call has ended by it and had not before."""
+        if not self.enter(how) or self.state is not CallState.ENDED:
+            return None
+        event, ledger = _event(self, outcome, printed, now), self.ledger
+        del ledger.calls[self.run.tag]
+        ledger.ended.remember(self.reply_to, event)
+        ledger.news.append((self, event))
+        return event
+
+    # -- what rows of the table do
+
+    def wait(self) -> None:
+        """Into the queue of its tool; to its old place when it comes again."""
+        insort(self.lane.waiting, (self.sequence, self))
+        self.lane.pool.waiting[self.lane] = None
+
+    def _wait_no_more(self) -> None:
+        waiting = self.lane.waiting
+        del waiting[bisect_left(waiting, (self.sequence,))]
+        if not waiting:
+            del self.lane.pool.waiting[self.lane]
+
+    def _start(self) -> None:
+        self._wait_no_more()
+        self.lane.running += 1
+
+    def _begin(self) -> None:
+        self.begun = True
+
+    def _leave(self) -> None:
+        self.lane.running -= 1
+        seat, self.seat = self.seat, None
+        if seat is not None:
+            del seat.calls[self]
+            seat.take()
+
+    def _leave_unbegun(self) -> None:
+        self.begun = False
+        self._leave()
+
+    def _wait_again(self) -> None:
+        self._leave_unbegun()
+        self.wait()
 
 
 # -- the machine
-
-
-def always(_: Call) -> bool:
-    """Whatever the call is."""
-    return True
 
 
 def its_turn(call: Call) -> bool:
@@ -216,11 +251,6 @@ def its_turn(call: Call) -> bool:
 def not_begun(call: Call) -> bool:
     """Its code runs nowhere."""
     return not call.begun
-
-
-def not_killed(call: Call) -> bool:
-    """Its worker was not told before to end it at once."""
-    return not call.killed
 
 
 def may_go_on(call: Call) -> bool:
@@ -234,33 +264,32 @@ def may_go_elsewhere(call: Call) -> bool:
 
 
 class Row(NamedTuple):
-    """Where a happening leads, if the guard agrees. The first such row decides."""
+    """Where a happening leads, and what it does, if the guard agrees (None: always). The first such row decides."""
 
-    guard: Callable[[Call], bool]
+    guard: Callable[[Call], bool] | None
     state: CallState
+    effect: Callable[[Call], None] | None = None
 
 
-_QUEUED, _RUNNING, _ENDING, _ENDED = CallState
-_ENDS: Final = (Row(always, _ENDED),)
+_QUEUED, _RUNNING, _ENDING, _KILLED, _ENDED = CallState
+_ENDS: Final = (Row(None, _ENDED, Call._leave),)
+_ENDS_UNBEGUN: Final = Row(None, _ENDED, Call._leave_unbegun)
+_ONLY_ENDS: Final = {Happening.RETURNED: (_ENDS_UNBEGUN,), Happening.LOST: _ENDS, Happening.ENDED: _ENDS}
 TRANSITIONS: Mapping[CallState, Mapping[Happening, tuple[Row, ...]]] = MappingProxyType(
     {
         _QUEUED: {
-            Happening.GIVEN: (Row(its_turn, _RUNNING),),
-            Happening.ENDED: _ENDS,
+            Happening.GIVEN: (Row(its_turn, _RUNNING, Call._start),),
+            Happening.ENDED: (Row(None, _ENDED, Call._wait_no_more),),
         },
         _RUNNING: {
-            Happening.BEGUN: (Row(not_begun, _RUNNING),),
-            Happening.RETURNED: (Row(may_go_on, _QUEUED), *_ENDS),
-            Happening.LOST: (Row(may_go_elsewhere, _QUEUED), *_ENDS),
-            Happening.STOPPED: (Row(always, _ENDING),),
+            Happening.BEGUN: (Row(not_begun, _RUNNING, Call._begin),),
+            Happening.RETURNED: (Row(may_go_on, _QUEUED, Call._wait_again), _ENDS_UNBEGUN),
+            Happening.LOST: (Row(may_go_elsewhere, _QUEUED, Call._wait_again), *_ENDS),
+            Happening.STOPPED: (Row(None, _ENDING),),
             Happening.ENDED: _ENDS,
         },
-        _ENDING: {
-            Happening.KILLED: (Row(not_killed, _ENDING),),
-            Happening.RETURNED: _ENDS,
-            Happening.LOST: _ENDS,
-            Happening.ENDED: _ENDS,
-        },
+        _ENDING: {Happening.KILLED: (Row(None, _KILLED),), **_ONLY_ENDS},
+        _KILLED: _ONLY_ENDS,
         _ENDED: {},
     }
 )
@@ -274,31 +303,34 @@ class Ledger:
         """All that have not ended."""
         self.pools: dict[str, Pool] = {}
         self.lanes: dict[ToolName, Lane] = {}
-        self.seats: dict[Worker, Seat] = {}
+        self.seats: dict[Ref, Seat] = {}
         """All workers that are alive, as far as is known."""
         self.ended = EndedCalls()
-        self.news: deque[tuple[Call, ToolCallEnd]] = deque()
+        self.news: deque[tuple[Call, events.ToolCallEnd]] = deque()
         """Calls that have ended and that no dispatcher has looked at since."""
         self.names = itertools.count(1)
         """For workers: none has the name of another."""
         self._sequence = itertools.count()
 
-    def pool(self, name: str, room: int, max_workers: int) -> Pool:
-        """The pool of this name, made when it is first asked for."""
-        return self.pools.setdefault(name, Pool(name, room, max_workers))
-
-    def lane(self, tool: ToolName, pool: Pool, concurrency: int) -> Lane:
-        """Where the calls of this tool wait; made when it is first asked for."""
+    def lane(self, tool: ToolName, concurrency: int, pool: Pool) -> Lane:
+        """Where the calls of this tool wait. It and the pool, unless there is one of that name, are made at first."""
+        pool = self.pools.setdefault(pool.name, pool)
         return self.lanes.setdefault(tool, Lane(pool, concurrency))
 
-    def add_worker(self, pool: Pool, worker: Worker) -> Seat:
+    def add_worker(self, pool: Pool, worker: Ref) -> Seat:
         """A worker that takes calls."""
         seat = self.seats[worker] = Seat(worker, pool, pool.room)
         pool.workers += 1
         pool.free[seat] = None
         return seat
 
-    # -- the way of a call
+    def lose(self, seat: Seat) -> tuple[Call, ...]:
+        """A worker is gone: its calls, for each of which `end` is to be told that it is LOST."""
+        del self.seats[seat.worker]
+        seat.pool.workers -= 1
+        seat.is_lost = True
+        seat.take()
+        return tuple(seat.calls)
 
     def submit(
         self, run: RunTool, lane: Lane, reply_to: Ref[CallEvent], user_text: str = "", asker: Context | None = None
@@ -306,86 +338,56 @@ class Ledger:
         """A new call, in the queue of its tool. Its tag must not be that of an open one."""
         call = Call(self, next(self._sequence), run, lane, user_text, reply_to, asker, run.deadline_at)
         self.calls[run.tag] = call
-        self._wait(call)
+        call.wait()
         return call
 
     def give(self, call: Call, seat: Seat) -> bool:
         """The call is this worker's. False when it is not its turn."""
-        if not self.enter(call, Happening.GIVEN):
+        if not call.enter(Happening.GIVEN):
             return False
         call.seat = seat
         call.given += 1
         seat.calls[call] = None
-        seat.take(seat.room)
+        seat.take()
         return True
 
-    def stop(self, call: Call, why: Ending) -> bool:
-        """A worker is to end it, since its deadline has passed or it is cancelled. False when it was told before."""
-        if not self.enter(call, Happening.STOPPED):
-            return False
-        call.why = why
-        return True
 
-    def lose(self, seat: Seat) -> tuple[Call, ...]:
-        """A worker is gone: its calls, for each of which `end` is to be told that it is LOST."""
-        del self.seats[seat.worker]
-        seat.pool.workers -= 1
-        seat.take(0)
-        return tuple(seat.calls)
+class EndedCalls:
+    """The outcomes of the calls that ended last, for a session that sends its call once more."""
 
-    def end(
-        self, call: Call, outcome: Outcome, printed: str, now: float, how: Happening = Happening.ENDED
-    ) -> ToolCallEnd | None:
-        """Apply what happened: the event for its session, if the call has ended by it and had not before."""
-        if not self.enter(call, how) or call.state is not CallState.ENDED:
-            return None
-        event = _event(call, outcome, printed, now)
-        del self.calls[call.run.tag]
-        self.ended.remember(call.reply_to, event)
-        self.news.append((call, event))
-        return event
+    def __init__(self) -> None:
+        self._kept: dict[Tag, tuple[Ref[CallEvent], events.ToolCallEnd, int]] = {}
+        """Whose call it was, how it ended, and the characters of that."""
+        self._chars = 0
 
-    def enter(self, call: Call, happening: Happening) -> bool:
-        """Change the state, as the table allows and no other way; False where it does not."""
-        for guard, after in TRANSITIONS[call.state].get(happening, ()):
-            if guard(call):
-                self._move(call, happening, after)
-                return True
-        return False
+    def remember(self, reply_to: Ref[CallEvent], event: events.ToolCallEnd) -> None:
+        """Keep it, and forget the oldest where they are too many or too long."""
+        if event.tag in self._kept:
+            self._forget(event.tag)
+        chars = len(event.output) + (len(event.content) if isinstance(event, events.ToolCallCompleted) else 0)
+        self._kept[event.tag] = (reply_to, event, chars)
+        self._chars += chars
+        while len(self._kept) > MAX_ENDED_CALLS or self._chars > MAX_ENDED_CHARS:
+            self._forget(next(iter(self._kept)))
 
-    def _move(self, call: Call, happening: Happening, after: CallState) -> None:
-        before, call.state = call.state, after
-        if happening is Happening.BEGUN:
-            call.begun = True
-        elif happening is Happening.RETURNED:
-            call.begun = False
-        elif happening is Happening.KILLED:
-            call.killed = True
-        if before is CallState.QUEUED:
-            self._wait_no_more(call)
-        elif after is CallState.QUEUED or after is CallState.ENDED:
-            self._leave(call)
-        if happening is Happening.GIVEN:
-            call.lane.running += 1
-        elif after is CallState.QUEUED:
-            self._wait(call)
+    def of(self, tag: Tag, reply_to: Ref[CallEvent]) -> events.ToolCallEnd | None:
+        """How the call of this session ended. A later request may have the same id, and another session."""
+        kept = self._kept.get(tag)
+        return kept[1] if kept is not None and kept[0] is reply_to else None
 
-    def _wait(self, call: Call) -> None:
-        insort(call.lane.waiting, (call.sequence, call))
-        call.lane.pool.waiting[call.lane] = None
+    def _forget(self, tag: Tag) -> None:
+        self._chars -= self._kept.pop(tag)[2]
 
-    def _wait_no_more(self, call: Call) -> None:
-        waiting = call.lane.waiting
-        del waiting[bisect_left(waiting, (call.sequence,))]
-        if not waiting:
-            del call.lane.pool.waiting[call.lane]
 
-    def _leave(self, call: Call) -> None:
-        call.lane.running -= 1
-        seat, call.seat = call.seat, None
-        if seat is not None:
-            del seat.calls[call]
-            seat.take()
+def _event(call: Call, outcome: Outcome, printed: str, now: float) -> events.ToolCallEnd:
+    tag, why = call.run.tag, call.why or outcome
+    if why is Ending.TIMED_OUT:
+        return events.ToolCallTimedOut(tag, now, printed)
+    if isinstance(why, Ending):
+        return events.ToolCallCancelled(tag, now, printed)
+    if isinstance(why, ToolFailure):
+        return events.ToolCallFailed(tag, now, why, printed)
+    return events.ToolCallCompleted(tag, now, why, printed)
 
 
 # -- what a worker writes in it
@@ -393,90 +395,47 @@ class Ledger:
 
 @dataclass(frozen=True, slots=True)
 class WorkerState:
-    """For the dispatcher: a call has ended or was given back, or the room has changed; and the answer to a Report."""
+    """For the dispatcher: calls of this worker have ended or were given back, or its room or holds have changed."""
 
-    worker: Worker
-    room: int
-    """Calls that it takes at the same time from now on, those that it runs included."""
-    holds: tuple[ToolName, ...] = ()
-    """The tool of each thread that a call still holds which has ended."""
+    seat: Seat
 
 
+@dataclass(frozen=True, slots=True)
 class CallReports:
     """What a worker tells of its calls: the ledger first, then the session, then the dispatcher."""
 
-    __slots__ = ("_dispatcher", "_now", "_worker", "holds", "room")
-
-    def __init__(self, worker: Worker, dispatcher: Ref[WorkerState], room: int, now: Callable[[], float]) -> None:
-        self._worker = worker
-        self._dispatcher = dispatcher
-        self._now = now
-        self.room = room
-        self.holds: tuple[ToolName, ...] = ()
+    seat: Seat
+    """The worker's."""
+    dispatcher: Ref[WorkerState]
+    """Its address outlives a restart of it."""
+    now: Callable[[], float]
 
     def begin(self, call: Call) -> bool:
         """Before the tool's code can run: tell the session, once. False: it must not run any more; forget it."""
-        if not call.begin():
+        if not call.enter(Happening.BEGUN):
             self.end(call, Ending.CANCELLED)
             return False
-        self._tell(call, call.started(self._now()))
+        if not call.was_told:
+            call.was_told = True
+            call.reply_to.tell_control(events.ToolCallStarted(call.run.tag, self.now()))
         return True
 
-    def end(self, call: Call, outcome: Outcome, printed: str = "") -> None:
+    def end(self, call: Call, outcome: Outcome, printed: str = "", how: Happening = Happening.ENDED) -> None:
         """The call has ended, begun or not; where it was stopped, `outcome` does not matter. Again: nothing."""
-        self._tell(call, call.end(outcome, printed, self._now(), self.room))
-        self.state()
+        is_awaited = bool(call.ledger.news)  # then a dispatcher that has not looked yet is about to
+        event = call.end(outcome, printed, self.now(), how)
+        if event is not None:
+            call.reply_to.tell_control(event)
+        if event is None or not is_awaited:
+            self.dispatcher.tell_control(WorkerState(self.seat))
 
     def give_back(self, call: Call, why: str) -> None:
         """The tool's code has not run here and will not: the call goes to another worker."""
-        self._tell(call, call.give_back(why, self._now(), self.room))
-        self.state()
+        failure = ToolFailure(call.run.name, FailureCode.OVERLOADED, f"no worker could begin {call.run.name}: {why}")
+        self.end(call, failure, how=Happening.RETURNED)
 
-    @staticmethod
-    def _tell(call: Call, event: CallEvent | None) -> None:
-        if event is not None:
-            call.reply_to.tell_control(event)
-
-    def state(self) -> None:
-        """Tell the dispatcher the present `room` and `holds`."""
-        self._dispatcher.tell_control(WorkerState(self._worker, self.room, self.holds))
-
-
-class EndedCalls:
-    """The outcomes of the calls that ended last, for a session that sends its call once more."""
-
-    def __init__(self) -> None:
-        self._events: dict[Tag, tuple[Ref[CallEvent], ToolCallEnd]] = {}
-        self._chars = 0
-
-    def remember(self, reply_to: Ref[CallEvent], event: ToolCallEnd) -> None:
-        """Keep it, and forget the oldest where they are too many or too long."""
-        self._forget(event.tag)
-        self._events[event.tag] = (reply_to, event)
-        self._chars += _chars(event)
-        while len(self._events) > MAX_ENDED_CALLS or self._chars > MAX_ENDED_CHARS:
-            self._forget(next(iter(self._events)))
-
-    def of(self, tag: Tag, reply_to: Ref[CallEvent]) -> ToolCallEnd | None:
-        """How the call of this session ended. A later request may have the same id, and another session."""
-        whose, event = self._events.get(tag, (None, None))
-        return event if whose is reply_to else None
-
-    def _forget(self, tag: Tag) -> None:
-        if (kept := self._events.pop(tag, None)) is not None:
-            self._chars -= _chars(kept[1])
-
-
-def _chars(event: ToolCallEnd) -> int:
-    return len(event.output) + (len(event.content) if isinstance(event, ToolCallCompleted) else 0)
-
-
-def _event(call: Call, outcome: Outcome, printed: str, now: float) -> ToolCallEnd:
-    tag, why = call.run.tag, call.why or outcome
-    if why is Ending.TIMED_OUT:
-        return ToolCallTimedOut(tag, now, printed)
-    if isinstance(why, Ending):
-        return ToolCallCancelled(tag, now, printed)
-    if isinstance(why, ToolFailure):
-        return ToolCallFailed(tag, now, why, printed)
-    return ToolCallCompleted(tag, now, why, printed)
+    def state(self, room: int, holds: tuple[ToolName, ...] = ()) -> None:
+        """What the worker has room for and which tools hold its threads from now on."""
+        self.seat.holds = holds
+        self.seat.take(room)
+        self.dispatcher.tell_control(WorkerState(self.seat))

@@ -2,15 +2,14 @@
 
 A tool that keeps crashing or hanging costs a worker each time. Over its budget it is WITHDRAWN: its schema is no longer
 offered to the model. After a pause it is on probation: offered again, and its next call is the probe. A probe that
-succeeds restores it; one that fails withdraws it at once, for twice as long.
-
-Threads cannot be killed. A tool whose ended calls hold too many of them is withdrawn too, until some have returned.
+succeeds restores it; one that fails withdraws it at once, for twice as long. Threads cannot be killed: a tool whose
+ended calls hold too many of them is withdrawn too, until some have returned.
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 
 from callboard.actors.kernel import logger_of
@@ -156,7 +155,7 @@ class Registry:
     def _decision(self, tool: Tool) -> Decision:
         try:
             return self._policy.decide(tool.contract)
-        except Exception as error:  # noqa: BLE001 - the owner's own policy: broken, it fails closed and costs nobody else
+        except Exception as error:  # noqa: BLE001 - the owner's own policy: broken, it fails closed
             logger.warning("the policy failed for %s, which is denied: %s", tool.name, text_of(error))
             return Decision.DENY
 
@@ -180,13 +179,10 @@ class Registry:
 
     def hold(self, worker: Hashable, holds: tuple[ToolName, ...], now: float) -> list[Change]:
         """Ended calls of these tools hold threads of the worker, and no others do: what that changes."""
-        before = self._holds.pop(worker, ())
-        if holds == before == ():
-            return []
+        moved = Counter(holds)
+        moved.subtract(self._holds.pop(worker, ()))
         if holds:
             self._holds[worker] = holds
-        moved = Counter(holds)
-        moved.subtract(before)
         changes = (self._hold_more(name, count, now) for name, count in moved.items() if count)
         return [change for change in changes if change is not None]
 
@@ -194,18 +190,13 @@ class Registry:
         health = self.entries[name].health
         was_offered = health.is_offered(now)
         health.held_threads += count
-        if was_offered and not health.is_offered(now):
+        if health.is_offered(now) == was_offered:
+            return None
+        if was_offered:
             logger.warning("tool %s is withdrawn: ended calls of it hold %d threads", name, health.held_threads)
             return ToolWithdrawn(name, now)
-        if health.is_offered(now) and not was_offered:
-            logger.info("tool %s is restored: threads that it held have returned", name)
-            return ToolRestored(name, now)
-        return None
-
-    @property
-    def held_threads(self) -> Mapping[ToolName, int]:
-        """By tool: threads that its ended calls hold."""
-        return {name: entry.health.held_threads for name, entry in self.entries.items()}
+        logger.info("tool %s is restored: threads that it held have returned", name)
+        return ToolRestored(name, now)
 
 
 def withdrawal(name: ToolName) -> ToolFailure:

@@ -11,20 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from callboard.actors.calls.ledger import CallReports, Ending, Outcome, WorkerState
-from callboard.actors.kernel import Actor, Ref, Timer, handles
+from callboard.actors.calls.ledger import CallReports, Ending, Outcome
+from callboard.actors.kernel import Actor, Timer, handles
 from callboard.actors.testing.faults import WorkerFate, WorkerFaults
 from callboard.actors.tools.invoke import Result
-from callboard.actors.workers.messages import (
-    KillCall,
-    Report,
-    RunCall,
-    StopCall,
-    ToWorker,
-    WorkerKind,
-    WorkerLost,
-    no_worker,
-)
+from callboard.actors.workers.messages import KillCall, RunCall, StopCall, ToWorker, WorkerKind, WorkerLost
 from callboard.protocol.commands import RunTool
 from callboard.protocol.ids import Tag, ToolName
 from callboard.protocol.testing.outside import LATE_SECONDS, STOP_SECONDS
@@ -104,21 +95,19 @@ class SimulatedWorker(Actor[ToWorker | Die | Planned]):
         world: World,
         faults: WorkerFaults,
         isolation: Isolation,
-        dispatcher: Ref[WorkerState],
-        room: int,
+        reports: CallReports,
         pool: str,
     ) -> None:
         self._world = world
         self._faults = faults
         self._isolation = isolation
-        self._dispatcher = dispatcher
-        self._room = room
+        self._reports = reports
+        self._room = reports.seat.room
         self.pool = pool
         self._running: dict[Tag, _Running] = {}
         self._held: list[ToolName] = []
 
     def on_start(self) -> None:
-        self._reports = CallReports(self.ref, self._dispatcher, self._room, self.system.now)
         self._ready_at = self.now() + self._faults.start_seconds
         self._world.arrives(self)
         self.at_end(lambda: self._world.leaves(self))
@@ -132,7 +121,7 @@ class SimulatedWorker(Actor[ToWorker | Die | Planned]):
 
     @handles(RunCall)
     def _run(self, call: RunCall) -> None:
-        if self._reports.room == 0:
+        if self._held:
             self._reports.give_back(call.record, "planned: its thread is held")
         elif self.now() < self._ready_at:
             self._running[call.run.tag] = _Running(call)
@@ -164,10 +153,6 @@ class SimulatedWorker(Actor[ToWorker | Die | Planned]):
         else:
             self._abandon(running.call)
 
-    @handles(Report)
-    def _report(self, _: Report) -> None:
-        self._reports.state()
-
     def on_stopping(self) -> bool:
         """What runs ends with it."""
         for running in list(self._running.values()):
@@ -192,7 +177,7 @@ class SimulatedWorker(Actor[ToWorker | Die | Planned]):
             why = f"planned: {call.run.name} cannot be shipped"
             self._end(call, ToolFailure(call.run.name, FailureCode.CRASHED, why))
         elif fate is WorkerFate.NOT_STARTED or plan.does is ToolDoes.REFUSE:
-            self._end(call, no_worker(call, OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))))
+            self._end(call, call.no_worker(OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))))
         elif fate is WorkerFate.GIVES_BACK:
             self._forget(call)
             self._reports.give_back(call.record, "planned")
@@ -237,7 +222,7 @@ class SimulatedWorker(Actor[ToWorker | Die | Planned]):
     def _end(self, call: RunCall, result: Outcome, printed: str = "") -> None:
         self._forget(call)
         if self._isolation is Isolation.PROCESS and isinstance(result, Ending):  # its process did not end by itself
-            self._reports.room = 0
+            self._reports.seat.take(0)
             self.stop()
         self._reports.end(call.record, result, printed)
 
@@ -246,17 +231,14 @@ class SimulatedWorker(Actor[ToWorker | Die | Planned]):
         if self._plan(call).does is ToolDoes.VANISH:
             return
         self._held.append(call.run.name)
-        self._reports.room, self._reports.holds = 0, tuple(self._held)
+        self._reports.state(0, tuple(self._held))
         self._forget(call)
         self._reports.end(call.record, Ending.CANCELLED)
         self.system.scheduler.call_at(self.now() + ABANDONED_SECONDS, Later("a thread returns", self._returned))
 
     def _returned(self) -> None:
         self._held.pop(0)
-        self._reports.holds = tuple(self._held)
-        if not self._held:
-            self._reports.room = self._room
-        self._reports.state()
+        self._reports.state(0 if self._held else self._room, tuple(self._held))
 
     def _die(self, before: bool = False) -> None:
         """With its calls: a process takes its own, a worker of tasks or threads all it has."""
@@ -288,7 +270,7 @@ def simulated_kind(world: World, faults: WorkerFaults, isolation: Isolation) -> 
     """As the real kinds: a process a call, a loop that takes several, threads that take one after the other."""
     room = faults.workers if isolation is Isolation.TASK else 1
     return WorkerKind(
-        lambda dispatcher, pool: SimulatedWorker(world, faults, isolation, dispatcher, room, pool),
+        lambda reports, pool: SimulatedWorker(world, faults, isolation, reports, pool),
         room=room,
         max_workers=MAX_WORKERS if isolation is Isolation.TASK else faults.workers,
     )

@@ -23,10 +23,10 @@ from callboard.actors.calls.dispatcher import DispatchCall, ToolDispatcher, Work
 from callboard.actors.calls.ledger import CallEvent, Ledger
 from callboard.actors.calls.registry import Registry, ToolRestored, ToolWithdrawn
 from callboard.actors.kernel import Actor, ActorSystem, LoopScheduler, Ref, Supervisor, handles
+from callboard.actors.processes.supply import ProcessOptions
 from callboard.actors.tools.decorator import Tool
 from callboard.actors.workers.kinds import kinds
 from callboard.actors.workers.messages import KindOf
-from callboard.actors.workers.process import ProcessOptions, process_kind
 from callboard.protocol.commands import CancelTool, RunTool
 from callboard.protocol.errors import RuntimeFailure
 from callboard.protocol.events import ToolCallEnd, ToolCallStarted
@@ -97,9 +97,7 @@ class ToolStage:
         self._ledger = Ledger()
         self._registry = Registry(failure_budget=None, max_held_threads=None)
         self._audience: Ref[CallEvent] = self.system.spawn(lambda: _Audience(self._calls), "audience")
-        self._dispatcher = self.system.spawn(
-            self._make(kind or kinds(process_kind(options or ProcessOptions()))), "dispatcher"
-        )
+        self._dispatcher = self.system.spawn(self._make(kind or kinds(options or ProcessOptions())), "dispatcher")
         self._numbers = itertools.count(1)
 
     def _make(self, kind: KindOf) -> Callable[[], ToolDispatcher]:
@@ -117,7 +115,7 @@ class ToolStage:
     @property
     def held_threads(self) -> Mapping[ToolName, int]:
         """By tool: threads that calls which have ended still hold."""
-        return self._registry.held_threads
+        return {name: entry.health.held_threads for name, entry in self._registry.entries.items()}
 
     def start(
         self, tool: Tool, arguments: str, timeout_seconds: float = 10.0, asker: Context | None = None

@@ -1,4 +1,1 @@
-"""Where tool calls run: `pool` decides when, `process`, `task` and `thread` how.
-
-Nothing is imported here: a child process needs four of these modules and should not pay for the others.
-"""
+"""Workers: the actors that run tool calls, in a child process, on an event loop or on a thread."""

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+from callboard.actors.kernel import ChildSpec
+from callboard.actors.processes.source import ProcessSource
+from callboard.actors.processes.supply import ProcessOptions
 from callboard.actors.workers.messages import KindOf, WorkerKind
+from callboard.actors.workers.process import ProcessWorker
 from callboard.actors.workers.task import MAX_LOOPS, MAX_TASKS, TaskWorker
 from callboard.actors.workers.thread import MAX_THREADS, ThreadWorker
-from callboard.protocol.tools import Isolation, ToolContract
+from callboard.protocol.tools import Isolation
 
-TASKS = WorkerKind(lambda dispatcher, _pool: TaskWorker(dispatcher), room=MAX_TASKS, max_workers=MAX_LOOPS)
-THREADS = WorkerKind(lambda dispatcher, _pool: ThreadWorker(dispatcher), max_workers=MAX_THREADS)
+TASKS: Final = WorkerKind(lambda reports, _pool: TaskWorker(reports), room=MAX_TASKS, max_workers=MAX_LOOPS)
+THREADS: Final = WorkerKind(lambda reports, _pool: ThreadWorker(reports), max_workers=MAX_THREADS)
+#: The source of processes ends what runs, the init process within 2 s, and is killed after this.
+SOURCE_SHUTDOWN_SECONDS: Final = 3.0
 
 
-def kinds(process: KindOf) -> KindOf:
-    """The real workers; `process` says how those of a process tool are made."""
-
-    def kind(contract: ToolContract) -> WorkerKind:
-        if contract.isolation is Isolation.PROCESS:
-            return process(contract)
-        return TASKS if contract.isolation is Isolation.TASK else THREADS
-
-    return kind
+def kinds(options: ProcessOptions) -> KindOf:
+    """The real workers. For process tools: one for each call that runs, and a source of child processes a pool,
+    which starts ahead of the first call unless no children are to be kept ready either."""
+    source = ChildSpec("source", lambda: ProcessSource(options), shutdown_seconds=SOURCE_SHUTDOWN_SECONDS)
+    ahead, most = options.warm > 0, options.max_children
+    processes = WorkerKind(ProcessWorker, max_workers=most, fixed_children=(source,), starts_ahead=ahead)
+    by_isolation = {Isolation.PROCESS: processes, Isolation.TASK: TASKS, Isolation.THREAD: THREADS}
+    return lambda contract: by_isolation[contract.isolation]

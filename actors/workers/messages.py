@@ -8,8 +8,8 @@
         |<-- WorkerState -------------|
 
 A deadline or a cancel: StopCall, after the grace period KillCall; the worker ends the call by `reports.end` all the
-same. Whether a call has begun, is being ended and has ended is written in its record of the ledger, at once, by whoever
-does it; so a message that is lost with a crashed dispatcher or worker loses nothing of that.
+same. Whether a call has begun, is being ended and has ended is written in its record of the ledger, at once; so a
+message that is lost with a crashed dispatcher or worker loses nothing of that.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Never
 
-from callboard.actors.calls.ledger import Call, Ending, WorkerState
-from callboard.actors.kernel import Actor, ChildSpec, Ref
+from callboard.actors.calls.ledger import Call, CallReports
+from callboard.actors.kernel import Actor, ChildSpec
 from callboard.actors.tools.context import ToolContext
 from callboard.actors.tools.decorator import Tool
 from callboard.actors.tools.invoke import text_of
@@ -39,28 +39,31 @@ class RunCall:
     context: ToolContext
     record: Call
 
+    def no_worker(self, error: BaseException) -> ToolFailure:
+        """How it ends when the host has no resources for it. It has not begun."""
+        why = f"no worker could be started for {self.run.name}: {text_of(error)}"
+        return ToolFailure(self.run.name, FailureCode.OVERLOADED, why)
+
+    def unusable(self, error: BaseException) -> ToolFailure:
+        """How it ends when its tool cannot even be prepared: the tool's types raise."""
+        return ToolFailure(self.run.name, FailureCode.TOOL_ERROR, f"{self.run.name} cannot be used: {text_of(error)}")
+
 
 @dataclass(frozen=True, slots=True)
 class StopCall:
     """Its deadline has passed, or it is cancelled: ask the call to end. KillCall follows after a grace period."""
 
     tag: Tag
-    why: Ending
 
 
 @dataclass(frozen=True, slots=True)
 class KillCall:
-    """The grace period is over: end the call now, whatever it does. Sent once."""
+    """The grace period is over: end the call now. Sent once."""
 
     tag: Tag
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
-    """A dispatcher has been started again and asks for a WorkerState."""
-
-
-ToWorker = RunCall | StopCall | KillCall | Report
+ToWorker = RunCall | StopCall | KillCall
 
 
 # -- to the dispatcher, besides WorkerState
@@ -82,23 +85,6 @@ class WorkerLost(Exception):
 NO_RESOURCES: Final = (OSError, RuntimeError, MemoryError)
 
 
-def no_worker(call: RunCall, error: BaseException) -> ToolFailure:
-    """How a call ends that the host has no resources for. It has not begun."""
-    why = f"no worker could be started for {call.run.name}: {text_of(error)}"
-    return ToolFailure(call.run.name, FailureCode.OVERLOADED, why)
-
-
-def abandoned(call: RunCall) -> ToolFailure:
-    """How a call ends that does not end by itself."""
-    why = "the tool did not end when it was asked to, and was abandoned"
-    return ToolFailure(call.run.name, FailureCode.CRASHED, why)
-
-
-def unusable(call: RunCall, error: BaseException) -> ToolFailure:
-    """How a call ends whose tool cannot even be prepared: its types raise."""
-    return ToolFailure(call.run.name, FailureCode.TOOL_ERROR, f"{call.run.name} cannot be used: {text_of(error)}")
-
-
 # -- pools
 
 
@@ -108,25 +94,20 @@ def pool_name(contract: ToolContract) -> str:
     return f"{name}-reuse" if contract.reuse else name
 
 
-MakeWorker = Callable[[Ref[WorkerState], str], Actor[ToWorker]]
-"""Makes a worker: the dispatcher's address, which outlives a restart of it, and the name of the worker's pool."""
-
-
 @dataclass(frozen=True, slots=True)
 class WorkerKind:
-    """How a pool runs calls. Its supervisor starts `fixed_children`, then workers as calls come."""
+    """How a pool runs calls. Its supervisor is started when a call needs it, and workers as calls come."""
 
-    make: MakeWorker
+    make: Callable[[CallReports, str], Actor[ToWorker]]
+    """A worker that tells of its calls by these reports, in the pool of this name."""
     room: int = 1
     """Calls that one worker takes at the same time."""
     max_workers: int = 1
     """Workers alive at the same time, those that take no more calls included."""
     fixed_children: tuple[ChildSpec[Never], ...] = ()
     """Permanent children beside the workers: the actor "POOL/ID" for each, POOL being the pool's name."""
-    at_start: bool = False
+    starts_ahead: bool = False
     """The pool is started with the dispatcher, where one of its tools is registered; else when a call needs it."""
-    shutdown_seconds: float = 1.0
-    """For a worker to end when its pool stops; then it is killed."""
 
 
 KindOf = Callable[[ToolContract], WorkerKind]

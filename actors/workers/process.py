@@ -6,45 +6,26 @@ here; a child that dies unexpectedly is a crash of this actor. An actor for each
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from callboard.actors.calls.ledger import CallReports, Ending, Outcome, WorkerState
-from callboard.actors.kernel import Actor, ChildSpec, Down, Ref, Timer, handles
-from callboard.actors.processes.handle import BrokenFrame, ChildEnds, Reply
-from callboard.actors.processes.source import ProcessSource, SourceMessage
-from callboard.actors.processes.supply import (
-    After,
-    ChildEnded,
-    End,
-    NotObtained,
-    Obtain,
-    Obtained,
-    ProcessOptions,
-    Release,
-    Withdraw,
-)
-from callboard.actors.workers.messages import (
-    KillCall,
-    KindOf,
-    Report,
-    RunCall,
-    StopCall,
-    ToWorker,
-    WorkerKind,
-    WorkerLost,
-)
+from callboard.actors.calls.ledger import CallReports, Ending, Outcome
+from callboard.actors.kernel import Actor, Down, Ref, Timer, handles
+from callboard.actors.processes.handle import READ_BYTES, BrokenFrame, ChildEnds, Reply
+from callboard.actors.processes.source import SourceMessage
+from callboard.actors.processes.supply import After, ChildEnded, End, NotObtained, Obtain, Obtained, Release, Withdraw
+from callboard.actors.workers.messages import KillCall, RunCall, StopCall, ToWorker, WorkerLost
+from callboard.protocol.limits import MAX_RESULT_BYTES
 from callboard.protocol.tools import FailureCode, ToolFailure
-
-__all__ = ["ProcessOptions", "ProcessWorker", "process_kind"]
 
 #: A child that prints more than this in a call is read from a timer from then on, at most 6 MB/s, so that a flood
 #: slows down the tool that makes it and not the control loop.
 FLOOD_BYTES: Final = 1_048_576
 FLOOD_PAUSE_SECONDS: Final = 0.01
-#: The source ends what runs, the init process within 2 s, and is killed after this.
-SOURCE_SHUTDOWN_SECONDS: Final = 3.0
+#: When a child has ended, its socket may still hold the last of a large result; each read takes READ_BYTES of it.
+LAST_READS: Final = MAX_RESULT_BYTES // READ_BYTES + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,19 +53,18 @@ class SourceLost(Exception):
 class ProcessWorker(Actor[ProcessMessage]):
     """See the module. One whose call did not end by itself stops, as the source may still speak of its child."""
 
-    def __init__(self, dispatcher: Ref[WorkerState], pool: str) -> None:
-        self._dispatcher = dispatcher
+    def __init__(self, reports: CallReports, pool: str) -> None:
+        self._reports = reports
         self._pool = pool
         self._call: RunCall | None = None
         self._child: ChildEnds | None = None
         self._verdict: Outcome | None = None
-        """The call's outcome, while its child is ended before it is told."""
+        """The call's outcome, for when its child has ended."""
         self._is_waiting = False
         """For a child."""
         self._paused: Timer | None = None
 
     def on_start(self) -> None:
-        self._reports = CallReports(self.ref, self._dispatcher, 1, self.now)
         self._source: Ref[SourceMessage] = self.system.ref(f"{self._pool}/source")
         self.monitor(self._source)
         self.at_end(self._let_go)
@@ -151,9 +131,9 @@ class ProcessWorker(Actor[ProcessMessage]):
         if call is None or call.run.tag != message.tag:
             return
         if self._child is None:
-            self._end(message.why)
+            self._end(Ending.CANCELLED)
         elif self._verdict is None:
-            self._verdict = message.why
+            self._verdict = Ending.CANCELLED
             self._source.tell_control(End(self._child.number, kill=False))
 
     @handles(KillCall)
@@ -165,6 +145,12 @@ class ProcessWorker(Actor[ProcessMessage]):
     def _child_ended(self, message: ChildEnded) -> None:
         call, child = self._call, self._child
         if call is None or child is None or message.number != child.number:
+            return
+        with contextlib.suppress(BrokenFrame, EOFError):
+            for _ in range(LAST_READS):
+                for reply in child.replies():
+                    self._replied(child, reply)
+        if self._child is None:
             return
         output = self._take_output(child)
         self._child = None
@@ -178,44 +164,40 @@ class ProcessWorker(Actor[ProcessMessage]):
     def _source_down(self, down: Down) -> None:
         if self._child is not None:
             raise SourceLost("the source of the tools' processes has ended") from down.error
-        self._reports.room = 0
+        self._reports.seat.take(0)
         call, self._call = self._call, None
         if call is not None:
             self._reports.give_back(call.record, "the source of the tools' processes has ended")
         self.stop()
 
-    @handles(Report)
-    def _report(self, _: Report) -> None:
-        self._reports.state()
-
     def on_stopping(self) -> bool:
         """Its call ends with it."""
         if self._call is not None:
-            self._end(Ending.CANCELLED, "", After.KILL)
+            self._end(Ending.CANCELLED)
         return True
 
     def _end(self, outcome: Outcome, printed: str = "", after: After = After.KILL) -> None:
         call, self._call = self._call, None
-        child, self._child = self._child, None
         if self._paused is not None:
             self._paused.cancel()
         if after is After.KILL:
-            self._reports.room = 0
+            self._reports.seat.take(0)
             self.stop()
         if call is not None:
             self._reports.end(call.record, outcome, printed)
-        if child is not None:  # once the outcome is on its way
-            child.let_go() if after is After.KEEP else child.close()
-            self._source.tell_control(Release(child, after))
+        self._release(after)  # once the outcome is on its way
 
     def _let_go(self) -> None:
         """However this actor ends: of a crash or a kill nothing may be left."""
-        child, self._child = self._child, None
-        if self._is_waiting:
+        if self._is_waiting:  # not before: a child that is on its way would be given back twice
             self._source.tell_control(Withdraw(self.ref))
+        self._release(After.KILL)
+
+    def _release(self, after: After) -> None:
+        child, self._child = self._child, None
         if child is not None:
-            child.close()
-            self._source.tell_control(Release(child, After.KILL))
+            child.let_go() if after is After.KEEP else child.close()
+            self._source.tell_control(Release(child, after))
 
     # -- output, and what readers post ----------------------------------------------------------------------------
 
@@ -241,13 +223,3 @@ class ProcessWorker(Actor[ProcessMessage]):
 
     def _post(self, message: _Spoke | _Printed | _Writable) -> Callable[[], None]:
         return lambda: self.ref.tell_control(message)
-
-
-def process_kind(options: ProcessOptions) -> KindOf:
-    """How the pools of process tools are made: a worker for each call that runs, and one source of child processes. It
-    is started ahead of the first call unless no children are to be kept ready either."""
-
-    source = ChildSpec("source", lambda: ProcessSource(options), shutdown_seconds=SOURCE_SHUTDOWN_SECONDS)
-    is_ahead = options.warm > 0
-    kind = WorkerKind(ProcessWorker, max_workers=options.max_children, fixed_children=(source,), at_start=is_ahead)
-    return lambda _contract: kind

@@ -2,10 +2,8 @@
 
 A call that does not end when it is cancelled, or that blocks the loop, costs the worker its loop: what had not begun is
 given back and runs elsewhere at once. Calls that had begun beside it go on where they are, to their result or their own
-deadline; they are not failed for a neighbour's fault (I10). The worker ends with the last of them.
-
-What one tool does to the loop does not reach the calls of others: its tasks can cancel only their own, and the methods
-that change the loop for all (stop, set_task_factory, ...) do nothing.
+deadline (I10); the worker ends with the last of them. What one tool does to the loop does not reach the calls of
+others: its tasks can cancel only their own, and the methods that change the loop for all (`FENCED`) do nothing.
 """
 
 from __future__ import annotations
@@ -18,24 +16,15 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import Context, ContextVar
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, TypeVar
 
-from callboard.actors.calls.ledger import CallReports, Ending, WorkerState
+from callboard.actors.calls.ledger import CallReports, Ending
 from callboard.actors.kernel import Actor, Ref, Timer, handles, logger_of
 from callboard.actors.kernel.scheduler import EventLoop
 from callboard.actors.tools.context import context_of
 from callboard.actors.tools.invoke import Result
-from callboard.actors.workers.messages import (
-    NO_RESOURCES,
-    KillCall,
-    Report,
-    RunCall,
-    StopCall,
-    ToWorker,
-    abandoned,
-    no_worker,
-    unusable,
-)
+from callboard.actors.workers.messages import NO_RESOURCES, KillCall, RunCall, StopCall, ToWorker
 from callboard.protocol.ids import Tag
 from callboard.protocol.tools import FailureCode, ToolFailure
 
@@ -50,8 +39,10 @@ LOOK_SECONDS: Final = 0.25
 #: Times that what is left on a loop at its end is cancelled: tasks may catch the first.
 LAST_CANCELS: Final = 3
 #: Methods of a loop by which one tool would take it from all. A call of them is logged and does nothing.
-FENCED: Final = ("stop", "set_task_factory", "set_default_executor", "set_exception_handler")
-FENCED_ASYNC: Final = ("shutdown_asyncgens", "shutdown_default_executor")
+FENCED: Final = (
+    "stop", "set_task_factory", "set_default_executor", "set_exception_handler", "shutdown_asyncgens",
+    "shutdown_default_executor",
+)  # fmt: skip
 
 T = TypeVar("T")
 
@@ -60,24 +51,23 @@ class CallEnded(BaseException):
     """Raised in an async tool that blocks its loop: its time is up."""
 
 
+@dataclass(slots=True, eq=False)
 class Job:
     """One call on a tool loop."""
 
-    __slots__ = ("call", "is_cancelled_by_others", "is_stopping", "task")
-
-    def __init__(self, call: RunCall) -> None:
-        self.call = call
-        self.task: ToolTask[Result] | None = None
-        self.is_stopping = False
-        """We have cancelled it."""
-        self.is_cancelled_by_others = False
+    call: RunCall
+    task: ToolTask[Result] | None = None
+    is_stopping: bool = False
+    """We have cancelled it."""
+    is_cancelled_by_others: bool = False
 
     def failed(self) -> ToolFailure:
         """The result of a call whose task was cancelled from elsewhere than its own code."""
+        name = self.call.run.name
         if self.is_cancelled_by_others and not self.is_stopping:
-            name = self.call.run.name
             return ToolFailure(name, FailureCode.INTERNAL_ERROR, f"{name} was cancelled by another tool on its loop")
-        return abandoned(self.call)
+        why = "the tool did not end when it was asked to, and was abandoned"
+        return ToolFailure(name, FailureCode.CRASHED, why)
 
 
 #: Whose code runs. A task, a callback or a timer has it from the task that made it.
@@ -116,8 +106,8 @@ class ToolLoop:
         self._loop: asyncio.AbstractEventLoop = EventLoop()
         self._stop: Callable[[], None] = self._loop.stop
         _fence(self._loop)
-        self._orders: deque[Job | None] = deque()
-        """A job the first time: start it. Again: cancel it. None: look whether there is a reason to go on."""
+        self.orders: deque[Job | None] = deque()
+        """For the next wake-up. A job the first time: start it. Again: cancel it. None: is there a reason to go on?"""
         self._is_woken = False
         self._batches = 0
         self._jobs: set[Job] = set()
@@ -141,18 +131,9 @@ class ToolLoop:
         """If something waits for the loop, a value that changes as soon as it gets its turn; else None."""
         return (self._batches, self._begun) if self._is_woken or self._unbegun else None
 
-    @property
-    def is_gone(self) -> bool:
-        """Its thread has nothing to do any more."""
-        return self._loop.is_closed()
-
-    def add(self, job: Job) -> None:
-        """An order, for the next wake-up."""
-        self._orders.append(job)
-
     def send(self, job: Job | None) -> None:
-        """An order."""
-        self._orders.append(job)
+        """An order, at once."""
+        self.orders.append(job)
         self.wake()
 
     def wake(self) -> None:
@@ -171,7 +152,7 @@ class ToolLoop:
         left: list[Job | None] = []
         with contextlib.suppress(IndexError):
             while True:
-                left.append(self._orders.popleft())
+                left.append(self.orders.popleft())
         for job in left:
             if job is None or job.task is not None:
                 self.send(job)
@@ -185,7 +166,7 @@ class ToolLoop:
         self.send(None)
 
     def end(self) -> None:
-        """End now, whatever is running."""
+        """End now, with all that runs."""
         self._is_stopping = True
         self.send(None)
 
@@ -204,7 +185,7 @@ class ToolLoop:
                 self._loop.run_forever()
             except BaseException:
                 logger.warning("an exception left the event loop of the async tools; it goes on", exc_info=True)
-        for name in (*FENCED, *FENCED_ASYNC):
+        for name in FENCED:
             vars(self._loop).pop(name, None)
         try:
             self._cancel_all()
@@ -217,7 +198,7 @@ class ToolLoop:
         self._batches += 1
         with contextlib.suppress(IndexError):
             while True:
-                self._obey(self._orders.popleft())
+                self._obey(self.orders.popleft())
 
     def _obey(self, job: Job | None) -> None:
         if job is None:
@@ -231,17 +212,17 @@ class ToolLoop:
             job.task = ToolTask(self._run(job), loop=self._loop, context=context)
             self._jobs.add(job)
             self._unbegun[job] = None
-            job.task.add_done_callback(lambda task: self._done(job, task), context=Context())
+            job.task.add_done_callback(partial(self._done, job), context=Context())
 
     async def _run(self, job: Job) -> Result:
         call = job.call
         if self._unbegun.pop(job, job) is job:
-            return abandoned(call)  # it was taken away meanwhile, and runs elsewhere
+            return job.failed()  # it was taken away meanwhile, and runs elsewhere
         self._begun += 1
         try:
             invoker = call.tool.invoker
         except BaseException as error:  # noqa: BLE001 - a tool's types can break the making of its invoker
-            return unusable(call, error)
+            return call.unusable(error)
         return await invoker.call_async(call.run.arguments, call.context)
 
     def _done(self, job: Job, task: asyncio.Task[Result]) -> None:
@@ -279,20 +260,15 @@ class ToolLoop:
 def _fence(loop: asyncio.AbstractEventLoop) -> None:
     """Keep one tool from changing the loop of all."""
 
-    def refuse(name: str) -> Callable[..., None]:
-        return lambda *_: logger.warning("a tool called %s of the loop that all async tools share: ignored", name)
-
-    def refuse_async(name: str) -> Callable[..., Coroutine[object, object, None]]:
-        async def refused(*_: object) -> None:
-            refuse(name)()
-
-        return refused
+    def refuse(name: str, *_: object) -> asyncio.Future[None]:
+        logger.warning("a tool called %s of the loop that all async tools share: ignored", name)
+        done: asyncio.Future[None] = loop.create_future()
+        done.set_result(None)
+        return done  # since some of them are awaited
 
     loop.set_task_factory(lambda loop, coroutine, **given: ToolTask(coroutine, loop=loop, **given))
     for name in FENCED:
-        setattr(loop, name, refuse(name))
-    for name in FENCED_ASYNC:
-        setattr(loop, name, refuse_async(name))
+        setattr(loop, name, partial(refuse, name))
 
 
 # -- the actor
@@ -322,9 +298,8 @@ class _Look:
 class TaskWorker(Actor[ToWorker | _Finished | _LoopGone | _Wake | _Look]):
     """See the module."""
 
-    def __init__(self, dispatcher: Ref[WorkerState], room: int = MAX_TASKS) -> None:
-        self._dispatcher = dispatcher
-        self._room = room
+    def __init__(self, reports: CallReports) -> None:
+        self._reports = reports
         self._loop: ToolLoop | None = None
         self._jobs: dict[Tag, Job] = {}
         self._stuck: list[Job] = []
@@ -335,9 +310,6 @@ class TaskWorker(Actor[ToWorker | _Finished | _LoopGone | _Wake | _Look]):
         self._look: Timer | None = None
         self._seen_progress: tuple[int, int] | None = None
 
-    def on_start(self) -> None:
-        self._reports = CallReports(self.ref, self._dispatcher, self._room, self.system.now)
-
     @handles(RunCall)
     def _run(self, call: RunCall) -> None:
         if self._is_given_up:
@@ -346,12 +318,12 @@ class TaskWorker(Actor[ToWorker | _Finished | _LoopGone | _Wake | _Look]):
         try:
             loop = self._loop or self._new_loop()
         except NO_RESOURCES as error:
-            self._reports.end(call.record, no_worker(call, error))
+            self._reports.end(call.record, call.no_worker(error))
             self.stop()
             return
         if self._reports.begin(call.record):
             job = self._jobs[call.run.tag] = Job(call)
-            loop.add(job)
+            loop.orders.append(job)
             if not self._is_waking:  # a wake-up costs a system call: calls that wait behind this one share it
                 self._is_waking = True
                 self.ref.tell_control(_Wake())
@@ -388,14 +360,14 @@ class TaskWorker(Actor[ToWorker | _Finished | _LoopGone | _Wake | _Look]):
         if job in self._stuck:
             self._stuck.remove(job)
             self._tell_holds()
-            self._reports.state()
         elif self._jobs.get(job.call.run.tag) is job:
             del self._jobs[job.call.run.tag]
             self._reports.end(job.call.record, message.result)
 
     @handles(_LoopGone)
     def _loop_gone(self, _: _LoopGone) -> None:
-        """Its thread has ended, with whatever it held."""
+        """Its thread has ended, with all that it held."""
+        self._loop = None
         if self._is_stopping:
             self.stopped()
         else:
@@ -413,17 +385,13 @@ class TaskWorker(Actor[ToWorker | _Finished | _LoopGone | _Wake | _Look]):
         if self._jobs:
             self._look = self.tell_after(LOOK_SECONDS, _Look())
 
-    @handles(Report)
-    def _report(self, _: Report) -> None:
-        self._reports.state()
-
     def on_stopping(self) -> bool:
         """Its calls end with it. It waits for their clean-up, at most as long as its supervisor does."""
         self._is_stopping = True
         for job in self._jobs.values():
             self._reports.end(job.call.record, Ending.CANCELLED)
         self._jobs.clear()
-        if self._loop is None or self._loop.is_gone:
+        if self._loop is None:
             return True
         self._loop.end()
         return False
@@ -438,13 +406,13 @@ class TaskWorker(Actor[ToWorker | _Finished | _LoopGone | _Wake | _Look]):
         if self._is_given_up or self._loop is None:
             return
         self._is_given_up = True
-        self._reports.room = 0
+        self._tell_holds()
         for job in self._loop.take_unbegun():
             if self._jobs.get(job.call.run.tag) is job:
                 del self._jobs[job.call.run.tag]
                 self._reports.give_back(job.call.record, "its loop was blocked")
         self._loop.give_up()
-        self._reports.state()
 
     def _tell_holds(self) -> None:
-        self._reports.holds = tuple(job.call.run.name for job in self._stuck)
+        """For a worker that takes no more calls."""
+        self._reports.state(0, tuple(job.call.run.name for job in self._stuck))

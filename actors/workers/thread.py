@@ -11,20 +11,11 @@ import threading
 from dataclasses import dataclass
 from typing import Final
 
-from callboard.actors.calls.ledger import CallReports, Ending, WorkerState
+from callboard.actors.calls.ledger import CallReports, Ending
 from callboard.actors.kernel import Actor, Ref, handles
 from callboard.actors.tools.context import context_of
 from callboard.actors.tools.invoke import Result
-from callboard.actors.workers.messages import (
-    NO_RESOURCES,
-    KillCall,
-    Report,
-    RunCall,
-    StopCall,
-    ToWorker,
-    no_worker,
-    unusable,
-)
+from callboard.actors.workers.messages import NO_RESOURCES, KillCall, RunCall, StopCall, ToWorker
 
 #: Threads per pool, abandoned ones included.
 MAX_THREADS: Final = 64
@@ -43,15 +34,12 @@ Orders = queue.SimpleQueue[RunCall | None]
 class ThreadWorker(Actor[ToWorker | _Returned]):
     """See the module."""
 
-    def __init__(self, dispatcher: Ref[WorkerState]) -> None:
-        self._dispatcher = dispatcher
+    def __init__(self, reports: CallReports) -> None:
+        self._reports = reports
         self._orders: Orders | None = None
         self._call: RunCall | None = None
         """What the thread runs, also when that call has ended."""
         self._is_abandoned = False
-
-    def on_start(self) -> None:
-        self._reports = CallReports(self.ref, self._dispatcher, 1, self.system.now)
 
     @handles(RunCall)
     def _run(self, call: RunCall) -> None:
@@ -61,7 +49,7 @@ class ThreadWorker(Actor[ToWorker | _Returned]):
         try:
             orders = self._orders or self._new_thread()
         except NO_RESOURCES as error:
-            self._reports.end(call.record, no_worker(call, error))
+            self._reports.end(call.record, call.no_worker(error))
             self.stop()
             return
         if self._reports.begin(call.record):
@@ -74,22 +62,17 @@ class ThreadWorker(Actor[ToWorker | _Returned]):
         call = self._call
         if call is not None and call.run.tag == message.tag and not self._is_abandoned:
             self._is_abandoned = True
-            self._reports.room, self._reports.holds = 0, (call.run.name,)
+            self._reports.state(0, (call.run.name,))
             self._reports.end(call.record, Ending.CANCELLED)
 
     @handles(_Returned)
     def _returned(self, message: _Returned) -> None:
         call, self._call = self._call, None
-        self._reports.room, self._reports.holds = 1, ()
         if self._is_abandoned or call is None:
             self._is_abandoned = False
-            self._reports.state()
+            self._reports.state(1)
         else:
             self._reports.end(call.record, message.result)
-
-    @handles(Report)
-    def _report(self, _: Report) -> None:
-        self._reports.state()
 
     def on_stopping(self) -> bool:
         """Its call ends with it."""
@@ -115,4 +98,4 @@ def _result(call: RunCall) -> Result:
     try:
         return call.tool.invoker.call(call.run.arguments, call.context)
     except BaseException as error:  # noqa: BLE001 - a tool's types can break the making of its invoker
-        return unusable(call, error)
+        return call.unusable(error)

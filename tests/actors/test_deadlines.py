@@ -21,9 +21,9 @@ from callboard.actors.calls.dispatcher import (
     ToolsOffered,
     Workers,
 )
-from callboard.actors.calls.ledger import CallReports, Ledger, WorkerState
+from callboard.actors.calls.ledger import CallReports, Ending, Ledger
 from callboard.actors.calls.registry import Registry
-from callboard.actors.kernel import Actor, ActorSystem, Ref, Supervisor, handles
+from callboard.actors.kernel import Actor, ActorSystem, Supervisor, handles
 from callboard.actors.models.llm_manager import StartModel
 from callboard.actors.requests.conversation import Question, Reply
 from callboard.actors.requests.request_session import Peers, RequestSession
@@ -33,7 +33,6 @@ from callboard.actors.testing.simulation import SimulatedScheduler
 from callboard.actors.tools import tool
 from callboard.actors.workers.messages import (
     KillCall,
-    Report,
     RunCall,
     StopCall,
     ToWorker,
@@ -78,13 +77,10 @@ def codes(messages: tuple[Message, ...] | list[Message]) -> dict[str, str]:
 class Worker(Actor[ToWorker]):
     """The long call returns after 500 s. The short one hangs; a worker that listens ends it when it is told to."""
 
-    def __init__(self, dispatcher: Ref[WorkerState], listens: bool) -> None:
-        self._dispatcher = dispatcher
+    def __init__(self, reports: CallReports, listens: bool) -> None:
+        self._reports = reports
         self._listens = listens
         self._calls: dict[Tag, RunCall] = {}
-
-    def on_start(self) -> None:
-        self._reports = CallReports(self.ref, self._dispatcher, 10, self.system.now)
 
     @handles(RunCall)
     def _run(self, call: RunCall) -> None:
@@ -96,10 +92,10 @@ class Worker(Actor[ToWorker]):
     @handles(StopCall)
     def _stop_call(self, message: StopCall) -> None:
         if self._listens:
-            self._reports.end(self._calls[message.tag].record, message.why)
+            self._reports.end(self._calls[message.tag].record, Ending.CANCELLED)
 
-    @handles(KillCall, Report)
-    def _ignore(self, message: KillCall | Report) -> None:
+    @handles(KillCall)
+    def _ignore(self, message: KillCall) -> None:
         """It is deaf."""
 
 
@@ -114,7 +110,7 @@ class Tree:
         self.recorded: list[Message] = []
         telemetry = Probed(system, "telemetry").ref
         self.registry = Registry((short, long))
-        kind = WorkerKind(lambda dispatcher, _pool: Worker(dispatcher, who == "worker"), room=10)
+        kind = WorkerKind(lambda reports, _pool: Worker(reports, who == "worker"), room=10)
         workers = Workers(system.spawn(Supervisor, "tools"), lambda _: kind)
         self.silent = Probed(system, "silent", self._offer)
         dispatcher = system.spawn(

@@ -24,7 +24,7 @@ from callboard.actors.calls.dispatcher import (
     ToolsOffered,
     Workers,
 )
-from callboard.actors.calls.ledger import CallReports, Ending, Ledger, Outcome, WorkerState
+from callboard.actors.calls.ledger import Call, CallReports, Ledger, Outcome
 from callboard.actors.calls.registry import (
     FAILURE_BUDGET,
     MAX_HELD_THREADS,
@@ -33,13 +33,12 @@ from callboard.actors.calls.registry import (
     ToolRestored,
     ToolWithdrawn,
 )
-from callboard.actors.kernel import Actor, ActorSystem, ChildSpec, DeadLetterReason, Ref, Supervisor, handles
+from callboard.actors.kernel import Actor, ActorSystem, ChildSpec, DeadLetterReason, Supervisor, handles
 from callboard.actors.testing.simulation import SimulatedScheduler
 from callboard.actors.testing.whole_run import left_open
 from callboard.actors.tools import Tool, tool
 from callboard.actors.workers.messages import (
     KillCall,
-    Report,
     RunCall,
     StopCall,
     ToWorker,
@@ -80,13 +79,9 @@ def tag(call_id: str, request_id: str = "r") -> Tag:
 class PlayedWorker(Actor[ToWorker | Exception]):
     """Begins each call it is given, and ends it when the test says so."""
 
-    def __init__(self, backstage: Backstage, dispatcher: Ref[WorkerState], room: int) -> None:
+    def __init__(self, backstage: Backstage, reports: CallReports) -> None:
         self._backstage = backstage
-        self._dispatcher = dispatcher
-        self._room = room
-
-    def on_start(self) -> None:
-        self.reports = CallReports(self.ref, self._dispatcher, self._room, self.system.now)
+        self.reports = reports
 
     @handles(RunCall)
     def _run(self, call: RunCall) -> None:
@@ -94,8 +89,8 @@ class PlayedWorker(Actor[ToWorker | Exception]):
         if self._backstage.begins:
             self.reports.begin(call.record)
 
-    @handles(StopCall, KillCall, Report)
-    def _hear(self, message: StopCall | KillCall | Report) -> None:
+    @handles(StopCall, KillCall)
+    def _hear(self, message: StopCall | KillCall) -> None:
         self._backstage.told.append(message)
 
     @handles(Exception)
@@ -122,16 +117,16 @@ class Backstage:
         self.scheduler = system.scheduler
         self.begins = True
         self.started: list[tuple[RunCall, PlayedWorker]] = []
-        self.told: list[StopCall | KillCall | Report] = []
+        self.told: list[StopCall | KillCall] = []
         self.session = Probed(system, "session")
         self.telemetry = Probed(system, "telemetry")
         self.crowded = system.spawn(lambda: Probe([]), "crowded", capacity=1)
         self.can_be_made = True
 
-        def make_worker(dispatcher: Ref[WorkerState], _pool: str) -> PlayedWorker:
+        def make_worker(reports: CallReports, _pool: str) -> PlayedWorker:
             if not self.can_be_made:
                 raise LookupError("a fault of ours")
-            return PlayedWorker(self, dispatcher, room)
+            return PlayedWorker(self, reports)
 
         kind = WorkerKind(make_worker, room=room, max_workers=max_workers)
         self.ledger = Ledger()
@@ -272,7 +267,7 @@ def test_a_call_that_comes_after_its_deadline_does_not_run(backstage: Backstage)
 def test_a_running_call_is_stopped_at_its_deadline_and_killed_once_after_the_grace_period(backstage: Backstage) -> None:
     backstage.dispatch("a", deadline_at=5.0)
     backstage.run(5.0)
-    assert backstage.told == [StopCall(tag("a"), Ending.TIMED_OUT)]
+    assert backstage.told == [StopCall(tag("a"))]
     backstage.run(5.0 + TOOL_GRACE_SECONDS)
     assert backstage.told[1:] == [KillCall(tag("a"))]
     backstage.ends("a")
@@ -291,7 +286,7 @@ def test_a_worker_that_does_not_answer_to_a_kill_is_not_waited_for(backstage: Ba
     assert backstage.running() == ["a"], "and gets no more calls"
     assert backstage.events()[2:] == []
     worker = backstage.worker()
-    worker.reports.state()
+    worker.reports.state(100)
     backstage.run()
     assert backstage.running() == ["a", "b"], "until it says that it takes them"
 
@@ -303,7 +298,7 @@ def test_a_queued_call_is_cancelled_here_a_running_one_at_its_worker(backstage: 
     assert backstage.events()[2:] == [("c", "ToolCallCancelled")]
     backstage.say(CancelTool(tag("a")))
     backstage.say(CancelTool(tag("a")))
-    assert backstage.told == [StopCall(tag("a"), Ending.CANCELLED)]
+    assert backstage.told == [StopCall(tag("a"))]
     backstage.ends("a")
     assert len(backstage.session.of(ToolCallCancelled)) == 2
     backstage.say(CancelTool(tag("nobody's")))
@@ -313,7 +308,7 @@ def test_a_session_is_told_when_the_stops_it_sent_have_reached_the_workers(backs
     backstage.dispatch("a")
     backstage.ref.tell_control(CancelTool(tag("a")))
     backstage.say(ConfirmStops(tag(""), backstage.session.ref))
-    assert backstage.told == [StopCall(tag("a"), Ending.CANCELLED)]
+    assert backstage.told == [StopCall(tag("a"))]
     assert backstage.session.of(StopsTold) == [StopsTold(tag(""))]
 
 
@@ -356,7 +351,6 @@ def test_a_lost_dispatcher_costs_no_call(backstage: Backstage) -> None:
     for call_id in "abc":
         backstage.dispatch(call_id)
     backstage.lose("root/dispatcher")
-    assert backstage.told == [Report()]
     for call_id in "abc":
         backstage.dispatch(call_id)
     assert backstage.running() == ["a", "b"]
@@ -371,7 +365,7 @@ def test_the_timer_of_a_call_outlives_the_dispatcher(backstage: Backstage) -> No
     backstage.dispatch("a", deadline_at=5.0)
     backstage.lose("root/dispatcher")
     backstage.run(5.0)
-    assert backstage.told == [Report(), StopCall(tag("a"), Ending.TIMED_OUT)]
+    assert backstage.told == [StopCall(tag("a"))]
     backstage.lose("root/dispatcher")
     backstage.run(6.0)
     assert KillCall(tag("a")) in backstage.told
@@ -452,7 +446,7 @@ def test_workers_that_cannot_be_made_cost_the_calls_that_need_them(simulated: Ac
 
 @pytest.mark.parametrize(
     ("owner", "name"),
-    [(Registry, "judge"), (Ledger, "give"), (Ledger, "submit"), (Ledger, "stop"), (ToolDispatcher, "_supervisor")],
+    [(Registry, "judge"), (Ledger, "give"), (Ledger, "submit"), (Call, "stop"), (ToolDispatcher, "_supervisor")],
 )
 def test_a_fault_of_our_own_costs_the_call_it_is_about(
     backstage: Backstage, monkeypatch: pytest.MonkeyPatch, owner: type[Any], name: str
@@ -552,8 +546,7 @@ def test_withdrawal_refuses_what_is_waiting_and_lets_what_runs_end(backstage: Ba
 
 def test_a_tool_that_holds_too_many_threads_is_withdrawn_until_some_have_returned(backstage: Backstage) -> None:
     def held(count: int) -> list[str]:
-        worker.reports.holds = (ToolName("look"),) * count
-        worker.reports.state()
+        worker.reports.state(100, (ToolName("look"),) * count)
         backstage.run()
         return offered(backstage)
 
@@ -571,8 +564,7 @@ def test_a_tool_that_holds_too_many_threads_is_withdrawn_until_some_have_returne
 
 def test_threads_of_a_lost_worker_are_no_longer_held_against_its_tools(backstage: Backstage) -> None:
     backstage.dispatch("w", "write")
-    backstage.worker().reports.holds = (ToolName("look"),) * MAX_HELD_THREADS
-    backstage.worker().reports.state()
+    backstage.worker().reports.state(100, (ToolName("look"),) * MAX_HELD_THREADS)
     backstage.run()
     assert offered(backstage) == ["write"]
     backstage.worker().ref.tell_control(LookupError("a fault of ours"))
@@ -679,7 +671,7 @@ def test_full_telemetry_does_not_cost_the_dispatcher(simulated: ActorSystem) -> 
     dispatcher = backstage.ref._cell.actor
     assert isinstance(dispatcher, ToolDispatcher)
     backstage.crowded.tell("full")
-    dispatcher._observe([ToolWithdrawn(ToolName("look"), 0.0)])
+    dispatcher._observe(ToolWithdrawn(ToolName("look"), 0.0))
     backstage.run()
     assert simulated.statistics().refused == 1
 

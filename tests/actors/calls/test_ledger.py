@@ -14,11 +14,14 @@ from callboard.actors.calls.ledger import (
     MAX_GIVEN,
     TRANSITIONS,
     Call,
+    CallReports,
     CallState,
     Ending,
     Happening,
     Ledger,
     Outcome,
+    Pool,
+    WorkerState,
     may_go_elsewhere,
     may_go_on,
     not_begun,
@@ -30,15 +33,42 @@ from callboard.protocol.events import (
     ToolCallCompleted,
     ToolCallEnd,
     ToolCallFailed,
+    ToolCallStarted,
     ToolCallTimedOut,
 )
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
 from callboard.protocol.tools import FailureCode, ToolFailure
 
 TOOLS = {"a": 1, "b": 2, "c": 5}
+PLACED = (CallState.RUNNING, CallState.ENDING, CallState.KILLED)
+"""A worker has the call."""
 CRASHED = ToolFailure(ToolName("a"), FailureCode.CRASHED, "gone")
 SESSION: Any = object()
 """The ledger keeps addresses and never uses them."""
+
+
+class Heard:
+    """An address that keeps what it is sent."""
+
+    def __init__(self) -> None:
+        self.heard: list[object] = []
+
+    def tell_control(self, message: object) -> None:
+        self.heard.append(message)
+
+
+def ends(call: Call, room: int, outcome: Outcome = '"x"', at: float = 1.0) -> ToolCallEnd | None:
+    """At its worker, which has this room from then on."""
+    if call.seat is not None:
+        call.seat.take(room)
+    return call.end(outcome, "", at)
+
+
+def returned(call: Call, room: int) -> ToolCallEnd | None:
+    """Its worker gives it back, and has this room from then on."""
+    if call.seat is not None:
+        call.seat.take(room)
+    return call.end(CRASHED, "", 2.0, Happening.RETURNED)
 
 
 def run(number: int, tool: str = "a") -> RunTool:
@@ -51,12 +81,12 @@ class Book:
 
     def __init__(self, room: int = 2, max_workers: int = 2) -> None:
         self.ledger: Ledger = Ledger()
-        self.pool = self.ledger.pool("pool", room, max_workers)
+        self.pool = Pool("pool", room, max_workers)
         self.workers = 0
 
-    def submit(self, number: int, tool: str = "a") -> Call:
-        lane = self.ledger.lane(ToolName(tool), self.pool, TOOLS[tool])
-        return self.ledger.submit(run(number, tool), lane, SESSION)
+    def submit(self, number: int, tool: str = "a", session: Any = SESSION) -> Call:
+        lane = self.ledger.lane(ToolName(tool), TOOLS[tool], self.pool)
+        return self.ledger.submit(run(number, tool), lane, session)
 
     def give(self) -> Call | None:
         """What the dispatcher does where there is room."""
@@ -72,8 +102,12 @@ class Book:
     def lose(self, worker: int, outcome: Outcome = CRASHED, printed: str = "") -> list[ToolCallEnd]:
         """What the dispatcher does when a worker is gone."""
         calls = self.ledger.lose(self.ledger.seats[worker])  # type: ignore[index]
-        ends = [self.ledger.end(call, outcome, printed, 2.0, Happening.LOST) for call in calls]
+        ends = [call.end(outcome, printed, 2.0, Happening.LOST) for call in calls]
         return [end for end in ends if end is not None]
+
+    def reports(self, worker: int, dispatcher: Any) -> CallReports:
+        """Of one of its workers."""
+        return CallReports(self.ledger.seats[worker], dispatcher, lambda: 1.0)  # type: ignore[index]
 
     def waiting(self, tool: str) -> list[Call]:
         """Those in the queue of a tool."""
@@ -84,7 +118,7 @@ class Book:
         """One call that has begun."""
         call = self.submit(0)
         self.give()
-        assert call.begin()
+        assert call.enter(Happening.BEGUN)
         return call
 
 
@@ -93,9 +127,9 @@ def test_the_table_names_every_happening_and_the_end_is_final() -> None:
     assert {happening for rows in TRANSITIONS.values() for happening in rows} == set(Happening)
     assert not TRANSITIONS[CallState.ENDED]
     assert all(rows[-1].state in CallState for each in TRANSITIONS.values() for rows in each.values())
-    assert TRANSITIONS[CallState.RUNNING][Happening.LOST][0] == (may_go_elsewhere, CallState.QUEUED)
-    assert TRANSITIONS[CallState.RUNNING][Happening.RETURNED][0] == (may_go_on, CallState.QUEUED)
-    assert TRANSITIONS[CallState.RUNNING][Happening.BEGUN] == ((not_begun, CallState.RUNNING),)
+    assert TRANSITIONS[CallState.RUNNING][Happening.LOST][0][:2] == (may_go_elsewhere, CallState.QUEUED)
+    assert TRANSITIONS[CallState.RUNNING][Happening.RETURNED][0][:2] == (may_go_on, CallState.QUEUED)
+    assert TRANSITIONS[CallState.RUNNING][Happening.BEGUN][0][:2] == (not_begun, CallState.RUNNING)
 
 
 @pytest.mark.parametrize("state", list(CallState))
@@ -105,12 +139,14 @@ def test_what_has_no_row_changes_nothing(state: CallState, happening: Happening)
     call = book.submit(0)
     if state is not CallState.QUEUED:
         book.give()
-    if state is CallState.ENDING:
-        assert book.ledger.stop(call, Ending.CANCELLED)
+    if state in (CallState.ENDING, CallState.KILLED):
+        assert call.stop(Ending.CANCELLED)
+    if state is CallState.KILLED:
+        assert call.enter(Happening.KILLED)
     if state is CallState.ENDED:
-        book.ledger.end(call, '"x"', "", 1.0)
+        call.end('"x"', "", 1.0)
     assert call.state is state
-    changed = book.ledger.enter(call, happening)
+    changed = call.enter(happening)
     assert changed == (happening in TRANSITIONS[state])
     assert changed or call.state is state
 
@@ -131,47 +167,80 @@ def test_how_a_call_ends(why: Ending | None, outcome: Any, kind: type[ToolCallEn
     book = Book()
     call = book.running()
     if why is not None:
-        assert book.ledger.stop(call, why)
-        assert not book.ledger.stop(call, Ending.CANCELLED), "the first reason counts"
-    event = call.end(outcome, "printed", 3.0, 2)
+        assert call.stop(why)
+        assert not call.stop(Ending.CANCELLED), "the first reason counts"
+    event = call.end(outcome, "printed", 3.0)
     assert isinstance(event, kind)
     assert (event.at, event.output) == (3.0, "printed")
-    assert call.end(outcome, "", 4.0, 2) is None
+    assert call.end(outcome, "", 4.0) is None
     assert book.ledger.news.popleft() == (call, event)
     assert not left_open(book.ledger)
 
 
 def test_a_call_begins_once_and_its_start_is_told_once() -> None:
-    book = Book()
-    call = book.running()
-    assert not call.begin()
-    assert call.started(1.0) is not None
-    assert call.give_back("its loop was blocked", 1.0, 0) is None
+    book, session, dispatcher = Book(), Heard(), Heard()
+    call = book.submit(0, session=session)
+    book.give()
+    blocked = book.reports(1, dispatcher)
+    assert blocked.begin(call)
+    assert not call.enter(Happening.BEGUN)
+    blocked.state(0)
+    blocked.give_back(call, "its loop was blocked")
     assert call.state is CallState.QUEUED
     assert book.give() is call
     assert call.seat is not None
     assert call.seat.worker == 2, "the first one takes no calls any more"
-    assert call.begin()
-    assert call.started(2.0) is None
+    assert book.reports(2, dispatcher).begin(call)
+    assert session.heard == [ToolCallStarted(call.run.tag, 1.0)]
+    assert dispatcher.heard == [WorkerState(blocked.seat)] * 2
+
+
+def test_the_dispatcher_is_told_once_of_calls_that_end_before_it_looks() -> None:
+    book, dispatcher = Book(room=10), Heard()
+    calls = [book.submit(number, "c", Heard()) for number in range(4)]
+    while book.give() is not None:
+        pass
+    reports = book.reports(1, dispatcher)
+    for call in calls[:3]:
+        reports.end(call, '"x"')
+    assert dispatcher.heard == [WorkerState(reports.seat)]
+    assert [ended for ended, _ in book.ledger.news] == calls[:3]
+    book.ledger.news.clear()
+    reports.end(calls[3], '"x"')
+    assert len(dispatcher.heard) == 2, "since it has looked"
+
+
+def test_a_worker_that_is_lost_takes_no_call_whatever_it_says_afterwards() -> None:
+    book = Book()
+    call = book.running()
+    reports = book.reports(1, Heard())
+    assert len(book.lose(1)) == 1
+    reports.state(2)
+    reports.end(call, '"x"')
+    assert not book.pool.free
+    book.submit(1)
+    book.give()
+    assert list(book.ledger.seats) == [2]
 
 
 def test_a_call_that_is_being_ended_does_not_begin_and_ends_when_it_is_given_back() -> None:
     book = Book()
     call = book.submit(0)
     book.give()
-    assert book.ledger.stop(call, Ending.TIMED_OUT)
-    assert not call.begin()
-    assert isinstance(call.give_back("stopped", 2.0, 2), ToolCallTimedOut)
+    assert call.stop(Ending.TIMED_OUT)
+    assert not call.enter(Happening.BEGUN)
+    assert isinstance(returned(call, 2), ToolCallTimedOut)
 
 
 def test_a_call_goes_to_so_many_workers_and_no_more() -> None:
-    book = Book(max_workers=100)
-    call = book.submit(0)
+    book, session = Book(max_workers=100), Heard()
+    call = book.submit(0, session=session)
     for number in range(1, MAX_GIVEN):
         assert book.give() is call
         assert book.lose(number) == []
     book.give()
-    event = call.give_back("no child could be made", 1.0, 2)
+    book.reports(MAX_GIVEN, Heard()).give_back(call, "no child could be made")
+    (event,) = session.heard
     assert isinstance(event, ToolCallFailed)
     assert event.failure.code is FailureCode.OVERLOADED
     assert "no child could be made" in event.failure.message
@@ -181,7 +250,7 @@ def test_a_lost_worker_ends_what_had_begun_and_frees_the_rest() -> None:
     book = Book()
     began, waits = book.submit(0, "b"), book.submit(1, "b")
     book.give(), book.give()
-    assert began.begin()
+    assert began.enter(Happening.BEGUN)
     assert book.lose(1, CRASHED, "printed") == [ToolCallFailed(began.run.tag, 2.0, CRASHED, "printed")]
     assert waits.state is CallState.QUEUED
     assert book.give() is waits
@@ -191,7 +260,7 @@ def test_a_worker_without_room_gets_no_call() -> None:
     book = Book(room=1, max_workers=2)
     first, second, third = (book.submit(number, "c") for number in range(3))
     assert (book.give(), book.give(), book.give()) == (first, second, None)
-    first.end('"x"', "", 1.0, 0)
+    ends(first, 0)
     assert book.give() is None, "until the worker is gone"
     book.lose(1)
     assert book.give() is third
@@ -201,8 +270,8 @@ def test_the_oldest_call_of_the_tools_that_have_room_is_next() -> None:
     book = Book(room=10)
     calls = [book.submit(number, tool) for number, tool in enumerate("aabba")]
     assert [book.give() for _ in range(4)] == [calls[0], calls[2], calls[3], None]
-    calls[2].end('"x"', "", 1.0, 10)
-    calls[0].end('"x"', "", 1.0, 10)
+    ends(calls[2], 10)
+    ends(calls[0], 10)
     assert book.give() is calls[1]
 
 
@@ -210,8 +279,8 @@ def test_what_a_worker_gives_back_is_first_in_its_queue() -> None:
     book = Book(room=10)
     calls = [book.submit(number, "b") for number in range(4)]
     book.give(), book.give()
-    calls[1].give_back("x", 1.0, 10)
-    calls[0].give_back("x", 1.0, 10)
+    returned(calls[1], 10)
+    returned(calls[0], 10)
     assert book.waiting("b") == calls
     assert [book.give(), book.give()] == calls[:2]
 
@@ -221,7 +290,7 @@ def test_cancelled_calls_leave_nothing_in_the_queue() -> None:
     book.running()
     waiting = [book.submit(number) for number in range(1, 1_000)]
     for call in waiting:
-        book.ledger.end(call, Ending.CANCELLED, "", 1.0)
+        call.end(Ending.CANCELLED, "", 1.0)
     assert not book.pool.waiting
     assert not waiting[0].lane.waiting
 
@@ -233,7 +302,7 @@ def test_outcomes_are_remembered_within_bounds(monkeypatch: pytest.MonkeyPatch) 
     for number in range(5):
         call = book.submit(number)
         book.give()
-        call.end("x" * 40, "", 1.0, 10)
+        ends(call, 10, "x" * 40)
         tags.append(call.run.tag)
     kept = [book.ledger.ended.of(tag, SESSION) is not None for tag in tags]
     assert kept == [False, False, False, True, True]
@@ -275,35 +344,35 @@ class Anything(RuleBasedStateMachine):
     @rule(data=st.data())
     def begin(self, data: st.DataObject) -> None:
         call = self._one(data, *CallState)
-        if call is not None and call.begin():
+        if call is not None and call.enter(Happening.BEGUN):
             assert call.state is CallState.RUNNING
             self.begun.append(call.run.tag)
 
     @rule(data=st.data(), outcome=st.sampled_from(['"x"', CRASHED, Ending.CANCELLED]), room=st.integers(0, 2))
     def end(self, data: st.DataObject, outcome: Any, room: int) -> None:
-        call = self._one(data, CallState.RUNNING, CallState.ENDING, CallState.ENDED)
+        call = self._one(data, *PLACED, CallState.ENDED)
         if call is not None:
-            self._heard(call.end(outcome, "", self.now, room))
+            self._heard(ends(call, room, outcome, self.now))
 
     @rule(data=st.data(), why=st.sampled_from(list(Ending)))
     def stop(self, data: st.DataObject, why: Ending) -> None:
         call = self._one(data, *CallState)
         if call is not None and call.seat is None:
-            self._heard(self.ledger.end(call, why, "", self.now))
+            self._heard(call.end(why, "", self.now))
         elif call is not None:
-            self.ledger.stop(call, why)
+            call.stop(why)
 
     @rule(data=st.data())
     def kill(self, data: st.DataObject) -> None:
         call = self._one(data, *CallState)
-        if call is not None and self.ledger.enter(call, Happening.KILLED):
-            assert not self.ledger.enter(call, Happening.KILLED), "it is told once"
+        if call is not None and call.enter(Happening.KILLED):
+            assert not call.enter(Happening.KILLED), "it is told once"
 
     @rule(data=st.data(), room=st.integers(0, 2))
     def give_back(self, data: st.DataObject, room: int) -> None:
-        call = self._one(data, CallState.RUNNING, CallState.ENDING)
+        call = self._one(data, *PLACED)
         if call is not None and not call.begun:
-            self._heard(call.give_back("x", self.now, room))
+            self._heard(returned(call, room))
 
     @precondition(lambda self: self.ledger.seats)
     @rule(data=st.data())
@@ -320,7 +389,7 @@ class Anything(RuleBasedStateMachine):
 
     @invariant()
     def no_limit_is_passed(self) -> None:
-        placed = [call for call in self.calls if call.state in (CallState.RUNNING, CallState.ENDING)]
+        placed = [call for call in self.calls if call.state in PLACED]
         for tool, concurrency in TOOLS.items():
             assert sum(call.run.name == tool for call in placed) <= concurrency
         assert len(self.ledger.seats) == self.book.pool.workers <= self.book.pool.max_workers
@@ -349,8 +418,8 @@ class Anything(RuleBasedStateMachine):
             while self.book.give() is not None:
                 pass
             for call in self.calls:
-                if call.state in (CallState.RUNNING, CallState.ENDING):
-                    self._heard(call.end('"x"', "", self.now, self.book.pool.room))
+                if call.state in PLACED:
+                    self._heard(ends(call, self.book.pool.room))
         assert {call.run.tag for call in self.calls} == set(self.events)
         assert not left_open(self.ledger)
 

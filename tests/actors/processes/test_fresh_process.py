@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 from support.changes import NEEDS_ROOT, WAYS, change, change_and_look, look
 
+from callboard.actors.processes.supply import ProcessOptions
 from callboard.actors.testing.tool_stage import ToolStage
 from callboard.actors.tools import tool
-from callboard.actors.workers.process import ProcessOptions
 from callboard.protocol.events import ToolCallCompleted
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="process isolation is made of Linux's system calls")

@@ -18,9 +18,9 @@ from pathlib import Path
 import pytest
 
 from callboard.actors.processes.keeper import containment
+from callboard.actors.processes.supply import ProcessOptions
 from callboard.actors.testing.tool_stage import ToolStage
 from callboard.actors.tools import tool
-from callboard.actors.workers.process import ProcessOptions
 from callboard.protocol.events import ToolCallCompleted, ToolCallFailed, ToolCallTimedOut
 
 CONTAINED = containment()

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from callboard.actors.processes.supply import ProcessOptions
 from callboard.actors.testing.tool_stage import ToolStage
 from callboard.actors.tools import tool
-from callboard.actors.workers.process import ProcessOptions
 from callboard.protocol.events import ToolCallCompleted
 
 

@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from callboard.actors.calls.dispatcher import ToolRestored, ToolWithdrawn
+from callboard.actors.calls.registry import ToolRestored, ToolWithdrawn
 from callboard.actors.kernel import ActorSystem, Ref
 from callboard.actors.requests.conversation import Question
 from callboard.actors.runtime import Runtime

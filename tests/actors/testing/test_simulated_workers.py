@@ -73,11 +73,11 @@ def test_a_stopped_call_is_cancelled_also_where_its_worker_ignores_the_interrupt
     one.scheduler.run_until_idle(1.0)
     one.dispatcher.tell_control(CancelTool(one.tag))
     one.scheduler.run_until_idle(2.0)
-    held = dict(one.registry.held_threads)
+    health = one.registry.entries[one.tool.name].health
     expected = 0 if isolation is Isolation.PROCESS else 1
-    assert held == {one.tool.name: expected}, "an abandoned thread is counted until it returns"
+    assert health.held_threads == expected, "an abandoned thread is counted until it returns"
     assert one.ends() == ["ToolCallCancelled"]
-    assert dict(one.registry.held_threads) == {one.tool.name: 0}
+    assert health.held_threads == 0
 
 
 @pytest.mark.parametrize("fate", [WorkerFate.GIVES_BACK, WorkerFate.DIES_BEFORE])

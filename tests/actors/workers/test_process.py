@@ -27,10 +27,11 @@ from pydantic import AfterValidator
 from support.patience import timed_out_while_hanging
 
 from callboard.actors.processes.control import UNKNOWN_STATUS, how_it_ended
-from callboard.actors.processes.supply import After, Release
+from callboard.actors.processes.handle import ChildEnds
+from callboard.actors.processes.supply import After, ProcessOptions, Release
 from callboard.actors.testing.tool_stage import StagedCall, ToolStage
 from callboard.actors.tools import Tool, ToolContext, tool
-from callboard.actors.workers.process import ProcessOptions, process_kind
+from callboard.actors.workers.kinds import kinds
 from callboard.protocol.errors import ToolError
 from callboard.protocol.events import (
     ToolCallCancelled,
@@ -125,6 +126,21 @@ def test_a_result_comes_after_its_start(stage: ToolStage) -> None:
     assert isinstance(event, ToolCallCompleted)
     assert event.content == "3"
     assert [type(event) for event in call.events] == [ToolCallStarted, ToolCallCompleted]
+
+
+def test_a_result_that_its_socket_still_holds_when_the_child_has_ended_is_its_result(
+    stage: ToolStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large one is read in pieces; the child ends when it has written the last of them."""
+
+    @tool
+    def say_much() -> str:
+        return "x" * 150_000
+
+    monkeypatch.setattr(ChildEnds, "when_it_speaks", lambda *_: None)
+    event = stage.call(say_much)
+    assert isinstance(event, ToolCallCompleted), event
+    assert len(event.content) == 150_002
 
 
 def test_a_warm_child_serves_again(stage: ToolStage) -> None:
@@ -823,4 +839,4 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("ready", [0, 1])
 def test_processes_are_started_ahead_only_where_children_are_kept_ready(ready: int) -> None:
-    assert process_kind(options(warm=ready))(add.contract).at_start is (ready > 0)
+    assert kinds(options(warm=ready))(add.contract).starts_ahead is (ready > 0)

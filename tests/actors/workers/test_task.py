@@ -272,7 +272,7 @@ def test_stopping_the_pool_ends_its_calls_with_one_outcome() -> None:
 
 
 def test_no_more_calls_run_at_once_than_the_loop_takes() -> None:
-    two = WorkerKind(lambda dispatcher, _pool: TaskWorker(dispatcher, room=2), room=2)
+    two = WorkerKind(lambda reports, _pool: TaskWorker(reports), room=2)
     running: list[int] = []
     seen: list[int] = []
 
