@@ -57,7 +57,7 @@ START_SECONDS: Final = 30.0
 SHUTDOWN_SECONDS: Final = 10.0
 #: Indexing a million lines takes about a minute; this bounds a broken disk.
 REFRESH_TIMEOUT_SECONDS: Final = 3_600.0
-#: For somebody who looks for a cause; a late result may hold a megabyte, so these are some hundred at the most.
+#: For finding causes; a late result may hold a megabyte, so these are some hundred at the most.
 DEAD_LETTERS_KEPT: Final = 256
 #: A snapshot is a copy of some counters; a wait this long means that something holds the loop.
 METRICS_TIMEOUT_SECONDS: Final = 5.0
@@ -270,7 +270,7 @@ class _Running:
             with contextlib.ExitStack() as begun:  # what fails here ends what has begun before it
                 self._start(begun, wiring, approve)
                 self.close = begun.pop_all().close
-                """End everything that was begun, in reverse order, whatever fails on the way."""
+                """End everything that was begun, in reverse order, also where some of it fails."""
         except (kernel.StartFailed, kernel.OutOfThreads, OSError) as error:  # OSError: no more descriptors to be had
             cause = error.cause if isinstance(error, kernel.StartFailed) else None
             failure = RuntimeFailure(f"the runtime could not start, and nothing of it is left running: {said(error)}")
@@ -444,7 +444,7 @@ def _checked(tools: list[Tool]) -> tuple[Tool, ...]:
     names = {CONTEXT_TOOL}
     for each in tools:
         if not isinstance(each, Tool):
-            raise UsageError(f"{each!r} is no tool; decorate the function with @tool")
+            raise UsageError(f"{each!r} is not a tool; decorate the function with @tool")
         if each.name in names:
             raise UsageError(f"two tools are called {each.name!r}; rename one with @tool(name=...)")
         names.add(each.name)

@@ -32,7 +32,7 @@ from callboard.protocol.tools import Policy
 
 #: Messages that may wait for an actor which serves every request: ten for each of 10,000 requests.
 SHARED_CAPACITY = 100_000
-#: Messages that may wait for one session: more than a thousand socket reads behind means nobody drains the loop.
+#: Messages that may wait for one session: more than a thousand socket reads behind means that the loop is blocked.
 SESSION_CAPACITY = 4_096
 #: Failures of the root's children together before the runtime gives up: three actors may each fail three times.
 ROOT_INTENSITY = 9

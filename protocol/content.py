@@ -127,11 +127,11 @@ Message = SystemMessage | UserMessage | AssistantMessage | ToolMessage
 
 
 def json_text(value: object) -> str:
-    """The JSON of a value, whatever it holds: what is not JSON is written as its `str`, a lone surrogate is escaped."""
+    """The JSON of any value: what is not JSON is written as its `str`, a lone surrogate is escaped."""
     try:
         return orjson.dumps(value, default=str).decode()
     except TypeError:
-        # A lone surrogate, which UTF-8 cannot hold, a key that is no text, or objects in each other more than 254 deep.
+        # A lone surrogate, which UTF-8 cannot hold, a key that is not a text, or objects nested more than 254 deep.
         return _stdlib_json(value)
 
 
@@ -145,7 +145,7 @@ def _stdlib_json(value: object) -> str:
 def bad_number(text: str) -> str:
     """The first number of a JSON text that is none (RFC 8259): NaN, Infinity, or one out of range.
 
-    Empty when there is none, and for a text that is no JSON for another reason.
+    Empty when there is none, and for a text that is not JSON for another reason.
     """
     found: list[str] = []
 

@@ -34,9 +34,9 @@ class Usage:
     """Tokens of one model call, or of several added up."""
 
     input_tokens: int = 0
-    """Includes cached tokens, whatever the provider counts."""
+    """Includes cached tokens, for every provider."""
     output_tokens: int = 0
-    """Includes reasoning tokens, whatever the provider counts."""
+    """Includes reasoning tokens, for every provider."""
     cached_tokens: int = 0
     """Input tokens read from the provider's cache."""
     cache_write_tokens: int = 0

@@ -37,14 +37,14 @@ class RequestOptions:
     timeout_seconds: float = limits.DEFAULT_REQUEST_TIMEOUT_SECONDS
     max_steps: int = limits.DEFAULT_MAX_STEPS
     token_budget: int | None = None
-    """Input and output tokens of all steps together; None is no limit."""
+    """Input and output tokens of all steps together; None: unlimited."""
     cost_budget: float | None = None
-    """US dollars of all steps together; None is no limit."""
+    """US dollars of all steps together; None: unlimited."""
     input_price: float | None = None
     """US dollars a token, where the catalog knows it: what a step will cost is estimated by these."""
     output_price: float | None = None
     context_tokens: int | None = None
-    """The history is cut, by whole atoms, to fit this many tokens; None is no limit."""
+    """The history is cut, by whole atoms, to fit this many tokens; None: unlimited."""
     sampling: Sampling = Sampling()
     tool_choice: ToolChoice = ToolChoice()
     parallel_tool_calls: bool | None = None

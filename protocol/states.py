@@ -157,7 +157,7 @@ def unknown_tool(call: CallFacts) -> bool:
 
 
 def not_whole(call: CallFacts) -> bool:
-    """Its arguments were cut off, or are no JSON object."""
+    """Its arguments were cut off, or are not a JSON object."""
     return call.decision is not None and not (call.is_whole or call.repeats or call.ends_run)
 
 

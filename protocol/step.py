@@ -108,8 +108,8 @@ def judge(response: ModelResponse, turn: Turn, may_retry: bool) -> tuple[TurnVer
 def tidy(response: ModelResponse) -> Turn:
     """The turn as the history takes it.
 
-    Ids are made unique within the turn; arguments that are no JSON object become "{}"; empty texts and the calls of a
-    turn that its provider stopped are left out.
+    Ids are made unique within the turn; arguments that are not a JSON object become "{}"; empty texts and the calls
+    of a turn that its provider stopped are left out.
     """
     parts: list[content.AssistantPart] = []
     calls: list[ToolCall] = []
@@ -352,7 +352,7 @@ class Repeats:
     """Counts in how many steps in a row each call was asked; after a step without it, it is counted from 1 again.
 
     Asked twice in one step, it is two calls and no repetition, since neither could know of the other. A first call
-    repeats nothing, so a limit of 1 is the same as 2; 0 is no limit.
+    repeats nothing, so a limit of 1 is the same as 2; 0 means none.
     """
 
     def __init__(self, limit: int) -> None:

@@ -123,7 +123,7 @@ class Decision(StrEnum):
     DENY = "deny"
 
 
-#: Reading is free; whatever changes something is asked about.
+#: Reading is free; what changes something needs approval.
 DEFAULT_DECISIONS = MappingProxyType(
     {
         Risk.READ: Decision.ALLOW,

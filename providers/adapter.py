@@ -24,12 +24,12 @@ class WireRequest:
     """Holds the credential: kept out of `repr`, so that no log shows it."""
     body: bytes = field(repr=False)
     notes: tuple[str, ...] = ()
-    """What the API could not be told, and what was done about it: for the log. Nothing is dropped without a note."""
+    """What the API cannot express, and what was done about it: for the log. Nothing is dropped without a note."""
 
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
-    """A whole HTTP answer, for what is no model call: log-ins, lists of models."""
+    """A whole HTTP answer, to other than a model call: log-ins, lists of models."""
 
     status: int
     body: bytes

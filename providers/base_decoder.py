@@ -32,7 +32,7 @@ from callboard.providers.response_builder import ToolCallTracker
 
 #: Of an error body no more is read: messages are short, and a proxy's HTML page is not worth keeping.
 MAX_ERROR_BODY_BYTES: Final = 64 * 1024
-#: Of a body that is no answer so much is kept to be shown; of the white space before one, so that it stays bounded.
+#: Of a body that is not an answer so much is kept to be shown; of the white space before one, so that it stays bounded.
 _SNIFF_BYTES: Final = 1024
 #: Of the words that a server ends with (its reason, the model's name) so much is kept.
 _MAX_WORD_CHARS: Final = 200

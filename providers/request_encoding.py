@@ -81,7 +81,7 @@ def sent_arguments(call: content.ToolCall) -> str:
     """The argument text of a call as history carries it: always a JSON object, since servers parse it (vLLM).
 
     An incomplete call shows the model its own cut-off text, under a key that says so. Raises UsageError for a complete
-    call whose arguments are no JSON object.
+    call whose arguments are not a JSON object.
     """
     return _arguments(call)[0]
 
@@ -223,7 +223,7 @@ class HttpAdapter:
 
 
 class Encoding:
-    """One request being written. `notes` say what the API could not be told."""
+    """One request being written. `notes` say what could not be expressed in the API."""
 
     def __init__(self, request: ModelRequest) -> None:
         check_request(request)

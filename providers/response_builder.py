@@ -224,7 +224,7 @@ class ToolCallTracker:
         if call.completed:
             return
         if not call.call_id:
-            # A call that never got a name is shown all the same: the model is told that there is no such tool.
+            # A call that never got a name is kept: its result says that there is no such tool.
             self._start(call, out)
         call.completed = True
         # Servers call a turn whole that the length limit has cut (docs/wire.md quirk 21, llama.cpp's Responses).
@@ -272,7 +272,7 @@ class ResponseBuilder:
         """Of all that was written and thought so far, and of the arguments."""
 
     def feed(self, events: Iterable[model.StreamEvent]) -> None:
-        """Take events in. Those after the Done or Error are void. Raises TypeError for what is no event."""
+        """Take events in. Those after the Done or Error are void. Raises TypeError for anything but an event."""
         for event in events:
             if self._end is not None:
                 return

@@ -54,7 +54,7 @@ class AdaptedSchema:
     schema: Body
     losses: tuple[SchemaLoss, ...] = ()
     strict: bool = False
-    """May the API be told to enforce this schema?"""
+    """Can the API enforce this schema?"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class SchemaDialect:
     all_required: bool = False
     """Every property must be required. A model then always gives the optional ones too, which is still valid."""
     bare_refs: bool = False
-    """A `$ref` must stand alone."""
+    """A `$ref` must have no siblings."""
     object_root: bool = True
     """The root must be `type: object` without combinators."""
     property_pattern: re.Pattern[str] | None = None
@@ -129,7 +129,7 @@ GEMINI_ANSWER: Final = replace(GEMINI, name="gemini structured output", object_r
 def adapt_schema(schema: Mapping[str, object], dialect: SchemaDialect) -> AdaptedSchema:
     """`schema` in the words of `dialect`; a strict dialect falls back to its relaxed one where it must.
 
-    Raises UsageError for what is no JSON Schema of an object (where one is needed), is nested too deep, or holds NaN.
+    Raises UsageError where it is not a JSON Schema of an object (if one is needed), is nested too deep, or holds NaN.
     """
     try:
         dumps(schema, str)
@@ -173,7 +173,7 @@ def _resolve(root: Mapping[str, object], ref: object) -> Mapping[str, object]:
             raise UsageError(f"the schema refers to {ref!r}, which it does not hold")
         node = node[name]
     if not isinstance(node, Mapping):
-        raise UsageError(f"the schema refers to {ref!r}, which is no schema")
+        raise UsageError(f"the schema refers to {ref!r}, which is not a schema")
     return node
 
 

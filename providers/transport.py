@@ -29,7 +29,7 @@ from callboard.providers.http_errors import make_error, snippet
 
 _T = TypeVar("_T")
 
-#: An answer for what is no model call: a page of embeddings takes 2 MB, a token a few hundred bytes.
+#: An answer to other than a model call: a page of embeddings takes 2 MB, a token a few hundred bytes.
 MAX_FETCHED_BYTES: Final = 16 * 1024 * 1024
 #: A finished stream is read to its very end, so that the connection can be used again; a server that keeps it open
 #: longer than this loses it.
@@ -118,7 +118,7 @@ class HttpProvider:
             deadline.cancel()
 
     async def fetch(self, wire: WireRequest) -> HttpAnswer:
-        """A whole answer, for what is no model call. ProviderError where none comes, or more than MAX_FETCHED_BYTES."""
+        """A whole answer, to other than a model call. ProviderError if none comes, or more than MAX_FETCHED_BYTES."""
         deadline = _CallDeadline(self._timeouts)
         host, body = urlsplit(wire.url).hostname or wire.url, bytearray()
         try:

@@ -40,7 +40,7 @@ INSIDE_FUNCTIONS = {
     "providers/provider_registry.py": {"callboard.providers"},  # HTTP takes 0.2 s to load
     "actors/testing/pytest_plugin.py": {"callboard.protocol.testing"},
     # A command is loaded when it is called, and after Ctrl-C is looked after.
-    "actors/cli/main.py": {"callboard.actors.cli.shell"},
+    "actors/cli/__main__.py": {"callboard.actors.cli.shell"},
     "actors/cli/shell.py": {"callboard.actors.cli", "callboard.actors.index"},
 }
 #: Imports by a name that is made at run time: neither mypy nor this file sees them.

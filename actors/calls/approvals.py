@@ -40,7 +40,7 @@ Decide = Callable[[Verdict], None]
 
 
 class Approver(Protocol):
-    """Asks somebody. `ask` returns at once; `decide` is called at most once for a question, from any thread."""
+    """Asks for approval. `ask` returns at once; `decide` is called at most once for a question, from any thread."""
 
     def ask(self, question: AskApproval, decide: Decide, asker: Context | None = None) -> None:
         """`asker` is the context in which the request was asked; None: an empty one."""

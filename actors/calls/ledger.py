@@ -62,9 +62,9 @@ class CallState(StrEnum):
     RUNNING = "running"
     """A worker has it."""
     ENDING = "ending"
-    """Its worker was told to end it."""
+    """Its worker was asked to end it."""
     KILLED = "killed"
-    """Its worker was told to end it at once."""
+    """Its worker was asked to end it at once."""
     ENDED = "ended"
 
 
@@ -186,7 +186,7 @@ class Call:
         return False
 
     def stop(self, why: Ending) -> bool:
-        """A worker is to end it, since its deadline has passed or it is cancelled. False when it was told before."""
+        """A worker is to end it, since its deadline has passed or it is cancelled. False when it was asked before."""
         if not self.enter(Happening.STOPPED):
             return False
         self.why = why
@@ -325,7 +325,7 @@ class Ledger:
         return seat
 
     def lose(self, seat: Seat) -> tuple[Call, ...]:
-        """A worker is gone: its calls, for each of which `end` is to be told that it is LOST."""
+        """A worker is gone: its calls, each of which is to be ended as LOST."""
         del self.seats[seat.worker]
         seat.pool.workers -= 1
         seat.is_lost = True

@@ -36,33 +36,11 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "AskApproval",
-    "CallboardError",
-    "Conversation",
-    "Decision",
-    "ErrorKind",
-    "Metrics",
-    "ModelCallFailed",
-    "Outcome",
-    "Policy",
-    "Reply",
-    "RequestEnded",
-    "Risk",
-    "RunTool",
-    "Runtime",
-    "RuntimeFailure",
-    "Settings",
-    "Stream",
-    "TextDelta",
-    "Tool",
-    "ToolCallCompleted",
-    "ToolCallFailed",
-    "ToolContext",
-    "ToolError",
-    "UsageError",
-    "__version__",
-    "tool",
-]
+    "AskApproval", "CallboardError", "Conversation", "Decision", "ErrorKind", "Metrics", "ModelCallFailed", "Outcome",
+    "Policy", "Reply", "RequestEnded", "Risk", "RunTool", "Runtime", "RuntimeFailure", "Settings", "Stream",
+    "TextDelta", "Tool", "ToolCallCompleted", "ToolCallFailed", "ToolContext", "ToolError", "UsageError",
+    "__version__", "tool",
+]  # fmt: skip
 
 if not TYPE_CHECKING:  # a type checker that saw this function would accept every name
 
@@ -73,22 +51,15 @@ if not TYPE_CHECKING:  # a type checker that saw this function would accept ever
 
 
 def _homes() -> Iterator[ModuleType]:
-    """The modules of these names, first those that tools in child processes import, then by how much each loads."""
+    """The modules of these names, first those that tools in child processes import."""
+    from callboard.actors import tools  # noqa: PLC0415
     from callboard.protocol import errors  # noqa: PLC0415
     from callboard.protocol import tools as contracts  # noqa: PLC0415
 
-    yield from (errors, contracts)
-    from callboard.actors import tools  # noqa: PLC0415
-
-    yield tools
+    yield from (errors, contracts, tools)
+    from callboard.actors import runtime, settings  # noqa: PLC0415
     from callboard.actors.requests import conversation  # noqa: PLC0415
+    from callboard.actors.telemetry import telemetry  # noqa: PLC0415
     from callboard.protocol import commands, events, model  # noqa: PLC0415
 
-    yield from (commands, events, model, conversation)
-    from callboard.actors import settings  # noqa: PLC0415
-    from callboard.actors.telemetry import telemetry  # noqa: PLC0415
-
-    yield from (telemetry, settings)
-    from callboard.actors import runtime  # noqa: PLC0415
-
-    yield runtime
+    yield from (commands, events, model, conversation, telemetry, settings, runtime)

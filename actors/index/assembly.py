@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 import orjson
 
@@ -66,12 +67,10 @@ def _verified(index: CodeIndex, query: str, k: int) -> list[_Piece]:
 
 
 def _read_hits(hits: Sequence[Hit]) -> tuple[list[_Piece], list[str]]:
-    contents: dict[str, bytes] = {}
+    content_of = cache(read_now)
     pieces, changed = [], dict[str, None]()
     for hit in hits:
-        content = contents.get(hit.path)
-        if content is None:
-            content = contents[hit.path] = read_now(hit.path)
+        content = content_of(hit.path)
         if digest(content[hit.start_byte : hit.end_byte]) == hit.digest:
             pieces.append(_Piece(hit, content))
         else:

@@ -92,7 +92,7 @@ class Rag(Actor[SearchCode]):
 
     def on_start(self) -> None:
         load_ahead()
-        self._index.ask(CodeIndex.load_ahead)  # the first question will be told what is wrong
+        self._index.ask(CodeIndex.load_ahead)  # an error reaches the first question
 
     def on_stop(self) -> None:
         self._index.close()
@@ -138,7 +138,7 @@ def code_actors(
 
 
 class CodeSearch:
-    """What others call: the two actors as functions. Use it when the tree stands."""
+    """What others call: the two actors as functions. Use it when the tree has started."""
 
     def __init__(self, system: ActorSystem) -> None:
         self._system = system

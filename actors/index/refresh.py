@@ -37,7 +37,7 @@ SILENCE_SECONDS = 300.0
 #: A file written this shortly before it was read may be written again with the same time stamp (kernel ticks are up to
 #: 10 ms, FAT rounds to 2 s): its times prove nothing and it is hashed again, as git does with "racily clean" entries.
 RACY_NS = 2_000_000_000
-#: Reasons that are no verdict on what a file holds.
+#: Reasons that do not depend on what a file holds.
 NOT_READ = frozenset({"no_permission", "vanished"})
 #: Source bytes in one batch: about a second of work for two parsers, a few thousand chunks.
 BATCH_BYTES = 6_000_000

@@ -93,7 +93,7 @@ class Statistics(NamedTuple):
     queued: int = 0
     """Waiting, being handled, or held by a killed handler that has not returned."""
     refused: int = 0
-    """Turned away by a full mailbox; their producers were told."""
+    """Turned away by a full mailbox; their producers got MailboxFull."""
     restarts: int = 0
     actors: int = 0
     """Alive now."""

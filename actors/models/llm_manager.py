@@ -59,7 +59,7 @@ class Route:
     provider: Provider
     model: str
     limiter: RateLimiter | None = None
-    """The limits of its credential, shared by all requests; None is no limit."""
+    """The limits of its credential, shared by all requests; None: unlimited."""
 
 
 class Attempt(Protocol):
@@ -70,7 +70,7 @@ class Attempt(Protocol):
 
 StartAttempt = Callable[[Provider, ModelRequest, Emit, End, Context | None], Attempt]
 """Starts one attempt: `emit` is called for each batch of events, then `end` exactly once (never after `cancel`). The
-provider runs in a copy of the context of whoever asked."""
+provider runs in a copy of the asker's context."""
 
 
 # -- messages
@@ -83,7 +83,7 @@ class StartModel:
     call: CallModel
     reply_to: Ref[ModelEvent]
     asker: Context | None = None
-    """The context of whoever asked; the provider runs in a copy of it."""
+    """The asker's context; the provider runs in a copy of it."""
     is_read_along: bool = True
     """If not, there are no ModelStreamed but one: the text of a turn that has failed."""
 
@@ -145,7 +145,7 @@ class _OpenCall:
     """Attempts on the current route."""
     has_emitted: bool = False
     unread: str = ""
-    """The text of the last attempt, where nobody read along."""
+    """The text of the last attempt, where no reader followed it."""
     guessed_tokens: float = 0.0
     """Taken from the limiter for the running attempt; corrected when its usage is known."""
     doing: str = ""
@@ -398,9 +398,9 @@ def provider_name(provider: Provider) -> str:
 
 
 async def read_stream(provider: Provider, request: ModelRequest, emit: Emit, end: End) -> None:
-    """Read one answer. What the provider raises is an error of the turn; `end` is told once, unless this is cancelled.
+    """Read one answer. What the provider raises is an error of the turn; `end` is called once, but not after a cancel.
 
-    It is told as soon as the turn is whole: what a provider does after that, or does not do, holds nothing up.
+    It is called as soon as the turn is whole: what a provider does after that, or does not do, holds nothing up.
     """
     stream: AsyncIterator[list[StreamEvent]] | None = None
     is_whole = False

@@ -24,7 +24,6 @@ from callboard.actors.processes.launch import Connection, Heard, InitProcess, Ke
 from callboard.actors.processes.spawning import why_not
 from callboard.actors.tools.decorator import Tool
 from callboard.protocol.errors import UsageError
-from callboard.protocol.ids import ToolName
 from callboard.protocol.tools import FailureCode, ToolFailure
 
 logger = logger_of("callboard.tools")
@@ -155,7 +154,9 @@ class ProcessSource(Actor[SourceMessage]):
         self._ping: int | None = None
         """A number that the init process is to answer for, as it does when it listens; and since when it has not."""
         self._ping_ticks = 0
-        self._ticking = self._looking = self._launching = self._stopping = False
+        self._planned: set[type] = set()
+        """The messages to ourselves that a timer holds."""
+        self._stopping = False
 
     def on_start(self) -> None:
         scheduler = self.system.scheduler
@@ -194,11 +195,11 @@ class ProcessSource(Actor[SourceMessage]):
                 raise UsageError(self._why_not)
             self._provide(message)
         except UsageError as error:
-            _refuse(name, FailureCode.CRASHED, str(error), worker)
+            worker.tell_control(supply.NotObtained(ToolFailure(name, FailureCode.CRASHED, str(error))))
         except Exception as error:
             logger.exception("no child process could be provided for %s, for a fault of callboard's own", name)
             why = f"callboard failed to provide a process for {name}: {type(error).__name__}"
-            _refuse(name, FailureCode.INTERNAL_ERROR, why, worker)
+            worker.tell_control(supply.NotObtained(ToolFailure(name, FailureCode.INTERNAL_ERROR, why)))
 
     def _provide(self, message: supply.Obtain) -> None:
         template = self._templates.pop(message.tool, None) or _Template(message.tool, 0.0)
@@ -229,7 +230,7 @@ class ProcessSource(Actor[SourceMessage]):
         if message.after is supply.After.KEEP and not child.ending and not self._stopping:
             self._running -= 1
             child.place = _Place.SPARE
-            self._look_later()
+            self._later(_LookForIdle, self._options.idle_seconds)
             child.template.spares.append(child)
             self._serve_all()
             return
@@ -237,7 +238,7 @@ class ProcessSource(Actor[SourceMessage]):
         child.ends.close()
         if message.after is not supply.After.ENDS:
             self._kill(child)
-        self._tick_later()
+        self._later(_Tick)
         if child.template.waiting:
             self._serve(child.template)
 
@@ -251,7 +252,7 @@ class ProcessSource(Actor[SourceMessage]):
             self._kill(child)
         else:
             self._order(Kind.TERMINATE, child.ends.number)
-        self._tick_later()
+        self._later(_Tick)
 
     # -- templates and spares -------------------------------------------------------------------------------------
 
@@ -297,7 +298,7 @@ class ProcessSource(Actor[SourceMessage]):
         try:
             ends = ChildEnds(self._loop, number)
         except OSError as error:
-            self._no_resources(template, error)
+            self._no_resources(template, error.strerror or str(error))
             return False
         with_tool = template.state is _State.UNFIT
         order = Message(Kind.FORK, number)
@@ -305,7 +306,7 @@ class ProcessSource(Actor[SourceMessage]):
             sent = ends.hand_over(lambda theirs: _give(server.connection, order, theirs, template, with_tool=with_tool))
         except OSError as error:
             ends.close()
-            self._no_resources(template, error)
+            self._no_resources(template, error.strerror or str(error))
             return False
         if not sent:  # it has ended, or has stopped reading: the ticks see to that
             ends.close()
@@ -313,17 +314,18 @@ class ProcessSource(Actor[SourceMessage]):
             self._children[number] = _Child(ends, template, server)
             template.forking += 1
         server.pending.add(number)
-        self._tick_later()
+        self._later(_Tick)
         return sent
 
-    def _no_resources(self, template: _Template, error: OSError) -> None:
+    def _no_resources(self, template: _Template, why: str) -> None:
         """The host has no descriptor, process or memory left: that costs the calls that wait for one."""
-        why = f"no process could be started for the tool: {os.strerror(error.errno) if error.errno else error}"
-        self._refuse(template, FailureCode.OVERLOADED, why)
+        why = f"no process could be started for the tool: {why}"
+        self._refuse(template, ToolFailure(template.tool.name, FailureCode.OVERLOADED, why))
 
-    def _refuse(self, template: _Template, code: FailureCode, why: str) -> None:
+    def _refuse(self, template: _Template, failure: ToolFailure) -> None:
         waiting, template.waiting = template.waiting, deque()
-        _refuse(template.tool.name, code, why, *waiting)
+        for worker in waiting:
+            worker.tell_control(supply.NotObtained(failure))
 
     def _start_template(self, template: _Template) -> None:
         base, number = self._base, next(_numbers)
@@ -335,10 +337,10 @@ class ProcessSource(Actor[SourceMessage]):
                 order = Message(Kind.TEMPLATE, number)
                 sent = _give(base.connection, order, (theirs.fileno(),), template, with_tool=True)
         except OSError as error:
-            self._no_resources(template, error)
+            self._no_resources(template, error.strerror or str(error))
             return
         base.pending.add(number)
-        self._tick_later()
+        self._later(_Tick)
         if not sent:
             connection.close()
             return
@@ -361,20 +363,15 @@ class ProcessSource(Actor[SourceMessage]):
             self._kill(child)
         template.spares.clear()
 
-    def _look_later(self) -> None:
-        if not self._looking:
-            self._looking = True
-            self.tell_after(self._options.idle_seconds, _LookForIdle())
-
     @handles(_LookForIdle)
     def _look_for_idle(self, _: _LookForIdle) -> None:
         """A tool that was not used for a while keeps no children ready."""
-        self._looking = False
+        self._planned.discard(_LookForIdle)
         for template in self._templates.values():
             if self.now() - template.used_at >= self._options.idle_seconds:
                 self._end_spares(template)
         if any(template.spares for template in self._templates.values()):
-            self._look_later()
+            self._later(_LookForIdle, self._options.idle_seconds)
 
     # -- what the init process says -------------------------------------------------------------------------------
 
@@ -394,7 +391,7 @@ class ProcessSource(Actor[SourceMessage]):
             logger.info("tools run in %s", f"namespaces of their own: {said.text}" if said.text else "no namespaces")
         elif said.kind is Kind.NOT_FORKED:
             for template in self._templates.values():
-                self._no_resources(template, OSError(said.value, ""))
+                self._no_resources(template, os.strerror(said.value))
             self._server_ended(said.number, UNKNOWN_STATUS)
         elif said.kind is Kind.NOT_SIGNALLED:
             if (child := self._children.get(said.number)) is not None:
@@ -450,9 +447,8 @@ class ProcessSource(Actor[SourceMessage]):
             self._launch()
         else:
             for template in self._templates.values():
-                why = f"no process could be started for the tool: {message.why}"
-                self._refuse(template, FailureCode.OVERLOADED, why)
-            self._launch_later()
+                self._no_resources(template, message.why)
+            self._later(_Launch, START_AGAIN_SECONDS)
 
     # -- what fork servers say ------------------------------------------------------------------------------------
 
@@ -480,7 +476,7 @@ class ProcessSource(Actor[SourceMessage]):
             self._fork_ahead(template)
         elif template is not None and said.kind is Kind.FAILED:
             template.state, template.server = _State.GONE, None
-            self._refuse_unloaded(template, said.text)
+            self._refuse(template, could_not_load(template.tool.name, said.text))
 
     def _receipt(self, said: Message) -> None:
         child = self._children.get(said.number)
@@ -493,19 +489,15 @@ class ProcessSource(Actor[SourceMessage]):
         if said.kind is Kind.NOT_FORKED:
             del self._children[said.number]
             child.ends.close()
-            self._no_resources(template, OSError(said.value, ""))
+            self._no_resources(template, os.strerror(said.value))
         elif self._templates.get(template.tool) is template:
             child.place = _Place.SPARE
-            self._look_later()
+            self._later(_LookForIdle, self._options.idle_seconds)
             template.spares.insert(0, child)  # one that has served before is used first, its caches are warm
             self._serve(template)
         else:
             child.place = _Place.UNWANTED
             self._kill(child)
-
-    def _refuse_unloaded(self, template: _Template, why: str) -> None:
-        failure = could_not_load(template.tool.name, why)
-        self._refuse(template, failure.code, failure.message)
 
     def _server_ended(self, number: int, status: int) -> None:
         server = self._servers.pop(number, None)
@@ -521,13 +513,13 @@ class ProcessSource(Actor[SourceMessage]):
             if server.ready:
                 self._start_base()
             else:
-                self._launch_later()
+                self._later(_Launch, START_AGAIN_SECONDS)
         elif template.server is server:
             template.server = None
             if template.state is _State.UNFIT:
                 return
             if template.state is _State.LOADING and status != UNKNOWN_STATUS:
-                self._refuse_unloaded(template, f"its process {how_it_ended(status)}")
+                self._refuse(template, could_not_load(template.tool.name, f"its process {how_it_ended(status)}"))
             template.state = _State.GONE
             if template.waiting:
                 self._start_template(template)
@@ -536,17 +528,12 @@ class ProcessSource(Actor[SourceMessage]):
 
     @handles(_Launch)
     def _launch_again(self, _: _Launch) -> None:
-        self._launching = False
+        self._planned.discard(_Launch)
         self._launch()
-
-    def _launch_later(self) -> None:
-        if not self._launching:
-            self._launching = True
-            self.tell_after(START_AGAIN_SECONDS, _Launch())
 
     def _launch(self) -> None:
         """See that there is an init process, and a fork server below it."""
-        if self._why_not or self._stopping or self._launching:
+        if self._why_not or self._stopping or _Launch in self._planned:
             return
         options, post = self._options, self.ref.tell_control
         try:
@@ -558,7 +545,7 @@ class ProcessSource(Actor[SourceMessage]):
                 self._start_base()
         except OSError as error:
             for template in self._templates.values():
-                self._no_resources(template, error)
+                self._no_resources(template, error.strerror or str(error))
 
     def _start_base(self) -> None:
         assert self._init is not None
@@ -576,34 +563,35 @@ class ProcessSource(Actor[SourceMessage]):
         child.ending = child.killed = True
         child.ticks = 0
         self._order(Kind.KILL, child.ends.number)
-        self._tick_later()
+        self._later(_Tick)
 
-    def _tick_later(self) -> None:
-        if not self._ticking and not self._stopping:
-            self._ticking = True
-            self.tell_after(TICK_SECONDS, _Tick())
+    def _later(self, what: type[_Tick | _LookForIdle | _Launch], seconds: float = TICK_SECONDS) -> None:
+        """Look at it after so long, once."""
+        if what not in self._planned and not self._stopping:
+            self._planned.add(what)
+            self.tell_after(seconds, what())
 
     @handles(_Tick)
     def _tick(self, _: _Tick) -> None:
-        self._ticking = False
+        self._planned.discard(_Tick)
         for server in tuple(self._servers.values()):
             if server.pending or not server.ready:
                 server.ticks += 1
                 if server.ticks % (SILENT_TICKS if server.pending else LOADING_TICKS) == 0:
                     self._give_up(server, "has not answered in time")
-                self._tick_later()
+                self._later(_Tick)
         for child in tuple(self._children.values()):
             if child.ending:
                 child.ticks += 1
                 if child.ticks % OVERDUE_TICKS == 0:
                     self._overdue(child)
-                self._tick_later()
+                self._later(_Tick)
         if self._ping is not None:
             self._ping_ticks += 1
             if self._ping_ticks >= SILENT_TICKS and self._init is not None:
                 logger.warning("the init process of the tools has not answered in time; it is replaced")
                 self._init.kill()
-            self._tick_later()
+            self._later(_Tick)
 
     def _overdue(self, child: _Child) -> None:
         """It should be gone. Its fork server does not say so, or the init process does not listen."""
@@ -625,11 +613,6 @@ class ProcessSource(Actor[SourceMessage]):
         logger.warning("%s %s; it is replaced; running calls continue", what, why)
         self._order(Kind.KILL, server.number)
         self._ask_for_a_sign()
-
-
-def _refuse(tool: ToolName, code: FailureCode, why: str, *workers: supply.ChildUser) -> None:
-    for worker in workers:
-        worker.tell_control(supply.NotObtained(ToolFailure(tool, code, why)))
 
 
 def _give(

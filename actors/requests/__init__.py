@@ -1,1 +1,1 @@
-"""One request: the session that answers it, its conversation, and how its events reach whoever asked."""
+"""One request: the session that answers it, its conversation, and how its events reach the asker."""

@@ -90,9 +90,9 @@ class Question:
     asked_at: float
     """By the runtime's clock: the request's time runs from here."""
     asker: Context
-    """The context of whoever asked. Enter a copy of it, since a context can be entered only once at a time."""
+    """The asker's context. Enter a copy of it, since a context can be entered only once at a time."""
     is_read_along: bool = True
-    """Does anybody read the answer while it comes? If not, a turn reaches the session in one piece, at a sixth of the
+    """Is the answer read while it comes? If not, a turn reaches the session in one piece, at a sixth of the
     cost of 50 deltas, and the subscriber hears only how it ended; a cancelled one leaves no partial text behind."""
 
 
@@ -152,7 +152,7 @@ class Answer:
         self._finish: Finish | None = None
 
     def record(self, messages: tuple[Message, ...]) -> None:
-        """A finished step. Ignored when the asker was told before that there is no answer."""
+        """A finished step. Ignored when the asker already knows that there is no answer."""
         if not self._once.locked():
             self._messages += messages
             self.conversation.record(messages)

@@ -31,13 +31,13 @@ from callboard.protocol.tools import FailureCode, ToolFailure
 
 logger = logger_of("callboard")
 
-#: For the dispatcher to say that the tools of a cancelled request were told to stop; then it is answered all the same.
+#: For the dispatcher to say that the tools of a cancelled request were asked to stop; then it is answered anyway.
 STOPS_TOLD_SECONDS = 1.0
 
 Subscriber = Callable[[Seen], None]
 """Hears, on the loop thread, each event of the request as it is applied, each RunTool, AskApproval and Note, and
 Finish last. It must not block."""
-#: What is shown also where nobody reads along: how the request ended.
+#: What is shown also without a reader: how the request ended.
 _ENDINGS: Final = (events.ModelFailed, commands.Finish)
 Order = StartModel | DispatchCall | SeekApproval
 """What others work at for a request."""
@@ -261,7 +261,7 @@ class RequestSession(Actor[SessionMessage]):
             self._timers.pop(command.tag)[1].cancel()
 
     def _finished(self, finish: commands.Finish) -> None:
-        """A request whose tools were cancelled is answered when they were told to stop."""
+        """A request whose tools were cancelled is answered when they were asked to stop."""
         self._observe(finish)
         self._finish = finish
         if self._has_cancelled and finish.outcome in (commands.Outcome.CANCELLED, commands.Outcome.TIMED_OUT):

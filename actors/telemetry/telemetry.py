@@ -146,7 +146,7 @@ class RequestLost:
 
 @dataclass(frozen=True, slots=True)
 class BacklogHeard:
-    """All that was told before telemetry was asked to stop has been heard."""
+    """Everything sent to telemetry before it was asked to stop has been counted."""
 
 
 WorkEnd = events.ModelResponded | events.ModelFailed | events.ModelLost | events.ToolCallEnd

@@ -62,7 +62,7 @@ class Invoker:
             self._arguments.validate_json("")
 
     def call(self, arguments: str, context: ToolContext) -> Result:
-        """Run a `def`. Whatever it raises, SystemExit and its kin too, is one failure."""
+        """Run a `def`. All that it raises, SystemExit too, becomes one failure."""
         try:
             return self._written(self._function(**self._bound(arguments, context)))
         except BaseException as error:  # noqa: BLE001 - I10: one tool dying in any way is one failed result
@@ -179,5 +179,5 @@ def safe_text(write: Callable[[object], str], value: object, limit: int = MAX_ME
     """`str` or `repr` of any object of a user's, bounded."""
     try:
         return shortened(write(value), limit)
-    except BaseException as error:  # noqa: BLE001 - a __repr__ or __str__ of the tool's own, whatever it raises
+    except BaseException as error:  # noqa: BLE001 - a __repr__ or __str__ of the tool's own may raise anything
         return f"<{type(value).__name__}, whose text raises {type(error).__name__}>"

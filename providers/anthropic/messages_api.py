@@ -37,7 +37,7 @@ DEFAULT_MAX_TOKENS: Final = 8_192
 THINKING_BUDGETS: Final = {"minimal": 1_024, "low": 2_048, "medium": 8_192, "high": 16_384, "xhigh": 32_768}
 #: Where the model decides itself how much to think, it takes these instead.
 ADAPTIVE_EFFORTS: Final = {"minimal": "low"} | {effort: effort for effort in ("low", "medium", "high", "xhigh", "max")}
-#: Claude 4.6 and later: `thinking: adaptive`. A date ("claude-opus-4-20250514") is no minor version.
+#: Claude 4.6 and later: `thinking: adaptive`. A date ("claude-opus-4-20250514") has no minor version.
 _ADAPTIVE_MODEL: Final = re.compile(r"claude-[a-z]+-(?:4[-.](?:[6-9]|[1-9]\d)(?!\d)|[5-9](?!\d)|[1-9]\d(?!\d))")
 #: Claude 4.7 and later: 400 "`temperature` is deprecated for this model".
 _NO_SAMPLING_MODEL: Final = re.compile(r"claude-[a-z]+-(?:4[-.](?:[7-9]|[1-9]\d)(?!\d)|[5-9](?!\d)|[1-9]\d(?!\d))")
@@ -363,7 +363,7 @@ class AnthropicDecoder(BaseDecoder):
         elif block.size > MAX_ARGUMENT_BYTES:
             raise ValueError(f"the input of a {block.kind} block is longer than {MAX_ARGUMENT_BYTES} characters")
         else:
-            # A server tool streams its input too; it is shown whole when its block ends, and is no call of ours (34).
+            # A server tool streams its input too; it is shown whole when its block ends, and is not our call (34).
             block.pieces.write(text)
 
     def _compaction_delta(self, block: _Block, delta: JsonObject, out: _Out) -> None:
@@ -389,7 +389,7 @@ class AnthropicDecoder(BaseDecoder):
         self._note_end(object_at(document, "delta"), document)
 
     def _note_end(self, delta: JsonObject, holder: JsonObject) -> None:
-        # Cumulative, field by field: the last value that is no null wins, nothing is added up (quirk 36).
+        # Cumulative, field by field: the last value but null wins, nothing is added up (quirk 36).
         usage = fields_at(holder, "usage")
         self.usage.update((key, value) for key, value in usage.items() if value is not None)
         self._stop_reason = text_at(delta, "stop_reason") or self._stop_reason

@@ -121,7 +121,7 @@ async def exchange(http: Http, github_token: str, now: float) -> CopilotToken:
     try:
         expires_at = document["expires_at"]
         if not isinstance(expires_at, int | float) or not isfinite(expires_at):
-            raise TypeError("expires_at is no time")
+            raise TypeError("expires_at is not a time")
         lifetime = _seconds(document.get("refresh_in"), expires_at - now - _RENEW_BEFORE_SECONDS)
         base_url = text_at(object_at(document, "endpoints"), "api") or DEFAULT_BASE_URL
         return CopilotToken(text_of(document["token"]), min(now + lifetime, expires_at), base_url)

@@ -316,14 +316,14 @@ def _steps(path: str) -> list[str | int]:
             steps.append(name if quoted is None else re.sub(r"\\(.)", r"\1", quoted))
         end = match.end()
     if not steps or isinstance(steps[0], int):
-        raise ValueError(f"the arguments are an object, so {path[:40]!r} is no place in them")
+        raise ValueError(f"the arguments are an object, so {path[:40]!r} is not a place in them")
     return steps
 
 
 class JsonArraySplitter:
     """Hands out the elements of one long JSON array as soon as each is whole (Gemini's stream without alt=sse).
 
-    Cuts, and parses nothing: an element that is no JSON is found out by the parser. Cost is linear in the bytes for any
+    Cuts, and parses nothing: an element that is not JSON fails in the parser. Cost is linear in the bytes for any
     chunking; memory is bounded by one element.
     """
 

@@ -269,7 +269,7 @@ class ChatDecoder(BaseDecoder):
     def _call_delta(self, choice: int, call: JsonObject, out: _Out) -> None:
         index = call.get("index")
         if isinstance(index, list | dict):
-            raise TypeError("the index of a call is no number")
+            raise TypeError("the index of a call is not a number")
         name, arguments = _function(call)
         # Copilot's choices count their calls from 0 each; Mistral's continuations may bear the word null.
         key = (choice, index) if choice and index is not None else index

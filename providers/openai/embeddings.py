@@ -31,7 +31,7 @@ class EmbeddingApi:
         dialect = SERVERS.get("openai-chat" if provider == "openai" else provider)
         if dialect is None or not self.model:
             known = ", ".join(sorted({"openai", *SERVERS} - {"openai-chat"}))
-            raise UsageError(f"{model!r} is no embedding model; write provider/model with one of: {known}.")
+            raise UsageError(f"{model!r} is not an embedding model; write provider/model with one of: {known}.")
         self._name = dialect.name
         self._url = dialect.address(base_url) + "/embeddings"
         self._key = api_key
