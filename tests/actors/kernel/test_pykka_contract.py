@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import inspect
+import operator
 import threading
 from typing import Any
 
@@ -89,6 +90,23 @@ def test_futures_keep_their_hook_where_we_look_for_it() -> None:
     reply.set(21)
     assert doubled.get(timeout=1) == 42
     assert isinstance(reply, pykka.Future)
+
+
+def test_what_pykka_makes_of_replies_can_be_awaited_too() -> None:
+    first, second = Reply[int](), Reply[int]()
+
+    async def awaited(future: Reply[Any]) -> object:
+        return await asyncio.wait_for(future, 5)
+
+    async def main() -> list[object]:
+        made = (first.map(lambda value: value * 2), first.join(second), first.join(second).reduce(operator.add))
+        waiting = asyncio.gather(*(awaited(future) for future in made))
+        await asyncio.sleep(0)
+        first.set(1)
+        second.set(2)
+        return await waiting
+
+    assert asyncio.run(main()) == [2, [1, 2], 3]
 
 
 # -- hazards ---------------------------------------------------------------------------------------------------------
