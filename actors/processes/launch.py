@@ -25,8 +25,8 @@ ENVIRONMENT: Final = frozenset(
     """PATH LD_LIBRARY_PATH VIRTUAL_ENV HOME USER LOGNAME SHELL TMPDIR
     LANG LANGUAGE TZ SSL_CERT_FILE SSL_CERT_DIR""".split()  # noqa: SIM905 - to be read as a list
 )
-#: Processes that have not ended so long after the order to do so are killed; the init process gives itself 2 s.
-CLOSE_SECONDS: Final = 3.0
+#: From the order to end until they are killed: the init process gives itself 2 s, and kinds.py the source 3 s.
+CLOSE_SECONDS: Final = 2.5
 
 
 def child_environment(extra: Mapping[str, str]) -> dict[str, str]:

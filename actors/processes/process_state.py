@@ -41,10 +41,8 @@ class ProcessState:
         for number, handler in zip(SIGNALS, self._handlers, strict=True):
             if signal.getsignal(number) is not handler:
                 signal.signal(number, handler)
-        if sys.getrecursionlimit() != self._recursion_limit:
-            sys.setrecursionlimit(self._recursion_limit)
-        if tuple(sys.path) != self._path:
-            sys.path[:] = self._path
+        sys.setrecursionlimit(self._recursion_limit)
+        sys.path[:] = self._path
         if dict(os.environ) != self._environment:
             os.environ.clear()
             os.environ.update(self._environment)

@@ -19,6 +19,8 @@ import pytest
 
 from callboard.actors.processes.keeper import containment
 from callboard.actors.processes.supply import ProcessOptions
+from callboard.actors.testing.chaos.beside import MARK, marked_processes
+from callboard.actors.testing.chaos.infrastructure import processes_below
 from callboard.actors.testing.tool_stage import ToolStage
 from callboard.actors.tools import tool
 from callboard.protocol.events import ToolCallCompleted, ToolCallFailed, ToolCallTimedOut
@@ -149,6 +151,20 @@ def test_shared_memory_without_a_name_counts_too(namespaces: bool) -> None:
 
 def test_shared_memory_of_what_a_tool_has_started_counts_too(stage: ToolStage) -> None:
     assert result(stage, map_shared, size=MEMORY_BYTES + (1 << 20), in_child=True) == str(-signal.SIGKILL)
+
+
+def test_a_keeper_that_was_stopped_ends_with_its_runtime() -> None:
+    mark = f"keeper-{os.getpid()}"
+    with ToolStage(ProcessOptions(environment={MARK: mark})) as stage:
+        assert result(stage, add, a=1, b=2) == 3
+        (keeper,) = (pid for pid in marked_processes(mark) if processes_below(os.getpid())[pid] == os.getpid())
+        os.kill(keeper, signal.SIGSTOP)
+    assert marked_processes(mark) == []
+
+
+@tool
+def add(a: int, b: int) -> int:
+    return a + b
 
 
 @tool
