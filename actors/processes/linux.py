@@ -8,9 +8,12 @@ import os
 import re
 import signal
 import struct
+import sys
 import time
 from collections.abc import Iterable
 from typing import Final
+
+IS_LINUX: Final = sys.platform == "linux"
 
 # linux/prctl.h, linux/sched.h, linux/mount.h, linux/capability.h, linux/landlock.h, asm-generic/unistd.h
 _PR_SET_PDEATHSIG: Final = 1

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Final
 
 from callboard.actors.processes.control import LENGTH
+from callboard.actors.processes.linux import IS_LINUX
 
 #: One read or write of a pipe; its default capacity.
 PIPE_BYTES: Final = 65_536
@@ -30,7 +31,7 @@ def interpreter(code: str) -> list[str]:
 def why_not() -> str:
     """Why there can be no process isolation here, and what to do; empty where there can."""
     remedy = "give the tool isolation='thread', or make it an `async def`"
-    if sys.platform != "linux":
+    if not IS_LINUX:
         return f"process isolation needs Linux, this is {sys.platform}: {remedy}"
     if not sys.executable:
         return f"process isolation needs sys.executable, which is empty in this embedded interpreter: {remedy}"
