@@ -7,8 +7,6 @@ tool that hangs, an ask that is cancelled, an approval, a model call that is tri
 from __future__ import annotations
 
 import asyncio
-import signal
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +18,7 @@ from callboard.actors.runtime import Runtime
 from callboard.actors.testing.chaos.beside import Host, Seen, Victim
 from callboard.actors.testing.chaos.crashing import ChaosCrash, Target, crashing, targets
 from callboard.actors.testing.chaos.judging import Result, judged, skipped
+from callboard.actors.testing.chaos.stirring import STIRRING, stir_approval
 from callboard.actors.testing.faults import Faults
 from callboard.actors.testing.simulated_run import SimulatedRun
 from callboard.actors.testing.ways.case import OK, Blast, Case, Group, Level
@@ -36,8 +35,8 @@ from callboard.providers.local.scripted import ScriptedCall, ScriptedTurn
 IN_A_ROW: Final = (1, 2, 3)
 #: Requests under way in one run.
 SECONDS: Final = 0.4
-#: The tools of the requests that stir end by this.
-STIR_SECONDS: Final = 0.3
+#: Until a request that is given up waits for its tool, or its model.
+GIVE_UP_SECONDS: Final = 0.2
 _SIMULATED: Final = "simulated"
 _REAL: Final = "real"
 
@@ -120,68 +119,9 @@ def once_thread(context: ToolContext) -> str:
     return "once"
 
 
-@tool(name="stir_process", timeout=STIR_SECONDS)
-def stir_process() -> None:
-    """Hangs."""
-    time.sleep(5)
-
-
-@tool(name="stir_task", timeout=STIR_SECONDS)
-async def stir_task() -> None:
-    """Hangs, and can be cancelled."""
-    await asyncio.sleep(5)
-
-
-@tool(name="stir_thread", isolation="thread", timeout=STIR_SECONDS)
-def stir_thread() -> None:
-    """Holds its thread for a while."""
-    time.sleep(2 * STIR_SECONDS)
-
-
-@tool(name="stir_blocking", timeout=STIR_SECONDS)
-async def stir_blocking() -> None:
-    """Blocks the loop of the tasks for a while."""
-    time.sleep(2 * STIR_SECONDS)  # noqa: ASYNC251 - that is what it is for
-
-
-@tool(name="stir_approval", needs_approval=True)
-def stir_approval() -> int:
-    """Somebody is asked."""
-    return 1
-
-
-@tool(name="stir_denial", needs_approval=True)
-def stir_denial() -> int:
-    """Somebody is asked, and says no."""
-    return 1
-
-
-@tool(name="stir_deaf", timeout=STIR_SECONDS)
-def stir_deaf() -> None:
-    """Hangs, and ignores that it is asked to end."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    time.sleep(5)
-
-
-@tool(name="stir_failure")
-def stir_failure() -> None:
-    """Prints something, and fails."""
-    sys.stdout.write("about to fail\n")
-    raise ValueError("stirred")
-
-
-STIRRING: Final = (
-    stir_process,
-    stir_task,
-    stir_thread,
-    stir_blocking,
-    stir_approval,
-    stir_denial,
-    stir_deaf,
-    stir_failure,
-)
 ONCE: Final = (once_task, once_thread)
 _TRY_AGAIN: Final = Error(ErrorKind.OVERLOADED, "once", retryable=True, retry_after=0.01)
+_REFUSED: Final = Error(ErrorKind.PERMISSION, "stirred")
 
 
 def _calls(name: str) -> Callable[[ModelRequest, Sequence[ToolMessage]], ScriptedTurn]:
@@ -200,15 +140,23 @@ def _tried_again() -> Callable[[ModelRequest, Sequence[ToolMessage]], ScriptedTu
     return turn
 
 
+def _fails(_request: ModelRequest, _results: Sequence[ToolMessage]) -> ScriptedTurn:
+    return ScriptedTurn(error=_REFUSED)
+
+
+def _is_slow(_request: ModelRequest, _results: Sequence[ToolMessage]) -> ScriptedTurn:
+    return ScriptedTurn("stirred", first_delay_seconds=2 * GIVE_UP_SECONDS)
+
+
 async def _stir(runtime: Runtime) -> None:
     """What no plain ask does: look, read along, give up."""
     with suppress(CallboardError, TimeoutError, ChaosCrash):
         await asyncio.to_thread(runtime.metrics)
-    given_up = asyncio.ensure_future(runtime.ask("stir_task"))
-    await asyncio.sleep(0.05)
-    given_up.cancel()
-    with suppress(CallboardError, asyncio.CancelledError):
-        await given_up
+    given_up = [asyncio.ensure_future(runtime.ask(question)) for question in ("stir_task", "stir_slow")]
+    await asyncio.sleep(GIVE_UP_SECONDS)
+    for ask in given_up:
+        ask.cancel()
+    await asyncio.gather(*given_up, return_exceptions=True)
     with suppress(CallboardError):
         async for _ in runtime.stream("stir_again"):
             continue
@@ -221,7 +169,8 @@ def _approve(question: AskApproval) -> bool:
 async def _run_real(case: Case, crash: Crash, host: Host) -> Result:
     began = time.monotonic()
     stirring = [Victim(each.name, _calls(each.name)) for each in STIRRING]
-    victims = [*stirring, Victim("stir_again", _tried_again())]
+    models = {"stir_again": _tried_again(), "stir_fails": _fails, "stir_slow": _is_slow}
+    victims = [*stirring, *(Victim(name, turn) for name, turn in models.items())]
     careful = replace(host, user_tools=(*host.user_tools, *ONCE))
     careful.known = host.known
     await careful.plain()
