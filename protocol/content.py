@@ -167,9 +167,6 @@ def bad_number(text: str) -> str:
 
 #: Types without a number that is none.
 _FINITE: Final = frozenset({str, int, bool, type(None)})
-#: The built-in type comes first: a look at the abstract one takes ten times as long.
-_OBJECTS: Final = (dict, Mapping)
-_LISTS: Final = (list, Collection)
 
 
 def not_finite(value: object) -> str:
@@ -182,9 +179,9 @@ def not_finite(value: object) -> str:
         path, each = waiting.pop()
         if isinstance(each, float) and not math.isfinite(each):
             return f"{each!r} at {path[1:]}" if path else repr(each)
-        if isinstance(each, _OBJECTS):
+        if isinstance(each, Mapping):
             waiting += [(f"{path}.{key}", item) for key, item in each.items() if type(item) not in _FINITE]
-        elif isinstance(each, _LISTS) and not isinstance(each, str | bytes):
+        elif isinstance(each, Collection) and not isinstance(each, str | bytes):
             waiting += [(f"{path}.{index}", item) for index, item in enumerate(each) if type(item) not in _FINITE]
     return ""
 

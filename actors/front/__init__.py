@@ -51,15 +51,17 @@ if not TYPE_CHECKING:  # a type checker that saw this function would accept ever
 
 
 def _homes() -> Iterator[ModuleType]:
-    """The modules of these names, first those that tools in child processes import."""
+    """The modules of these names, first those that tools in child processes import, then by how much each loads."""
     from callboard.actors import tools  # noqa: PLC0415
     from callboard.protocol import errors  # noqa: PLC0415
     from callboard.protocol import tools as contracts  # noqa: PLC0415
 
     yield from (errors, contracts, tools)
-    from callboard.actors import runtime, settings  # noqa: PLC0415
     from callboard.actors.requests import conversation  # noqa: PLC0415
     from callboard.actors.telemetry import telemetry  # noqa: PLC0415
     from callboard.protocol import commands, events, model  # noqa: PLC0415
 
-    yield from (commands, events, model, conversation, telemetry, settings, runtime)
+    yield from (commands, events, model, conversation, telemetry)
+    from callboard.actors import runtime, settings  # noqa: PLC0415
+
+    yield from (settings, runtime)

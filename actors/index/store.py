@@ -233,12 +233,12 @@ class SqliteStore:
         """Containment is known exactly and not stored twice: it is read from the symbols."""
         rows = self._db.execute(
             "SELECT e.kind, s.canonical_path, e.target, f.path, s.start_line FROM ("
-            " SELECT source, kind, target, NULL AS inner FROM edges UNION ALL"
-            " SELECT parent, 'contains', name, id FROM symbols WHERE parent IS NOT NULL"
+            " SELECT source, kind, target, NULL AS inner, 0 AS place FROM edges UNION ALL"
+            " SELECT parent, 'contains', name, id, start_byte FROM symbols WHERE parent IS NOT NULL"
             ") e JOIN symbols s ON s.id = e.source JOIN files f ON f.id = s.file WHERE "
             + ("e.target = :name AND ifnull(e.inner, :id) = :id" if incoming else "e.source = :id")
-            + " AND :kind IN ('', e.kind) ORDER BY e.kind = 'contains' DESC, f.path, s.start_byte, e.kind, e.target"
-            " LIMIT :limit",
+            + " AND :kind IN ('', e.kind)"
+            " ORDER BY e.kind = 'contains' DESC, f.path, s.start_byte, e.place, e.kind, e.target LIMIT :limit",
             {"name": symbol.name, "id": symbol.id, "kind": kind, "limit": limit},
         )
         return [EdgeRow(*row) for row in rows]

@@ -121,7 +121,7 @@ def _is_abstract(cls: type) -> bool:
 # -- the actor ------------------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class SelfTimer:
     """A message an actor has sent itself for later. Ends with the incarnation that set it."""
 

@@ -62,7 +62,7 @@ class ChildExited:
 _NO_CHILDREN: Final[dict[str, "Cell"]] = {}
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Cell:
     """One actor's place in the system."""
 

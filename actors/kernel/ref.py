@@ -216,7 +216,7 @@ class Down:
     """What escaped, when it crashed."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Monitor:
     """One watch over one actor. Fires once or is cancelled, never both."""
 

@@ -120,10 +120,9 @@ class Reply(ReplyTo, pykka.Future[_Result]):
 
     def __await__(self) -> Generator[None, None, _Result]:
         """Wait without blocking the loop; Pykka's own futures block it."""
-        loop = asyncio.get_running_loop()
-        if self._get_hook is not None:  # made by map, join ...: only a thread can wait for it
-            return (yield from loop.run_in_executor(None, self.get).__await__())
-        bridge = AsyncReply(loop)
+        if self._get_hook is not None:
+            raise TypeError("what map, join, filter and reduce make has only get(); await the replies themselves")
+        bridge = AsyncReply(asyncio.get_running_loop())
         self.on_done(lambda: bridge.answer(None))
         yield from bridge.future.__await__()
         return self.get()

@@ -201,7 +201,7 @@ class _LoopWithoutContext(EventLoop):
         return super().call_soon_threadsafe(callback, *args, context=Context() if context is None else context)
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class LoopTimer:
     """A timer of a LoopScheduler."""
 

@@ -16,7 +16,7 @@ from .cell import Cell, ChildExited, ChildStarted, State
 from .errors import ActorDeadError, IntensityExceeded, logger, text_of
 from .mailbox import CAPACITY
 from .ref import ASK_TIMEOUT_SECONDS, M, Ref
-from .reply import Asks
+from .reply import Ask, Asks, ReplyTo
 from .restart import DEFAULT_BUDGET, Backoff, Budget, History, Restart
 from .scheduler import Timer
 from .system import ActorSystem, RunsOn, cell_of
@@ -61,9 +61,15 @@ class ChildSpec(Generic[M]):
 
 
 @dataclass(frozen=True, slots=True)
-class _Adopt:
+class _Adopt(ReplyTo):
+    """Takes its own answer: a supervisor that fails before it has the child leaves nothing that waits for a start."""
+
     spec: ChildSpec[Never]
     cell: Cell
+
+    def _end(self, value: object, error: BaseException | None) -> None:
+        if error is not None:
+            self.cell.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +97,7 @@ class _StartNow:
     child: "_Child | None" = None
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class _Child:
     """What a supervisor knows of a child."""
 
@@ -118,7 +124,8 @@ def start_child(supervisor: Ref[SupervisorMessage], spec: ChildSpec[Message]) ->
     Raises NameTaken when a child with this id is alive, ActorDeadError when the supervisor is dead.
     """
     cell = _make_cell(cell_of(supervisor), spec)
-    supervisor.tell_control(_Adopt(spec, cell))
+    address: Ref = supervisor
+    address.tell_control(Ask(adopt := _Adopt(spec, cell), adopt))
     if not supervisor.is_alive():
         cell.close()
         raise ActorDeadError(f"{cell.name} was not started: its supervisor is dead")

@@ -48,7 +48,9 @@ class Child:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGTERM, _end_call)
         faulthandler.enable()
-        _seed_random_states()
+        # Python's own generator seeds itself in a fork; generators that a tool keeps are out of reach.
+        if (numpy_random := sys.modules.get("numpy.random")) is not None:
+            numpy_random.seed()
 
     def serve(self) -> None:
         """Run calls until one that is the last, or until the runtime closes the socket."""
@@ -151,12 +153,6 @@ def _take_output(output: int) -> None:
     # By lines, so that what was printed before a crash is not lost with the buffer.
     sys.stdout = open(1, "w", 1, "utf-8", "backslashreplace", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", 1, "utf-8", "backslashreplace", closefd=False)  # noqa: SIM115
-
-
-def _seed_random_states() -> None:
-    """Of numpy; Python's own generator seeds itself in a fork. Generators that a tool keeps are out of reach."""
-    if (numpy_random := sys.modules.get("numpy.random")) is not None:
-        numpy_random.seed()
 
 
 def _end_call(_signal: int, _frame: FrameType | None) -> None:

@@ -198,8 +198,10 @@ class ProcessSource(Actor[SourceMessage]):
             worker.tell_control(supply.NotObtained(ToolFailure(name, FailureCode.CRASHED, str(error))))
         except Exception as error:
             logger.exception("no child process could be provided for %s, for a fault of callboard's own", name)
-            why = f"callboard failed to provide a process for {name}: {type(error).__name__}"
-            worker.tell_control(supply.NotObtained(ToolFailure(name, FailureCode.INTERNAL_ERROR, why)))
+            if not any(child.worker is worker for child in self._children.values()):  # else it has got one
+                self._withdraw(supply.Withdraw(worker))
+                why = f"callboard failed to provide a process for {name}: {type(error).__name__}"
+                worker.tell_control(supply.NotObtained(ToolFailure(name, FailureCode.INTERNAL_ERROR, why)))
 
     def _provide(self, message: supply.Obtain) -> None:
         template = self._templates.pop(message.tool, None) or _Template(message.tool, 0.0)

@@ -46,10 +46,6 @@ class _Writable:
 ProcessMessage = ToWorker | Obtained | NotObtained | ChildEnded | Down | _Spoke | _Printed | _Writable
 
 
-class SourceLost(Exception):
-    """The ProcessSource has ended, and the call's child with it."""
-
-
 class ProcessWorker(Actor[ProcessMessage]):
     """See the module. One whose call did not end by itself stops, as the source may still speak of its child."""
 
@@ -163,7 +159,7 @@ class ProcessWorker(Actor[ProcessMessage]):
     @handles(Down)
     def _source_down(self, down: Down) -> None:
         if self._child is not None:
-            raise SourceLost("the source of the tools' processes has ended") from down.error
+            raise RuntimeError("the source of the tools' processes has ended, and the child with it") from down.error
         self._reports.seat.take(0)
         call, self._call = self._call, None
         if call is not None:
@@ -180,7 +176,7 @@ class ProcessWorker(Actor[ProcessMessage]):
         call, self._call = self._call, None
         if self._paused is not None:
             self._paused.cancel()
-        if after is After.KILL:
+        if after is After.KILL or not self._reports.seat.room:  # the dispatcher has given this worker up
             self._reports.seat.take(0)
             self.stop()
         if call is not None:

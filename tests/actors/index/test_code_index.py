@@ -100,6 +100,15 @@ def test_symbols_and_edges(index: CodeIndex) -> None:
     assert [edge.kind for edge in index.edges(method, incoming=True)] == ["contains"]
 
 
+def test_members_come_as_they_are_in_the_file(index: CodeIndex, workspace: Path) -> None:
+    (workspace / "pkg" / "order.py").write_text(
+        "class Order:\n" + "".join(f"    def {name}(self): ...\n" for name in "zax")
+    )
+    index.refresh()
+    (outer,) = index.symbols(name="Order")
+    assert [edge.target for edge in index.edges(outer, "contains", limit=2)] == ["z", "a"]
+
+
 @pytest.mark.parametrize("query", ["", "   ", "what is this", "?!", "\0", "a" * 100_000, "ünïcødé 漢字", '"AND (OR'])
 def test_any_query_is_answered(index: CodeIndex, query: str) -> None:
     assert len(index.search(query, 5)) <= 5

@@ -27,6 +27,8 @@ from callboard.actors.kernel import (
     start_child,
     stop_child,
 )
+from callboard.actors.kernel.supervisor import _Adopt
+from callboard.actors.testing.chaos.crashing import Target, crashing
 from callboard.actors.testing.simulation import SimulatedScheduler
 
 AT_ONCE = Backoff(initial_seconds=0, maximum_seconds=0)
@@ -527,6 +529,16 @@ def test_bad_specs_are_refused() -> None:
 
 
 # -- a child that is started later, beside a group that shares its fate ------------------------------------------------
+
+
+def test_a_child_that_its_supervisor_crashed_on_is_dead_and_can_be_started_again() -> None:
+    world = World.of(lambda _: [ChildSpec("inner", Supervisor, backoff=AT_ONCE)])
+    with crashing(Target(Supervisor, _Adopt), 1):
+        lost = start_child(world.child("inner"), spec(world.log, "late"))
+        assert world.run() == []
+    assert not lost.is_alive()
+    start_child(world.child("inner"), spec(world.log, "late"))
+    assert world.run() == [("start", "late")]
 
 
 @pytest.fixture(params=[Strategy.ONE_FOR_ALL, Strategy.REST_FOR_ONE])

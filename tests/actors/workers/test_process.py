@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import pytest
 from pydantic import AfterValidator
@@ -28,6 +28,7 @@ from support.patience import timed_out_while_hanging
 
 from callboard.actors.processes.control import UNKNOWN_STATUS, how_it_ended
 from callboard.actors.processes.handle import ChildEnds
+from callboard.actors.processes.source import ProcessSource
 from callboard.actors.processes.supply import After, ProcessOptions, Release
 from callboard.actors.testing.tool_stage import StagedCall, ToolStage
 from callboard.actors.tools import Tool, ToolContext, tool
@@ -523,6 +524,35 @@ def test_a_call_that_waits_in_vain_times_out_without_a_start() -> None:
         next_in_turn = stage.start(add, '{"a": 1, "b": 2}', timeout_seconds=30)
         assert isinstance(busy.wait(), ToolCallTimedOut)
         assert isinstance(next_in_turn.wait(), ToolCallCompleted)
+
+
+def test_a_worker_that_the_dispatcher_gave_up_leaves_its_place_to_another(until: Until) -> None:
+    before = set(keepers())
+    with ToolStage(options(max_children=1)) as own:
+        assert isinstance(own.call(add, a=1, b=2), ToolCallCompleted)
+        hanging = own.start(hang, '{"how": "ignores SIGTERM"}', timeout_seconds=0.4)
+        until(lambda: bool(hanging.events))
+        (keeper,) = set(keepers()) - before
+        (init,) = children_of(keeper)
+        os.kill(init, signal.SIGSTOP)  # so that nothing is killed in time
+        assert isinstance(hanging.wait(), ToolCallTimedOut)
+        os.kill(init, signal.SIGCONT)
+        assert isinstance(own.call(add, a=1, b=2), ToolCallCompleted)
+
+
+def test_a_fault_of_ours_ends_one_call_and_its_child_reaches_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    serve, faults = ProcessSource._serve, [MemoryError("planted")]
+
+    def faulty(*arguments: Any) -> None:
+        if faults:
+            raise faults.pop()
+        serve(*arguments)
+
+    monkeypatch.setattr(ProcessSource, "_serve", faulty)
+    with ToolStage(options(max_children=1)) as own:
+        assert failure_of(own.call(whoami))[0] is FailureCode.INTERNAL_ERROR
+        calls = [own.call(add, a=number, b=1) for number in range(3)]
+    assert [call.content for call in calls] == ["1", "2", "3"]  # type: ignore[union-attr]
 
 
 def keepers() -> list[int]:
