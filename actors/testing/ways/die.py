@@ -101,6 +101,8 @@ def signal_self(number: signal.Signals) -> Callable[[], None]:
     """A tool that sends itself this signal."""
 
     def signals() -> None:
+        if signal.getsignal(number) is signal.SIG_IGN:  # as the host's nohup has left it
+            signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
         threading.Event().wait(30)
 
