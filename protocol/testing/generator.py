@@ -160,7 +160,7 @@ def _replay(choices: Choices) -> Replay | None:
 def _draw_turns(choices: Choices, max_turns: int, max_calls: int) -> tuple[PlannedTurn, ...]:
     """Turns with calls mostly, and sometimes a last one whose end is odd."""
     turns = [draw_turn(choices, max_calls) for _ in range(choices.number(min(4, max_turns), max_turns))]
-    if _chance(choices, 12):
+    if _chance(choices, 15):
         turns = _draw_stubborn(choices, (turns * max_turns)[:max_turns], max_calls)
     if _chance(choices, 35):
         text, reason = choices.pick(("so far", "")), choices.pick(list(FinishReason))
@@ -170,7 +170,7 @@ def _draw_turns(choices: Choices, max_turns: int, max_calls: int) -> tuple[Plann
 
 def _draw_stubborn(choices: Choices, turns: list[PlannedTurn], max_calls: int) -> list[PlannedTurn]:
     """A model that makes the same call, or a few in turn, again and again: in a loop, or polling."""
-    steady, beside = not _chance(choices, 20), choices.pick((0, max_calls - 1))
+    steady, beside = not _chance(choices, 35), choices.pick((0, max_calls - 1))
     tools = choices.pick((*(_TOOLS[:1],) * 4, _TOOLS[6:8], _TOOLS[1:4]))
     cycle = [PlannedCall(tool, call_id="s", steady=steady, person_seconds=0.25) for tool in tools]
     return [
