@@ -196,9 +196,9 @@ DEFAULT_DECISIONS: Final[Mapping[Risk, Row]] = MappingProxyType(
 class Policy:
     """Decides by a tool's declared risk and, where a row says so, by its origin. A risk without a row is denied.
 
-        Policy({"read": "allow", "undeclared": {"owner": "ask", "elsewhere": "deny"}})
+        Policy({Risk.READ: Decision.ALLOW, Risk.UNDECLARED: {Origin.OWNER: Decision.ASK}})
 
-    Risks, origins and decisions may be given by their values, as here. Raises UsageError for others.
+    Risks, origins and decisions may be given by their values ("read", "owner", "ask"). Raises UsageError for others.
     """
 
     decisions: Mapping[Risk, Row] = field(default_factory=lambda: DEFAULT_DECISIONS)
