@@ -168,7 +168,8 @@ class OpenCall:
     """One call, what is known of it, and where it is."""
 
     call: ToolCall
-    signature: Signature
+    key: bytes
+    """Digest of its signature."""
     facts: CallFacts
     offer: ToolOffer | None
     state: CallState = field(default=CallState.REQUESTED, init=False)
@@ -205,13 +206,15 @@ class Batch:
 
     def begin(self, turn: Turn, offers: Mapping[ToolName, ToolOffer], repeats: Repeats, at: float) -> list[Command]:
         """Begin every call of the turn, in its order: sent, asked about, or ended at once with the reason."""
-        repeated, self.ends_run = repeats.next_step(turn.signatures)
+        keys = [digest(*signature) for signature in turn.signatures]
+        repeated, self.ends_run = repeats.next_step(keys)
         shown = [name for name, offer in offers.items() if offer.is_shown]
         todo: list[Command] = []
         request_id, parent_id, step, _ = self._tag
-        for asked, (name, received), repeats_itself in zip(turn.calls, turn.signatures, repeated, strict=True):
+        for asked, received, key, repeats_itself in zip(turn.calls, turn.signatures, keys, repeated, strict=True):
+            name = asked.name
             tag = Tag(request_id, parent_id, step, asked.call_id)
-            call = self.calls[tag] = self._opened(asked, (name, received), offers.get(name), repeats_itself)
+            call = self.calls[tag] = self._opened(asked, key, offers.get(name), repeats_itself)
             self.open += 1
             guard = call.enter(events.ModelResponded)
             if guard is states.allowed:
@@ -221,7 +224,7 @@ class Batch:
             elif guard is states.unknown_tool:
                 self._close(call, unknown_tool(name, shown))
             elif guard is states.not_whole:
-                self._close(call, incomplete_call(name, received))
+                self._close(call, incomplete_call(*received))
             elif guard is states.repeated:
                 self._close(call, failure(FailureCode.REPEATED, name, str(repeats.limit)))
             else:
@@ -229,11 +232,11 @@ class Batch:
                 self._close(call, failure(code, name, why))
         return todo + self._watch()
 
-    def _opened(self, call: ToolCall, signature: Signature, offer: ToolOffer | None, repeats: bool) -> OpenCall:
+    def _opened(self, call: ToolCall, key: bytes, offer: ToolOffer | None, repeats: bool) -> OpenCall:
         decision = offer.decision if offer is not None else None
         idempotent = offer is not None and offer.contract.idempotent
         facts = CallFacts(decision, call.complete, repeats, self.ends_run, idempotent, self._max_runs)
-        return OpenCall(call, signature, facts, offer)
+        return OpenCall(call, key, facts, offer)
 
     def granted(self, call: OpenCall, event: events.ApprovalGranted) -> list[Command]:
         """A person allowed the call: it is sent."""
@@ -335,10 +338,10 @@ class Batch:
     def _open_calls(self) -> list[tuple[Tag, OpenCall]]:
         return [(tag, call) for tag, call in self.calls.items() if call.result is None]
 
-    def outcomes(self) -> list[tuple[Signature, str | None]]:
+    def outcomes(self) -> list[tuple[bytes, str | None]]:
         """What each call gave, as the model reads it; None of one that was refused as a repetition."""
         return [
-            (call.signature, call.result.content if call.result is not None and not call.facts.repeats else None)
+            (call.key, call.result.content if call.result is not None and not call.facts.repeats else None)
             for call in self.calls.values()
         ]
 
@@ -365,6 +368,8 @@ class _Asked:
     """Digests of what it gave when it was last run; more than one where a step asked for it more than once."""
     times: int
     """How often in a row it came to that, or was refused because it had."""
+    news: int
+    """How often there had been news by then."""
 
 
 class Repeats:
@@ -379,39 +384,35 @@ class Repeats:
     def __init__(self, limit: int) -> None:
         self.limit = max(limit, 2) if limit else 0
         self._asked: dict[bytes, _Asked] = {}
+        self._news = 0
 
-    def next_step(self, signatures: Sequence[Signature]) -> tuple[list[bool], bool]:
+    def next_step(self, keys: Sequence[bytes]) -> tuple[list[bool], bool]:
         """Which calls came to the same result too often to be run; and whether one was refused for that before."""
-        if not self._asked:
-            return [False] * len(signatures), False
-        known = [self._asked.get(_digest(*signature)) for signature in signatures]
-        times = [asked.times if asked is not None else 0 for asked in known]
-        return [count >= self.limit for count in times], max(times, default=0) > self.limit
+        known = [self._asked.get(key) for key in keys]
+        times = [asked.times if asked is not None and asked.news == self._news else 0 for asked in known]
+        return [0 < self.limit <= count for count in times], 0 < self.limit < max(times, default=0)
 
-    def learn(self, outcomes: Iterable[tuple[Signature, str | None]]) -> None:
+    def learn(self, outcomes: Iterable[tuple[bytes, str | None]]) -> None:
         """The calls of a step have ended, in any order: what each gave, or None where it was refused by `next_step`."""
-        if not self.limit:
-            return
         found: dict[bytes, set[bytes]] = {}
-        for signature, result in outcomes:
-            results = found.setdefault(_digest(*signature), set())
+        for key, result in outcomes:
+            results = found.setdefault(key, set())
             if result is not None:
-                results.add(_digest(result))
-        news = False
+                results.add(digest(result))
+        news = self._news
         for key, results in found.items():
             asked = self._asked.pop(key, None)
             if asked is None or (results and results != asked.results):
-                asked, news = _Asked(frozenset(results), 0), True
-            asked.times += 1
+                asked, self._news = _Asked(frozenset(results), 0, news), news + 1
+            asked.times = asked.times + 1 if asked.news == news else 1
             self._asked[key] = asked  # at the end: what comes first was not asked for longest
-        if news:
-            for key, asked in self._asked.items():
-                asked.times = asked.times if key in found else 0
+        for key in found:
+            self._asked[key].news = self._news
         while len(self._asked) > limits.MAX_REMEMBERED_CALLS:
             del self._asked[next(iter(self._asked))]
 
 
-def _digest(*texts: str) -> bytes:
+def digest(*texts: str) -> bytes:
     """Of a call or a result: the same in every process, and for no other texts."""
     return hashlib.blake2b(content.json_text(texts).encode(), digest_size=16).digest()
 

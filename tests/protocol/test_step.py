@@ -21,7 +21,7 @@ from callboard.protocol.content import (
 from callboard.protocol.ids import CallId, ToolName
 from callboard.protocol.limits import MAX_REMEMBERED_CALLS
 from callboard.protocol.model import FinishReason, ModelRequest, ModelResponse
-from callboard.protocol.step import Repeats, TurnVerdict, canonical_arguments, failure, judge, tidy
+from callboard.protocol.step import Repeats, TurnVerdict, canonical_arguments, digest, failure, judge, tidy
 from callboard.protocol.testing.outside import respond
 from callboard.protocol.testing.scenario import PlannedTurn
 from callboard.protocol.testing.strategies import model_turns
@@ -85,10 +85,10 @@ Made = tuple[str, str]
 
 def made(repeats: Repeats, *calls: Made) -> tuple[list[bool], bool]:
     """One step in which these calls are asked for; those that are not refused give their results."""
-    signatures = [(ToolName("look"), arguments) for arguments, _ in calls]
-    refused, ends_run = repeats.next_step(signatures)
+    keys = [digest("look", arguments) for arguments, _ in calls]
+    refused, ends_run = repeats.next_step(keys)
     results = [None if no else result for no, (_, result) in zip(refused, calls, strict=True)]
-    repeats.learn(zip(signatures, results, strict=True))
+    repeats.learn(zip(keys, results, strict=True))
     return refused, ends_run
 
 
