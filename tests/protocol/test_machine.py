@@ -83,6 +83,8 @@ class Talk:
     def __init__(self, options: RequestOptions = OPTIONS, **start: Any) -> None:
         self.session = Session()
         self.now = 0.0
+        self.said: list[tuple[Event, tuple[Command, ...]]] = []
+        """Each event after the first, and the commands that came of it."""
         tools = start.pop("tools", STANDARD_TOOLS)
         start = {"history": (), "user": UserMessage.of("go"), **start}
         self.first = self.session.apply(RequestStarted(REQUEST, 0.0, options=options, tools=tools, **start))
@@ -93,7 +95,9 @@ class Talk:
 
     def say(self, kind: type[Any], *values: Any, call: str = "") -> tuple[Command, ...]:
         tag = self.step._replace(call_id=CallId(call)) if call else self.step
-        return self.session.apply(kind(tag, self.now, *values))
+        event = kind(tag, self.now, *values)
+        self.said.append((event, self.session.apply(event)))
+        return self.said[-1][1]
 
     def respond(self, *parts: Any, reason: FinishReason | None = None) -> tuple[Any, ...]:
         calls = any(isinstance(part, ToolCall) for part in parts)
@@ -586,6 +590,32 @@ def test_a_call_that_fails_the_same_way_each_time_is_a_loop(failures: list[str],
     assert ("RunTool" in kinds(commands)) is not is_loop
     if is_loop:
         assert codes(only(commands, RecordStep)) == ["repeated"]
+
+
+def test_a_loop_is_found_again_by_a_session_rebuilt_from_any_prefix_of_its_journal() -> None:
+    talk = Talk(OPTIONS)
+    start = RequestStarted(REQUEST, 0.0, (), UserMessage.of("go"), OPTIONS, STANDARD_TOOLS)
+    for _ in range(3):
+        talk.respond(call("a"), call("b", "quick"))
+        for each in ("b", "a"):
+            talk.say(ToolCallCompleted, each, call=each)
+    assert codes(only(talk.respond(call("a"), call("b", "never")), RecordStep)) == ["repeated", "denied"]
+    assert only(talk.respond(call("a")), Finish).outcome is Outcome.REPEATED_CALLS
+    events = [event for event, _ in talk.said]
+    for size in range(len(events)):
+        rebuilt = Session.replay([start, *(decode_event(encode_event(event)) for event in events[:size])])
+        assert [rebuilt.apply(event) for event in events[size:]] == [commands for _, commands in talk.said[size:]]
+
+
+@pytest.mark.parametrize("order", ["ab", "ba"])
+def test_the_order_in_which_calls_end_makes_no_other_result(order: str) -> None:
+    """Two calls of one tool with the same arguments in each step, whose results differ."""
+    talk = Talk(OPTIONS)
+    for number in range(3):
+        talk.respond(call("a"), call("b"))
+        for each in order if number % 2 else "ab":
+            talk.say(ToolCallCompleted, each, call=each)
+    assert codes(only(talk.respond(call("a"), call("b")), RecordStep)) == ["repeated", "repeated"]
 
 
 def test_models_are_not_told_of_a_denied_tool_and_a_call_of_one_is_denied() -> None:
