@@ -128,14 +128,14 @@ class RetriesOnceTooOften(ChangedStart):
     """A step is asked again once more than allowed: one more model call is paid for."""
 
     def options(self, options: RequestOptions) -> RequestOptions:
-        return replace(options, max_step_retries=options.max_step_retries + 1)
+        return replace(options, max_attempts=options.max_attempts + 1)
 
 
 class NeverAsksAgain(ChangedStart):
     """A cut turn ends the request at once: an answer is lost that a second try would have given."""
 
     def options(self, options: RequestOptions) -> RequestOptions:
-        return replace(options, max_step_retries=0)
+        return replace(options, max_attempts=1)
 
 
 class NeverResetsRetries(Mutation):
@@ -147,7 +147,7 @@ class NeverResetsRetries(Mutation):
 
     def hears(self, event: Event) -> Event | None:
         if isinstance(event, RequestStarted):
-            self._limit = event.options.max_step_retries
+            self._limit = event.options.max_attempts - 1
         lost = isinstance(event, ModelLost) or (isinstance(event, ModelFailed) and event.error.kind in ASK_AGAIN_KINDS)
         if lost and self._again >= self._limit:
             return ModelFailed(event.tag, event.at, Error(ErrorKind.OTHER, "too many tries"))

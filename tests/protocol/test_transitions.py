@@ -97,7 +97,7 @@ def start(situation: Situation) -> RequestStarted:
         max_steps=situation.max_steps,
         token_budget=situation.token_budget,
         repeated_call_limit=2,
-        max_step_retries=situation.retries,
+        max_attempts=situation.retries + 1,
     )
     return RequestStarted(REQUEST, 0.0, (), UserMessage.of("go"), options, OFFERS)
 

@@ -230,7 +230,7 @@ REQUESTS: dict[str, list[Event]] = {
         ModelLost(step(3), 13.0),
     ],
     "a cut turn": [
-        start(max_step_retries=1),
+        start(max_attempts=2),
         turn(1, 12.0, Text("I pay."), call("a", "pay", '{"n":', complete=False), reason=FinishReason.LENGTH),
         turn(2, 13.0, call("a"), call("b", "pay", '{"n":', complete=False), reason=FinishReason.LENGTH),
         done(2, 14.0, "a"),
