@@ -513,7 +513,7 @@ def test_a_turn_cut_in_a_call_is_asked_again_then_told() -> None:
     cut = (call("a"), call("b", "look", '{"x', False))
     assert kinds(talk.respond(*cut, reason=FinishReason.LENGTH)) == ["Note", "CallModel"]
     commands = talk.respond(*cut, reason=FinishReason.LENGTH)
-    assert kinds(commands) == ["RunTool", "SetTimer"]
+    assert kinds(commands) == ["Note", "RunTool", "SetTimer"]
     record = only(talk.say(ToolCallCompleted, "1", call="a"), RecordStep)
     assert codes(record) == ["", "incomplete_call"]
     assert isinstance(record.messages[-1], SystemMessage), "the note comes after the last result"
