@@ -466,7 +466,7 @@ def route_for(settings: Settings, model: str, limits: RateLimits) -> Route:
     limiter = limits.limiter(provider, key)
     found, name = provider_for(
         model,
-        base_url=settings.base_url if model == settings.model else None,
+        base_url=settings.base_url if provider == settings.provider else None,
         api_key=key,
         timeouts=Timeouts(
             idle_seconds=settings.stream_idle_timeout_seconds, total_seconds=settings.stream_total_timeout_seconds
