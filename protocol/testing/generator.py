@@ -240,7 +240,7 @@ def draw_options(choices: Choices) -> RequestOptions:
         parallel_tool_calls=choices.pick((None, None, True)),
         tool_fallback=choices.pick(list(ToolFallback)),
         repeated_call_limit=choices.pick((3, 3, 2, 1, 0)) if _chance(choices, 40) else 3,
-        max_attempts=choices.pick((3, 3, 3, 2, 1)),
+        max_attempts=choices.pick((4, 3, 2, 2, 2, 1)),
     )
 
 

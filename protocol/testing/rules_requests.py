@@ -25,6 +25,7 @@ from callboard.protocol.events import (
     CancelRequested,
     DeadlinePassed,
     Event,
+    ModelNoted,
     ModelResponded,
     ModelStreamed,
     RequestStarted,
@@ -51,7 +52,7 @@ from callboard.protocol.testing.trace import Verb
 
 _CARRIED_OUT: Final = (RunTool, CallModel, AskApproval)
 _NEEDS_CARRYING_OUT: Final = (ToolCallCompleted, ModelResponded, ApprovalGranted)
-_MODEL_EVENTS: Final = (ModelStreamed, *MODEL_ENDINGS)
+_MODEL_EVENTS: Final = (ModelStreamed, ModelNoted, *MODEL_ENDINGS)
 
 
 # I4, I7.
