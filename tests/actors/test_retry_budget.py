@@ -16,10 +16,22 @@ from support.shared_double import shared_double, stall
 from callboard.actors.requests.conversation import ModelCallFailed, Reply, RequestEnded
 from callboard.actors.runtime import Runtime
 from callboard.actors.settings import Settings
-from callboard.actors.testing.wire_double import Answer, Call, Fault, FaultKind, RawAnswer, Script, Turn, WireDouble
+from callboard.actors.testing.wire_double import (
+    Answer,
+    Api,
+    Call,
+    Fault,
+    FaultKind,
+    RawAnswer,
+    Script,
+    Turn,
+    WireDouble,
+)
 from callboard.actors.tools import tool
+from callboard.protocol.commands import Note
 from callboard.protocol.errors import ErrorKind, UsageError
-from callboard.protocol.model import FinishReason
+from callboard.protocol.events import RequestStarted
+from callboard.protocol.model import Done, FinishReason, Sampling
 
 
 @tool(isolation="thread")
@@ -203,3 +215,41 @@ def test_a_model_that_takes_no_tools_is_told() -> None:
     assert reply.text == "without"
     assert reply.notes == ("openai-compatible/m0 takes no tools; it is asked again without them.",)
     assert counters["note.tool_fallback"] == 1
+
+
+def test_notes_are_logged_with_the_tag_of_their_call(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "callboard")
+    answers = [Turn(fault=Fault(FaultKind.STATUS, status=500)), Turn("half", finish=FinishReason.LENGTH)]
+    with shared_double(answers) as server, runtime_for(server) as runtime:
+        reply = runtime.ask_sync("go")
+        runtime.metrics()  # telemetry has heard what came before it
+    told = [record for record in caplog.records if record.getMessage().startswith(("retry: ", "cut: "))]
+    assert [record.getMessage().partition(": ")[2] for record in told] == list(reply.notes)
+    assert [(record.__dict__["request_id"], record.__dict__["step"]) for record in told] == [(reply.request_id, 1)] * 2
+
+
+def test_what_the_api_cannot_express_is_told_once_and_not_at_each_step(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "callboard")
+    with shared_double([Turn(calls=(CALL,)), Turn("It is 42.")], by_turn=True) as server:
+        settings = Settings(
+            model="openai/m", base_url=server.base_url(Api.RESPONSES), api_key="k", sampling=Sampling(seed=7)
+        )
+        with Runtime(settings, tools=[double]) as runtime:
+            reply = runtime.ask_sync("twice 21?")
+            counters = runtime.metrics().counters
+    assert (reply.text, reply.steps) == ("It is 42.", 2)
+    assert reply.notes == ("seed: the API has none; left out",)
+    assert counters["note.left_out"] == 1
+    assert [record.getMessage() for record in caplog.records if "seed" in record.getMessage()] == [
+        "left_out: seed: the API has none; left out"
+    ]
+
+
+async def test_a_reader_sees_each_note_when_it_happens() -> None:
+    with shared_double([Turn(fault=Fault(FaultKind.STATUS, status=500)), Turn("fine")]) as server:
+        async with runtime_for(server) as runtime:
+            seen = [item async for item in runtime.stream("go")]
+    kinds = [type(item).__name__ for item in seen if not isinstance(item, RequestStarted | Done)]
+    assert kinds[0] == "Error", "of the failed request"
+    assert [kind for kind in kinds if kind != "Error"] == ["Note", "TextDelta", "Reply"]
+    assert seen[-1].notes == tuple(item.text for item in seen if isinstance(item, Note))
