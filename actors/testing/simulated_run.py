@@ -54,10 +54,10 @@ from callboard.protocol.commands import Finish
 from callboard.protocol.errors import UsageError
 from callboard.protocol.events import CancelRequested
 from callboard.protocol.ids import RequestId, Tag
-from callboard.protocol.model import Usage
+from callboard.protocol.model import ModelResponse
 from callboard.protocol.options import ToolOffer
 from callboard.protocol.testing import generator
-from callboard.protocol.testing.outside import foreign_events
+from callboard.protocol.testing.outside import cost_of, foreign_events
 from callboard.protocol.testing.scenario import Scenario, Store
 from callboard.protocol.testing.trace import Trace
 from callboard.protocol.tools import Isolation, Latency
@@ -140,9 +140,8 @@ class SimulatedRun:
             chance=lambda: 0.5,
         )
 
-    def _cost(self, model: str, usage: Usage, _: object) -> float:
-        options = self.world.scenarios[RequestId(model.partition("/")[2])].options
-        return usage.input_tokens * (options.input_price or 0) + usage.output_tokens * (options.output_price or 0)
+    def _cost(self, route: Route, response: ModelResponse) -> float | None:
+        return cost_of(response.usage, self.world.scenarios[RequestId(route.model)].options)
 
     def _begin(self, request: SimulatedRequest, *, is_read_along: bool) -> None:
         plan = request.scenario

@@ -68,7 +68,7 @@ class ReportsOnlyTheLastCost(ChangedFinish):
     """The end reports the last turn's cost as that of the whole request: the bill is higher than the reports."""
 
     def __init__(self) -> None:
-        self._cost = 0.0
+        self._cost: float | None = 0.0
 
     def says(self, event: Event, commands: list[Command]) -> Sequence[Command]:
         if isinstance(event, ModelResponded):
