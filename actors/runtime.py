@@ -32,13 +32,15 @@ from callboard.actors.tools import Tool
 from callboard.actors.tools.files import workspace_tools
 from callboard.actors.topology import SESSION_CAPACITY, Plan, addresses_of, build
 from callboard.actors.workers.kinds import kinds
-from callboard.protocol.content import UserMessage
+from callboard.protocol.budgets import MIN_OUTPUT_TOKENS
+from callboard.protocol.content import SystemMessage, UserMessage
 from callboard.protocol.errors import CallboardError, RuntimeFailure, UsageError, said
 from callboard.protocol.events import CancelRequested
 from callboard.protocol.ids import MessageId, RequestId, Tag
 from callboard.protocol.limits import MAX_CALL_TOKENS
 from callboard.protocol.model import ModelResponse
 from callboard.protocol.options import RequestOptions
+from callboard.protocol.prompt import estimate_tokens, message_tokens
 from callboard.providers.adapter import Provider, Timeouts
 from callboard.providers.catalog import Catalog, Prices
 from callboard.providers.local.offline import CONTEXT_TOOL
@@ -498,9 +500,16 @@ def _options(settings: Settings, routes: Iterable[Route]) -> RequestOptions:
     context_tokens = settings.context_tokens or settings.catalog.info(provider, model).context_tokens
     prices = _dearest(settings, [route.name for route in routes], context_tokens)
     default_prompt = _WORKSPACE_PROMPT.format(workspace=settings.workspace) if settings.workspace else ""
+    system_prompt = settings.system_prompt or default_prompt
+    least = message_tokens(SystemMessage(system_prompt), estimate_tokens) + MIN_OUTPUT_TOKENS
+    if settings.token_budget is not None and settings.token_budget < least:
+        raise UsageError(
+            f"no question fits a token_budget of {settings.token_budget}: instructions and the shortest answer need "
+            f"at least {least} tokens; give it more"
+        )
     return RequestOptions(
         model=settings.model,
-        system_prompt=settings.system_prompt or default_prompt,
+        system_prompt=system_prompt,
         timeout_seconds=settings.request_timeout_seconds,
         max_steps=settings.max_steps,
         token_budget=settings.token_budget,

@@ -27,6 +27,15 @@ from callboard.protocol.prompt import PromptBuilder, TokenCounter, estimate_toke
 from callboard.protocol.states import CallState, RequestState
 from callboard.protocol.step import CallFailure, OpenCall, Turn, TurnVerdict
 
+#: Fields of the options that are amounts, and of which type: True is not one token.
+_AMOUNTS: Final = (
+    ("token_budget", (int,), "a whole number"),
+    ("context_tokens", (int,), "a whole number"),
+    ("cost_budget", (int, float), "a number"),
+    ("input_price", (int, float), "a number"),
+    ("output_price", (int, float), "a number"),
+)
+
 
 def check_start(history: Sequence[Message], options: RequestOptions, tools: Sequence[ToolOffer] = ()) -> None:
     """Raise UsageError, with all that is wrong, when no request can be started with these.
@@ -39,10 +48,10 @@ def check_start(history: Sequence[Message], options: RequestOptions, tools: Sequ
     if not 0 < options.timeout_seconds < math.inf:
         faults.append(f"timeout_seconds must be above 0 and finite, got {options.timeout_seconds}")
     faults += sampling_faults(options.sampling)
-    for name in ("token_budget", "cost_budget", "input_price", "output_price"):
+    for name, types, kind in _AMOUNTS:
         amount: float | None = getattr(options, name)
-        if amount is not None and not 0 <= amount < math.inf:
-            faults.append(f"{name} must be a number from 0 on, got {amount}")
+        if amount is not None and (type(amount) not in types or not 0 <= amount < math.inf):
+            faults.append(f"{name} must be {kind} from 0 on, got {amount}")
     if options.cost_budget is not None and None in (options.input_price, options.output_price):
         faults.append("cost_budget needs input_price and output_price; without them it could not be kept")
     if faults:

@@ -1,7 +1,7 @@
 """What is known of models without asking anyone: context window and prices. Every line can be overridden.
 
 Both come from the package `genai-prices` (Pydantic; its data ships in the wheel, nothing is fetched). What it does not
-know is None, not a guess: a cost of 0 says that the model is free. `windows.py` asks servers for windows.
+know is None, not a guess: a cost of 0 says that the model is free. `context_window.py` asks servers for windows.
 """
 
 from __future__ import annotations

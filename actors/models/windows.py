@@ -12,7 +12,7 @@ from typing import Final
 from callboard.actors.models.llm_manager import Route
 from callboard.protocol.errors import said
 from callboard.providers.adapter import Provider
-from callboard.providers.windows import ask_window
+from callboard.providers.context_window import ask_window
 
 logger = logging.getLogger("callboard")
 

@@ -217,8 +217,10 @@ class Telemetry(Actor[TelemetryMessage]):
         self._close(command.tag, command.outcome.value, ok=command.outcome is Outcome.ANSWERED)
         self._metrics.counters["tokens.input"] += command.usage.input_tokens
         self._metrics.counters["tokens.output"] += command.usage.output_tokens
-        self._metrics.known_cost += command.cost or 0.0
-        self._metrics.counters["cost.unknown"] += command.cost is None
+        if command.cost is None:
+            self._metrics.counters["cost.unknown"] += 1
+        else:
+            self._metrics.known_cost += command.cost
 
     @handles(RequestLost)
     def _request_lost(self, message: RequestLost) -> None:

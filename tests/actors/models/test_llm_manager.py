@@ -512,8 +512,8 @@ POISON = Usage(6, 6)
 def test_a_poison_answer_ends_its_own_request_and_none_of_fifty_others(simulated: ActorSystem) -> None:
     """Three of them crashed the manager as often, and with it every other request."""
 
-    def cost(_: str, usage: Usage, __: object) -> float:
-        if usage == POISON:
+    def cost(_: Route, response: ModelResponse) -> float:
+        if response.usage == POISON:
             raise ZeroDivisionError
         return 0.5
 

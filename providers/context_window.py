@@ -43,7 +43,7 @@ Find = Callable[[Json, str], Iterator[Json]]
 
 
 @runtime_checkable
-class Asks(Protocol):
+class Fetcher(Protocol):
     """A provider that can be asked other things than a model call: `transport.HttpProvider`."""
 
     @property
@@ -140,7 +140,7 @@ async def ask_window(provider: Provider, name: str, model: str) -> int | None:
 
     `name` is the provider's in `provider/model`. A window that cannot be true is ignored, with a line in the log.
     """
-    if not isinstance(provider, Asks) or not isinstance(provider.adapter, HttpAdapter):
+    if not isinstance(provider, Fetcher) or not isinstance(provider.adapter, HttpAdapter):
         return None
     sources, loop = SOURCES.get(name, (_LIST,)), asyncio.get_running_loop()
     answers = [loop.create_task(_ask(provider, provider.adapter, source, model)) for source in sources]
@@ -156,7 +156,7 @@ async def ask_window(provider: Provider, name: str, model: str) -> int | None:
             answer.cancel()
 
 
-async def _ask(provider: Asks, adapter: HttpAdapter, source: Source, model: str) -> int | None:
+async def _ask(provider: Fetcher, adapter: HttpAdapter, source: Source, model: str) -> int | None:
     try:
         path = source.path.replace("{model}", quote(model.removeprefix("models/"), safe="/"))
         answer = await provider.fetch(adapter.question(path, dumps({"model": model}) if source.asks_by_name else None))
