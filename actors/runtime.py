@@ -287,11 +287,12 @@ class _Running:
         begun.callback(scheduler.stop, SHUTDOWN_SECONDS)
         scheduler.start()
         begun.callback(wiring.close, scheduler)
+        self._windows, self._route = Windows(), wiring.routes[0]
+        begun.callback(scheduler.loop.call_soon_threadsafe, self._windows.cancel)
         approver: Approver = CallbackApprover(approve) if approve else NobodyToAsk()
         begun.callback(approver.close)
         self.system = kernel.ActorSystem(scheduler, dead_letters_kept=DEAD_LETTERS_KEPT)
         begun.callback(self._stop_actors)
-        self._windows, self._route = Windows(), wiring.routes[0]
         build(self.system, wiring.plan(self.system, scheduler, approver))
         self.system.wait_until_started(self.system.ref("root"), START_SECONDS)
         self._supervisor, self.peers = addresses_of(self.system, START_SECONDS)

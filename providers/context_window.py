@@ -123,7 +123,7 @@ _OLLAMA: Final = (
     Source("{root}/api/ps", _loaded_by_ollama),
     Source("{root}/api/show", _in_modelfile, asks_by_name=True),
 )
-#: Where to ask, by the name of the provider, the surest first; all are asked at once. Others: their list of models.
+#: Where to ask, by the name of the provider, in turn until one tells. Others: their list of models.
 SOURCES: Final[Mapping[str, tuple[Source, ...]]] = {
     "llamacpp": (_PROPS,),
     "lmstudio": (_LMSTUDIO,),
@@ -131,7 +131,7 @@ SOURCES: Final[Mapping[str, tuple[Source, ...]]] = {
     "anthropic": (Source("{api}/v1/models/{model}", _of_anthropic),),
     "gemini": (Source("{api}/v1beta/models/{model}", _of_gemini),),
     # Known by its address alone, it may be any of them.
-    "openai-compatible": (_PROPS, _LMSTUDIO, *_OLLAMA, _LIST),
+    "openai-compatible": (_LIST, _PROPS, _LMSTUDIO, *_OLLAMA),
 }
 
 
@@ -142,18 +142,14 @@ async def ask_window(provider: Provider, name: str, model: str) -> int | None:
     """
     if not isinstance(provider, Fetcher) or not isinstance(provider.adapter, HttpAdapter):
         return None
-    sources, loop = SOURCES.get(name, (_LIST,)), asyncio.get_running_loop()
-    answers = [loop.create_task(_ask(provider, provider.adapter, source, model)) for source in sources]
-    ends_at = loop.time() + WINDOW_SECONDS
     try:
-        for answer in answers:
-            await asyncio.wait({answer}, timeout=max(ends_at - loop.time(), 0.0))
-            if answer.done() and (size := answer.result()) is not None:
-                return size
-        return None
-    finally:
-        for answer in answers:
-            answer.cancel()
+        async with asyncio.timeout(WINDOW_SECONDS):
+            for source in SOURCES.get(name, (_LIST,)):
+                if (size := await _ask(provider, provider.adapter, source, model)) is not None:
+                    return size
+    except TimeoutError:
+        logger.debug("the server of %s/%s did not say within %g s what its window is", name, model, WINDOW_SECONDS)
+    return None
 
 
 async def _ask(provider: Fetcher, adapter: HttpAdapter, source: Source, model: str) -> int | None:

@@ -60,6 +60,11 @@ class Windows:
             self._asking[name] = loop.create_task(self._find(route), name=f"the window of {name}")
         self._asking[name].add_done_callback(lambda done: None if done.cancelled() else told(done.result()))
 
+    def cancel(self) -> None:
+        """Ask no longer: the providers' connections are about to be closed."""
+        for asking in self._asking.values():
+            asking.cancel()
+
     async def _find(self, route: Route) -> Window:
         name, loop = route.name, asyncio.get_running_loop()
         try:

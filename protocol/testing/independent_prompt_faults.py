@@ -57,6 +57,13 @@ class CountsNoCost(ChangedResponse):
         return replace(event, cost=0.0)
 
 
+class TakesAnUnknownCostForNothing(ChangedResponse):
+    """A turn whose cost is not known counts as free: the report says $0 for a request that was billed."""
+
+    def response(self, event: ModelResponded) -> ModelResponded:
+        return replace(event, cost=0.0) if event.cost is None else event
+
+
 class DoesNotChargeFailedTurns(ChangedResponse):
     """The cost of turns that ended in an error is not counted: the provider bills them, and the budget is passed."""
 
@@ -118,6 +125,7 @@ BUDGET_FAULTS: tuple[type[Mutation], ...] = (
     CountsTokensTwice,
     CountsOnlyOutputTokens,
     CountsNoCost,
+    TakesAnUnknownCostForNothing,
     DoesNotChargeFailedTurns,
     ReportsOnlyTheLastCost,
     HidesTheUsageOfRetries,
