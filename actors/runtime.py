@@ -38,11 +38,10 @@ from callboard.protocol.errors import CallboardError, RuntimeFailure, UsageError
 from callboard.protocol.events import CancelRequested
 from callboard.protocol.ids import MessageId, RequestId, Tag
 from callboard.protocol.limits import MAX_CALL_TOKENS
-from callboard.protocol.model import ModelResponse
 from callboard.protocol.options import RequestOptions
 from callboard.protocol.prompt import estimate_tokens, message_tokens
 from callboard.providers.adapter import Provider, Timeouts
-from callboard.providers.catalog import Catalog, Prices
+from callboard.providers.catalog import Prices
 from callboard.providers.local.offline import CONTEXT_TOOL
 from callboard.providers.provider_registry import embeddings_for, provider_for, split_model
 from callboard.providers.rate_limit import RateLimits
@@ -393,7 +392,7 @@ class Wiring:
         start, retry, cost = (
             start_on(scheduler.loop),
             RetryPolicy(settings.max_attempts),
-            partial(_cost, settings.catalog),
+            settings.catalog.cost_of,
         )
         code_actors = self._code_actors(system, scheduler)
         return Plan(
@@ -489,11 +488,6 @@ def route_for(settings: Settings, model: str, limits: RateLimits) -> Route:
         **options,
     )
     return Route(found, name, limiter, model)
-
-
-def _cost(catalog: Catalog, route: Route, response: ModelResponse) -> float | None:
-    provider, model = split_model(route.name)
-    return catalog.cost(provider, model, response.usage, response.raw_usage, response.model)
 
 
 def _options(settings: Settings, routes: Iterable[Route]) -> RequestOptions:

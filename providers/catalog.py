@@ -138,6 +138,11 @@ class Catalog:
         listed = (_list_cost(provider, name, usage) for name in dict.fromkeys((answered_by, model)))
         return next((float(dollars) for dollars in listed if dollars is not None), None)
 
+    def cost_of(self, name: str, usage: Usage, raw_usage: Mapping[str, object], answered_by: str) -> float | None:
+        """`cost`, of a model named "provider/model"."""
+        provider, _, model = name.partition("/")
+        return self.cost(provider, model, usage, raw_usage, answered_by)
+
     def _given(self, provider: str, *models: str) -> ModelInfo:
         keys = [f"{provider}/{name}" for name in (*models, "*")]
         return next((self.overrides[key] for key in keys if key in self.overrides), ModelInfo())

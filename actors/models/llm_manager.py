@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextvars import Context
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeVarTuple
@@ -22,7 +22,7 @@ from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind, UsageError, sa
 from callboard.protocol.events import ModelFailed, ModelResponded, ModelStreamed
 from callboard.protocol.ids import Tag
 from callboard.protocol.limits import MAX_ANSWER_BYTES
-from callboard.protocol.model import Done, Error, ModelRequest, ModelResponse, Restarted, StreamEvent, TextDelta
+from callboard.protocol.model import Done, Error, ModelRequest, ModelResponse, Restarted, StreamEvent, TextDelta, Usage
 from callboard.protocol.prompt import estimate_tokens, message_tokens
 from callboard.providers.adapter import Provider
 from callboard.providers.rate_limit import RateLimiter
@@ -44,8 +44,9 @@ ModelEvent = ModelStreamed | ModelResponded | ModelFailed
 """What a session hears of its model call."""
 Routes = Callable[[str], Sequence["Route"]]
 """From "provider/model" to the routes to try in turn: the model itself, then its fallbacks."""
-Cost = Callable[["Route", ModelResponse], float | None]
-"""From the route that answered and its answer to US dollars; None where that is not known."""
+Cost = Callable[[str, Usage, Mapping[str, object], str], float | None]
+"""US dollars for one call, None where that is not known: of the name of the route that answered, the tokens used, the
+provider's own account of them, and the model that answered in the provider's words."""
 Emit = Callable[[list[StreamEvent]], None]
 """Takes one batch of events. Raises MailboxFull where there is no room for it now."""
 End = Callable[[ModelResponse], None]
@@ -330,7 +331,8 @@ class LlmManager(Actor[LlmMessage]):
             self._attempt_failed(call, response.error)
             return
         call.doing = "the cost function"
-        cost = self._cost(call.routes[call.route], response)
+        name = call.routes[call.route].name
+        cost = self._cost(name, response.usage, response.raw_usage, response.model)
         self._drop(call.tag)
         self._tell(call.asked.reply_to, ModelResponded(call.tag, self.now(), response, cost))
 

@@ -54,7 +54,7 @@ from callboard.protocol.commands import Finish
 from callboard.protocol.errors import UsageError
 from callboard.protocol.events import CancelRequested
 from callboard.protocol.ids import RequestId, Tag
-from callboard.protocol.model import ModelResponse
+from callboard.protocol.model import Usage
 from callboard.protocol.options import ToolOffer
 from callboard.protocol.testing import generator
 from callboard.protocol.testing.outside import cost_of, foreign_events
@@ -124,7 +124,7 @@ class SimulatedRun:
 
     def _plan(self) -> Plan:
         def routes(model: str) -> tuple[Route]:
-            return (Route(Scripted(), model.partition("/")[2]),)
+            return (Route(Scripted(), model.partition("/")[2], name=model),)
 
         return Plan(
             telemetry=lambda: CrashableTelemetry(Spans()),
@@ -140,8 +140,8 @@ class SimulatedRun:
             chance=lambda: 0.5,
         )
 
-    def _cost(self, route: Route, response: ModelResponse) -> float | None:
-        return cost_of(response.usage, self.world.scenarios[RequestId(route.model)].options)
+    def _cost(self, name: str, usage: Usage, _: object, __: str) -> float | None:
+        return cost_of(usage, self.world.scenarios[RequestId(name.partition("/")[2])].options)
 
     def _begin(self, request: SimulatedRequest, *, is_read_along: bool) -> None:
         plan = request.scenario
