@@ -10,6 +10,7 @@ What a server of one's own gives a model depends on how it was started, so no ta
 - LM Studio: `loaded_context_length` in /api/v0/models (lmstudio.ai/docs/developer/rest), once the model is loaded
 - Ollama: `context_length` in /api/ps once the model is loaded; before, only a `num_ctx` of its Modelfile, in /api/show,
   is sure (docs/context-length.mdx: by default 4k, 32k or 256k, depending on the memory of the graphics card)
+- Copilot: `capabilities.limits` in /models (docs/wire.md 1.6)
 - Anthropic: `max_input_tokens` in /v1/models/{model}; Gemini: `inputTokenLimit` in /v1beta/models/{model}
 
 None of them charges for it.
@@ -22,14 +23,13 @@ import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol, runtime_checkable
+from typing import Final
 from urllib.parse import quote
 
 from callboard.protocol.errors import CallboardError, said
 from callboard.protocol.limits import MAX_CALL_TOKENS
-from callboard.providers.adapter import HttpAnswer, Provider, WireRequest
+from callboard.providers.adapter import Inquirable, Provider
 from callboard.providers.json_values import Json, dumps, loads
-from callboard.providers.request_encoding import HttpAdapter
 
 logger = logging.getLogger("callboard")
 
@@ -40,17 +40,6 @@ MIN_WINDOW_TOKENS: Final = 128
 
 Find = Callable[[Json, str], Iterator[Json]]
 """From a server's answer and the model's name to the values in it that may be the window, the surest first."""
-
-
-@runtime_checkable
-class Fetcher(Protocol):
-    """A provider that can be asked other things than a model call: `transport.HttpProvider`."""
-
-    @property
-    def adapter(self) -> object: ...
-
-    async def fetch(self, wire: WireRequest) -> HttpAnswer:
-        """See `HttpProvider.fetch`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +97,12 @@ def _in_modelfile(document: Json, model: str) -> Iterator[Json]:
     yield int(found[1]) if found else None
 
 
+def _of_copilot(document: Json, model: str) -> Iterator[Json]:
+    for entry in _entries(document, "data", model, "id"):
+        limits = _at(entry, "capabilities", "limits")
+        yield from (_at(limits, name) for name in ("max_prompt_tokens", "max_context_window_tokens"))
+
+
 def _of_anthropic(document: Json, model: str) -> Iterator[Json]:
     yield _at(document, "max_input_tokens")
 
@@ -128,6 +123,7 @@ SOURCES: Final[Mapping[str, tuple[Source, ...]]] = {
     "llamacpp": (_PROPS,),
     "lmstudio": (_LMSTUDIO,),
     "ollama": _OLLAMA,
+    "copilot": (Source("{api}/models", _of_copilot),),
     "anthropic": (Source("{api}/v1/models/{model}", _of_anthropic),),
     "gemini": (Source("{api}/v1beta/models/{model}", _of_gemini),),
     # Known by its address alone, it may be any of them.
@@ -140,22 +136,22 @@ async def ask_window(provider: Provider, name: str, model: str) -> int | None:
 
     `name` is the provider's in `provider/model`. A window that cannot be true is ignored, with a line in the log.
     """
-    if not isinstance(provider, Fetcher) or not isinstance(provider.adapter, HttpAdapter):
+    if not isinstance(provider, Inquirable):
         return None
     try:
         async with asyncio.timeout(WINDOW_SECONDS):
             for source in SOURCES.get(name, (_LIST,)):
-                if (size := await _ask(provider, provider.adapter, source, model)) is not None:
+                if (size := await _ask(provider, source, model)) is not None:
                     return size
     except TimeoutError:
         logger.debug("the server of %s/%s did not say within %g s what its window is", name, model, WINDOW_SECONDS)
     return None
 
 
-async def _ask(provider: Fetcher, adapter: HttpAdapter, source: Source, model: str) -> int | None:
+async def _ask(provider: Inquirable, source: Source, model: str) -> int | None:
     try:
         path = source.path.replace("{model}", quote(model.removeprefix("models/"), safe="/"))
-        answer = await provider.fetch(adapter.question(path, dumps({"model": model}) if source.asks_by_name else None))
+        answer = await provider.inquire(path, dumps({"model": model}) if source.asks_by_name else None)
         found = source.find(loads(answer.body), model) if answer.status == 200 else iter(())
         return next((size for size in map(_checked, found) if size is not None), None)
     except (CallboardError, ValueError) as error:

@@ -224,10 +224,7 @@ class HttpAdapter:
         return self._headers_for("text/event-stream" if request.stream else "application/json")
 
     def question(self, path: str, body: bytes | None = None) -> WireRequest:
-        """A question about the server, beside the model calls: a GET, or a POST where there is a body.
-
-        In `path` stand {api} for the API's address, and {root} for that without the version at its end.
-        """
+        """See `AsksServer.question`."""
         url = path.replace("{api}", self._url).replace("{root}", _VERSION.sub("", self._url))
         return WireRequest("GET" if body is None else "POST", url, self._headers_for("application/json"), body or b"")
 

@@ -61,8 +61,13 @@ class Route:
     model: str
     limiter: RateLimiter | None = None
     """The limits of its credential, shared by all requests; None: unlimited."""
-    name: str = ""
-    """"provider/model" in the words of the settings, by which its price is looked up."""
+    listed_as: str = ""
+    """"provider/model" in the words of the settings; "" where the provider's own name says it."""
+
+    @property
+    def name(self) -> str:
+        """ "provider/model", by which its price and window are looked up."""
+        return self.listed_as or f"{provider_name(self.provider)}/{self.model}"
 
 
 class Attempt(Protocol):

@@ -124,7 +124,7 @@ class SimulatedRun:
 
     def _plan(self) -> Plan:
         def routes(model: str) -> tuple[Route]:
-            return (Route(Scripted(), model.partition("/")[2], name=model),)
+            return (Route(Scripted(), model.partition("/")[2], listed_as=model),)
 
         return Plan(
             telemetry=lambda: CrashableTelemetry(Spans()),

@@ -185,6 +185,10 @@ def _is_same_cost(said: float | None, spent: float | None) -> bool:
     return said is spent if said is None or spent is None else abs(said - spent) <= 1e-9
 
 
+def _dollars(cost: float | None) -> str:
+    return "a cost that is not known" if cost is None else f"${cost:g}"
+
+
 def _wrong_sums(story: Story, finish: Finish) -> Iterator[str]:
     assert story.start is not None
     spent, options = Spending(), story.start.options
@@ -196,7 +200,7 @@ def _wrong_sums(story: Story, finish: Finish) -> Iterator[str]:
     if finish.usage.input_tokens != spent.usage.input_tokens:
         yield f"it says {finish.usage.input_tokens} input tokens, used were {spent.usage.input_tokens}"
     if spent.exact and not _is_same_cost(finish.cost, spent.cost):
-        yield f"it says ${finish.cost}, spent were ${spent.cost} (None: not known)"
+        yield f"it says {_dollars(finish.cost)}, spent were {_dollars(spent.cost)}"
     if finish.steps != len(story.models):
         yield f"it says {finish.steps} model calls, made were {len(story.models)}"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -14,10 +15,12 @@ from support.model_servers import KINDS, ModelServers, model_servers
 from callboard.providers import context_window
 from callboard.providers.adapter import HttpAnswer, WireRequest
 from callboard.providers.context_window import SOURCES, ask_window
+from callboard.providers.copilot.copilot_api import Copilot, CopilotProvider
+from callboard.providers.copilot.copilot_login import CopilotTokens, FileStore
 from callboard.providers.json_values import dumps
 from callboard.providers.local.offline import Offline
-from callboard.providers.openai.chat_api import OpenAIChat
 from callboard.providers.provider_registry import provider_for
+from callboard.providers.transport import HttpProvider
 
 
 @pytest.fixture(scope="module")
@@ -83,15 +86,29 @@ def test_what_a_server_does_not_tell_is_not_guessed(servers: ModelServers, kind:
 def test_a_modelfile_tells_where_ollama_has_not_loaded_the_model(servers: ModelServers) -> None:
     """Once it is loaded /api/ps tells; the length of training in model_info is not what it will be loaded with."""
 
-    class NotLoaded:
-        adapter = OpenAIChat(base_url="http://localhost:11434/v1")
-
-        async def fetch(self, wire: WireRequest) -> HttpAnswer:
+    class NotLoaded(Offline):
+        async def inquire(self, path: str, body: bytes | None = None) -> HttpAnswer:
             shown = KINDS["ollama"]["POST /api/show"]
-            known = {"http://localhost:11434/api/ps": {"models": []}, "http://localhost:11434/api/show": shown}
-            return HttpAnswer(200, dumps(known[wire.url]))
+            return HttpAnswer(200, dumps({"{root}/api/ps": {"models": []}, "{root}/api/show": shown}[path]))
 
-    assert asyncio.run(ask_window(NotLoaded(), "ollama", "m")) == 9_216  # type: ignore[arg-type]
+    assert asyncio.run(ask_window(NotLoaded(cwd="/"), "ollama", "m")) == 9_216
+
+
+def test_copilot_is_asked_with_the_token_that_its_calls_carry(servers: ModelServers, tmp_path: Path) -> None:
+    async def exchanged(wire: WireRequest) -> HttpAnswer:
+        token = {"token": "t", "expires_at": 10**12, "endpoints": {"api": f"{servers.url}/copilot"}}
+        return HttpAnswer(200, dumps(token))
+
+    async def ask() -> int | None:
+        store = FileStore(tmp_path / "login")
+        store.save("gho_login")
+        provider = CopilotProvider(CopilotTokens(store, exchanged), HttpProvider(Copilot()))
+        try:
+            return await ask_window(provider, "copilot", "m")
+        finally:
+            await provider.aclose()
+
+    assert asyncio.run(ask()) == 64_000, "what a prompt may have is less than the window"
 
 
 def test_nonsense_is_named_in_the_log(servers: ModelServers, caplog: pytest.LogCaptureFixture) -> None:

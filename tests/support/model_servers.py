@@ -40,6 +40,8 @@ KINDS: dict[str, dict[str, Any]] = {
         "GET /api/ps": {"models": [{"name": "m:latest", "model": "m:latest", "context_length": 5120}]},
         "POST /api/show": {"parameters": "stop \"</s>\"\nnum_ctx                        9216\ntemperature 1",
                            "model_info": {"llama.context_length": 131072}}},
+    "copilot": {"GET /models": {"data": [
+        {"id": "m", "capabilities": {"limits": {"max_context_window_tokens": 128000, "max_prompt_tokens": 64000}}}]}},
     "anthropic": {"GET /v1/models/m": {"id": "m", "type": "model", "max_input_tokens": 200000, "max_tokens": 64000}},
     "gemini": {"GET /v1beta/models/m": {"name": "models/m", "inputTokenLimit": 1048576, "outputTokenLimit": 65536}},
     "silent": {"GET /v1/models": {"data": [{"id": "m", "object": "model"}]}},

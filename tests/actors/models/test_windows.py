@@ -23,7 +23,7 @@ from callboard.providers.adapter import Provider
 from callboard.providers.catalog import Catalog, ModelInfo
 from callboard.providers.local.scripted import Scripted
 
-ROUTE = Route(Scripted(), "m", name="mine/m")
+ROUTE = Route(Scripted(), "m", listed_as="mine/m")
 
 
 class Server:
@@ -59,7 +59,7 @@ def test_a_window_is_asked_once_and_remembered() -> None:
         server = Server(8_000, 9_000)
         of = Windows(server)
         assert [await found(of) for _ in range(3)] == [Window(8_000)] * 3
-        assert await found(of, Route(Scripted(), "n", name="mine/n")) == Window(9_000)
+        assert await found(of, Route(Scripted(), "n", listed_as="mine/n")) == Window(9_000)
         assert server.asked == [("mine", "m"), ("mine", "n")]
 
     run(test)
