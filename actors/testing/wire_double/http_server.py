@@ -49,7 +49,7 @@ _EXCHANGE: Final = "/copilot_internal/v2/token"
 _COPILOT_HEADERS: Final = ("editor-version", "copilot-integration-id")
 _TOKEN_SECONDS: Final = 1800
 #: What clients ask a server about itself, by the end of the path, as llama.cpp answers it; not recorded.
-_OF_THE_SERVER: Final[tuple[tuple[str, Document], ...]] = (
+_ABOUT_ITSELF: Final[tuple[tuple[str, Document], ...]] = (
     ("/props", {"default_generation_settings": {"n_ctx": 131_072}}),
     ("/models", {"object": "list", "data": []}),
 )
@@ -91,8 +91,9 @@ class WireDoubleServer:
         body = await request.content.read()
         if request.path.startswith(_CONTROL):
             return self._control(request, body)
-        if (told := next((told for end, told in _OF_THE_SERVER if request.path.endswith(end)), None)) is not None:
-            return _document(told)
+        about_itself = [told for end, told in _ABOUT_ITSELF if request.method == "GET" and request.path.endswith(end)]
+        if about_itself:
+            return _document(about_itself[0])
         exchange = Exchange(
             method=request.method,
             path=request.raw_path,
