@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import fields
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Self
@@ -27,7 +28,7 @@ from pydantic.functional_validators import ModelWrapValidatorHandler
 from callboard.actors.calls.registry import FAILURE_BUDGET
 from callboard.protocol import limits
 from callboard.protocol.errors import UsageError
-from callboard.protocol.model import Sampling
+from callboard.protocol.model import Sampling, sampling_faults
 from callboard.protocol.options import ToolFallback
 from callboard.protocol.tools import Policy
 from callboard.providers.catalog import Catalog
@@ -36,9 +37,10 @@ from callboard.providers.provider_registry import KEY_VARIABLES
 
 #: The embedded default: no key, no network.
 OFFLINE_MODEL = "offline/code-context"
+_SAMPLING_FIELDS = frozenset(field.name for field in fields(Sampling))
 
 
-class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=True):
+class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=True, allow_inf_nan=False):
     """How a runtime is set up. Bad values are a `UsageError` that names the field.
 
     Variables read where a field is not given: CALLBOARD_MODEL, CALLBOARD_BASE_URL, CALLBOARD_WORKSPACE,
@@ -70,14 +72,14 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
     max_steps: int = Field(default=limits.DEFAULT_MAX_STEPS, ge=1)
     token_budget: int | None = Field(default=None, ge=1)
     cost_budget: float | None = Field(default=None, gt=0)
-    """US dollars a request."""
-    context_tokens: int | None = Field(default=None, ge=1)
-    """None asks the catalog for the model's context window."""
+    """US dollars a request. Refused where it could not be kept: no price is known of `model` or of a fallback."""
+    context_tokens: int | None = Field(default=None, ge=1, le=limits.MAX_CALL_TOKENS)
+    """None is the model's context window by the catalog; where that does not know it, the server is asked."""
     sampling: Sampling = Sampling()
     tool_fallback: ToolFallback = ToolFallback.RETRY_WITHOUT_TOOLS
     policy: Policy = Field(default_factory=Policy)
     catalog: Catalog = Field(default_factory=Catalog)
-    """Context windows and prices; give one with `overrides` for models it does not know."""
+    """Context windows and prices; give one with `overrides` for models that the price list does not know."""
     rate_limits: Mapping[str, tuple[float | None, float | None]] = Field(default_factory=dict)
     """Requests and tokens a minute by provider name, shared by all requests; what providers report narrows them."""
 
@@ -117,6 +119,29 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
         except ValidationError as error:
             wrong = _explain(error)
         raise UsageError(wrong)  # out here: the ValidationError holds the values, and would go along as the context
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_truth_for_a_number(cls, value: object, info: ValidationInfo) -> object:
+        # pydantic takes True for 1.
+        if isinstance(value, bool) and info.field_name and cls.model_fields[info.field_name].annotation is not bool:
+            raise ValueError(f"must not be {value}")
+        return value
+
+    @field_validator("sampling", mode="plain")
+    @classmethod
+    def _sampling_that_can_be_sent(cls, value: object) -> Sampling:
+        """A Sampling, or its fields by name, as from a file."""
+        if isinstance(value, Mapping):
+            if unknown := [name for name in value if name not in _SAMPLING_FIELDS]:
+                raise ValueError(f"there is no {unknown[0]!r}; use {', '.join(sorted(_SAMPLING_FIELDS))}")
+            stop = value.get("stop", ())
+            value = Sampling(**{**value, "stop": tuple(stop) if isinstance(stop, list) else stop})
+        if not isinstance(value, Sampling):
+            raise ValueError("must be a Sampling")
+        if faults := sampling_faults(value):
+            raise ValueError(", ".join(faults))
+        return value
 
     @field_validator("api_key")
     @classmethod

@@ -145,7 +145,8 @@ class Finish(_Command):
     text: str
     """The answer, or the part of it that came before the request ended."""
     usage: Usage
-    cost: float
+    cost: float | None
+    """US dollars; None where that of a model call is not known."""
     steps: int
     """Model calls made, those that were asked again included."""
     reason: str = ""

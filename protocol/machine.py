@@ -21,11 +21,28 @@ from callboard.protocol.content import AssistantMessage, Message, Text, history_
 from callboard.protocol.errors import ErrorKind, ProtocolError, UsageError
 from callboard.protocol.events import Event
 from callboard.protocol.ids import Tag
-from callboard.protocol.model import Error, FinishReason, ModelRequest, ModelResponse, Restarted, TextDelta
+from callboard.protocol.model import (
+    Error,
+    FinishReason,
+    ModelRequest,
+    ModelResponse,
+    Restarted,
+    TextDelta,
+    sampling_faults,
+)
 from callboard.protocol.options import RequestOptions, ToolFallback, ToolOffer
 from callboard.protocol.prompt import PromptBuilder, TokenCounter, estimate_tokens
 from callboard.protocol.states import CallState, RequestState
 from callboard.protocol.step import CallFailure, OpenCall, Turn, TurnVerdict
+
+#: Fields of the options that are amounts, and of which type: True is not one token.
+_AMOUNTS: Final = (
+    ("token_budget", (int,), "a whole number"),
+    ("context_tokens", (int,), "a whole number"),
+    ("cost_budget", (int, float), "a number"),
+    ("input_price", (int, float), "a number"),
+    ("output_price", (int, float), "a number"),
+)
 
 
 def check_start(history: Sequence[Message], options: RequestOptions, tools: Sequence[ToolOffer] = ()) -> None:
@@ -40,10 +57,13 @@ def check_start(history: Sequence[Message], options: RequestOptions, tools: Sequ
         faults.append(f"max_attempts must be 1 or more, got {options.max_attempts}")
     if not 0 < options.timeout_seconds < math.inf:
         faults.append(f"timeout_seconds must be above 0 and finite, got {options.timeout_seconds}")
-    for name in ("token_budget", "cost_budget", "input_price", "output_price"):
+    faults += sampling_faults(options.sampling)
+    for name, types, kind in _AMOUNTS:
         amount: float | None = getattr(options, name)
-        if amount is not None and not amount >= 0:
-            faults.append(f"{name} must be a number from 0 on, got {amount}")
+        if amount is not None and (type(amount) not in types or not 0 <= amount < math.inf):
+            faults.append(f"{name} must be {kind} from 0 on, got {amount}")
+    if options.cost_budget is not None and None in (options.input_price, options.output_price):
+        faults.append("cost_budget needs input_price and output_price; without them it could not be kept")
     if faults:
         raise UsageError("; ".join(faults))
 
@@ -199,7 +219,7 @@ class Session:
         self._deadline_at = event.at + options.timeout_seconds
         self._last = (commands.SetTimer(self.tag, self._deadline_at),)
         self._plan_next()
-        return [*self._last]
+        return [*self._last, *(commands.Note(self.tag, note) for note in event.notes)]
 
     def _cancel_requested(self, event: events.CancelRequested) -> list[Command]:
         self._check_request(event)

@@ -138,7 +138,7 @@ class PromptBuilder:
 
     # What came of it.
 
-    def charge(self, usage: Usage, cost: float, answer: content.AssistantMessage) -> str:
+    def charge(self, usage: Usage, cost: float | None, answer: content.AssistantMessage) -> str:
         """Count what a model call used, as `Spending.add` does, and return its note."""
 
         def estimate() -> Usage:

@@ -106,8 +106,8 @@ class Reply:
     outcome: Outcome
     steps: int
     """Model calls made."""
-    cost: float
-    """US dollars; 0 where no price is known."""
+    cost: float | None
+    """US dollars; 0 for models that are free, None where the price of one that answered is not known."""
     messages: tuple[Message, ...]
     """What this request added to the conversation: the question, the calls, their results and the answer."""
     reason: str = ""

@@ -8,7 +8,7 @@ workers, so the next one is only sent them again. However this actor ends, what 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, Protocol, get_args
 
@@ -16,6 +16,7 @@ from callboard.actors.calls import dispatcher
 from callboard.actors.calls.dispatcher import DispatchCall, SeekApproval, StopsTold, ToolsOffered
 from callboard.actors.kernel import Actor, Down, ExitReason, Ref, Rejected, Timer, handles, logger_of
 from callboard.actors.models.llm_manager import LlmMessage, StartModel
+from callboard.actors.models.windows import FindWindow, Window
 from callboard.actors.requests.conversation import STOPPING, Question, Seen
 from callboard.actors.telemetry.telemetry import Heard, TelemetryMessage, ends_work
 from callboard.protocol import commands, events
@@ -58,7 +59,14 @@ class Peers:
     telemetry: Ref[TelemetryMessage]
 
 
-SessionMessage = Event | ToolsOffered | StopsTold | Down
+@dataclass(frozen=True, slots=True)
+class WindowFound:
+    """How many tokens the request's model takes."""
+
+    window: Window
+
+
+SessionMessage = Event | ToolsOffered | WindowFound | StopsTold | Down
 
 
 class SessionLike(Protocol):
@@ -80,7 +88,9 @@ class RequestSession(Actor[SessionMessage]):
         subscriber: Subscriber,
         record: Callable[[tuple[Message, ...]], None],
         make_session: Callable[[], SessionLike] = Session,
+        find_window: FindWindow | None = None,
     ) -> None:
+        """`find_window`: where the options leave open how many tokens the model takes."""
         self._question = question
         self._peers = peers
         self._subscriber = subscriber
@@ -93,6 +103,9 @@ class RequestSession(Actor[SessionMessage]):
         self._open: dict[Tag, tuple[Order, int]] = {}
         """What others work at now, and how often it was sent."""
         self._offer_requests = 0
+        self._offers: tuple[ToolOffer, ...] | None = None
+        self._find_window = find_window
+        self._window = Window(question.options.context_tokens) if find_window is None else None
         self._has_started = False
         self._has_cancelled = False
         self._finish: commands.Finish | None = None
@@ -110,6 +123,8 @@ class RequestSession(Actor[SessionMessage]):
         self._set_timer(commands.SetTimer(question.tag, question.asked_at + question.options.timeout_seconds))
         self._observe(question)
         self._ask_for_offers()
+        if self._find_window is not None:
+            self._find_window(lambda window: self.ref.tell_control(WindowFound(window)))
 
     def on_stopping(self) -> bool:
         """The runtime is stopping: end the request as any cancelled one."""
@@ -126,15 +141,23 @@ class RequestSession(Actor[SessionMessage]):
 
     @handles(ToolsOffered)
     def _offered(self, message: ToolsOffered) -> None:
-        if self._has_started:
+        if self._has_started or self._offers is not None:
             raise Rejected("the tools were offered before")
-        self._start(message.offers)
+        self._offers = message.offers
+        self._start_when_ready()
+
+    @handles(WindowFound)
+    def _window_found(self, message: WindowFound) -> None:
+        if self._has_started or self._window is not None:
+            raise Rejected("the window was found before")
+        self._window = message.window
+        self._start_when_ready()
 
     @handles(*get_args(Event))
     def _happened(self, event: Event) -> None:
         of_request = not self._has_started and event.tag == self._question.tag
         if of_request and isinstance(event, events.CancelRequested | events.DeadlinePassed):
-            self._start(())  # only what has begun can end
+            self._start((), Window(None))  # only what has begun can end
         self._apply(event)
 
     @handles(Down)
@@ -153,7 +176,7 @@ class RequestSession(Actor[SessionMessage]):
             self._apply(events.ModelLost(step, self.now()))
         elif not is_manager and self._has_started:
             self._send_again()
-        elif not is_manager:
+        elif not is_manager and self._offers is None:
             self._ask_for_offers()
 
     def _send_again(self) -> None:
@@ -184,11 +207,16 @@ class RequestSession(Actor[SessionMessage]):
         self._offer_requests += 1
         self._peers.dispatcher.tell_control(dispatcher.OfferTools(self._question.tag, self.ref))
 
-    def _start(self, offers: tuple[ToolOffer, ...]) -> None:
+    def _start_when_ready(self) -> None:
+        if self._offers is not None and self._window is not None:
+            self._start(self._offers, self._window)
+
+    def _start(self, offers: tuple[ToolOffer, ...], window: Window) -> None:
         asked, self._has_started = self._question, True
+        options, notes = replace(asked.options, context_tokens=window.tokens), (window.note,) if window.note else ()
         try:
             self._apply(
-                events.RequestStarted(asked.tag, asked.asked_at, asked.history, asked.user, asked.options, offers)
+                events.RequestStarted(asked.tag, asked.asked_at, asked.history, asked.user, options, offers, notes)
             )
         except Rejected as refusal:
             raise RuntimeFailure(f"the request could not begin: {refusal}") from refusal

@@ -68,14 +68,20 @@ class Metrics:
 
     `counters` by name: request.<outcome>, model.<model>.<ok or the error kind>, tool.<tool>.<ok or the failure code>,
     note.<kind> (retry, fallback, rate_limit, cut and the other kinds of NoteKind), tools.withdrawn, tools.restored,
-    tokens.input, tokens.output, telemetry.failed (what could not be logged or traced).
+    tokens.input, tokens.output, cost.unknown (requests of which no cost is known), telemetry.failed (what could not be
+    logged or traced).
     `seconds` by name: request, model.<model>, tool.<tool>.
     """
 
     counters: Counter[str] = field(default_factory=Counter)
     seconds: dict[str, Histogram] = field(default_factory=dict)
-    cost: float = 0.0
-    """US dollars, where prices are known."""
+    known_cost: float = 0.0
+    """US dollars of the requests whose cost is known; cost.unknown counts the others."""
+
+    @property
+    def cost(self) -> float | None:
+        """US dollars of all requests; None once that of one was not known."""
+        return None if self.counters["cost.unknown"] else self.known_cost
 
     def observe(self, name: str, seconds: float) -> None:
         if name not in self.seconds:
@@ -85,7 +91,7 @@ class Metrics:
     def copy(self) -> Metrics:
         """A snapshot that goes on unchanged."""
         seconds = {name: replace(each, counts=list(each.counts)) for name, each in self.seconds.items()}
-        return Metrics(Counter(self.counters), seconds, self.cost)
+        return Metrics(Counter(self.counters), seconds, self.known_cost)
 
 
 class Spans:
@@ -222,7 +228,10 @@ class Telemetry(Actor[TelemetryMessage]):
         self._close(command.tag, command.outcome.value, ok=command.outcome is Outcome.ANSWERED)
         self._metrics.counters["tokens.input"] += command.usage.input_tokens
         self._metrics.counters["tokens.output"] += command.usage.output_tokens
-        self._metrics.cost += command.cost
+        if command.cost is None:
+            self._metrics.counters["cost.unknown"] += 1
+        else:
+            self._metrics.known_cost += command.cost
 
     @handles(RequestLost)
     def _request_lost(self, message: RequestLost) -> None:

@@ -234,7 +234,7 @@ def _arguments(choices: Choices) -> str:
 def draw_options(choices: Choices) -> RequestOptions:
     """Options of a request: mostly generous, sometimes any mixture of tight limits."""
     tight = _chance(choices, 30)
-    return RequestOptions(
+    options = RequestOptions(
         "sim/model",
         system_prompt=choices.pick(("", "be brief")),
         timeout_seconds=choices.pick((1_800.0, 120.0, 20.0, 6.0)) if tight else 1_800.0,
@@ -251,6 +251,8 @@ def draw_options(choices: Choices) -> RequestOptions:
         repeated_call_limit=choices.pick((3, 3, 2, 1, 0)) if _chance(choices, 40) else 3,
         max_attempts=choices.pick((4, 3, 2, 2, 2, 1)),
     )
+    # A cost budget without prices is refused.
+    return options if options.cost_budget is None else replace(options, input_price=1e-5, output_price=1e-4)
 
 
 def _tool_choice(choices: Choices) -> ToolChoice:

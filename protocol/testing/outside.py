@@ -162,13 +162,15 @@ def _ending(turn: PlannedTurn, command: CallModel, options: RequestOptions, now:
     response = respond(turn, command.request)
     if kind is not None:
         response = replace(response, parts=(), error=_error(kind))
-    cost = turn.extra_cost + cost_of(response.usage, options)
+    cost = cost_of(response.usage, options, turn.extra_cost)
     return lambda at: ModelResponded(tag, at, response, cost, requests_of(turn, command))
 
 
-def cost_of(usage: Usage, options: RequestOptions) -> float:
-    """US dollars for these tokens, by the prices of the request."""
-    return usage.input_tokens * (options.input_price or 0.0) + usage.output_tokens * (options.output_price or 0.0)
+def cost_of(usage: Usage, options: RequestOptions, extra: float = 0.0) -> float | None:
+    """US dollars for these tokens by the prices of the request, and `extra`; None where a price is not known."""
+    if options.input_price is None or options.output_price is None:
+        return None
+    return usage.input_tokens * options.input_price + usage.output_tokens * options.output_price + extra
 
 
 def _error(kind: ErrorKind) -> Error:

@@ -473,7 +473,9 @@ _plant(
     "the cost of the last call is forgotten",
     _saying(
         lambda event, commands: [
-            replace(c, cost=c.cost - event.cost) if isinstance(c, Finish) and isinstance(event, ModelResponded) else c
+            replace(c, cost=c.cost - event.cost)
+            if isinstance(c, Finish) and isinstance(event, ModelResponded) and c.cost and event.cost
+            else c
             for c in commands
         ]
     ),

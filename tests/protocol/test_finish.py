@@ -194,7 +194,7 @@ def test_every_end_names_what_all_its_turns_have_cost(
     [
         ({"max_steps": 3}, Outcome.STEP_LIMIT, 3),
         ({"token_budget": 1_200}, Outcome.TOKEN_LIMIT, 3),
-        ({"cost_budget": 0.9}, Outcome.COST_LIMIT, 1),
+        ({"cost_budget": 0.9, "input_price": 0.01, "output_price": 0.0}, Outcome.COST_LIMIT, 1),
         ({"cost_budget": 0.9, "input_price": 0.0, "output_price": 0.002}, Outcome.COST_LIMIT, 3),
     ],
 )

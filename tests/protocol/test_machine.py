@@ -63,10 +63,12 @@ from callboard.protocol.model import (
     FinishReason,
     ModelResponse,
     Restarted,
+    Sampling,
     TextDelta,
     ToolChoice,
     ToolChoiceMode,
     Usage,
+    sampling_faults,
 )
 from callboard.protocol.options import RequestOptions, ToolFallback
 from callboard.protocol.states import CallState, RequestState
@@ -75,6 +77,7 @@ from callboard.protocol.tools import Decision, FailureCode, ToolFailure
 
 REQUEST = Tag(RequestId("r"), MessageId("m"))
 OPTIONS = RequestOptions("sim/model")
+PRICED = replace(OPTIONS, input_price=0.1, output_price=0.2)
 
 
 class Talk:
@@ -233,7 +236,16 @@ def test_an_event_of_another_request_is_refused() -> None:
         ({"options": replace(OPTIONS, timeout_seconds=float("inf"))}, "timeout_seconds must be above 0 and finite"),
         ({"options": replace(OPTIONS, timeout_seconds=float("nan"))}, "timeout_seconds must be above 0"),
         ({"options": replace(OPTIONS, cost_budget=float("nan"))}, "cost_budget must be a number from 0 on, got nan"),
-        ({"options": replace(OPTIONS, token_budget=-1)}, "token_budget must be a number from 0 on, got -1"),
+        ({"options": replace(PRICED, cost_budget=float("inf"))}, "cost_budget must be a number from 0 on, got inf"),
+        ({"options": replace(PRICED, cost_budget=True)}, "cost_budget must be a number from 0 on, got True"),
+        ({"options": replace(OPTIONS, token_budget=-1)}, "token_budget must be a whole number from 0 on, got -1"),
+        ({"options": replace(OPTIONS, token_budget=2.5)}, "token_budget must be a whole number from 0 on, got 2.5"),
+        ({"options": replace(OPTIONS, token_budget=True)}, "token_budget must be a whole number from 0 on, got True"),
+        ({"options": replace(OPTIONS, input_price=float("nan"))}, "input_price must be a number from 0 on, got nan"),
+        ({"options": replace(OPTIONS, cost_budget=1.0)}, "cost_budget needs input_price and output_price"),
+        ({"options": replace(OPTIONS, cost_budget=1.0, input_price=0.1)}, "cost_budget needs input_price and output"),
+        ({"options": replace(OPTIONS, sampling=Sampling(temperature=float("nan")))}, "temperature must be a number"),
+        ({"options": replace(OPTIONS, sampling=Sampling(max_output_tokens=0))}, "max_output_tokens must be a whole"),
     ],
 )
 def test_a_request_that_cannot_start_is_refused(start: dict[str, Any], reason: str) -> None:
@@ -249,7 +261,57 @@ def test_a_request_that_cannot_start_is_refused(start: dict[str, Any], reason: s
 
 def test_a_request_that_can_start_is_not_refused() -> None:
     check_start((UserMessage.of("x"),), OPTIONS, STANDARD_TOOLS)
-    check_start((), replace(OPTIONS, cost_budget=0.0, token_budget=0, input_price=0.0))
+    check_start((), replace(OPTIONS, cost_budget=0.0, token_budget=0, input_price=0.0, output_price=0))
+
+
+@pytest.mark.parametrize(
+    ("sampling", "says"),
+    [
+        (Sampling(temperature=-0.1), "temperature must be a number from 0 to 2, got -0.1"),
+        (Sampling(temperature=2.1), "temperature must be a number from 0 to 2, got 2.1"),
+        (Sampling(temperature=float("inf")), "temperature must be a number from 0 to 2, got inf"),
+        (Sampling(temperature=True), "temperature must be a number from 0 to 2, got True"),
+        (Sampling(temperature="hot"), "temperature must be a number from 0 to 2, got 'hot'"),  # type: ignore[arg-type]
+        (Sampling(top_p=1.01), "top_p must be a number from 0 to 1, got 1.01"),
+        (Sampling(top_p=float("nan")), "top_p must be a number from 0 to 1, got nan"),
+        (Sampling(max_output_tokens=0), "max_output_tokens must be a whole number from 1 to 100000000, got 0"),
+        (Sampling(max_output_tokens=1.5), "max_output_tokens must be a whole number"),  # type: ignore[arg-type]
+        (Sampling(max_output_tokens=True), "max_output_tokens must be a whole number"),
+        (Sampling(seed=2**63), "seed must be a whole number"),
+        (Sampling(seed=False), "seed must be a whole number"),
+        (Sampling(stop=("",)), "stop must be a tuple of texts, none of them empty, got ('',)"),
+        (Sampling(stop="END"), "stop must be a tuple of texts"),  # type: ignore[arg-type]
+        (Sampling(stop=(7,)), "stop must be a tuple of texts"),  # type: ignore[arg-type]
+        (Sampling(reasoning_effort=""), "reasoning_effort must be a word"),
+        (Sampling(reasoning_effort=3), "reasoning_effort must be a word"),  # type: ignore[arg-type]
+    ],
+    ids=repr,
+)
+def test_each_sampling_value_that_no_api_takes_is_named(sampling: Sampling, says: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        check_start((), replace(OPTIONS, sampling=sampling))
+    assert says in str(caught.value)
+    both = sampling_faults(replace(sampling, top_p=5.0, seed=2**70))
+    assert len(both) >= 2, "each fault is told"
+
+
+@given(
+    st.floats(0, 2) | st.integers(0, 2) | st.none(), st.floats(0, 1) | st.none(), st.integers(1, 10**8) | st.none(),
+    st.lists(st.text(min_size=1)).map(tuple), st.integers(-(2**63), 2**63 - 1) | st.none(),
+)  # fmt: skip
+def test_what_apis_take_is_not_refused(
+    temperature: float | None, top_p: float | None, most: int | None, stop: tuple[str, ...], seed: int | None
+) -> None:
+    check_start((), replace(OPTIONS, sampling=Sampling(temperature, top_p, most, stop, seed, "low")))
+
+
+def test_notes_of_the_start_are_shown_once_before_anything_else() -> None:
+    session = Session()
+    start = RequestStarted(REQUEST, 0.0, (), UserMessage.of("go"), OPTIONS, STANDARD_TOOLS, ("a is assumed", "b too"))
+    given_ = session.apply(start)
+    assert kinds(given_) == ["SetTimer", "Note", "Note", "CallModel"]
+    assert [command.text for command in given_ if isinstance(command, Note)] == ["a is assumed", "b too"]
+    assert Note not in map(type, session.resume_commands())
 
 
 def test_cancel_while_the_model_speaks_keeps_what_was_said() -> None:
@@ -424,12 +486,12 @@ def test_an_answer_within_its_bytes_is_an_answer() -> None:
 
 
 def test_a_usage_and_a_cost_that_cannot_be_true_are_told_and_estimated() -> None:
-    talk = Talk(replace(OPTIONS, token_budget=1_000, cost_budget=1.0))
+    talk = Talk(replace(OPTIONS, token_budget=1_000, cost_budget=1.0, input_price=0.0, output_price=0.001))
     response = ModelResponse((Text("hm"),), FinishReason.PAUSE, usage=Usage(-5, 10**12))
     commands = talk.say(ModelResponded, response, float("nan"))
     assert kinds(commands) == ["Note", "RecordStep", "CallModel"]
     assert "usage and cost of this step cannot be true" in only(commands, Note).text
-    assert talk.session.spent.cost == 0.0
+    assert 0 < (talk.session.spent.cost or 0) < 0.1
     assert 0 < talk.session.spent.usage.total_tokens < 1_000
 
 
@@ -460,12 +522,13 @@ odd_responses = st.builds(
 
 
 @settings(deadline=None, max_examples=50)
-@given(st.lists(st.tuples(odd_responses, st.floats()), max_size=4), st.booleans())
+@given(st.lists(st.tuples(odd_responses, st.floats() | st.none()), max_size=4), st.booleans())
 def test_no_answer_of_a_model_is_an_exception_of_the_session(
-    answers: list[tuple[ModelResponse, float]], budgets: bool
+    answers: list[tuple[ModelResponse, float | None]], budgets: bool
 ) -> None:
     """One poison answer must not end what carries the session: it is judged like any other, and can be journalled."""
     limits: dict[str, Any] = {"token_budget": 10_000, "cost_budget": 1.0, "context_tokens": 2_000} if budgets else {}
+    limits |= {"input_price": 1e-6, "output_price": 1e-6} if budgets else {}
     talk = Talk(replace(OPTIONS, **limits))
     for response, cost in answers:
         if talk.session.state is not RequestState.CALLING_MODEL:
@@ -478,7 +541,8 @@ def test_no_answer_of_a_model_is_an_exception_of_the_session(
         for tag in list(talk.session.calls):
             if talk.session.calls.get(tag) is CallState.SENT:
                 talk.session.apply(ToolCallCompleted(tag, 2.0, "\ud800"))
-    assert math.isfinite(talk.session.spent.cost)
+    assert math.isfinite(talk.session.spent.charged)
+    assert talk.session.spent.cost is None or math.isfinite(talk.session.spent.cost)
     assert 0 <= talk.session.spent.usage.total_tokens < 10**9
 
 
