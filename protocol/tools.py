@@ -106,6 +106,11 @@ class ToolFailure:
     expected: str = ""
     received: str = ""
     retry_hint: str = ""
+    traceback: str = ""
+    """For the host, never for the model: where the tool raised, with messages and source lines; at most 16 kB."""
+    frames: str = ""
+    """The same without messages and source lines: the exception's type and its frames, or how a process ended. It holds
+    no content, so it is always logged."""
 
     def to_wire(self) -> dict[str, object]:
         """The JSON object in the tool message."""

@@ -16,6 +16,7 @@ from callboard.actors.kernel import Actor, Down, Ref, Timer, handles
 from callboard.actors.processes.handle import READ_BYTES, BrokenFrame, ChildEnds, Reply
 from callboard.actors.processes.source import SourceMessage
 from callboard.actors.processes.supply import After, ChildEnded, End, NotObtained, Obtain, Obtained, Release, Withdraw
+from callboard.actors.tools.tracebacks import told_of_crash
 from callboard.actors.workers.messages import KillCall, RunCall, StopCall, ToWorker, WorkerLost
 from callboard.protocol.limits import MAX_RESULT_BYTES
 from callboard.protocol.tools import FailureCode, ToolFailure
@@ -152,8 +153,13 @@ class ProcessWorker(Actor[ProcessMessage]):
         self._child = None
         child.close()
         if self._verdict is None:
-            failure = ToolFailure(call.run.name, FailureCode.CRASHED, f"the tool's process {message.how}")
-            raise WorkerLost(failure, output)
+            why = f"the tool's process {message.how}"
+            fatal = told_of_crash(output)
+            frames = "\n".join(filter(None, (why, fatal.frames)))
+            failure = ToolFailure(
+                call.run.name, FailureCode.CRASHED, why, traceback=fatal.traceback or why, frames=frames
+            )
+            raise WorkerLost(failure, output, call.run.tag)
         self._end(self._verdict, output, After.ENDS)
 
     @handles(Down)
