@@ -8,7 +8,7 @@ from enum import StrEnum
 from callboard.protocol.content import Message
 from callboard.protocol.ids import Tag, ToolName
 from callboard.protocol.model import ModelRequest, Usage
-from callboard.protocol.tools import Risk
+from callboard.protocol.tools import Risk, ToolFailure
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +81,17 @@ class ClearTimer(_Command):
 
 
 @dataclass(frozen=True, slots=True)
+class ReportFailure(_Command):
+    """Show and count this failure: the session itself has ended the call by it, and no event of the call says so.
+
+    It was not run (an unknown tool, a denied, incomplete or repeated call), it was given up (its deadline, a cancelled
+    request, a lost dispatcher), or what it returned may not be handed on. The model reads it with the step.
+    """
+
+    failure: ToolFailure
+
+
+@dataclass(frozen=True, slots=True)
 class Note(_Command):
     """Something the person should see; not part of the conversation."""
 
@@ -135,6 +146,7 @@ Command = (
     | WithdrawApproval
     | SetTimer
     | ClearTimer
+    | ReportFailure
     | Note
     | RecordStep
     | Finish

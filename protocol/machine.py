@@ -323,7 +323,7 @@ class Session:
         if self._batch.ends_run:
             told = f"The model repeated a call more than {self._repeats.limit} times in a row."
             self._end(Outcome.REPEATED_CALLS, told)
-            return [self._close_batch()]
+            return [*todo, self._close_batch()]
         return self._after_calls(todo)
 
     def _approval_granted(self, event: events.ApprovalGranted) -> list[Command]:
@@ -336,8 +336,7 @@ class Session:
         return []
 
     def _call_ended(self, event: CallFailure | events.ToolCallCompleted) -> list[Command]:
-        self._batch.end(self._call_of(event), event)
-        return self._after_calls([])
+        return self._after_calls(self._batch.end(self._call_of(event), event))
 
     def _tools_lost(self, event: events.ToolsLost) -> list[Command]:
         self._check_step(event)

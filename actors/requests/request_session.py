@@ -309,6 +309,7 @@ _CARRIERS: Final[Mapping[type[Command], Callable[..., None]]] = {
     commands.SetTimer: RequestSession._set_timer,
     commands.ClearTimer: RequestSession._clear_timer,
     commands.RecordStep: RequestSession._record_step,
-    commands.Note: RequestSession._show,
+    commands.ReportFailure: RequestSession._tell,
+    commands.Note: RequestSession._tell,
     commands.Finish: RequestSession._finished,
 }
