@@ -236,8 +236,11 @@ class Runtime:
         return (*self._wiring.tools, *self._wiring.code_tools)
 
     def metrics(self) -> Metrics:
-        """What was counted since the start: calls, failures, tokens, latencies by tool and model."""
-        return self._live().peers.telemetry.ask(ReadMetrics(), METRICS_TIMEOUT_SECONDS)
+        """What was counted since the start: calls, failures, tokens, restarts, latencies by tool and model."""
+        running = self._live()
+        metrics = running.peers.telemetry.ask(ReadMetrics(), METRICS_TIMEOUT_SECONDS)
+        metrics.counters["actors.restarted"] = running.system.statistics().restarts
+        return metrics
 
     def tree(self) -> tuple[kernel.ActorInfo, ...]:
         """Every actor: state, mailbox depth, restarts, the message it is at and for how long."""

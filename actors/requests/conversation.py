@@ -16,7 +16,7 @@ from threading import Lock
 from typing import Final
 
 from callboard.actors.kernel import Down, ExitReason
-from callboard.protocol.commands import AskApproval, Command, Finish, Note, Outcome, RunTool
+from callboard.protocol.commands import AskApproval, Command, Finish, Note, Outcome, ReportFailure, RunTool
 from callboard.protocol.content import Message, UserMessage, history_faults
 from callboard.protocol.errors import ProviderError, RuntimeFailure, UsageError, said
 from callboard.protocol.events import Event, ModelFailed, ModelStreamed, RequestStarted, ToolCallEnd, ToolCallStarted
@@ -35,7 +35,7 @@ STOPPING: Final = "the runtime is stopping"
 
 Seen = Event | Command
 """What a session shows of its request."""
-Shown = RequestStarted | RunTool | ToolCallStarted | ToolCallEnd | AskApproval | Note
+Shown = RequestStarted | RunTool | ToolCallStarted | ToolCallEnd | AskApproval | ReportFailure | Note
 """Of what a session shows, what the reader of a stream sees as it is."""
 
 

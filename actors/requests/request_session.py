@@ -17,6 +17,7 @@ from callboard.actors.calls.dispatcher import DispatchCall, SeekApproval, StopsT
 from callboard.actors.kernel import Actor, Down, ExitReason, Ref, Rejected, Timer, handles, logger_of
 from callboard.actors.models.llm_manager import LlmMessage, StartModel
 from callboard.actors.requests.conversation import STOPPING, Question, Seen
+from callboard.actors.telemetry.notices import PeerLost
 from callboard.actors.telemetry.telemetry import Heard, TelemetryMessage, ends_work
 from callboard.protocol import commands, events
 from callboard.protocol.commands import Command
@@ -35,8 +36,8 @@ logger = logger_of("callboard")
 STOPS_TOLD_SECONDS = 1.0
 
 Subscriber = Callable[[Seen], None]
-"""Hears, on the loop thread, each event of the request as it is applied, each RunTool, AskApproval and Note, and
-Finish last. It must not block."""
+"""Hears, on the loop thread, each event of the request as it is applied, each RunTool, AskApproval,
+ReportFailure and Note, and Finish last. It must not block."""
 #: What is shown also without a reader: how the request ended.
 _ENDINGS: Final = (events.ModelFailed, commands.Finish)
 Order = StartModel | DispatchCall | SeekApproval
@@ -145,6 +146,7 @@ class RequestSession(Actor[SessionMessage]):
         self.monitor(down.ref)
         if self._finish is not None:
             return
+        self._observe(PeerLost(self._question.tag, down.ref.name, down.reason.value))
         is_manager = down.ref is self._peers.llm_manager
         if is_manager and self._has_started:
             step = self._session.step
@@ -202,8 +204,10 @@ class RequestSession(Actor[SessionMessage]):
             if ends_work(event):
                 self._observe(event)
                 self._open.pop(event.tag, None)
-            elif isinstance(event, events.ApprovalDenied):
-                self._open.pop(event.tag, None)
+            elif isinstance(event, events.ApprovalGranted | events.ApprovalDenied):
+                self._observe(event)
+                if isinstance(event, events.ApprovalDenied):
+                    self._open.pop(event.tag, None)
             for doing in given:
                 _CARRIERS[type(doing)](self, doing)
         except ProtocolError as error:
@@ -230,6 +234,7 @@ class RequestSession(Actor[SessionMessage]):
 
     def _ask_approval(self, command: commands.AskApproval) -> None:
         self._show(command)
+        self._observe(command)
         seek = SeekApproval(command, self.ref, self._question.asker)
         self._open[command.tag] = seek, 1
         self._peers.dispatcher.tell_control(seek)
@@ -241,6 +246,10 @@ class RequestSession(Actor[SessionMessage]):
         else:
             self._has_cancelled = True
             self._peers.dispatcher.tell_control(command)
+
+    def _report_failure(self, command: commands.ReportFailure) -> None:
+        self._show(command)
+        self._observe(command)
 
     def _record_step(self, command: commands.RecordStep) -> None:
         # The question enters the conversation with the first step that answers it, or not at all.
@@ -309,7 +318,7 @@ _CARRIERS: Final[Mapping[type[Command], Callable[..., None]]] = {
     commands.SetTimer: RequestSession._set_timer,
     commands.ClearTimer: RequestSession._clear_timer,
     commands.RecordStep: RequestSession._record_step,
-    commands.ReportFailure: RequestSession._tell,
-    commands.Note: RequestSession._tell,
+    commands.ReportFailure: RequestSession._report_failure,
+    commands.Note: RequestSession._show,
     commands.Finish: RequestSession._finished,
 }

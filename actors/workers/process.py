@@ -213,9 +213,10 @@ class ProcessWorker(Actor[ProcessMessage]):
         else:
             child.when_it_prints(self._post(_Printed()))
 
-    @staticmethod
-    def _take_output(child: ChildEnds) -> str:
+    def _take_output(self, child: ChildEnds) -> str:
         child.drain()
+        if self._call is not None:
+            self._call.record.printed_bytes = child.output.total_bytes
         return child.output.text() if child.output.total_bytes else ""
 
     @handles(_Writable)

@@ -44,7 +44,7 @@ _CODE_OF: Final = {
 
 
 def terminal_once(story: Story) -> Iterator[str]:
-    """I1: every call has exactly one end and one result, which is what its end said; a failure is told of as it happens."""
+    """I1: every call has exactly one end and one result, which is what its end said; a failure is told of at once."""
     endings = Counter(event.tag for event in story.events(*CALL_ENDINGS))
     yield from (f"call {tag} was ended {count} times" for tag, count in endings.items() if count > 1)
     results = Counter(tag for tag, _ in story.results())
