@@ -230,6 +230,11 @@ class Runtime:
 
     # -- looking in
 
+    def index_note(self) -> str:
+        """What a person should know of code search now, in one sentence: that the embedding model fails. Else ""."""
+        self._live()
+        return self._wiring.search.health.note if self._wiring.search is not None else ""
+
     def tools(self) -> tuple[Tool, ...]:
         """What a model is offered: the tools given and those that the workspace adds."""
         self._live()
@@ -404,10 +409,10 @@ class Wiring:
             return ()
         from callboard.actors.index import rag  # noqa: PLC0415 - the extra `index`
 
-        self.search = rag.CodeSearch(system)
-        self.code_tools = (rag.context_tool(self.search),)
         post = partial(_post, self._embeddings, scheduler) if self._embeddings is not None else None
-        return rag.code_actors(settings.workspace, settings.index_dir, post, settings.embedding_model)
+        self.search = rag.CodeSearch(system, post, settings.embedding_model)
+        self.code_tools = (rag.context_tool(self.search),)
+        return rag.code_actors(settings.workspace, settings.index_dir, self.search.embedder)
 
     def close(self, scheduler: kernel.LoopScheduler) -> None:
         """Close the providers' connections, on the loop they live on."""
