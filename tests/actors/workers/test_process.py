@@ -932,6 +932,26 @@ def test_a_module_that_does_not_load_leaves_its_traceback(tmp_path: Path) -> Non
     assert "kumquat" not in event.failure.frames
 
 
+def test_a_module_that_prints_a_lot_while_it_is_loaded_is_not_held_up(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "loud_module.py").write_text(
+        "import os\n"
+        f"if os.getpid() != {os.getpid()}:\n"
+        "    for _ in range(1_000):\n        os.write(1, b'x' * 1_000), os.write(2, b'x' * 1_000)\n"
+        "from callboard.actors.tools import tool\n"
+        "@tool\ndef loud() -> int:\n    return 1\n"
+    )
+    sys.path.insert(0, str(tmp_path))
+    try:
+        with ToolStage(options()) as stage:
+            event = stage.call(importlib.import_module("loud_module").loud)
+    finally:
+        sys.path.remove(str(tmp_path))
+    assert isinstance(event, ToolCallCompleted), event
+    assert capfd.readouterr() == ("", "")
+
+
 def test_a_tool_that_dies_is_one_log_record_without_our_frames(
     stage: ToolStage, caplog: pytest.LogCaptureFixture
 ) -> None:
