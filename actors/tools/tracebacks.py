@@ -1,7 +1,7 @@
 """Where an exception was raised, as two texts: all that Python says of it, and the part that holds no content.
 
-Both are bounded, and neither begins with our own frames or the import machinery's. They are made in the process where
-the tool ran, since a traceback cannot be sent.
+Both are bounded, values in them that look like keys are masked, and neither begins with our own frames or the import
+machinery's. They are made in the process where the tool ran, since a traceback cannot be sent.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Final, NamedTuple
+
+from callboard.protocol.masking import mask_bytes
 
 #: Of one traceback: some 100 frames with their source lines. The first and the last of it are kept.
 MAX_TRACEBACK_BYTES: Final = 16_384
@@ -68,13 +70,15 @@ def told_of_crash(printed: str) -> Told:
 
 
 def bounded(text: str, limit_bytes: int) -> str:
-    """At most so many bytes of UTF-8: the first and the last of it, and between them how many were left out."""
+    """At most so many bytes of UTF-8, masked: the first and the last of it, and between them how many were left out."""
     data = text.encode(errors="backslashreplace")
     if len(data) <= limit_bytes:
-        return data.decode()
+        return mask_bytes(data).decode()
     left_out = f"\n... ({len(data):,} bytes in all; these in the middle were left out) ...\n"
     half = (limit_bytes - len(left_out)) // 2
-    return f"{data[:half].decode(errors='ignore')}{left_out}{data[-half:].decode(errors='ignore')}"
+    # Masked before they are decoded, each with what is beside it: a cut may go through a key.
+    first, last = mask_bytes(data, 0, half), mask_bytes(data, len(data) - half)
+    return f"{first.decode(errors='ignore')}{left_out}{last.decode(errors='ignore')}"
 
 
 def _own(first: TracebackType | None) -> TracebackType | None:

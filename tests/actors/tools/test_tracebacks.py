@@ -15,6 +15,7 @@ from callboard.actors.tools.tracebacks import MAX_FRAMES_BYTES, MAX_TRACEBACK_BY
 from callboard.protocol.commands import RunTool
 from callboard.protocol.errors import ToolError
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
+from callboard.protocol.masking import mask
 from callboard.protocol.tools import FailureCode, ToolFailure
 
 CONTEXT = ToolContext(
@@ -154,6 +155,17 @@ def test_a_message_of_megabytes_is_cut_and_its_ends_are_kept() -> None:
     assert "left out" in told.traceback
 
 
+def test_keys_in_it_are_masked() -> None:
+    key = "sk-proj-" + "a1B2c3D4" * 6
+
+    def leak() -> None:
+        raise ValueError(f"wrong key: {key}")
+
+    told = caught(leak)
+    assert "ValueError: wrong key: " in told.traceback
+    assert key not in told.traceback
+
+
 def test_tools_that_callboard_brings_keep_their_frames(tmp_path: object) -> None:
     read = next(each for each in workspace_tools(tmp_path) if each.name == "read_file")  # type: ignore[arg-type]
     assert "files.py" in failure(read, '{"path": "nothing/there.py"}').frames
@@ -173,7 +185,7 @@ def test_bounded_holds_its_limit_and_keeps_what_fits(text: str, limit: int) -> N
     kept = bounded(text * 50, limit)
     assert len(kept.encode()) <= limit
     if len(text.encode(errors="backslashreplace")) * 50 <= limit:
-        assert kept == (text * 50).encode(errors="backslashreplace").decode()
+        assert kept == mask((text * 50).encode(errors="backslashreplace").decode())
 
 
 @given(st.recursive(st.just(None), lambda inner: st.lists(inner, min_size=1, max_size=40), max_leaves=60))
