@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple, get_args
 
 from callboard.actors.calls.registry import ToolRestored, ToolWithdrawn
-from callboard.protocol.commands import AskApproval, ReportFailure
+from callboard.protocol.commands import AskApproval, Note, NoteKind, ReportFailure
 from callboard.protocol.events import ApprovalDenied, ApprovalGranted
 from callboard.protocol.ids import Tag, ToolName
 from callboard.protocol.tools import FailureCode
@@ -51,7 +51,7 @@ class EmbedderFailed:
     model: str
 
 
-InRequest = AskApproval | ApprovalGranted | ApprovalDenied | ReportFailure | PeerLost
+InRequest = AskApproval | ApprovalGranted | ApprovalDenied | ReportFailure | Note | PeerLost
 """What is about a request, or a piece of its work."""
 InRuntime = ToolWithdrawn | ToolRestored | EmbedderFailed
 """What is about no request."""
@@ -81,6 +81,12 @@ class NoticeRule(NamedTuple):
     """Of the log record."""
     fields: Callable[..., Fields]
     content: Callable[..., str] = _nothing
+    info_kinds: frozenset[str] = frozenset()
+    """Values of the field `kind` with which it is logged at INFO instead."""
+
+    def level_of(self, fields: Fields) -> int | None:
+        """Of the log record about a message with these fields."""
+        return logging.INFO if fields.get("kind") in self.info_kinds else self.level
 
 
 def _of_question(asked: AskApproval) -> Fields:
@@ -94,6 +100,16 @@ def _of_verdict(verdict: ApprovalGranted | ApprovalDenied) -> Fields:
 def _of_failure(report: ReportFailure) -> Fields:
     code = report.failure.code
     return {"tool": UNKNOWN if code is FailureCode.UNKNOWN_TOOL else report.failure.tool, "code": code.value}
+
+
+#: Notes in our own words. The others quote what a provider or a model said.
+_OWN_WORDS: Final = frozenset(NoteKind) - {NoteKind.ASKED_AGAIN, NoteKind.OTHER}
+#: Notes of what happens every day, and costs an answer nothing but time.
+_HARMLESS: Final = frozenset({NoteKind.RATE_LIMIT, NoteKind.RETRY, NoteKind.LEFT_OUT})
+
+
+def _of_note(note: Note) -> Fields:
+    return {"kind": note.kind.value, "told": note.text if note.kind in _OWN_WORDS else "..."}
 
 
 def _of_peer(lost: PeerLost) -> Fields:
@@ -114,6 +130,10 @@ def _arguments(asked: AskApproval) -> str:
 
 def _reason(denied: ApprovalDenied) -> str:
     return denied.reason
+
+
+def _quoted(note: Note) -> str:
+    return "" if note.kind in _OWN_WORDS else note.text
 
 
 def _message(report: ReportFailure) -> str:
@@ -143,6 +163,9 @@ NOTICES: Final[Mapping[type, NoticeRule]] = MappingProxyType(
         ),
         ReportFailure: NoticeRule(
             "call.failed", ("tool.{tool}.{code}",), logging.WARNING, "tool.{tool} {code}", _of_failure, _message
+        ),
+        Note: NoticeRule(
+            "note", ("note.{kind}",), logging.WARNING, "{kind}: {told}", _of_note, _quoted, info_kinds=_HARMLESS
         ),
         PeerLost: NoticeRule(
             "peer.lost",

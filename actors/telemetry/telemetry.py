@@ -254,9 +254,10 @@ class Telemetry(Actor[TelemetryMessage]):
         fields = rule.fields(message)
         self._count(rule.counters, fields)
         self._outside(opened.context, self._spans.note, tag, rule.event, _attributes(tag, fields))
-        if rule.level is not None and logger.isEnabledFor(rule.level):
+        level = rule.level_of(fields)
+        if level is not None and logger.isEnabledFor(level):
             text = _with_content(rule.text.format_map(fields), rule.content(message) if self._log_content else "")
-            self._outside(opened.context, _log, tag, rule.level, text, {"event": rule.event, **fields})
+            self._outside(opened.context, _log, tag, level, text, {"event": rule.event, **fields})
 
     def _count(self, counters: Iterable[str], fields: Fields) -> None:
         self._metrics.counters.update(name.format_map(fields) for name in counters)

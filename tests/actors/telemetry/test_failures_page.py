@@ -19,6 +19,8 @@ def notices_table() -> str:
     lines = ["| message | log record and span event | level | counted as |", "|---|---|---|---|"]
     for kind, rule in NOTICES.items():
         level = logging.getLevelName(rule.level) if rule.level is not None else "logged where it happens"
+        if rule.info_kinds:
+            level += f"; INFO for {', '.join(f'`{kind}`' for kind in sorted(rule.info_kinds))}"
         counters = ", ".join(f"`{counter}`" for counter in rule.counters)
         lines.append(f"| `{kind.__name__}` | `{rule.event}`: {rule.text} | {level} | {counters} |")
     return "\n".join(lines)

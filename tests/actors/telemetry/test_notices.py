@@ -27,7 +27,7 @@ from callboard.actors.telemetry.telemetry import (
     Spans,
     Telemetry,
 )
-from callboard.protocol.commands import AskApproval, CallModel, Finish, Outcome, ReportFailure, RunTool
+from callboard.protocol.commands import AskApproval, CallModel, Finish, Note, NoteKind, Outcome, ReportFailure, RunTool
 from callboard.protocol.content import UserMessage
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.events import ApprovalDenied, ApprovalGranted, ModelFailed, ToolCallFailed
@@ -72,6 +72,18 @@ IN_REQUEST: Final[list[tuple[Any, set[str], str, dict[str, str]]]] = [
         {"by": "policy"},
     ),
     (ReportFailure(CALL, DENIED), {"tool.look.denied"}, "tool.look denied", {"tool": "look", "code": "denied"}),
+    (
+        Note(STEP, "p/m failed (server, status 500) after 1 of 4 requests", NoteKind.RETRY),
+        {"note.retry"},
+        "retry: p/m failed (server, status 500) after 1 of 4 requests",
+        {"kind": "retry", "told": "p/m failed (server, status 500) after 1 of 4 requests"},
+    ),
+    (
+        Note(STEP, f"Step asked again: {SECRET}", NoteKind.ASKED_AGAIN),
+        {"note.asked_again"},
+        "asked_again: ...",
+        {"kind": "asked_again", "told": "..."},
+    ),
     (
         PeerLost(REQUEST, "root/dispatcher", "crashed"),
         {"requests.peer_lost"},
@@ -141,7 +153,7 @@ def test_each_is_counted_logged_with_its_ids_and_an_event_of_the_span(
     assert set(after - before) == counted
     (record,) = records()
     rule = NOTICES[type(message)]
-    assert (record.getMessage(), record.levelno) == (text, rule.level)
+    assert (record.getMessage(), record.levelno) == (text, rule.level_of(fields))
     said = {name: getattr(record, name) for name in ("request_id", "step", "call_id", "event", *fields)}
     tag = message.tag
     assert said == {
