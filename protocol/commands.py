@@ -96,6 +96,8 @@ class NoteKind(StrEnum):
     """A turn was of no use, or its model call was lost: the step is asked again."""
     TOOL_FALLBACK = "tool_fallback"
     """The model takes no tools, and is asked without them."""
+    TRIMMED = "trimmed"
+    """Older messages were shortened or left out, so that the prompt fits into the context."""
     CUT = "cut"
     """The turn is not whole: cut off, refused, or ended for an unknown reason."""
     LEFT_OUT = "left_out"

@@ -236,7 +236,9 @@ class Session:
         self._sent_now, self._finish_reason = 0, FinishReason.OTHER
         deadline_at = min(max(event.at, not_before_at) + limits.STREAM_TOTAL_TIMEOUT_SECONDS, self._deadline_at)
         left = self._options.max_attempts - self._sent
-        return [commands.CallModel(self.step, request, deadline_at, not_before_at, left)]
+        told = self._prompt.told_cut()
+        notes: list[Command] = [commands.Note(self.step, told, NoteKind.TRIMMED)] if told else []
+        return [*notes, commands.CallModel(self.step, request, deadline_at, not_before_at, left)]
 
     def _model_streamed(self, event: events.ModelStreamed) -> list[Command]:
         if event.tag != self.step:

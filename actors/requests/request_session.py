@@ -39,7 +39,9 @@ Subscriber = Callable[[Seen], None]
 """Hears, on the loop thread, each event of the request as it is applied, each RunTool, AskApproval, ReportFailure and
 Note, and Finish last. It must not block."""
 #: What is shown also without a reader: how the request ended, and what its asker should know of that.
-_ALWAYS_SHOWN: Final = (events.ModelFailed, commands.Note, commands.Finish)
+_ALWAYS_SHOWN: Final = (
+    events.ModelFailed, events.ToolCallFailed, commands.ReportFailure, commands.Note, commands.Finish,
+)  # fmt: skip
 Order = StartModel | DispatchCall | SeekApproval
 """What others work at for a request."""
 Stop = commands.StopModel | commands.CancelTool | commands.WithdrawApproval

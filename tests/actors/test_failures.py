@@ -56,6 +56,11 @@ def looks(x: str = "") -> str:
     return "seen"
 
 
+@tool(risk="read", isolation="thread")
+def fails() -> str:
+    raise LookupError(SECRET)
+
+
 class Records(logging.Handler):
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)
@@ -84,7 +89,7 @@ def calls(*named: tuple[str, dict[str, object]]) -> ScriptedTurn:
 
 def runtime(*turns: ScriptedTurn, **changes: object) -> Runtime:
     settings = Settings(model="scripted/m", script=[*turns, ScriptedTurn("done")], **changes)  # type: ignore[arg-type]
-    return Runtime(settings, tools=[raises, prints, shouts, writes, looks])
+    return Runtime(settings, tools=[raises, prints, shouts, writes, looks, fails])
 
 
 @linux
@@ -182,6 +187,15 @@ def test_what_is_refused_is_in_the_stream_the_log_and_the_metrics(log: Records) 
     assert "tool.(unknown) unknown_tool" in texts
     assert "tool.writes denied" in texts
     assert "writes needs approval, its risk is write" in texts
+
+
+def test_a_reply_has_the_failures_of_its_calls_also_without_a_reader() -> None:
+    with runtime(calls(("nowhere", {}), ("looks", {"y": 1}), ("looks", {})), calls(("fails", {}))) as running:
+        reply = running.ask_sync("go")
+    found = [(failure.tool, failure.code) for failure in reply.failures]
+    assert sorted(found[:2]) == [("looks", FailureCode.INVALID_ARGUMENTS), ("nowhere", FailureCode.UNKNOWN_TOOL)]
+    assert found[2:] == [("fails", FailureCode.TOOL_ERROR)]
+    assert f'File "{__file__}"' in reply.failures[2].traceback
 
 
 def test_an_approval_that_is_given_is_logged_and_counted(log: Records) -> None:

@@ -20,6 +20,7 @@ from callboard.protocol.commands import (
     Command,
     Finish,
     Note,
+    NoteKind,
     Outcome,
     RecordStep,
     ReportFailure,
@@ -119,6 +120,22 @@ def codes(record: RecordStep) -> list[str]:
     """The failure codes of a recorded step's results; "" for a success."""
     results = [message for message in record.messages if isinstance(message, ToolMessage)]
     return [orjson.loads(result.content)["code"] if result.is_error else "" for result in results]
+
+
+def test_a_history_that_is_cut_to_fit_is_told_once() -> None:
+    old = tuple(
+        message
+        for n in range(40)
+        for message in (UserMessage.of(f"question {n} " * 40), AssistantMessage((Text(f"answer {n} " * 40),)))
+    )
+    talk = Talk(replace(OPTIONS, context_tokens=4_000), history=old)
+    assert kinds(talk.first) == ["SetTimer", "Note", "CallModel"]
+    note = only(talk.first, Note)
+    assert note.kind is NoteKind.TRIMMED
+    assert "left out of the prompt" in note.text
+    assert len(only(talk.first, CallModel).request.messages) < len(old)
+    talk.respond(call("a"))
+    assert not [each for each in talk.say(ToolCallCompleted, '"x"', call="a") if isinstance(each, Note)]
 
 
 def test_a_text_answer() -> None:
