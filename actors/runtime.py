@@ -236,6 +236,11 @@ class Runtime:
 
     # -- looking in
 
+    def index_note(self) -> str:
+        """What a person should know of code search now, in one sentence: that the embedding model fails. Else ""."""
+        self._live()
+        return self._wiring.search.health.note if self._wiring.search is not None else ""
+
     def tools(self) -> tuple[ToolOffer, ...]:
         """The tools given and those that the workspace adds, each with what the policy says of it.
 
@@ -246,8 +251,11 @@ class Runtime:
         return tuple(offer_of(tool, self.settings.policy) for tool in tools)
 
     def metrics(self) -> Metrics:
-        """What was counted since the start: calls, failures, tokens, latencies by tool and model."""
-        return self._live().peers.telemetry.ask(ReadMetrics(), METRICS_TIMEOUT_SECONDS)
+        """What was counted since the start: calls, failures, tokens, restarts, latencies by tool and model."""
+        running = self._live()
+        metrics = running.peers.telemetry.ask(ReadMetrics(), METRICS_TIMEOUT_SECONDS)
+        metrics.counters["actors.restarted"] = running.system.statistics().restarts
+        return metrics
 
     def tree(self) -> tuple[kernel.ActorInfo, ...]:
         """Every actor: state, mailbox depth, restarts, the message it is at and for how long."""
@@ -415,10 +423,10 @@ class Wiring:
             return ()
         from callboard.actors.index import rag  # noqa: PLC0415 - the extra `index`
 
-        self.search = rag.CodeSearch(system)
-        self.code_tools = (rag.context_tool(self.search).owned,)
         post = partial(_post, self._embeddings, scheduler) if self._embeddings is not None else None
-        return rag.code_actors(settings.workspace, settings.index_dir, post, settings.embedding_model)
+        self.search = rag.CodeSearch(system, post, settings.embedding_model)
+        self.code_tools = (rag.context_tool(self.search).owned,)
+        return rag.code_actors(settings.workspace, settings.index_dir, self.search.embedder)
 
     def close(self, scheduler: kernel.LoopScheduler) -> None:
         """Close the providers' connections, on the loop they live on."""

@@ -256,7 +256,9 @@ class Session:
         self._sent_now, self._finish_reason = 0, FinishReason.OTHER
         deadline_at = min(max(event.at, not_before_at) + limits.STREAM_TOTAL_TIMEOUT_SECONDS, self._deadline_at)
         left = self._options.max_attempts - self._sent
-        return [commands.CallModel(self.step, request, deadline_at, not_before_at, left)]
+        told = self._prompt.told_cut()
+        notes: list[Command] = [commands.Note(self.step, told, NoteKind.TRIMMED)] if told else []
+        return [*notes, commands.CallModel(self.step, request, deadline_at, not_before_at, left)]
 
     def _model_streamed(self, event: events.ModelStreamed) -> list[Command]:
         if event.tag != self.step:
@@ -381,7 +383,7 @@ class Session:
         if self._batch.ends_run:
             told = f"The model repeated a call after {self._repeats.limit} equal results in a row."
             self._end(Outcome.REPEATED_CALLS, told)
-            return [self._close_batch()]
+            return [*todo, self._close_batch()]
         return self._after_calls(todo)
 
     def _approval_granted(self, event: events.ApprovalGranted) -> list[Command]:
@@ -394,8 +396,7 @@ class Session:
         return []
 
     def _call_ended(self, event: CallFailure | events.ToolCallCompleted) -> list[Command]:
-        self._batch.end(self._call_of(event), event)
-        return self._after_calls([])
+        return self._after_calls(self._batch.end(self._call_of(event), event))
 
     def _tools_lost(self, event: events.ToolsLost) -> list[Command]:
         self._check_step(event)

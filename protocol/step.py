@@ -163,6 +163,8 @@ def canonical_arguments(text: str) -> str | None:
 
 CallFailure = events.ApprovalDenied | events.ToolCallFailed | events.ToolCallTimedOut | events.ToolCallCancelled
 """The events by which a call ends without a result of its tool."""
+#: Events that do not say themselves which failure the call ends with.
+_REPORTED: Final = (events.ApprovalDenied, events.ToolCallCompleted)
 
 
 @dataclass(slots=True, eq=False)
@@ -224,14 +226,14 @@ class Batch:
             elif guard is states.must_ask:
                 todo.append(self._ask(tag, call))
             elif guard is states.unknown_tool:
-                self._close(call, unknown_tool(name, shown))
+                todo.append(self._fail(tag, call, unknown_tool(name, shown)))
             elif guard is states.not_whole:
-                self._close(call, incomplete_call(*received))
+                todo.append(self._fail(tag, call, incomplete_call(*received)))
             elif guard is states.repeated:
-                self._close(call, failure(FailureCode.REPEATED, name, str(repeats.limit)))
+                todo.append(self._fail(tag, call, failure(FailureCode.REPEATED, name, str(repeats.limit))))
             else:
                 code, why = _REFUSALS[guard]
-                self._close(call, failure(code, name, why))
+                todo.append(self._fail(tag, call, failure(code, name, why)))
         return todo + self._watch()
 
     def _opened(self, call: ToolCall, key: bytes, offer: ToolOffer | None, repeats: bool) -> OpenCall:
@@ -260,7 +262,7 @@ class Batch:
 
     # How calls end.
 
-    def end(self, call: OpenCall, event: CallFailure | events.ToolCallCompleted) -> None:
+    def end(self, call: OpenCall, event: CallFailure | events.ToolCallCompleted) -> list[Command]:
         """The call has its one result, or the failure that the model reads in its place."""
         if isinstance(event, events.ToolCallCompleted):
             failed, result = result_fault(call.call.name, event.content), event.content
@@ -269,6 +271,14 @@ class Batch:
             failed, result = _failure_of(event, call.call.name), ""
         call.enter(type(event))
         self._close(call, failed, result)
+        if failed is None or not isinstance(event, _REPORTED):
+            return []
+        return [commands.ReportFailure(event.tag, failed)]
+
+    def _fail(self, tag: Tag, call: OpenCall, failed: ToolFailure) -> commands.ReportFailure:
+        """The session itself ends the call."""
+        self._close(call, failed)
+        return commands.ReportFailure(tag, failed)
 
     def _close(self, call: OpenCall, failed: ToolFailure | None, result: str = "") -> None:
         if failed is not None:
@@ -298,8 +308,9 @@ class Batch:
         for tag, call in self._open_calls():
             if call.deadline_at is not None and call.deadline_at + limits.CALL_BACKSTOP_SECONDS <= now:
                 call.enter(events.DeadlinePassed)
-                self._close(call, failure(FailureCode.TIMED_OUT, call.call.name, "the deadline passed."))
                 todo.append(commands.CancelTool(tag, "timed out"))
+                failed = failure(FailureCode.TIMED_OUT, call.call.name, "the deadline passed.")
+                todo.append(self._fail(tag, call, failed))
         return todo + self._watch()
 
     def resend(self, at: float) -> list[Command]:
@@ -314,7 +325,7 @@ class Batch:
             else:
                 never_began = guard is states.sent_too_often
                 code = FailureCode.CRASHED if never_began else FailureCode.OUTCOME_UNKNOWN
-                self._close(call, failure(code, call.call.name))
+                todo.append(self._fail(tag, call, failure(code, call.call.name)))
         # After a crash the timer is gone: set it again, or clear it where no call is left to watch.
         cleared = self.clear()
         return todo + (self._watch() or cleared)
@@ -327,7 +338,7 @@ class Batch:
             waiting = call.state is CallState.AWAITING_APPROVAL
             todo.append(commands.WithdrawApproval(tag) if waiting else commands.CancelTool(tag, why))
             call.enter(event)
-            self._close(call, failure(code, call.call.name, why))
+            todo.append(self._fail(tag, call, failure(code, call.call.name, why)))
         return todo + self.clear()
 
     def clear(self) -> list[Command]:

@@ -35,6 +35,9 @@ async def run(options: argparse.Namespace) -> None:
         except ModelCallFailed as failure:
             screen.end_line()
             raise advised(failure, settings) from None
+        finally:
+            if note := runtime.index_note():
+                screen.remark(note)
 
 
 def _checked(question: str) -> str:

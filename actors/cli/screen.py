@@ -6,7 +6,7 @@ import sys
 from typing import Final
 
 from callboard import AskApproval, Reply, RunTool
-from callboard.protocol.commands import Note
+from callboard.protocol.commands import Note, ReportFailure
 from callboard.protocol.events import ToolCallCancelled, ToolCallCompleted, ToolCallFailed, ToolCallTimedOut
 from callboard.protocol.ids import Tag
 from callboard.protocol.model import Restarted, TextDelta
@@ -39,6 +39,9 @@ class Screen:
                 self.remark(f"< {self._ended(event.tag)}: {len(event.content):,} characters", DIM)
             case ToolCallFailed(failure=failure):
                 self._ended(event.tag)
+                self.remark(f"< {failure.tool}: {failure.code}: {failure.message}")
+            case ReportFailure(failure=failure):
+                self._running.pop(event.tag, None)
                 self.remark(f"< {failure.tool}: {failure.code}: {failure.message}")
             case ToolCallTimedOut():
                 self.remark(f"< {self._ended(event.tag)}: ended at its deadline")

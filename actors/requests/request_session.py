@@ -18,6 +18,7 @@ from callboard.actors.kernel import Actor, Down, ExitReason, Ref, Rejected, Time
 from callboard.actors.models.llm_manager import LlmMessage, StartModel
 from callboard.actors.models.windows import FindWindow, Window
 from callboard.actors.requests.conversation import STOPPING, Question, Seen
+from callboard.actors.telemetry.notices import PeerLost
 from callboard.actors.telemetry.telemetry import Heard, TelemetryMessage, ends_work
 from callboard.protocol import commands, events
 from callboard.protocol.commands import Command
@@ -36,10 +37,12 @@ logger = logger_of("callboard")
 STOPS_TOLD_SECONDS = 1.0
 
 Subscriber = Callable[[Seen], None]
-"""Hears, on the loop thread, each event of the request as it is applied, each RunTool, AskApproval and Note, and
-Finish last. It must not block."""
+"""Hears, on the loop thread, each event of the request as it is applied, each RunTool, AskApproval, ReportFailure and
+Note, and Finish last. It must not block."""
 #: What is shown also without a reader: how the request ended, and what its asker should know of that.
-_ALWAYS_SHOWN: Final = (events.ModelFailed, commands.Note, commands.Finish)
+_ALWAYS_SHOWN: Final = (
+    events.ModelFailed, events.ToolCallFailed, commands.ReportFailure, commands.Note, commands.Finish,
+)  # fmt: skip
 Order = StartModel | DispatchCall | SeekApproval
 """What others work at for a request."""
 Stop = commands.StopModel | commands.CancelTool | commands.WithdrawApproval
@@ -168,6 +171,7 @@ class RequestSession(Actor[SessionMessage]):
         self.monitor(down.ref)
         if self._finish is not None:
             return
+        self._observe(PeerLost(self._question.tag, down.ref.name, down.reason.value))
         is_manager = down.ref is self._peers.llm_manager
         if is_manager and self._has_started:
             step = self._session.step
@@ -230,8 +234,10 @@ class RequestSession(Actor[SessionMessage]):
             if ends_work(event):
                 self._observe(event)
                 self._open.pop(event.tag, None)
-            elif isinstance(event, events.ApprovalDenied):
-                self._open.pop(event.tag, None)
+            elif isinstance(event, events.ApprovalGranted | events.ApprovalDenied):
+                self._observe(event)
+                if isinstance(event, events.ApprovalDenied):
+                    self._open.pop(event.tag, None)
             for doing in given:
                 _CARRIERS[type(doing)](self, doing)
         except ProtocolError as error:
@@ -258,6 +264,7 @@ class RequestSession(Actor[SessionMessage]):
 
     def _ask_approval(self, command: commands.AskApproval) -> None:
         self._show(command)
+        self._observe(command)
         seek = SeekApproval(command, self.ref, self._question.asker)
         self._open[command.tag] = seek, 1
         self._peers.dispatcher.tell_control(seek)
@@ -270,7 +277,7 @@ class RequestSession(Actor[SessionMessage]):
             self._has_cancelled = True
             self._peers.dispatcher.tell_control(command)
 
-    def _note(self, command: commands.Note) -> None:
+    def _tell(self, command: commands.ReportFailure | commands.Note) -> None:
         self._show(command)
         self._observe(command)
 
@@ -341,6 +348,7 @@ _CARRIERS: Final[Mapping[type[Command], Callable[..., None]]] = {
     commands.SetTimer: RequestSession._set_timer,
     commands.ClearTimer: RequestSession._clear_timer,
     commands.RecordStep: RequestSession._record_step,
-    commands.Note: RequestSession._note,
+    commands.ReportFailure: RequestSession._tell,
+    commands.Note: RequestSession._tell,
     commands.Finish: RequestSession._finished,
 }

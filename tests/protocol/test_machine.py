@@ -20,8 +20,10 @@ from callboard.protocol.commands import (
     Command,
     Finish,
     Note,
+    NoteKind,
     Outcome,
     RecordStep,
+    ReportFailure,
     RunTool,
     SetTimer,
     StopModel,
@@ -127,6 +129,22 @@ def codes(record: RecordStep) -> list[str]:
     return [orjson.loads(result.content)["code"] if result.is_error else "" for result in results]
 
 
+def test_a_history_that_is_cut_to_fit_is_told_once() -> None:
+    old = tuple(
+        message
+        for n in range(40)
+        for message in (UserMessage.of(f"question {n} " * 40), AssistantMessage((Text(f"answer {n} " * 40),)))
+    )
+    talk = Talk(replace(OPTIONS, context_tokens=4_000), history=old)
+    assert kinds(talk.first) == ["SetTimer", "Note", "CallModel"]
+    note = only(talk.first, Note)
+    assert note.kind is NoteKind.TRIMMED
+    assert "left out of the prompt" in note.text
+    assert len(only(talk.first, CallModel).request.messages) < len(old)
+    talk.respond(call("a"))
+    assert not [each for each in talk.say(ToolCallCompleted, '"x"', call="a") if isinstance(each, Note)]
+
+
 def test_a_text_answer() -> None:
     talk = Talk(replace(OPTIONS, system_prompt="be brief"))
     assert kinds(talk.first) == ["SetTimer", "CallModel"]
@@ -200,7 +218,8 @@ def test_approval_granted_and_denied() -> None:
     talk.now = 100.0
     commands = talk.say(ApprovalGranted, call="a")
     assert only(commands, RunTool).deadline_at == 105.0
-    assert talk.say(ApprovalDenied, "me", "not today", call="b") == ()
+    reported = only(talk.say(ApprovalDenied, "me", "not today", call="b"), ReportFailure)
+    assert (reported.tag.call_id, reported.failure.code) == ("b", FailureCode.DENIED)
     commands = talk.say(ToolCallCompleted, '"done"', call="a")
     assert codes(only(commands, RecordStep)) == ["", "denied"]
     assert "not today" in only(commands, RecordStep).messages[2].content
@@ -331,7 +350,8 @@ def test_cancel_while_tools_run_and_people_think() -> None:
     talk.say(ToolCallCompleted, "1", call="c")
     commands = talk.session.apply(CancelRequested(REQUEST, 1.0))
     assert kinds(commands) == [
-        "CancelTool", "WithdrawApproval", "ClearTimer", "RecordStep", "ClearTimer", "Finish",
+        "CancelTool", "ReportFailure", "WithdrawApproval", "ReportFailure",
+        "ClearTimer", "RecordStep", "ClearTimer", "Finish",
     ]  # fmt: skip
     assert only(commands, CancelTool).tag.call_id == "a"
     assert only(commands, WithdrawApproval).tag.call_id == "b"
@@ -355,7 +375,7 @@ def test_the_backstop_ends_a_call_that_nobody_ends() -> None:
     talk.now = 4.0
     talk.say(ApprovalGranted, call="b")
     commands = talk.session.apply(DeadlinePassed(talk.step, 7.0))
-    assert kinds(commands) == ["CancelTool", "SetTimer"]
+    assert kinds(commands) == ["CancelTool", "ReportFailure", "SetTimer"]
     assert only(commands, SetTimer).at == 11.0
     assert talk.session.calls[talk.step._replace(call_id=CallId("a"))] is CallState.TIMED_OUT
     assert talk.session.apply(DeadlinePassed(talk.step, 9.0)) == (SetTimer(talk.step, 11.0),), "fired early: set again"
@@ -583,7 +603,7 @@ def test_a_turn_cut_in_a_call_is_asked_again_then_told() -> None:
     cut = (call("a"), call("b", "look", '{"x', False))
     assert kinds(talk.respond(*cut, reason=FinishReason.LENGTH)) == ["Note", "CallModel"]
     commands = talk.respond(*cut, reason=FinishReason.LENGTH)
-    assert kinds(commands) == ["Note", "RunTool", "SetTimer"]
+    assert kinds(commands) == ["Note", "RunTool", "ReportFailure", "SetTimer"]
     record = only(talk.say(ToolCallCompleted, "1", call="a"), RecordStep)
     assert codes(record) == ["", "incomplete_call"]
     assert isinstance(record.messages[-1], SystemMessage), "the note comes after the last result"
