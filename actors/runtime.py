@@ -356,7 +356,8 @@ class Wiring:
 
     def __init__(self, settings: Settings, tools: Iterable[Tool]) -> None:
         self.settings = settings
-        self.tools = _checked([*tools, *(workspace_tools(settings.workspace) if settings.workspace else ())])
+        files = workspace_tools(settings.workspace, settings.secret_rules) if settings.workspace else ()
+        self.tools = _checked([*tools, *files])
         limits = RateLimits(kernel.LoopScheduler.now, settings.rate_limits)
         self.routes = tuple(route_for(settings, model, limits) for model in (settings.model, *settings.fallback_models))
         self.options = _options(settings)
@@ -404,7 +405,8 @@ class Wiring:
         self.search = rag.CodeSearch(system)
         self.code_tools = (rag.context_tool(self.search),)
         post = partial(_post, self._embeddings, scheduler) if self._embeddings is not None else None
-        return rag.code_actors(settings.workspace, settings.index_dir, post, settings.embedding_model)
+        embedding = post, settings.embedding_model
+        return rag.code_actors(settings.workspace, settings.index_dir, *embedding, settings.secret_rules)
 
     def close(self, scheduler: kernel.LoopScheduler) -> None:
         """Close the providers' connections, on the loop they live on."""

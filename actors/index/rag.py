@@ -18,6 +18,7 @@ from callboard.actors.index.dense import ApiEmbedder, EmbedderFactory
 from callboard.actors.index.token_count import load_ahead
 from callboard.actors.kernel import Actor, ActorSystem, Asks, AskTimeout, ChildSpec, MailboxFull, handles, logger_of
 from callboard.actors.tools import Tool, ToolContext, tool
+from callboard.actors.tools.secret_files import NO_RULES, SecretRules
 from callboard.protocol.code_fences import AssembledContext
 from callboard.protocol.errors import CallboardError, RuntimeFailure, ToolError, UsageError, said
 
@@ -123,14 +124,18 @@ class Indexer(Actor[RefreshIndex]):
 
 
 def code_actors(
-    folder: Path, index_dir: Path | None, post: PostEmbeddings | None, embedding_model: str
+    folder: Path,
+    index_dir: Path | None,
+    post: PostEmbeddings | None,
+    embedding_model: str,
+    secrets: SecretRules = NO_RULES,
 ) -> tuple[ChildSpec, ...]:
     """The two actors of a workspace, for the tree. `post` asks an embedding API; None: the local model, if installed.
 
     A refresh under way is given up at a stop: its child process dies with the pipe.
     """
     embedder: EmbedderFactory | Literal["auto"] = partial(ApiEmbedder, embedding_model, post) if post else "auto"
-    open_index = partial(CodeIndex.open, folder, index_dir, embedder=embedder)
+    open_index = partial(CodeIndex.open, folder, index_dir, embedder=embedder, secrets=secrets)
     return (
         ChildSpec("rag", lambda: Rag(open_index), runs_on="thread"),
         ChildSpec("indexer", lambda: Indexer(open_index), runs_on="thread", shutdown_seconds=1.0),

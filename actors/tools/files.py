@@ -68,25 +68,25 @@ def workspace_tools(workspace: Path | str, secrets: SecretRules = NO_RULES) -> t
 def inside(root: Path, path: str, secrets: SecretFiles) -> Path:
     """The real place that the path leads to. Raises ToolError when it is not below `root`, or secret."""
     given = os.path.normpath(root / path)
-    if Path(given).is_relative_to(root) and secrets.hides(given):
-        raise _secret(path)  # before anything is looked at: whether it exists is not told either
     try:
         place = (root / path).resolve(strict=True)
     except FileNotFoundError:
+        if secrets.hides(given):
+            raise _secret(path) from None
         raise ToolError(f"there is no {path!r} in the workspace; list_dir shows what there is") from None
     except (OSError, RuntimeError, ValueError) as error:
         raise ToolError(f"{path!r} cannot be followed: {_reason(error)}") from None
     if not place.is_relative_to(root):
         raise ToolError(f"{path!r} is outside the workspace {root}; only files inside it can be read")
-    if secrets.hides(place):
+    if secrets.hides(given) or secrets.hides(place):
         raise _secret(path)
     return place
 
 
 def _secret(path: str | Path) -> ToolError:
     return ToolError(
-        f"{str(path)!r} is not shown, whether it exists or not: such files may hold secrets. Go on without it; the owner "
-        "of the workspace can allow it by Settings(secret_files=...)"
+        f"{str(path)!r} is not shown, whether it exists or not: such files may hold secrets. Go on without it; "
+        "the owner of the workspace can allow it by Settings(secret_files=...)"
     )
 
 
