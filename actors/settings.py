@@ -52,8 +52,8 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
     index_dir: Path | None = None
     """Where the code index is kept; None is `.callboard/index` in the workspace."""
     secret_files: tuple[str, ...] = ()
-    """Files of the workspace that no model is shown, besides those on the list (actors/tools/secret_files.py) and in
-    `.callboardignore` files; patterns as in .gitignore. One with "!" allows what the list forbids: "!fixtures/*.pem"."""
+    """Files of the workspace that no model is shown, besides those of the list (actors/tools/secret_files.py) and of
+    `.callboardignore` files: patterns as in .gitignore. One with "!" allows what the list forbids, "!tests/*.pem"."""
     embedding_model: str = ""
     """"provider/model" of an OpenAI-compatible embedding API that orders the best hits by meaning; "" uses the local
     model of the extra `embeddings` where it is installed, else words alone."""

@@ -360,12 +360,12 @@ _REFERENCE: Final = re.compile(
 )
 #: Words with a few digits, joined by what joins words in names, paths and versions.
 _WORDS: Final = re.compile(
-    rb"[\W_]*+(?:[A-Za-z]++[0-9]{0,3}+|[0-9]{1,4}+[A-Za-z]{0,3}+)"
-    rb"(?:[_.:/\s-]++(?:[A-Za-z]++[0-9]{0,3}+|[0-9]{1,4}+[A-Za-z]{0,3}+))*+[\W_]*+\Z"
+    rb"[^A-Za-z0-9\x80-\xff]*+(?:[A-Za-z\x80-\xff]++[0-9]{0,3}+|[0-9]{1,4}+[A-Za-z]{0,3}+)"
+    rb"(?:[_.:/\s-]++(?:[A-Za-z\x80-\xff]++[0-9]{0,3}+|[0-9]{1,4}+[A-Za-z]{0,3}+))*+[^A-Za-z0-9\x80-\xff]*+\Z"
 )
-_ONE_WORD_WITH_DIGITS: Final = re.compile(rb"[A-Za-z]{3,}+[0-9]{1,3}\Z")
+_ONE_WORD_WITH_DIGITS: Final = re.compile(rb"[A-Za-z\x80-\xff]{3,}+[0-9]{1,3}\Z")
 _SYMBOL_INSIDE: Final = re.compile(rb"\w[!@#$%^&*+?~]++\w")
-_LETTER: Final = re.compile(rb"[A-Za-z]")
+_LETTER: Final = re.compile(rb"[A-Za-z\x80-\xff]")
 #: Shorter values are words of a code, such as "utf8".
 _SHORTEST: Final = 8
 _SHORTEST_CHOSEN: Final = 6
@@ -394,4 +394,15 @@ def _cannot_be(value: bytes) -> bool:
 
 
 def _spans(data: bytes) -> list[Span]:
-    return [*_formats(data), *_shapes(data), *_named(data)]
+    """What is to be covered; no span begins or ends within a character."""
+    return [
+        (_character(data, begin), _character(data, end))
+        for begin, end in (*_formats(data), *_shapes(data), *_named(data))
+    ]
+
+
+def _character(data: bytes, at: int) -> int:
+    """Where the next character begins: a pattern that counts bytes may stop within one."""
+    while at < len(data) and data[at] & 0xC0 == 0x80:
+        at += 1
+    return at

@@ -63,6 +63,7 @@ class CodeIndex:
         self._note = note
         self._store = SqliteStore(layout.truth)
         self._lexical = LexicalIndex(layout.lexical)
+        layout.close_to_others()
         self._data_version = self._store.data_version()
         self._lock = threading.RLock()
         self._reranker = dense.Reranker(embedder, dense.VectorCache(layout.vectors)) if embedder is not None else None
@@ -207,10 +208,12 @@ def _text_of(row: ChunkRow) -> dense.Passage:
     """What is embedded for a chunk: its place in words, then its text."""
     return dense.Passage(
         digest(row.digest + row.canonical_path.encode()),
-        lambda: (
-            f"{row.canonical_path}\n{mask_bytes(read_now(row.path), row.start_byte, row.end_byte).decode('utf-8', 'replace')}"
-        ),
+        lambda: f"{row.canonical_path}\n{_shown(row).decode('utf-8', 'replace')}",
     )
+
+
+def _shown(row: ChunkRow) -> bytes:
+    return mask_bytes(read_now(row.path), row.start_byte, row.end_byte)
 
 
 def _kin(words: Sequence[str]) -> dict[str, list[str]]:

@@ -55,7 +55,7 @@ FILES: Final = """
     gshadow shadow shadow- master.passwd .*_history fish_history .lesshst .viminfo .rediscli_auth cookies cookies.txt
     cookies.sqlite "login data" "web data" key3.db key4.db logins.json signons.sqlite
 
-    copilot-token
+    copilot-token copilot-token.*
 """
 #: Files and folders by their last two or three names: the last alone says too little.
 PLACES: Final = """
