@@ -154,7 +154,7 @@ FORMATS: Final[tuple[KeyFormat, ...]] = (
     KeyFormat("eyJ", rf"{_URL_SAFE}{{8,}}\.eyJ{_URL_SAFE}{{8,}}\.{_URL_SAFE}*", "RFC 7519: JSON Web Token"),
 )
 _RESTS: Final = tuple((each.prefix.encode(), re.compile(each.rest.encode())) for each in FORMATS)
-#: A key stands by itself: a letter or digit before the prefix makes it part of another word.
+#: A letter or digit before the prefix makes it part of another word, unless it is the end of another key.
 _IN_A_WORD: Final = re.compile(rb"[A-Za-z0-9]")
 
 
@@ -165,14 +165,21 @@ _SPACES: Final = bytes(each if chr(each) in f"{ascii_letters}{digits}_.+/=-" els
 
 def _formats(data: bytes) -> Iterator[Span]:
     words = b" ".join(word for word in data.translate(_SPACES).split() if len(word) >= _SHORTEST_KEY)
+    found: list[tuple[int, int]] = []
     for prefix, rest in _RESTS:
         at = data.find(prefix) if prefix in words else -1
         while at >= 0:
-            begin = at + len(prefix)
-            found = rest.match(data, begin)
-            if found and not (at and _IN_A_WORD.match(data, at - 1)) and _is_key(prefix, found.group()):
-                yield at, found.end()
-            at = data.find(prefix, found.end() if found else begin)
+            following = at + len(prefix)
+            key = rest.match(data, following)
+            if key and _is_key(prefix, key.group()):
+                found.append((at, key.end()))
+                following = key.end()
+            at = data.find(prefix, following)
+    ends: set[int] = set()
+    for at, end in sorted(found):
+        if at in ends or not (at and _IN_A_WORD.match(data, at - 1)):
+            ends.add(end)
+            yield at, end
 
 
 def _is_key(prefix: bytes, rest: bytes) -> bool:
@@ -208,7 +215,7 @@ SHAPES: Final = (
             ----[ ]?BEGIN[ ][A-Z0-9 ]{0,40}PRIVATE\ KEY(?:\ BLOCK)?-----?
             ((?: [\s"'`+,] | \\[nr] )*+
              (?: [A-Za-z-]{3,20}+:\ [^\r\n\\"']{0,200}+ (?: [\s"'`+,] | \\[nr] )*+ ){0,8}+   # Proc-Type: 4,ENCRYPTED
-             [A-Za-z0-9+/=]{16,}+
+             (?: [A-Za-z0-9+/=]{16,}+ | [A-Za-z0-9+/=]{2,}+ (?= [\r\n"'`\\] ) )
              (?: (?: [\s"'`+,] | \\[nr] )++ [A-Za-z0-9+/=]++ (?= [\r\n"'`\\,-] | \Z ) )*+ )
             """,
             re.VERBOSE,

@@ -168,6 +168,7 @@ def test_a_private_key_block_is_covered_line_by_line(kind: str, line_end: str) -
 
 def test_a_private_key_that_is_cut_off_is_covered_to_the_end() -> None:
     text = "-----BEGIN PRIVATE KEY-----\nMIIEowIBAAKCAQEA0Z3VS5JJ\ncds3xfn"
+    assert "MIIEabc" not in mask("-----BEGIN PRIVATE KEY-----\nMIIEabc\n-----END PRIVATE KEY-----")
     assert mask(text).splitlines()[1:] == [f"{MARK}{'*' * 18}{MARK}", f"{MARK}*{MARK}"]
 
 
