@@ -169,12 +169,10 @@ def _formats(data: bytes) -> Iterator[Span]:
     for prefix, rest in _RESTS:
         at = data.find(prefix) if prefix in words else -1
         while at >= 0:
-            following = at + len(prefix)
-            key = rest.match(data, following)
+            key = rest.match(data, at + len(prefix))
             if key and _is_key(prefix, key.group()):
                 found.append((at, key.end()))
-                following = key.end()
-            at = data.find(prefix, following)
+            at = data.find(prefix, key.end() if key else at + len(prefix))
     ends: set[int] = set()
     for at, end in sorted(found):
         if at in ends or not (at and _IN_A_WORD.match(data, at - 1)):
