@@ -71,7 +71,7 @@ from callboard.protocol.model import (
 from callboard.protocol.options import RequestOptions, ToolFallback
 from callboard.protocol.states import CallState, RequestState
 from callboard.protocol.testing.scenario import STANDARD_TOOLS
-from callboard.protocol.tools import FailureCode, ToolFailure
+from callboard.protocol.tools import Decision, FailureCode, ToolFailure
 
 REQUEST = Tag(RequestId("r"), MessageId("m"))
 OPTIONS = RequestOptions("sim/model")
@@ -126,7 +126,9 @@ def test_a_text_answer() -> None:
     assert only(talk.first, SetTimer) == SetTimer(REQUEST, OPTIONS.timeout_seconds)
     asked = only(talk.first, CallModel).request
     assert asked.messages == (SystemMessage("be brief"), UserMessage.of("go"))
-    assert [tool.name for tool in asked.tools] == [offer.definition.name for offer in STANDARD_TOOLS]
+    assert [tool.name for tool in asked.tools] == [
+        offer.definition.name for offer in STANDARD_TOOLS if offer.decision is not Decision.DENY
+    ]
     commands = talk.respond(Text("hello"))
     assert kinds(commands) == ["RecordStep", "ClearTimer", "Finish"]
     assert only(commands, RecordStep).messages == (AssistantMessage((Text("hello"),)),)
@@ -552,13 +554,61 @@ def test_too_many_calls_in_one_turn() -> None:
 
 def test_the_same_call_over_and_over() -> None:
     talk = Talk(replace(OPTIONS, repeated_call_limit=2))
-    talk.respond(call("a", "look", '{"x":1,"y":2}'))
-    talk.say(ToolCallCompleted, "1", call="a")
+    for arguments in ('{"x":1,"y":2}', '{"y":2,"x":1}'):
+        talk.respond(call("a", "look", arguments))
+        talk.say(ToolCallCompleted, "1", call="a")
     commands = talk.respond(call("a", "look", '{"y": 2, "x": 1}'))
     assert codes(only(commands, RecordStep)) == ["repeated"]
     commands = talk.respond(call("b"), call("a", "look", '{"x":1,"y":2}'))
     assert codes(only(commands, RecordStep)) == ["cancelled", "repeated"]
     assert only(commands, Finish).outcome is Outcome.REPEATED_CALLS
+
+
+def test_polling_a_tool_whose_answers_change_is_no_loop() -> None:
+    talk = Talk(replace(OPTIONS, repeated_call_limit=2, max_steps=40))
+    for percent in range(30):
+        assert kinds(talk.respond(call("a", "look", '{"job":1}'))) == ["RunTool", "SetTimer"]
+        talk.say(ToolCallCompleted, f"{percent} % done", call="a")
+    assert only(talk.respond(Text("done")), Finish).outcome is Outcome.ANSWERED
+
+
+@pytest.mark.parametrize(
+    ("failures", "is_loop"),
+    [(["no such file"] * 4, True), ([f"{left} s left" for left in range(4)], False)],
+    ids=["the same failure", "another failure each time"],
+)
+def test_a_call_that_fails_the_same_way_each_time_is_a_loop(failures: list[str], is_loop: bool) -> None:
+    talk = Talk(OPTIONS)
+    for message in failures[:3]:
+        talk.respond(call("a"))
+        talk.say(ToolCallFailed, ToolFailure(ToolName("look"), FailureCode.TOOL_ERROR, message), call="a")
+    commands = talk.respond(call("a"))
+    assert ("RunTool" in kinds(commands)) is not is_loop
+    if is_loop:
+        assert codes(only(commands, RecordStep)) == ["repeated"]
+
+
+def test_models_are_not_told_of_a_denied_tool_and_a_call_of_one_is_denied() -> None:
+    forced = ToolChoice(ToolChoiceMode.NAMED, ToolName("never"))
+    talk = Talk(replace(OPTIONS, tool_choice=forced))
+    request = only(talk.first, CallModel).request
+    assert "never" not in [tool.name for tool in request.tools]
+    assert request.tool_choice == ToolChoice(), "a tool that is not offered cannot be forced either"
+    record = only(talk.respond(call("a", "never"), call("b", "nowhere")), RecordStep)
+    assert codes(record) == ["denied", "unknown_tool"]
+    unknown = orjson.loads(record.messages[-1].content)
+    assert "look" in unknown["expected"]
+    assert "never" not in unknown["expected"]
+
+
+def test_a_request_whose_tools_are_all_denied_is_one_without_tools() -> None:
+    denied = tuple(replace(offer, decision=Decision.DENY) for offer in STANDARD_TOOLS)
+    options = replace(OPTIONS, tool_choice=ToolChoice(ToolChoiceMode.REQUIRED), parallel_tool_calls=True)
+    talk = Talk(options, tools=denied)
+    request = only(talk.first, CallModel).request
+    assert (request.tools, request.tool_choice, request.parallel_tool_calls) == ((), ToolChoice(), None)
+    commands = talk.say(ModelFailed, Error(ErrorKind.TOOLS_UNSUPPORTED, "takes no tools"))
+    assert only(commands, Finish).outcome is Outcome.FAILED, "there are no tools to leave out"
 
 
 def test_max_steps_stops_before_the_next_call() -> None:
