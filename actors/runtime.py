@@ -378,7 +378,8 @@ class Wiring:
 
     def __init__(self, settings: Settings, tools: Iterable[Tool]) -> None:
         self.settings = settings
-        self.tools = _checked([*tools, *(workspace_tools(settings.workspace) if settings.workspace else ())])
+        files = workspace_tools(settings.workspace, settings.secret_rules) if settings.workspace else ()
+        self.tools = _checked([*tools, *files])
         limits = RateLimits(kernel.LoopScheduler.now, settings.rate_limits)
         self.routes = tuple(route_for(settings, model, limits) for model in (settings.model, *settings.fallback_models))
         self.options = _options(settings, self.routes)
@@ -426,7 +427,7 @@ class Wiring:
         post = partial(_post, self._embeddings, scheduler) if self._embeddings is not None else None
         self.search = rag.CodeSearch(system, post, settings.embedding_model)
         self.code_tools = (rag.context_tool(self.search).owned,)
-        return rag.code_actors(settings.workspace, settings.index_dir, self.search.embedder)
+        return rag.code_actors(settings.workspace, settings.index_dir, self.search.embedder, settings.secret_rules)
 
     def close(self, scheduler: kernel.LoopScheduler) -> None:
         """Close the providers' connections, on the loop they live on."""

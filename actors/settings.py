@@ -26,6 +26,7 @@ from pydantic import (
 from pydantic.functional_validators import ModelWrapValidatorHandler
 
 from callboard.actors.calls.registry import FAILURE_BUDGET
+from callboard.actors.tools.secret_files import SecretRules
 from callboard.protocol import limits
 from callboard.protocol.errors import UsageError
 from callboard.protocol.model import Sampling, sampling_faults
@@ -61,6 +62,9 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
     """The folder that the code tools see, and nothing outside it; None offers no code tools."""
     index_dir: Path | None = None
     """Where the code index is kept; None is `.callboard/index` in the workspace."""
+    secret_files: tuple[str, ...] = ()
+    """Files of the workspace that no model is shown, besides those of the list (actors/tools/secret_files.py) and of
+    `.callboardignore` files: patterns as in .gitignore. One with "!" allows what the list forbids, "!tests/*.pem"."""
     embedding_model: str = ""
     """"provider/model" of an OpenAI-compatible embedding API that orders the best hits by meaning; "" uses the local
     model of the extra `embeddings` where it is installed, else words alone."""
@@ -175,6 +179,20 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
         if str(folder) != str(folder).encode(errors="ignore").decode():
             raise ValueError("its path is not valid UTF-8; rename the folder")
         return folder
+
+    @field_validator("secret_files")
+    @classmethod
+    def _patterns(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        try:
+            return SecretRules(value).patterns
+        except UsageError as error:
+            raise ValueError(str(error)) from None
+
+    @property
+    def secret_rules(self) -> SecretRules:
+        """Which files no model is shown, besides those on the list: `secret_files`, and what callboard itself keeps."""
+        own = [folder for folder in (self.config_dir, self.index_dir) if folder is not None]
+        return SecretRules(self.secret_files, tuple(str(folder.expanduser().resolve()) for folder in own))
 
     @property
     def environment_for_tools(self) -> dict[str, str]:

@@ -20,10 +20,11 @@ from callboard.protocol.content import ToolCall
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.events import Event
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
+from callboard.protocol.masking import MARK, has_mask
 from callboard.protocol.model import FinishReason, ModelResponse
 from callboard.protocol.options import ToolOffer
 from callboard.protocol.states import CALL_TRANSITIONS, CallFacts, CallGuard, CallState
-from callboard.protocol.tools import FailureCode, ToolFailure
+from callboard.protocol.tools import FailureCode, Risk, ToolFailure
 
 # The turn.
 
@@ -219,6 +220,7 @@ class Batch:
             name = asked.name
             tag = Tag(request_id, parent_id, step, asked.call_id)
             call = self.calls[tag] = self._opened(asked, key, offers.get(name), repeats_itself)
+            call.facts.writes_mask = _writes_mask(call.offer, received[1])
             self.open += 1
             guard = call.enter(events.ModelResponded)
             if guard is states.allowed:
@@ -229,6 +231,8 @@ class Batch:
                 todo.append(self._fail(tag, call, unknown_tool(name, shown)))
             elif guard is states.not_whole:
                 todo.append(self._fail(tag, call, incomplete_call(*received)))
+            elif guard is states.holds_mask:
+                todo.append(self._fail(tag, call, masked_call(name)))
             elif guard is states.repeated:
                 todo.append(self._fail(tag, call, failure(FailureCode.REPEATED, name, str(repeats.limit))))
             else:
@@ -495,3 +499,14 @@ def incomplete_call(name: ToolName, received: str) -> ToolFailure:
         told = f"The arguments contain {wrong_number}, which is not a finite number; the call was not run."
         hint = "Send the call again with a number in its place, or null where the tool allows it."
     return ToolFailure(name, code, told, "", "a JSON object", received[: limits.ERROR_SNIPPET_CHARS], hint)
+
+
+def _writes_mask(offer: ToolOffer | None, arguments: str) -> bool:
+    return offer is not None and offer.contract.risk is not Risk.READ and has_mask(arguments)
+
+
+def masked_call(name: ToolName) -> ToolFailure:
+    """What the model wrote would replace a key by the mask that it was shown in its place."""
+    told = f"The arguments hold a mask ({MARK}***{MARK}), which covers a secret that you are not shown; it was not run."
+    hint = "Leave the masked text as it is in the file: change other lines, or name the place by its span or lines."
+    return ToolFailure(name, FailureCode.INVALID_ARGUMENTS, told, "", "no masked text", MARK, hint)

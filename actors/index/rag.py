@@ -30,6 +30,7 @@ from callboard.actors.kernel import (
 )
 from callboard.actors.telemetry.notices import EmbedderFailed
 from callboard.actors.tools import Tool, ToolContext, tool
+from callboard.actors.tools.secret_files import NO_RULES, SecretRules
 from callboard.protocol.code_fences import AssembledContext
 from callboard.protocol.errors import CallboardError, RuntimeFailure, ToolError, UsageError, said
 
@@ -134,12 +135,14 @@ class Indexer(Actor[RefreshIndex]):
         return summary
 
 
-def code_actors(folder: Path, index_dir: Path | None, embedder: EmbedderFactory | None) -> tuple[ChildSpec, ...]:
+def code_actors(
+    folder: Path, index_dir: Path | None, embedder: EmbedderFactory | None, secrets: SecretRules = NO_RULES
+) -> tuple[ChildSpec, ...]:
     """The two actors of a workspace, for the tree. `embedder` as in `CodeIndex.open`.
 
     A refresh under way is given up at a stop: its child process dies with the pipe.
     """
-    open_index = partial(CodeIndex.open, folder, index_dir, embedder=embedder)
+    open_index = partial(CodeIndex.open, folder, index_dir, embedder=embedder, secrets=secrets)
     return (
         ChildSpec("rag", lambda: Rag(open_index), runs_on="thread"),
         ChildSpec("indexer", lambda: Indexer(open_index), runs_on="thread", shutdown_seconds=1.0),

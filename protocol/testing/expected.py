@@ -26,7 +26,7 @@ from callboard.protocol.testing.story import (
     is_whole,
     signature,
 )
-from callboard.protocol.tools import Decision, FailureCode
+from callboard.protocol.tools import Decision, FailureCode, Risk
 
 
 class Follows(Enum):
@@ -42,6 +42,8 @@ class Follows(Enum):
 
 
 _ASKED_AGAIN: Final = frozenset({ErrorKind.TRUNCATED, ErrorKind.MALFORMED_TOOL_CALL})
+#: What is shown in place of a key; written back, it would take the key's place.
+_COVERED: Final = "\u2327"
 _BY_DECISION: Final = {Decision.ALLOW: "run", Decision.ASK: "ask"}
 
 
@@ -219,4 +221,6 @@ def _expect_call(call: ToolCall, offer: ToolOffer | None) -> ExpectedCall:
         code = FailureCode.INVALID_ARGUMENTS if no_json else FailureCode.INCOMPLETE_CALL
         return ExpectedCall(call, offer, code=code)
     begins = _BY_DECISION.get(offer.decision, "")
+    if begins and offer.contract.risk is not Risk.READ and _COVERED in "".join(signature(call)):
+        return ExpectedCall(call, offer, code=FailureCode.INVALID_ARGUMENTS)
     return ExpectedCall(call, offer, begins, None if begins else FailureCode.DENIED)

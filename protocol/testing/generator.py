@@ -24,6 +24,7 @@ from callboard.protocol.content import (
     UserMessage,
 )
 from callboard.protocol.ids import CallId, ToolName
+from callboard.protocol.masking import MARK
 from callboard.protocol.model import FinishReason, Sampling, ToolChoice, ToolChoiceMode
 from callboard.protocol.options import RequestOptions, ToolFallback, ToolOffer
 from callboard.protocol.testing.scenario import (
@@ -44,6 +45,8 @@ MAX_TURNS: Final = 12
 MAX_PARALLEL_CALLS: Final = 8
 #: Few ids and arguments, so that they collide; "" and '{"x":' are what sloppy servers send.
 CALL_IDS: Final = ("a", "b", "c", "d", "a_2", "")
+#: With a mask in place of a key, written as it is and as an escape.
+MASKED_ARGUMENTS: Final = (f'{{"x":"{MARK}**{MARK}"}}', '{"x":"a\\u2327"}')
 GOOD_ARGUMENTS: Final = ('{"x":1}', "{}", '{ "x": 1 }', '{"x":2}', '{"x":3}', '{"x":4}')
 BAD_ARGUMENTS: Final = ('{"x":', "[1]", "")
 #: Most calls are of tools that simply run; "nowhere" is not on offer.
@@ -225,6 +228,8 @@ def draw_call(choices: Choices) -> PlannedCall:
 
 def _arguments(choices: Choices) -> str:
     """Mostly different from call to call: the same ones in a row end a request as a loop."""
+    if _chance(choices, 3):
+        return choices.pick(MASKED_ARGUMENTS)
     return choices.pick(GOOD_ARGUMENTS) if _chance(choices, 25) else f'{{"x":{choices.number(0, 999)}}}'
 
 

@@ -72,10 +72,10 @@ from callboard.protocol.model import (
     Usage,
     sampling_faults,
 )
-from callboard.protocol.options import RequestOptions, ToolFallback
+from callboard.protocol.options import RequestOptions, ToolFallback, ToolOffer
 from callboard.protocol.states import CallState, RequestState
 from callboard.protocol.testing.scenario import STANDARD_TOOLS
-from callboard.protocol.tools import Decision, FailureCode, ToolFailure
+from callboard.protocol.tools import Decision, FailureCode, Risk, ToolContract, ToolDefinition, ToolFailure
 
 REQUEST = Tag(RequestId("r"), MessageId("m"))
 OPTIONS = RequestOptions("sim/model")
@@ -187,6 +187,21 @@ def test_calls_that_are_never_run() -> None:
     turn = only(commands, RecordStep).messages[0]
     assert [asked.arguments for asked in turn.tool_calls] == ["{}"] * 2 + ["{}", "{}"]
     assert not any(isinstance(command, RunTool) for command in commands)
+
+
+@pytest.mark.parametrize("mask", ["\\u2327***\\u2327", "\u2327***\u2327", "\u2327"])
+@pytest.mark.parametrize("risk", Risk)
+def test_a_call_that_would_write_a_mask_back_is_never_run_nor_asked_about(risk: Risk, mask: str) -> None:
+    """The mask covers a key that the model was not shown: written back, it would take the key's place."""
+    talk = Talk(tools=(ToolOffer(ToolDefinition(ToolName("edit"), "Edits."), ToolContract(risk=risk)),))
+    commands = talk.respond(call("a", "edit", f'{{"new": "KEY = \'{mask}\'"}}'))
+    if risk is Risk.READ:
+        assert only(commands, RunTool).name == "edit"
+        return
+    (result,) = only(commands, RecordStep).messages[1:]
+    assert codes(only(commands, RecordStep)) == ["invalid_arguments"]
+    assert "Leave the masked text as it is in the file" in orjson.loads(result.content)["retry_hint"]
+    assert not any(isinstance(command, RunTool | AskApproval) for command in commands)
 
 
 @pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999", "-1.5E+400"])
