@@ -1,21 +1,32 @@
 """Everything that sets up a runtime from outside: arguments, and the environment variables for those not given.
 
-They are read when a `Settings` is made, never at import. A key that is not given is looked up in the provider's own
-variable, when it is needed.
+They are read when a `Settings` is made, never at import, and checked like arguments. A key that is not given is looked
+up in the provider's own variable, when it is needed. The configuration file is read by `Settings.from_file` only.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from difflib import get_close_matches
+from collections.abc import Iterable, Mapping
+from dataclasses import is_dataclass
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Final, Self, get_args, get_origin, get_type_hints
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, Field, SecretStr, SkipValidation, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    Field,
+    SecretStr,
+    SkipValidation,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic.functional_validators import ModelWrapValidatorHandler
 
 from callboard.actors.calls.registry import FAILURE_BUDGET
+from callboard.actors.config_file import CONFIG_FILE, Profile, Section, read_profile, similar
 from callboard.protocol import limits
 from callboard.protocol.errors import UsageError
 from callboard.protocol.model import Sampling
@@ -27,26 +38,37 @@ from callboard.providers.provider_registry import KEY_VARIABLES
 
 #: The embedded default: no key, no network.
 OFFLINE_MODEL = "offline/code-context"
+#: Fields and the variables that are read where the field is not given. An empty variable counts as not set.
+VARIABLES: Final[Mapping[str, str]] = {
+    "model": "CALLBOARD_MODEL",
+    "base_url": "CALLBOARD_BASE_URL",
+    "workspace": "CALLBOARD_WORKSPACE",
+    "copilot_client_id": "CALLBOARD_COPILOT_CLIENT_ID",
+    "config_dir": "CALLBOARD_CONFIG_DIR",
+}
+#: Of a model's provider: they do not go along to a model of another provider that is chosen above them.
+_OF_THE_PROVIDER: Final = ("base_url", "api_key")
+#: More than none.
+_Positive = Annotated[float, Field(gt=0)]
 
 
 class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=True):
-    """How a runtime is set up. Bad values are a `UsageError` that names the field.
+    """How a runtime is set up. Bad values are a `UsageError` that names the field, or the variable it came from.
 
     Variables read where a field is not given: CALLBOARD_MODEL, CALLBOARD_BASE_URL, CALLBOARD_WORKSPACE,
     CALLBOARD_COPILOT_CLIENT_ID, CALLBOARD_CONFIG_DIR (else XDG_CONFIG_HOME/callboard, ~/.config/callboard), and the
     provider's own key variable (OPENAI_API_KEY, ANTHROPIC_API_KEY, ...; CALLBOARD_API_KEY wins over that of `model`).
     """
 
-    model: str = Field(default_factory=lambda: os.environ.get("CALLBOARD_MODEL", OFFLINE_MODEL))
+    model: str = OFFLINE_MODEL
     """"provider/model"; the default answers from the code index alone."""
     fallback_models: tuple[str, ...] = ()
     """Asked in turn when `model` fails and retries did not help."""
-    base_url: str | None = Field(default_factory=lambda: os.environ.get("CALLBOARD_BASE_URL") or None)
+    base_url: str | None = None
+    """Where the model's API is, if not at its usual place."""
     api_key: SecretStr | str | None = None
     """Kept as a SecretStr, which no repr and no log shows."""
-    workspace: Path | None = Field(
-        default_factory=lambda: Path(where) if (where := os.environ.get("CALLBOARD_WORKSPACE")) else None
-    )
+    workspace: Path | None = None
     """The folder that the code tools see, and nothing outside it; None offers no code tools."""
     index_dir: Path | None = None
     """Where the code index is kept; None is `.callboard/index` in the workspace."""
@@ -69,8 +91,9 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
     policy: Policy = Field(default_factory=Policy)
     catalog: Catalog = Field(default_factory=Catalog)
     """Context windows and prices; give one with `overrides` for models it does not know."""
-    rate_limits: Mapping[str, tuple[float | None, float | None]] = Field(default_factory=dict)
-    """Requests and tokens a minute by provider name, shared by all requests; what providers report narrows them."""
+    rate_limits: Mapping[str, tuple[_Positive | None, _Positive | None]] = Field(default_factory=dict)
+    """Requests and tokens a minute by provider name, shared by all requests; what providers report narrows them. In a
+    file also `{requests = 60}` or `{tokens = 90000}`, where only one is limited."""
 
     stream_idle_timeout_seconds: float = Field(default=limits.STREAM_IDLE_TIMEOUT_SECONDS, gt=0)
     stream_total_timeout_seconds: float = Field(default=limits.STREAM_TOTAL_TIMEOUT_SECONDS, gt=0)
@@ -89,7 +112,7 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
     tool_failure_budget: int | None = Field(default=FAILURE_BUDGET, ge=0)
     """Crashes and timeouts of one tool that are allowed in 60 s; one more withdraws it for 30 s, if more than a tenth
     of its calls end so. None: never withdrawn."""
-    copilot_client_id: str = Field(default_factory=lambda: os.environ.get("CALLBOARD_COPILOT_CLIENT_ID", ""))
+    copilot_client_id: str = ""
     """The GitHub OAuth app that `callboard login copilot` signs in with."""
     config_dir: Path = Field(default_factory=lambda: _config_dir())
     """Where what outlives a process and belongs to the user is kept: the Copilot login, if no keyring takes it."""
@@ -100,13 +123,53 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
 
     @model_validator(mode="wrap")
     @classmethod
-    def _one_clear_error(cls, values: object, validate: ModelWrapValidatorHandler[Self]) -> Self:
+    def _one_clear_error(cls, values: object, validate: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Self:
         # Not an __init__ of our own: it would hide the fields from type checkers.
+        named: dict[str, str] = {}
+        if isinstance(values, Mapping):
+            profile = info.context if isinstance(info.context, Profile) else Profile()
+            named = _places(values, profile)
+            values = _merged([*(section.values for section in profile.sections), _environment(), values])
         try:
             return validate(values)
         except ValidationError as error:
-            wrong = _explain(error)
+            wrong = _explain(error, named)
         raise UsageError(wrong)  # out here: the ValidationError holds the values, and would go along as the context
+
+    @classmethod
+    def from_file(
+        cls,
+        profile: str = "",
+        *,
+        given: Mapping[str, object] | None = None,
+        otherwise: Mapping[str, object] | None = None,
+    ) -> Self:
+        """Settings with the user's configuration file below arguments and environment, as the command line makes them.
+
+        What counts, from the top: `given`, the environment, the section of the profile, the default section,
+        `otherwise`, the defaults of Settings. The file is config.toml in the configuration folder; `profile` is "" for
+        the one that CALLBOARD_PROFILE names, if any. Raises UsageError, naming file, section and field.
+        """
+        name, chosen_by = profile, "--profile"
+        if not name:
+            name, chosen_by = os.environ.get("CALLBOARD_PROFILE", ""), "CALLBOARD_PROFILE"
+        found = read_profile(_config_dir() / CONFIG_FILE, name, chosen_by=chosen_by)
+        built_in = Section("", otherwise or {})
+        return cls.model_validate(given or {}, context=Profile(found.path, (built_in, *found.sections)))
+
+    @field_validator("sampling", "policy", "catalog", mode="before")
+    @classmethod
+    def _keys_that_exist(cls, value: object, info: ValidationInfo) -> object:
+        # pydantic leaves out what a dataclass has no field for, and so a misspelt one.
+        _check_keys(cls.model_fields[info.field_name or ""].annotation, value)
+        return value
+
+    @field_validator("rate_limits", mode="before")
+    @classmethod
+    def _limits_by_name(cls, value: object) -> object:
+        if not isinstance(value, Mapping):
+            return value
+        return {provider: _two_limits(provider, limit) for provider, limit in value.items()}
 
     @field_validator("api_key")
     @classmethod
@@ -120,6 +183,22 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
         if not (provider and slash and model):
             raise ValueError('must be "provider/model", such as "openai/gpt-5" or "offline/code-context"')
         return value
+
+    @field_validator("base_url", "embedding_base_url")
+    @classmethod
+    def _address(cls, value: str | None) -> str | None:
+        try:
+            has_host = value and urlsplit(value).scheme in ("http", "https") and urlsplit(value).hostname
+        except ValueError:  # brackets that hold no IPv6 address
+            has_host = None
+        if value and not has_host:
+            raise ValueError("must be an address with http:// or https://, such as http://localhost:8000/v1")
+        return value or None
+
+    @field_validator("index_dir", "config_dir")
+    @classmethod
+    def _at_home(cls, value: Path | None) -> Path | None:
+        return value and value.expanduser()
 
     @field_validator("workspace")
     @classmethod
@@ -164,6 +243,58 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
         return self.config_dir / "copilot-token"
 
 
+def _environment() -> dict[str, object]:
+    return {field: text for field, name in VARIABLES.items() if (text := os.environ.get(name))}
+
+
+def _places(given: Mapping[object, object], profile: Profile) -> dict[str, str]:
+    """Where a field's value comes from, if it was not given: for messages."""
+    named = {name: profile.place(name) for section in profile.sections if section.name for name in section.values}
+    named |= {field: VARIABLES[field] for field in _environment()}
+    return {field: place for field, place in named.items() if field not in given}
+
+
+def _merged(layers: Iterable[Mapping[str, object]]) -> dict[str, object]:
+    """The values of all layers, the last one first. An address and a key go with the model they were set for."""
+    merged: dict[str, object] = {}
+    for layer in layers:
+        if "model" in merged and "model" in layer and _provider(merged["model"]) != _provider(layer["model"]):
+            for name in _OF_THE_PROVIDER:
+                merged.pop(name, None)
+        merged |= layer
+    return merged
+
+
+def _provider(model: object) -> str:
+    return str(model).partition("/")[0]
+
+
+def _check_keys(kind: object, value: object) -> None:
+    """Raises ValueError for a key of a table that its dataclass has no field for; tables in it are checked too."""
+    inner = [kind, *get_args(kind)]
+    dataclass = next((each for each in inner if isinstance(each, type) and is_dataclass(each)), None)
+    if not isinstance(value, Mapping) or dataclass is None:
+        return
+    if dataclass is not kind and get_origin(kind) is Mapping:  # names to objects
+        for each in value.values():
+            _check_keys(dataclass, each)
+        return
+    fields = get_type_hints(dataclass)
+    for name, each in value.items():
+        if name not in fields:
+            raise ValueError(f"there is no {name!r} in it{similar(str(name), fields)}")
+        _check_keys(fields[name], each)
+
+
+def _two_limits(provider: object, limit: object) -> object:
+    """`{requests = 60, tokens = 90000}`, either left out, as the pair it means; anything else as it is."""
+    if not isinstance(limit, Mapping):
+        return limit
+    for name in limit.keys() - {"requests", "tokens"}:
+        raise ValueError(f"{provider}: there is no limit {name!r}; write requests, tokens or both")
+    return limit.get("requests"), limit.get("tokens")
+
+
 def _config_dir() -> Path:
     if given := os.environ.get("CALLBOARD_CONFIG_DIR"):
         return Path(given).expanduser()
@@ -171,14 +302,15 @@ def _config_dir() -> Path:
     return (Path(base) if base else Path("~/.config").expanduser()) / "callboard"
 
 
-def _explain(error: ValidationError) -> str:
+def _explain(error: ValidationError, places: Mapping[str, str]) -> str:
     """One fault of each wrong field, without the values: one of them may be a key."""
     faults: dict[str, str] = {}
     for item in error.errors(include_url=False, include_input=False):
         field = str(item["loc"][0]) if item["loc"] else "?"
         message = item["msg"].removeprefix("Value error, ")
         if item["type"] == "extra_forbidden":
-            similar = get_close_matches(field, Settings.model_fields, n=1)
-            message = "there is no such setting" + (f"; did you mean {similar[0]!r}?" if similar else "")
+            message = "there is no such setting" + similar(field, Settings.model_fields)
+        elif len(item["loc"]) > 1:
+            message = f"{'.'.join(map(str, item['loc'][1:]))}: {message}"
         faults.setdefault(field, message)
-    return "; ".join(f"setting {field!r}: {message}" for field, message in faults.items())
+    return "; ".join(f"{places.get(field, f'setting {field!r}')}: {message}" for field, message in faults.items())
