@@ -32,7 +32,7 @@ from callboard.actors.tools.files import workspace_tools
 from callboard.actors.topology import SESSION_CAPACITY, Plan, addresses_of, build
 from callboard.actors.workers.kinds import kinds
 from callboard.protocol.content import UserMessage
-from callboard.protocol.errors import CallboardError, RuntimeFailure, UsageError, said
+from callboard.protocol.errors import CallboardError, RuntimeFailure, UsageError, missing_extra, said
 from callboard.protocol.events import CancelRequested
 from callboard.protocol.ids import MessageId, RequestId, Tag
 from callboard.protocol.options import RequestOptions
@@ -435,7 +435,7 @@ def _import_index(settings: Settings) -> None:
     try:
         from callboard.actors.index import dense, rag  # noqa: F401, PLC0415
     except ImportError as missing:
-        raise UsageError(f"a workspace needs code search ({missing}): pip install 'callboard[index]'") from missing
+        raise UsageError(missing_extra(f"a workspace ({missing})", "index")) from missing
     dense.import_ahead(local=not settings.embedding_model)
 
 

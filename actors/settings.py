@@ -207,7 +207,8 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
             return None
         folder = value.expanduser().resolve()
         if not folder.is_dir():
-            raise ValueError(f"there is no folder {folder}; name one that exists")
+            wrong = f"{folder} is not a folder" if folder.exists() else f"there is no folder {folder}"
+            raise ValueError(f"{wrong}; name one that exists")
         if str(folder) != str(folder).encode(errors="ignore").decode():
             raise ValueError("its path is not valid UTF-8; rename the folder")
         return folder

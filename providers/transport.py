@@ -14,6 +14,7 @@ import asyncio
 import re
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from dataclasses import replace
 from functools import cache, lru_cache
 from typing import Final, TypeVar
 from urllib.parse import urlsplit
@@ -86,7 +87,7 @@ class HttpProvider:
         route."""
         adapter = adapter or self.adapter
         wire = adapter.encode(request)
-        deadline = _CallDeadline(self._timeouts)
+        host, deadline = _host(wire.url), _CallDeadline(self._timeouts)
         ended = False
         try:
             response = await self._send(wire, deadline)
@@ -96,7 +97,7 @@ class HttpProvider:
                     while not ended and (chunk := await deadline.run(anext(chunks, None))) is not None:
                         if events := decoder.feed(chunk):  # one list a socket read
                             ended = isinstance(events[-1], Done | Error)
-                            yield events
+                            yield _with_host(events, host)
                             if isinstance(events[-1], Done):  # read on to the end, or give the connection up
                                 deadline.shorten(_DRAIN_SECONDS)
                                 while await deadline.run(anext(chunks, None)) is not None:
@@ -107,20 +108,20 @@ class HttpProvider:
                         raise
                 if not ended and (events := decoder.finish()):
                     ended = True
-                    yield events
+                    yield _with_host(events, host)
             finally:
                 await response.aclose()
         except (_CallTimedOut, _Redirected, *_TRANSPORT_ERRORS) as error:
             # What goes wrong after a finished answer changes nothing about it.
             if not ended:
-                yield [self._failure(error, urlsplit(wire.url).hostname or wire.url)]
+                yield [self._failure(error, host)]
         finally:
             deadline.cancel()
 
     async def fetch(self, wire: WireRequest) -> HttpAnswer:
         """A whole answer, to other than a model call. ProviderError if none comes, or more than MAX_FETCHED_BYTES."""
         deadline = _CallDeadline(self._timeouts)
-        host, body = urlsplit(wire.url).hostname or wire.url, bytearray()
+        host, body = _host(wire.url), bytearray()
         try:
             response = await self._send(wire, deadline)
             try:
@@ -213,6 +214,20 @@ class HttpProvider:
         words = snippet(str(error) or str(error.__cause__ or "") or type(error).__name__).rstrip(".")
         message = f"No connection to {host}, or it broke: {words}. Is the server running there?"
         return make_error(ErrorKind.CONNECTION, message)
+
+
+def _host(url: str) -> str:
+    """The host of an address and its port, if it names one; never the user or the password."""
+    return urlsplit(url).netloc.rpartition("@")[2] or url
+
+
+def _with_host(events: list[StreamEvent], host: str) -> list[StreamEvent]:
+    """The events; an error at their end says which host answered, and with which status."""
+    error = events[-1]
+    if not isinstance(error, Error):
+        return events
+    answered = f"{host} answered HTTP {error.status}" if error.status else host
+    return [*events[:-1], replace(error, message=f"{answered}: {error.message}")]
 
 
 def _chunks(response: httpx.Response) -> AsyncIterator[bytes]:

@@ -6,9 +6,13 @@ what is written (ECMA-48, xterm's control sequences), and characters that reorde
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import sys
 from typing import Final, TextIO
+
+import orjson
 
 #: A control string (OSC, DCS, SOS, PM, APC) that has not ended after so many characters is taken for text, so that an
 #: answer in which one never ends is shown all the same. A hyperlink has up to 2,083.
@@ -71,9 +75,24 @@ def printable(text: str) -> str:
     return cleaned(text).replace("\n", " ").replace("\t", " ")
 
 
-def escaped(json: str) -> str:
+def print_json(document: object) -> None:
+    """One JSON document on stdout."""
+    try:
+        text = orjson.dumps(document, option=orjson.OPT_INDENT_2).decode()
+    except TypeError:  # half of a surrogate pair, as in the name of a file that is not UTF-8
+        text = json.dumps(document, indent=2)
+    print_line(escaped(text))
+
+
+def print_line(text: str) -> None:
+    """One line of result on stdout, or several."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def escaped(text: str) -> str:
     """The same JSON with everything that a terminal could act on as `\\uXXXX`."""
-    return _UNESCAPED_IN_JSON.sub(lambda found: _as_utf16(found[0]), json)
+    return _UNESCAPED_IN_JSON.sub(lambda found: _as_utf16(found[0]), text)
 
 
 def _as_utf16(char: str) -> str:

@@ -3,31 +3,29 @@
 from __future__ import annotations
 
 import argparse
-import sys
-
-import orjson
 
 from callboard import Runtime, Tool
 from callboard.actors.cli.arguments import settings_of
+from callboard.actors.cli.terminal import print_json, print_line, printable
 
 _HEADINGS = ("TOOL", "RUNS IN", "DEADLINE", "RISK", "WHAT IT DOES")
 
 
-async def run(options: argparse.Namespace) -> None:
+async def run(options: argparse.Namespace, known: dict[str, object]) -> None:
     """A table for people, or JSON with the schemas."""
     async with Runtime(settings_of(options)) as runtime:
         tools = runtime.tools()
     if options.json:
-        text = orjson.dumps([_as_json(each) for each in tools], option=orjson.OPT_INDENT_2).decode()
+        print_json([_as_json(each) for each in tools])
     else:
-        text = _table([_HEADINGS, *map(_row, tools)])
-    sys.stdout.write(text + "\n")
+        print_line(_table([_HEADINGS, *map(_row, tools)]))
 
 
 def _row(tool: Tool) -> tuple[str, ...]:
     contract = tool.contract
     first_line = tool.definition.description.partition("\n")[0]
-    return tool.name, contract.isolation, f"{contract.timeout_seconds:g} s", contract.risk, first_line
+    shown = (tool.name, contract.isolation, f"{contract.timeout_seconds:g} s", contract.risk, first_line)
+    return tuple(map(printable, shown))
 
 
 def _table(rows: list[tuple[str, ...]]) -> str:
