@@ -206,11 +206,11 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
         if value is None:
             return None
         folder = value.expanduser().resolve()
+        if str(folder) != str(folder).encode(errors="ignore").decode():
+            raise ValueError("its path is not valid UTF-8; rename the folder")
         if not folder.is_dir():
             wrong = f"{folder} is not a folder" if folder.exists() else f"there is no folder {folder}"
             raise ValueError(f"{wrong}; name one that exists")
-        if str(folder) != str(folder).encode(errors="ignore").decode():
-            raise ValueError("its path is not valid UTF-8; rename the folder")
         return folder
 
     @property

@@ -20,6 +20,7 @@ from callboard.actors.cli.terminal import print_line, printable
 from callboard.actors.processes.keeper import containment
 from callboard.actors.runtime import route_for
 from callboard.protocol.content import UserMessage
+from callboard.protocol.masking import mask
 from callboard.protocol.model import ModelRequest, ModelResponse, Sampling
 from callboard.providers.adapter import Provider
 from callboard.providers.provider_registry import KEY_VARIABLES, split_model
@@ -59,7 +60,7 @@ class Finding:
     def __str__(self) -> str:
         lines = [f"{'ok  ' if self.answered else 'FAIL'} {self.model}", f"    key:    {self.key}"]
         lines += [f"    answer: {self.what}", f"    to do:  {self.todo}" if self.todo else ""]
-        return "\n".join(printable(line) for line in lines if line)
+        return "\n".join(mask(printable(line)) for line in lines if line)
 
 
 async def run(options: argparse.Namespace, known: dict[str, object]) -> None:

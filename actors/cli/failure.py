@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from callboard.actors.cli import FAILED, INTERRUPTED, USAGE
 from callboard.actors.cli.arguments import WrongArguments
@@ -14,6 +14,7 @@ from callboard.protocol.errors import (
     UsageError,
     missing_extra,
 )
+from callboard.protocol.masking import mask
 
 #: The kinds of failures that no provider has; those of providers are ErrorKind's.
 USAGE_KIND, RUNTIME_KIND, SYSTEM_KIND, EXTRA_KIND = "usage", "runtime", "system", "missing_extra"
@@ -38,7 +39,12 @@ class Failure:
 
 
 def failure_of(error: BaseException) -> Failure:
-    """The failure that an exception means."""
+    """The failure that an exception means. What looks like a key in its message is masked."""
+    failure = _failure_of(error)
+    return replace(failure, message=mask(failure.message))
+
+
+def _failure_of(error: BaseException) -> Failure:
     match error:
         case WrongArguments():
             return Failure(USAGE, USAGE_KIND, str(error), usage=error.usage)

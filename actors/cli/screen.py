@@ -10,6 +10,7 @@ from callboard.actors.cli.terminal import DIM, PLAIN, YELLOW, TerminalText, prin
 from callboard.protocol.commands import Note
 from callboard.protocol.events import ToolCallCancelled, ToolCallCompleted, ToolCallFailed, ToolCallTimedOut
 from callboard.protocol.ids import Tag
+from callboard.protocol.masking import mask
 from callboard.protocol.model import Restarted, TextDelta
 
 #: Arguments longer than this are cut on the screen.
@@ -62,9 +63,9 @@ class Screen:
             self._at_line_start = True
 
     def remark(self, text: str, style: str = YELLOW) -> None:
-        """One line on stderr."""
+        """One line on stderr, without what looks like a key."""
         self.end_line()
-        shown = printable(text)
+        shown = mask(printable(text))
         sys.stderr.write(f"{style}{shown}{PLAIN}\n" if self._coloured else f"{shown}\n")
         sys.stderr.flush()
 

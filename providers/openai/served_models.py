@@ -20,11 +20,13 @@ LIST_TIMEOUTS: Final = Timeouts(connect_seconds=5.0, idle_seconds=5.0, total_sec
 _LISTS: Final = (("data", "id"), ("models", "name"))
 
 
-async def served_models(base_url: str, api_key: str | None = None) -> tuple[str, ...]:
+async def served_models(
+    base_url: str, api_key: str | None = None, timeouts: Timeouts = LIST_TIMEOUTS
+) -> tuple[str, ...]:
     """The names, in the server's order. Raises ProviderError, with address and status, where it names none."""
     adapter = OpenAIChat(base_url=base_url, api_key=api_key, dialect=ChatDialect())
     url = f"{adapter.dialect.address(base_url)}/models"
-    http, where = HttpProvider(adapter, timeouts=LIST_TIMEOUTS), shown_address(url)
+    http, where = HttpProvider(adapter, timeouts=timeouts), shown_address(url)
     try:
         answer = await http.fetch(WireRequest("GET", url, bearer(api_key), b""))
     finally:
