@@ -212,7 +212,7 @@ class HttpProvider:
             return make_error(ErrorKind.TIMEOUT, f"{host} sent nothing for {self._timeouts.connect_seconds:g} s.")
         # The words of the deepest cause that has any; never the request.
         words = snippet(str(error) or str(error.__cause__ or "") or type(error).__name__).rstrip(".")
-        message = f"No connection to {host}, or it broke: {words}. Is the server running there?"
+        message = f"No connection to {host}, or it broke: {words}."
         return make_error(ErrorKind.CONNECTION, message)
 
 

@@ -6,19 +6,19 @@ It is made from the parser, so it knows what the parser knows, and runs nothing 
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
 import shtab
 
 from callboard.actors.cli.arguments import parser
+from callboard.actors.cli.terminal import print_line
 
 
 def run(options: argparse.Namespace, known: dict[str, object]) -> None:
     """Print the script."""
     root = parser()
     _mark_folders(root)
-    sys.stdout.write(shtab.complete(root, options.shell))
+    print_line(shtab.complete(root, options.shell))
 
 
 def _mark_folders(command: argparse.ArgumentParser) -> None:

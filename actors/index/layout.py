@@ -59,7 +59,9 @@ class Layout:
             self.folder.mkdir(parents=True, exist_ok=True)
             names = {entry.name for entry in self.folder.iterdir()}
             if names and MARKER not in names and not names <= OUR_NAMES:
-                raise UsageError(f"{self.folder} is not empty and not a callboard index; name another folder for it")
+                raise UsageError(
+                    f"{self.folder} is not empty and not a callboard index; name another folder (the setting index_dir)"
+                )
             if reason := self._reason_to_rebuild():
                 with self.write_lock(wait_seconds=10):
                     self.clear()
