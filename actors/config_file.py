@@ -49,6 +49,8 @@ class Profile:
 
     path: Path = field(default_factory=Path)
     sections: tuple[Section, ...] = ()
+    options: Mapping[str, str] = field(default_factory=dict)
+    """What fields that were given are called where they were typed."""
 
     def place(self, name: str) -> str:
         """Where the value of a field is, for a message."""

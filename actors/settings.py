@@ -48,6 +48,7 @@ VARIABLES: Final[Mapping[str, str]] = {
 }
 #: Of a model's provider: they do not go along to a model of another provider that is chosen above them.
 _OF_THE_PROVIDER: Final = ("base_url", "api_key")
+_NOT_A_KEY: Final = "a key is one word of ASCII; set it again, without spaces, line breaks and other characters"
 #: More than none.
 _Positive = Annotated[float, Field(gt=0)]
 
@@ -139,23 +140,26 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
     @classmethod
     def from_file(
         cls,
-        profile: str = "",
+        name: str = "",
         *,
         given: Mapping[str, object] | None = None,
         otherwise: Mapping[str, object] | None = None,
+        options: Mapping[str, str] | None = None,
     ) -> Self:
         """Settings with the user's configuration file below arguments and environment, as the command line makes them.
 
         What counts, from the top: `given`, the environment, the section of the profile, the default section,
-        `otherwise`, the defaults of Settings. The file is config.toml in the configuration folder; `profile` is "" for
-        the one that CALLBOARD_PROFILE names, if any. Raises UsageError, naming file, section and field.
+        `otherwise`, the defaults of Settings. The file is config.toml in the configuration folder; `name` is that of
+        the profile, "" for the one that CALLBOARD_PROFILE names, if any. Messages call the given fields by `options`,
+        where it has them. Raises UsageError, naming file, section and field.
         """
-        name, chosen_by = profile, "--profile"
+        chosen_by = "--profile"
         if not name:
             name, chosen_by = os.environ.get("CALLBOARD_PROFILE", ""), "CALLBOARD_PROFILE"
         found = read_profile(_config_dir() / CONFIG_FILE, name, chosen_by=chosen_by)
         built_in = Section("", otherwise or {})
-        return cls.model_validate(given or {}, context=Profile(found.path, (built_in, *found.sections)))
+        profile = Profile(found.path, (built_in, *found.sections), options or {})
+        return cls.model_validate(given or {}, context=profile)
 
     @field_validator("sampling", "policy", "catalog", mode="before")
     @classmethod
@@ -174,6 +178,9 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
     @field_validator("api_key")
     @classmethod
     def _secret(cls, value: SecretStr | str | None) -> SecretStr | None:
+        text = value.get_secret_value() if isinstance(value, SecretStr) else value or ""
+        if not _fits_a_header(text):
+            raise ValueError(_NOT_A_KEY)
         return SecretStr(value) if isinstance(value, str) else value
 
     @field_validator("model")
@@ -224,11 +231,17 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
         return self.model.partition("/")[0]
 
     def key_for(self, provider: str) -> str | None:
-        """The key of a provider: given here or by CALLBOARD_API_KEY (both for `model` only), or by its own variable."""
+        """The key of a provider: given here or by CALLBOARD_API_KEY (both for `model` only), or by its own variable.
+
+        Raises UsageError for a variable that cannot hold a key.
+        """
         source = self.key_source(provider)
         if source == "api_key" and isinstance(self.api_key, SecretStr):
             return self.api_key.get_secret_value()
-        return os.environ.get(source) or None
+        key = os.environ.get(source, "")
+        if not _fits_a_header(key):
+            raise UsageError(f"{source}: {_NOT_A_KEY}")
+        return key or None
 
     def key_source(self, provider: str) -> str:
         """Where the key of a provider comes from: "api_key" or the name of a variable that is set; "" for nowhere."""
@@ -249,10 +262,10 @@ def _environment() -> dict[str, object]:
 
 
 def _places(given: Mapping[object, object], profile: Profile) -> dict[str, str]:
-    """Where a field's value comes from, if it was not given: for messages."""
+    """Where a field's value comes from, for messages: not those that were given under the field's own name."""
     named = {name: profile.place(name) for section in profile.sections if section.name for name in section.values}
     named |= {field: VARIABLES[field] for field in _environment()}
-    return {field: place for field, place in named.items() if field not in given}
+    return {field: place for field, place in named.items() if field not in given} | dict(profile.options)
 
 
 def _merged(layers: Iterable[Mapping[str, object]]) -> dict[str, object]:
@@ -264,6 +277,10 @@ def _merged(layers: Iterable[Mapping[str, object]]) -> dict[str, object]:
                 merged.pop(name, None)
         merged |= layer
     return merged
+
+
+def _fits_a_header(key: str) -> bool:
+    return key.isascii() and key.isprintable() and " " not in key
 
 
 def _provider(model: object) -> str:

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import re
+import socket
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
 from dataclasses import replace
 from functools import cache, lru_cache
 from typing import Final, TypeVar
@@ -181,6 +182,8 @@ class HttpProvider:
         headers = {**wire.headers, "accept-encoding": "identity"}
         if any(_UNSENDABLE.search(value) for value in headers.values()):
             raise UsageError(f"A header of {self.name} holds a line break; does its key end with one?")
+        if "@" in urlsplit(wire.url).netloc and "authorization" in headers:
+            raise UsageError(f"The address of {self.name} holds a user, and there is a key too; leave one of them out.")
         try:
             return httpx.Request(
                 wire.method, _parsed_url(wire.url), headers=headers, content=wire.body, extensions={"timeout": seconds}
@@ -210,10 +213,7 @@ class HttpProvider:
         # httpx-aiohttp calls a refused or reset connection a timeout; the cause knows better.
         if isinstance(error.__cause__ or error, TimeoutError):
             return make_error(ErrorKind.TIMEOUT, f"{host} sent nothing for {self._timeouts.connect_seconds:g} s.")
-        # The words of the deepest cause that has any; never the request.
-        words = snippet(str(error) or str(error.__cause__ or "") or type(error).__name__).rstrip(".")
-        message = f"No connection to {host}, or it broke: {words}."
-        return make_error(ErrorKind.CONNECTION, message)
+        return make_error(ErrorKind.CONNECTION, _what_broke(error, host))
 
 
 def _host(url: str) -> str:
@@ -228,6 +228,37 @@ def _with_host(events: list[StreamEvent], host: str) -> list[StreamEvent]:
         return events
     answered = f"{host} answered HTTP {error.status}" if error.status else host
     return [*events[:-1], replace(error, message=f"{answered}: {error.message}")]
+
+
+#: What kinds of broken connections are called, the most exact first.
+_BREAKS: Final[tuple[tuple[type[BaseException], str], ...]] = (
+    (ssl.SSLCertVerificationError, "The certificate of {host} is not valid"),
+    (ssl.SSLError, "{host} does not speak TLS as it should (https:// to a server of http://?)"),
+    (socket.gaierror, "The name of {host} cannot be found"),
+    (ConnectionRefusedError, "{host} refused the connection"),
+    (ConnectionResetError, "{host} broke the connection off"),
+)
+
+
+def _what_broke(error: BaseException, host: str) -> str:
+    """One sentence about a connection; never the request."""
+    causes = list(_causes(error))
+    for kind, words in _BREAKS:
+        if any(isinstance(cause, kind) for cause in causes):
+            return words.format(host=host) + "."
+    # The words of the first cause that has any.
+    said = next((str(cause) for cause in causes if str(cause)), type(error).__name__)
+    return f"No connection to {host}, or it broke: {snippet(said).rstrip('.')}."
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """The error and what led to it, the last first. aiohttp keeps the socket's error as an attribute."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        below = getattr(error, "os_error", None)
+        error = below if isinstance(below, OSError) else error.__cause__ or error.__context__
 
 
 def _chunks(response: httpx.Response) -> AsyncIterator[bytes]:

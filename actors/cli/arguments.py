@@ -114,4 +114,7 @@ def settings_of(options: argparse.Namespace) -> callboard.Settings:
     given = {name: value for name, value in typed.items() if value is not None}
     # Most questions call no tool that needs a process; the first that does can wait for it.
     otherwise = {"workspace": Path(), "warm_workers": 0}
-    return callboard.Settings.from_file(options.profile, given=given, otherwise=otherwise)
+    names = {name: f"--{name.replace('_', '-')}" for name in given}
+    if options.command == "index":
+        names = dict.fromkeys(given, "DIR")
+    return callboard.Settings.from_file(options.profile, given=given, otherwise=otherwise, options=names)

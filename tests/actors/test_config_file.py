@@ -215,6 +215,21 @@ def test_a_wrong_variable_is_told_by_its_name(variable: str, monkeypatch: pytest
     Settings(**{field: good[field]})  # what is not used is not looked at
 
 
+@pytest.mark.parametrize("key", ["sk-a\n", "sk a", "sk-\N{EN DASH}", "\r", "a\0b"])
+def test_a_variable_that_cannot_hold_a_key_is_told_by_its_name(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "environ", {**os.environ, "OPENAI_API_KEY": key})  # no environment can hold a NUL
+    with pytest.raises(UsageError, match=r"^OPENAI_API_KEY: a key is one word of ASCII") as caught:
+        Settings(model="openai/gpt-5").key_for("openai")
+    assert key not in str(caught.value).replace("is one", "")
+    with pytest.raises(UsageError, match=r"^setting 'api_key': a key is one word"):
+        Settings(api_key=key)
+
+
+def test_a_typed_value_is_told_by_its_option(config: Path) -> None:
+    with pytest.raises(UsageError, match=r"^--model: must be"):
+        Settings.from_file(given={"model": "gpt-5"}, options={"model": "--model"})
+
+
 def test_the_users_own_folder_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("CALLBOARD_CONFIG_DIR", "~/config")

@@ -225,6 +225,25 @@ def test_a_server_that_never_answers_is_asked_twice_at_most() -> None:
         assert [asked.path for asked in server.requests()] == ["/v1/chat/completions"] * 2
 
 
+def test_a_broken_connection_is_told_in_plain_words(unused_url: str) -> None:
+    def told(url: str) -> str:
+        error = asyncio.run(ask(url)).error
+        assert error is not None
+        assert error.kind is ErrorKind.CONNECTION
+        return error.message
+
+    host = urlsplit(unused_url).netloc
+    assert told(unused_url) == f"{host} refused the connection."
+    with pytest.raises(UsageError, match="holds a user, and there is a key too") as caught:
+        told(f"http://user:geheim@{host}/v1")
+    assert "geheim" not in str(caught.value)
+    assert told("http://no.such.host.invalid/v1") == "The name of no.such.host.invalid cannot be found."
+    with shared_double([Turn("a")]) as server:
+        host = urlsplit(server.base_url()).netloc
+        told_of_tls = told(f"https://{host}/v1")
+    assert told_of_tls == f"{host} does not speak TLS as it should (https:// to a server of http://?)."
+
+
 def test_fetch_gets_a_whole_answer_or_says_why_not(unused_url: str) -> None:
     async def fetch(url: str) -> tuple[int, bytes]:
         provider = HttpProvider(OpenAIChat(base_url=url), timeouts=PATIENT)
@@ -236,7 +255,7 @@ def test_fetch_gets_a_whole_answer_or_says_why_not(unused_url: str) -> None:
 
     with shared_double([RawAnswer("nothing here", 404)]) as server:
         assert asyncio.run(fetch(server.base_url())) == (404, b"nothing here")
-    with pytest.raises(ProviderError, match="No connection to"):
+    with pytest.raises(ProviderError, match=r"127\.0\.0\.1:\d+ refused the connection"):
         asyncio.run(fetch(unused_url))
 
 
