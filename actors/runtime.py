@@ -380,7 +380,7 @@ class Wiring:
             settings.worker_memory_bytes,
             environment=settings.environment_for_tools,
         )
-        start, retry, cost = start_on(scheduler.loop), RetryPolicy(settings.max_attempts), settings.catalog.known_cost
+        start, retry, cost = start_on(scheduler.loop), RetryPolicy(), settings.catalog.known_cost
         code_actors = self._code_actors(system, scheduler)
         return Plan(
             telemetry=lambda: Telemetry(self._make_spans(), settings.log_content, metrics),
@@ -466,12 +466,13 @@ def route_for(settings: Settings, model: str, limits: RateLimits) -> Route:
     limiter = limits.limiter(provider, key)
     found, name = provider_for(
         model,
-        base_url=settings.base_url if model == settings.model else None,
+        base_url=settings.base_url if provider == settings.provider else None,
         api_key=key,
         timeouts=Timeouts(
             idle_seconds=settings.stream_idle_timeout_seconds, total_seconds=settings.stream_total_timeout_seconds
         ),
         on_headers=limiter.on_headers,
+        keep_connections=settings.max_attempts > 1,
         **options,
     )
     return Route(found, name, limiter)
@@ -492,6 +493,7 @@ def _options(settings: Settings) -> RequestOptions:
         context_tokens=settings.context_tokens or info.context_tokens,
         sampling=settings.sampling,
         tool_fallback=settings.tool_fallback,
+        max_attempts=settings.max_attempts,
     )
 
 

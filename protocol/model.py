@@ -124,6 +124,8 @@ class Done:
     raw_usage: Mapping[str, object] = field(default_factory=dict)
     model: str = ""
     """The model that answered, as the provider names it; may differ from the one asked."""
+    notes: tuple[str, ...] = ()
+    """What the provider's API could not express of the request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +143,10 @@ class Error:
     """The HTTP status, 0 where there was none."""
     code: str = ""
     """The provider's own error code."""
+    at_once: bool = False
+    """The next try needs no pause: what failed has been put right (a kept connection was closed, a token renewed)."""
+    notes: tuple[str, ...] = ()
+    """What the provider's API could not express of the request."""
 
 
 StreamEvent = (
@@ -216,6 +222,8 @@ class ModelResponse:
     raw_usage: Mapping[str, object] = field(default_factory=dict)
     error: Error | None = None
     model: str = ""
+    notes: tuple[str, ...] = ()
+    """What the provider's API could not express of the request."""
 
     @property
     def text(self) -> str:

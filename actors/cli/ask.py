@@ -15,13 +15,16 @@ from callboard.actors.cli.question import question_of
 from callboard.actors.cli.screen import Screen
 from callboard.actors.cli.sources import Sources
 from callboard.actors.cli.terminal import print_json
+from callboard.protocol.commands import Note
 from callboard.protocol.events import RequestStarted
 from callboard.protocol.model import Restarted
 
 #: What --json prints of a Reply.
-SHOWN: Final = ("text", "request_id", "outcome", "steps", "usage", "cost")
+SHOWN: Final = ("text", "request_id", "outcome", "finish_reason", "steps", "usage", "cost", "notes")
 #: All that it prints, in this order; `error` comes last, where there was one.
-FIELDS: Final = ("text", "request_id", "outcome", "model", "steps", "usage", "cost", "sources")
+FIELDS: Final = (
+    "text", "request_id", "outcome", "finish_reason", "model", "steps", "usage", "cost", "notes", "sources",
+)  # fmt: skip
 
 
 def run(options: argparse.Namespace, known: dict[str, object]) -> Coroutine[object, object, None]:
@@ -63,10 +66,11 @@ class _Report:
     def __init__(self, known: dict[str, object]) -> None:
         self.known = known
         self._text = ""
+        self._notes: list[str] = []
 
     def begin(self, settings: Settings) -> None:
         self._sources = Sources(settings.workspace)
-        self.known |= {**dict.fromkeys(FIELDS), "text": "", "model": settings.model, "sources": []}
+        self.known |= {**dict.fromkeys(FIELDS), "text": "", "model": settings.model, "notes": [], "sources": []}
 
     def see(self, event: object) -> None:
         self._sources.see(event)
@@ -80,6 +84,9 @@ class _Report:
                 self.known["text"] = self._text
             case Restarted():
                 self._text = ""
+            case Note():
+                self._notes.append(event.text)
+                self.known["notes"] = self._notes
             case Reply():
                 self.known |= {name: getattr(event, name) for name in SHOWN}
                 self.known["sources"] = self._sources.all(event.text)

@@ -11,7 +11,7 @@ import pytest
 from support.shared_double import shared_double, stall
 
 from callboard.actors.cli.sources import Sources
-from callboard.actors.testing.wire_double import Call, RawAnswer, Turn
+from callboard.actors.testing.wire_double import Call, Fault, FaultKind, RawAnswer, Turn
 from callboard.protocol.code_fences import render_fence
 
 MODEL = "openai-compatible/any"
@@ -24,6 +24,7 @@ def test_every_field_of_an_answer(callboard: Any) -> None:
     assert list(reply) == FIELDS
     assert (reply["outcome"], reply["model"], reply["steps"]) == ("answered", "offline/code-context", 2)
     assert reply["usage"].keys() >= {"input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens"}
+    assert (reply["finish_reason"], reply["notes"]) == ("stop", [])
     assert "weather.py:1-3" in reply["text"]
     (source,) = reply["sources"]
     assert source["file"] == str(callboard.workspace / "weather.py")
@@ -31,7 +32,7 @@ def test_every_field_of_an_answer(callboard: Any) -> None:
     assert "\x1b" not in ran.err
 
 
-FIELDS = ["text", "request_id", "outcome", "model", "steps", "usage", "cost", "sources"]
+FIELDS = "text request_id outcome finish_reason model steps usage cost notes sources".split()
 
 
 def test_sources_are_what_the_tools_showed_and_what_the_answer_cites(callboard: Any) -> None:
@@ -84,13 +85,15 @@ def test_without_it_and_behind_two_dashes_there_is_none(here: Any) -> None:
 def test_what_there_was_of_an_answer_comes_with_its_failure(callboard: Any) -> None:
     calls = (Call("read_file", {"path": "weather.py"}, "call_a"),)
     refusal = RawAnswer({"error": {"message": "Incorrect API key", "code": "invalid_api_key"}}, 401)
-    with shared_double([Turn("Let me look.", calls), refusal]) as server:
+    busy = Turn(fault=Fault(FaultKind.STATUS, status=503))
+    with shared_double([busy, Turn("Let me look.", calls), refusal]) as server:
         ran = callboard.run("ask", "x", "--json", "--model", MODEL, "--base-url", server.base_url())
     shown = json.loads(ran.out)
     assert list(shown) == [*FIELDS, "error"]
     assert (ran.status, shown["error"]["kind"], shown["error"]["status"]) == (FAILED, "authentication", 401)
     assert (shown["outcome"], shown["steps"], shown["model"]) == ("failed", 2, MODEL)
     assert shown["sources"][0]["file"] == str(callboard.workspace / "weather.py")
+    assert any("status 503" in note for note in shown["notes"])
     assert shown["request_id"]
 
 
