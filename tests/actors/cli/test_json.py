@@ -32,7 +32,7 @@ def test_every_field_of_an_answer(callboard: Any) -> None:
     assert "\x1b" not in ran.err
 
 
-FIELDS = "text request_id outcome finish_reason model steps usage cost notes sources".split()
+FIELDS = ["text", "request_id", "outcome", "finish_reason", "model", "steps", "usage", "cost", "notes", "sources"]
 
 
 def test_sources_are_what_the_tools_showed_and_what_the_answer_cites(callboard: Any) -> None:
