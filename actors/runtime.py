@@ -35,7 +35,7 @@ from callboard.actors.topology import SESSION_CAPACITY, Plan, addresses_of, buil
 from callboard.actors.workers.kinds import kinds
 from callboard.protocol.budgets import MIN_OUTPUT_TOKENS
 from callboard.protocol.content import SystemMessage, UserMessage
-from callboard.protocol.errors import CallboardError, RuntimeFailure, UsageError, said
+from callboard.protocol.errors import CallboardError, RuntimeFailure, UsageError, missing_extra, said
 from callboard.protocol.events import CancelRequested
 from callboard.protocol.ids import MessageId, RequestId, Tag
 from callboard.protocol.limits import MAX_CALL_TOKENS
@@ -458,7 +458,7 @@ def _import_index(settings: Settings) -> None:
     try:
         from callboard.actors.index import dense, rag  # noqa: F401, PLC0415
     except ImportError as missing:
-        raise UsageError(f"a workspace needs code search ({missing}): pip install 'callboard[index]'") from missing
+        raise UsageError(missing_extra(f"a workspace ({missing})", "index")) from missing
     dense.import_ahead(local=not settings.embedding_model)
 
 

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import re
+import socket
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import Final, TypeVar
@@ -94,7 +95,7 @@ class HttpProvider:
         route."""
         adapter = adapter or self.adapter
         wire = adapter.encode(request)
-        deadline = _CallDeadline(self._timeouts)
+        host, deadline = _host(wire.url), _CallDeadline(self._timeouts)
         ended = False
         try:
             response = await self._send(wire, deadline)
@@ -104,7 +105,7 @@ class HttpProvider:
                     while not ended and (chunk := await deadline.run(anext(chunks, None))) is not None:
                         if events := decoder.feed(chunk):  # one list a socket read
                             ended = isinstance(events[-1], Done | Error)
-                            yield _with_notes(events, wire)
+                            yield _ended(events, wire, host)
                             if isinstance(events[-1], Done):  # read on to the end, or give the connection up
                                 deadline.shorten(_DRAIN_SECONDS)
                                 while await deadline.run(anext(chunks, None)) is not None:
@@ -115,13 +116,13 @@ class HttpProvider:
                         raise
                 if not ended and (events := decoder.finish()):
                     ended = True
-                    yield _with_notes(events, wire)
+                    yield _ended(events, wire, host)
             finally:
                 await response.aclose()
         except (_CallTimedOut, _Redirected, _StaleConnection, *_TRANSPORT_ERRORS) as error:
             # What goes wrong after a finished answer changes nothing about it.
             if not ended:
-                yield _with_notes([self._failure(error, urlsplit(wire.url).hostname or wire.url)], wire)
+                yield _with_notes([self._failure(error, host)], wire)
         finally:
             deadline.cancel()
 
@@ -130,7 +131,7 @@ class HttpProvider:
 
         Where the server has closed a kept connection, the request is sent once more: these are not counted."""
         deadline = _CallDeadline(self._timeouts)
-        host, body = urlsplit(wire.url).hostname or wire.url, bytearray()
+        host, body = _host(wire.url), bytearray()
         try:
             try:
                 response = await self._send(wire, deadline)
@@ -205,6 +206,8 @@ class HttpProvider:
         headers = {**wire.headers, "accept-encoding": "identity"}
         if any(_UNSENDABLE.search(value) for value in headers.values()):
             raise UsageError(f"A header of {self.name} holds a line break; does its key end with one?")
+        if "@" in urlsplit(wire.url).netloc and "authorization" in headers:
+            raise UsageError(f"The address of {self.name} holds a user, and there is a key too; leave one of them out.")
         try:
             return httpx.Request(
                 wire.method, _parsed_url(wire.url), headers=headers, content=wire.body, extensions={"timeout": seconds}
@@ -237,16 +240,57 @@ class HttpProvider:
         # httpx-aiohttp calls a refused or reset connection a timeout; the cause knows better.
         if isinstance(error.__cause__ or error, TimeoutError):
             return make_error(ErrorKind.TIMEOUT, f"{host} sent nothing for {self._timeouts.connect_seconds:g} s.")
-        # The words of the deepest cause that has any; never the request.
-        words = snippet(str(error) or str(error.__cause__ or "") or type(error).__name__).rstrip(".")
-        message = f"No connection to {host}, or it broke: {words}. Is the server running there?"
-        return make_error(ErrorKind.CONNECTION, message)
+        return make_error(ErrorKind.CONNECTION, _what_broke(error, host))
+
+
+def _host(url: str) -> str:
+    """The host of an address and its port, if it names one; never the user or the password."""
+    return urlsplit(url).netloc.rpartition("@")[2] or url
+
+
+#: What kinds of broken connections are called, the most exact first.
+_BREAKS: Final[tuple[tuple[type[BaseException], str], ...]] = (
+    (ssl.SSLCertVerificationError, "The certificate of {host} is not valid"),
+    (ssl.SSLError, "{host} does not speak TLS as it should (https:// to a server of http://?)"),
+    (socket.gaierror, "The name of {host} cannot be found"),
+    (ConnectionRefusedError, "{host} refused the connection"),
+    (ConnectionResetError, "{host} broke the connection off"),
+)
+
+
+def _what_broke(error: BaseException, host: str) -> str:
+    """One sentence about a connection; never the request."""
+    causes = list(_causes(error))
+    for kind, words in _BREAKS:
+        if any(isinstance(cause, kind) for cause in causes):
+            return words.format(host=host) + "."
+    # The words of the first cause that has any.
+    said = next((str(cause) for cause in causes if str(cause)), type(error).__name__)
+    return f"No connection to {host}, or it broke: {snippet(said).rstrip('.')}."
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """The error and what led to it, the last first. aiohttp keeps the socket's error as an attribute."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        below = getattr(error, "os_error", None)
+        error = below if isinstance(below, OSError) else error.__cause__ or error.__context__
 
 
 def _chunks(response: httpx.Response) -> AsyncIterator[bytes]:
     """The body's bytes as they come, decompressed only where a server compresses unasked."""
     plain = "content-encoding" not in response.headers
     return aiter(response.stream if plain else response.aiter_bytes())  # type: ignore[arg-type]
+
+
+def _ended(events: list[StreamEvent], wire: WireRequest, host: str) -> list[StreamEvent]:
+    """The events; an error at their end says which host answered, and with which status."""
+    if isinstance(error := events[-1], Error):
+        answered = f"{host} answered HTTP {error.status}" if error.status else host
+        events = [*events[:-1], replace(error, message=f"{answered}: {error.message}")]
+    return _with_notes(events, wire)
 
 
 def _with_notes(events: list[StreamEvent], wire: WireRequest) -> list[StreamEvent]:

