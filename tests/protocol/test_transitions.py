@@ -183,7 +183,7 @@ SENT = Situation(TOOLS, CallState.SENT)
 RUNNING = Situation(TOOLS, CallState.RUNNING)
 ENDED = {
     state: Situation(TOOLS, state, "write" if state is CallState.DENIED else "look", beside=True)
-    for state in TERMINAL_CALL_STATES
+    for state in sorted(TERMINAL_CALL_STATES)
 }
 
 
