@@ -340,7 +340,8 @@ class LlmManager(Actor[LlmMessage]):
         def end(response: ModelResponse) -> None:
             myself.tell_control(AttemptEnded(tag, number, response, has_emitted))
 
-        request = dataclasses.replace(asked.call.request, model=route.model)
+        is_last_try = number == asked.call.attempts
+        request = dataclasses.replace(asked.call.request, model=route.model, is_last_try=is_last_try)
         call.running = self._start_provider(route.provider, request, emit, end, asked.asker)
 
     def _take(self, call: _OpenCall, response: ModelResponse) -> None:
