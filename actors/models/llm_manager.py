@@ -301,7 +301,7 @@ class LlmManager(Actor[LlmMessage]):
         elif self.now() + wait < call.asked.call.deadline_at:
             if not call.has_noted_wait:
                 call.has_noted_wait = True
-                told = f"{route.name} waits {wait:.3g} s for the rate limit of {provider_name(route.provider)}."
+                told = f"{route.name} waits {wait:.1f} s for the rate limit of {provider_name(route.provider)}."
                 self._note(call, NoteKind.RATE_LIMIT, told)
             call.timer = self.tell_after(wait, TryAgain(call.tag))
         else:

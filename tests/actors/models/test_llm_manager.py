@@ -313,7 +313,7 @@ def test_a_wait_for_the_rate_limit_is_told_once(simulated: ActorSystem) -> None:
     for step in (1, 2, 3):
         desk.ask(tag=TAG.at_step(step))
     desk.run()
-    assert desk.notes() == ["rate_limit 0: scripted/model-0 waits 30 s for the rate limit of scripted."]
+    assert desk.notes() == ["rate_limit 0: scripted/model-0 waits 30.0 s for the rate limit of scripted."]
 
 
 #: Where another model would fail for the same reason, or the user must be told of it.
