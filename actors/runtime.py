@@ -389,11 +389,7 @@ class Wiring:
             settings.worker_memory_bytes,
             environment=settings.environment_for_tools,
         )
-        start, retry, cost = (
-            start_on(scheduler.loop),
-            RetryPolicy(settings.max_attempts),
-            settings.catalog.cost_of,
-        )
+        start, retry, cost = start_on(scheduler.loop), RetryPolicy(), settings.catalog.cost_of
         code_actors = self._code_actors(system, scheduler)
         return Plan(
             telemetry=lambda: Telemetry(self._make_spans(), settings.log_content, metrics),
@@ -479,7 +475,7 @@ def route_for(settings: Settings, model: str, limits: RateLimits) -> Route:
     limiter = limits.limiter(provider, key)
     found, name = provider_for(
         model,
-        base_url=settings.base_url if model == settings.model else None,
+        base_url=settings.base_url if provider == settings.provider else None,
         api_key=key,
         timeouts=Timeouts(
             idle_seconds=settings.stream_idle_timeout_seconds, total_seconds=settings.stream_total_timeout_seconds
@@ -514,6 +510,7 @@ def _options(settings: Settings, routes: Iterable[Route]) -> RequestOptions:
         context_tokens=context_tokens,
         sampling=settings.sampling,
         tool_fallback=settings.tool_fallback,
+        max_attempts=settings.max_attempts,
     )
 
 

@@ -51,7 +51,7 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
     model: str = Field(default_factory=lambda: os.environ.get("CALLBOARD_MODEL", OFFLINE_MODEL))
     """"provider/model"; the default answers from the code index alone."""
     fallback_models: tuple[str, ...] = ()
-    """Asked in turn when `model` fails and retries did not help."""
+    """Asked in turn when `model` fails and retries did not help; `max_attempts` keeps one request for each."""
     base_url: str | None = Field(default_factory=lambda: os.environ.get("CALLBOARD_BASE_URL") or None)
     api_key: SecretStr | str | None = None
     """Kept as a SecretStr, which no repr and no log shows."""
@@ -85,8 +85,9 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
 
     stream_idle_timeout_seconds: float = Field(default=limits.STREAM_IDLE_TIMEOUT_SECONDS, gt=0)
     stream_total_timeout_seconds: float = Field(default=limits.STREAM_TOTAL_TIMEOUT_SECONDS, gt=0)
-    max_attempts: int = Field(default=4, ge=1)
-    """Tries of one model call, the first one included."""
+    max_attempts: int = Field(default=limits.MAX_ATTEMPTS, ge=1, validate_default=True)
+    """Requests that may be sent for one model call, over all models: the first one, retries, fallback models, the try
+    without tools, and the same step asked again after a useless answer or a crash."""
     max_concurrent_requests: int = Field(default=10_000, ge=1)
     """More are refused as overloaded."""
     process_workers: int = Field(default=limits.MAX_TOOL_PROCESSES, ge=1)
@@ -153,6 +154,14 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
         provider, slash, model = value.partition("/")
         if not (provider and slash and model):
             raise ValueError('must be "provider/model", such as "openai/gpt-5" or "offline/code-context"')
+        return value
+
+    @field_validator("max_attempts")
+    @classmethod
+    def _one_for_each_model(cls, value: int, info: ValidationInfo) -> int:
+        models = 1 + len(info.data.get("fallback_models", ()))
+        if value < models:
+            raise ValueError(f"{value} requests cannot ask {models} models; set it to {models} or more, or name fewer")
         return value
 
     @field_validator("workspace")

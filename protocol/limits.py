@@ -24,9 +24,9 @@ DEFAULT_MAX_STEPS: Final = 32
 MAX_CALLS_PER_STEP: Final = 128
 #: The same call with the same arguments in so many steps in a row: not run and told at this count, stopped at the next.
 REPEATED_CALL_LIMIT: Final = 3
-#: Incomplete turns (cut arguments, malformed calls) and lost model calls asked again before the request fails: a
-#: supervisor bears three failures in a row, and so does a request.
-MAX_STEP_RETRIES: Final = 3
+#: Requests that one model call of a step may take: two cure nearly all passing faults, and after four the provider is
+#: down. A supervisor bears three failures in a row too.
+MAX_ATTEMPTS: Final = 4
 #: Times one call is handed to a dispatcher: likewise. A call that four of them did not outlive is what killed them.
 MAX_CALL_SENDS: Final = 4
 

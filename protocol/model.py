@@ -126,6 +126,8 @@ class Done:
     raw_usage: Mapping[str, object] = field(default_factory=dict)
     model: str = ""
     """The model that answered, as the provider names it; may differ from the one asked."""
+    notes: tuple[str, ...] = ()
+    """What the provider's API could not express of the request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +145,10 @@ class Error:
     """The HTTP status, 0 where there was none."""
     code: str = ""
     """The provider's own error code."""
+    at_once: bool = False
+    """The next try needs no pause: what failed has been put right (a kept connection was closed, a token renewed)."""
+    notes: tuple[str, ...] = ()
+    """What the provider's API could not express of the request."""
 
 
 StreamEvent = (
@@ -231,6 +237,8 @@ class ModelRequest:
     stream: bool = True
     options: Mapping[str, object] = field(default_factory=dict)
     """Further fields for the provider, merged into the body last, as they are."""
+    is_last_try: bool = False
+    """No other request may follow where this one fails: it is not sent over a connection that may be closed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +252,8 @@ class ModelResponse:
     raw_usage: Mapping[str, object] = field(default_factory=dict)
     error: Error | None = None
     model: str = ""
+    notes: tuple[str, ...] = ()
+    """What the provider's API could not express of the request."""
 
     @property
     def text(self) -> str:

@@ -51,4 +51,6 @@ class RequestOptions:
     parallel_tool_calls: bool | None = None
     tool_fallback: ToolFallback = ToolFallback.RETRY_WITHOUT_TOOLS
     repeated_call_limit: int = limits.REPEATED_CALL_LIMIT
-    max_step_retries: int = limits.MAX_STEP_RETRIES
+    max_attempts: int = limits.MAX_ATTEMPTS
+    """Requests that may be sent for one model call of a step: the first one, retries, fallback models, the try without
+    tools, turns asked again and calls that were lost all count. A tool call that was lost runs no more often either."""

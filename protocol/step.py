@@ -42,14 +42,17 @@ class TurnVerdict(Enum):
 
 #: An answer that ended so is not all that the model had to say.
 _SHORT_ANSWERS: Final = {
-    FinishReason.LENGTH: "The answer was cut off at the limit of output tokens.",
+    FinishReason.LENGTH: "The answer was cut off at the limit of output tokens; raise it, or ask for a shorter answer.",
     FinishReason.REFUSAL: "The model refused.",
+    FinishReason.OTHER: "The answer may be cut off: it ended for a reason that is not known here ({}).",
 }
 #: A turn that was stopped by its provider asks for nothing: its calls are not run.
 _STOPPED: Final = frozenset({FinishReason.CONTENT_FILTER, FinishReason.REFUSAL})
 #: A turn that ended so may have been cut in the middle of a call.
 _CUT: Final = frozenset({FinishReason.LENGTH, FinishReason.ERROR})
-#: A model call that failed so can be asked again as it is; the LLM manager has already retried all other kinds.
+#: What the model is told about such a turn whose whole calls are run.
+CUT_TOLD: Final = "Your turn was cut off ({}). Ask for fewer calls at a time, or shorter ones."
+#: A model call that failed so can be asked again as it is, where its holder has left some of the step's requests.
 ASK_AGAIN_KINDS: Final = frozenset({ErrorKind.TRUNCATED, ErrorKind.MALFORMED_TOOL_CALL})
 #: Why a request ends whose model does not stop writing. Such an answer is not asked for again, and not recorded: no one
 #: could read it, and no later request could send it.
@@ -83,7 +86,7 @@ def is_too_long(response: ModelResponse) -> bool:
 
 
 def judge(response: ModelResponse, turn: Turn, may_retry: bool) -> tuple[TurnVerdict, str]:
-    """What to do about a turn, and why where it is not simply done; with RUN_CALLS, what to tell the model."""
+    """What to do about a turn, and why where it is not simply done."""
     reason = response.finish_reason
     unusable = TurnVerdict.ASK_AGAIN if may_retry else TurnVerdict.FAIL
     if turn.calls:
@@ -91,10 +94,8 @@ def judge(response: ModelResponse, turn: Turn, may_retry: bool) -> tuple[TurnVer
             return unusable, f"The model asked for {len(turn.calls)} calls in one turn; the limit is {limit}."
         if reason not in _CUT or all(call.complete for call in turn.calls):
             return TurnVerdict.RUN_CALLS, ""
-        if may_retry:
-            return unusable, f"The model's turn was cut off in the middle of a call ({reason})."
-        told = f"Your turn was cut off ({reason}). Ask for fewer calls at a time, or shorter ones."
-        return TurnVerdict.RUN_CALLS, told
+        told = f"The model's turn was cut off in the middle of a call ({reason})."
+        return (unusable if may_retry else TurnVerdict.RUN_CALLS), told
     if reason is FinishReason.PAUSE and turn.message.parts:
         return TurnVerdict.GO_ON, ""
     if reason is FinishReason.CONTENT_FILTER:
@@ -102,7 +103,8 @@ def judge(response: ModelResponse, turn: Turn, may_retry: bool) -> tuple[TurnVer
     text = turn.message.text
     if reason is FinishReason.ERROR or (not text and reason is not FinishReason.REFUSAL):
         return unusable, f"The model answered nothing ({response.raw_finish_reason or reason})."
-    return (TurnVerdict.ANSWER if text else TurnVerdict.FAIL), _SHORT_ANSWERS.get(reason, "")
+    told = _SHORT_ANSWERS.get(reason, "").format(response.raw_finish_reason or reason)
+    return (TurnVerdict.ANSWER if text else TurnVerdict.FAIL), told
 
 
 def tidy(response: ModelResponse) -> Turn:

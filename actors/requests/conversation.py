@@ -21,7 +21,7 @@ from callboard.protocol.content import Message, UserMessage, history_faults
 from callboard.protocol.errors import ProviderError, RuntimeFailure, UsageError, said
 from callboard.protocol.events import Event, ModelFailed, ModelStreamed, RequestStarted, ToolCallEnd, ToolCallStarted
 from callboard.protocol.ids import RequestId, Tag
-from callboard.protocol.model import Error, StreamEvent, Usage
+from callboard.protocol.model import Error, FinishReason, StreamEvent, Usage
 from callboard.protocol.options import RequestOptions
 
 #: Behind the request's deadline: its session has then waited for the tools to be stopped, and the loop was busy once.
@@ -111,7 +111,12 @@ class Reply:
     messages: tuple[Message, ...]
     """What this request added to the conversation: the question, the calls, their results and the answer."""
     reason: str = ""
-    """Why it was not answered, in one sentence."""
+    """Why it was not answered, or not to the end, in one sentence."""
+    finish_reason: FinishReason = FinishReason.OTHER
+    """Why the model stopped: `length` for an answer that was cut. `other` where the last model call had no turn."""
+    notes: tuple[str, ...] = ()
+    """What should be known of how the answer came to be, in the order in which it happened: retries, other models that
+    were asked, tools or options that the model does not take, a cut."""
 
 
 class RequestEnded(RuntimeFailure):
@@ -150,6 +155,7 @@ class Answer:
         self._messages: tuple[Message, ...] = ()
         self._model_error: Error | None = None
         self._finish: Finish | None = None
+        self._notes: list[str] = []
 
     def record(self, messages: tuple[Message, ...]) -> None:
         """A finished step. Ignored when the asker already knows that there is no answer."""
@@ -161,6 +167,8 @@ class Answer:
         """The session's side."""
         if isinstance(seen, ModelFailed):
             self._model_error = seen.error
+        elif isinstance(seen, Note):
+            self._notes.append(seen.text)
         elif isinstance(seen, Finish):
             self._finish = seen
 
@@ -174,9 +182,22 @@ class Answer:
             self._settle(RuntimeFailure(f"the request has no answer, since its session was lost: {why}"))
         else:
             end = end or Finish(self.tag, Outcome.CANCELLED, "", Usage(), 0.0, 0, STOPPING)
-            request_id, added = self.tag.request_id, self._messages
-            self._settle(Reply(end.text, end.usage, request_id, end.outcome, end.steps, end.cost, added, end.reason))
+            self._settle(self._reply(end))
         return self._finish is None
+
+    def _reply(self, end: Finish) -> Reply:
+        return Reply(
+            end.text,
+            end.usage,
+            self.tag.request_id,
+            end.outcome,
+            end.steps,
+            end.cost,
+            self._messages,
+            end.reason,
+            end.finish_reason,
+            tuple(self._notes),
+        )
 
     def expire(self) -> None:
         """The backstop: nothing has ended the request in time."""

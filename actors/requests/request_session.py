@@ -38,8 +38,8 @@ STOPS_TOLD_SECONDS = 1.0
 Subscriber = Callable[[Seen], None]
 """Hears, on the loop thread, each event of the request as it is applied, each RunTool, AskApproval and Note, and
 Finish last. It must not block."""
-#: What is shown also without a reader: how the request ended.
-_ENDINGS: Final = (events.ModelFailed, commands.Finish)
+#: What is shown also without a reader: how the request ended, and what its asker should know of that.
+_ALWAYS_SHOWN: Final = (events.ModelFailed, commands.Note, commands.Finish)
 Order = StartModel | DispatchCall | SeekApproval
 """What others work at for a request."""
 Stop = commands.StopModel | commands.CancelTool | commands.WithdrawApproval
@@ -270,6 +270,10 @@ class RequestSession(Actor[SessionMessage]):
             self._has_cancelled = True
             self._peers.dispatcher.tell_control(command)
 
+    def _note(self, command: commands.Note) -> None:
+        self._show(command)
+        self._observe(command)
+
     def _record_step(self, command: commands.RecordStep) -> None:
         # The question enters the conversation with the first step that answers it, or not at all.
         question, self._unrecorded = self._unrecorded, ()
@@ -303,7 +307,7 @@ class RequestSession(Actor[SessionMessage]):
 
     def _show(self, seen: Seen) -> None:
         """A subscriber that fails costs its reader the events, not the request its answer."""
-        if not (self._is_read_along or isinstance(seen, _ENDINGS)):
+        if not (self._is_read_along or isinstance(seen, _ALWAYS_SHOWN)):
             return
         try:
             self._context.run(self._subscriber, seen)
@@ -337,6 +341,6 @@ _CARRIERS: Final[Mapping[type[Command], Callable[..., None]]] = {
     commands.SetTimer: RequestSession._set_timer,
     commands.ClearTimer: RequestSession._clear_timer,
     commands.RecordStep: RequestSession._record_step,
-    commands.Note: RequestSession._show,
+    commands.Note: RequestSession._note,
     commands.Finish: RequestSession._finished,
 }

@@ -19,7 +19,7 @@ from callboard.actors.calls.registry import ToolRestored, ToolWithdrawn
 from callboard.actors.kernel import Actor, Asks, MailboxFull, handles
 from callboard.actors.requests.conversation import Question
 from callboard.protocol import events
-from callboard.protocol.commands import CallModel, Finish, Outcome, RunTool
+from callboard.protocol.commands import CallModel, Finish, Note, NoteKind, Outcome, RunTool
 from callboard.protocol.events import Event
 from callboard.protocol.ids import RequestId, Tag
 from callboard.protocol.tools import FailureCode
@@ -67,8 +67,9 @@ class Metrics:
     """What a runtime has counted since it started.
 
     `counters` by name: request.<outcome>, model.<model>.<ok or the error kind>, tool.<tool>.<ok or the failure code>,
-    tools.withdrawn, tools.restored, tokens.input, tokens.output, cost.unknown (requests of which no cost is known),
-    telemetry.failed (what could not be logged or traced).
+    note.<kind> (retry, fallback, rate_limit, cut and the other kinds of NoteKind), tools.withdrawn, tools.restored,
+    tokens.input, tokens.output, cost.unknown (requests of which no cost is known), telemetry.failed (what could not be
+    logged or traced).
     `seconds` by name: request, model.<model>, tool.<tool>.
     """
 
@@ -157,8 +158,10 @@ class BacklogHeard:
 
 WorkEnd = events.ModelResponded | events.ModelFailed | events.ModelLost | events.ToolCallEnd
 """The end of a model call or a tool call."""
-Heard = Question | CallModel | RunTool | WorkEnd | Finish
+Heard = Question | CallModel | RunTool | WorkEnd | Note | Finish
 """What a session tells of its request."""
+#: Notes of what happens every day, and costs an answer nothing but time; and what was warned of before, once.
+_HARMLESS = frozenset({NoteKind.RATE_LIMIT, NoteKind.RETRY, NoteKind.LEFT_OUT, NoteKind.ASSUMED})
 _WORK_ENDS = frozenset(get_args(WorkEnd))
 TelemetryMessage = Heard | RequestLost | ToolWithdrawn | ToolRestored | ReadMetrics | BacklogHeard
 
@@ -211,6 +214,14 @@ class Telemetry(Actor[TelemetryMessage]):
     @handles(*get_args(WorkEnd))
     def _work_ended(self, event: WorkEnd) -> None:
         self._end(event.tag, _ending(event))
+
+    @handles(Note)
+    def _noted(self, note: Note) -> None:
+        self._metrics.counters[f"note.{note.kind}"] += 1
+        opened = self._open.get(note.tag.request_id)
+        level = logging.INFO if note.kind in _HARMLESS else logging.WARNING
+        if opened is not None and logger.isEnabledFor(level):
+            self._outside(opened, _log, note.tag, level, "%s: %s", note.kind.value, note.text)
 
     @handles(Finish)
     def _finished(self, command: Finish) -> None:

@@ -129,7 +129,7 @@ class SimulatedRun:
         return Plan(
             telemetry=lambda: CrashableTelemetry(Spans()),
             llm_manager=lambda: CrashableManager(
-                routes, PlayedModel(self.world).start, RetryPolicy(max_attempts=1), self._cost
+                routes, PlayedModel(self.world).start, RetryPolicy(chance=lambda: 0.5), self._cost
             ),
             workers=self.world.kind,
             dispatcher=CrashableDispatcher,

@@ -186,6 +186,7 @@ def draw_turn(choices: Choices, max_calls: int = MAX_PARALLEL_CALLS) -> PlannedT
         counts_tokens=not _chance(choices, 8),
         charged=_chance(choices, 50),
         extra_cost=choices.pick((0.0, 0.0, 0.0, 0.02)),
+        requests=choices.number(1, 4) if _chance(choices, 10) else 1,
     )
 
 
@@ -239,7 +240,7 @@ def draw_options(choices: Choices) -> RequestOptions:
         parallel_tool_calls=choices.pick((None, None, True)),
         tool_fallback=choices.pick(list(ToolFallback)),
         repeated_call_limit=choices.pick((3, 3, 2, 1, 0)) if _chance(choices, 40) else 3,
-        max_step_retries=choices.pick((2, 2, 2, 1, 0)),
+        max_attempts=choices.pick((4, 3, 2, 2, 2, 1)),
     )
     # A cost budget without prices is refused.
     return options if options.cost_budget is None else replace(options, input_price=1e-5, output_price=1e-4)

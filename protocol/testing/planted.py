@@ -406,7 +406,7 @@ _plant(
 _plant(
     "I20 turns decide",
     "a step is asked again once more",
-    _with_options(lambda options: replace(options, max_step_retries=options.max_step_retries + 1)),
+    _with_options(lambda options: replace(options, max_attempts=options.max_attempts + 1)),
 )
 _plant(
     "I13 leave to run",

@@ -286,7 +286,7 @@ def _wrong_again(
     call = story.calls[tag]
     assert story.start is not None
     idempotent = call.offer is not None and call.offer.contract.idempotent
-    may_run = not begun or (idempotent and starts[tag] <= story.start.options.max_step_retries)
+    may_run = not begun or (idempotent and starts[tag] < story.start.options.max_attempts)
     expected = [AskApproval] if waiting else [RunTool] * (may_run and runs[tag] < MAX_CALL_SENDS)
     again = [type(command) for command in reaction.commands if command.tag == tag and type(command) in _HANDED_OUT]
     if again != expected:

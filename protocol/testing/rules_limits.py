@@ -198,14 +198,20 @@ def _recorded_before(story: Story) -> int:
 
 
 def turns_decide(story: Story) -> Iterator[str]:
-    """I20: each end of a model call leads to what it must; steps are asked again exactly as often as is allowed."""
+    """I20: each end of a model call leads to what it must; a step takes as many requests as it may, and no more."""
+    if story.start is not None:
+        limit = story.start.options.max_attempts
+        for turn in expected_turns(story):
+            if (left := turn.model.command.attempts) != limit - turn.sent:
+                tag = turn.model.command.tag
+                yield f"step {tag.step} may take {left} requests; its limit is {limit}, and {turn.sent} were sent"
     for turn in expected_turns(story):
         reaction = turn.model.end
         assert reaction is not None
         calls, notes = reaction.given(CallModel), reaction.given(Note)
         finishes = reaction.given(Finish)
         outcome = finishes[0].outcome if finishes else None
-        told = f"step {turn.model.command.tag.step} must lead to {turn.follows.name} (asked again {turn.retries} times)"
+        told = f"step {turn.model.command.tag.step} must lead to {turn.follows.name} ({turn.sent} requests before it)"
         if turn.follows in (Follows.AGAIN, Follows.WITHOUT_TOOLS):
             if not notes:
                 yield f"{told}: it was asked again without a note"

@@ -12,6 +12,7 @@ from callboard.protocol.commands import (
     ClearTimer,
     Command,
     Finish,
+    Note,
     Outcome,
     RunTool,
     SetTimer,
@@ -24,6 +25,7 @@ from callboard.protocol.events import (
     CancelRequested,
     DeadlinePassed,
     Event,
+    ModelNoted,
     ModelResponded,
     ModelStreamed,
     RequestStarted,
@@ -36,12 +38,21 @@ from callboard.protocol.limits import CLOCK_TOLERANCE_SECONDS
 from callboard.protocol.model import FinishReason
 from callboard.protocol.testing.expected import Follows, expected_turns
 from callboard.protocol.testing.rules_limits import LIMITS, Spending
-from callboard.protocol.testing.story import CALL_ENDINGS, MODEL_ENDINGS, OpenWork, Reaction, Story
+from callboard.protocol.testing.story import (
+    CALL_ENDINGS,
+    MODEL_ENDINGS,
+    SHORT,
+    OpenWork,
+    Reaction,
+    Story,
+    answer_texts,
+    is_too_long,
+)
 from callboard.protocol.testing.trace import Verb
 
 _CARRIED_OUT: Final = (RunTool, CallModel, AskApproval)
 _NEEDS_CARRYING_OUT: Final = (ToolCallCompleted, ModelResponded, ApprovalGranted)
-_MODEL_EVENTS: Final = (ModelStreamed, *MODEL_ENDINGS)
+_MODEL_EVENTS: Final = (ModelStreamed, ModelNoted, *MODEL_ENDINGS)
 
 
 # I4, I7.
@@ -140,15 +151,25 @@ def true_finish(story: Story) -> Iterator[str]:
         yield from _wrong_sums(story, finish)
         if bool(finish.reason) != _needs_reason(story, finish):
             yield f"it ended as {finish.outcome} with the reason {finish.reason!r}"
+        if finish.finish_reason is not (stopped := _finish_reason(story)):
+            yield f"its last turn ended as {stopped}, and it says {finish.finish_reason}"
+        if finish.outcome is Outcome.ANSWERED and stopped in SHORT and not reaction.given(Note):
+            yield f"its answer ended as {stopped} without a note"
         if story.start is not None and finish.tag != story.start.tag:
             yield f"the end has the tag {finish.tag}"
 
 
 def _needs_reason(story: Story, finish: Finish) -> bool:
     """Every end but a whole answer is explained."""
+    return finish.outcome is not Outcome.ANSWERED or _finish_reason(story) in SHORT
+
+
+def _finish_reason(story: Story) -> FinishReason:
+    """Why the turn of the last model call ended; OTHER where it had none."""
     response = story.models[-1].response if story.models else None
-    whole = response is not None and response.finish_reason not in (FinishReason.LENGTH, FinishReason.REFUSAL)
-    return finish.outcome is not Outcome.ANSWERED or not whole
+    if response is None or is_too_long(*answer_texts(response)):
+        return FinishReason.OTHER
+    return response.finish_reason
 
 
 def _wrong_outcome(story: Story, reaction: Reaction, finish: Finish) -> Iterator[str]:

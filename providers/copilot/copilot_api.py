@@ -1,6 +1,6 @@
 """GitHub Copilot: one account, three wire APIs by model, and headers that say who is calling (docs/wire.md 1.6).
 
-`Copilot` is the adapter of one of these APIs, `CopilotProvider` calls with a valid token, and once more after a 401.
+`Copilot` is the adapter of one of these APIs, `CopilotProvider` calls with a valid token, and renews it after a 401.
 """
 
 from __future__ import annotations
@@ -17,7 +17,13 @@ from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind, ProviderError,
 from callboard.protocol.model import Error, ModelRequest, StreamEvent
 from callboard.providers.adapter import Decoder, HttpAnswer, WireRequest
 from callboard.providers.anthropic.messages_api import Anthropic
-from callboard.providers.copilot.copilot_login import CLIENT_HEADERS, DEFAULT_BASE_URL, CopilotTokens, token_store
+from callboard.providers.copilot.copilot_login import (
+    CLIENT_HEADERS,
+    DEFAULT_BASE_URL,
+    CopilotToken,
+    CopilotTokens,
+    token_store,
+)
 from callboard.providers.openai.chat_api import OpenAIChat
 from callboard.providers.openai.dialects import ChatDialect
 from callboard.providers.openai.responses_api import OpenAIResponses
@@ -94,26 +100,32 @@ class CopilotProvider:
     def __init__(self, tokens: CopilotTokens, http: HttpProvider) -> None:
         self._tokens = tokens
         self._http = http
+        self._unproven: CopilotToken | None = None
+        """The token that a 401 was answered with: another 401 is final."""
 
     async def stream(self, request: ModelRequest, /) -> AsyncGenerator[list[StreamEvent], None]:
         """See `Provider.stream`."""
         try:
             token = await self._tokens.current()
-            for last_try in (False, True):
-                adapter = Copilot(base_url=token.base_url, api_key=token.token, route=route_of(request.model))
-                async with aclosing(self._http.stream(request, adapter)) as batches:
-                    async for events in batches:
-                        # A 401 is the whole answer: nothing was emitted before it.
-                        first = events[0]
-                        if not last_try and isinstance(first, Error) and first.kind is ErrorKind.AUTHENTICATION:
-                            break
-                        yield events
+            adapter = Copilot(base_url=token.base_url, api_key=token.token, route=route_of(request.model))
+            async with aclosing(self._http.stream(request, adapter)) as batches:
+                async for events in batches:
+                    first = events[0]  # a 401 is the whole answer: nothing was emitted before it
+                    if isinstance(first, Error) and first.kind is ErrorKind.AUTHENTICATION:
+                        yield [await self._renewed(token, first)]
                     else:
-                        return
-                token = await self._tokens.current(refused=token)
+                        self._unproven = None if self._unproven == token else self._unproven
+                        yield events
         except ProviderError as error:
             retryable = error.kind in RETRYABLE_KINDS
             yield [Error(error.kind, str(error), retryable, error.retry_after_seconds, status=error.status)]
+
+    async def _renewed(self, refused: CopilotToken, error: Error) -> Error:
+        """The error, which the next try cures with a new token; but where this one was new, none will be better."""
+        if refused == self._unproven:
+            return error
+        self._unproven = await self._tokens.current(refused=refused)
+        return replace(error, retryable=True, at_once=True)
 
     async def inquire(self, path: str, body: bytes | None = None) -> HttpAnswer:
         """See `Inquirable.inquire`."""

@@ -91,7 +91,7 @@ def test_a_mapping_proxy_and_a_lone_surrogate_can_be_written() -> None:
 
 def test_an_older_journal_lacks_newer_fields() -> None:
     written = orjson.loads(encode_event(RequestStarted(TAG, 0.0, (), UserMessage.of("x"), RequestOptions("p/m"))))
-    del written["event"]["options"]["max_step_retries"], written["event"]["tools"]
+    del written["event"]["options"]["max_attempts"], written["event"]["tools"]
     written["event"]["someday"] = 1
     assert decode_event(orjson.dumps(written)) == RequestStarted(
         TAG, 0.0, (), UserMessage.of("x"), RequestOptions("p/m")

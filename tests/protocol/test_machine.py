@@ -358,7 +358,7 @@ def test_the_backstop_ends_a_call_that_nobody_ends() -> None:
 
 
 def test_a_lost_model_call_is_asked_again_under_a_new_number() -> None:
-    talk = Talk(replace(OPTIONS, max_step_retries=1))
+    talk = Talk(replace(OPTIONS, max_attempts=2))
     lost = talk.step
     commands = talk.say(ModelLost)
     assert kinds(commands) == ["Note", "CallModel"]
@@ -369,7 +369,7 @@ def test_a_lost_model_call_is_asked_again_under_a_new_number() -> None:
 
 
 def test_a_lost_model_call_is_asked_again_after_a_growing_pause() -> None:
-    talk = Talk(replace(OPTIONS, max_step_retries=9, timeout_seconds=700.0))
+    talk = Talk(replace(OPTIONS, max_attempts=10, timeout_seconds=700.0))
     assert only(talk.first, CallModel).not_before_at == 0.0
     pauses = []
     for talk.now in (10.0, 20.0, 30.0, 690.0):
@@ -393,7 +393,7 @@ def test_a_model_call_that_is_lost_each_time_ends_its_request_with_our_fault_nam
 
 
 def test_a_model_call_that_made_its_holder_crash_is_never_asked_again() -> None:
-    talk = Talk(replace(OPTIONS, max_step_retries=9))
+    talk = Talk(replace(OPTIONS, max_attempts=10))
     finish = only(talk.say(ModelFailed, Error(ErrorKind.INTERNAL, "KeyError: 'choices'")), Finish)
     assert (finish.outcome, finish.reason) == (Outcome.FAILED, "internal_error: KeyError: 'choices'")
 
@@ -573,11 +573,11 @@ def test_a_model_without_tools_is_asked_once_without_them() -> None:
 
 
 def test_a_turn_cut_in_a_call_is_asked_again_then_told() -> None:
-    talk = Talk(replace(OPTIONS, max_step_retries=1))
+    talk = Talk(replace(OPTIONS, max_attempts=2))
     cut = (call("a"), call("b", "look", '{"x', False))
     assert kinds(talk.respond(*cut, reason=FinishReason.LENGTH)) == ["Note", "CallModel"]
     commands = talk.respond(*cut, reason=FinishReason.LENGTH)
-    assert kinds(commands) == ["RunTool", "SetTimer"]
+    assert kinds(commands) == ["Note", "RunTool", "SetTimer"]
     record = only(talk.say(ToolCallCompleted, "1", call="a"), RecordStep)
     assert codes(record) == ["", "incomplete_call"]
     assert isinstance(record.messages[-1], SystemMessage), "the note comes after the last result"
@@ -594,7 +594,7 @@ def test_a_turn_cut_in_a_call_is_asked_again_then_told() -> None:
     ],
 )
 def test_how_an_answer_can_end(reason: FinishReason, text: str, outcome: Outcome, told: str) -> None:
-    talk = Talk(replace(OPTIONS, max_step_retries=0))
+    talk = Talk(replace(OPTIONS, max_attempts=1))
     finish = only(talk.respond(*([Text(text)] if text else []), reason=reason), Finish)
     assert (finish.outcome, finish.text) == (outcome, text)
     assert told in finish.reason
@@ -608,7 +608,7 @@ def test_a_paused_turn_is_sent_back_as_it_is() -> None:
 
 
 def test_too_many_calls_in_one_turn() -> None:
-    talk = Talk(replace(OPTIONS, max_step_retries=0))
+    talk = Talk(replace(OPTIONS, max_attempts=1))
     finish = only(talk.respond(*(call(f"c{index}") for index in range(MAX_CALLS_PER_STEP + 1))), Finish)
     assert finish.outcome is Outcome.FAILED
     assert "129 calls" in finish.reason

@@ -14,7 +14,7 @@ from typing import Any, get_args
 import orjson
 import pytest
 
-from callboard.protocol.commands import Command, RecordStep
+from callboard.protocol.commands import Command, NoteKind, RecordStep
 from callboard.protocol.content import Text, ToolCall, ToolMessage, UserMessage
 from callboard.protocol.errors import ErrorKind, ProtocolError
 from callboard.protocol.events import (
@@ -25,6 +25,7 @@ from callboard.protocol.events import (
     Event,
     ModelFailed,
     ModelLost,
+    ModelNoted,
     ModelResponded,
     ModelStreamed,
     RequestStarted,
@@ -97,7 +98,7 @@ def start(situation: Situation) -> RequestStarted:
         max_steps=situation.max_steps,
         token_budget=situation.token_budget,
         repeated_call_limit=2,
-        max_step_retries=situation.retries,
+        max_attempts=situation.retries + 1,
     )
     return RequestStarted(REQUEST, 0.0, (), UserMessage.of("go"), options, OFFERS)
 
@@ -216,7 +217,10 @@ def without_calls() -> Iterable[Row]:
     yield Row(IDLE, of_step(ModelStreamed, SO_FAR), ASKING, None, "")
     endless = (TextDelta("x" * (MAX_ANSWER_BYTES + 1)),)
     yield Row(IDLE, of_step(ModelStreamed, endless), OVER, None, "StopModel ClearTimer Finish")
+    yield Row(IDLE, of_step(ModelNoted, NoteKind.RETRY, "busy", 1), ASKING, None, "Note")
     yield Row(IDLE, responded(Text("done")), OVER, None, "RecordStep ClearTimer Finish")
+    cut = responded(Text("do"), reason=FinishReason.LENGTH)
+    yield Row(IDLE, cut, OVER, None, "Note RecordStep ClearTimer Finish")
     yield Row(IDLE, responded(Text("hm"), reason=FinishReason.PAUSE), ASKING, None, "RecordStep CallModel")
     yield Row(IDLE, of_step(ModelFailed, TRUNCATED), ASKING, None, "Note CallModel")
     yield Row(gave_up, of_step(ModelFailed, TRUNCATED), OVER, None, "ClearTimer Finish")
@@ -348,6 +352,7 @@ ANY = {
         started(IDLE),
         of_step(ModelStreamed, SO_FAR),
         responded(call("a", "look")),
+        of_step(ModelNoted, NoteKind.RETRY, "busy", 1),
         of_step(ModelFailed, OVERLOADED),
         of_step(ModelLost),
         of_call(ApprovalGranted),

@@ -1,4 +1,4 @@
-"""Retries, rate limits, the catalog and the registry."""
+"""Rate limits, the catalog and the registry."""
 
 from __future__ import annotations
 
@@ -13,54 +13,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind, UsageError
+from callboard.protocol.errors import UsageError
 from callboard.protocol.model import Usage
 from callboard.providers import provider_registry
 from callboard.providers.catalog import FREE, LOCAL, Catalog, ModelInfo, Prices
 from callboard.providers.copilot.copilot_login import CopilotTokens, FileStore
-from callboard.providers.http_errors import make_error
 from callboard.providers.local.offline import Offline
 from callboard.providers.local.scripted import Scripted
 from callboard.providers.provider_registry import KEY_VARIABLES, PROVIDERS, adapter_for, provider_for
 from callboard.providers.rate_limit import RateLimiter, RateLimits
-from callboard.providers.retry import RetryPolicy
 from callboard.providers.transport import HttpProvider
 
 ROOT = Path(__file__).parents[2]
-BUSY = make_error(ErrorKind.OVERLOADED, "busy")
-
-
-# Retries
-
-
-def test_pauses_grow_and_stay_below_the_cap() -> None:
-    policy = RetryPolicy(max_attempts=10, base_seconds=1, cap_seconds=8, chance=lambda: 1.0)
-    assert [policy.delay_seconds(attempt, BUSY) for attempt in range(1, 7)] == [1, 2, 4, 8, 8, 8]
-    least = RetryPolicy(max_attempts=10, base_seconds=1, cap_seconds=8, chance=lambda: 0.0)
-    assert [least.delay_seconds(attempt, BUSY) for attempt in range(1, 5)] == [0.5, 1, 2, 4]
-
-
-def test_what_the_provider_asked_for_is_the_least() -> None:
-    policy = RetryPolicy(chance=lambda: 0.0)
-    assert policy.delay_seconds(1, make_error(ErrorKind.RATE_LIMITED, "m", retry_after=20.0)) == 20.0
-    assert policy.delay_seconds(1, make_error(ErrorKind.RATE_LIMITED, "m", retry_after=61.0)) is None
-
-
-def test_when_to_give_up() -> None:
-    policy = RetryPolicy(max_attempts=3)
-    assert policy.delay_seconds(2, BUSY) is not None
-    assert policy.delay_seconds(3, BUSY) is None
-    assert policy.delay_seconds(1, make_error(ErrorKind.AUTHENTICATION, "no")) is None
-    assert policy.delay_seconds(1, make_error(ErrorKind.AUTHENTICATION, "no", retryable=True)) is not None
-
-
-@given(st.integers(1, 5000), st.sampled_from(ErrorKind), st.none() | st.floats(0, 1e6))
-def test_a_pause_is_never_past_the_cap(attempt: int, kind: ErrorKind, retry_after: float | None) -> None:
-    policy = RetryPolicy(max_attempts=4000)
-    delay = policy.delay_seconds(attempt, make_error(kind, "m", retry_after=retry_after))
-    if delay is not None:
-        assert kind in RETRYABLE_KINDS
-        assert (retry_after or 0) <= delay <= policy.cap_seconds
 
 
 # Rate limits

@@ -41,6 +41,7 @@ from callboard.protocol.commands import (
     Command,
     Finish,
     Note,
+    NoteKind,
     Outcome,
     RecordStep,
     RunTool,
@@ -54,6 +55,7 @@ from callboard.protocol.events import (
     ApprovalDenied,
     CancelRequested,
     ModelFailed,
+    ModelNoted,
     ModelResponded,
     ModelStreamed,
     RequestStarted,
@@ -185,7 +187,7 @@ WHO_IS_TOLD: list[tuple[Command, set[str]]] = [
     (WithdrawApproval(CALL), {"dispatcher WithdrawApproval"}),
     (SetTimer(STEP, 9.0), set()),
     (ClearTimer(STEP), set()),
-    (Note(STEP, "look"), {"subscriber Note"}),
+    (Note(STEP, "look"), {"telemetry Note", "subscriber Note"}),
     (RecordStep(STEP, ()), {"record UserMessage"}),
     (Finish(TAG, Outcome.FAILED, "", Usage(), 0.0, 1), {"telemetry Finish", "subscriber Finish"}),
 ]
@@ -210,7 +212,7 @@ def test_every_command_of_the_protocol_is_carried_out(simulated: ActorSystem, co
     assert heard == always | who
 
 
-def test_who_does_not_read_along_hears_only_how_the_request_ended(simulated: ActorSystem) -> None:
+def test_who_does_not_read_along_hears_only_notes_and_how_the_request_ended(simulated: ActorSystem) -> None:
     assert isinstance(simulated.scheduler, SimulatedScheduler)
     shown: list[Any] = []
     peers = Peers(*(Probed(simulated, name).ref for name in ("llm", "dispatcher", "telemetry")))
@@ -219,9 +221,10 @@ def test_who_does_not_read_along_hears_only_how_the_request_ended(simulated: Act
     start = partial(RequestSession, question, peers, shown.append, lambda messages: None)
     ref = simulated.spawn(start, "session")
     ref.tell(ToolsOffered(TAG, ()))
+    ref.tell(ModelNoted(STEP, 0.0, NoteKind.RETRY, "busy", 1))
     ref.tell(ModelFailed(STEP, 0.0, Error(ErrorKind.AUTHENTICATION, "a wrong key")))
     simulated.scheduler.run_until_idle(0.0)
-    assert [type(seen) for seen in shown] == [ModelFailed, Finish]
+    assert [type(seen) for seen in shown] == [Note, ModelFailed, Finish]
 
 
 def test_a_request_without_calls(simulated: ActorSystem) -> None:
