@@ -117,7 +117,7 @@ class Desk:
         self.system, self.scheduler = system, system.scheduler
         self.driver = PlayedDriver(self.scheduler)
         self.session = Probed(system, "session")
-        routes = [Route(provider, f"model-{at}", limiter, f"test/model-{at}") for at, provider in enumerate(providers)]
+        routes = [Route(provider, f"model-{at}", limiter) for at, provider in enumerate(providers)]
 
         self.routes: dict[str, list[Route] | BaseException] = {"scripted/model": routes}
 
@@ -611,7 +611,7 @@ def test_a_cost_is_that_of_the_route_that_answered(simulated: ActorSystem) -> No
     desk.ask()
     desk.run()
     assert [(name, usage, answered_by) for name, usage, _, answered_by in asked] == [
-        ("test/model-1", Usage(7, 3), "scripted")
+        ("scripted/model-1", Usage(7, 3), "scripted")
     ]
     [responded] = desk.session.of(ModelResponded)
     assert responded.cost is None, "what is not known stays unknown"
