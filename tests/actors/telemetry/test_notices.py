@@ -51,7 +51,7 @@ RAISED = ToolFailure(
     LOOK,
     FailureCode.TOOL_ERROR,
     f"LookupError: {SECRET} {KEY}",
-    traceback=f'Traceback:\n  File "w.py", line 3, in fetch\n    raise LookupError("{KEY}")\nLookupError: {SECRET}\n',
+    traceback=f'Traceback:\n  File "w.py", line 3, in fetch\n    raise LookupError(...)\nLookupError: {SECRET}\n',
     frames='LookupError\n  File "w.py", line 3, in fetch',
 )
 DENIED = ToolFailure(LOOK, FailureCode.DENIED, f"not allowed: {SECRET}")
@@ -242,10 +242,24 @@ def test_what_happens_to_the_runtime_is_counted(simulated: ActorSystem) -> None:
     }  # fmt: skip
 
 
-def test_a_late_notice_of_a_request_that_has_ended_changes_nothing(simulated: ActorSystem) -> None:
-    stage = Stage(simulated, log_content=False)
-    before = stage.tell(STARTED, FINISHED).counters
-    assert stage.tell(IN_REQUEST[3][0]).counters == before
+def test_what_a_former_incarnation_has_not_heard_of_is_counted_and_logged_too(
+    simulated: ActorSystem, records: Callable[[], list[logging.LogRecord]]
+) -> None:
+    """Telemetry was started again while the request ran."""
+    assert Stage(simulated, log_content=False).tell(ReportFailure(CALL, DENIED)).counters["tool.look.denied"] == 1
+    assert [record.getMessage() for record in records()] == ["tool.look denied"]
+
+
+@pytest.mark.parametrize("text", ["y" * 3_989 + " " + KEY, "y" * 1_000_000, f"{KEY} " * 10_000])
+def test_content_is_bounded_and_a_cut_leaves_no_piece_of_a_key(
+    simulated: ActorSystem, records: Callable[[], list[logging.LogRecord]], text: str
+) -> None:
+    failed = ToolFailure(LOOK, FailureCode.DENIED, text)
+    Stage(simulated, log_content=True).tell(STARTED, ReportFailure(CALL, failed))
+    said = records()[-1].getMessage()
+    assert len(said) < 4_200
+    assert "characters more)" in said
+    assert "sk-proj" not in said
 
 
 def test_spans_that_do_nothing_take_notices_too() -> None:
