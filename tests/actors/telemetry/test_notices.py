@@ -17,7 +17,15 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from callboard.actors.calls.registry import ToolRestored, ToolWithdrawn
 from callboard.actors.kernel import ActorSystem
 from callboard.actors.requests.conversation import Question
-from callboard.actors.telemetry.notices import NOTICES, UNKNOWN, EmbedderFailed, InRequest, PeerLost, ToolPrinted
+from callboard.actors.telemetry.notices import (
+    NOTICES,
+    UNKNOWN,
+    EmbedderFailed,
+    InRequest,
+    PeerLost,
+    ToolPrinted,
+    ToolStopped,
+)
 from callboard.actors.telemetry.telemetry import (
     MAX_PRINTED_BYTES,
     MAX_PRINTED_LINES,
@@ -83,6 +91,12 @@ IN_REQUEST: Final[list[tuple[Any, set[str], str, dict[str, str]]]] = [
         {"note.asked_again"},
         "asked_again: ...",
         {"kind": "asked_again", "told": "..."},
+    ),
+    (
+        ToolStopped(CALL, LOOK, 'CallEnded\n  File "w.py", line 3, in wait'),
+        {"tool.look.stopped"},
+        'tool.look was stopped in CallEnded\n  File "w.py", line 3, in wait',
+        {"tool": "look", "frames": 'CallEnded\n  File "w.py", line 3, in wait'},
     ),
     (
         PeerLost(REQUEST, "root/dispatcher", "crashed"),
