@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from callboard.actors import kernel
 from callboard.actors.calls.approvals import ApprovalCallback, Approver, CallbackApprover, NobodyToAsk
+from callboard.actors.calls.registry import offer_of
 from callboard.actors.models.llm_manager import LlmManager, Route, start_on
 from callboard.actors.processes.supply import ProcessOptions
 from callboard.actors.requests.conversation import Answer, Conversation, Question, Reply, Stream
@@ -35,7 +36,7 @@ from callboard.protocol.content import UserMessage
 from callboard.protocol.errors import CallboardError, RuntimeFailure, UsageError, said
 from callboard.protocol.events import CancelRequested
 from callboard.protocol.ids import MessageId, RequestId, Tag
-from callboard.protocol.options import RequestOptions
+from callboard.protocol.options import RequestOptions, ToolOffer
 from callboard.providers.adapter import Provider, Timeouts
 from callboard.providers.local.offline import CONTEXT_TOOL
 from callboard.providers.provider_registry import embeddings_for, provider_for, split_model
@@ -235,10 +236,14 @@ class Runtime:
         self._live()
         return self._wiring.search.health.note if self._wiring.search is not None else ""
 
-    def tools(self) -> tuple[Tool, ...]:
-        """What a model is offered: the tools given and those that the workspace adds."""
+    def tools(self) -> tuple[ToolOffer, ...]:
+        """The tools given and those that the workspace adds, each with what the policy says of it.
+
+        Models are offered those whose `decision` is not DENY.
+        """
         self._live()
-        return (*self._wiring.tools, *self._wiring.code_tools)
+        tools = (*self._wiring.tools, *self._wiring.code_tools)
+        return tuple(offer_of(tool, self.settings.policy) for tool in tools)
 
     def metrics(self) -> Metrics:
         """What was counted since the start: calls, failures, tokens, restarts, latencies by tool and model."""
@@ -411,7 +416,7 @@ class Wiring:
 
         post = partial(_post, self._embeddings, scheduler) if self._embeddings is not None else None
         self.search = rag.CodeSearch(system, post, settings.embedding_model)
-        self.code_tools = (rag.context_tool(self.search),)
+        self.code_tools = (rag.context_tool(self.search).owned,)
         return rag.code_actors(settings.workspace, settings.index_dir, self.search.embedder)
 
     def close(self, scheduler: kernel.LoopScheduler) -> None:
@@ -456,8 +461,8 @@ def _checked(tools: list[Tool]) -> tuple[Tool, ...]:
         if each.name in names:
             raise UsageError(f"two tools are called {each.name!r}; rename one with @tool(name=...)")
         names.add(each.name)
-        each.check()
-    return tuple(tools)
+        each.owned.check()
+    return tuple(each.owned for each in tools)
 
 
 def route_for(settings: Settings, model: str, limits: RateLimits) -> Route:

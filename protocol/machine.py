@@ -336,7 +336,7 @@ class Session:
         fallback = self._options.tool_fallback is ToolFallback.RETRY_WITHOUT_TOOLS
         self._losses = 0
         if self._may_ask_again:
-            if error.kind is ErrorKind.TOOLS_UNSUPPORTED and self._prompt.offers and fallback:
+            if error.kind is ErrorKind.TOOLS_UNSUPPORTED and self._prompt.definitions and fallback:
                 self._prompt.give_up_tools()
                 self._plan_next(again=True)
                 told = f"{self._options.model} takes no tools; it is asked again without them."
@@ -361,7 +361,7 @@ class Session:
         self._batch = step.Batch(self.step, turn.message, self._deadline_at, notes, self._options.max_attempts)
         todo = self._batch.begin(turn, self._prompt.offers, self._repeats, at)
         if self._batch.ends_run:
-            told = f"The model repeated a call more than {self._repeats.limit} times in a row."
+            told = f"The model repeated a call after {self._repeats.limit} equal results in a row."
             self._end(Outcome.REPEATED_CALLS, told)
             return [*todo, self._close_batch()]
         return self._after_calls(todo)
@@ -394,6 +394,7 @@ class Session:
 
     def _close_batch(self) -> commands.RecordStep:
         messages = self._batch.messages()
+        self._repeats.learn(self._batch.outcomes())
         self._batch = step.NO_CALLS
         self._facts.open_calls = 0
         return self._record(messages)

@@ -85,8 +85,9 @@ class PromptBuilder:
         self._options = options = started.options
         self._count = count
         self._steps_taken = 0
-        self._definitions = tuple(offer.definition for offer in started.tools)
-        self._tools_tokens = tools_tokens(self._definitions, count)
+        self.definitions = tuple(offer.definition for offer in started.tools if offer.is_shown)
+        """Of the tools that the model is shown."""
+        self._tools_tokens = tools_tokens(self.definitions, count)
         self.offers: dict[ToolName, ToolOffer] = {offer.definition.name: offer for offer in started.tools}
         self._spent = spent
         atoms = content.split_atoms(started.history)
@@ -123,11 +124,16 @@ class PromptBuilder:
         sampling, choice = options.sampling, options.tool_choice
         if allowed != sampling.max_output_tokens:
             sampling = replace(sampling, max_output_tokens=allowed)
-        if not self.offers or (choice.mode in _FORCED and self._steps):
-            # A call is forced once: forced at every step, the model could never answer.
+        if not self._may_choose(choice):
             choice = ToolChoice()
-        parallel = options.parallel_tool_calls if self.offers else None
-        return ModelRequest(options.model, self.messages(), self._definitions, choice, parallel, sampling=sampling)
+        parallel = options.parallel_tool_calls if self.definitions else None
+        return ModelRequest(options.model, self.messages(), self.definitions, choice, parallel, sampling=sampling)
+
+    def _may_choose(self, choice: ToolChoice) -> bool:
+        """A call is forced in the first step only, or the model could never answer; and no tool that is not shown."""
+        shown = [definition.name for definition in self.definitions]
+        is_named = choice.mode is ToolChoiceMode.NAMED
+        return bool(shown) and not (choice.mode in _FORCED and self._steps) and (not is_named or choice.name in shown)
 
     def messages(self) -> tuple[Message, ...]:
         """What the model is shown; only this tuple itself is built for each step."""
@@ -161,7 +167,7 @@ class PromptBuilder:
     def give_up_tools(self) -> None:
         """The model takes no tools: offer none from now on."""
         self.tokens -= self._tools_tokens
-        self.offers, self._definitions = {}, ()
+        self.offers, self.definitions = {}, ()
 
     # How it is made to fit.
 

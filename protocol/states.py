@@ -74,7 +74,7 @@ class CallFacts:
     is_whole: bool
     """Its arguments are a JSON object, and the model finished them (I12)."""
     repeats: bool
-    """The same call came in as many steps in a row as is allowed."""
+    """The same call came to the same result as often in a row as is allowed."""
     ends_run: bool
     """A call of its turn came once more after that, which ends the request."""
     is_idempotent: bool
@@ -142,7 +142,7 @@ _LIMITS: Final = frozenset({Outcome.STEP_LIMIT, Outcome.TOKEN_LIMIT, Outcome.COS
 
 
 def repeated(call: CallFacts) -> bool:
-    """The same call came too many steps in a row: it is not run."""
+    """The same call came to the same result too often in a row: it is not run."""
     return call.repeats
 
 

@@ -16,9 +16,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 from support.imports import imports
 
 FRONT = """
-    AskApproval CallboardError Conversation Decision ErrorKind Metrics ModelCallFailed Outcome Policy Reply RequestEnded
-    Risk RunTool Runtime RuntimeFailure Settings Stream TextDelta Tool ToolCallCompleted ToolCallFailed ToolContext
-    ToolError UsageError __version__ tool
+    AskApproval CallboardError Conversation Decision ErrorKind Metrics ModelCallFailed Origin Outcome Policy Reply
+    RequestEnded Risk RunTool Runtime RuntimeFailure Settings Stream TextDelta Tool ToolCallCompleted ToolCallFailed
+    ToolContext ToolError UsageError __version__ tool
 """
 FACES = {
     "callboard": FRONT,

@@ -20,7 +20,7 @@ from callboard.actors import kernel
 from callboard.actors.calls import ledger as ledgers
 from callboard.actors.calls.approvals import Approver, Verdict
 from callboard.actors.calls.ledger import Call, CallState, Ending, Happening, Ledger, Outcome, Pool, Seat, WorkerState
-from callboard.actors.calls.registry import Change, Registry, ToolWithdrawn, withdrawal
+from callboard.actors.calls.registry import Change, Registry, ToolWithdrawn
 from callboard.actors.kernel import Actor, Down, Ref, handles
 from callboard.actors.telemetry.notices import ToolPrinted, ToolStopped
 from callboard.actors.tools import ToolContext
@@ -372,7 +372,7 @@ class ToolDispatcher(Actor[DispatcherMessage]):
         if isinstance(change, ToolWithdrawn):
             lane = self.ledger.lanes.get(change.name)
             for _, call in tuple(lane.waiting) if lane is not None else ():
-                self._end(call, withdrawal(change.name))
+                self._end(call, self._registry.withdrawal(change.name, self.now()))
 
     # -- approvals
 

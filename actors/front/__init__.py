@@ -4,7 +4,8 @@
   gives: a `Reply` with its `Outcome`, or a `Stream` of events. `Metrics` counts what a runtime did.
 - To write tools: `tool` makes a `Tool` of a function, `ToolContext` tells it about its call, and a `ToolError` that it
   raises tells the model what went wrong.
-- To decide what tools may do: `Policy` maps a `Risk` to a `Decision`; an `approve` callback is given `AskApproval`.
+- To decide what tools may do: `Policy` maps a `Risk`, or a `Risk` and an `Origin`, to a `Decision`; an `approve`
+  callback is given `AskApproval`.
 - To catch: `CallboardError` is the base of all errors. `UsageError`: an argument or a setting was wrong.
   `ModelCallFailed`: the model gave no answer; its `kind`, an `ErrorKind`, says why. `RequestEnded`: the request was
   cancelled, ran out of time or passed a limit. `RuntimeFailure`: its base, for other failures of callboard itself.
@@ -32,12 +33,12 @@ if TYPE_CHECKING:
     from callboard.protocol.errors import CallboardError, ErrorKind, RuntimeFailure, ToolError, UsageError
     from callboard.protocol.events import ToolCallCompleted, ToolCallFailed
     from callboard.protocol.model import TextDelta
-    from callboard.protocol.tools import Decision, Policy, Risk
+    from callboard.protocol.tools import Decision, Origin, Policy, Risk
 
 __version__ = "0.1.0"
 __all__ = [
-    "AskApproval", "CallboardError", "Conversation", "Decision", "ErrorKind", "Metrics", "ModelCallFailed", "Outcome",
-    "Policy", "Reply", "RequestEnded", "Risk", "RunTool", "Runtime", "RuntimeFailure", "Settings", "Stream",
+    "AskApproval", "CallboardError", "Conversation", "Decision", "ErrorKind", "Metrics", "ModelCallFailed", "Origin",
+    "Outcome", "Policy", "Reply", "RequestEnded", "Risk", "RunTool", "Runtime", "RuntimeFailure", "Settings", "Stream",
     "TextDelta", "Tool", "ToolCallCompleted", "ToolCallFailed", "ToolContext", "ToolError", "UsageError",
     "__version__", "tool",
 ]  # fmt: skip

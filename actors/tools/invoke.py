@@ -102,16 +102,15 @@ class Invoker:
             why = f"the tool's result ({type(value).__name__}) cannot be written as JSON: {safe_text(str, error)}"
             return with_traceback(self._failure(FailureCode.INVALID_RESULT, why), error)
         if wrong:
-            hint = "return None, a text or another number in its place"
-            return self._failure(FailureCode.INVALID_RESULT, f"the tool's result has {wrong}, which JSON has not", hint)
+            why = f"the tool's result has {wrong}, which JSON has not; it must return None or a text in its place"
+            return self._failure(FailureCode.INVALID_RESULT, why)
         if len(written) > MAX_RESULT_BYTES:
             return self._too_large(f"{len(written):,}")
         return written.decode()
 
     def _too_large(self, size: str) -> ToolFailure:
         why = f"the result has {size} bytes; at most {MAX_RESULT_BYTES:,} can be sent"
-        hint = "ask for less: a narrower query, a range, a page"
-        return self._failure(FailureCode.RESULT_TOO_LARGE, why, hint)
+        return self._failure(FailureCode.RESULT_TOO_LARGE, why)
 
     def _failure_of(self, error: BaseException) -> ToolFailure:
         if isinstance(error, Refused):
@@ -127,8 +126,8 @@ class Invoker:
                 failed = self._failure(FailureCode.TOOL_ERROR, text_of(error))
         return with_traceback(failed, error)
 
-    def _failure(self, code: FailureCode, message: str, retry_hint: str = "") -> ToolFailure:
-        return ToolFailure(self._name, code, message, retry_hint=retry_hint)
+    def _failure(self, code: FailureCode, message: str) -> ToolFailure:
+        return ToolFailure(self._name, code, message)
 
 
 def invalid_arguments(tool: ToolName, error: ValidationError) -> ToolFailure:
@@ -143,7 +142,6 @@ def invalid_arguments(tool: ToolName, error: ValidationError) -> ToolFailure:
         field=_path(first),
         expected=shortened(first["msg"]),
         received="nothing" if first["type"] == "missing" else safe_text(repr, first["input"], MAX_RECEIVED_CHARS),
-        retry_hint="correct the arguments by the tool's schema and call it again",
     )
 
 

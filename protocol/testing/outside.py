@@ -231,13 +231,14 @@ def _tool_ending(plan: PlannedCall, tag: Tag) -> Make:
         return partial(ToolCallCancelled, tag)
     code = _FAILURES.get(plan.does)
     if code is None:
-        return partial(ToolCallCompleted, tag, content=result_of(tag))
+        return partial(ToolCallCompleted, tag, content=result_of(tag, plan))
     return partial(ToolCallFailed, tag, failure=ToolFailure(plan.tool, code, f"planned: {plan.does}"))
 
 
-def result_of(tag: Tag) -> str:
-    """The result of a simulated call: it names its call, so that a result in a wrong place shows."""
-    return orjson.dumps({"ok": True, "of": f"{tag.step}/{tag.call_id}"}).decode()
+def result_of(tag: Tag, plan: PlannedCall | None = None) -> str:
+    """The result of a simulated call: it names its call, so that one in a wrong place shows, unless it is steady."""
+    of = "any call" if plan is not None and plan.steady else f"{tag.step}/{tag.call_id}"
+    return orjson.dumps({"ok": True, "of": of}).decode()
 
 
 def person_answers(plan: PlannedCall, command: AskApproval, now: float) -> Iterable[Answer]:

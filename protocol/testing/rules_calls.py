@@ -44,7 +44,10 @@ _CODE_OF: Final = {
 
 
 def terminal_once(story: Story) -> Iterator[str]:
-    """I1: every call has exactly one end and one result, which is what its end said; a failure is told of at once."""
+    """I1: every call has exactly one end and one result, which is what its end said; a failure is told of at once.
+
+    A result that is a failure says what the model can do next.
+    """
     endings = Counter(event.tag for event in story.events(*CALL_ENDINGS))
     yield from (f"call {tag} was ended {count} times" for tag, count in endings.items() if count > 1)
     results = Counter(tag for tag, _ in story.results())
@@ -53,6 +56,8 @@ def terminal_once(story: Story) -> Iterator[str]:
         yield from (f"call {tag} has no result" for tag in story.calls if not results[tag])
     at_once = _ended_at_once(story)
     for tag, result in story.results():
+        if result.is_error and not orjson.loads(result.content).get("retry_hint"):
+            yield f"the failure of call {tag} does not say what to do next: {result.content!r}"
         call = story.calls.get(tag)
         if call is not None:
             yield from _wrong_result(call, result)

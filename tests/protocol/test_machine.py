@@ -73,7 +73,7 @@ from callboard.protocol.model import (
 from callboard.protocol.options import RequestOptions, ToolFallback
 from callboard.protocol.states import CallState, RequestState
 from callboard.protocol.testing.scenario import STANDARD_TOOLS
-from callboard.protocol.tools import FailureCode, ToolFailure
+from callboard.protocol.tools import Decision, FailureCode, ToolFailure
 
 REQUEST = Tag(RequestId("r"), MessageId("m"))
 OPTIONS = RequestOptions("sim/model")
@@ -85,6 +85,8 @@ class Talk:
     def __init__(self, options: RequestOptions = OPTIONS, **start: Any) -> None:
         self.session = Session()
         self.now = 0.0
+        self.said: list[tuple[Event, tuple[Command, ...]]] = []
+        """Each event after the first, and the commands that came of it."""
         tools = start.pop("tools", STANDARD_TOOLS)
         start = {"history": (), "user": UserMessage.of("go"), **start}
         self.first = self.session.apply(RequestStarted(REQUEST, 0.0, options=options, tools=tools, **start))
@@ -95,7 +97,9 @@ class Talk:
 
     def say(self, kind: type[Any], *values: Any, call: str = "") -> tuple[Command, ...]:
         tag = self.step._replace(call_id=CallId(call)) if call else self.step
-        return self.session.apply(kind(tag, self.now, *values))
+        event = kind(tag, self.now, *values)
+        self.said.append((event, self.session.apply(event)))
+        return self.said[-1][1]
 
     def respond(self, *parts: Any, reason: FinishReason | None = None) -> tuple[Any, ...]:
         calls = any(isinstance(part, ToolCall) for part in parts)
@@ -144,7 +148,9 @@ def test_a_text_answer() -> None:
     assert only(talk.first, SetTimer) == SetTimer(REQUEST, OPTIONS.timeout_seconds)
     asked = only(talk.first, CallModel).request
     assert asked.messages == (SystemMessage("be brief"), UserMessage.of("go"))
-    assert [tool.name for tool in asked.tools] == [offer.definition.name for offer in STANDARD_TOOLS]
+    assert [tool.name for tool in asked.tools] == [
+        offer.definition.name for offer in STANDARD_TOOLS if offer.decision is not Decision.DENY
+    ]
     commands = talk.respond(Text("hello"))
     assert kinds(commands) == ["RecordStep", "ClearTimer", "Finish"]
     assert only(commands, RecordStep).messages == (AssistantMessage((Text("hello"),)),)
@@ -572,13 +578,87 @@ def test_too_many_calls_in_one_turn() -> None:
 
 def test_the_same_call_over_and_over() -> None:
     talk = Talk(replace(OPTIONS, repeated_call_limit=2))
-    talk.respond(call("a", "look", '{"x":1,"y":2}'))
-    talk.say(ToolCallCompleted, "1", call="a")
+    for arguments in ('{"x":1,"y":2}', '{"y":2,"x":1}'):
+        talk.respond(call("a", "look", arguments))
+        talk.say(ToolCallCompleted, "1", call="a")
     commands = talk.respond(call("a", "look", '{"y": 2, "x": 1}'))
     assert codes(only(commands, RecordStep)) == ["repeated"]
     commands = talk.respond(call("b"), call("a", "look", '{"x":1,"y":2}'))
     assert codes(only(commands, RecordStep)) == ["cancelled", "repeated"]
     assert only(commands, Finish).outcome is Outcome.REPEATED_CALLS
+
+
+def test_polling_a_tool_whose_answers_change_is_no_loop() -> None:
+    talk = Talk(replace(OPTIONS, repeated_call_limit=2, max_steps=40))
+    for percent in range(30):
+        assert kinds(talk.respond(call("a", "look", '{"job":1}'))) == ["RunTool", "SetTimer"]
+        talk.say(ToolCallCompleted, f"{percent} % done", call="a")
+    assert only(talk.respond(Text("done")), Finish).outcome is Outcome.ANSWERED
+
+
+@pytest.mark.parametrize(
+    ("failures", "is_loop"),
+    [(["no such file"] * 4, True), ([f"{left} s left" for left in range(4)], False)],
+    ids=["the same failure", "another failure each time"],
+)
+def test_a_call_that_fails_the_same_way_each_time_is_a_loop(failures: list[str], is_loop: bool) -> None:
+    talk = Talk(OPTIONS)
+    for message in failures[:3]:
+        talk.respond(call("a"))
+        talk.say(ToolCallFailed, ToolFailure(ToolName("look"), FailureCode.TOOL_ERROR, message), call="a")
+    commands = talk.respond(call("a"))
+    assert ("RunTool" in kinds(commands)) is not is_loop
+    if is_loop:
+        assert codes(only(commands, RecordStep)) == ["repeated"]
+
+
+def test_a_loop_is_found_again_by_a_session_rebuilt_from_any_prefix_of_its_journal() -> None:
+    talk = Talk(OPTIONS)
+    start = RequestStarted(REQUEST, 0.0, (), UserMessage.of("go"), OPTIONS, STANDARD_TOOLS)
+    for _ in range(3):
+        talk.respond(call("a"), call("b", "quick"))
+        for each in ("b", "a"):
+            talk.say(ToolCallCompleted, each, call=each)
+    assert codes(only(talk.respond(call("a"), call("b", "never")), RecordStep)) == ["repeated", "denied"]
+    assert only(talk.respond(call("a")), Finish).outcome is Outcome.REPEATED_CALLS
+    events = [event for event, _ in talk.said]
+    for size in range(len(events)):
+        rebuilt = Session.replay([start, *(decode_event(encode_event(event)) for event in events[:size])])
+        assert [rebuilt.apply(event) for event in events[size:]] == [commands for _, commands in talk.said[size:]]
+
+
+@pytest.mark.parametrize("order", ["ab", "ba"])
+def test_the_order_in_which_calls_end_makes_no_other_result(order: str) -> None:
+    """Two calls of one tool with the same arguments in each step, whose results differ."""
+    talk = Talk(OPTIONS)
+    for number in range(3):
+        talk.respond(call("a"), call("b"))
+        for each in order if number % 2 else "ab":
+            talk.say(ToolCallCompleted, each, call=each)
+    assert codes(only(talk.respond(call("a"), call("b")), RecordStep)) == ["repeated", "repeated"]
+
+
+def test_models_are_not_told_of_a_denied_tool_and_a_call_of_one_is_denied() -> None:
+    forced = ToolChoice(ToolChoiceMode.NAMED, ToolName("never"))
+    talk = Talk(replace(OPTIONS, tool_choice=forced))
+    request = only(talk.first, CallModel).request
+    assert "never" not in [tool.name for tool in request.tools]
+    assert request.tool_choice == ToolChoice(), "a tool that is not offered cannot be forced either"
+    record = only(talk.respond(call("a", "never"), call("b", "nowhere")), RecordStep)
+    assert codes(record) == ["denied", "unknown_tool"]
+    unknown = orjson.loads(record.messages[-1].content)
+    assert "look" in unknown["expected"]
+    assert "never" not in unknown["expected"]
+
+
+def test_a_request_whose_tools_are_all_denied_is_one_without_tools() -> None:
+    denied = tuple(replace(offer, decision=Decision.DENY) for offer in STANDARD_TOOLS)
+    options = replace(OPTIONS, tool_choice=ToolChoice(ToolChoiceMode.REQUIRED), parallel_tool_calls=True)
+    talk = Talk(options, tools=denied)
+    request = only(talk.first, CallModel).request
+    assert (request.tools, request.tool_choice, request.parallel_tool_calls) == ((), ToolChoice(), None)
+    commands = talk.say(ModelFailed, Error(ErrorKind.TOOLS_UNSUPPORTED, "takes no tools"))
+    assert only(commands, Finish).outcome is Outcome.FAILED, "there are no tools to leave out"
 
 
 def test_max_steps_stops_before_the_next_call() -> None:

@@ -86,7 +86,7 @@ class Situation:
     token_budget: int | None = None
     retries: int = 1
     repeated: int = 0
-    """The steps in a row that have asked for the same call before; the second is told, the third ends the run."""
+    """The steps in a row that have asked for the same call before; the third is told, the fourth ends the run."""
     sends: int = 1
     """The times that the call has been sent."""
 
@@ -241,9 +241,9 @@ def beginnings() -> Iterable[Row]:
     yield Row(IDLE, responded(call("a", "look", "[1]")), ASKING, CallState.FAILED, "ReportFailure RecordStep CallModel")
     last = replace(IDLE, max_steps=1)
     yield Row(last, responded(call("a", "never")), OVER, CallState.DENIED, "ReportFailure RecordStep ClearTimer Finish")
-    told = replace(IDLE, repeated=1)
+    told = replace(IDLE, repeated=2)
     yield Row(told, responded(call("a", "look")), ASKING, CallState.FAILED, "ReportFailure RecordStep CallModel")
-    again = replace(IDLE, repeated=2)
+    again = replace(IDLE, repeated=3)
     stopped = "ReportFailure RecordStep ClearTimer Finish"
     yield Row(again, responded(call("a", "look")), OVER, CallState.FAILED, stopped)
     yield Row(
