@@ -7,10 +7,10 @@ variable, when it is needed.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, NoReturn, Self
 
 from pydantic import BaseModel, Field, SecretStr, SkipValidation, ValidationError, field_validator, model_validator
 from pydantic.functional_validators import ModelWrapValidatorHandler
@@ -19,6 +19,7 @@ from callboard.actors.calls.registry import FAILURE_BUDGET
 from callboard.actors.tools.secret_files import SecretRules
 from callboard.protocol import limits
 from callboard.protocol.errors import UsageError
+from callboard.protocol.masking import mask
 from callboard.protocol.model import Sampling
 from callboard.protocol.options import ToolFallback
 from callboard.protocol.tools import Policy
@@ -144,6 +145,14 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
             return SecretRules(value).patterns
         except UsageError as error:
             raise ValueError(str(error)) from None
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, object]]:
+        """The fields, as `repr` and `str` show them: an address may hold a password."""
+        for name, value in super().__repr_args__():
+            yield name, mask(value) if isinstance(value, str) else value
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("Settings hold keys and are not pickled; give a tool the values that it needs")
 
     @property
     def secret_rules(self) -> SecretRules:
