@@ -27,9 +27,9 @@ MAX_CALLS_PER_STEP: Final = 128
 REPEATED_CALL_LIMIT: Final = 3
 #: Calls whose last result is remembered for that: eight full steps. Longer loops are ended by the other limits alone.
 MAX_REMEMBERED_CALLS: Final = 1_024
-#: Incomplete turns (cut arguments, malformed calls) and lost model calls asked again before the request fails: a
-#: supervisor bears three failures in a row, and so does a request.
-MAX_STEP_RETRIES: Final = 3
+#: Requests that one model call of a step may take: two cure nearly all passing faults, and after four the provider is
+#: down. A supervisor bears three failures in a row too.
+MAX_ATTEMPTS: Final = 4
 #: Times one call is handed to a dispatcher: likewise. A call that four of them did not outlive is what killed them.
 MAX_CALL_SENDS: Final = 4
 

@@ -102,6 +102,7 @@ class PromptBuilder:
         self.tokens = self._tools_tokens + sum(piece.tokens for piece in (self._head, self._user, *self._old))
         """Of all messages and tool definitions, as estimated by the counter."""
         self._flat: list[Message] = []
+        self._cut_tokens = 0
         self._flatten()
 
     # What is asked next.
@@ -111,7 +112,9 @@ class PromptBuilder:
         options = self._options
         if self._steps_taken >= options.max_steps and not again:
             return Stop(Outcome.STEP_LIMIT, f"The limit of {options.max_steps} steps was reached.")
-        if not self.fit():
+        before, fits = self.tokens, self.fit()
+        self._cut_tokens += before - self.tokens
+        if not fits:
             told = f"What must be sent needs about {self.tokens} tokens; {options.context_tokens} may be."
             return Stop(Outcome.TOKEN_LIMIT, told)
         allowed = allow_step(options, self._spent, self.tokens)
@@ -136,9 +139,17 @@ class PromptBuilder:
         """What the model is shown; only this tuple itself is built for each step."""
         return tuple(self._flat)
 
+    def told_cut(self) -> str:
+        """What was cut to fit since this was asked last, in a sentence for a person; "" where nothing was."""
+        cut, self._cut_tokens = self._cut_tokens, 0
+        if cut <= 0:
+            return ""
+        told = f"Older messages and results of about {cut:,} tokens were shortened or left out of the prompt"
+        return f"{told}, to fit into the {self._options.context_tokens:,} of the model's context."
+
     # What came of it.
 
-    def charge(self, usage: Usage, cost: float, answer: content.AssistantMessage) -> str:
+    def charge(self, usage: Usage, cost: float | None, answer: content.AssistantMessage) -> str:
         """Count what a model call used, as `Spending.add` does, and return its note."""
 
         def estimate() -> Usage:

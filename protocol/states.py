@@ -247,6 +247,7 @@ REQUEST_TRANSITIONS: RequestTable = MappingProxyType(
         RequestState.CALLING_MODEL: {
             # FAILED: the answer is longer than any answer may be.
             events.ModelStreamed: (_STAYS, _FAILED),
+            events.ModelNoted: (_STAYS,),
             events.ModelResponded: (
                 _TO_TOOLS,
                 _TO_MODEL,

@@ -43,14 +43,17 @@ class TurnVerdict(Enum):
 
 #: An answer that ended so is not all that the model had to say.
 _SHORT_ANSWERS: Final = {
-    FinishReason.LENGTH: "The answer was cut off at the limit of output tokens.",
+    FinishReason.LENGTH: "The answer was cut off at the limit of output tokens; raise it, or ask for a shorter answer.",
     FinishReason.REFUSAL: "The model refused.",
+    FinishReason.OTHER: "The answer may be cut off: it ended for a reason that is not known here ({}).",
 }
 #: A turn that was stopped by its provider asks for nothing: its calls are not run.
 _STOPPED: Final = frozenset({FinishReason.CONTENT_FILTER, FinishReason.REFUSAL})
 #: A turn that ended so may have been cut in the middle of a call.
 _CUT: Final = frozenset({FinishReason.LENGTH, FinishReason.ERROR})
-#: A model call that failed so can be asked again as it is; the LLM manager has already retried all other kinds.
+#: What the model is told about such a turn whose whole calls are run.
+CUT_TOLD: Final = "Your turn was cut off ({}). Ask for fewer calls at a time, or shorter ones."
+#: A model call that failed so can be asked again as it is, where its holder has left some of the step's requests.
 ASK_AGAIN_KINDS: Final = frozenset({ErrorKind.TRUNCATED, ErrorKind.MALFORMED_TOOL_CALL})
 #: Why a request ends whose model does not stop writing. Such an answer is not asked for again, and not recorded: no one
 #: could read it, and no later request could send it.
@@ -84,7 +87,7 @@ def is_too_long(response: ModelResponse) -> bool:
 
 
 def judge(response: ModelResponse, turn: Turn, may_retry: bool) -> tuple[TurnVerdict, str]:
-    """What to do about a turn, and why where it is not simply done; with RUN_CALLS, what to tell the model."""
+    """What to do about a turn, and why where it is not simply done."""
     reason = response.finish_reason
     unusable = TurnVerdict.ASK_AGAIN if may_retry else TurnVerdict.FAIL
     if turn.calls:
@@ -92,10 +95,8 @@ def judge(response: ModelResponse, turn: Turn, may_retry: bool) -> tuple[TurnVer
             return unusable, f"The model asked for {len(turn.calls)} calls in one turn; the limit is {limit}."
         if reason not in _CUT or all(call.complete for call in turn.calls):
             return TurnVerdict.RUN_CALLS, ""
-        if may_retry:
-            return unusable, f"The model's turn was cut off in the middle of a call ({reason})."
-        told = f"Your turn was cut off ({reason}). Ask for fewer calls at a time, or shorter ones."
-        return TurnVerdict.RUN_CALLS, told
+        told = f"The model's turn was cut off in the middle of a call ({reason})."
+        return (unusable if may_retry else TurnVerdict.RUN_CALLS), told
     if reason is FinishReason.PAUSE and turn.message.parts:
         return TurnVerdict.GO_ON, ""
     if reason is FinishReason.CONTENT_FILTER:
@@ -103,7 +104,8 @@ def judge(response: ModelResponse, turn: Turn, may_retry: bool) -> tuple[TurnVer
     text = turn.message.text
     if reason is FinishReason.ERROR or (not text and reason is not FinishReason.REFUSAL):
         return unusable, f"The model answered nothing ({response.raw_finish_reason or reason})."
-    return (TurnVerdict.ANSWER if text else TurnVerdict.FAIL), _SHORT_ANSWERS.get(reason, "")
+    told = _SHORT_ANSWERS.get(reason, "").format(response.raw_finish_reason or reason)
+    return (TurnVerdict.ANSWER if text else TurnVerdict.FAIL), told
 
 
 def tidy(response: ModelResponse) -> Turn:
@@ -162,6 +164,8 @@ def canonical_arguments(text: str) -> str | None:
 
 CallFailure = events.ApprovalDenied | events.ToolCallFailed | events.ToolCallTimedOut | events.ToolCallCancelled
 """The events by which a call ends without a result of its tool."""
+#: Events that do not say themselves which failure the call ends with.
+_REPORTED: Final = (events.ApprovalDenied, events.ToolCallCompleted)
 
 
 @dataclass(slots=True, eq=False)
@@ -224,16 +228,16 @@ class Batch:
             elif guard is states.must_ask:
                 todo.append(self._ask(tag, call))
             elif guard is states.unknown_tool:
-                self._close(call, unknown_tool(name, shown))
+                todo.append(self._fail(tag, call, unknown_tool(name, shown)))
             elif guard is states.not_whole:
-                self._close(call, incomplete_call(*received))
+                todo.append(self._fail(tag, call, incomplete_call(*received)))
             elif guard is states.holds_mask:
-                self._close(call, masked_call(name))
+                todo.append(self._fail(tag, call, masked_call(name)))
             elif guard is states.repeated:
-                self._close(call, failure(FailureCode.REPEATED, name, str(repeats.limit)))
+                todo.append(self._fail(tag, call, failure(FailureCode.REPEATED, name, str(repeats.limit))))
             else:
                 code, why = _REFUSALS[guard]
-                self._close(call, failure(code, name, why))
+                todo.append(self._fail(tag, call, failure(code, name, why)))
         return todo + self._watch()
 
     def _opened(self, call: ToolCall, key: bytes, offer: ToolOffer | None, repeats: bool) -> OpenCall:
@@ -262,7 +266,7 @@ class Batch:
 
     # How calls end.
 
-    def end(self, call: OpenCall, event: CallFailure | events.ToolCallCompleted) -> None:
+    def end(self, call: OpenCall, event: CallFailure | events.ToolCallCompleted) -> list[Command]:
         """The call has its one result, or the failure that the model reads in its place."""
         if isinstance(event, events.ToolCallCompleted):
             failed, result = result_fault(call.call.name, event.content), event.content
@@ -271,6 +275,14 @@ class Batch:
             failed, result = _failure_of(event, call.call.name), ""
         call.enter(type(event))
         self._close(call, failed, result)
+        if failed is None or not isinstance(event, _REPORTED):
+            return []
+        return [commands.ReportFailure(event.tag, failed)]
+
+    def _fail(self, tag: Tag, call: OpenCall, failed: ToolFailure) -> commands.ReportFailure:
+        """The session itself ends the call."""
+        self._close(call, failed)
+        return commands.ReportFailure(tag, failed)
 
     def _close(self, call: OpenCall, failed: ToolFailure | None, result: str = "") -> None:
         if failed is not None:
@@ -300,8 +312,9 @@ class Batch:
         for tag, call in self._open_calls():
             if call.deadline_at is not None and call.deadline_at + limits.CALL_BACKSTOP_SECONDS <= now:
                 call.enter(events.DeadlinePassed)
-                self._close(call, failure(FailureCode.TIMED_OUT, call.call.name, "the deadline passed."))
                 todo.append(commands.CancelTool(tag, "timed out"))
+                failed = failure(FailureCode.TIMED_OUT, call.call.name, "the deadline passed.")
+                todo.append(self._fail(tag, call, failed))
         return todo + self._watch()
 
     def resend(self, at: float) -> list[Command]:
@@ -316,7 +329,7 @@ class Batch:
             else:
                 never_began = guard is states.sent_too_often
                 code = FailureCode.CRASHED if never_began else FailureCode.OUTCOME_UNKNOWN
-                self._close(call, failure(code, call.call.name))
+                todo.append(self._fail(tag, call, failure(code, call.call.name)))
         # After a crash the timer is gone: set it again, or clear it where no call is left to watch.
         cleared = self.clear()
         return todo + (self._watch() or cleared)
@@ -329,7 +342,7 @@ class Batch:
             waiting = call.state is CallState.AWAITING_APPROVAL
             todo.append(commands.WithdrawApproval(tag) if waiting else commands.CancelTool(tag, why))
             call.enter(event)
-            self._close(call, failure(code, call.call.name, why))
+            todo.append(self._fail(tag, call, failure(code, call.call.name, why)))
         return todo + self.clear()
 
     def clear(self) -> list[Command]:

@@ -155,6 +155,11 @@ class ToolFailure:
     received: str = ""
     retry_hint: str = ""
     """What the model can do next; where it is left out, what its code allows (RETRY_HINTS)."""
+    traceback: str = ""
+    """For the host, never for the model: where the tool raised, with messages and source lines; at most 16 kB."""
+    frames: str = ""
+    """The same without messages and source lines: the exception's type and its frames, or how a process ended. It holds
+    no content, so it is always logged."""
 
     def __post_init__(self) -> None:
         if not self.retry_hint.strip():

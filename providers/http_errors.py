@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
+from urllib.parse import urlsplit
 
 from callboard.protocol.content import json_text
 from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind
@@ -132,6 +133,17 @@ def snippet(data: bytes | str) -> str:
     return " ".join(text.split())[:ERROR_SNIPPET_CHARS]
 
 
+def shown_address(url: str) -> str:
+    """An address for a message: without a user, a password or a query, which may hold a key."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port
+    except ValueError:  # a port that is no number, or brackets without an IPv6 address
+        return "an address that cannot be read"
+    host = f"[{host}]" if ":" in host else host
+    return snippet(f"{parts.scheme}://{host}{f':{port}' if port else ''}{parts.path}")
+
+
 def error_kind(family: str, status: int, codes: tuple[str, ...] = ()) -> ErrorKind:
     """The kind of an error by the table above."""
     for word in map(str.lower, codes):
@@ -198,7 +210,7 @@ def error_from_body(family: str, status: int, headers: Mapping[str, str], body: 
         return error_from_payload(family, loads(body), status, headers, body)
     except SHAPE_ERRORS:
         what = f"it said: {snippet(body)}" if body.strip() else "the body was empty"
-    message = f"The server answered HTTP {status} without a JSON error; {what}"
+    message = f"the error is not JSON; {what}"
     return error_from_payload(family, {"message": message}, status, headers, body)
 
 

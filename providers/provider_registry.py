@@ -88,6 +88,7 @@ def provider_for(
     on_headers: HeaderListener | None = None,
     proxy: str | None = None,
     transport: AnyTransport | None = None,
+    keep_connections: bool = True,
     **options: object,
 ) -> tuple[Provider, str]:
     """The provider of `provider/model`, and its own name of the model.
@@ -102,12 +103,19 @@ def provider_for(
     # HTTP takes 0.2 s to load, and `offline` never needs it.
     from callboard.providers.transport import HttpProvider  # noqa: PLC0415
 
-    http = partial(HttpProvider, timeouts=timeouts, on_headers=on_headers, proxy=proxy, transport=transport)
+    http = partial(
+        HttpProvider,
+        timeouts=timeouts,
+        on_headers=on_headers,
+        proxy=proxy,
+        transport=transport,
+        keep_connections=keep_connections,
+    )
     if provider == "copilot" and api_key is None:
         return copilot_of(options, http(Copilot())), name
     variable = KEY_VARIABLES.get(provider)
     if variable and not api_key and not base_url:
-        raise UsageError(f"{provider} needs a key: set the environment variable {variable}, or give api_key.")
+        raise UsageError(f"{provider} needs a key: set the environment variable {variable}, or the setting api_key.")
     if provider in SERVERS:
         SERVERS[provider].address(base_url)  # missing, it is said now and not at the first question
     return http(adapter_for(provider, base_url=base_url, api_key=api_key, **options)), name

@@ -47,7 +47,7 @@ RIGHT = [
     "def approve(question: AskApproval) -> bool: return question.risk is Risk.READ\nRuntime(approve=approve)",
     "async def main(runtime: Runtime) -> None:\n"
     '    reply: Reply = await runtime.ask("?")\n'
-    "    cost: float = reply.cost\n"
+    "    cost: float | None = reply.cost\n"
     '    stream: Stream = runtime.stream("?")\n'
     "    async for event in stream:\n"
     "        if isinstance(event, ToolCallFailed): print(event.failure.code)\n",

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
-
-import orjson
 
 from callboard import Decision, Runtime
 from callboard.actors.cli.arguments import settings_of
+from callboard.actors.cli.terminal import print_json, print_line, printable
 from callboard.protocol.options import ToolOffer
 
 _HEADINGS = ("TOOL", "RUNS IN", "DEADLINE", "RISK", "POLICY", "WHAT IT DOES")
@@ -16,22 +14,21 @@ _HEADINGS = ("TOOL", "RUNS IN", "DEADLINE", "RISK", "POLICY", "WHAT IT DOES")
 _POLICY = {Decision.ALLOW: "allowed", Decision.ASK: "asked", Decision.DENY: "not offered"}
 
 
-async def run(options: argparse.Namespace) -> None:
+async def run(options: argparse.Namespace, known: dict[str, object]) -> None:
     """A table for people, or JSON with the schemas."""
     async with Runtime(settings_of(options)) as runtime:
         tools = runtime.tools()
     if options.json:
-        text = orjson.dumps([_as_json(each) for each in tools], option=orjson.OPT_INDENT_2).decode()
+        print_json([_as_json(each) for each in tools])
     else:
-        text = _table([_HEADINGS, *map(_row, tools)])
-    sys.stdout.write(text + "\n")
+        print_line(_table([_HEADINGS, *map(_row, tools)]))
 
 
 def _row(offer: ToolOffer) -> tuple[str, ...]:
     contract, definition = offer.contract, offer.definition
     first_line = definition.description.partition("\n")[0]
     deadline, policy = f"{contract.timeout_seconds:g} s", _POLICY[offer.decision]
-    return definition.name, contract.isolation, deadline, contract.risk, policy, first_line
+    return tuple(map(printable, (definition.name, contract.isolation, deadline, contract.risk, policy, first_line)))
 
 
 def _table(rows: list[tuple[str, ...]]) -> str:

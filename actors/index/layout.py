@@ -64,7 +64,9 @@ class Layout:
             _make_private(self.folder)
             names = {entry.name for entry in self.folder.iterdir()}
             if names and MARKER not in names and not names <= OUR_NAMES:
-                raise UsageError(f"{self.folder} is not empty and not a callboard index; name another folder for it")
+                raise UsageError(
+                    f"{self.folder} is not empty and not a callboard index; name another folder (the setting index_dir)"
+                )
             self.close_to_others()
             if reason := self._reason_to_rebuild():
                 with self.write_lock(wait_seconds=10):

@@ -68,8 +68,8 @@ class ExpectedTurn:
 
     model: ModelRun
     follows: Follows
-    retries: int
-    """How often this step had been asked again when this call was made."""
+    sent: int
+    """Requests that the step had taken when this call was made."""
     calls: list[ExpectedCall]
     loops: bool = False
     """A repeated call ends the run."""
@@ -93,18 +93,19 @@ def _expected_turns(story: Story) -> Iterator[ExpectedTurn]:
         return
     options = story.start.options
     offers = dict(story.offers)
-    retries, steps, again = 0, 0, False
+    sent, steps, again = 0, 0, False
     steps_made: list[_Made] = []
     for model in story.models:
         steps += not again
         if model.end is None:
             return
-        follows = _follows(story, model, offers, may_retry=retries < options.max_step_retries)
-        turn = ExpectedTurn(model, follows, retries, [], steps=steps)
+        before, sent = sent, sent + model.requests
+        follows = _follows(story, model, offers, may_retry=sent < options.max_attempts)
+        turn = ExpectedTurn(model, follows, before, [], steps=steps)
         if follows is Follows.WITHOUT_TOOLS:
             offers = {}
         again = follows in (Follows.AGAIN, Follows.WITHOUT_TOOLS)
-        retries = retries + (follows is Follows.AGAIN) if again else 0
+        sent = sent if again else 0
         if follows is Follows.CALLS and model.response is not None:
             turn.loops = _expect_calls(turn, model.response.tool_calls, offers, steps_made, options.repeated_call_limit)
             steps_made.append(_what_came(turn))
@@ -124,7 +125,7 @@ def _follows(story: Story, model: ModelRun, offers: dict[ToolName, ToolOffer], *
     if error is not None:
         fallback = story.start.options.tool_fallback is ToolFallback.RETRY_WITHOUT_TOOLS
         shown = any(offer.decision is not Decision.DENY for offer in offers.values())
-        if error.kind is ErrorKind.TOOLS_UNSUPPORTED and shown and fallback:
+        if error.kind is ErrorKind.TOOLS_UNSUPPORTED and shown and fallback and may_retry:
             return Follows.WITHOUT_TOOLS
         return again if error.kind in _ASKED_AGAIN else Follows.FAIL
     assert isinstance(event, ModelResponded)

@@ -198,6 +198,7 @@ def draw_turn(choices: Choices, max_calls: int = MAX_PARALLEL_CALLS) -> PlannedT
         counts_tokens=not _chance(choices, 8),
         charged=_chance(choices, 50),
         extra_cost=choices.pick((0.0, 0.0, 0.0, 0.02)),
+        requests=choices.number(1, 4) if _chance(choices, 10) else 1,
     )
 
 
@@ -238,7 +239,7 @@ def _arguments(choices: Choices) -> str:
 def draw_options(choices: Choices) -> RequestOptions:
     """Options of a request: mostly generous, sometimes any mixture of tight limits."""
     tight = _chance(choices, 30)
-    return RequestOptions(
+    options = RequestOptions(
         "sim/model",
         system_prompt=choices.pick(("", "be brief")),
         timeout_seconds=choices.pick((1_800.0, 120.0, 20.0, 6.0)) if tight else 1_800.0,
@@ -253,8 +254,10 @@ def draw_options(choices: Choices) -> RequestOptions:
         parallel_tool_calls=choices.pick((None, None, True)),
         tool_fallback=choices.pick(list(ToolFallback)),
         repeated_call_limit=choices.pick((3, 3, 2, 1, 0)) if _chance(choices, 40) else 3,
-        max_step_retries=choices.pick((2, 2, 2, 1, 0)),
+        max_attempts=choices.pick((4, 3, 2, 2, 2, 1)),
     )
+    # A cost budget without prices is refused.
+    return options if options.cost_budget is None else replace(options, input_price=1e-5, output_price=1e-4)
 
 
 def _tool_choice(choices: Choices) -> ToolChoice:

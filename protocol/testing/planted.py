@@ -21,6 +21,7 @@ from callboard.protocol.commands import (
     Note,
     Outcome,
     RecordStep,
+    ReportFailure,
     RunTool,
     SetTimer,
     StopModel,
@@ -164,6 +165,9 @@ class LateAnswerCounts(Mutation):
     def says(self, event: Event, commands: list[Command]) -> Sequence[Command]:
         self.ended.update({event.tag} if isinstance(event, ToolCallCompleted) else ())
         return commands
+
+
+_plant("I1 terminal once", "a call that is not run is not reported", _dropping(ReportFailure))
 
 
 def _results_by_success(messages: tuple[Message, ...]) -> Iterable[Message]:
@@ -433,7 +437,7 @@ _plant(
 _plant(
     "I20 turns decide",
     "a step is asked again once more",
-    _with_options(lambda options: replace(options, max_step_retries=options.max_step_retries + 1)),
+    _with_options(lambda options: replace(options, max_attempts=options.max_attempts + 1)),
 )
 _plant(
     "I13 leave to run",
@@ -473,7 +477,9 @@ _plant(
     "the cost of the last call is forgotten",
     _saying(
         lambda event, commands: [
-            replace(c, cost=c.cost - event.cost) if isinstance(c, Finish) and isinstance(event, ModelResponded) else c
+            replace(c, cost=c.cost - event.cost)
+            if isinstance(c, Finish) and isinstance(event, ModelResponded) and c.cost and event.cost
+            else c
             for c in commands
         ]
     ),

@@ -110,6 +110,8 @@ class PlannedTurn:
     """Where the call fails, it has cost tokens all the same."""
     extra_cost: float = 0.0
     """US dollars besides those for tokens (a server tool)."""
+    requests: int = 1
+    """Requests that it takes: the last one answers, those before it fail. No more than the call may take are sent."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,6 +132,12 @@ def test_only_equal_results_in_a_row_count(results: str, refused_at: int | None)
     assert (refused.index(True) + 1 if any(refused) else None) == refused_at
 
 
+def test_a_digest_is_the_same_in_every_process_and_for_no_other_texts() -> None:
+    assert digest("look", "{}").hex() == "f4fc4799a47c07473bb785450122f665"
+    assert len({digest("look", "{}"), digest("look{}"), digest("look", "{}", ""), digest("loo", "k{}")}) == 4
+    assert digest("\ud800") != digest("\udfff"), "what UTF-8 cannot hold is told apart too"
+
+
 @pytest.mark.parametrize("period", [2, 3, 5])
 def test_a_loop_over_several_calls_is_found(period: int) -> None:
     repeats = Repeats(LIMIT)
