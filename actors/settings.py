@@ -27,7 +27,7 @@ from pydantic.functional_validators import ModelWrapValidatorHandler
 
 from callboard.actors.calls.registry import FAILURE_BUDGET
 from callboard.actors.config_file import CONFIG_FILE, Profile, Section, read_profile, similar
-from callboard.actors.tools.secret_files import SecretRules
+from callboard.actors.secret_files import SecretRules
 from callboard.protocol import limits
 from callboard.protocol.errors import UsageError
 from callboard.protocol.masking import mask
@@ -76,7 +76,7 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
     index_dir: Path | None = None
     """Where the code index is kept; None is `.callboard/index` in the workspace."""
     secret_files: tuple[str, ...] = ()
-    """Files of the workspace that no model is shown, besides those of the list (actors/tools/secret_files.py) and of
+    """Files of the workspace that no model is shown, besides those of the list (actors/secret_files.py) and of
     `.callboardignore` files: patterns as in .gitignore. One with "!" allows what the list forbids, "!tests/*.pem"."""
     embedding_model: str = ""
     """"provider/model" of an OpenAI-compatible embedding API that orders the best hits by meaning; "" uses the local

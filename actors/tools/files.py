@@ -12,8 +12,8 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
+from callboard.actors.secret_files import NO_RULES, SecretFiles, SecretRules, is_key_file
 from callboard.actors.tools.decorator import Tool, tool
-from callboard.actors.tools.secret_files import NO_RULES, SecretFiles, SecretRules, is_key_file
 from callboard.protocol.code_fences import render_fence
 from callboard.protocol.errors import ToolError, UsageError
 from callboard.protocol.masking import mask_bytes

@@ -11,12 +11,12 @@ import pytest
 
 from callboard.actors import Runtime, Settings
 from callboard.actors.index import CodeIndex, assemble
+from callboard.actors.secret_files import SecretFiles, SecretRules, is_key_file
 from callboard.actors.tools.files import workspace_tools
-from callboard.actors.tools.secret_files import SecretFiles, SecretRules, is_key_file
 from callboard.protocol.errors import ToolError, UsageError
 from callboard.protocol.masking import has_mask
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from support.key_samples import PRIVATE_KEY
 
