@@ -7,10 +7,10 @@ up in the provider's own variable, when it is needed. The configuration file is 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import is_dataclass
 from pathlib import Path
-from typing import Annotated, Final, Self, get_args, get_origin, get_type_hints
+from typing import Annotated, Final, NoReturn, Self, get_args, get_origin, get_type_hints
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -27,9 +27,10 @@ from pydantic.functional_validators import ModelWrapValidatorHandler
 
 from callboard.actors.calls.registry import FAILURE_BUDGET
 from callboard.actors.config_file import CONFIG_FILE, Profile, Section, read_profile, similar
-from callboard.actors.tools.secret_files import SecretRules
+from callboard.actors.secret_files import SecretRules
 from callboard.protocol import limits
 from callboard.protocol.errors import UsageError
+from callboard.protocol.masking import mask
 from callboard.protocol.model import Sampling, sampling_faults
 from callboard.protocol.options import ToolFallback
 from callboard.protocol.tools import Policy
@@ -75,7 +76,7 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
     index_dir: Path | None = None
     """Where the code index is kept; None is `.callboard/index` in the workspace."""
     secret_files: tuple[str, ...] = ()
-    """Files of the workspace that no model is shown, besides those of the list (actors/tools/secret_files.py) and of
+    """Files of the workspace that no model is shown, besides those of the list (actors/secret_files.py) and of
     `.callboardignore` files: patterns as in .gitignore. One with "!" allows what the list forbids, "!tests/*.pem"."""
     embedding_model: str = ""
     """"provider/model" of an OpenAI-compatible embedding API that orders the best hits by meaning; "" uses the local
@@ -261,6 +262,14 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
             return SecretRules(value).patterns
         except UsageError as error:
             raise ValueError(str(error)) from None
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, object]]:
+        """The fields, as `repr` and `str` show them: an address may hold a password."""
+        for name, value in super().__repr_args__():
+            yield name, mask(value) if isinstance(value, str) else value
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("Settings hold keys and are not pickled; give a tool the values that it needs")
 
     @property
     def secret_rules(self) -> SecretRules:

@@ -20,7 +20,7 @@ from callboard.protocol.content import ToolCall
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.events import Event
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
-from callboard.protocol.masking import MARK, has_mask
+from callboard.protocol.masking import MARK
 from callboard.protocol.model import FinishReason, ModelResponse
 from callboard.protocol.options import ToolOffer
 from callboard.protocol.states import CALL_TRANSITIONS, CallFacts, CallGuard, CallState
@@ -502,7 +502,7 @@ def incomplete_call(name: ToolName, received: str) -> ToolFailure:
 
 
 def _writes_mask(offer: ToolOffer | None, arguments: str) -> bool:
-    return offer is not None and offer.contract.risk is not Risk.READ and has_mask(arguments)
+    return offer is not None and offer.contract.risk is not Risk.READ and MARK in arguments
 
 
 def masked_call(name: ToolName) -> ToolFailure:

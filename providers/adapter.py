@@ -7,10 +7,11 @@ that turns the bytes of the answer into StreamEvents. transport.py, a test or a 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from callboard.protocol.limits import STREAM_IDLE_TIMEOUT_SECONDS, STREAM_TOTAL_TIMEOUT_SECONDS
+from callboard.protocol.masking import mask
 from callboard.protocol.model import ModelRequest, StreamEvent
 
 
@@ -20,11 +21,15 @@ class WireRequest:
 
     method: str
     url: str
-    headers: Mapping[str, str] = field(repr=False)
+    """May hold a password, which `repr` masks."""
+    headers: Mapping[str, str]
     """Holds the credential: kept out of `repr`, so that no log shows it."""
-    body: bytes = field(repr=False)
+    body: bytes
     notes: tuple[str, ...] = ()
     """What the API cannot express, and what was done about it: for the log. Nothing is dropped without a note."""
+
+    def __repr__(self) -> str:
+        return f"WireRequest({self.method} {mask(self.url)}, {len(self.body)} bytes, notes={self.notes})"
 
 
 @dataclass(frozen=True, slots=True)

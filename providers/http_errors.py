@@ -112,9 +112,18 @@ def make_error(
 
 def scrubbed(error: Error, secret: str | None) -> Error:
     """The error without the key, which some servers repeat in what they refuse."""
-    if not secret or len(secret) < SHORTEST_SECRET or (secret not in error.message and secret not in error.raw):
-        return error
-    return replace(error, message=error.message.replace(secret, "***"), raw=error.raw.replace(secret, "***"))
+    message, raw, code = (without_key(text, secret) for text in (error.message, error.raw, error.code))
+    return replace(error, message=message, raw=raw, code=code)
+
+
+def without_key(text: str, secret: str | None) -> str:
+    """The text without the key, nor the beginning of one that was cut off with the text around it."""
+    if not secret or len(secret) < SHORTEST_SECRET:
+        return text
+    text = text.replace(secret, "***")
+    for length in range(len(secret) - 1, SHORTEST_SECRET - 1, -1):
+        text = text.replace(secret[:length], "***")
+    return text
 
 
 def snippet(data: bytes | str) -> str:

@@ -25,9 +25,10 @@ import httpx
 from httpx_aiohttp import AiohttpTransport
 
 from callboard.protocol.errors import ErrorKind, ProviderError, UsageError
+from callboard.protocol.masking import mask
 from callboard.protocol.model import Done, Error, ModelRequest, StreamEvent
 from callboard.providers.adapter import Adapter, AsksServer, Decoder, HttpAnswer, Timeouts, WireRequest
-from callboard.providers.http_errors import make_error, snippet
+from callboard.providers.http_errors import make_error, snippet, without_key
 
 _T = TypeVar("_T")
 
@@ -50,6 +51,8 @@ _TRANSPORT_ERRORS: Final = (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError
 #: What a kept connection that the server has closed meanwhile ends in, before any byte of an answer. Servers close idle
 #: connections without a word, and llama.cpp closes each one after a stream.
 _STALE: Final = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError)
+#: Where adapters put the key, behind the word of its scheme.
+_CREDENTIAL_HEADERS: Final = frozenset({"authorization", "x-api-key", "x-goog-api-key", "api-key"})
 #: What would end a header before its time.
 _UNSENDABLE: Final = re.compile(r"[\r\n\0]")
 
@@ -172,7 +175,7 @@ class HttpProvider:
         if self._on_headers is not None:
             self._on_headers(status, headers)
         if 300 <= status < 400:
-            location = snippet(headers.get("location", "")) or "nowhere"
+            location = mask(_without_credentials(snippet(headers.get("location", "")), wire)) or "nowhere"
             raise _Redirected(f"redirects to {location}; set base_url to where the API is")
         if status >= 400:
             deadline.shorten(self._timeouts.error_body_seconds)
@@ -281,6 +284,13 @@ def _chunks(response: httpx.Response) -> AsyncIterator[bytes]:
     """The body's bytes as they come, decompressed only where a server compresses unasked."""
     plain = "content-encoding" not in response.headers
     return aiter(response.stream if plain else response.aiter_bytes())  # type: ignore[arg-type]
+
+
+def _without_credentials(text: str, wire: WireRequest) -> str:
+    """What a server says, without what it was told as a credential."""
+    for name in _CREDENTIAL_HEADERS & wire.headers.keys():
+        text = without_key(text, wire.headers[name].rpartition(" ")[2])
+    return text
 
 
 def _ended(events: list[StreamEvent], wire: WireRequest, host: str) -> list[StreamEvent]:

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 def run(options: argparse.Namespace, known: dict[str, object]) -> None:
     """Not a coroutine: on a loop that it holds, Ctrl-C would wait for its end."""
     settings = settings_of(options)
-    with CodeIndex.open(settings.workspace or Path(), settings.index_dir) as code, IndexProgress() as progress:
+    where = settings.workspace or Path(), settings.index_dir
+    with CodeIndex.open(*where, secrets=settings.secret_rules) as code, IndexProgress() as progress:
         summary = code.refresh(progress)
     print_line(printable(sentence(summary)))
 

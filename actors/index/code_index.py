@@ -19,7 +19,7 @@ from callboard.actors.index.records import digest
 from callboard.actors.index.refresh import ProgressCallback, RefreshSummary, Request, refresh, roots_of
 from callboard.actors.index.store import ChunkRow, EdgeRow, SqliteStore, SymbolRow
 from callboard.actors.index.tokens import kin_of, query_words
-from callboard.actors.tools.secret_files import NO_RULES, SecretFiles, SecretRules
+from callboard.actors.secret_files import NO_RULES, SecretFiles, SecretRules
 from callboard.protocol.masking import mask_bytes
 
 #: Where an index lives unless told otherwise, under the first workspace folder.

@@ -19,7 +19,7 @@ from callboard.actors.index.records import FileOutcome, FileStat, ParsedFile, Sk
 from callboard.actors.index.symbols import Lines, outline
 from callboard.actors.index.walk import MAX_FILE_BYTES, why_unread
 from callboard.actors.processes.spawning import Caller, Helper
-from callboard.actors.tools.secret_files import is_key_file
+from callboard.actors.secret_files import is_key_file
 from callboard.protocol.errors import UsageError
 
 #: git's own test for binary files looks at as much.

@@ -28,9 +28,9 @@ from callboard.actors.kernel import (
     handles,
     logger_of,
 )
+from callboard.actors.secret_files import NO_RULES, SecretRules
 from callboard.actors.telemetry.notices import EmbedderFailed
 from callboard.actors.tools import Tool, ToolContext, tool
-from callboard.actors.tools.secret_files import NO_RULES, SecretRules
 from callboard.protocol.code_fences import AssembledContext
 from callboard.protocol.errors import CallboardError, RuntimeFailure, ToolError, UsageError, said
 

@@ -25,7 +25,7 @@ from callboard.actors.index.records import FileOutcome, FileStat, ParsedFile, Sk
 from callboard.actors.index.store import KnownFile, SqliteStore
 from callboard.actors.index.walk import Walk
 from callboard.actors.processes.spawning import Caller, Helper
-from callboard.actors.tools.secret_files import IGNORE_FILE, NO_RULES, SecretRules
+from callboard.actors.secret_files import IGNORE_FILE, NO_RULES, SecretRules
 from callboard.protocol.errors import UsageError
 
 #: Up to here a change is indexed in the calling process: about half a second of parsing, less than starting a child.

@@ -13,7 +13,7 @@ import pathspec
 
 from callboard.actors.index.records import FileStat
 from callboard.actors.index.tokens import word_set
-from callboard.actors.tools.secret_files import NO_RULES, SecretFiles, SecretRules
+from callboard.actors.secret_files import NO_RULES, SecretFiles, SecretRules
 
 #: Never source: version control, caches, environments, and our own store.
 SKIPPED_FOLDERS = word_set(

@@ -12,8 +12,8 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
+from callboard.actors.secret_files import NO_RULES, SecretFiles, SecretRules, is_key_file
 from callboard.actors.tools.decorator import Tool, tool
-from callboard.actors.tools.secret_files import NO_RULES, SecretFiles, SecretRules, is_key_file
 from callboard.protocol.code_fences import render_fence
 from callboard.protocol.errors import ToolError, UsageError
 from callboard.protocol.masking import mask_bytes
@@ -42,7 +42,7 @@ def workspace_tools(workspace: Path | str, secrets: SecretRules = NO_RULES) -> t
     def read_file(
         path: str, start_line: Annotated[int, Field(ge=1)] = 1, end_line: Annotated[int | None, Field(ge=1)] = None
     ) -> str:
-        """Read a text file of the workspace, whole or some lines of it.
+        """Read a text file of the workspace, whole or some lines of it. Keys in it are shown as a mask of asterisks.
 
         Args:
             path: Relative to the workspace, or absolute within it.

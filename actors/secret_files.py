@@ -11,9 +11,11 @@ from __future__ import annotations
 import os
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from fnmatch import translate
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from itertools import pairwise
 from typing import Final
 
 import pathspec
@@ -36,7 +38,7 @@ FILES: Final = """
     id_rsa* id_dsa* id_ecdsa* id_ed25519* id_xmss* *_rsa *_ed25519 ssh_host_*_key identity *.pem *.key *.p8 *.p12
     *.pfx *.pkcs12 *.jks *.jceks *.bks *.keystore *.kdb *.kdbx *.ppk *.agekey *.keytab *.priv *.ovpn *.keychain
     *.keychain-db *.keyring secring.* private_key private_key.txt privatekey.txt wallet.dat utc--* *.gpg *.pgp
-    wg[0-9].conf
+    wg0.conf
 
     .netrc _netrc .netrc.* .npmrc .yarnrc .yarnrc.yml .pypirc pip.conf pip.ini .condarc .gemrc .dockercfg
     .dockerconfigjson .git-credentials .gitconfig .hgrc .gitcookies settings-security.xml .curlrc _curlrc .wgetrc
@@ -57,7 +59,7 @@ FILES: Final = """
 
     copilot-token copilot-token.*
 """
-#: Files and folders by their last two or three names: the last alone says too little.
+#: Files and folders by their last two names: the last alone says too little.
 PLACES: Final = """
     .docker/config.json containers/auth.json .composer/auth.json .codex/auth.json .m2/settings.xml .nuget/nuget.config
     .gradle/gradle.properties .config/gh .config/hub .config/glab-cli .config/gcloud .config/doctl .config/hcloud
@@ -81,17 +83,37 @@ HARMLESS: Final = (
 _COPY: Final = re.compile(
     r"(?:[~#. ]|\.(?:bak|backup|old|orig|save|saved|sw[op]|tmp|copy|[0-9])|[ _-]\(?copy\)?|[ ]?\([0-9]\))+$"
 )
+_COPY_ENDINGS: Final = (
+    *("~", "#", ".", " ", ")", "copy", ".bak", ".backup", ".old", ".orig", ".save", ".saved", ".swo", ".swp", ".tmp"),
+    *(f".{digit}" for digit in range(10)),
+)
 
 
-def _globs(table: str) -> re.Pattern[str]:
-    names = [plain or quoted for quoted, plain in re.findall(r'"([^"]+)"|(\S+)', table)]
-    return re.compile("|".join(translate(name) for name in names))
+class NameTable:
+    """Names with `*`, sorted by where it is: a name is judged by look-ups, since a walk asks for each of its files."""
+
+    def __init__(self, table: str) -> None:
+        names = [quoted or plain for quoted, plain in re.findall(r'"([^"]+)"|(\S+)', table)]
+        self._whole = frozenset(name for name in names if "*" not in name)
+        once = [name.partition("*") for name in names if name.count("*") == 1]
+        self._endings = tuple(last for first, _, last in once if not first)
+        self._beginnings = tuple(first for first, _, last in once if not last)
+        self._both = tuple((first, last) for first, _, last in once if first and last)
+        self._others = tuple(name for name in names if name.count("*") > 1)
+
+    def __contains__(self, name: str) -> bool:
+        return (
+            name in self._whole
+            or name.endswith(self._endings)
+            or name.startswith(self._beginnings)
+            or any(name.startswith(first) and name.endswith(last) for first, last in self._both)
+            or any(fnmatchcase(name, each) for each in self._others)
+        )
 
 
-_FILES: Final = _globs(FILES)
+_FILES: Final = NameTable(FILES)
 _FOLDERS: Final = frozenset(FOLDERS.split())
 _PLACES: Final = frozenset(PLACES.split())
-_DEEPEST_PLACE: Final = max(place.count("/") for place in _PLACES) + 1
 _KEY_FILE: Final = re.compile(
     rb"(?:\xef\xbb\xbf)?\s*(?:#[^\n]*\n\s*)*"
     rb"(?:-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY|---- BEGIN SSH2 ENCRYPTED PRIVATE KEY"
@@ -106,26 +128,28 @@ def is_key_file(beginning: bytes) -> bool:
 
 def is_listed(path: str, is_folder: bool = False) -> bool:
     """Is the path on the list, or in a folder that is?"""
-    names = _plain(path).split("/")
-    folders = names if is_folder else names[:-1]
-    if not _FOLDERS.isdisjoint(folders):
+    folder, _, name = _plain(path).rpartition("/")
+    if _is_in_listed_folder(folder) or f"{folder.rpartition('/')[2]}/{name}" in _PLACES:
         return True
-    for start in range(len(names)):
-        for length in range(2, _DEEPEST_PLACE + 1):
-            if "/".join(names[start : start + length]) in _PLACES:
-                return True
-    return not is_folder and any(map(_is_secret_name, _originals(names[-1])))
+    return name in _FOLDERS if is_folder else any(map(_is_secret_name, _originals(name)))
+
+
+@lru_cache(maxsize=4_096)
+def _is_in_listed_folder(folder: str) -> bool:
+    """Is it one, or below one? The same few folders are asked about for all of their files."""
+    names = folder.split("/")
+    return not _FOLDERS.isdisjoint(names) or any(f"{outer}/{name}" in _PLACES for outer, name in pairwise(names))
 
 
 def _is_secret_name(name: str) -> bool:
-    return not name.endswith(HARMLESS) and _FILES.fullmatch(name) is not None
+    return name in _FILES and not name.endswith(HARMLESS)
 
 
-def _originals(name: str) -> Iterable[str]:
+def _originals(name: str) -> Iterator[str]:
     """The name, and what it would be a copy of."""
     yield name
-    original = _COPY.sub("", name).lstrip("#")
-    if original != name:
+    if name.endswith(_COPY_ENDINGS) or name.startswith("#"):
+        original = _COPY.sub("", name).lstrip("#")
         yield original
         yield original.removeprefix(".")  # vim's .id_rsa.swp
 
@@ -139,8 +163,8 @@ def _is_below(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
-def _verdict(spec: pathspec.GitIgnoreSpec, relative: str) -> bool | None:
-    return spec.check_file(relative).include
+def _verdict(spec: pathspec.GitIgnoreSpec, place: str, folder: str, is_folder: bool) -> bool | None:
+    return spec.check_file(os.path.relpath(place, folder) + ("/" if is_folder else "")).include
 
 
 def _read_spec(path: str) -> pathspec.GitIgnoreSpec | None:
@@ -198,7 +222,8 @@ class SecretFiles:
         self._root = os.path.normpath(root)
         self._own = [folder for folder in map(os.path.normpath, rules.folders) if not _is_below(self._root, folder)]
         self._given = _spec(rules.patterns) if rules.patterns else None
-        self._ignoring: dict[str, pathspec.GitIgnoreSpec | None] = {}
+        self._below_root = self._root.rstrip("/") + "/"
+        self._ignoring: dict[str, tuple[tuple[str, pathspec.GitIgnoreSpec], ...]] = {}
 
     def is_secret(self, path: str | os.PathLike[str], is_folder: bool = False) -> bool:
         """Whether the path (absolute) is that of a secret file or folder, or leads through a secret folder.
@@ -208,8 +233,9 @@ class SecretFiles:
         place = os.path.normpath(path)
         if any(_is_below(place, folder) for folder in self._own):
             return True
-        below = os.path.relpath(place, self._root) + ("/" if is_folder else "")
-        said = _verdict(self._given, below) if self._given is not None and not below.startswith("..") else None
+        said = None
+        if self._given is not None and _is_below(place, self._root):
+            said = _verdict(self._given, place, self._root, is_folder)
         if said is None:
             said = is_listed(place, is_folder)
         return said or self._is_ignored(place, is_folder)
@@ -230,13 +256,25 @@ class SecretFiles:
 
     def _is_ignored(self, place: str, is_folder: bool) -> bool:
         """The deepest `.callboardignore` that mentions the path decides, as in git."""
-        folder = place
-        while folder != self._root and _is_below(folder, self._root):
-            folder = os.path.dirname(folder)
-            if folder not in self._ignoring:
-                self._ignoring[folder] = _read_spec(os.path.join(folder, IGNORE_FILE))
-            if (spec := self._ignoring[folder]) is not None:
-                said = _verdict(spec, os.path.relpath(place, folder) + ("/" if is_folder else ""))
-                if said is not None:
-                    return said
+        if not place.startswith(self._below_root):
+            return False
+        for folder, spec in self._ignoring_in(place.rpartition("/")[0]):
+            said = _verdict(spec, place, folder, is_folder)
+            if said is not None:
+                return said
         return False
+
+    def _ignoring_in(self, folder: str) -> tuple[tuple[str, pathspec.GitIgnoreSpec], ...]:
+        """The ignore files that count in a folder, the deepest first, each with its place."""
+        unread = []
+        while folder not in self._ignoring and folder.startswith(self._below_root):
+            unread.append(folder)
+            folder = folder.rpartition("/")[0]
+        if folder not in self._ignoring:  # the root
+            self._ignoring[folder] = ()
+            unread.append(folder)
+        found = self._ignoring[folder]
+        for each in reversed(unread):
+            spec = _read_spec(f"{each}/{IGNORE_FILE}")
+            self._ignoring[each] = found = found if spec is None else ((each or "/", spec), *found)
+        return found

@@ -11,12 +11,12 @@ import pytest
 
 from callboard.actors import Runtime, Settings
 from callboard.actors.index import CodeIndex, assemble
+from callboard.actors.secret_files import SecretFiles, SecretRules, is_key_file
 from callboard.actors.tools.files import workspace_tools
-from callboard.actors.tools.secret_files import SecretFiles, SecretRules, is_key_file
 from callboard.protocol.errors import ToolError, UsageError
 from callboard.protocol.masking import has_mask
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from support.key_samples import PRIVATE_KEY
 
@@ -346,7 +346,7 @@ def test_a_runtime_takes_the_rules_of_its_settings(tmp_path: Path) -> None:
     (root / "plan.md").write_text("# zebra\n")
     settings = Settings(model="offline/x", workspace=root, index_dir=tmp_path / "store", secret_files=("plan.md",))
     with Runtime(settings) as runtime:
-        read_file = next(each for each in runtime.tools() if each.name == "read_file")
+        read_file = next(each for each in runtime._wiring.tools if each.name == "read_file")
         with pytest.raises(ToolError, match="is not shown"):
             read_file("plan.md")
         assert "zebra" not in runtime.ask_sync("what does the zebra do?").text.partition("?")[2]
@@ -364,6 +364,12 @@ def test_a_callboardignore_that_cannot_be_read_or_holds_a_wrong_line_forbids_wha
     (tmp_path / ".callboardignore").unlink()
     (tmp_path / ".callboardignore").mkdir()
     assert not SecretFiles(tmp_path).is_secret(tmp_path / "secret_plan.md")
+
+
+def test_deep_paths_and_the_root_of_the_file_system(tmp_path: Path) -> None:
+    deep = "/".join(["d"] * 1_500)
+    assert SecretFiles(tmp_path).is_secret(f"{tmp_path}/{deep}/.env")
+    assert not SecretFiles("/").is_secret(f"/{deep}/a.py")
 
 
 def test_what_no_tool_may_write(tmp_path: Path) -> None:
