@@ -83,7 +83,7 @@ class _Report:
                 self._text += event.text
                 self.known["text"] = self._text
             case Restarted():
-                self._text = ""
+                self.known["text"] = self._text = ""
             case Note():
                 self._notes.append(event.text)
                 self.known["notes"] = self._notes
