@@ -27,9 +27,10 @@ from pydantic.functional_validators import ModelWrapValidatorHandler
 
 from callboard.actors.calls.registry import FAILURE_BUDGET
 from callboard.actors.config_file import CONFIG_FILE, Profile, Section, read_profile, similar
+from callboard.actors.tools.secret_files import SecretRules
 from callboard.protocol import limits
 from callboard.protocol.errors import UsageError
-from callboard.protocol.model import Sampling
+from callboard.protocol.model import Sampling, sampling_faults
 from callboard.protocol.options import ToolFallback
 from callboard.protocol.tools import Policy
 from callboard.providers.catalog import Catalog
@@ -53,7 +54,7 @@ _NOT_A_KEY: Final = "a key is one word of ASCII; set it again, without spaces, l
 _Positive = Annotated[float, Field(gt=0)]
 
 
-class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=True):
+class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=True, allow_inf_nan=False):
     """How a runtime is set up. Bad values are a `UsageError` that names the field, or the variable it came from.
 
     Variables read where a field is not given: CALLBOARD_MODEL, CALLBOARD_BASE_URL, CALLBOARD_WORKSPACE,
@@ -73,6 +74,9 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
     """The folder that the code tools see, and nothing outside it; None offers no code tools."""
     index_dir: Path | None = None
     """Where the code index is kept; None is `.callboard/index` in the workspace."""
+    secret_files: tuple[str, ...] = ()
+    """Files of the workspace that no model is shown, besides those of the list (actors/tools/secret_files.py) and of
+    `.callboardignore` files: patterns as in .gitignore. One with "!" allows what the list forbids, "!tests/*.pem"."""
     embedding_model: str = ""
     """"provider/model" of an OpenAI-compatible embedding API that orders the best hits by meaning; "" uses the local
     model of the extra `embeddings` where it is installed, else words alone."""
@@ -84,14 +88,14 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
     max_steps: int = Field(default=limits.DEFAULT_MAX_STEPS, ge=1)
     token_budget: int | None = Field(default=None, ge=1)
     cost_budget: float | None = Field(default=None, gt=0)
-    """US dollars a request."""
-    context_tokens: int | None = Field(default=None, ge=1)
-    """None asks the catalog for the model's context window."""
+    """US dollars a request. Refused where it could not be kept: no price is known of `model` or of a fallback."""
+    context_tokens: int | None = Field(default=None, ge=1, le=limits.MAX_CALL_TOKENS)
+    """None is the model's context window by the catalog; where that does not know it, the server is asked."""
     sampling: Sampling = Sampling()
     tool_fallback: ToolFallback = ToolFallback.RETRY_WITHOUT_TOOLS
     policy: Policy = Field(default_factory=Policy)
     catalog: Catalog = Field(default_factory=Catalog)
-    """Context windows and prices; give one with `overrides` for models it does not know."""
+    """Context windows and prices; give one with `overrides` for models that the price list does not know."""
     rate_limits: Mapping[str, tuple[_Positive | None, _Positive | None]] = Field(default_factory=dict)
     """Requests and tokens a minute by provider name, shared by all requests; what providers report narrows them. In a
     file also `{requests = 60}` or `{tokens = 90000}`, where only one is limited."""
@@ -137,6 +141,27 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
         except ValidationError as error:
             wrong = _explain(error, named)
         raise UsageError(wrong)  # out here: the ValidationError holds the values, and would go along as the context
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_truth_for_a_number(cls, value: object, info: ValidationInfo) -> object:
+        # pydantic takes True for 1.
+        if isinstance(value, bool) and info.field_name and cls.model_fields[info.field_name].annotation is not bool:
+            raise ValueError(f"must not be {value}")
+        return value
+
+    @field_validator("sampling", mode="plain")
+    @classmethod
+    def _sampling_that_can_be_sent(cls, value: object) -> Sampling:
+        """A Sampling, or its fields by name, as from a file."""
+        if isinstance(value, Mapping):
+            stop = value.get("stop", ())
+            value = Sampling(**{**value, "stop": tuple(stop) if isinstance(stop, list) else stop})
+        if not isinstance(value, Sampling):
+            raise ValueError("must be a Sampling")
+        if faults := sampling_faults(value):
+            raise ValueError(", ".join(faults))
+        return value
 
     @classmethod
     def from_file(
@@ -228,6 +253,20 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
             wrong = f"{folder} is not a folder" if folder.exists() else f"there is no folder {folder}"
             raise ValueError(f"{wrong}; name one that exists")
         return folder
+
+    @field_validator("secret_files")
+    @classmethod
+    def _patterns(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        try:
+            return SecretRules(value).patterns
+        except UsageError as error:
+            raise ValueError(str(error)) from None
+
+    @property
+    def secret_rules(self) -> SecretRules:
+        """Which files no model is shown, besides those on the list: `secret_files`, and what callboard itself keeps."""
+        own = [folder for folder in (self.config_dir, self.index_dir) if folder is not None]
+        return SecretRules(self.secret_files, tuple(str(folder.expanduser().resolve()) for folder in own))
 
     @property
     def environment_for_tools(self) -> dict[str, str]:

@@ -9,7 +9,7 @@ from callboard.protocol.content import Message
 from callboard.protocol.ids import Tag, ToolName
 from callboard.protocol.limits import MAX_ATTEMPTS
 from callboard.protocol.model import FinishReason, ModelRequest, Usage
-from callboard.protocol.tools import Risk
+from callboard.protocol.tools import Risk, ToolFailure
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +96,8 @@ class NoteKind(StrEnum):
     """A turn was of no use, or its model call was lost: the step is asked again."""
     TOOL_FALLBACK = "tool_fallback"
     """The model takes no tools, and is asked without them."""
+    TRIMMED = "trimmed"
+    """Older messages were shortened or left out, so that the prompt fits into the context."""
     CUT = "cut"
     """The turn is not whole: cut off, refused, or ended for an unknown reason."""
     LEFT_OUT = "left_out"
@@ -103,6 +105,17 @@ class NoteKind(StrEnum):
     ESTIMATED = "estimated"
     """A number of the provider's cannot be true."""
     OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class ReportFailure(_Command):
+    """Show and count this failure: the session itself has ended the call by it, and no event of the call says so.
+
+    It was not run (an unknown tool, a denied, incomplete or repeated call), it was given up (its deadline, a cancelled
+    request, a lost dispatcher), or what it returned may not be handed on. The model reads it with the step.
+    """
+
+    failure: ToolFailure
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +158,8 @@ class Finish(_Command):
     text: str
     """The answer, or the part of it that came before the request ended."""
     usage: Usage
-    cost: float
+    cost: float | None
+    """US dollars; None where that of a model call is not known."""
     steps: int
     """Model calls made, those that were asked again included."""
     reason: str = ""
@@ -164,6 +178,7 @@ Command = (
     | WithdrawApproval
     | SetTimer
     | ClearTimer
+    | ReportFailure
     | Note
     | RecordStep
     | Finish

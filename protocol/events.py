@@ -31,6 +31,8 @@ class RequestStarted(_Event):
     user: UserMessage
     options: RequestOptions
     tools: tuple[ToolOffer, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What the person should know of how the request is set up, such as a limit that is only assumed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +61,8 @@ class ModelResponded(_Event):
     """The turn is whole. A usage or cost that cannot be true is estimated, and a note says so."""
 
     response: ModelResponse
-    cost: float = 0.0
-    """US dollars; 0 where no price is known."""
+    cost: float | None = None
+    """US dollars; None where it is not known."""
     requests: int = 1
     """Those sent for this call, over all models that were asked."""
 

@@ -21,11 +21,28 @@ from callboard.protocol.content import AssistantMessage, Message, Text, history_
 from callboard.protocol.errors import ErrorKind, ProtocolError, UsageError
 from callboard.protocol.events import Event
 from callboard.protocol.ids import Tag
-from callboard.protocol.model import Error, FinishReason, ModelRequest, ModelResponse, Restarted, TextDelta
+from callboard.protocol.model import (
+    Error,
+    FinishReason,
+    ModelRequest,
+    ModelResponse,
+    Restarted,
+    TextDelta,
+    sampling_faults,
+)
 from callboard.protocol.options import RequestOptions, ToolFallback, ToolOffer
 from callboard.protocol.prompt import PromptBuilder, TokenCounter, estimate_tokens
 from callboard.protocol.states import CallState, RequestState
 from callboard.protocol.step import CallFailure, OpenCall, Turn, TurnVerdict
+
+#: Fields of the options that are amounts, and of which type: True is not one token.
+_AMOUNTS: Final = (
+    ("token_budget", (int,), "a whole number"),
+    ("context_tokens", (int,), "a whole number"),
+    ("cost_budget", (int, float), "a number"),
+    ("input_price", (int, float), "a number"),
+    ("output_price", (int, float), "a number"),
+)
 
 
 def check_start(history: Sequence[Message], options: RequestOptions, tools: Sequence[ToolOffer] = ()) -> None:
@@ -40,10 +57,13 @@ def check_start(history: Sequence[Message], options: RequestOptions, tools: Sequ
         faults.append(f"max_attempts must be 1 or more, got {options.max_attempts}")
     if not 0 < options.timeout_seconds < math.inf:
         faults.append(f"timeout_seconds must be above 0 and finite, got {options.timeout_seconds}")
-    for name in ("token_budget", "cost_budget", "input_price", "output_price"):
+    faults += sampling_faults(options.sampling)
+    for name, types, kind in _AMOUNTS:
         amount: float | None = getattr(options, name)
-        if amount is not None and not amount >= 0:
-            faults.append(f"{name} must be a number from 0 on, got {amount}")
+        if amount is not None and (type(amount) not in types or not 0 <= amount < math.inf):
+            faults.append(f"{name} must be {kind} from 0 on, got {amount}")
+    if options.cost_budget is not None and None in (options.input_price, options.output_price):
+        faults.append("cost_budget needs input_price and output_price; without them it could not be kept")
     if faults:
         raise UsageError("; ".join(faults))
 
@@ -199,7 +219,7 @@ class Session:
         self._deadline_at = event.at + options.timeout_seconds
         self._last = (commands.SetTimer(self.tag, self._deadline_at),)
         self._plan_next()
-        return [*self._last]
+        return [*self._last, *(commands.Note(self.tag, note) for note in event.notes)]
 
     def _cancel_requested(self, event: events.CancelRequested) -> list[Command]:
         self._check_request(event)
@@ -236,7 +256,9 @@ class Session:
         self._sent_now, self._finish_reason = 0, FinishReason.OTHER
         deadline_at = min(max(event.at, not_before_at) + limits.STREAM_TOTAL_TIMEOUT_SECONDS, self._deadline_at)
         left = self._options.max_attempts - self._sent
-        return [commands.CallModel(self.step, request, deadline_at, not_before_at, left)]
+        told = self._prompt.told_cut()
+        notes: list[Command] = [commands.Note(self.step, told, NoteKind.TRIMMED)] if told else []
+        return [*notes, commands.CallModel(self.step, request, deadline_at, not_before_at, left)]
 
     def _model_streamed(self, event: events.ModelStreamed) -> list[Command]:
         if event.tag != self.step:
@@ -334,7 +356,7 @@ class Session:
         fallback = self._options.tool_fallback is ToolFallback.RETRY_WITHOUT_TOOLS
         self._losses = 0
         if self._may_ask_again:
-            if error.kind is ErrorKind.TOOLS_UNSUPPORTED and self._prompt.offers and fallback:
+            if error.kind is ErrorKind.TOOLS_UNSUPPORTED and self._prompt.definitions and fallback:
                 self._prompt.give_up_tools()
                 self._plan_next(again=True)
                 told = f"{self._options.model} takes no tools; it is asked again without them."
@@ -359,9 +381,9 @@ class Session:
         self._batch = step.Batch(self.step, turn.message, self._deadline_at, notes, self._options.max_attempts)
         todo = self._batch.begin(turn, self._prompt.offers, self._repeats, at)
         if self._batch.ends_run:
-            told = f"The model repeated a call more than {self._repeats.limit} times in a row."
+            told = f"The model repeated a call after {self._repeats.limit} equal results in a row."
             self._end(Outcome.REPEATED_CALLS, told)
-            return [self._close_batch()]
+            return [*todo, self._close_batch()]
         return self._after_calls(todo)
 
     def _approval_granted(self, event: events.ApprovalGranted) -> list[Command]:
@@ -374,8 +396,7 @@ class Session:
         return []
 
     def _call_ended(self, event: CallFailure | events.ToolCallCompleted) -> list[Command]:
-        self._batch.end(self._call_of(event), event)
-        return self._after_calls([])
+        return self._after_calls(self._batch.end(self._call_of(event), event))
 
     def _tools_lost(self, event: events.ToolsLost) -> list[Command]:
         self._check_step(event)
@@ -393,6 +414,7 @@ class Session:
 
     def _close_batch(self) -> commands.RecordStep:
         messages = self._batch.messages()
+        self._repeats.learn(self._batch.outcomes())
         self._batch = step.NO_CALLS
         self._facts.open_calls = 0
         return self._record(messages)

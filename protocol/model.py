@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 from callboard.protocol.content import AssistantMessage, AssistantPart, Message, Replay, Text, Thinking, ToolCall
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.ids import CallId, ToolName
+from callboard.protocol.limits import MAX_CALL_TOKENS
 from callboard.protocol.tools import ToolDefinition
 
 
@@ -191,6 +193,32 @@ class Sampling:
     seed: int | None = None
     reasoning_effort: str | None = None
     """"none", "minimal", "low", "medium" or "high"; each adapter maps it to its API's budget or level."""
+
+
+#: What APIs take, by field: OpenAI, Gemini and OpenRouter document 0 to 2 for the temperature (Anthropic 0 to 1, and
+#: says so itself); a seed is a 64-bit integer everywhere.
+_SAMPLING_RANGES: Final = (
+    ("temperature", 0, 2, (int, float)),
+    ("top_p", 0, 1, (int, float)),
+    ("max_output_tokens", 1, MAX_CALL_TOKENS, (int,)),
+    ("seed", -(2**63), 2**63 - 1, (int,)),
+)
+
+
+def sampling_faults(sampling: Sampling) -> list[str]:
+    """One sentence for each field that no API takes, with its name; empty when all can be sent."""
+    faults = []
+    for name, least, most, types in _SAMPLING_RANGES:
+        value = getattr(sampling, name)
+        if value is not None and (type(value) not in types or not least <= value <= most):
+            what = "a whole number" if types == (int,) else "a number"
+            faults.append(f"{name} must be {what} from {least} to {most}, got {value!r}")
+    if not isinstance(sampling.stop, tuple) or not all(isinstance(text, str) and text for text in sampling.stop):
+        faults.append(f"stop must be a tuple of texts, none of them empty, got {sampling.stop!r}")
+    effort = sampling.reasoning_effort
+    if effort is not None and (not isinstance(effort, str) or not effort):
+        faults.append(f'reasoning_effort must be a word such as "low", "medium" or "high", got {effort!r}')
+    return faults
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from callboard.protocol.limits import STREAM_IDLE_TIMEOUT_SECONDS, STREAM_TOTAL_TIMEOUT_SECONDS
 from callboard.protocol.model import ModelRequest, StreamEvent
@@ -57,6 +57,22 @@ class Adapter(Protocol):
 
     def decoder(self, status: int = 200, headers: Mapping[str, str] | None = None, streaming: bool = True) -> Decoder:
         """A decoder for the answer with this HTTP `status` and these `headers` (names in any case)."""
+
+
+@runtime_checkable
+class AsksServer(Protocol):
+    """An adapter that can ask its server other things than a model call (`request_encoding.HttpAdapter.question`)."""
+
+    def question(self, path: str, body: bytes | None = None) -> WireRequest:
+        """A GET, or a POST where there is a body; {api} in `path` is the API's address, {root} that without version."""
+
+
+@runtime_checkable
+class Inquirable(Protocol):
+    """A provider whose server can be asked other things than a model call."""
+
+    async def inquire(self, path: str, body: bytes | None = None) -> HttpAnswer:
+        """See `AsksServer.question`. Raises ProviderError where no answer comes, UsageError where none can be asked."""
 
 
 class Provider(Protocol):

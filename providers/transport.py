@@ -26,7 +26,7 @@ from httpx_aiohttp import AiohttpTransport
 
 from callboard.protocol.errors import ErrorKind, ProviderError, UsageError
 from callboard.protocol.model import Done, Error, ModelRequest, StreamEvent
-from callboard.providers.adapter import Adapter, Decoder, HttpAnswer, Timeouts, WireRequest
+from callboard.providers.adapter import Adapter, AsksServer, Decoder, HttpAnswer, Timeouts, WireRequest
 from callboard.providers.http_errors import make_error, snippet
 
 _T = TypeVar("_T")
@@ -152,6 +152,12 @@ class HttpProvider:
             raise ProviderError(failure.kind, failure.message) from None
         finally:
             deadline.cancel()
+
+    async def inquire(self, path: str, body: bytes | None = None) -> HttpAnswer:
+        """See `Inquirable.inquire`."""
+        if not isinstance(self.adapter, AsksServer):
+            raise UsageError(f"{self.name} has no questions but model calls")
+        return await self.fetch(self.adapter.question(path, body))
 
     async def aclose(self) -> None:
         """Close the connections of the running loop."""

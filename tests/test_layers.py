@@ -33,7 +33,7 @@ INSIDE_FUNCTIONS = {
     "providers/catalog.py": {"genai_prices"},
     "providers/copilot/copilot_login.py": {"keyring"},
     # Packages whose names are loaded when first used, since child processes import the package but not all of it.
-    "actors/front/__init__.py": {"callboard.actors", "callboard.protocol"},
+    "actors/front/__init__.py": {"callboard.actors", "callboard.protocol", "callboard.providers"},
     "actors/index/__init__.py": {"callboard.actors.index"},
     "providers/__init__.py": {"callboard.providers"},
     "actors/testing/chaos/hosts.py": {"trio"},

@@ -174,6 +174,8 @@ class Call:
     """It was stopped."""
     given: int = 0
     """Workers that it was given to so far."""
+    printed_bytes: int = 0
+    """By its tool, as far as its worker could read it."""
 
     def enter(self, happening: Happening) -> bool:
         """Change the state, as the table allows and no other way; False where it does not."""
@@ -365,6 +367,7 @@ class EndedCalls:
         if event.tag in self._kept:
             self._forget(event.tag)
         chars = len(event.output) + (len(event.content) if isinstance(event, events.ToolCallCompleted) else 0)
+        chars += len(event.failure.traceback) if isinstance(event, events.ToolCallFailed) else 0
         self._kept[event.tag] = (reply_to, event, chars)
         self._chars += chars
         while len(self._kept) > MAX_ENDED_CALLS or self._chars > MAX_ENDED_CHARS:

@@ -56,6 +56,9 @@ async def _ask(question: str, configured: Settings, report: _Report | None) -> N
             if report is not None:
                 report.see(failure.reply)
             raise (advised(failure, settings) if isinstance(failure, ModelCallFailed) else failure) from None
+        finally:
+            if note := runtime.index_note():
+                screen.remark(note)
         if report is not None:
             print_json(report.known)
 

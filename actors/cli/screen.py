@@ -7,7 +7,7 @@ from typing import Final
 
 from callboard import AskApproval, Reply, RunTool
 from callboard.actors.cli.terminal import DIM, PLAIN, YELLOW, TerminalText, print_line, printable, shows_colour
-from callboard.protocol.commands import Note
+from callboard.protocol.commands import Note, ReportFailure
 from callboard.protocol.events import ToolCallCancelled, ToolCallCompleted, ToolCallFailed, ToolCallTimedOut
 from callboard.protocol.ids import Tag
 from callboard.protocol.masking import mask
@@ -40,6 +40,9 @@ class Screen:
                 self.remark(f"< {self._ended(event.tag)}: {len(event.content):,} characters", DIM)
             case ToolCallFailed(failure=failure):
                 self._ended(event.tag)
+                self.remark(f"< {failure.tool}: {failure.code}: {failure.message}")
+            case ReportFailure(failure=failure):
+                self._running.pop(event.tag, None)
                 self.remark(f"< {failure.tool}: {failure.code}: {failure.message}")
             case ToolCallTimedOut():
                 self.remark(f"< {self._ended(event.tag)}: ended at its deadline")

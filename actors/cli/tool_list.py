@@ -1,14 +1,17 @@
-"""`callboard tools`: what a model would be offered in this workspace."""
+"""`callboard tools`: what a model would be offered in this workspace, and what of it runs unasked."""
 
 from __future__ import annotations
 
 import argparse
 
-from callboard import Runtime, Tool
+from callboard import Decision, Runtime
 from callboard.actors.cli.arguments import settings_of
 from callboard.actors.cli.terminal import print_json, print_line, printable
+from callboard.protocol.options import ToolOffer
 
-_HEADINGS = ("TOOL", "RUNS IN", "DEADLINE", "RISK", "WHAT IT DOES")
+_HEADINGS = ("TOOL", "RUNS IN", "DEADLINE", "RISK", "POLICY", "WHAT IT DOES")
+#: What the policy's decision means for a model.
+_POLICY = {Decision.ALLOW: "allowed", Decision.ASK: "asked", Decision.DENY: "not offered"}
 
 
 async def run(options: argparse.Namespace, known: dict[str, object]) -> None:
@@ -21,11 +24,11 @@ async def run(options: argparse.Namespace, known: dict[str, object]) -> None:
         print_line(_table([_HEADINGS, *map(_row, tools)]))
 
 
-def _row(tool: Tool) -> tuple[str, ...]:
-    contract = tool.contract
-    first_line = tool.definition.description.partition("\n")[0]
-    shown = (tool.name, contract.isolation, f"{contract.timeout_seconds:g} s", contract.risk, first_line)
-    return tuple(map(printable, shown))
+def _row(offer: ToolOffer) -> tuple[str, ...]:
+    contract, definition = offer.contract, offer.definition
+    first_line = definition.description.partition("\n")[0]
+    deadline, policy = f"{contract.timeout_seconds:g} s", _POLICY[offer.decision]
+    return tuple(map(printable, (definition.name, contract.isolation, deadline, contract.risk, policy, first_line)))
 
 
 def _table(rows: list[tuple[str, ...]]) -> str:
@@ -34,15 +37,16 @@ def _table(rows: list[tuple[str, ...]]) -> str:
     return "\n".join(lines)
 
 
-def _as_json(tool: Tool) -> dict[str, object]:
-    contract = tool.contract
+def _as_json(offer: ToolOffer) -> dict[str, object]:
+    contract = offer.contract
     return {
-        "name": tool.name,
+        "name": offer.definition.name,
         "isolation": contract.isolation,
         "timeout_seconds": contract.timeout_seconds,
         "risk": contract.risk,
+        "policy": _POLICY[offer.decision],
         "latency": contract.latency,
         "needs_approval": contract.needs_approval,
-        "description": tool.definition.description,
-        "parameters": tool.definition.parameters,
+        "description": offer.definition.description,
+        "parameters": offer.definition.parameters,
     }

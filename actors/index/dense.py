@@ -261,7 +261,9 @@ class Reranker:
             self._queries[query] = embedder.embed([query])[0]
         wanted = self._queries[query]
         cached = self._cache.get(embedder.model, [text.digest for text in texts])
-        known = {key: numpy.frombuffer(value, numpy.float16).astype(numpy.float32) for key, value in cached.items()}
+        # Of another length are those of a model that had the same name: they are made again.
+        stored = {key: numpy.frombuffer(value, numpy.float16) for key, value in cached.items()}
+        known = {key: row.astype(numpy.float32) for key, row in stored.items() if len(row) == len(wanted)}
         for first in range(0, len(texts), embedder.batch_size):
             if self._closing.is_set() or turn != self._turn:
                 # The result is no longer wanted: a later question has come.

@@ -46,8 +46,9 @@ ModelEvent = ModelStreamed | ModelNoted | ModelResponded | ModelFailed
 """What a session hears of its model call."""
 Routes = Callable[[str], Sequence["Route"]]
 """From "provider/model" to the routes to try in turn: the model itself, then its fallbacks."""
-Cost = Callable[[str, Usage, Mapping[str, object]], float]
-"""From "provider/model" (that which answered), the tokens used and the provider's own account of them to US dollars."""
+Cost = Callable[[str, Usage, Mapping[str, object], str], float | None]
+"""US dollars for one call, None where that is not known: of the name of the route that answered, the tokens used, the
+provider's own account of them, and the model that answered in the provider's words."""
 Emit = Callable[[list[StreamEvent]], None]
 """Takes one batch of events. Raises MailboxFull where there is no room for it now."""
 End = Callable[[ModelResponse], None]
@@ -62,11 +63,13 @@ class Route:
     model: str
     limiter: RateLimiter | None = None
     """The limits of its credential, shared by all requests; None: unlimited."""
+    listed_as: str = ""
+    """"provider/model" in the words of the settings; "" where the provider's own name says it."""
 
     @property
     def name(self) -> str:
-        """ "provider/model"."""
-        return f"{provider_name(self.provider)}/{self.model}"
+        """ "provider/model", by which its price and window are looked up."""
+        return self.listed_as or f"{provider_name(self.provider)}/{self.model}"
 
 
 class Attempt(Protocol):
@@ -354,7 +357,7 @@ class LlmManager(Actor[LlmMessage]):
             self._attempt_failed(call, response.error)
             return
         call.doing = "the cost function"
-        cost = self._cost(route.name, response.usage, response.raw_usage)
+        cost = self._cost(route.name, response.usage, response.raw_usage, response.model)
         self._drop(call.tag)
         self._tell(call.asked.reply_to, ModelResponded(call.tag, self.now(), response, cost, call.attempt))
 

@@ -87,9 +87,10 @@ class World:
         """What the scenario of the call's request holds for it."""
         return self.plans[run.tag.request_id].of(run)
 
-    def result_of(self, tag: Tag) -> str:
-        """A result that names its call and its request, so that one in a wrong place shows."""
-        return orjson.dumps({"ok": True, "of": f"{tag.request_id}/{tag.step}/{tag.call_id}"}).decode()
+    def result_of(self, tag: Tag, plan: PlannedCall) -> str:
+        """A result that names its call and its request, so that one in a wrong place shows, unless it is steady."""
+        of = "any call" if plan.steady else f"{tag.request_id}/{tag.step}/{tag.call_id}"
+        return orjson.dumps({"ok": True, "of": of}).decode()
 
     def began(self, run: RunTool) -> None:
         """Count a run of the tool's code, and write it down."""

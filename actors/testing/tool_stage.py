@@ -24,6 +24,7 @@ from callboard.actors.calls.ledger import CallEvent, Ledger
 from callboard.actors.calls.registry import Registry, ToolRestored, ToolWithdrawn
 from callboard.actors.kernel import Actor, ActorSystem, LoopScheduler, Ref, Supervisor, handles
 from callboard.actors.processes.supply import ProcessOptions
+from callboard.actors.telemetry.notices import ToolPrinted
 from callboard.actors.tools.decorator import Tool
 from callboard.actors.workers.kinds import kinds
 from callboard.actors.workers.messages import KindOf
@@ -78,11 +79,11 @@ class _Audience(Actor[CallEvent]):
         self._calls[event.tag].add(event)
 
 
-class _Observer(Actor[ToolWithdrawn | ToolRestored]):
-    """Nobody acts on a tool's health here."""
+class _Observer(Actor[ToolWithdrawn | ToolRestored | ToolPrinted]):
+    """Nothing acts on a tool's health here, or logs what it prints: that is in the events of its calls."""
 
-    @handles(ToolWithdrawn, ToolRestored)
-    def _see(self, change: ToolWithdrawn | ToolRestored) -> None:
+    @handles(ToolWithdrawn, ToolRestored, ToolPrinted)
+    def _see(self, change: ToolWithdrawn | ToolRestored | ToolPrinted) -> None:
         """The dispatcher has logged it."""
 
 

@@ -162,13 +162,15 @@ def _ending(turn: PlannedTurn, command: CallModel, options: RequestOptions, now:
     response = respond(turn, command.request)
     if kind is not None:
         response = replace(response, parts=(), error=_error(kind))
-    cost = turn.extra_cost + cost_of(response.usage, options)
+    cost = cost_of(response.usage, options, turn.extra_cost)
     return lambda at: ModelResponded(tag, at, response, cost, requests_of(turn, command))
 
 
-def cost_of(usage: Usage, options: RequestOptions) -> float:
-    """US dollars for these tokens, by the prices of the request."""
-    return usage.input_tokens * (options.input_price or 0.0) + usage.output_tokens * (options.output_price or 0.0)
+def cost_of(usage: Usage, options: RequestOptions, extra: float = 0.0) -> float | None:
+    """US dollars for these tokens by the prices of the request, and `extra`; None where a price is not known."""
+    if options.input_price is None or options.output_price is None:
+        return None
+    return usage.input_tokens * options.input_price + usage.output_tokens * options.output_price + extra
 
 
 def _error(kind: ErrorKind) -> Error:
@@ -231,13 +233,14 @@ def _tool_ending(plan: PlannedCall, tag: Tag) -> Make:
         return partial(ToolCallCancelled, tag)
     code = _FAILURES.get(plan.does)
     if code is None:
-        return partial(ToolCallCompleted, tag, content=result_of(tag))
+        return partial(ToolCallCompleted, tag, content=result_of(tag, plan))
     return partial(ToolCallFailed, tag, failure=ToolFailure(plan.tool, code, f"planned: {plan.does}"))
 
 
-def result_of(tag: Tag) -> str:
-    """The result of a simulated call: it names its call, so that a result in a wrong place shows."""
-    return orjson.dumps({"ok": True, "of": f"{tag.step}/{tag.call_id}"}).decode()
+def result_of(tag: Tag, plan: PlannedCall | None = None) -> str:
+    """The result of a simulated call: it names its call, so that one in a wrong place shows, unless it is steady."""
+    of = "any call" if plan is not None and plan.steady else f"{tag.step}/{tag.call_id}"
+    return orjson.dumps({"ok": True, "of": of}).decode()
 
 
 def person_answers(plan: PlannedCall, command: AskApproval, now: float) -> Iterable[Answer]:

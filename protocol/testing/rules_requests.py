@@ -202,17 +202,26 @@ def _outcomes_of_turn(story: Story) -> frozenset[Outcome]:
     }[turn.follows]
 
 
+def _is_same_cost(said: float | None, spent: float | None) -> bool:
+    return said is spent if said is None or spent is None else abs(said - spent) <= 1e-9
+
+
+def _dollars(cost: float | None) -> str:
+    return "a cost that is not known" if cost is None else f"${cost:g}"
+
+
 def _wrong_sums(story: Story, finish: Finish) -> Iterator[str]:
-    spent = Spending()
+    assert story.start is not None
+    spent, options = Spending(), story.start.options
     taken = {turn.model.command.tag: turn.taken for turn in expected_turns(story)}
     for model in story.models:
-        spent.add(model, taken=taken.get(model.command.tag, False))
+        spent.add(model, options, taken=taken.get(model.command.tag, False))
     if spent.exact and finish.usage != spent.usage:
         yield f"it says {finish.usage}, used were {spent.usage}"
     if finish.usage.input_tokens != spent.usage.input_tokens:
         yield f"it says {finish.usage.input_tokens} input tokens, used were {spent.usage.input_tokens}"
-    if spent.exact and abs(finish.cost - spent.cost) > 1e-9:
-        yield f"it says ${finish.cost:g}, spent were ${spent.cost:g}"
+    if spent.exact and not _is_same_cost(finish.cost, spent.cost):
+        yield f"it says {_dollars(finish.cost)}, spent were {_dollars(spent.cost)}"
     if finish.steps != len(story.models):
         yield f"it says {finish.steps} model calls, made were {len(story.models)}"
 

@@ -201,7 +201,7 @@ class SessionMachine(RuleBasedStateMachine):
         self._model_begins(request)
         if request.asked is not None and request.expected.model is not None:
             response = respond(turn, request.asked)
-            cost = turn.extra_cost + cost_of(response.usage, request.options)
+            cost = cost_of(response.usage, request.options, turn.extra_cost)
             self.send(request, ModelResponded(request.expected.step, self.now, response, cost))
 
     def _model_begins(self, request: Request) -> None:

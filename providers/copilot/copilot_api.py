@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from callboard.protocol.content import AssistantMessage, Image, ToolMessage, UserMessage
 from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind, ProviderError, UsageError
 from callboard.protocol.model import Error, ModelRequest, StreamEvent
-from callboard.providers.adapter import Adapter, Decoder, WireRequest
+from callboard.providers.adapter import Decoder, HttpAnswer, WireRequest
 from callboard.providers.anthropic.messages_api import Anthropic
 from callboard.providers.copilot.copilot_login import (
     CLIENT_HEADERS,
@@ -50,7 +50,7 @@ def route_of(model: str) -> CopilotRoute:
     return CopilotRoute.MESSAGES if model.startswith("claude") else CopilotRoute.CHAT
 
 
-_ROUTES: Final[Mapping[CopilotRoute, Callable[[str, str | None], Adapter]]] = {
+_ROUTES: Final[Mapping[CopilotRoute, Callable[[str, str | None], OpenAIChat | OpenAIResponses | Anthropic]]] = {
     CopilotRoute.CHAT: lambda url, key: OpenAIChat(base_url=url, api_key=key, dialect=DIALECT),
     CopilotRoute.RESPONSES: lambda url, key: OpenAIResponses(base_url=url, api_key=key, name="copilot"),
     CopilotRoute.MESSAGES: lambda url, key: Anthropic(base_url=url, api_key=key, bearer=True, name="copilot"),
@@ -82,6 +82,11 @@ class Copilot:
         if any(isinstance(part, Image) for message in users for part in message.parts):
             headers["copilot-vision-request"] = "true"
         return replace(wire, headers=headers)
+
+    def question(self, path: str, body: bytes | None = None) -> WireRequest:
+        """See `AsksServer.question`."""
+        wire = self._inner.question(path, body)
+        return replace(wire, headers={**wire.headers, **self._headers})
 
     def decoder(self, status: int = 200, headers: Mapping[str, str] | None = None, streaming: bool = True) -> Decoder:
         return self._inner.decoder(status, headers, streaming)
@@ -121,6 +126,11 @@ class CopilotProvider:
             return error
         self._unproven = await self._tokens.current(refused=refused)
         return replace(error, retryable=True, at_once=True)
+
+    async def inquire(self, path: str, body: bytes | None = None) -> HttpAnswer:
+        """See `Inquirable.inquire`."""
+        token = await self._tokens.current()
+        return await self._http.fetch(Copilot(base_url=token.base_url, api_key=token.token).question(path, body))
 
     async def aclose(self) -> None:
         await self._http.aclose()

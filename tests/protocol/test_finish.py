@@ -194,7 +194,7 @@ def test_every_end_names_what_all_its_turns_have_cost(
     [
         ({"max_steps": 3}, Outcome.STEP_LIMIT, 3),
         ({"token_budget": 1_200}, Outcome.TOKEN_LIMIT, 3),
-        ({"cost_budget": 0.9}, Outcome.COST_LIMIT, 1),
+        ({"cost_budget": 0.9, "input_price": 0.01, "output_price": 0.0}, Outcome.COST_LIMIT, 1),
         ({"cost_budget": 0.9, "input_price": 0.0, "output_price": 0.002}, Outcome.COST_LIMIT, 3),
     ],
 )
@@ -210,9 +210,9 @@ def test_every_limit_names_what_all_turns_before_it_have_cost(
 
 def test_a_run_that_repeats_itself_is_charged_for_each_repetition() -> None:
     request = Request(replace(OPTIONS, repeated_call_limit=2))
-    for _ in range(3):
+    for _ in range(4):
         request.tool_step(call("a"))
-    assert (request.turns, request.finish.outcome) == (3, Outcome.REPEATED_CALLS)
+    assert (request.turns, request.finish.outcome) == (4, Outcome.REPEATED_CALLS)
     assert (request.finish.cost, request.finish.usage) == (request.cost, request.usage)
 
 

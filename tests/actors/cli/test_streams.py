@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from support.shared_double import shared_double, stall
 
 from callboard.actors.testing.wire_double import Turn
@@ -88,6 +90,13 @@ def test_an_ascii_terminal_gets_question_marks_not_a_traceback(callboard: Any) -
         ran = callboard.run("ask", "x", "--model", MODEL, "--base-url", server.base_url())
     assert ran.out == "Gr??e, ??\n"
     assert ran.status == 0
+
+
+@pytest.mark.parametrize(("model", "cost"), [("openai-compatible/any", None), ("vllm/any", 0.0)])
+def test_json_says_null_for_a_cost_that_is_not_known(callboard: Any, model: str, cost: float | None) -> None:
+    with shared_double([Turn("fine")]) as server:
+        ran = callboard.run("ask", "x", "--model", model, "--base-url", server.base_url(), "--json")
+    assert json.loads(ran.out)["cost"] == cost
 
 
 def test_on_a_terminal_remarks_are_dim_and_indexing_shows_a_bar(callboard: Any) -> None:

@@ -115,7 +115,7 @@ class Desk:
         self.system, self.scheduler = system, system.scheduler
         self.driver = PlayedDriver(self.scheduler)
         self.session = Probed(system, "session")
-        routes = [Route(provider, f"model-{at}", limiter) for at, provider in enumerate(providers)]
+        routes = [Route(provider, f"model-{at}", limiter, f"test/model-{at}") for at, provider in enumerate(providers)]
 
         self.routes: dict[str, list[Route] | BaseException] = {"scripted/model": routes}
 
@@ -590,10 +590,34 @@ def test_routes_that_raise_and_a_driver_that_raises_end_their_call(
 POISON = Usage(6, 6)
 
 
+def test_a_cost_is_that_of_the_route_that_answered(simulated: ActorSystem) -> None:
+    """The fallback of a dear model is billed at its own price, and by the name that it gave itself."""
+    asked: list[tuple[str, Usage, object, str]] = []
+
+    def cost(name: str, usage: Usage, raw_usage: object, answered_by: str) -> float | None:
+        asked.append((name, usage, raw_usage, answered_by))
+        return None
+
+    refused = make_error(ErrorKind.BILLING, "no money")
+    desk = Desk(
+        simulated,
+        Scripted([ScriptedTurn(error=refused)]),
+        Scripted([ScriptedTurn("cheap", usage=Usage(7, 3))]),
+        cost=cost,
+    )
+    desk.ask()
+    desk.run()
+    assert [(name, usage, answered_by) for name, usage, _, answered_by in asked] == [
+        ("test/model-1", Usage(7, 3), "scripted")
+    ]
+    [responded] = desk.session.of(ModelResponded)
+    assert responded.cost is None, "what is not known stays unknown"
+
+
 def test_a_poison_answer_ends_its_own_request_and_none_of_fifty_others(simulated: ActorSystem) -> None:
     """Three of them crashed the manager as often, and with it every other request."""
 
-    def cost(_: str, usage: Usage, __: object) -> float:
+    def cost(_: str, usage: Usage, *__: object) -> float:
         if usage == POISON:
             raise ZeroDivisionError
         return 0.5

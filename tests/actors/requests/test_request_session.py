@@ -44,6 +44,7 @@ from callboard.protocol.commands import (
     NoteKind,
     Outcome,
     RecordStep,
+    ReportFailure,
     RunTool,
     SetTimer,
     StopModel,
@@ -67,7 +68,7 @@ from callboard.protocol.limits import MAX_CALL_SENDS
 from callboard.protocol.model import Error, FinishReason, ModelRequest, ModelResponse, TextDelta, Usage
 from callboard.protocol.options import RequestOptions
 from callboard.protocol.testing.scenario import STANDARD_TOOLS
-from callboard.protocol.tools import Risk
+from callboard.protocol.tools import FailureCode, Risk, ToolFailure
 
 TAG = Tag(RequestId("r"), MessageId("m"))
 STEP = TAG.at_step(1)
@@ -183,7 +184,14 @@ WHO_IS_TOLD: list[tuple[Command, set[str]]] = [
         {"dispatcher DispatchCall", "telemetry RunTool", "subscriber RunTool"},
     ),
     (CancelTool(CALL), {"dispatcher CancelTool"}),
-    (AskApproval(CALL, ToolName("look"), "{}", Risk.WRITE), {"dispatcher SeekApproval", "subscriber AskApproval"}),
+    (
+        AskApproval(CALL, ToolName("look"), "{}", Risk.WRITE),
+        {"dispatcher SeekApproval", "telemetry AskApproval", "subscriber AskApproval"},
+    ),
+    (
+        ReportFailure(CALL, ToolFailure(ToolName("look"), FailureCode.DENIED, "no")),
+        {"telemetry ReportFailure", "subscriber ReportFailure"},
+    ),
     (WithdrawApproval(CALL), {"dispatcher WithdrawApproval"}),
     (SetTimer(STEP, 9.0), set()),
     (ClearTimer(STEP), set()),

@@ -109,7 +109,7 @@ def turn(
     *parts: AssistantPart,
     reason: FinishReason = FinishReason.STOP,
     error: ErrorKind | None = None,
-    cost: float = 0.25,
+    cost: float | None = 0.25,
 ) -> ModelResponded:
     failure = Error(error, "it failed") if error is not None else None
     return ModelResponded(step(number), at, ModelResponse(parts, reason, usage=Usage(100, 20), error=failure), cost)
@@ -280,7 +280,12 @@ REQUESTS: dict[str, list[Event]] = {
         turn(1, 12.0, call("a")),
         done(1, 13.0, "a"),
     ],
-    "the cost budget": [start(cost_budget=0.2), turn(1, 12.0, call("a")), done(1, 13.0, "a")],
+    "the cost budget": [
+        start(cost_budget=0.2, input_price=0.0, output_price=1e-6),
+        turn(1, 12.0, call("a")),
+        done(1, 13.0, "a"),
+    ],
+    "an unknown cost": [start(), turn(1, 12.0, ANSWER, cost=None)],
     "a small context": [start(context_tokens=200), turn(1, 12.0, ANSWER)],
 }
 
