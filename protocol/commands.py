@@ -27,6 +27,8 @@ class CallModel(_Command):
     deadline_at: float
     not_before_at: float = 0.0
     """Absolute, by the runtime's clock: begin no sooner. A call asked again after a loss waits a little first."""
+    prompt_tokens: int = 0
+    """Of the request, by our own count: without what providers said of other prompts; 0: not counted."""
 
 
 @dataclass(frozen=True, slots=True)

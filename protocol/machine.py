@@ -23,9 +23,10 @@ from callboard.protocol.events import Event
 from callboard.protocol.ids import Tag
 from callboard.protocol.model import Error, ModelRequest, ModelResponse, Restarted, TextDelta
 from callboard.protocol.options import RequestOptions, ToolFallback, ToolOffer
-from callboard.protocol.prompt import PromptBuilder, TokenCounter, estimate_tokens
+from callboard.protocol.prompt import PromptBuilder
 from callboard.protocol.states import CallState, RequestState
 from callboard.protocol.step import CallFailure, OpenCall, Turn, TurnVerdict
+from callboard.protocol.token_estimate import TokenCounter, estimate_tokens
 
 
 def check_start(history: Sequence[Message], options: RequestOptions, tools: Sequence[ToolOffer] = ()) -> None:
@@ -42,6 +43,8 @@ def check_start(history: Sequence[Message], options: RequestOptions, tools: Sequ
         amount: float | None = getattr(options, name)
         if amount is not None and not amount >= 0:
             faults.append(f"{name} must be a number from 0 on, got {amount}")
+    if not 1.0 <= options.token_ratio <= limits.TOKEN_RATIO_BOUNDS[1]:
+        faults.append(f"token_ratio must be from 1 to {limits.TOKEN_RATIO_BOUNDS[1]:g}, got {options.token_ratio}")
     if faults:
         raise UsageError("; ".join(faults))
 
@@ -226,7 +229,8 @@ class Session:
         self.step = self.tag.at_step(self.step.step + 1)
         self._forget_partial()
         deadline_at = min(max(event.at, not_before_at) + limits.STREAM_TOTAL_TIMEOUT_SECONDS, self._deadline_at)
-        return [commands.CallModel(self.step, request, deadline_at, not_before_at)]
+        counted = self._prompt.size.own_count
+        return [commands.CallModel(self.step, request, deadline_at, not_before_at, counted)]
 
     def _model_streamed(self, event: events.ModelStreamed) -> list[Command]:
         if event.tag != self.step:

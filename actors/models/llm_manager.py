@@ -23,7 +23,8 @@ from callboard.protocol.events import ModelFailed, ModelResponded, ModelStreamed
 from callboard.protocol.ids import Tag
 from callboard.protocol.limits import MAX_ANSWER_BYTES
 from callboard.protocol.model import Done, Error, ModelRequest, ModelResponse, Restarted, StreamEvent, TextDelta, Usage
-from callboard.protocol.prompt import estimate_tokens, message_tokens
+from callboard.protocol.prompt import message_tokens
+from callboard.protocol.token_estimate import estimate_tokens
 from callboard.providers.adapter import Provider
 from callboard.providers.rate_limit import RateLimiter
 from callboard.providers.response_builder import ResponseBuilder

@@ -28,10 +28,11 @@ from callboard.protocol.limits import (
 )
 from callboard.protocol.model import Usage
 from callboard.protocol.options import RequestOptions
-from callboard.protocol.prompt import estimate_tokens, message_tokens
+from callboard.protocol.prompt import message_tokens
 from callboard.protocol.testing.expected import ExpectedTurn, Follows, expected_turns
 from callboard.protocol.testing.outside import input_tokens
 from callboard.protocol.testing.story import CALL_ENDINGS, EPSILON, ModelRun, Reaction, Story
+from callboard.protocol.token_estimate import estimate_tokens
 
 #: A step which may answer less than this is not worth its input (docs/protocol.md, "Budgets").
 _MIN_OUTPUT_TOKENS: Final = 16
@@ -72,6 +73,8 @@ class Spending:
 
     def __init__(self) -> None:
         self.usage = Usage()
+        self.reported_usage = Usage()
+        """Without the estimates."""
         self.cost = 0.0
         self.last_output = 0
         self.last_cost = 0.0
@@ -92,6 +95,8 @@ class Spending:
             output = message_tokens(model.record.messages[0], estimate_tokens) if model.record else 0
             usage = Usage(input_tokens(model.command.request), output)
             self.exact = self.exact and taken and model.record is not None
+        else:
+            self.reported_usage = self.reported_usage + usage
         self.usage, self.cost = self.usage + usage, self.cost + cost
         self.last_output, self.last_cost = usage.output_tokens, cost
 
@@ -123,6 +128,15 @@ def budgets_hold(story: Story) -> Iterator[str]:
         yield from _stopped_too_early(story, end[1], spent, 0 if again else steps)
 
 
+def room_for_answer(options: RequestOptions) -> int:
+    """Tokens of the window that are kept for the answer (docs/protocol.md, "The window")."""
+    window = options.context_tokens
+    if window is None:
+        return 0
+    limit = options.sampling.max_output_tokens
+    return min(window // 4, 16_384) if limit is None else min(limit, window // 2)
+
+
 def _needed(options: RequestOptions, spent: Spending, tokens: int) -> tuple[int, float]:
     """What the next step needs at least: output tokens, and dollars."""
     output = max(_MIN_OUTPUT_TOKENS, spent.last_output)
@@ -148,9 +162,13 @@ def _wrong_allowance(model: ModelRun, options: RequestOptions, spent: Spending) 
             yield f"model call {step} costs about {cost:g}, of {options.cost_budget:g} dollars {money:g} are left"
         if options.output_price:
             allowed.append(int((money - tokens * (options.input_price or 0.0)) / options.output_price))
-    if options.context_tokens is not None and tokens > options.context_tokens:
-        yield f"model call {step} has {tokens} tokens of context"
     given = [limit for limit in allowed if limit is not None]
+    if options.context_tokens is not None:
+        left = options.context_tokens - tokens
+        if left < _MIN_OUTPUT_TOKENS:
+            yield f"model call {step} has {tokens} tokens of context, which leaves {left} for the answer"
+        if given or left < room_for_answer(options):
+            given.append(left)
     expected = min(given) if given else None
     if request.sampling.max_output_tokens != expected:
         yield f"model call {step} may answer {request.sampling.max_output_tokens} tokens, allowed are {expected}"

@@ -31,13 +31,13 @@ from callboard.protocol.prompt import (
     IMAGE_TOKENS,
     SHORTENED_RESULT_CHARS,
     PromptBuilder,
-    estimate_tokens,
     message_tokens,
     shorten_result,
     tools_tokens,
 )
 from callboard.protocol.testing.scenario import STANDARD_TOOLS
 from callboard.protocol.testing.strategies import histories
+from callboard.protocol.token_estimate import estimate_tokens
 
 QUESTION = UserMessage.of("What is this?")
 LOOK = ToolName("look")
