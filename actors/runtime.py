@@ -16,12 +16,14 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import copy_context
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from callboard.actors import kernel
 from callboard.actors.calls.approvals import ApprovalCallback, Approver, CallbackApprover, NobodyToAsk
-from callboard.actors.models.llm_manager import LlmManager, Route, start_on
+from callboard.actors.models.llm_manager import LlmManager, Route, provider_name, start_on
+from callboard.actors.models.token_ratios import TokenRatios
 from callboard.actors.processes.supply import ProcessOptions
 from callboard.actors.requests.conversation import Answer, Conversation, Question, Reply, Stream
 from callboard.actors.requests.request_session import RequestSession, SessionMessage, Subscriber
@@ -35,12 +37,14 @@ from callboard.protocol.content import UserMessage
 from callboard.protocol.errors import CallboardError, RuntimeFailure, UsageError, said
 from callboard.protocol.events import CancelRequested
 from callboard.protocol.ids import MessageId, RequestId, Tag
+from callboard.protocol.machine import Session
 from callboard.protocol.options import RequestOptions
 from callboard.providers.adapter import Provider, Timeouts
 from callboard.providers.local.offline import CONTEXT_TOOL
 from callboard.providers.provider_registry import embeddings_for, provider_for, split_model
 from callboard.providers.rate_limit import RateLimits
 from callboard.providers.retry import RetryPolicy
+from callboard.providers.tokenizers import counter_for
 
 if TYPE_CHECKING:
     from callboard.actors.index import Progress, RefreshSummary
@@ -201,7 +205,7 @@ class Runtime:
         if len(running.sessions) >= self.settings.max_concurrent_requests:
             raise RuntimeFailure(f"overloaded: {len(running.sessions)} requests are running; try again later")
         answer.conversation.take()
-        history, user, options = answer.conversation.messages, UserMessage.of(text), self._wiring.options
+        history, user, options = answer.conversation.messages, UserMessage.of(text), self._wiring.options_now()
         asked_at, asker = running.system.now(), copy_context()
         question = Question(answer.tag, history, user, options, asked_at, asker, is_read_along=reader is not None)
         try:
@@ -265,6 +269,7 @@ class _Running:
 
     def __init__(self, wiring: Wiring, approve: ApprovalCallback | None) -> None:
         self.process_id = os.getpid()
+        self._make_session = partial(Session, count_tokens=wiring.count_tokens)
         self.sessions: dict[RequestId, kernel.Ref[SessionMessage]] = {}
         try:
             with contextlib.ExitStack() as begun:  # what fails here ends what has begun before it
@@ -292,7 +297,7 @@ class _Running:
     def begin(self, question: Question, answer: Answer, subscriber: Subscriber) -> None:
         """Start the session; its answer settles exactly once, even if the session is lost."""
         request_id = question.tag.request_id
-        start = partial(RequestSession, question, self.peers, subscriber, answer.record)
+        start = partial(RequestSession, question, self.peers, subscriber, answer.record, self._make_session)
         spec = kernel.ChildSpec(str(request_id), start, restart=kernel.Restart.TEMPORARY, capacity=SESSION_CAPACITY)
         ref = kernel.start_child(self._supervisor, spec)
         self.sessions[request_id] = ref
@@ -360,6 +365,8 @@ class Wiring:
         limits = RateLimits(kernel.LoopScheduler.now, settings.rate_limits)
         self.routes = tuple(route_for(settings, model, limits) for model in (settings.model, *settings.fallback_models))
         self.options = _options(settings)
+        self.count_tokens = counter_for(settings.model)
+        self._token_ratios = TokenRatios()
         self._embeddings: EmbeddingApi | None = None
         if model := settings.embedding_model:
             key = settings.key_for(model.partition("/")[0])
@@ -370,6 +377,12 @@ class Wiring:
         self.code_tools: tuple[Tool, ...] = ()
         if settings.workspace is not None:
             _import_index(settings)
+
+    def options_now(self) -> RequestOptions:
+        """For a request that begins now: with what was learned of the model's tokenizer so far."""
+        first = self.routes[0]
+        ratio = self._token_ratios.ratio(provider_name(first.provider), first.model)
+        return replace(self.options, token_ratio=ratio)
 
     def plan(self, system: kernel.ActorSystem, scheduler: kernel.LoopScheduler, approver: Approver) -> Plan:
         """The tree of a runtime that starts now."""
@@ -384,7 +397,7 @@ class Wiring:
         code_actors = self._code_actors(system, scheduler)
         return Plan(
             telemetry=lambda: Telemetry(self._make_spans(), settings.log_content, metrics),
-            llm_manager=lambda: LlmManager(lambda _: self.routes, start, retry, cost),
+            llm_manager=lambda: LlmManager(lambda _: self.routes, start, retry, cost, self._token_ratios),
             workers=kinds(processes),
             tools=(*self.tools, *self.code_tools),
             approver=approver,

@@ -121,6 +121,7 @@ class Finish(_Command):
     text: str
     """The answer, or the part of it that came before the request ended."""
     usage: Usage
+    """As the providers reported it; estimates count against the budget only."""
     cost: float
     steps: int
     """Model calls made, those that were asked again included."""

@@ -77,8 +77,9 @@ MAX_ANSWER_ROOM_TOKENS: Final = 16_384
 #: Of a model's window, what one tool result may fill: with a quarter for the answer, a quarter is left for the rest.
 MAX_RESULT_WINDOW_SHARE: Final = 0.5
 #: Input tokens as the provider counts them, by our count of them. Beyond these bounds its number is not believed: the
-#: estimate is at most about three times a true count (box-drawing lines), real tokenizers differ by less than that.
-TOKEN_RATIO_BOUNDS: Final = (0.3, 3.0)
+#: estimate is at most about four times a true count (Hindi in o200k), and no tokenizer is known that makes three tokens
+#: where those that the estimate was fitted to make one.
+TOKEN_RATIO_BOUNDS: Final = (0.2, 3.0)
 #: What a provider may add to each prompt besides: its own instructions for tools (Anthropic's: 300 to 700 tokens).
 MAX_FRAMING_TOKENS: Final = 1_000
 #: Only prompts of this size tell something about other texts: in shorter ones that framing decides.

@@ -54,7 +54,7 @@ _PAIR_COSTS: Final = bytes.fromhex(
     40 09 40 40 40 40 05 28 04 14 00 40 00 40 3b 00
     40 24 28 23 40 40 27 40 40 40 40 02 00 14 23 07
     40 40 40 31 40 02 13 24 04 00 00 0e 03 2f 16 00
-    16 40 40 40 40 40 40 40 40 40 40 40 40 40 21 31
+    16 64 40 40 40 40 40 40 40 40 40 40 40 40 21 31
     16 40 40 15 40 40 40 00 00 02 40 0f 00 40 40 40
     16 40 40 16 40 00 40 00 00 36 40 40 40 40 40 00
     40 00 40 15 40 00 00 00 38 40 40 00 00 01 40 00
@@ -74,8 +74,8 @@ _PAGE_COSTS: Final = (
     (0x01, 0x01, 128), (0x02, 0x02, 136), (0x03, 0x03, 120), (0x04, 0x04, 43), (0x05, 0x05, 141), (0x06, 0x06, 74),
     (0x07, 0x07, 137), (0x09, 0x09, 98), (0x0A, 0x0A, 137), (0x0B, 0x0B, 166), (0x0C, 0x0C, 138), (0x0D, 0x0D, 146),
     (0x0E, 0x0E, 68), (0x0F, 0x0F, 188), (0x10, 0x10, 144), (0x1E, 0x1E, 160), (0x20, 0x20, 140), (0x21, 0x21, 200),
-    (0x22, 0x22, 169), (0x24, 0x24, 191), (0x25, 0x25, 131), (0x26, 0x26, 170), (0x30, 0x30, 103), (0x4E, 0x9F, 89),
-    (0xAC, 0xD7, 80), (0xD8, 0xDF, 138), (0xFF, 0xFF, 154),
+    (0x22, 0x22, 169), (0x24, 0x24, 191), (0x25, 0x25, 131), (0x26, 0x26, 170), (0x30, 0x30, 103), (0x4E, 0x9F, 94),
+    (0xAC, 0xD7, 94), (0xD8, 0xDF, 138), (0xFF, 0xFF, 154),
 )  # fmt: skip
 _OTHER_PAGES: Final = 205
 #: What a Chinese character or Korean syllable costs besides when it is in no list of common ones.
@@ -113,7 +113,7 @@ def estimate_tokens(text: str) -> int:
     if not text.isascii():
         pages = text.encode("utf-16-le", "surrogatepass")[1::2]
         cost += sum(pages.translate(_COST_OF_PAGE)) + _RARE * len(_rare().findall(text))
-    return math.ceil(cost / _UNIT)
+    return max(math.ceil(cost / _UNIT), 1)
 
 
 @cache
@@ -140,8 +140,9 @@ def measured_ratio(input_tokens: int, own_count: int) -> float | None:
 
 def _can_be_true(input_tokens: int, own_count: int) -> bool:
     lowest, highest = TOKEN_RATIO_BOUNDS
-    # Also of what is no int: a provider's NaN compares with nothing.
-    return own_count > 0 and lowest * own_count <= input_tokens <= highest * own_count + MAX_FRAMING_TOKENS
+    if own_count <= 0 or not isinstance(input_tokens, int):  # a user's own provider may report anything
+        return False
+    return lowest * own_count <= input_tokens <= highest * own_count + MAX_FRAMING_TOKENS
 
 
 @dataclass(slots=True)

@@ -17,14 +17,13 @@ from typing import Final, Protocol, TypeVarTuple
 
 from callboard.actors.kernel import Actor, MailboxFull, Ref, Rejected, Timer, handles, logger_of
 from callboard.actors.kernel.scheduler import TURN_SECONDS
+from callboard.actors.models.token_ratios import TokenRatios
 from callboard.protocol.commands import CallModel, StopModel
 from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind, UsageError, said
 from callboard.protocol.events import ModelFailed, ModelResponded, ModelStreamed
 from callboard.protocol.ids import Tag
 from callboard.protocol.limits import MAX_ANSWER_BYTES
 from callboard.protocol.model import Done, Error, ModelRequest, ModelResponse, Restarted, StreamEvent, TextDelta, Usage
-from callboard.protocol.prompt import message_tokens
-from callboard.protocol.token_estimate import estimate_tokens
 from callboard.providers.adapter import Provider
 from callboard.providers.rate_limit import RateLimiter
 from callboard.providers.response_builder import ResponseBuilder
@@ -165,7 +164,15 @@ class _OpenCall:
 class LlmManager(Actor[LlmMessage]):
     """See the module."""
 
-    def __init__(self, routes: Routes, start: StartAttempt, retry: RetryPolicy, cost: Cost) -> None:
+    def __init__(
+        self,
+        routes: Routes,
+        start: StartAttempt,
+        retry: RetryPolicy,
+        cost: Cost,
+        ratios: TokenRatios | None = None,
+    ) -> None:
+        self._ratios = ratios or TokenRatios()
         self._routes = routes
         self._start_provider = start
         self._retry = retry
@@ -276,8 +283,8 @@ class LlmManager(Actor[LlmMessage]):
         if limiter := route.limiter:
             call.doing = "the rate limiter"
             if limiter.counts_tokens:
-                messages = call.asked.call.request.messages
-                call.guessed_tokens = sum(message_tokens(message, estimate_tokens) for message in messages)
+                ratio = self._ratios.ratio(provider_name(route.provider), route.model)
+                call.guessed_tokens = call.asked.call.prompt_tokens * ratio
             wait = limiter.acquire(call.guessed_tokens)
         if wait <= 0:
             self._start_attempt(call, route)
@@ -328,10 +335,17 @@ class LlmManager(Actor[LlmMessage]):
             call.unread = "" if call.asked.is_read_along else response.text
             self._attempt_failed(call, response.error)
             return
+        self._learn(call, response.usage)
         call.doing = "the cost function"
         cost = self._cost(call.asked.call.request.model, response.usage, response.raw_usage)
         self._drop(call.tag)
         self._tell(call.asked.reply_to, ModelResponded(call.tag, self.now(), response, cost))
+
+    def _learn(self, call: _OpenCall, usage: Usage) -> None:
+        route = call.routes[call.route]
+        self._ratios.learn(
+            provider_name(route.provider), route.model, usage.input_tokens, call.asked.call.prompt_tokens
+        )
 
     def _attempt_failed(self, call: _OpenCall, error: Error) -> None:
         """Again, elsewhere, or not at all."""

@@ -270,7 +270,7 @@ if __name__ == "__main__":
         timeout=50,
         check=False,
     )
-    assert (ended.returncode, ended.stdout) == (0, '"ok"\n'), ended.stderr
+    assert (ended.returncode, ended.stdout) == (0, "ok\n"), ended.stderr
     assert "dropped without stop()" in ended.stderr
     assert processes_with(mark) == []
 

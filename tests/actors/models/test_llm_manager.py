@@ -148,7 +148,7 @@ class Desk:
         asker: Context | None = None,
     ) -> None:
         request = ModelRequest(model, (UserMessage.of("x" * 400),))
-        call = CallModel(tag, request, DEADLINE, not_before_at)
+        call = CallModel(tag, request, DEADLINE, not_before_at, prompt_tokens=131)
         self.ref.tell_control(StartModel(call, reply_to or self.session.ref, asker))
 
     def kill(self) -> None:
@@ -315,7 +315,7 @@ def test_tokens_are_guessed_before_and_settled_after(simulated: ActorSystem) -> 
     desk.run()
     desk.ask(tag=TAG.at_step(2))
     desk.run()
-    more = 400 * 1.25 / 4 + 6
+    more = 131
     assert desk.driver.started[1][1] == pytest.approx((100 + more) * 0.06), "100 tokens in debt, and more to take"
 
 
