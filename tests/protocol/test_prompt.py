@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from callboard.protocol.budgets import MIN_OUTPUT_TOKENS, Spending, Stop, answer_room
+from callboard.protocol.commands import CallModel, Command, RunTool
 from callboard.protocol.content import (
     AssistantMessage,
     Image,
@@ -23,15 +24,16 @@ from callboard.protocol.content import (
     history_faults,
 )
 from callboard.protocol.errors import UsageError
-from callboard.protocol.events import RequestStarted
+from callboard.protocol.events import Event, ModelResponded, RequestStarted, ToolCallCompleted
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
-from callboard.protocol.machine import check_start
-from callboard.protocol.model import ModelRequest, Sampling, Usage
+from callboard.protocol.machine import Session, check_start
+from callboard.protocol.model import ModelRequest, ModelResponse, Sampling, Usage
 from callboard.protocol.options import RequestOptions
 from callboard.protocol.prompt import (
     IMAGE_TOKENS,
     SHORTENED_RESULT_CHARS,
     PromptBuilder,
+    estimate_tokens,
     message_tokens,
     shorten_result,
     shorten_text,
@@ -39,7 +41,6 @@ from callboard.protocol.prompt import (
 )
 from callboard.protocol.testing.scenario import STANDARD_TOOLS
 from callboard.protocol.testing.strategies import histories
-from callboard.protocol.token_estimate import estimate_tokens
 
 QUESTION = UserMessage.of("What is this?")
 LOOK = ToolName("look")
@@ -259,3 +260,34 @@ def test_tokens_of_messages() -> None:
     searched = AssistantMessage((ServerTool("search", Replay("anthropic", {"found": "x" * 400})),))
     assert message_tokens(searched, estimate_tokens) > 100
     assert message_tokens(SystemMessage("abc"), len) == 9
+
+
+@given(st.lists(st.tuples(st.floats(0.0, 6.0), st.integers(0, 4_000)), min_size=1, max_size=6), st.floats(1.0, 3.0))
+def test_a_replay_goes_by_what_providers_counted_as_the_live_session_did(
+    steps: list[tuple[float, int]], ratio: float
+) -> None:
+    options = RequestOptions("m", context_tokens=3_000, token_ratio=ratio, max_steps=50)
+    history = (UserMessage.of("Tell me. " * 100), AssistantMessage((Text("It is so. " * 100),)))
+    live = Session()
+    journal: list[Event] = []
+
+    def happened(event: Event) -> tuple[Command, ...]:
+        journal.append(event)
+        return live.apply(event)
+
+    given_out = happened(RequestStarted(TAG, 0.0, history, QUESTION, options, STANDARD_TOOLS))
+    for factor, size in steps:
+        asked = [command for command in given_out if isinstance(command, CallModel)]
+        if not asked:
+            break
+        call = ToolCall(CallId("c"), STANDARD_TOOLS[0].definition.name, f'{{"x":{size},"n":{len(journal)}}}')
+        usage = Usage(int(asked[0].prompt_tokens * factor), 5)
+        given_out = happened(ModelResponded(asked[0].tag, 1.0, ModelResponse((call,), usage=usage)))
+        for run in [command for command in given_out if isinstance(command, RunTool)]:
+            given_out = happened(ToolCallCompleted(run.tag, 2.0, "word " * size))
+        assert Session.replay(journal).resume_commands() == live.resume_commands()
+    replayed = Session()
+    last: tuple[Command, ...] = ()
+    for event in journal:
+        last = replayed.apply(event)
+    assert last == given_out
