@@ -14,6 +14,7 @@ from callboard.actors.index.records import digest
 from callboard.actors.index.token_count import count_tokens
 from callboard.protocol.code_fences import AssembledContext, ContextItem, render_fence, top_k_for_budget
 from callboard.protocol.errors import UsageError
+from callboard.protocol.masking import mask_bytes
 
 #: Spans of one file this close to each other become one: what lies between is shorter than another fence.
 STITCH_GAP_BYTES = 200
@@ -59,17 +60,19 @@ def assemble(index: CodeIndex, query: str, token_budget: int) -> AssembledContex
 
 def _verified(index: CodeIndex, query: str, k: int) -> list[_Piece]:
     """Hits whose bytes are what was indexed. Changed files are indexed again once and the question asked again."""
-    pieces, changed = _read_hits(index.search(query, k))
+    pieces, changed = _read_hits(index, index.search(query, k))
     if changed:
         index.refresh(paths=changed, wait_seconds=0.5)
-        pieces, _ = _read_hits(index.search(query, k))
+        pieces, _ = _read_hits(index, index.search(query, k))
     return pieces
 
 
-def _read_hits(hits: Sequence[Hit]) -> tuple[list[_Piece], list[str]]:
-    content_of = cache(read_now)
+def _read_hits(index: CodeIndex, hits: Sequence[Hit]) -> tuple[list[_Piece], list[str]]:
+    content_of, is_secret = cache(read_now), cache(index.secret_files())
     pieces, changed = [], dict[str, None]()
     for hit in hits:
+        if is_secret(hit.path):
+            continue  # since the last refresh
         content = content_of(hit.path)
         if digest(content[hit.start_byte : hit.end_byte]) == hit.digest:
             pieces.append(_Piece(hit, content))
@@ -142,7 +145,7 @@ def _with_piece(context: AssembledContext, piece: _Piece, budget: int) -> Assemb
 
 def _item(piece: _Piece, end: int) -> ContextItem:
     hit = piece.hit
-    content = piece.content[hit.start_byte : end]
+    content = mask_bytes(piece.content, hit.start_byte, end)
     last_line = hit.start_line + content.rstrip(b"\n").count(b"\n")
     snippet = render_fence(hit.path, hit.start_byte, end, content.decode("utf-8", "replace"))
     return ContextItem(hit.path, f"{hit.start_line}-{last_line}", hit.name, hit.canonical_path, snippet)

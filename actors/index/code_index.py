@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +19,8 @@ from callboard.actors.index.records import digest
 from callboard.actors.index.refresh import ProgressCallback, RefreshSummary, Request, refresh, roots_of
 from callboard.actors.index.store import ChunkRow, EdgeRow, SqliteStore, SymbolRow
 from callboard.actors.index.tokens import kin_of, query_words
+from callboard.actors.secret_files import NO_RULES, SecretFiles, SecretRules
+from callboard.protocol.masking import mask_bytes
 
 #: Where an index lives unless told otherwise, under the first workspace folder.
 DEFAULT_STORE = Path(".callboard") / "index"
@@ -46,13 +48,22 @@ class Hit:
 class CodeIndex:
     """Safe to share between threads. Queries see what was committed last and never wait for indexing."""
 
-    def __init__(self, roots: tuple[str, ...], layout: Layout, note: str, embedder: EmbedderFactory | None) -> None:
+    def __init__(
+        self,
+        roots: tuple[str, ...],
+        layout: Layout,
+        note: str,
+        embedder: EmbedderFactory | None,
+        secrets: SecretRules = NO_RULES,
+    ) -> None:
         self.roots = roots
         """The folders that are searched, absolute."""
+        self._secrets = secrets
         self._layout = layout
         self._note = note
         self._store = SqliteStore(layout.truth)
         self._lexical = LexicalIndex(layout.lexical)
+        layout.close_to_others()
         self._data_version = self._store.data_version()
         self._lock = threading.RLock()
         self._reranker = dense.Reranker(embedder, dense.VectorCache(layout.vectors)) if embedder is not None else None
@@ -64,11 +75,12 @@ class CodeIndex:
         store_dir: str | Path | None = None,
         *,
         embedder: EmbedderFactory | Literal["auto"] | None = "auto",
+        secrets: SecretRules = NO_RULES,
     ) -> Self:
         """Open or make the index of one folder, or of several repositories together. Nothing is indexed yet: `refresh`.
 
         `embedder` makes what the best hits are reranked with: by default the local model if its extra is installed,
-        `None` for the lexical order alone.
+        `None` for the lexical order alone. `secrets`: which files, besides those on the list, are not indexed.
 
         Raises:
             UsageError: no such folder, or the store's folder cannot be used.
@@ -80,11 +92,11 @@ class CodeIndex:
             embedder = dense.LocalEmbedder if dense.is_local_available() else None
         note = layout.prepare()
         try:
-            return cls(roots, layout, note, embedder)
+            return cls(roots, layout, note, embedder, secrets)
         except BrokenIndexError as broken:
             with layout.write_lock(wait_seconds=10):
                 layout.clear()
-            return cls(roots, layout, str(broken), embedder)
+            return cls(roots, layout, str(broken), embedder, secrets)
 
     def refresh(
         self,
@@ -100,7 +112,8 @@ class CodeIndex:
         Raises:
             UsageError: the index cannot be written (disk full, no permission).
         """
-        request = Request(self.roots, self._layout, tuple(paths) if paths is not None else None, wait_seconds)
+        wanted = tuple(paths) if paths is not None else None
+        request = Request(self.roots, self._layout, wanted, wait_seconds, self._secrets)
         with closing(SqliteStore(self._layout.truth)) as store:
             try:
                 summary = refresh(request, store, self._lexical, progress)
@@ -123,6 +136,11 @@ class CodeIndex:
             rescored = [(score, row) for score, (_, row) in zip(scores, ranked, strict=True)]
             ranked = sorted(rescored, key=lambda pair: -pair[0])
         return [Hit(*row[:5], score, *row[5:9]) for score, row in ranked[:k]]
+
+    def secret_files(self) -> Callable[[str], bool]:
+        """Tells of a file of the index whether it is secret by what the disk says now. For one question."""
+        by_root = {root: SecretFiles(root, self._secrets) for root in self.roots}
+        return lambda path: any(files.is_secret(path) for root, files in by_root.items() if path.startswith(root))
 
     def load_ahead(self) -> None:
         """Get ready for the first question, in the background: it takes what an embedding model takes to load."""
@@ -190,8 +208,12 @@ def _text_of(row: ChunkRow) -> dense.Passage:
     """What is embedded for a chunk: its place in words, then its text."""
     return dense.Passage(
         digest(row.digest + row.canonical_path.encode()),
-        lambda: f"{row.canonical_path}\n{read_now(row.path)[row.start_byte : row.end_byte].decode('utf-8', 'replace')}",
+        lambda: f"{row.canonical_path}\n{_shown(row).decode('utf-8', 'replace')}",
     )
+
+
+def _shown(row: ChunkRow) -> bytes:
+    return mask_bytes(read_now(row.path), row.start_byte, row.end_byte)
 
 
 def _kin(words: Sequence[str]) -> dict[str, list[str]]:

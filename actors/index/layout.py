@@ -13,6 +13,7 @@ import fcntl
 import json
 import os
 import shutil
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,12 +22,16 @@ from pathlib import Path
 from callboard.protocol.errors import UsageError
 
 #: Raised by one whenever a stored form or the way of cutting and naming changes; an older index is rebuilt.
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 MARKER = "index.json"
 OUR_NAMES = frozenset(
     {MARKER, "truth.sqlite", "truth.sqlite-wal", "truth.sqlite-shm", "lexical", "writer.lock",
      "vectors.sqlite", "vectors.sqlite-wal", "vectors.sqlite-shm"}
 )  # fmt: skip
+#: In a workspace, where the index is by default.
+OUR_FOLDER = ".callboard"
+#: An index says what is in files that others may not be allowed to read.
+FOLDER_MODE, FILE_MODE = 0o700, 0o600
 #: How often a waiting writer looks at the lock.
 LOCK_POLL_SECONDS = 0.05
 
@@ -56,10 +61,13 @@ class Layout:
             UsageError: the folder cannot be made, or holds something that is not an index of ours.
         """
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            _make_private(self.folder)
             names = {entry.name for entry in self.folder.iterdir()}
             if names and MARKER not in names and not names <= OUR_NAMES:
-                raise UsageError(f"{self.folder} is not empty and not a callboard index; name another folder for it")
+                raise UsageError(
+                    f"{self.folder} is not empty and not a callboard index; name another folder (the setting index_dir)"
+                )
+            self.close_to_others()
             if reason := self._reason_to_rebuild():
                 with self.write_lock(wait_seconds=10):
                     self.clear()
@@ -69,11 +77,23 @@ class Layout:
                 f"cannot use {self.folder} for the index: {error.strerror or error}; name another folder for it"
             ) from error
 
+    def close_to_others(self) -> None:
+        """What is in an index is told to its owner only, also where an older version or a copy has left it open.
+
+        The files are made before SQLite opens them: those that it adds get the mode of its database.
+        """
+        self.lexical.mkdir(mode=FOLDER_MODE, exist_ok=True)
+        for file in (self.truth, self.vectors, self.lock):
+            os.close(os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE))
+        outer = (self.folder.parent,) if self.folder.parent.name == OUR_FOLDER else ()
+        for place in (*outer, self.folder, *self.folder.iterdir(), *self.lexical.iterdir()):
+            _close_to_others(place)
+
     def _reason_to_rebuild(self) -> str:
         try:
             version = json.loads((self.folder / MARKER).read_bytes())["callboard_index"]
         except FileNotFoundError:
-            if self.truth.exists():
+            if self.truth.exists() and self.truth.stat().st_size:
                 return "the index was not finished being made"
             self._write_marker()
             return ""
@@ -86,9 +106,10 @@ class Layout:
     def _write_marker(self) -> None:
         temporary = self.folder / f"{MARKER}.{os.getpid()}"
         temporary.write_text(json.dumps({"callboard_index": FORMAT_VERSION}))
+        temporary.chmod(FILE_MODE)
         temporary.replace(self.folder / MARKER)
         parent_ignore = self.folder.parent / ".gitignore"
-        if self.folder.parent.name == ".callboard" and not parent_ignore.exists():
+        if self.folder.parent.name == OUR_FOLDER and not parent_ignore.exists():
             parent_ignore.write_text("*\n")
 
     def clear(self) -> None:
@@ -124,6 +145,7 @@ class Layout:
             try:
                 yield
             finally:
+                self.close_to_others()
                 fcntl.flock(stream.fileno(), fcntl.LOCK_UN)
 
 
@@ -133,3 +155,25 @@ def _try_lock(descriptor: int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def _make_private(folder: Path) -> None:
+    """Make the folder and those above it that are missing, none of them open to others at any time."""
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    for each in reversed(missing):
+        each.mkdir(mode=FOLDER_MODE, exist_ok=True)
+
+
+def _close_to_others(place: Path) -> None:
+    """Raises UsageError where that cannot be done: the place belongs to another user."""
+    try:
+        status = place.lstat()
+        wanted = FOLDER_MODE if stat.S_ISDIR(status.st_mode) else FILE_MODE
+        if stat.S_IMODE(status.st_mode) & ~wanted and not stat.S_ISLNK(status.st_mode):
+            place.chmod(wanted)
+    except FileNotFoundError:
+        return  # a file of another process that writes the index
+    except PermissionError:
+        raise UsageError(
+            f"{place} belongs to another user, who could read the index; name another folder for it"
+        ) from None

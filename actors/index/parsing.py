@@ -19,6 +19,7 @@ from callboard.actors.index.records import FileOutcome, FileStat, ParsedFile, Sk
 from callboard.actors.index.symbols import Lines, outline
 from callboard.actors.index.walk import MAX_FILE_BYTES, why_unread
 from callboard.actors.processes.spawning import Caller, Helper
+from callboard.actors.secret_files import is_key_file
 from callboard.protocol.errors import UsageError
 
 #: git's own test for binary files looks at as much.
@@ -94,6 +95,8 @@ def _unwanted_content(content: bytes, language: Language) -> str:
         return "too_long"
     if b"\0" in content[:BINARY_SNIFF_BYTES]:
         return "binary"
+    if is_key_file(content):
+        return "secret"
     mean_line = len(content) / (content.count(b"\n") + 1)
     if len(content) > MIN_MINIFIED_BYTES and mean_line > MAX_MEAN_LINE_BYTES:
         return "minified"

@@ -18,15 +18,16 @@ class TokenRatios:
     """
 
     def __init__(self) -> None:
-        self._ratios: dict[tuple[str, str], float] = {}
+        self._ratios: dict[str, float] = {}
+        """By "provider/model"."""
 
-    def learn(self, provider: str, model: str, input_tokens: int, own_count: int) -> None:
+    def learn(self, name: str, input_tokens: int, own_count: int) -> None:
         """The provider has counted a prompt. Ignored where that cannot be true, or tells nothing of other prompts."""
         ratio = measured_ratio(input_tokens, own_count)
         if ratio is not None:
-            known = self._ratios.get((provider, model), ratio)
-            self._ratios[provider, model] = known + NEWEST_SHARE * (ratio - known)
+            known = self._ratios.get(name, ratio)
+            self._ratios[name] = known + NEWEST_SHARE * (ratio - known)
 
-    def ratio(self, provider: str, model: str) -> float:
+    def ratio(self, name: str) -> float:
         """For text that the provider has not counted: at least 1, since a lower ratio holds only where it was found."""
-        return max(self._ratios.get((provider, model), 1.0), 1.0)
+        return max(self._ratios.get(name, 1.0), 1.0)
