@@ -495,7 +495,6 @@ def route_for(settings: Settings, model: str, limits: RateLimits) -> Route:
             idle_seconds=settings.stream_idle_timeout_seconds, total_seconds=settings.stream_total_timeout_seconds
         ),
         on_headers=limiter.on_headers,
-        keep_connections=settings.max_attempts > 1,
         **options,
     )
     return Route(found, name, limiter, model)

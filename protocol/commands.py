@@ -102,6 +102,8 @@ class NoteKind(StrEnum):
     """The turn is not whole: cut off, refused, or ended for an unknown reason."""
     LEFT_OUT = "left_out"
     """What the provider's API cannot express, and what was sent in its place."""
+    ASSUMED = "assumed"
+    """What nobody tells, such as how many tokens the model takes."""
     ESTIMATED = "estimated"
     """A number of the provider's cannot be true."""
     OTHER = "other"

@@ -219,7 +219,7 @@ class Session:
         self._deadline_at = event.at + options.timeout_seconds
         self._last = (commands.SetTimer(self.tag, self._deadline_at),)
         self._plan_next()
-        return [*self._last, *(commands.Note(self.tag, note) for note in event.notes)]
+        return [*self._last, *(commands.Note(self.tag, note, NoteKind.ASSUMED) for note in event.notes)]
 
     def _cancel_requested(self, event: events.CancelRequested) -> list[Command]:
         self._check_request(event)

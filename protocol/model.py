@@ -237,6 +237,8 @@ class ModelRequest:
     stream: bool = True
     options: Mapping[str, object] = field(default_factory=dict)
     """Further fields for the provider, merged into the body last, as they are."""
+    is_last_try: bool = False
+    """No other request may follow where this one fails: it is not sent over a connection that may be closed."""
 
 
 @dataclass(frozen=True, slots=True)

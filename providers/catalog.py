@@ -205,18 +205,18 @@ def _priced(provider: str, model: str, usage: Usage) -> PriceCalculation | None:
     if provider in _NOT_LISTED or not 0 < len(model) <= _MAX_NAME_CHARS:
         return None
     package = _package()
-    counted = package.Usage(
-        input_tokens=usage.input_tokens,
-        output_tokens=usage.output_tokens,
-        cache_read_tokens=usage.cached_tokens or None,
-        cache_write_tokens=usage.cache_write_tokens or None,
-    )
     try:
+        counted = package.Usage(
+            input_tokens=usage.input_tokens,
+            output_tokens=usage.output_tokens,
+            cache_read_tokens=usage.cached_tokens or None,
+            cache_write_tokens=usage.cache_write_tokens or None,
+        )
         priced: PriceCalculation = package.calc_price(counted, model, provider_id=_PRICED_AS.get(provider, provider))
         return priced
     except (LookupError, ValueError):
-        # Not in the list; no price for this kind of token; or counts that contradict each other (more cached than
-        # input).
+        # Not in the list; no price for this kind of token; counts that cannot be true, or contradict each other (more
+        # cached than input).
         return None
 
 

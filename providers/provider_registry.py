@@ -88,7 +88,6 @@ def provider_for(
     on_headers: HeaderListener | None = None,
     proxy: str | None = None,
     transport: AnyTransport | None = None,
-    keep_connections: bool = True,
     **options: object,
 ) -> tuple[Provider, str]:
     """The provider of `provider/model`, and its own name of the model.
@@ -103,14 +102,7 @@ def provider_for(
     # HTTP takes 0.2 s to load, and `offline` never needs it.
     from callboard.providers.transport import HttpProvider  # noqa: PLC0415
 
-    http = partial(
-        HttpProvider,
-        timeouts=timeouts,
-        on_headers=on_headers,
-        proxy=proxy,
-        transport=transport,
-        keep_connections=keep_connections,
-    )
+    http = partial(HttpProvider, timeouts=timeouts, on_headers=on_headers, proxy=proxy, transport=transport)
     if provider == "copilot" and api_key is None:
         return copilot_of(options, http(Copilot())), name
     variable = KEY_VARIABLES.get(provider)

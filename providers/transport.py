@@ -60,8 +60,8 @@ _UNSENDABLE: Final = re.compile(r"[\r\n\0]")
 class HttpProvider:
     """A model behind HTTP: `adapter` translates, this carries the bytes. One connection pool per event loop.
 
-    A model call is one HTTP request, never two: whether there is another, its caller decides. `keep_connections=False`
-    opens a connection for each, for callers who may not send a second one when the server has closed a kept one.
+    A model call is one HTTP request, never two: whether there is another, its caller decides. The last one that it may
+    send (`ModelRequest.is_last_try`) gets a connection of its own, since the server may have closed a kept one.
 
     Close the iterator of `stream` (contextlib.aclosing) when leaving it early: that, like cancelling the task that
     reads it, closes the connection at once.
@@ -75,7 +75,6 @@ class HttpProvider:
         on_headers: HeaderListener | None = None,
         proxy: str | None = None,
         transport: AnyTransport | None = None,
-        keep_connections: bool = True,
     ) -> None:
         self.adapter = adapter
         self._timeouts = timeouts or Timeouts()
@@ -84,7 +83,6 @@ class HttpProvider:
         # Read here, and not on the loop when the provider is first asked.
         self._tls = _default_tls()
         self._given = transport
-        self._keeps = keep_connections
         self._connections: dict[asyncio.AbstractEventLoop, _Connections] = {}
 
     @property
@@ -101,7 +99,7 @@ class HttpProvider:
         host, deadline = _host(wire.url), _CallDeadline(self._timeouts)
         ended = False
         try:
-            response = await self._send(wire, deadline)
+            response = await self._send(wire, deadline, is_last_try=request.is_last_try)
             try:
                 decoder, chunks = self._decoder(adapter, wire, request.stream, response, deadline), _chunks(response)
                 try:
@@ -183,14 +181,14 @@ class HttpProvider:
             deadline.shorten(self._timeouts.error_body_seconds)
         return adapter.decoder(status, headers, streaming)
 
-    async def _send(self, wire: WireRequest, deadline: _CallDeadline) -> httpx.Response:
+    async def _send(self, wire: WireRequest, deadline: _CallDeadline, *, is_last_try: bool = False) -> httpx.Response:
         """The answer's head. _StaleConnection where a kept connection turns out to be closed; for as long as
         connections are kept, none of them is used then, since the server is likely to have closed the others too."""
         request = self._http_request(wire)
         if self._given is not None:
             return await deadline.run(self._given.handle_async_request(request))
         connections = self._open_connections()
-        if not self._keeps or connections.are_doubtful:
+        if is_last_try or connections.are_doubtful:
             return await deadline.run(connections.single.handle_async_request(request))
         try:
             return await deadline.run(connections.kept.handle_async_request(request))

@@ -115,6 +115,11 @@ def test_extras_exist_and_are_installed_from_the_clone() -> None:
     ]
 
 
+@pytest.mark.parametrize("page", [*ROOT.glob("docs/*.md"), *ROOT.glob("examples/*.py")], ids=name)
+def test_pages_install_from_the_clone_while_nothing_is_published(page: Path) -> None:
+    assert re.findall(r"pip install[^\n`]*\bcallboard\b(?:\[|'|$)", page.read_text(), re.M) == []
+
+
 def test_messages_are_in_plain_words() -> None:
     assert [(message.where, word) for message, word in naming(PRIVATE_WORDS)] == []
 

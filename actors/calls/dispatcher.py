@@ -22,7 +22,7 @@ from callboard.actors.calls.approvals import Approver, Verdict
 from callboard.actors.calls.ledger import Call, CallState, Ending, Happening, Ledger, Outcome, Pool, Seat, WorkerState
 from callboard.actors.calls.registry import Change, Registry, ToolWithdrawn
 from callboard.actors.kernel import Actor, Down, Ref, handles
-from callboard.actors.telemetry.notices import ToolPrinted
+from callboard.actors.telemetry.notices import ToolPrinted, ToolStopped
 from callboard.actors.tools import ToolContext
 from callboard.actors.tools.invoke import Result, text_of
 from callboard.actors.workers import messages
@@ -137,7 +137,7 @@ class ToolDispatcher(Actor[DispatcherMessage]):
         ledger: Ledger,
         workers: Workers,
         approver: Approver,
-        observer: Ref[Change | ToolPrinted],
+        observer: Ref[Change | ToolPrinted | ToolStopped],
         workspace: Path | None = None,
         max_queued_calls: int = MAX_QUEUED_CALLS,
     ) -> None:
@@ -344,8 +344,10 @@ class ToolDispatcher(Actor[DispatcherMessage]):
     def _settle(self, call: Call, event: events.ToolCallEnd) -> None:
         if timer := self._timers.pop(call, None):
             timer.cancel()
+        run = call.run
+        if call.stopped_in:
+            self._observe(ToolStopped(run.tag, run.name, call.stopped_in))
         if call.printed_bytes:
-            run = call.run
             self._observe(ToolPrinted(run.tag, run.name, event.output, call.printed_bytes, call.asker))
         if isinstance(event, events.ToolCallFailed):
             worked = _WORKED_IF_FAILED.get(event.failure.code, True)
@@ -360,7 +362,7 @@ class ToolDispatcher(Actor[DispatcherMessage]):
         for change in self._registry.hold(worker, holds, self.now()):
             self._health_changed(change)
 
-    def _observe(self, seen: Change | ToolPrinted) -> None:
+    def _observe(self, seen: Change | ToolPrinted | ToolStopped) -> None:
         with contextlib.suppress(kernel.MailboxFull):  # telemetry that cannot keep up must not steer
             self._observer.tell(seen)
 

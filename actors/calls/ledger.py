@@ -176,6 +176,8 @@ class Call:
     """Workers that it was given to so far."""
     printed_bytes: int = 0
     """By its tool, as far as its worker could read it."""
+    stopped_in: str = ""
+    """The frames that its tool was in when it was stopped, as far as it had time to say."""
 
     def enter(self, happening: Happening) -> bool:
         """Change the state, as the table allows and no other way; False where it does not."""
@@ -200,6 +202,8 @@ class Call:
         """Apply what happened: the event for its session, if the call has ended by it and had not before."""
         if not self.enter(how) or self.state is not CallState.ENDED:
             return None
+        if self.why is not None and isinstance(outcome, ToolFailure):
+            self.stopped_in = outcome.frames
         event, ledger = _event(self, outcome, printed, now), self.ledger
         del ledger.calls[self.run.tag]
         ledger.ended.remember(self.reply_to, event)

@@ -59,6 +59,8 @@ async def _ask(question: str, configured: Settings, report: _Report | None) -> N
         finally:
             if note := runtime.index_note():
                 screen.remark(note)
+                if report is not None:
+                    report.add_note(note)
         if report is not None:
             print_json(report.known)
 
@@ -86,10 +88,14 @@ class _Report:
                 self._text += event.text
                 self.known["text"] = self._text
             case Restarted():
-                self._text = ""
+                self.known["text"] = self._text = ""
             case Note():
-                self._notes.append(event.text)
-                self.known["notes"] = self._notes
+                self.add_note(event.text)
             case Reply():
+                self._notes = list(event.notes)
                 self.known |= {name: getattr(event, name) for name in SHOWN}
                 self.known["sources"] = self._sources.all(event.text)
+
+    def add_note(self, text: str) -> None:
+        self._notes.append(text)
+        self.known["notes"] = self._notes

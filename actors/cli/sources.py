@@ -16,7 +16,7 @@ from callboard.protocol.ids import Tag
 MAX_COUNTED_BYTES: Final = 64 * 1024 * 1024
 
 
-class Source(NamedTuple):
+class CodePlace(NamedTuple):
     """One place."""
 
     file: str
@@ -35,7 +35,7 @@ class Sources:
     def __init__(self, workspace: Path | None) -> None:
         self._workspace = workspace
         self._tools: dict[Tag, str] = {}
-        self._found: dict[tuple[str, str], Source] = {}
+        self._found: dict[tuple[str, str], CodePlace] = {}
 
     def see(self, event: object) -> None:
         """Look at one event."""
@@ -58,7 +58,7 @@ class Sources:
                 file, name = place.path, ""
             else:
                 file, lines, name = place
-            self._found.setdefault((file, lines), Source(file, lines, name, found_by))
+            self._found.setdefault((file, lines), CodePlace(file, lines, name, found_by))
 
     def _lines(self, fence: CodeFence) -> str | None:
         """The lines of a fence's span; None for one that is not in a file of the workspace: the model made it up."""

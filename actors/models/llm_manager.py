@@ -304,7 +304,7 @@ class LlmManager(Actor[LlmMessage]):
         elif self.now() + wait < call.asked.call.deadline_at:
             if not call.has_noted_wait:
                 call.has_noted_wait = True
-                told = f"{route.name} waits {wait:.3g} s for the rate limit of {provider_name(route.provider)}."
+                told = f"{route.name} waits {wait:.1f} s for the rate limit of {provider_name(route.provider)}."
                 self._note(call, NoteKind.RATE_LIMIT, told)
             call.timer = self.tell_after(wait, TryAgain(call.tag))
         else:
@@ -343,7 +343,8 @@ class LlmManager(Actor[LlmMessage]):
         def end(response: ModelResponse) -> None:
             myself.tell_control(AttemptEnded(tag, number, response, has_emitted))
 
-        request = dataclasses.replace(asked.call.request, model=route.model)
+        is_last_try = number == asked.call.attempts
+        request = dataclasses.replace(asked.call.request, model=route.model, is_last_try=is_last_try)
         call.running = self._start_provider(route.provider, request, emit, end, asked.asker)
 
     def _take(self, call: _OpenCall, response: ModelResponse) -> None:

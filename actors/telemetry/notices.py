@@ -45,13 +45,22 @@ class ToolPrinted:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolStopped:
+    """A call was stopped, at its deadline or because it was cancelled, and its tool could still say where it was."""
+
+    tag: Tag
+    tool: ToolName
+    frames: str
+
+
+@dataclass(frozen=True, slots=True)
 class EmbedderFailed:
     """A question about code was ranked by words alone, since its embeddings could not be had."""
 
     model: str
 
 
-InRequest = AskApproval | ApprovalGranted | ApprovalDenied | ReportFailure | Note | PeerLost
+InRequest = AskApproval | ApprovalGranted | ApprovalDenied | ReportFailure | Note | PeerLost | ToolStopped
 """What is about a request, or a piece of its work."""
 InRuntime = ToolWithdrawn | ToolRestored | EmbedderFailed
 """What is about no request."""
@@ -105,7 +114,7 @@ def _of_failure(report: ReportFailure) -> Fields:
 #: Notes in our own words. The others quote what a provider or a model said.
 _OWN_WORDS: Final = frozenset(NoteKind) - {NoteKind.ASKED_AGAIN, NoteKind.OTHER}
 #: Notes of what happens every day, and costs an answer nothing but time.
-_HARMLESS: Final = frozenset({NoteKind.RATE_LIMIT, NoteKind.RETRY, NoteKind.LEFT_OUT})
+_HARMLESS: Final = frozenset({NoteKind.RATE_LIMIT, NoteKind.RETRY, NoteKind.LEFT_OUT, NoteKind.ASSUMED})
 
 
 def _of_note(note: Note) -> Fields:
@@ -114,6 +123,10 @@ def _of_note(note: Note) -> Fields:
 
 def _of_peer(lost: PeerLost) -> Fields:
     return {"actor": lost.actor, "reason": lost.reason}
+
+
+def _of_stop(stopped: ToolStopped) -> Fields:
+    return {"tool": stopped.tool, "frames": stopped.frames}
 
 
 def _of_tool(change: ToolWithdrawn | ToolRestored) -> Fields:
@@ -173,6 +186,9 @@ NOTICES: Final[Mapping[type, NoticeRule]] = MappingProxyType(
             logging.WARNING,
             "{actor} was lost ({reason}) while the request ran",
             _of_peer,
+        ),
+        ToolStopped: NoticeRule(
+            "tool.stopped", ("tool.{tool}.stopped",), logging.WARNING, "tool.{tool} was stopped in {frames}", _of_stop
         ),
         ToolWithdrawn: NoticeRule(
             "tool.withdrawn", ("tools.withdrawn", "tool.{tool}.withdrawn"), None, "{tool} is withdrawn", _of_tool

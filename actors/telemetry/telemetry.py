@@ -9,6 +9,7 @@ lists what there is to be found.
 from __future__ import annotations
 
 import logging
+import re
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -30,6 +31,8 @@ logger = logging.getLogger("callboard")
 #: What tools print, a record a line.
 output_logger = logging.getLogger("callboard.tools.output")
 P = ParamSpec("P")
+#: All but ASCII's printable characters, line ends and tabs.
+_NOT_PLAIN = re.compile(r"[^\n\t\x20-\x7e]")
 
 #: Upper bounds in seconds: 1-2-5 steps from 0.1 ms (a warm call takes 0.15 ms) to 10 min (the longest deadline).
 BUCKETS_SECONDS = tuple(
@@ -40,6 +43,11 @@ BUCKETS_SECONDS = tuple(
 #: Of what one call has printed, as log records: the end of it, as everywhere, since errors come last.
 MAX_PRINTED_LINES = 200
 MAX_PRINTED_BYTES = 16_384
+#: Of what a person, a model or an exception said, in one log record.
+MAX_CONTENT_CHARS = 4_000
+#: More than is shown is masked, for a cut may go through a key: the longest private key has 13 kB. Not all of it, since
+#: 64 kB take 30 ms, and this is the control loop.
+MASKED_BESIDES = 14_000
 
 
 @dataclass(slots=True)
@@ -255,19 +263,18 @@ class Telemetry(Actor[TelemetryMessage]):
     @handles(*get_args(InRequest))
     def _noticed(self, message: InRequest) -> None:
         tag, opened = message.tag, self._open.get(message.tag.request_id)
-        if opened is None:
-            return
-        if isinstance(message, ReportFailure) and tag in opened.works:  # it runs, and is given up
-            self._end(tag, message.failure.code.value, failure=message.failure)
+        if opened is not None and isinstance(message, ReportFailure) and tag in opened.works:
+            self._end(tag, message.failure.code.value, failure=message.failure)  # it runs, and is given up
             return
         rule = NOTICES[type(message)]
         fields = rule.fields(message)
         self._count(rule.counters, fields)
-        self._outside(opened.context, self._spans.note, tag, rule.event, _attributes(tag, fields))
+        context = opened.context if opened is not None else Context()  # a former incarnation had heard of the request
+        self._outside(context, self._spans.note, tag, rule.event, _attributes(tag, fields))
         level = rule.level_of(fields)
         if level is not None and logger.isEnabledFor(level):
             text = _with_content(rule.text.format_map(fields), rule.content(message) if self._log_content else "")
-            self._outside(opened.context, _log, tag, level, text, {"event": rule.event, **fields})
+            self._outside(context, _log, tag, level, text, {"event": rule.event, **fields})
 
     def _count(self, counters: Iterable[str], fields: Fields) -> None:
         self._metrics.counters.update(name.format_map(fields) for name in counters)
@@ -306,7 +313,7 @@ class Telemetry(Actor[TelemetryMessage]):
         self._metrics.counters[f"{name}.{ending}"] += 1
         told = ""
         if failure is not None:
-            told = _printable(mask(failure.traceback)) if self._log_content else failure.frames
+            told = _printable(failure.traceback) if self._log_content else failure.frames
             content = failure.message
             self._outside(opened.context, self._spans.note, tag, "exception", _exception(failure, told))
         self._outside(opened.context, self._spans.end, tag, ending, ok=ok)
@@ -339,7 +346,11 @@ def _log(tag: Tag, level: int, text: str, extra: Mapping[str, object], into: log
 
 
 def _with_content(text: str, content: str) -> str:
-    return f"{text}: {_printable(mask(content))}" if content else text
+    if not content:
+        return text
+    shown = _printable(mask(content[: MAX_CONTENT_CHARS + MASKED_BESIDES])[:MAX_CONTENT_CHARS])
+    more = len(content) - MAX_CONTENT_CHARS
+    return f"{text}: {shown}... ({more:,} characters more)" if more > 0 else f"{text}: {shown}"
 
 
 def _attributes(tag: Tag, fields: Fields) -> dict[str, str | int]:
@@ -357,24 +368,25 @@ def _exception(failure: ToolFailure, told: str) -> dict[str, str | int]:
 
 def _shown_lines(printed: ToolPrinted) -> list[str]:
     """The last of what was printed, with its control characters escaped; and first, how much there was before."""
-    data = mask(printed.text).encode()
-    kept = data[-MAX_PRINTED_BYTES:]
-    if len(kept) < len(data):
+    kept = mask(printed.text[-MAX_PRINTED_BYTES - MASKED_BESIDES :]).encode()[-MAX_PRINTED_BYTES:]
+    is_cut = len(kept) < len(printed.text.encode())
+    if is_cut:
         kept = kept[kept.find(b"\n") + 1 :]  # the first of these lines is not whole
     lines = kept.decode(errors="replace").removesuffix("\n").split("\n")
     shown = lines[-MAX_PRINTED_LINES:]
     dropped = printed.total_bytes - sum(len(line.encode()) + 1 for line in shown)
-    head = [f"... and {dropped:,} bytes before this were dropped"] if len(kept) < len(data) or shown != lines else []
+    head = [f"... and {dropped:,} bytes before this were dropped"] if is_cut or shown != lines else []
     return head + [_printable(line.rstrip("\r")) for line in shown]
 
 
 def _printable(text: str) -> str:
     """With control characters escaped, that would act on the terminal in which a log is read; lines stay lines."""
-    if text.isprintable():
-        return text
-    return "".join(
-        char if char.isprintable() or char in "\n\t" else char.encode("unicode_escape").decode() for char in text
-    )
+    return _NOT_PLAIN.sub(_escaped, text)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    character = found[0]
+    return character if character.isprintable() else character.encode("unicode_escape").decode()
 
 
 def ends_work(event: Event) -> TypeGuard[WorkEnd]:

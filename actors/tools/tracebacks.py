@@ -99,7 +99,8 @@ def _frames(error: BaseException, first: TracebackType | None) -> Iterator[str]:
         seen.add(id(each))
         yield how + _type_name(type(each))
         places = ((frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in traceback.walk_tb(begin))
-        bare = [traceback.FrameSummary(*place, lookup_line=False, line="") for place in places]
+        own = (place for place in places if not place[0].startswith(_OURS))  # not the handler of a signal either
+        bare = [traceback.FrameSummary(*place, lookup_line=False, line="") for place in own]
         yield from (text.rstrip("\n") for text in traceback.StackSummary.from_list(bare).format())
         cause = each.__cause__ or (None if each.__suppress_context__ else each.__context__)
         held = each.exceptions if isinstance(each, BaseExceptionGroup) else ()

@@ -115,6 +115,8 @@ class ProcessWorker(Actor[ProcessMessage]):
 
     def _replied(self, child: ChildEnds, reply: Reply) -> None:
         call = self._call
+        if self._verdict is Ending.CANCELLED and reply.number == child.orders:
+            self._verdict = reply.result  # the call was stopped all the same; a failure says where its tool was
         if call is None or reply.number != child.orders or self._verdict is not None:
             self._source.tell_control(End(child.number, kill=True))  # its tool wrote to our socket
         elif reply.spent:

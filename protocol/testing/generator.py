@@ -164,18 +164,20 @@ def _draw_turns(choices: Choices, max_turns: int, max_calls: int) -> tuple[Plann
     """Turns with calls mostly, and sometimes a last one whose end is odd."""
     turns = [draw_turn(choices, max_calls) for _ in range(choices.number(min(4, max_turns), max_turns))]
     if _chance(choices, 15):
-        turns = _draw_stubborn(choices, (turns * max_turns)[:max_turns], max_calls)
+        turns = _draw_stubborn(choices, turns[:3], max_turns, max_calls)
     if _chance(choices, 35):
         text, reason = choices.pick(("so far", "")), choices.pick(list(FinishReason))
         turns.append(PlannedTurn(text, (), reason, thinking=choices.pick(("", "hm"))))
     return tuple(turns)
 
 
-def _draw_stubborn(choices: Choices, turns: list[PlannedTurn], max_calls: int) -> list[PlannedTurn]:
+def _draw_stubborn(choices: Choices, first: list[PlannedTurn], max_turns: int, max_calls: int) -> list[PlannedTurn]:
     """A model that makes the same call, or a few in turn, again and again: in a loop, or polling."""
     steady, beside = not _chance(choices, 35), choices.pick((0, max_calls - 1))
     tools = choices.pick((*(_TOOLS[:1],) * 4, _TOOLS[6:8], _TOOLS[1:4]))
     cycle = [PlannedCall(tool, call_id="s", steady=steady, person_seconds=0.25) for tool in tools]
+    # Plain ones after the first: what is odd about a turn shows in a few, and mostly ends the request.
+    turns = (first + [PlannedTurn(calls=turn.calls) for turn in first] * max_turns)[:max_turns]
     return [
         replace(turn, calls=(cycle[number % len(cycle)], *turn.calls[:beside])) for number, turn in enumerate(turns)
     ]

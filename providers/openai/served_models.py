@@ -8,7 +8,7 @@ from callboard.protocol.errors import ErrorKind, ProviderError
 from callboard.providers.adapter import Timeouts, WireRequest
 from callboard.providers.base_decoder import list_at
 from callboard.providers.http_errors import error_from_body, scrubbed, shown_address, snippet
-from callboard.providers.json_values import load_object
+from callboard.providers.json_values import SHAPE_ERRORS, JsonObject, loads
 from callboard.providers.openai.chat_api import OpenAIChat
 from callboard.providers.openai.dialects import ChatDialect
 from callboard.providers.request_encoding import bearer
@@ -35,7 +35,7 @@ async def served_models(
         error = scrubbed(error_from_body(adapter.name, answer.status, {}, answer.body), api_key)
         message = f"{where} answered HTTP {answer.status}: {error.message.rstrip('.')}; {_TODO}"
         raise ProviderError(error.kind, message, status=answer.status)
-    document = load_object(answer.body)
+    document = _document(answer.body)
     if document is None:
         what = snippet(answer.body) or "nothing"
         raise ProviderError(ErrorKind.MALFORMED, f"{where} answered HTTP {answer.status} without JSON: {what}; {_TODO}")
@@ -44,6 +44,15 @@ async def served_models(
         if names := tuple(dict.fromkeys(name for name in found if isinstance(name, str) and name)):
             return names
     raise ProviderError(ErrorKind.NOT_FOUND, f"{where} names no models; {_TODO}")
+
+
+def _document(body: bytes) -> JsonObject | None:
+    """The answer as an object; Together sends the list alone. None for anything else."""
+    try:
+        found = loads(body)
+    except SHAPE_ERRORS:
+        return None
+    return {"data": found} if isinstance(found, list) else found if isinstance(found, dict) else None
 
 
 _TODO: Final = "check that it is the address of the API, with /v1 if it has one, or name the model"

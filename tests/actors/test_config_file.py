@@ -148,7 +148,10 @@ def test_relative_paths_are_meant_from_the_files_folder(config: Path, monkeypatc
         ),
         ("[profiles.a]\nmax_steps = 0", r"'max_steps' in \[profiles.a\] of .*greater than or equal to 1"),
         ("[default]\nsampling = {temprature = 1}", r"'sampling' in \[default\].*no 'temprature' in it; did you mean"),
-        ("[default.sampling]\ntemperature = 'hot'", r"'sampling' in \[default\] of .*: temperature: Input should be"),
+        (
+            "[default.sampling]\ntemperature = 'hot'",
+            r"'sampling' in \[default\] of .*: temperature must be a number from 0 to 2",
+        ),
         ('[default.catalog.overrides."a/b".prices]\ninputs = 1', "'catalog' in .*no 'inputs' in it"),
         ("[default]\nrate_limits = {a = {calls = 1}}", "'rate_limits' in .*a: there is no limit 'calls'"),
         ("[default]\nrate_limits = {a = [0, 1]}", "'rate_limits' in .*greater than 0"),

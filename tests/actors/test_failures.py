@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import select
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ import pytest
 
 from callboard import Runtime, Settings, tool
 from callboard.actors.requests.conversation import RequestEnded
+from callboard.actors.tools import Tool
 from callboard.protocol.commands import ReportFailure
 from callboard.protocol.events import ToolCallFailed, ToolCallStarted
 from callboard.protocol.tools import FailureCode, Policy
@@ -170,7 +172,7 @@ def test_what_is_refused_is_in_the_stream_the_log_and_the_metrics(log: Records) 
 
     async def ask() -> tuple[list[ReportFailure], dict[str, int]]:
         same = calls(("looks", {"x": "again"}))
-        turns = (calls(("nowhere", {}), ("writes", {}), ("raises", {})), same, same, same)
+        turns = (calls(("nowhere", {}), ("writes", {}), ("raises", {})), same, same, same, same)
         policy = Policy({"read": "allow", "write": "ask"})  # type: ignore[dict-item]
         async with runtime(*turns, policy=policy) as running:
             events = [event async for event in running.stream("go")]
@@ -187,6 +189,37 @@ def test_what_is_refused_is_in_the_stream_the_log_and_the_metrics(log: Records) 
     assert "tool.(unknown) unknown_tool" in texts
     assert "tool.writes denied" in texts
     assert "writes needs approval, its risk is write" in texts
+
+
+@tool(risk="read", timeout=4.0)
+def hangs(seconds: float | None = None) -> None:
+    def deeper() -> None:
+        select.select([], [], [], seconds)
+
+    deeper()
+
+
+@tool(risk="read", timeout=4.0)
+async def waits_long(seconds: float = 600.0) -> None:
+    await asyncio.sleep(seconds)
+
+
+@linux
+@pytest.mark.parametrize(("hanging", "frames"), [(hangs, ("in hangs", "in deeper")), (waits_long, ("in waits_long",))])
+def test_a_tool_that_runs_into_its_deadline_says_where_it_was(
+    log: Records, until: Callable[[Callable[[], bool]], None], hanging: Tool, frames: tuple[str, ...]
+) -> None:
+    ready = calls((hanging.name, {"seconds": 0.0}))  # what must start first has started then
+    settings = Settings(model="scripted/m", script=[ready, calls((hanging.name, {})), ScriptedTurn("done")])
+    with Runtime(settings, tools=[hanging]) as running:
+        running.ask_sync("go")
+        until(lambda: any("was stopped in" in text for text in log.texts()))
+        counters = running.metrics().counters
+    (text,) = [text for text in log.texts() if "was stopped in" in text]
+    assert all(frame in text for frame in frames)
+    assert f'File "{__file__}"' in text
+    assert "child.py" not in text, "that is a frame of ours"
+    assert (counters[f"tool.{hanging.name}.timed_out"], counters[f"tool.{hanging.name}.stopped"]) == (1, 1)
 
 
 def test_a_reply_has_the_failures_of_its_calls_also_without_a_reader() -> None:

@@ -86,7 +86,7 @@ def test_a_bad_value_is_a_usage_error_that_names_the_field(field: str, value: An
         (Sampling(max_output_tokens=0), "max_output_tokens must be a whole number from 1"),
         (Sampling(stop="END"), "stop must be a tuple of texts"),  # type: ignore[arg-type]
         ({"seed": 0.5, "temperature": True}, "temperature must be .* got True, seed must be a whole number"),
-        ({"temprature": 1}, "there is no 'temprature'; use max_output_tokens, reasoning_effort, seed, stop, temp"),
+        ({"temprature": 1}, "there is no 'temprature' in it; did you mean 'temperature'"),
     ],
 )
 def test_a_bad_sampling_value_names_its_field(sampling: Any, says: str) -> None:

@@ -173,6 +173,13 @@ def test_a_cost_is_that_of_the_model_that_answered() -> None:
     assert mine.cost("openai", "other", Usage(1, 1), answered_by="gpt-4o-mini") == 4.0
 
 
+@pytest.mark.parametrize("count", [-1, float("nan"), float("inf"), "many"])
+def test_a_usage_that_cannot_be_true_has_no_cost_and_is_no_error(count: Any) -> None:
+    """It ended the call: the answer was lost for a number that nobody needs."""
+    assert Catalog().cost("openai", "gpt-4o", Usage(count, 5)) is None
+    assert Catalog().cost("openai", "gpt-4o", Usage(5, count)) is None
+
+
 def test_openrouter_with_a_key_of_the_user_s_own_charges_a_fee_beside_the_provider() -> None:
     byok: dict[str, object] = {"cost": 0.01, "is_byok": True}
     behind: dict[str, object] = byok | {"cost_details": {"upstream_inference_cost": 0.2}}

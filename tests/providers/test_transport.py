@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from urllib.parse import urlsplit
 
 import pytest
@@ -237,16 +238,18 @@ def test_a_model_call_is_one_request_also_where_no_answer_comes(kind: FaultKind)
         assert [asked.path for asked in server.requests()] == ["/v1/chat/completions"] * 3
 
 
-def test_without_kept_connections_each_request_has_its_own() -> None:
+def test_a_last_try_is_not_sent_over_a_kept_connection() -> None:
     async def talk(url: str) -> list[str]:
-        provider = HttpProvider(OpenAIChat(base_url=url), timeouts=PATIENT, keep_connections=False)
-        texts = [(await collect(provider)).text for _ in range(3)]
+        provider = HttpProvider(OpenAIChat(base_url=url), timeouts=PATIENT)
+        texts = [
+            (await collect(provider, replace(ASKED, is_last_try=last))).text for last in (False, True, True, False)
+        ]
         await provider.aclose()
         return texts
 
-    with shared_double([Turn("a")] * 3) as server:
-        assert asyncio.run(talk(server.base_url())) == ["a"] * 3
-        assert server.traffic().connections == 3
+    with shared_double([Turn("a")] * 4) as server:
+        assert asyncio.run(talk(server.base_url())) == ["a"] * 4
+        assert server.traffic().connections == 3, "the first one's, kept for the fourth, and one for each last try"
 
 
 def test_what_the_api_cannot_express_comes_with_the_end_of_the_answer() -> None:

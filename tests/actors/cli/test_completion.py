@@ -6,11 +6,13 @@ import argparse
 import shlex
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import callboard.actors.cli
 from callboard.actors.cli.arguments import SHELLS, parser
 
 
@@ -68,6 +70,15 @@ def test_the_shell_reads_its_script(scripts: dict[str, str], shell: str) -> None
         pytest.skip(f"{shell} is not installed")
     check = subprocess.run([shell, "-n"], input=scripts[shell], capture_output=True, text=True, timeout=60)
     assert (check.returncode, check.stderr) == (0, "")
+
+
+def test_without_its_package_it_says_what_to_install(here: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "shtab", None)
+    monkeypatch.delitem(sys.modules, "callboard.actors.cli.completion", raising=False)
+    monkeypatch.delattr(callboard.actors.cli, "completion", raising=False)
+    ran = here("completion", "bash")
+    assert ran.sentence.endswith("needs the extra 'cli'; in the clone of callboard, type: pip install -e '.[cli]'")
+    assert ran.status == 1
 
 
 def test_another_shell_is_refused(here: Any) -> None:

@@ -123,8 +123,8 @@ def test_models_and_profiles_that_are_listed(callboard: Any, here: Any) -> None:
 
 
 def many_files(folder: Path) -> None:
-    for number in range(100):
-        (folder / f"module_{number}.py").write_text("def f(): pass\n" * 200)
+    for number in range(20):
+        (folder / f"module_{number}.py").write_text("def f(): pass\n" * 20)
 
 
 def test_colours_and_a_bar_on_a_terminal(callboard: Any) -> None:

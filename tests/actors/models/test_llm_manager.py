@@ -57,11 +57,13 @@ class PlayedDriver:
         self._scheduler = scheduler
         self.started: list[tuple[str, float]] = []
         self.askers: list[Context | None] = []
+        self.last_tries: list[bool] = []
         self.cancelled = 0
 
     def start(self, provider: Provider, request: ModelRequest, emit: Emit, end: End, asker: Context | None) -> Attempt:
         assert isinstance(provider, Scripted)
         self.askers.append(asker)
+        self.last_tries.append(request.is_last_try)
         self.started.append((f"{provider.name}/{request.model}", self._scheduler.now()))
         return Played(self, self._scheduler, provider.turn_for(request).batches(), emit, end)
 
@@ -115,7 +117,7 @@ class Desk:
         self.system, self.scheduler = system, system.scheduler
         self.driver = PlayedDriver(self.scheduler)
         self.session = Probed(system, "session")
-        routes = [Route(provider, f"model-{at}", limiter, f"test/model-{at}") for at, provider in enumerate(providers)]
+        routes = [Route(provider, f"model-{at}", limiter) for at, provider in enumerate(providers)]
 
         self.routes: dict[str, list[Route] | BaseException] = {"scripted/model": routes}
 
@@ -264,6 +266,7 @@ def test_all_routes_share_the_requests_and_each_later_one_keeps_one(
     assert [name.partition("/")[0] for name, _ in desk.driver.started] == asked
     (failed,) = desk.session.of(ModelFailed)
     assert failed.requests == attempts
+    assert desk.driver.last_tries == [False] * (attempts - 1) + [True]
 
 
 def test_what_a_route_did_not_need_is_left_for_the_next(simulated: ActorSystem) -> None:
@@ -310,7 +313,7 @@ def test_a_wait_for_the_rate_limit_is_told_once(simulated: ActorSystem) -> None:
     for step in (1, 2, 3):
         desk.ask(tag=TAG.at_step(step))
     desk.run()
-    assert desk.notes() == ["rate_limit 0: scripted/model-0 waits 30 s for the rate limit of scripted."]
+    assert desk.notes() == ["rate_limit 0: scripted/model-0 waits 30.0 s for the rate limit of scripted."]
 
 
 #: Where another model would fail for the same reason, or the user must be told of it.
@@ -608,7 +611,7 @@ def test_a_cost_is_that_of_the_route_that_answered(simulated: ActorSystem) -> No
     desk.ask()
     desk.run()
     assert [(name, usage, answered_by) for name, usage, _, answered_by in asked] == [
-        ("test/model-1", Usage(7, 3), "scripted")
+        ("scripted/model-1", Usage(7, 3), "scripted")
     ]
     [responded] = desk.session.of(ModelResponded)
     assert responded.cost is None, "what is not known stays unknown"

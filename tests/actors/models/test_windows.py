@@ -162,6 +162,8 @@ def test_an_assumed_window_is_said_with_each_answer_and_logged_once(
             assert start.options.context_tokens == ASSUMED_CONTEXT_TOKENS
             assert "32,768 are assumed" in note.text
             assert reply.text == "Hello"
+            assert reply.notes == (note.text,)
+        assert runtime.ask_sync("Hi").notes == (note.text,), "also where no reader follows"
     assert len([record for record in caplog.records if "are assumed" in record.getMessage()]) == 1
 
 

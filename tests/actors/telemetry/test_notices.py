@@ -17,7 +17,15 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from callboard.actors.calls.registry import ToolRestored, ToolWithdrawn
 from callboard.actors.kernel import ActorSystem
 from callboard.actors.requests.conversation import Question
-from callboard.actors.telemetry.notices import NOTICES, UNKNOWN, EmbedderFailed, InRequest, PeerLost, ToolPrinted
+from callboard.actors.telemetry.notices import (
+    NOTICES,
+    UNKNOWN,
+    EmbedderFailed,
+    InRequest,
+    PeerLost,
+    ToolPrinted,
+    ToolStopped,
+)
 from callboard.actors.telemetry.telemetry import (
     MAX_PRINTED_BYTES,
     MAX_PRINTED_LINES,
@@ -51,7 +59,7 @@ RAISED = ToolFailure(
     LOOK,
     FailureCode.TOOL_ERROR,
     f"LookupError: {SECRET} {KEY}",
-    traceback=f'Traceback:\n  File "w.py", line 3, in fetch\n    raise LookupError("{KEY}")\nLookupError: {SECRET}\n',
+    traceback=f'Traceback:\n  File "w.py", line 3, in fetch\n    raise LookupError(...)\nLookupError: {SECRET}\n',
     frames='LookupError\n  File "w.py", line 3, in fetch',
 )
 DENIED = ToolFailure(LOOK, FailureCode.DENIED, f"not allowed: {SECRET}")
@@ -83,6 +91,12 @@ IN_REQUEST: Final[list[tuple[Any, set[str], str, dict[str, str]]]] = [
         {"note.asked_again"},
         "asked_again: ...",
         {"kind": "asked_again", "told": "..."},
+    ),
+    (
+        ToolStopped(CALL, LOOK, 'CallEnded\n  File "w.py", line 3, in wait'),
+        {"tool.look.stopped"},
+        'tool.look was stopped in CallEnded\n  File "w.py", line 3, in wait',
+        {"tool": "look", "frames": 'CallEnded\n  File "w.py", line 3, in wait'},
     ),
     (
         PeerLost(REQUEST, "root/dispatcher", "crashed"),
@@ -242,10 +256,24 @@ def test_what_happens_to_the_runtime_is_counted(simulated: ActorSystem) -> None:
     }  # fmt: skip
 
 
-def test_a_late_notice_of_a_request_that_has_ended_changes_nothing(simulated: ActorSystem) -> None:
-    stage = Stage(simulated, log_content=False)
-    before = stage.tell(STARTED, FINISHED).counters
-    assert stage.tell(IN_REQUEST[3][0]).counters == before
+def test_what_a_former_incarnation_has_not_heard_of_is_counted_and_logged_too(
+    simulated: ActorSystem, records: Callable[[], list[logging.LogRecord]]
+) -> None:
+    """Telemetry was started again while the request ran."""
+    assert Stage(simulated, log_content=False).tell(ReportFailure(CALL, DENIED)).counters["tool.look.denied"] == 1
+    assert [record.getMessage() for record in records()] == ["tool.look denied"]
+
+
+@pytest.mark.parametrize("text", ["y" * 3_989 + " " + KEY, "y" * 1_000_000, f"{KEY} " * 10_000])
+def test_content_is_bounded_and_a_cut_leaves_no_piece_of_a_key(
+    simulated: ActorSystem, records: Callable[[], list[logging.LogRecord]], text: str
+) -> None:
+    failed = ToolFailure(LOOK, FailureCode.DENIED, text)
+    Stage(simulated, log_content=True).tell(STARTED, ReportFailure(CALL, failed))
+    said = records()[-1].getMessage()
+    assert len(said) < 4_200
+    assert "characters more)" in said
+    assert "sk-proj" not in said
 
 
 def test_spans_that_do_nothing_take_notices_too() -> None:

@@ -894,6 +894,27 @@ def test_a_traceback_comes_back_from_the_child(stage: ToolStage) -> None:
     assert "kumquat" not in event.failure.frames
 
 
+@pytest.mark.parametrize(
+    ("how", "kind"),
+    [
+        ("ToolError", "callboard.protocol.errors.ToolError"),
+        ("sys.exit", "SystemExit"),
+        ("out of memory", "MemoryError"),
+        ("endless recursion", "RecursionError"),
+        ("KeyboardInterrupt", "KeyboardInterrupt"),
+        ("one without a text", f"{__name__}.Unfit"),
+        ("unwritable result", "pydantic_core._pydantic_core.PydanticSerializationError"),
+    ],
+)
+def test_whatever_is_raised_its_type_and_frames_come_back(stage: ToolStage, how: str, kind: str) -> None:
+    event = stage.call(die, how=how)
+    assert isinstance(event, ToolCallFailed)
+    assert event.failure.frames.splitlines()[0] == kind
+    assert kind.rpartition(".")[2] in event.failure.traceback
+    if "Serialization" not in kind:  # that is raised when the tool has returned
+        assert f'File "{__file__}"' in event.failure.frames
+
+
 def test_a_process_that_dies_of_a_signal_leaves_the_frames_that_it_was_in(stage: ToolStage) -> None:
     event = stage.call(die, how="SIGSEGV")
     assert isinstance(event, ToolCallFailed)

@@ -17,6 +17,7 @@ from callboard.providers.openai.served_models import served_models
     [
         ({"object": "list", "data": [{"id": "a"}, {"id": "org/b"}, {"id": "a"}]}, ("a", "org/b")),
         ({"models": [{"name": "qwen3:4b", "model": "qwen3:4b"}]}, ("qwen3:4b",)),
+        ([{"id": "org/m", "type": "chat"}], ("org/m",)),
         ({"models": [{"name": "other"}], "data": [{"id": "llama.cpp"}]}, ("llama.cpp",)),
     ],
 )
@@ -39,12 +40,13 @@ def test_names_in_the_servers_order(answer: object, names: tuple[str, ...]) -> N
         ("<html>no</html>", 200, ErrorKind.MALFORMED, "answered HTTP 200 without JSON: <html>no</html>; check that"),
         ("", 200, ErrorKind.MALFORMED, "answered HTTP 200 without JSON: nothing; check"),
         ("moved", 302, ErrorKind.MALFORMED, "answered HTTP 302 without JSON: moved; check"),
-        ("[]", 200, ErrorKind.MALFORMED, r"without JSON: \[\]; check"),
+        ("7", 200, ErrorKind.MALFORMED, "without JSON: 7; check"),
+        ([], 200, ErrorKind.NOT_FOUND, "names no models; check"),
         ({"data": []}, 200, ErrorKind.NOT_FOUND, "names no models; check that"),
         ({"data": [{"id": 7}, 3, {"id": ""}]}, 200, ErrorKind.NOT_FOUND, "names no models"),
         (None, 200, ErrorKind.TIMEOUT, r"had not finished its answer after 0\.2 s|sent nothing for 0\.2 s"),
     ],
-    ids=["404", "401", "HTML", "empty", "302", "list", "none", "nonsense", "silence"],
+    ids=["404", "401", "HTML", "empty", "302", "a number", "an empty list", "none", "nonsense", "silence"],
 )
 def test_a_server_that_names_none(answer: object, status: int, kind: ErrorKind, says: str) -> None:
     timeouts = Timeouts(5, 0.2, 0.2) if answer is None else Timeouts()
