@@ -9,6 +9,7 @@ from functools import cache
 import orjson
 
 from callboard.actors.index.code_index import CodeIndex, Hit
+from callboard.actors.index.encodings import line_end_before
 from callboard.actors.index.parsing import read_now
 from callboard.actors.index.records import digest
 from callboard.actors.index.token_count import count_tokens
@@ -135,16 +136,16 @@ def _with_piece(context: AssembledContext, piece: _Piece, budget: int) -> Assemb
         if over <= 0:
             return longer
         # Four bytes a token is the rule of thumb; one step too many does no harm, one too few repeats the loop.
-        end = piece.content.rfind(b"\n", hit.start_byte, max(hit.start_byte, end - 4 * over))
+        end = line_end_before(piece.content, hit.start_byte, max(hit.start_byte, end - 4 * over), hit.encoding)
         if end - hit.start_byte < MIN_CUT_BYTES:
             return context
 
 
 def _item(piece: _Piece, end: int) -> ContextItem:
     hit = piece.hit
-    content = piece.content[hit.start_byte : end]
-    last_line = hit.start_line + content.rstrip(b"\n").count(b"\n")
-    snippet = render_fence(hit.path, hit.start_byte, end, content.decode("utf-8", "replace"))
+    text = piece.content[hit.start_byte : end].decode(hit.encoding, "replace")
+    last_line = hit.start_line + text.rstrip("\n").count("\n")
+    snippet = render_fence(hit.path, hit.start_byte, end, text)
     return ContextItem(hit.path, f"{hit.start_line}-{last_line}", hit.name, hit.canonical_path, snippet)
 
 

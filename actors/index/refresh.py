@@ -45,8 +45,8 @@ RACY_NS = 2_000_000_000
 NOT_READ = frozenset({"no_permission", "vanished"})
 #: Source bytes in one batch: about a second of work for two parsers, a few thousand chunks.
 BATCH_BYTES = 6_000_000
-#: A batch is committed after this long, however small it is: what a kill costs. Longer where committing is slow, so that
-#: it takes at most a tenth of the time.
+#: A batch is committed after this long, however small it is: what a kill costs. Longer where committing is slow, so
+#: that it takes at most a tenth of the time.
 BATCH_SECONDS = 1.0
 MOST_COMMITTING = 0.1
 

@@ -19,7 +19,8 @@ from callboard.actors.index.records import FileStat, IndexState, ParsedFile, Ski
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS files (
   id INTEGER PRIMARY KEY AUTOINCREMENT, path TEXT NOT NULL UNIQUE, root TEXT NOT NULL, language TEXT NOT NULL,
-  size INTEGER NOT NULL, mtime_ns INTEGER NOT NULL, read_at_ns INTEGER NOT NULL, digest BLOB NOT NULL, encoding TEXT NOT NULL);
+  size INTEGER NOT NULL, mtime_ns INTEGER NOT NULL, read_at_ns INTEGER NOT NULL, digest BLOB NOT NULL,
+  encoding TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS skipped (path TEXT PRIMARY KEY, size INTEGER NOT NULL, mtime_ns INTEGER NOT NULL,
   reason TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS symbols (
@@ -41,8 +42,8 @@ CREATE INDEX IF NOT EXISTS edges_target ON edges(target);
 CREATE TABLE IF NOT EXISTS lexical_todo (file INTEGER PRIMARY KEY);
 CREATE TABLE IF NOT EXISTS state (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
 """
-#: Names in `state`: the fingerprint of the lexical index that holds what this store holds; whether a pass over the whole
-#: workspace has been finished; how many files the one under way is about.
+#: Names in `state`: the fingerprint of the lexical index that holds what this store holds; whether a pass over the
+#: whole workspace has been finished; how many files the first one is about.
 LEXICAL, COMPLETE, TOTAL_FILES = "lexical", "complete", "total_files"
 
 
