@@ -209,18 +209,19 @@ class CodeSearch:
             if not may_improve or patience <= 0 or not _is_from_a_part(answer):
                 break
         if isinstance(answer, FoundCode) and not answer.state.is_complete and not answer.context.context:
-            raise UsageError(f"nothing was found so far: {note or answer.state}; ask again in {RETRY_SECONDS} seconds")
+            why = answer.context.note
+            raise UsageError(f"nothing was found so far: {why}; ask again in {RETRY_SECONDS} seconds")
         return _known(answer).context
 
     async def _freshened(self, seconds: float) -> tuple[str, bool]:
-        """What is to be said about how fresh the index is, and whether waiting longer can change that."""
+        """What the answer must say about the index, and whether waiting longer can improve it."""
         try:
             summary = await self.refresh(timeout_seconds=seconds, max_age_seconds=FRESH_SECONDS)
         except IndexWriteError as error:
             return f"the index cannot be brought up to date: {error}", False
         except (AskTimeout, MailboxFull):
-            return "files that have changed are still being indexed", True
-        return summary.note, True
+            return "", True
+        return summary.note if summary.is_complete else "", True
 
 
 def _is_from_a_part(answer: FoundCode | CallboardError) -> bool:
