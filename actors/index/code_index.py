@@ -83,6 +83,7 @@ class CodeIndex:
         self._layout = layout
         self._rebuilds = rebuilds
         self._notes: list[str] = []
+        self._was_cleared = False
         self._lock = threading.RLock()
         self._parts = self._opened()
         self._reranker = dense.Reranker(embedder, VectorCache(layout.vectors)) if embedder is not None else None
@@ -117,6 +118,7 @@ class CodeIndex:
         for _ in range(2):
             if reason := self._layout.prepare():
                 self._notes.append(f"rebuilt: {reason}")
+                self._was_cleared = True
             try:
                 return _Parts(self._layout)
             except BrokenIndexError as broken:
@@ -154,6 +156,7 @@ class CodeIndex:
             self._layout.condemn(str(broken))
             summary = self._refresh(chosen, wait_seconds, progress)
         notes, self._notes = [*self._notes, summary.note], []
+        self._was_cleared = False
         return replace(summary, note="; ".join(filter(None, notes)))
 
     def _refresh(
@@ -178,7 +181,9 @@ class CodeIndex:
         return self._read(lambda parts: parts.store.state())
 
     def _read(self, question: Callable[[_Parts], Found]) -> Found:
-        """Ask store and lexical index as they are now; once more if they had to be built again."""
+        """Ask store and lexical index as they are now, or as they are built again."""
+        if self._was_cleared and self._rebuilds:
+            self.refresh()
         try:
             return self._read_once(question)
         except BrokenIndexError as broken:

@@ -248,7 +248,18 @@ class SqliteStore:
         return {row[0]: ChunkRow(*row[1:]) for row in rows}
 
     def edges(self, symbol: SymbolRow, kind: str, incoming: bool, limit: int) -> list[EdgeRow]:
-        """Containment is known exactly and not stored twice: it is read from the symbols."""
+        """Containment is known exactly and not stored twice: it is read from the symbols.
+
+        The symbol is looked up by its path, name and place among those of its name: its file, or the whole index, may
+        have been indexed again, and then its id is that of another or of none.
+        """
+        found = self.symbols(
+            "f.path = ? AND s.canonical_path = ? AND s.ordinal = ?",
+            (symbol.path, symbol.canonical_path, symbol.ordinal),
+            1,
+        )
+        if not found:
+            return []
         rows = self._db.execute(
             "SELECT e.kind, s.canonical_path, e.target, f.path, s.start_line FROM ("
             " SELECT source, kind, target, NULL AS inner, 0 AS place FROM edges UNION ALL"
@@ -257,7 +268,7 @@ class SqliteStore:
             + ("e.target = :name AND ifnull(e.inner, :id) = :id" if incoming else "e.source = :id")
             + " AND :kind IN ('', e.kind)"
             " ORDER BY e.kind = 'contains' DESC, f.path, s.start_byte, e.place, e.kind, e.target LIMIT :limit",
-            {"name": symbol.name, "id": symbol.id, "kind": kind, "limit": limit},
+            {"name": symbol.name, "id": found[0].id, "kind": kind, "limit": limit},
         )
         return [EdgeRow(*row) for row in rows]
 
