@@ -11,6 +11,7 @@ from callboard.actors.cli.advice import advised
 from callboard.actors.cli.arguments import settings_of
 from callboard.actors.cli.indexing import IndexProgress
 from callboard.actors.cli.screen import Screen
+from callboard.actors.index import IndexWriteError
 
 #: What --json prints of a Reply.
 _SHOWN = ("text", "request_id", "outcome", "steps", "usage", "cost")
@@ -22,10 +23,8 @@ async def run(options: argparse.Namespace) -> None:
     settings = settings_of(options)
     screen = Screen(quiet=options.json)
     async with Runtime(settings) as runtime:
-        with IndexProgress() as progress:
-            summary = await runtime.refresh_index(progress)
-        if summary.note:
-            screen.remark(summary.note)
+        if note := await _refreshed(runtime):
+            screen.remark(note)
         try:
             async for event in runtime.stream(question):
                 screen.show(event)
@@ -35,6 +34,15 @@ async def run(options: argparse.Namespace) -> None:
         except ModelCallFailed as failure:
             screen.end_line()
             raise advised(failure, settings) from None
+
+
+async def _refreshed(runtime: Runtime) -> str:
+    """Bring the index up to date. What is to be said about that: a full disk is no reason not to answer."""
+    try:
+        with IndexProgress() as progress:
+            return (await runtime.refresh_index(progress)).note
+    except IndexWriteError as error:
+        return str(error)
 
 
 def _checked(question: str) -> str:

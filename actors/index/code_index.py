@@ -68,6 +68,11 @@ class _Parts:
             self.store.close()
             raise
 
+    def close(self) -> None:
+        self.lexical.close()
+        with self.store.reading():
+            self.store.close()
+
 
 class CodeIndex:
     """Safe to share between threads. Queries see what was committed last and never wait for indexing.
@@ -126,12 +131,13 @@ class CodeIndex:
         self._layout.prepare()
         return _Parts(self._layout)
 
-    def _current(self) -> _Parts:
-        """Opened again when the index has been rebuilt, here or by another process, or can be written again."""
+    def _current(self, *, to_write: bool = False) -> _Parts:
+        """Opened again when the index has been rebuilt, here or by another process, or perhaps can be written again."""
         with self._lock:
-            if self._parts.marker != self._layout.marker() or self._parts.store.is_read_only:
+            is_other = self._parts.marker != self._layout.marker()
+            if is_other or (to_write and self._parts.store.is_read_only):
                 before, self._parts = self._parts, self._opened()
-                before.store.close()
+                before.close()
             return self._parts
 
     def refresh(
@@ -162,7 +168,7 @@ class CodeIndex:
     def _refresh(
         self, paths: tuple[str, ...] | None, wait_seconds: float | None, progress: ProgressCallback | None
     ) -> RefreshSummary:
-        lexical = self._current().lexical
+        lexical = self._current(to_write=True).lexical
         lexical.reload()
         with closing(SqliteStore(self._layout.truth)) as store, store.reading():
             if wait_seconds is None:
@@ -187,7 +193,8 @@ class CodeIndex:
         try:
             return self._read_once(question)
         except BrokenIndexError as broken:
-            self._layout.condemn(str(broken))
+            if not self._parts.store.is_read_only:  # it is read without locks, while another process may write
+                self._layout.condemn(str(broken))
             if not self._rebuilds:
                 raise
         self.refresh()
@@ -244,8 +251,8 @@ class CodeIndex:
         """Let go of the files; a vector that is being made is waited for."""
         if self._reranker is not None:
             self._reranker.close()
-        with self._lock, self._parts.store.reading():
-            self._parts.store.close()
+        with self._lock:
+            self._parts.close()
 
     def __enter__(self) -> Self:
         return self

@@ -68,7 +68,7 @@ class Database:
     def _can_be_read_alone(self, error: apsw.Error) -> bool:
         """Whether the file holds all that was committed, and cannot be read only because the disk takes no more."""
         log = self.path.with_name(f"{self.path.name}-wal")
-        if _code_of(error) in _DAMAGE or not self.path.exists():
+        if _code_of(error) in _DAMAGE or not self.path.exists() or not self.path.stat().st_size:
             return False
         return not log.exists() or log.stat().st_size == 0
 

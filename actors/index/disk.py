@@ -51,8 +51,6 @@ def _number_of(error: BaseException) -> int:
         return error.errno
     if isinstance(error, apsw.FullError):
         return errno.ENOSPC
-    if isinstance(error, apsw.ReadOnlyError):
-        return errno.EROFS
     found = _NUMBER.search(str(error))
     return int(found[1]) if found else 0
 

@@ -94,8 +94,12 @@ class LexicalIndex:
             self._index.config_reader("manual")
             self._index.reload()
         except ValueError as error:
+            self.close()
+            if "Lockfile" in str(error):  # what cannot be made there is no damage
+                raise write_error(folder.parent, error) from error
             raise BrokenIndexError(f"the lexical index {folder} is damaged: {error}") from error
         except OSError as error:
+            self.close()
             raise write_error(folder.parent, error) from error
 
     def _opened(self) -> tantivy.Index:
@@ -105,10 +109,15 @@ class LexicalIndex:
             self._links = tempfile.TemporaryDirectory(prefix="callboard-index-")
             folder = Path(self._links.name)
             for each in self._folder.iterdir():
-                (folder / each.name).symlink_to(each)
+                if each.suffix != ".lock":
+                    (folder / each.name).symlink_to(each)
         index = tantivy.Index(_schema(), str(folder))
         index.register_tokenizer(ANALYZER, _analyzer())
         return index
+
+    def close(self) -> None:
+        if self._links is not None:
+            self._links.cleanup()
 
     def reload(self) -> None:
         """See what has been committed since. Raises BrokenIndexError."""

@@ -25,22 +25,23 @@ class VectorCache:
     """Safe between threads. See the module."""
 
     def __init__(self, path: Path) -> None:
-        """Raises UsageError when the file can be neither written nor read."""
         self._path = path
         self._lock = threading.Lock()
-        self._database = self._opened()
         self._has_warned = False
+        self._database = self._opened()
 
     def get(self, model: str, digests: Sequence[bytes]) -> dict[bytes, bytes]:
         """The vectors that are there, by digest."""
         marks = ",".join("?" * len(digests))
         sql = f"SELECT digest, vector FROM vectors WHERE model = ? AND digest IN ({marks})"
         with self._lock:
+            if (database := self._database) is None:
+                return {}
             try:
-                with self._database.reading():
-                    rows = self._database.connection.execute(sql, (model, *digests)).fetchall()
+                with database.reading():
+                    rows = database.connection.execute(sql, (model, *digests)).fetchall()
             except BrokenIndexError as broken:
-                self._throw_away(broken)
+                self._throw_away(database, broken)
                 return {}
         return {key: vector for key, vector in rows if isinstance(key, bytes) and isinstance(vector, bytes)}
 
@@ -48,42 +49,51 @@ class VectorCache:
         """Keep these, where the disk has room for them; that it has none is logged once."""
         rows = [(model, digest, vector) for digest, vector in vectors.items()]
         with self._lock:
+            if (database := self._database) is None:
+                return
             try:
-                with self._database.transaction():
-                    connection = self._database.connection
-                    connection.executemany("INSERT OR REPLACE INTO vectors VALUES (?,?,?)", rows)
-                    connection.execute(
-                        "DELETE FROM vectors WHERE rowid <= (SELECT max(rowid) FROM vectors) - ?", (MAX_ROWS,)
-                    )
+                with database.transaction():
+                    database.connection.executemany("INSERT OR REPLACE INTO vectors VALUES (?,?,?)", rows)
+                    oldest = "rowid <= (SELECT max(rowid) FROM vectors) - ?"
+                    database.connection.execute(f"DELETE FROM vectors WHERE {oldest}", (MAX_ROWS,))
             except BrokenIndexError as broken:
-                self._throw_away(broken)
+                self._throw_away(database, broken)
             except UsageError as error:
-                if not self._has_warned:
-                    logger.warning("vectors of code are not kept: %s", error)
-                self._has_warned = True
+                self._warn(error)
 
     def close(self) -> None:
         with self._lock:
-            self._database.close()
+            if self._database is not None:
+                self._database.close()
 
-    def _opened(self) -> Database:
+    def _opened(self) -> Database | None:
+        """None: there is no room for it."""
         try:
-            return self._open()
-        except BrokenIndexError as broken:
-            logger.warning("%s; it is made again", broken)
-            self._delete()
-            return self._open()
+            try:
+                return self._open()
+            except BrokenIndexError as broken:
+                logger.warning("%s; it is made again", broken)
+                self._delete()
+                return self._open()
+        except UsageError as error:
+            self._warn(error)
+            return None
 
     def _open(self) -> Database:
         # A lost cache entry is computed again: no need to wait for the disk.
         return Database(self._path, _SCHEMA, synchronous="OFF")
 
-    def _throw_away(self, broken: BrokenIndexError) -> None:
+    def _throw_away(self, database: Database, broken: BrokenIndexError) -> None:
         logger.warning("%s; it is made again", broken)
-        self._database.close()
+        database.close()
         self._delete()
-        self._database = self._open()
+        self._database = self._opened()
 
     def _delete(self) -> None:
         for ending in ("", "-wal", "-shm"):
             self._path.with_name(self._path.name + ending).unlink(missing_ok=True)
+
+    def _warn(self, error: UsageError) -> None:
+        if not self._has_warned:
+            logger.warning("vectors of code are not kept: %s", error)
+        self._has_warned = True

@@ -96,7 +96,7 @@ def flip(path: Path, offset: int, mask: int = 0x01) -> None:
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
-def test_whatever_bytes_are_changed_the_answers_are_right_or_the_index_is_rebuilt(
+def test_with_any_bytes_changed_the_answers_are_right_or_the_index_is_rebuilt(
     whole: Whole, data: st.DataObject
 ) -> None:
     store = whole.copy()
