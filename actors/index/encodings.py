@@ -93,9 +93,10 @@ def _encoding_of(content: bytes) -> str:
         return "utf-8"
     if declared := _declared(content):
         return declared
-    if text or _is_nearly_utf8(content):
+    detected = codecs.lookup(chardetng_py.detect(content)).name
+    if (text and detected != "iso2022_jp") or _is_nearly_utf8(content):
         return "utf-8"
-    return _usable(str(chardetng_py.detect(content)), content) or "latin-1"
+    return _usable(detected, content) or "latin-1"
 
 
 def _declared(content: bytes) -> str:
@@ -127,7 +128,7 @@ def _is_nearly_utf8(content: bytes) -> bool:
     text = content.decode("utf-8", "replace")
     broken = text.count("\ufffd")
     whole = sum(1 for character in text if character > "\x7f") - broken
-    return whole >= _WHOLE_TO_BROKEN * broken
+    return 0 < _WHOLE_TO_BROKEN * broken <= whole
 
 
 def _text(content: bytes, encoding: str) -> bytes:
