@@ -93,10 +93,10 @@ def _encoding_of(content: bytes) -> str:
         return "utf-8"
     if declared := _declared(content):
         return declared
-    detected = codecs.lookup(chardetng_py.detect(content)).name
+    detected = _usable(chardetng_py.detect(content), content)
     if (text and detected != "iso2022_jp") or _is_nearly_utf8(content):
         return "utf-8"
-    return _usable(detected, content) or "latin-1"
+    return detected or "latin-1"
 
 
 def _declared(content: bytes) -> str:
