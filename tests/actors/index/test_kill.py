@@ -87,6 +87,19 @@ def test_a_killed_refresh_is_resumed_without_loss_or_duplicates(
     assert_resumed(workspace, store, uninterrupted, FILES - whole_batches)
 
 
+def test_a_batch_is_committed_after_a_time_however_small_it_is(
+    workspace: Path, tmp_path: Path, uninterrupted: list[tuple[object, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """12,000 files of a few lines each are one batch of bytes; a kill cost all of them."""
+    by_time = "refresh.BATCH_SECONDS, refresh.MOST_COMMITTING = 0, 1e9\nwith"
+    script = CHILD.replace("with", by_time, 1)
+    monkeypatch.setattr(sys.modules[__name__], "CHILD", script)
+    monkeypatch.setattr(sys.modules[__name__], "BATCH", 10**6)
+    store = tmp_path / "store"
+    killed_after(10, workspace, store)
+    assert_resumed(workspace, store, uninterrupted, FILES - 10)
+
+
 #: Kills its process before or after the n-th call of a method.
 KILLED_AT = """
 import os, signal, sys, json; sys.path[:] = json.loads(sys.argv[1])
