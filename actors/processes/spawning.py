@@ -24,8 +24,11 @@ PIPE_BYTES: Final = 65_536
 
 
 def interpreter(code: str) -> list[str]:
-    """A command that runs this code with our import path, set before the first import: an editable install works."""
-    return [sys.executable, "-c", f"import sys\nsys.path[:] = {sys.path!r}\n{code}"]
+    """A command that runs this code with our import path, set before the first import: an editable install works.
+
+    -P, because Python 3.13.0 looks for the current folder while it imports, and fails where that has been removed.
+    """
+    return [sys.executable, "-P", "-c", f"import sys\nsys.path[:] = {sys.path!r}\n{code}"]
 
 
 def why_not() -> str:

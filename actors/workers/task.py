@@ -17,7 +17,7 @@ from collections.abc import Callable, Coroutine
 from contextvars import Context, ContextVar
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from callboard.actors.calls.ledger import CallReports, Ending
 from callboard.actors.kernel import Actor, Ref, Timer, handles, logger_of
@@ -83,9 +83,11 @@ class ToolTask(asyncio.Task[T]):
         *,
         loop: asyncio.AbstractEventLoop,
         context: Context | None = None,
+        **options: Any,
     ) -> None:
+        # `options` are those of the running Python's own tasks: `eager_start` since 3.12, which 3.11 does not take.
         self._job = context.get(_job_of_context) if context is not None else _job_of_context.get()
-        super().__init__(coroutine, loop=loop, context=context)
+        super().__init__(coroutine, loop=loop, context=context, **options)
 
     def cancel(self, msg: object | None = None) -> bool:
         """Cancel, unless the code of another call asks for it."""
