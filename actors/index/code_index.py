@@ -14,7 +14,7 @@ from typing import Literal, Self, TypeVar
 from callboard.actors.index import dense, ranking
 from callboard.actors.index.database import BrokenIndexError
 from callboard.actors.index.dense import EmbedderFactory
-from callboard.actors.index.layout import IndexBusyError, Layout
+from callboard.actors.index.layout import IndexBusyError, IndexReplacedError, Layout
 from callboard.actors.index.lexical import LexicalIndex, name_stems, stems_of
 from callboard.actors.index.parsing import read_now
 from callboard.actors.index.records import IndexState, digest
@@ -156,11 +156,17 @@ class CodeIndex:
             UsageError: the index cannot be written (disk full, no permission).
         """
         chosen = tuple(paths) if paths is not None else None
-        try:
-            summary = self._refresh(chosen, wait_seconds, progress)
-        except BrokenIndexError as broken:
-            self._layout.condemn(str(broken))
-            summary = self._refresh(chosen, wait_seconds, progress)
+        for is_last in (False, False, True):
+            try:
+                summary = self._refresh(chosen, wait_seconds, progress)
+                break
+            except IndexReplacedError:
+                if is_last:
+                    raise
+            except BrokenIndexError as broken:
+                self._layout.condemn(str(broken))
+                if is_last:
+                    raise
         notes, self._notes = [*self._notes, summary.note], []
         self._was_cleared = False
         return replace(summary, note="; ".join(filter(None, notes)))
@@ -168,13 +174,15 @@ class CodeIndex:
     def _refresh(
         self, paths: tuple[str, ...] | None, wait_seconds: float | None, progress: ProgressCallback | None
     ) -> RefreshSummary:
-        lexical = self._current(to_write=True).lexical
+        parts = self._current(to_write=True)
+        lexical = parts.lexical
         lexical.reload()
         with closing(SqliteStore(self._layout.truth)) as store, store.reading():
             if wait_seconds is None:
                 wait_seconds = BUSY_SECONDS if store.state().is_complete else FIRST_INDEX_SECONDS
             try:
-                summary = refresh(Request(self.roots, self._layout, paths, wait_seconds), store, lexical, progress)
+                request = Request(self.roots, self._layout, parts.marker, paths, wait_seconds)
+                summary = refresh(request, store, lexical, progress)
             except IndexBusyError as busy:
                 summary = RefreshSummary.of(store)
                 so_far = "answers come from what is there" if summary.is_complete else str(store.state())

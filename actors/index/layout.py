@@ -39,6 +39,10 @@ class IndexBusyError(UsageError):
     """Another process is writing this index. It can still be searched."""
 
 
+class IndexReplacedError(UsageError):
+    """The index was built again by another process since it was opened; open it again."""
+
+
 class Layout:
     """The folder of one index, and where each part of it is."""
 
@@ -79,6 +83,13 @@ class Layout:
             return (self.folder / MARKER).read_bytes()
         except OSError:
             return b""
+
+    def check_still(self, marker: bytes) -> None:
+        """Under the write lock: raise IndexReplacedError if the index is no longer the one with this marker."""
+        if self.marker() != marker:
+            raise IndexReplacedError(
+                f"the index in {self.folder} has just been built again by another process; try again"
+            )
 
     def condemn(self, damage: str) -> None:
         """Note that the index is damaged: whichever process opens it next builds it again.

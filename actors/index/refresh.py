@@ -57,6 +57,8 @@ class Request:
 
     roots: tuple[str, ...]
     layout: Layout
+    marker: bytes
+    """Of the index that is open (layout.py): no other one is written."""
     paths: tuple[str, ...] | None = None
     wait_seconds: float = 5.0
 
@@ -68,10 +70,12 @@ def refresh(
 
     Raises:
         IndexBusyError: another process is still writing it after `request.wait_seconds`.
+        IndexReplacedError: it has been built again meanwhile.
         BrokenIndexError: it is damaged.
         UsageError: it cannot be written, or the indexing process was lost.
     """
     with request.layout.write_lock(request.wait_seconds, partial(_tell_state, store, progress)):
+        request.layout.check_still(request.marker)
         agrees = _agrees(store, lexical)
         plan = _plan(request, store)
         if agrees and not plan.changed and not plan.gone and (store.state().is_complete or not plan.is_whole):
@@ -171,6 +175,7 @@ def _refresh_all(request: Request, report: ProgressCallback) -> RefreshSummary:
     layout = request.layout
     with closing(SqliteStore(layout.truth)) as store:
         with store.reading(), layout.write_lock(request.wait_seconds, partial(_tell_state, store, report)):
+            layout.check_still(request.marker)
             lexical = LexicalIndex(layout.lexical)
             agrees, note = _agrees(store, lexical), ""
             if not agrees:

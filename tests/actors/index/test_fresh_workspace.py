@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -192,6 +193,22 @@ def test_a_refresh_that_may_not_wait_says_how_far_the_other_one_is(workspace: Pa
     assert not summary.is_complete
     assert f"process {builder.process.pid} is writing" in summary.note
     assert f"{BATCH} of {FILES} files so far" in summary.note
+
+
+def test_an_index_that_is_replaced_while_a_refresh_waits_is_the_one_that_is_written(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would be written to files that have been deleted."""
+    monkeypatch.setattr(layout, "WAITING_SECONDS", 0.0)
+    waiting = threading.Event()
+    with CodeIndex.open(workspace, embedder=None) as index, CodeIndex.open(workspace, embedder=None) as other:
+        with ThreadPoolExecutor(1) as threads:
+            with other._layout.write_lock(1):
+                refreshing = threads.submit(index.refresh, lambda _: waiting.set())
+                assert waiting.wait(20)
+                other._layout.clear()
+            assert refreshing.result(40).files == FILES
+        assert len(other.search("shared word", 2 * FILES)) == FILES
 
 
 def test_an_empty_workspace_is_complete_at_once(tmp_path: Path) -> None:
