@@ -1,17 +1,20 @@
-"""Build the wheel, compare it with the tree, install it into an empty environment and use it outside of the checkout.
+"""Build the source distribution, the wheel from it alone, install that into an empty environment and use it there.
 
     .venv-ci/bin/python .ci/check_wheel.py
 
-Runs `user_program.py` there, and the commands of the command line that need no extra; mypy --strict reads the program.
-The exit status is that of the first command that fails; needs pip, its network, and mypy in this environment.
+Both are compared with the tree. Runs `user_program.py` outside of the checkout, and the commands of the command line
+that need no extra; mypy --strict reads the program. The exit status is that of the first command that fails; needs
+git's checkout, pip and its network, and `build` and mypy in this environment.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import venv
 import zipfile
@@ -32,17 +35,39 @@ def run(place: Path, *command: str | Path) -> str:
     return ran.stdout
 
 
-def built(into: Path) -> Path:
-    """The wheel of the tree. What an earlier build has left behind would get into it."""
-    shutil.rmtree(ROOT / "build" / "lib", ignore_errors=True)
-    run(into, sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--wheel-dir", into, ROOT)
-    return next(into.glob("callboard-*.whl"))
+def tracked() -> list[str]:
+    """What git tracks, without the links of .dev."""
+    listed = subprocess.run(("git", "ls-files", "-z"), cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return [name for name in listed.split("\0") if name and not name.startswith(".dev/")]
+
+
+def built(place: Path) -> Path:
+    """The wheel, made from nothing but the source distribution, which is made from nothing but what git tracks."""
+    for name in tracked():
+        (place / "tree" / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, place / "tree" / name)
+    run(place, sys.executable, "-m", "build", "--sdist", "--outdir", place, place / "tree")
+    source = next(place.glob("callboard-*.tar.gz"))
+    with tarfile.open(source) as archive:
+        held = {name.partition("/")[2] for name in archive.getnames()}
+    if missing := set(tracked()) - held:
+        sys.exit(f"the source distribution lacks {sorted(missing)}")
+    run(place, sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--wheel-dir", place, source)
+    return next(place.glob("callboard-*.whl"))
+
+
+def check_description(wheel: zipfile.ZipFile) -> None:
+    """The README in the package leads nowhere: no link in it is to a file of the repository."""
+    (metadata,) = (name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
+    text = wheel.read(metadata).decode()
+    if links := re.findall(r"\]\((?![a-z]+:|#)[^)]*\)", text):
+        sys.exit(f"the description of the package has links that work in the repository only: {links}")
+    assert "`docs/architecture.md`" in text, "the description of the package names no page of the documentation"
 
 
 def expected() -> set[str]:
     """All files of the three layers that belong into the wheel, as they are called there."""
-    files = [path for layer in ("actors", "protocol", "providers") for path in (ROOT / layer).rglob("*")]
-    kept = [path.relative_to(ROOT) for path in files if path.is_file() and "__pycache__" not in path.parts]
+    kept = [name for name in tracked() if name.startswith(("actors/", "protocol/", "providers/"))]
     return {f"callboard/{path}".replace("callboard/actors/front/", "callboard/") for path in kept}
 
 
@@ -51,7 +76,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="callboard-wheel-") as folder:
         place = Path(folder)
         wheel = built(place)
-        found = {name for name in zipfile.ZipFile(wheel).namelist() if name.startswith("callboard/")}
+        with zipfile.ZipFile(wheel) as opened:
+            found = {name for name in opened.namelist() if name.startswith("callboard/")}
+            check_description(opened)
         if found != expected():
             sys.exit(f"the wheel lacks {sorted(expected() - found)}, and has {sorted(found - expected())} too many")
         venv.create(place / "venv", with_pip=True)

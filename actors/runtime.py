@@ -21,7 +21,9 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from callboard.actors import kernel
 from callboard.actors.calls.approvals import ApprovalCallback, Approver, CallbackApprover, NobodyToAsk
+from callboard.actors.calls.registry import offer_of
 from callboard.actors.models.llm_manager import LlmManager, Route, start_on
+from callboard.actors.models.windows import UNLIMITED, Windows
 from callboard.actors.processes.supply import ProcessOptions
 from callboard.actors.requests.conversation import Answer, Conversation, Question, Reply, Stream
 from callboard.actors.requests.request_session import RequestSession, SessionMessage, Subscriber
@@ -31,12 +33,16 @@ from callboard.actors.tools import Tool
 from callboard.actors.tools.files import workspace_tools
 from callboard.actors.topology import SESSION_CAPACITY, Plan, addresses_of, build
 from callboard.actors.workers.kinds import kinds
-from callboard.protocol.content import UserMessage
-from callboard.protocol.errors import CallboardError, RuntimeFailure, UsageError, said
+from callboard.protocol.budgets import MIN_OUTPUT_TOKENS
+from callboard.protocol.content import SystemMessage, UserMessage
+from callboard.protocol.errors import CallboardError, RuntimeFailure, UsageError, missing_extra, said
 from callboard.protocol.events import CancelRequested
 from callboard.protocol.ids import MessageId, RequestId, Tag
-from callboard.protocol.options import RequestOptions
+from callboard.protocol.limits import MAX_CALL_TOKENS
+from callboard.protocol.options import RequestOptions, ToolOffer
+from callboard.protocol.prompt import estimate_tokens, message_tokens
 from callboard.providers.adapter import Provider, Timeouts
+from callboard.providers.catalog import Prices
 from callboard.providers.local.offline import CONTEXT_TOOL
 from callboard.providers.provider_registry import embeddings_for, provider_for, split_model
 from callboard.providers.rate_limit import RateLimits
@@ -230,14 +236,26 @@ class Runtime:
 
     # -- looking in
 
-    def tools(self) -> tuple[Tool, ...]:
-        """What a model is offered: the tools given and those that the workspace adds."""
+    def index_note(self) -> str:
+        """What a person should know of code search now, in one sentence: that the embedding model fails. Else ""."""
         self._live()
-        return (*self._wiring.tools, *self._wiring.code_tools)
+        return self._wiring.search.health.note if self._wiring.search is not None else ""
+
+    def tools(self) -> tuple[ToolOffer, ...]:
+        """The tools given and those that the workspace adds, each with what the policy says of it.
+
+        Models are offered those whose `decision` is not DENY.
+        """
+        self._live()
+        tools = (*self._wiring.tools, *self._wiring.code_tools)
+        return tuple(offer_of(tool, self.settings.policy) for tool in tools)
 
     def metrics(self) -> Metrics:
-        """What was counted since the start: calls, failures, tokens, latencies by tool and model."""
-        return self._live().peers.telemetry.ask(ReadMetrics(), METRICS_TIMEOUT_SECONDS)
+        """What was counted since the start: calls, failures, tokens, restarts, latencies by tool and model."""
+        running = self._live()
+        metrics = running.peers.telemetry.ask(ReadMetrics(), METRICS_TIMEOUT_SECONDS)
+        metrics.counters["actors.restarted"] = running.system.statistics().restarts
+        return metrics
 
     def tree(self) -> tuple[kernel.ActorInfo, ...]:
         """Every actor: state, mailbox depth, restarts, the message it is at and for how long."""
@@ -281,6 +299,8 @@ class _Running:
         begun.callback(scheduler.stop, SHUTDOWN_SECONDS)
         scheduler.start()
         begun.callback(wiring.close, scheduler)
+        self._windows, self._route = Windows(), wiring.routes[0]
+        begun.callback(scheduler.loop.call_soon_threadsafe, self._windows.cancel)
         approver: Approver = CallbackApprover(approve) if approve else NobodyToAsk()
         begun.callback(approver.close)
         self.system = kernel.ActorSystem(scheduler, dead_letters_kept=DEAD_LETTERS_KEPT)
@@ -292,7 +312,9 @@ class _Running:
     def begin(self, question: Question, answer: Answer, subscriber: Subscriber) -> None:
         """Start the session; its answer settles exactly once, even if the session is lost."""
         request_id = question.tag.request_id
-        start = partial(RequestSession, question, self.peers, subscriber, answer.record)
+        is_open = question.options.context_tokens is None and self._route.name.partition("/")[0] not in UNLIMITED
+        find = partial(self._windows.find, self._route) if is_open else None
+        start = partial(RequestSession, question, self.peers, subscriber, answer.record, find_window=find)
         spec = kernel.ChildSpec(str(request_id), start, restart=kernel.Restart.TEMPORARY, capacity=SESSION_CAPACITY)
         ref = kernel.start_child(self._supervisor, spec)
         self.sessions[request_id] = ref
@@ -356,10 +378,11 @@ class Wiring:
 
     def __init__(self, settings: Settings, tools: Iterable[Tool]) -> None:
         self.settings = settings
-        self.tools = _checked([*tools, *(workspace_tools(settings.workspace) if settings.workspace else ())])
+        files = workspace_tools(settings.workspace, settings.secret_rules) if settings.workspace else ()
+        self.tools = _checked([*tools, *files])
         limits = RateLimits(kernel.LoopScheduler.now, settings.rate_limits)
         self.routes = tuple(route_for(settings, model, limits) for model in (settings.model, *settings.fallback_models))
-        self.options = _options(settings)
+        self.options = _options(settings, self.routes)
         self._embeddings: EmbeddingApi | None = None
         if model := settings.embedding_model:
             key = settings.key_for(model.partition("/")[0])
@@ -380,7 +403,7 @@ class Wiring:
             settings.worker_memory_bytes,
             environment=settings.environment_for_tools,
         )
-        start, retry, cost = start_on(scheduler.loop), RetryPolicy(settings.max_attempts), settings.catalog.known_cost
+        start, retry, cost = start_on(scheduler.loop), RetryPolicy(), settings.catalog.cost_of
         code_actors = self._code_actors(system, scheduler)
         return Plan(
             telemetry=lambda: Telemetry(self._make_spans(), settings.log_content, metrics),
@@ -401,10 +424,10 @@ class Wiring:
             return ()
         from callboard.actors.index import rag  # noqa: PLC0415 - the extra `index`
 
-        self.search = rag.CodeSearch(system)
-        self.code_tools = (rag.context_tool(self.search),)
         post = partial(_post, self._embeddings, scheduler) if self._embeddings is not None else None
-        return rag.code_actors(settings.workspace, settings.index_dir, post, settings.embedding_model)
+        self.search = rag.CodeSearch(system, post, settings.embedding_model)
+        self.code_tools = (rag.context_tool(self.search).owned,)
+        return rag.code_actors(settings.workspace, settings.index_dir, self.search.embedder, settings.secret_rules)
 
     def close(self, scheduler: kernel.LoopScheduler) -> None:
         """Close the providers' connections, on the loop they live on."""
@@ -435,7 +458,7 @@ def _import_index(settings: Settings) -> None:
     try:
         from callboard.actors.index import dense, rag  # noqa: F401, PLC0415
     except ImportError as missing:
-        raise UsageError(f"a workspace needs code search ({missing}): pip install 'callboard[index]'") from missing
+        raise UsageError(missing_extra(f"a workspace ({missing})", "index")) from missing
     dense.import_ahead(local=not settings.embedding_model)
 
 
@@ -448,8 +471,8 @@ def _checked(tools: list[Tool]) -> tuple[Tool, ...]:
         if each.name in names:
             raise UsageError(f"two tools are called {each.name!r}; rename one with @tool(name=...)")
         names.add(each.name)
-        each.check()
-    return tuple(tools)
+        each.owned.check()
+    return tuple(each.owned for each in tools)
 
 
 def route_for(settings: Settings, model: str, limits: RateLimits) -> Route:
@@ -466,7 +489,7 @@ def route_for(settings: Settings, model: str, limits: RateLimits) -> Route:
     limiter = limits.limiter(provider, key)
     found, name = provider_for(
         model,
-        base_url=settings.base_url if model == settings.model else None,
+        base_url=settings.base_url if provider == settings.provider else None,
         api_key=key,
         timeouts=Timeouts(
             idle_seconds=settings.stream_idle_timeout_seconds, total_seconds=settings.stream_total_timeout_seconds
@@ -474,25 +497,55 @@ def route_for(settings: Settings, model: str, limits: RateLimits) -> Route:
         on_headers=limiter.on_headers,
         **options,
     )
-    return Route(found, name, limiter)
+    return Route(found, name, limiter, model)
 
 
-def _options(settings: Settings) -> RequestOptions:
-    info = settings.catalog.info(*split_model(settings.model))
+def _options(settings: Settings, routes: Iterable[Route]) -> RequestOptions:
+    provider, model = split_model(settings.model)
+    context_tokens = settings.context_tokens or settings.catalog.info(provider, model).context_tokens
+    prices = _dearest(settings, [route.name for route in routes], context_tokens)
     default_prompt = _WORKSPACE_PROMPT.format(workspace=settings.workspace) if settings.workspace else ""
+    system_prompt = settings.system_prompt or default_prompt
+    least = message_tokens(SystemMessage(system_prompt), estimate_tokens) + MIN_OUTPUT_TOKENS
+    if settings.token_budget is not None and settings.token_budget < least:
+        raise UsageError(
+            f"no question fits a token_budget of {settings.token_budget}: instructions and the shortest answer need "
+            f"at least {least} tokens; give it more"
+        )
     return RequestOptions(
         model=settings.model,
-        system_prompt=settings.system_prompt or default_prompt,
+        system_prompt=system_prompt,
         timeout_seconds=settings.request_timeout_seconds,
         max_steps=settings.max_steps,
         token_budget=settings.token_budget,
         cost_budget=settings.cost_budget,
-        input_price=info.prices.input if info.prices else None,
-        output_price=info.prices.output if info.prices else None,
-        context_tokens=settings.context_tokens or info.context_tokens,
+        input_price=prices.input if prices else None,
+        output_price=prices.output if prices else None,
+        context_tokens=context_tokens,
         sampling=settings.sampling,
         tool_fallback=settings.tool_fallback,
+        max_attempts=settings.max_attempts,
     )
+
+
+def _dearest(settings: Settings, models: Iterable[str], context_tokens: int | None) -> Prices | None:
+    """By which the cost of a step is estimated: any of the models may answer it. None where one has no known price.
+
+    Raises UsageError for a cost budget that could not be kept.
+    """
+    tokens = MAX_CALL_TOKENS if context_tokens is None else context_tokens
+    prices = {name: settings.catalog.dearest(*split_model(name), tokens) for name in models}
+    known = [price for price in prices.values() if price is not None]
+    if len(known) == len(prices):
+        return Prices(max(price.input for price in known), max(price.output for price in known))
+    if settings.cost_budget is not None:
+        unknown = next(name for name, price in prices.items() if price is None)
+        raise UsageError(
+            f"cost_budget cannot be kept, since no price of {unknown} is known: give one, "
+            f'Settings(catalog=Catalog({{"{unknown}": ModelInfo(prices=Prices(input=..., output=...))}})), in US '
+            "dollars a token (0 where it is free), or leave cost_budget out"
+        )
+    return None
 
 
 #: What the code tools are for, and how code is written.

@@ -1,24 +1,37 @@
 """Everything that sets up a runtime from outside: arguments, and the environment variables for those not given.
 
-They are read when a `Settings` is made, never at import. A key that is not given is looked up in the provider's own
-variable, when it is needed.
+They are read when a `Settings` is made, never at import, and checked like arguments. A key that is not given is looked
+up in the provider's own variable, when it is needed. The configuration file is read by `Settings.from_file` only.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from difflib import get_close_matches
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import is_dataclass
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Final, NoReturn, Self, get_args, get_origin, get_type_hints
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, Field, SecretStr, SkipValidation, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    Field,
+    SecretStr,
+    SkipValidation,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic.functional_validators import ModelWrapValidatorHandler
 
 from callboard.actors.calls.registry import FAILURE_BUDGET
+from callboard.actors.config_file import CONFIG_FILE, Profile, Section, read_profile, similar
+from callboard.actors.secret_files import SecretRules
 from callboard.protocol import limits
 from callboard.protocol.errors import UsageError
-from callboard.protocol.model import Sampling
+from callboard.protocol.masking import mask
+from callboard.protocol.model import Sampling, sampling_faults
 from callboard.protocol.options import ToolFallback
 from callboard.protocol.tools import Policy
 from callboard.providers.catalog import Catalog
@@ -27,29 +40,44 @@ from callboard.providers.provider_registry import KEY_VARIABLES
 
 #: The embedded default: no key, no network.
 OFFLINE_MODEL = "offline/code-context"
+#: Fields and the variables that are read where the field is not given. An empty variable counts as not set.
+VARIABLES: Final[Mapping[str, str]] = {
+    "model": "CALLBOARD_MODEL",
+    "base_url": "CALLBOARD_BASE_URL",
+    "workspace": "CALLBOARD_WORKSPACE",
+    "copilot_client_id": "CALLBOARD_COPILOT_CLIENT_ID",
+    "config_dir": "CALLBOARD_CONFIG_DIR",
+}
+#: Of a model's provider: they do not go along to a model of another provider that is chosen above them.
+_OF_THE_PROVIDER: Final = ("base_url", "api_key")
+_NOT_A_KEY: Final = "a key is one word of ASCII; set it again, without spaces, line breaks and other characters"
+#: More than none.
+_Positive = Annotated[float, Field(gt=0)]
 
 
-class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=True):
-    """How a runtime is set up. Bad values are a `UsageError` that names the field.
+class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=True, allow_inf_nan=False):
+    """How a runtime is set up. Bad values are a `UsageError` that names the field, or the variable it came from.
 
     Variables read where a field is not given: CALLBOARD_MODEL, CALLBOARD_BASE_URL, CALLBOARD_WORKSPACE,
     CALLBOARD_COPILOT_CLIENT_ID, CALLBOARD_CONFIG_DIR (else XDG_CONFIG_HOME/callboard, ~/.config/callboard), and the
     provider's own key variable (OPENAI_API_KEY, ANTHROPIC_API_KEY, ...; CALLBOARD_API_KEY wins over that of `model`).
     """
 
-    model: str = Field(default_factory=lambda: os.environ.get("CALLBOARD_MODEL", OFFLINE_MODEL))
+    model: str = OFFLINE_MODEL
     """"provider/model"; the default answers from the code index alone."""
     fallback_models: tuple[str, ...] = ()
-    """Asked in turn when `model` fails and retries did not help."""
-    base_url: str | None = Field(default_factory=lambda: os.environ.get("CALLBOARD_BASE_URL") or None)
+    """Asked in turn when `model` fails and retries did not help; `max_attempts` keeps one request for each."""
+    base_url: str | None = None
+    """Where the model's API is, if not at its usual place."""
     api_key: SecretStr | str | None = None
     """Kept as a SecretStr, which no repr and no log shows."""
-    workspace: Path | None = Field(
-        default_factory=lambda: Path(where) if (where := os.environ.get("CALLBOARD_WORKSPACE")) else None
-    )
+    workspace: Path | None = None
     """The folder that the code tools see, and nothing outside it; None offers no code tools."""
     index_dir: Path | None = None
     """Where the code index is kept; None is `.callboard/index` in the workspace."""
+    secret_files: tuple[str, ...] = ()
+    """Files of the workspace that no model is shown, besides those of the list (actors/secret_files.py) and of
+    `.callboardignore` files: patterns as in .gitignore. One with "!" allows what the list forbids, "!tests/*.pem"."""
     embedding_model: str = ""
     """"provider/model" of an OpenAI-compatible embedding API that orders the best hits by meaning; "" uses the local
     model of the extra `embeddings` where it is installed, else words alone."""
@@ -61,21 +89,23 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
     max_steps: int = Field(default=limits.DEFAULT_MAX_STEPS, ge=1)
     token_budget: int | None = Field(default=None, ge=1)
     cost_budget: float | None = Field(default=None, gt=0)
-    """US dollars a request."""
-    context_tokens: int | None = Field(default=None, ge=1)
-    """None asks the catalog for the model's context window."""
+    """US dollars a request. Refused where it could not be kept: no price is known of `model` or of a fallback."""
+    context_tokens: int | None = Field(default=None, ge=1, le=limits.MAX_CALL_TOKENS)
+    """None is the model's context window by the catalog; where that does not know it, the server is asked."""
     sampling: Sampling = Sampling()
     tool_fallback: ToolFallback = ToolFallback.RETRY_WITHOUT_TOOLS
     policy: Policy = Field(default_factory=Policy)
     catalog: Catalog = Field(default_factory=Catalog)
-    """Context windows and prices; give one with `overrides` for models it does not know."""
-    rate_limits: Mapping[str, tuple[float | None, float | None]] = Field(default_factory=dict)
-    """Requests and tokens a minute by provider name, shared by all requests; what providers report narrows them."""
+    """Context windows and prices; give one with `overrides` for models that the price list does not know."""
+    rate_limits: Mapping[str, tuple[_Positive | None, _Positive | None]] = Field(default_factory=dict)
+    """Requests and tokens a minute by provider name, shared by all requests; what providers report narrows them. In a
+    file also `{requests = 60}` or `{tokens = 90000}`, where only one is limited."""
 
     stream_idle_timeout_seconds: float = Field(default=limits.STREAM_IDLE_TIMEOUT_SECONDS, gt=0)
     stream_total_timeout_seconds: float = Field(default=limits.STREAM_TOTAL_TIMEOUT_SECONDS, gt=0)
-    max_attempts: int = Field(default=4, ge=1)
-    """Tries of one model call, the first one included."""
+    max_attempts: int = Field(default=limits.MAX_ATTEMPTS, ge=1, validate_default=True)
+    """Requests that may be sent for one model call, over all models: the first one, retries, fallback models, the try
+    without tools, and the same step asked again after a useless answer or a crash."""
     max_concurrent_requests: int = Field(default=10_000, ge=1)
     """More are refused as overloaded."""
     process_workers: int = Field(default=limits.MAX_TOOL_PROCESSES, ge=1)
@@ -89,7 +119,7 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
     tool_failure_budget: int | None = Field(default=FAILURE_BUDGET, ge=0)
     """Crashes and timeouts of one tool that are allowed in 60 s; one more withdraws it for 30 s, if more than a tenth
     of its calls end so. None: never withdrawn."""
-    copilot_client_id: str = Field(default_factory=lambda: os.environ.get("CALLBOARD_COPILOT_CLIENT_ID", ""))
+    copilot_client_id: str = ""
     """The GitHub OAuth app that `callboard login copilot` signs in with."""
     config_dir: Path = Field(default_factory=lambda: _config_dir())
     """Where what outlives a process and belongs to the user is kept: the Copilot login, if no keyring takes it."""
@@ -100,17 +130,84 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
 
     @model_validator(mode="wrap")
     @classmethod
-    def _one_clear_error(cls, values: object, validate: ModelWrapValidatorHandler[Self]) -> Self:
+    def _one_clear_error(cls, values: object, validate: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Self:
         # Not an __init__ of our own: it would hide the fields from type checkers.
+        named: dict[str, str] = {}
+        if isinstance(values, Mapping):
+            profile = info.context if isinstance(info.context, Profile) else Profile()
+            named = _places(values, profile)
+            values = _merged([*(section.values for section in profile.sections), _environment(), values])
         try:
             return validate(values)
         except ValidationError as error:
-            wrong = _explain(error)
+            wrong = _explain(error, named)
         raise UsageError(wrong)  # out here: the ValidationError holds the values, and would go along as the context
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_truth_for_a_number(cls, value: object, info: ValidationInfo) -> object:
+        # pydantic takes True for 1.
+        if isinstance(value, bool) and info.field_name and cls.model_fields[info.field_name].annotation is not bool:
+            raise ValueError(f"must not be {value}")
+        return value
+
+    @field_validator("sampling", mode="plain")
+    @classmethod
+    def _sampling_that_can_be_sent(cls, value: object) -> Sampling:
+        """A Sampling, or its fields by name, as from a file."""
+        if isinstance(value, Mapping):
+            stop = value.get("stop", ())
+            value = Sampling(**{**value, "stop": tuple(stop) if isinstance(stop, list) else stop})
+        if not isinstance(value, Sampling):
+            raise ValueError("must be a Sampling")
+        if faults := sampling_faults(value):
+            raise ValueError(", ".join(faults))
+        return value
+
+    @classmethod
+    def from_file(
+        cls,
+        name: str = "",
+        *,
+        given: Mapping[str, object] | None = None,
+        otherwise: Mapping[str, object] | None = None,
+        options: Mapping[str, str] | None = None,
+    ) -> Self:
+        """Settings with the user's configuration file below arguments and environment, as the command line makes them.
+
+        What counts, from the top: `given`, the environment, the section of the profile, the default section,
+        `otherwise`, the defaults of Settings. The file is config.toml in the configuration folder; `name` is that of
+        the profile, "" for the one that CALLBOARD_PROFILE names, if any. Messages call the given fields by `options`,
+        where it has them. Raises UsageError, naming file, section and field.
+        """
+        chosen_by = "--profile"
+        if not name:
+            name, chosen_by = os.environ.get("CALLBOARD_PROFILE", ""), "CALLBOARD_PROFILE"
+        found = read_profile(_config_dir() / CONFIG_FILE, name, chosen_by=chosen_by)
+        built_in = Section("", otherwise or {})
+        profile = Profile(found.path, (built_in, *found.sections), options or {})
+        return cls.model_validate(given or {}, context=profile)
+
+    @field_validator("sampling", "policy", "catalog", mode="before")
+    @classmethod
+    def _keys_that_exist(cls, value: object, info: ValidationInfo) -> object:
+        # pydantic leaves out what a dataclass has no field for, and so a misspelt one.
+        _check_keys(cls.model_fields[info.field_name or ""].annotation, value)
+        return value
+
+    @field_validator("rate_limits", mode="before")
+    @classmethod
+    def _limits_by_name(cls, value: object) -> object:
+        if not isinstance(value, Mapping):
+            return value
+        return {provider: _two_limits(provider, limit) for provider, limit in value.items()}
 
     @field_validator("api_key")
     @classmethod
     def _secret(cls, value: SecretStr | str | None) -> SecretStr | None:
+        text = value.get_secret_value() if isinstance(value, SecretStr) else value or ""
+        if not _fits_a_header(text):
+            raise ValueError(_NOT_A_KEY)
         return SecretStr(value) if isinstance(value, str) else value
 
     @field_validator("model")
@@ -121,17 +218,64 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
             raise ValueError('must be "provider/model", such as "openai/gpt-5" or "offline/code-context"')
         return value
 
+    @field_validator("base_url", "embedding_base_url")
+    @classmethod
+    def _address(cls, value: str | None) -> str | None:
+        try:
+            has_host = value and urlsplit(value).scheme in ("http", "https") and urlsplit(value).hostname
+        except ValueError:  # brackets that hold no IPv6 address
+            has_host = None
+        if value and not has_host:
+            raise ValueError("must be an address with http:// or https://, such as http://localhost:8000/v1")
+        return value or None
+
+    @field_validator("index_dir", "config_dir")
+    @classmethod
+    def _at_home(cls, value: Path | None) -> Path | None:
+        return value and value.expanduser()
+
+    @field_validator("max_attempts")
+    @classmethod
+    def _one_for_each_model(cls, value: int, info: ValidationInfo) -> int:
+        models = 1 + len(info.data.get("fallback_models", ()))
+        if value < models:
+            raise ValueError(f"{value} requests cannot ask {models} models; set it to {models} or more, or name fewer")
+        return value
+
     @field_validator("workspace")
     @classmethod
     def _a_folder(cls, value: Path | None) -> Path | None:
         if value is None:
             return None
         folder = value.expanduser().resolve()
-        if not folder.is_dir():
-            raise ValueError(f"there is no folder {folder}; name one that exists")
         if str(folder) != str(folder).encode(errors="ignore").decode():
             raise ValueError("its path is not valid UTF-8; rename the folder")
+        if not folder.is_dir():
+            wrong = f"{folder} is not a folder" if folder.exists() else f"there is no folder {folder}"
+            raise ValueError(f"{wrong}; name one that exists")
         return folder
+
+    @field_validator("secret_files")
+    @classmethod
+    def _patterns(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        try:
+            return SecretRules(value).patterns
+        except UsageError as error:
+            raise ValueError(str(error)) from None
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, object]]:
+        """The fields, as `repr` and `str` show them: an address may hold a password."""
+        for name, value in super().__repr_args__():
+            yield name, mask(value) if isinstance(value, str) else value
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("Settings hold keys and are not pickled; give a tool the values that it needs")
+
+    @property
+    def secret_rules(self) -> SecretRules:
+        """Which files no model is shown, besides those on the list: `secret_files`, and what callboard itself keeps."""
+        own = [folder for folder in (self.config_dir, self.index_dir) if folder is not None]
+        return SecretRules(self.secret_files, tuple(str(folder.expanduser().resolve()) for folder in own))
 
     @property
     def environment_for_tools(self) -> dict[str, str]:
@@ -144,11 +288,17 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
         return self.model.partition("/")[0]
 
     def key_for(self, provider: str) -> str | None:
-        """The key of a provider: given here or by CALLBOARD_API_KEY (both for `model` only), or by its own variable."""
+        """The key of a provider: given here or by CALLBOARD_API_KEY (both for `model` only), or by its own variable.
+
+        Raises UsageError for a variable that cannot hold a key.
+        """
         source = self.key_source(provider)
         if source == "api_key" and isinstance(self.api_key, SecretStr):
             return self.api_key.get_secret_value()
-        return os.environ.get(source) or None
+        key = os.environ.get(source, "")
+        if not _fits_a_header(key):
+            raise UsageError(f"{source}: {_NOT_A_KEY}")
+        return key or None
 
     def key_source(self, provider: str) -> str:
         """Where the key of a provider comes from: "api_key" or the name of a variable that is set; "" for nowhere."""
@@ -164,6 +314,62 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
         return self.config_dir / "copilot-token"
 
 
+def _environment() -> dict[str, object]:
+    return {field: text for field, name in VARIABLES.items() if (text := os.environ.get(name))}
+
+
+def _places(given: Mapping[object, object], profile: Profile) -> dict[str, str]:
+    """Where a field's value comes from, for messages: not those that were given under the field's own name."""
+    named = {name: profile.place(name) for section in profile.sections if section.name for name in section.values}
+    named |= {field: VARIABLES[field] for field in _environment()}
+    return {field: place for field, place in named.items() if field not in given} | dict(profile.options)
+
+
+def _merged(layers: Iterable[Mapping[str, object]]) -> dict[str, object]:
+    """The values of all layers, the last one first. An address and a key go with the model they were set for."""
+    merged: dict[str, object] = {}
+    for layer in layers:
+        if "model" in merged and "model" in layer and _provider(merged["model"]) != _provider(layer["model"]):
+            for name in _OF_THE_PROVIDER:
+                merged.pop(name, None)
+        merged |= layer
+    return merged
+
+
+def _fits_a_header(key: str) -> bool:
+    return key.isascii() and key.isprintable() and " " not in key
+
+
+def _provider(model: object) -> str:
+    return str(model).partition("/")[0]
+
+
+def _check_keys(kind: object, value: object) -> None:
+    """Raises ValueError for a key of a table that its dataclass has no field for; tables in it are checked too."""
+    inner = [kind, *get_args(kind)]
+    dataclass = next((each for each in inner if isinstance(each, type) and is_dataclass(each)), None)
+    if not isinstance(value, Mapping) or dataclass is None:
+        return
+    if dataclass is not kind and get_origin(kind) is Mapping:  # names to objects
+        for each in value.values():
+            _check_keys(dataclass, each)
+        return
+    fields = get_type_hints(dataclass)
+    for name, each in value.items():
+        if name not in fields:
+            raise ValueError(f"there is no {name!r} in it{similar(str(name), fields)}")
+        _check_keys(fields[name], each)
+
+
+def _two_limits(provider: object, limit: object) -> object:
+    """`{requests = 60, tokens = 90000}`, either left out, as the pair it means; anything else as it is."""
+    if not isinstance(limit, Mapping):
+        return limit
+    for name in limit.keys() - {"requests", "tokens"}:
+        raise ValueError(f"{provider}: there is no limit {name!r}; write requests, tokens or both")
+    return limit.get("requests"), limit.get("tokens")
+
+
 def _config_dir() -> Path:
     if given := os.environ.get("CALLBOARD_CONFIG_DIR"):
         return Path(given).expanduser()
@@ -171,14 +377,15 @@ def _config_dir() -> Path:
     return (Path(base) if base else Path("~/.config").expanduser()) / "callboard"
 
 
-def _explain(error: ValidationError) -> str:
+def _explain(error: ValidationError, places: Mapping[str, str]) -> str:
     """One fault of each wrong field, without the values: one of them may be a key."""
     faults: dict[str, str] = {}
     for item in error.errors(include_url=False, include_input=False):
         field = str(item["loc"][0]) if item["loc"] else "?"
         message = item["msg"].removeprefix("Value error, ")
         if item["type"] == "extra_forbidden":
-            similar = get_close_matches(field, Settings.model_fields, n=1)
-            message = "there is no such setting" + (f"; did you mean {similar[0]!r}?" if similar else "")
+            message = "there is no such setting" + similar(field, Settings.model_fields)
+        elif len(item["loc"]) > 1:
+            message = f"{'.'.join(map(str, item['loc'][1:]))}: {message}"
         faults.setdefault(field, message)
-    return "; ".join(f"setting {field!r}: {message}" for field, message in faults.items())
+    return "; ".join(f"{places.get(field, f'setting {field!r}')}: {message}" for field, message in faults.items())

@@ -1,6 +1,6 @@
 """Testing a tool of your own: `check_tool` calls it with arguments of all kinds that its schema allows.
 
-    pip install 'callboard[testing]'
+    pip install -e '.[testing]'
     python examples/test_my_tool.py
 
 `split_bill` has a fault planted in it. The kit finds it, and shows the smallest arguments that bring it out.

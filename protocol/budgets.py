@@ -20,25 +20,28 @@ class Spending:
     """What the request has used so far."""
 
     usage: Usage = Usage()
-    cost: float = 0.0
+    cost: float | None = 0.0
+    """US dollars. None once the cost of a model call was not known: what is added to that is not known either."""
+    charged: float = 0.0
+    """US dollars against the budget: what is not known is estimated by the prices of the request."""
     last_output_tokens: int = 0
-    last_cost: float = 0.0
 
-    def add(self, usage: Usage, cost: float, estimate: Callable[[], Usage], options: RequestOptions) -> str:
+    def add(self, usage: Usage, cost: float | None, estimate: Callable[[], Usage], options: RequestOptions) -> str:
         """Count one model call. What a provider does not report is estimated, and so is what cannot be true.
 
         A usage or cost that is NaN, negative or absurd would make each later comparison with a budget meaningless.
         Returns a note on such a value; empty when there is none.
         """
-        usage_is_sound, cost_is_sound = _is_sound(usage), 0 <= cost <= MAX_CALL_COST
+        usage_is_sound, cost_is_sound = _is_sound(usage), cost is None or 0 <= cost <= MAX_CALL_COST
         if not usage_is_sound or not usage.total_tokens:
             usage = estimate()
+        by_prices = _by_prices(options, usage.input_tokens, usage.output_tokens)
         if not cost_is_sound:
-            cost = _price(usage.input_tokens, options.input_price) + _price(usage.output_tokens, options.output_price)
+            cost = by_prices
         self.usage = self.usage + usage
-        self.cost += cost
+        self.cost = None if self.cost is None or cost is None else self.cost + cost
+        self.charged += (by_prices or 0.0) if cost is None else cost
         self.last_output_tokens = usage.output_tokens
-        self.last_cost = cost
         wrong = [name for name, sound in (("usage", usage_is_sound), ("cost", cost_is_sound)) if not sound]
         return f"The provider's {' and '.join(wrong)} of this step cannot be true; estimated instead." if wrong else ""
 
@@ -50,8 +53,11 @@ def _is_sound(usage: Usage) -> bool:
     return isinstance(total, int) and total <= MAX_CALL_TOKENS and min(*counts, usage.reasoning_tokens) >= 0
 
 
-def _price(tokens: int, price: float | None) -> float:
-    return tokens * (price or 0.0)
+def _by_prices(options: RequestOptions, input_tokens: int, output_tokens: int) -> float | None:
+    """US dollars for so many tokens; None where a price is not known."""
+    if options.input_price is None or options.output_price is None:
+        return None
+    return input_tokens * options.input_price + output_tokens * options.output_price
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,17 +82,16 @@ def allow_step(options: RequestOptions, spent: Spending, input_tokens: int) -> i
             )
         limits.append(tokens_left)
     if options.cost_budget is not None:
-        left = options.cost_budget - spent.cost
-        estimate = _price(input_tokens, options.input_price) + _price(needed_output, options.output_price)
-        if options.input_price is None or options.output_price is None:
-            # With a price missing, the next step costs at least what is known of it, and likely what the last one did.
-            estimate = max(estimate, spent.last_cost)
+        left, input_cost = options.cost_budget - spent.charged, _by_prices(options, input_tokens, 0)
+        estimate = _by_prices(options, input_tokens, needed_output)
+        if input_cost is None or estimate is None:
+            return Stop(Outcome.COST_LIMIT, "What a step costs is not known, so the cost budget could not be kept.")
         if left <= 0 or estimate > left:
             return Stop(
                 Outcome.COST_LIMIT,
                 f"The next step costs about ${estimate:.4f}; of the budget of ${options.cost_budget:.4f}, "
-                f"${spent.cost:.4f} are spent.",
+                f"${spent.charged:.4f} are spent.",
             )
         if options.output_price:
-            limits.append(int((left - _price(input_tokens, options.input_price)) / options.output_price))
+            limits.append(int((left - input_cost) / options.output_price))
     return min((limit for limit in limits if limit is not None), default=None)

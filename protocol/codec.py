@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from typing import Final, get_args
 
 import orjson
@@ -48,6 +48,9 @@ _ADAPTERS: Final[dict[type, TypeAdapter[object]]] = {cls: TypeAdapter(cls) for c
 
 def encode_event(event: Event) -> bytes:
     """One event, as one line without a line feed."""
+    if isinstance(event, ModelResponded) and event.cost is not None and not math.isfinite(event.cost):
+        # JSON has no NaN, and null is a cost that is not known: written is something else that cannot be true.
+        event = replace(event, cost=-1.0)
     return _dump({"v": FORMAT_VERSION, "event": event})
 
 
@@ -136,8 +139,6 @@ def _revive(value: object, where: str) -> object:
     # `budgets`), so that a provider's bad number leaves no journal that cannot be read.
     if cls is Usage:
         plain = {key: -1 if count is None or isinstance(count, float) else count for key, count in plain.items()}
-    elif cls is ModelResponded and plain.get("cost", 0.0) is None:
-        plain["cost"] = math.nan
     try:
         return _ADAPTERS[cls].validate_python(plain)
     except ValidationError as error:

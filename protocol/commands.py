@@ -7,8 +7,9 @@ from enum import StrEnum
 
 from callboard.protocol.content import Message
 from callboard.protocol.ids import Tag, ToolName
-from callboard.protocol.model import ModelRequest, Usage
-from callboard.protocol.tools import Risk
+from callboard.protocol.limits import MAX_ATTEMPTS
+from callboard.protocol.model import FinishReason, ModelRequest, Usage
+from callboard.protocol.tools import Risk, ToolFailure
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,8 @@ class CallModel(_Command):
     deadline_at: float
     not_before_at: float = 0.0
     """Absolute, by the runtime's clock: begin no sooner. A call asked again after a loss waits a little first."""
+    attempts: int = MAX_ATTEMPTS
+    """Requests that may be sent for it, over all models that are asked: what is left of the step's `max_attempts`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +83,49 @@ class ClearTimer(_Command):
     """Forget the timer of this tag, if there is one."""
 
 
+class NoteKind(StrEnum):
+    """What a note is about; telemetry counts by it."""
+
+    RETRY = "retry"
+    """A request failed, and the same model is asked once more."""
+    FALLBACK = "fallback"
+    """The next model is asked."""
+    RATE_LIMIT = "rate_limit"
+    """A model call waits for the rate limit of its credential."""
+    ASKED_AGAIN = "asked_again"
+    """A turn was of no use, or its model call was lost: the step is asked again."""
+    TOOL_FALLBACK = "tool_fallback"
+    """The model takes no tools, and is asked without them."""
+    TRIMMED = "trimmed"
+    """Older messages were shortened or left out, so that the prompt fits into the context."""
+    CUT = "cut"
+    """The turn is not whole: cut off, refused, or ended for an unknown reason."""
+    LEFT_OUT = "left_out"
+    """What the provider's API cannot express, and what was sent in its place."""
+    ASSUMED = "assumed"
+    """What nobody tells, such as how many tokens the model takes."""
+    ESTIMATED = "estimated"
+    """A number of the provider's cannot be true."""
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class ReportFailure(_Command):
+    """Show and count this failure: the session itself has ended the call by it, and no event of the call says so.
+
+    It was not run (an unknown tool, a denied, incomplete or repeated call), it was given up (its deadline, a cancelled
+    request, a lost dispatcher), or what it returned may not be handed on. The model reads it with the step.
+    """
+
+    failure: ToolFailure
+
+
 @dataclass(frozen=True, slots=True)
 class Note(_Command):
     """Something the person should see; not part of the conversation."""
 
     text: str
+    kind: NoteKind = NoteKind.OTHER
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,11 +160,15 @@ class Finish(_Command):
     text: str
     """The answer, or the part of it that came before the request ended."""
     usage: Usage
-    cost: float
+    cost: float | None
+    """US dollars; None where that of a model call is not known."""
     steps: int
     """Model calls made, those that were asked again included."""
     reason: str = ""
-    """Why, in one sentence, where it was not answered."""
+    """Why, in one sentence, where it was not answered, or not to the end."""
+    finish_reason: FinishReason = FinishReason.OTHER
+    """Why the model's last turn ended: `length` for an answer that was cut. `other` where the last model call had no
+    turn, since it failed or the request ended before."""
 
 
 Command = (
@@ -135,6 +180,7 @@ Command = (
     | WithdrawApproval
     | SetTimer
     | ClearTimer
+    | ReportFailure
     | Note
     | RecordStep
     | Finish

@@ -106,3 +106,8 @@ def said(error: BaseException) -> str:
     except BaseException as broken:  # noqa: BLE001 - of a class of a user
         text = f"(its __str__ raised {type(broken).__name__})"
     return text if isinstance(error, CallboardError) else f"{type(error).__name__}: {text}"
+
+
+def missing_extra(what: str, extra: str) -> str:
+    """The sentence for a package that is not installed. callboard is installed from a clone, and so are its extras."""
+    return f"{what} needs the extra {extra!r}; in the clone of callboard, type: pip install -e '.[{extra}]'"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from callboard.protocol.commands import NoteKind
 from callboard.protocol.content import Message, UserMessage
 from callboard.protocol.ids import Tag
 from callboard.protocol.model import Error, ModelResponse, StreamEvent
@@ -30,6 +31,8 @@ class RequestStarted(_Event):
     user: UserMessage
     options: RequestOptions
     tools: tuple[ToolOffer, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What the person should know of how the request is set up, such as a limit that is only assumed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +43,28 @@ class ModelStreamed(_Event):
 
 
 @dataclass(frozen=True, slots=True)
+class ModelNoted(_Event):
+    """Something happened to the model call on its way to an answer: a retry, a fallback, a wait for a rate limit.
+
+    A retry is said before its request is sent, so that none goes uncounted when the model call is lost.
+    """
+
+    kind: NoteKind
+    text: str
+    """What a person is shown: one sentence, without anything that people, models or providers wrote."""
+    requests: int
+    """Those of this call that have been sent so far."""
+
+
+@dataclass(frozen=True, slots=True)
 class ModelResponded(_Event):
     """The turn is whole. A usage or cost that cannot be true is estimated, and a note says so."""
 
     response: ModelResponse
-    cost: float = 0.0
-    """US dollars; 0 where no price is known."""
+    cost: float | None = None
+    """US dollars; None where it is not known."""
+    requests: int = 1
+    """Those sent for this call, over all models that were asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +76,8 @@ class ModelFailed(_Event):
     """
 
     error: Error
+    requests: int = 1
+    """Those sent for this call, over all models that were asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +163,7 @@ ToolCallEnd = ToolCallCompleted | ToolCallFailed | ToolCallTimedOut | ToolCallCa
 Event = (
     RequestStarted
     | ModelStreamed
+    | ModelNoted
     | ModelResponded
     | ModelFailed
     | ModelLost

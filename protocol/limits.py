@@ -22,11 +22,14 @@ DEFAULT_REQUEST_TIMEOUT_SECONDS: Final = 1_800.0
 DEFAULT_MAX_STEPS: Final = 32
 #: Calls the model may ask for in one turn; beyond it the turn is malformed: 10,000 calls are an attack or a bug.
 MAX_CALLS_PER_STEP: Final = 128
-#: The same call with the same arguments in so many steps in a row: not run and told at this count, stopped at the next.
+#: The same call with the same result so many times in a row: the next is not run, the one after it ends the request.
+#: A model that polls may see the same result twice before it changes.
 REPEATED_CALL_LIMIT: Final = 3
-#: Incomplete turns (cut arguments, malformed calls) and lost model calls asked again before the request fails: a
-#: supervisor bears three failures in a row, and so does a request.
-MAX_STEP_RETRIES: Final = 3
+#: Calls whose last result is remembered for that: eight full steps. Longer loops are ended by the other limits alone.
+MAX_REMEMBERED_CALLS: Final = 1_024
+#: Requests that one model call of a step may take: two cure nearly all passing faults, and after four the provider is
+#: down. A supervisor bears three failures in a row too.
+MAX_ATTEMPTS: Final = 4
 #: Times one call is handed to a dispatcher: likewise. A call that four of them did not outlive is what killed them.
 MAX_CALL_SENDS: Final = 4
 

@@ -16,16 +16,33 @@ from typing import Any, Final
 
 from callboard.protocol import commands, events, limits, states, step
 from callboard.protocol.budgets import Spending, Stop
-from callboard.protocol.commands import Command, Outcome
+from callboard.protocol.commands import Command, NoteKind, Outcome
 from callboard.protocol.content import AssistantMessage, Message, Text, history_faults
 from callboard.protocol.errors import ErrorKind, ProtocolError, UsageError
 from callboard.protocol.events import Event
 from callboard.protocol.ids import Tag
-from callboard.protocol.model import Error, ModelRequest, ModelResponse, Restarted, TextDelta
+from callboard.protocol.model import (
+    Error,
+    FinishReason,
+    ModelRequest,
+    ModelResponse,
+    Restarted,
+    TextDelta,
+    sampling_faults,
+)
 from callboard.protocol.options import RequestOptions, ToolFallback, ToolOffer
 from callboard.protocol.prompt import PromptBuilder, TokenCounter, estimate_tokens
 from callboard.protocol.states import CallState, RequestState
 from callboard.protocol.step import CallFailure, OpenCall, Turn, TurnVerdict
+
+#: Fields of the options that are amounts, and of which type: True is not one token.
+_AMOUNTS: Final = (
+    ("token_budget", (int,), "a whole number"),
+    ("context_tokens", (int,), "a whole number"),
+    ("cost_budget", (int, float), "a number"),
+    ("input_price", (int, float), "a number"),
+    ("output_price", (int, float), "a number"),
+)
 
 
 def check_start(history: Sequence[Message], options: RequestOptions, tools: Sequence[ToolOffer] = ()) -> None:
@@ -36,12 +53,17 @@ def check_start(history: Sequence[Message], options: RequestOptions, tools: Sequ
     faults = [f"the history is not legal: {fault}" for fault in history_faults(history)[:3]]
     if len({offer.definition.name for offer in tools}) < len(tools):
         faults.append("two of the tools offered share a name")
+    if options.max_attempts < 1:
+        faults.append(f"max_attempts must be 1 or more, got {options.max_attempts}")
     if not 0 < options.timeout_seconds < math.inf:
         faults.append(f"timeout_seconds must be above 0 and finite, got {options.timeout_seconds}")
-    for name in ("token_budget", "cost_budget", "input_price", "output_price"):
+    faults += sampling_faults(options.sampling)
+    for name, types, kind in _AMOUNTS:
         amount: float | None = getattr(options, name)
-        if amount is not None and not amount >= 0:
-            faults.append(f"{name} must be a number from 0 on, got {amount}")
+        if amount is not None and (type(amount) not in types or not 0 <= amount < math.inf):
+            faults.append(f"{name} must be {kind} from 0 on, got {amount}")
+    if options.cost_budget is not None and None in (options.input_price, options.output_price):
+        faults.append("cost_budget needs input_price and output_price; without them it could not be kept")
     if faults:
         raise UsageError("; ".join(faults))
 
@@ -61,8 +83,13 @@ class Session:
         self.step = self.tag
         """The tag of the current model call; each model call has a number of its own, repeated ones too."""
         self._due: tuple[ModelRequest, float] | None = None
-        self._retries = 0
+        self._sent = 0
+        """Requests that the step's earlier model calls took, of its `max_attempts`."""
+        self._sent_now = 0
+        """Those that the current one is known to have taken: how many, counts when it is lost."""
         self._losses = 0
+        self._left_out: set[str] = set()
+        """What was already said that the API cannot express: once a request is enough."""
         self._deadline_at = 0.0
         self._options: RequestOptions
         self._prompt: PromptBuilder
@@ -72,6 +99,7 @@ class Session:
         self._partial_size = 0
         self._has_streamed = False
         self._text = ""
+        self._finish_reason = FinishReason.OTHER
         self._recorded: list[commands.RecordStep] = []
         self._last: tuple[Command, ...] = ()
         """Given out once more after a crash: the request's timer, or what it finished with."""
@@ -191,7 +219,7 @@ class Session:
         self._deadline_at = event.at + options.timeout_seconds
         self._last = (commands.SetTimer(self.tag, self._deadline_at),)
         self._plan_next()
-        return [*self._last]
+        return [*self._last, *(commands.Note(self.tag, note, NoteKind.ASSUMED) for note in event.notes)]
 
     def _cancel_requested(self, event: events.CancelRequested) -> list[Command]:
         self._check_request(event)
@@ -225,8 +253,12 @@ class Session:
         self._due = None
         self.step = self.tag.at_step(self.step.step + 1)
         self._forget_partial()
+        self._sent_now, self._finish_reason = 0, FinishReason.OTHER
         deadline_at = min(max(event.at, not_before_at) + limits.STREAM_TOTAL_TIMEOUT_SECONDS, self._deadline_at)
-        return [commands.CallModel(self.step, request, deadline_at, not_before_at)]
+        left = self._options.max_attempts - self._sent
+        told = self._prompt.told_cut()
+        notes: list[Command] = [commands.Note(self.step, told, NoteKind.TRIMMED)] if told else []
+        return [*notes, commands.CallModel(self.step, request, deadline_at, not_before_at, left)]
 
     def _model_streamed(self, event: events.ModelStreamed) -> list[Command]:
         if event.tag != self.step:
@@ -245,31 +277,52 @@ class Session:
             return [commands.StopModel(self.step), *self._end(Outcome.FAILED, step.TOO_LONG)]
         return []
 
+    def _model_noted(self, event: events.ModelNoted) -> list[Command]:
+        self._check_step(event)
+        self._sent_now = max(self._sent_now, event.requests)
+        return [commands.Note(self.step, event.text, event.kind)]
+
+    def _call_ended_after(self, requests: int) -> None:
+        """The model call took so many requests, at least those that it was known to have taken."""
+        self._sent += max(1, requests, self._sent_now)
+
+    def _told_left_out(self, found: tuple[str, ...]) -> list[Command]:
+        new = [text for text in dict.fromkeys(found) if text not in self._left_out]
+        self._left_out.update(new)
+        return [commands.Note(self.step, text, NoteKind.LEFT_OUT) for text in new]
+
     def _model_responded(self, event: events.ModelResponded) -> list[Command]:
         self._check_step(event)
+        self._call_ended_after(event.requests)
         self._losses = 0
         response = event.response
         is_too_long = step.is_too_long(response)
         turn = step.tidy(ModelResponse() if is_too_long else response)
         self._forget_partial()
         doubt = self._prompt.charge(response.usage, event.cost, turn.message)
-        notes: list[Command] = [commands.Note(self.step, doubt)] if doubt else []
+        notes = self._told_left_out(response.notes)
+        if doubt:
+            notes.append(commands.Note(self.step, doubt, NoteKind.ESTIMATED))
         if is_too_long:
             return notes + self._end(Outcome.FAILED, step.TOO_LONG)
         text = turn.message.text
         self._partial = [text]
         if response.error is not None:
             return notes + self._model_error(response.error)
-        verdict, reason = step.judge(response, turn, self._retries < self._options.max_step_retries)
+        self._finish_reason = response.finish_reason
+        verdict, reason = step.judge(response, turn, self._may_ask_again)
         if verdict is TurnVerdict.ASK_AGAIN:
             return notes + self._ask_again(reason)
         if verdict is TurnVerdict.FAIL:
             return notes + self._end(Outcome.FAILED, reason)
-        self._retries = 0
+        self._sent = 0
         self._partial = []
         self._text = text
+        if reason:
+            notes.append(commands.Note(self.step, reason, NoteKind.CUT))
         if verdict is TurnVerdict.RUN_CALLS:
-            return notes + self._run_calls(turn, event.at, (reason,) if reason else ())
+            told = (step.CUT_TOLD.format(response.finish_reason),) if reason else ()
+            return notes + self._run_calls(turn, event.at, told)
         notes.append(self._record((turn.message,)))
         if verdict is TurnVerdict.GO_ON:
             self._plan_next()
@@ -279,18 +332,21 @@ class Session:
 
     def _model_failed(self, event: events.ModelFailed) -> list[Command]:
         self._check_step(event)
-        return self._model_error(event.error)
+        self._call_ended_after(event.requests)
+        return self._told_left_out(event.error.notes) + self._model_error(event.error)
 
     def _model_lost(self, event: events.ModelLost) -> list[Command]:
         """Ask again, after a pause that grows with each loss in a row: what was lost needs time to come back.
 
         A request that is beside one that crashes the holder of all model calls must outlive that, so it is asked again
         as often as any step is. The one at fault must not be: for it, and it alone, ModelFailed says `internal_error`.
+        Nothing says whether another request was under way, so one more counts than is known of.
         """
         self._check_step(event)
+        self._call_ended_after(self._sent_now + 1)
         self._losses += 1
-        if self._retries >= self._options.max_step_retries:
-            why = f"{ErrorKind.INTERNAL}: after {self._retries + 1} tries: the model call was lost {self._losses} times"
+        if not self._may_ask_again:
+            why = f"{ErrorKind.INTERNAL}: after {self._sent} tries: the model call was lost {self._losses} times"
             return self._end(Outcome.FAILED, why)
         pause = limits.MODEL_LOST_PAUSES_SECONDS[min(self._losses, len(limits.MODEL_LOST_PAUSES_SECONDS)) - 1]
         told = f"the model call was lost; it is asked again after {pause:g} s."
@@ -299,31 +355,35 @@ class Session:
     def _model_error(self, error: Error) -> list[Command]:
         fallback = self._options.tool_fallback is ToolFallback.RETRY_WITHOUT_TOOLS
         self._losses = 0
-        if error.kind is ErrorKind.TOOLS_UNSUPPORTED and self._prompt.offers and fallback:
-            self._prompt.give_up_tools()
-            self._plan_next(again=True)
-            return [commands.Note(self.step, f"{self._options.model} takes no tools; it is asked again without them.")]
-        if error.kind not in step.ASK_AGAIN_KINDS:
-            return self._end(Outcome.FAILED, f"{error.kind}: {error.message}")
-        if self._retries < self._options.max_step_retries:
-            return self._ask_again(error.message)
-        return self._end(Outcome.FAILED, f"after {self._retries + 1} tries: {error.message}")
+        if self._may_ask_again:
+            if error.kind is ErrorKind.TOOLS_UNSUPPORTED and self._prompt.definitions and fallback:
+                self._prompt.give_up_tools()
+                self._plan_next(again=True)
+                told = f"{self._options.model} takes no tools; it is asked again without them."
+                return [commands.Note(self.step, told, NoteKind.TOOL_FALLBACK)]
+            if error.kind in step.ASK_AGAIN_KINDS:
+                return self._ask_again(f"the model call failed ({error.kind}).")
+        tries = f"after {self._sent} tries: " if self._sent > 1 else ""
+        return self._end(Outcome.FAILED, f"{error.kind}: {tries}{error.message}")
+
+    @property
+    def _may_ask_again(self) -> bool:
+        return self._sent < self._options.max_attempts
 
     def _ask_again(self, reason: str, not_before_at: float = 0.0) -> list[Command]:
-        self._retries += 1
         self._plan_next(again=True, not_before_at=not_before_at)
-        told = f"Step asked again ({self._retries} of {self._options.max_step_retries}): {reason}"
-        return [commands.Note(self.step, told)]
+        told = f"Step asked again after {self._sent} of {self._options.max_attempts} requests: {reason}"
+        return [commands.Note(self.step, told, NoteKind.ASKED_AGAIN)]
 
     # The calls of a step.
 
     def _run_calls(self, turn: Turn, at: float, notes: tuple[str, ...]) -> list[Command]:
-        self._batch = step.Batch(self.step, turn.message, self._deadline_at, notes, self._options.max_step_retries + 1)
+        self._batch = step.Batch(self.step, turn.message, self._deadline_at, notes, self._options.max_attempts)
         todo = self._batch.begin(turn, self._prompt.offers, self._repeats, at)
         if self._batch.ends_run:
-            told = f"The model repeated a call more than {self._repeats.limit} times in a row."
+            told = f"The model repeated a call after {self._repeats.limit} equal results in a row."
             self._end(Outcome.REPEATED_CALLS, told)
-            return [self._close_batch()]
+            return [*todo, self._close_batch()]
         return self._after_calls(todo)
 
     def _approval_granted(self, event: events.ApprovalGranted) -> list[Command]:
@@ -336,8 +396,7 @@ class Session:
         return []
 
     def _call_ended(self, event: CallFailure | events.ToolCallCompleted) -> list[Command]:
-        self._batch.end(self._call_of(event), event)
-        return self._after_calls([])
+        return self._after_calls(self._batch.end(self._call_of(event), event))
 
     def _tools_lost(self, event: events.ToolsLost) -> list[Command]:
         self._check_step(event)
@@ -355,6 +414,7 @@ class Session:
 
     def _close_batch(self) -> commands.RecordStep:
         messages = self._batch.messages()
+        self._repeats.learn(self._batch.outcomes())
         self._batch = step.NO_CALLS
         self._facts.open_calls = 0
         return self._record(messages)
@@ -388,8 +448,10 @@ class Session:
         self._forget_partial()
         outcome = self._facts.outcome
         assert outcome is not None
-        spent = self.spent
-        finish = commands.Finish(self.tag, outcome, self._text, spent.usage, spent.cost, self.step.step, self._reason)
+        spent, steps = self.spent, self.step.step
+        finish = commands.Finish(
+            self.tag, outcome, self._text, spent.usage, spent.cost, steps, self._reason, self._finish_reason
+        )
         self._last = (commands.ClearTimer(self.tag), finish)
         return [*todo, *self._last]
 
@@ -404,6 +466,7 @@ _Handler = Callable[[Session, Any], list[Command]]
 _TAKE_IN: Final[Mapping[type[Event], _Handler]] = {
     events.RequestStarted: Session._request_started,
     events.ModelStreamed: Session._model_streamed,
+    events.ModelNoted: Session._model_noted,
     events.ModelResponded: Session._model_responded,
     events.ModelFailed: Session._model_failed,
     events.ModelLost: Session._model_lost,

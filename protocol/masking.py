@@ -154,7 +154,7 @@ FORMATS: Final[tuple[KeyFormat, ...]] = (
     KeyFormat("eyJ", rf"{_URL_SAFE}{{8,}}\.eyJ{_URL_SAFE}{{8,}}\.{_URL_SAFE}*", "RFC 7519: JSON Web Token"),
 )
 _RESTS: Final = tuple((each.prefix.encode(), re.compile(each.rest.encode())) for each in FORMATS)
-#: A key stands by itself: a letter or digit before the prefix makes it part of another word.
+#: A letter or digit before the prefix makes it part of another word, unless it is the end of another key.
 _IN_A_WORD: Final = re.compile(rb"[A-Za-z0-9]")
 
 
@@ -165,14 +165,19 @@ _SPACES: Final = bytes(each if chr(each) in f"{ascii_letters}{digits}_.+/=-" els
 
 def _formats(data: bytes) -> Iterator[Span]:
     words = b" ".join(word for word in data.translate(_SPACES).split() if len(word) >= _SHORTEST_KEY)
+    found: list[tuple[int, int]] = []
     for prefix, rest in _RESTS:
         at = data.find(prefix) if prefix in words else -1
         while at >= 0:
-            begin = at + len(prefix)
-            found = rest.match(data, begin)
-            if found and not (at and _IN_A_WORD.match(data, at - 1)) and _is_key(prefix, found.group()):
-                yield at, found.end()
-            at = data.find(prefix, found.end() if found else begin)
+            key = rest.match(data, at + len(prefix))
+            if key and _is_key(prefix, key.group()):
+                found.append((at, key.end()))
+            at = data.find(prefix, key.end() if key else at + len(prefix))
+    ends: set[int] = set()
+    for at, end in sorted(found):
+        if at in ends or not (at and _IN_A_WORD.match(data, at - 1)):
+            ends.add(end)
+            yield at, end
 
 
 def _is_key(prefix: bytes, rest: bytes) -> bool:
@@ -208,7 +213,7 @@ SHAPES: Final = (
             ----[ ]?BEGIN[ ][A-Z0-9 ]{0,40}PRIVATE\ KEY(?:\ BLOCK)?-----?
             ((?: [\s"'`+,] | \\[nr] )*+
              (?: [A-Za-z-]{3,20}+:\ [^\r\n\\"']{0,200}+ (?: [\s"'`+,] | \\[nr] )*+ ){0,8}+   # Proc-Type: 4,ENCRYPTED
-             [A-Za-z0-9+/=]{16,}+
+             (?: [A-Za-z0-9+/=]{16,}+ | [A-Za-z0-9+/=]{2,}+ (?= [\r\n"'`\\] ) )
              (?: (?: [\s"'`+,] | \\[nr] )++ [A-Za-z0-9+/=]++ (?= [\r\n"'`\\,-] | \Z ) )*+ )
             """,
             re.VERBOSE,
@@ -360,12 +365,12 @@ _REFERENCE: Final = re.compile(
 )
 #: Words with a few digits, joined by what joins words in names, paths and versions.
 _WORDS: Final = re.compile(
-    rb"[\W_]*+(?:[A-Za-z]++[0-9]{0,3}+|[0-9]{1,4}+[A-Za-z]{0,3}+)"
-    rb"(?:[_.:/\s-]++(?:[A-Za-z]++[0-9]{0,3}+|[0-9]{1,4}+[A-Za-z]{0,3}+))*+[\W_]*+\Z"
+    rb"[^A-Za-z0-9\x80-\xff]*+(?:[A-Za-z\x80-\xff]++[0-9]{0,3}+|[0-9]{1,4}+[A-Za-z]{0,3}+)"
+    rb"(?:[_.:/\s-]++(?:[A-Za-z\x80-\xff]++[0-9]{0,3}+|[0-9]{1,4}+[A-Za-z]{0,3}+))*+[^A-Za-z0-9\x80-\xff]*+\Z"
 )
-_ONE_WORD_WITH_DIGITS: Final = re.compile(rb"[A-Za-z]{3,}+[0-9]{1,3}\Z")
+_ONE_WORD_WITH_DIGITS: Final = re.compile(rb"[A-Za-z\x80-\xff]{3,}+[0-9]{1,3}\Z")
 _SYMBOL_INSIDE: Final = re.compile(rb"\w[!@#$%^&*+?~]++\w")
-_LETTER: Final = re.compile(rb"[A-Za-z]")
+_LETTER: Final = re.compile(rb"[A-Za-z\x80-\xff]")
 #: Shorter values are words of a code, such as "utf8".
 _SHORTEST: Final = 8
 _SHORTEST_CHOSEN: Final = 6
@@ -394,4 +399,15 @@ def _cannot_be(value: bytes) -> bool:
 
 
 def _spans(data: bytes) -> list[Span]:
-    return [*_formats(data), *_shapes(data), *_named(data)]
+    """What is to be covered; no span begins or ends within a character."""
+    return [
+        (_character(data, begin), _character(data, end))
+        for begin, end in (*_formats(data), *_shapes(data), *_named(data))
+    ]
+
+
+def _character(data: bytes, at: int) -> int:
+    """Where the next character begins: a pattern that counts bytes may stop within one."""
+    while at < len(data) and data[at] & 0xC0 == 0x80:
+        at += 1
+    return at

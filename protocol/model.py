@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 from callboard.protocol.content import AssistantMessage, AssistantPart, Message, Replay, Text, Thinking, ToolCall
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.ids import CallId, ToolName
+from callboard.protocol.limits import MAX_CALL_TOKENS
 from callboard.protocol.tools import ToolDefinition
 
 
@@ -124,6 +126,8 @@ class Done:
     raw_usage: Mapping[str, object] = field(default_factory=dict)
     model: str = ""
     """The model that answered, as the provider names it; may differ from the one asked."""
+    notes: tuple[str, ...] = ()
+    """What the provider's API could not express of the request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +145,10 @@ class Error:
     """The HTTP status, 0 where there was none."""
     code: str = ""
     """The provider's own error code."""
+    at_once: bool = False
+    """The next try needs no pause: what failed has been put right (a kept connection was closed, a token renewed)."""
+    notes: tuple[str, ...] = ()
+    """What the provider's API could not express of the request."""
 
 
 StreamEvent = (
@@ -187,6 +195,32 @@ class Sampling:
     """"none", "minimal", "low", "medium" or "high"; each adapter maps it to its API's budget or level."""
 
 
+#: What APIs take, by field: OpenAI, Gemini and OpenRouter document 0 to 2 for the temperature (Anthropic 0 to 1, and
+#: says so itself); a seed is a 64-bit integer everywhere.
+_SAMPLING_RANGES: Final = (
+    ("temperature", 0, 2, (int, float)),
+    ("top_p", 0, 1, (int, float)),
+    ("max_output_tokens", 1, MAX_CALL_TOKENS, (int,)),
+    ("seed", -(2**63), 2**63 - 1, (int,)),
+)
+
+
+def sampling_faults(sampling: Sampling) -> list[str]:
+    """One sentence for each field that no API takes, with its name; empty when all can be sent."""
+    faults = []
+    for name, least, most, types in _SAMPLING_RANGES:
+        value = getattr(sampling, name)
+        if value is not None and (type(value) not in types or not least <= value <= most):
+            what = "a whole number" if types == (int,) else "a number"
+            faults.append(f"{name} must be {what} from {least} to {most}, got {value!r}")
+    if not isinstance(sampling.stop, tuple) or not all(isinstance(text, str) and text for text in sampling.stop):
+        faults.append(f"stop must be a tuple of texts, none of them empty, got {sampling.stop!r}")
+    effort = sampling.reasoning_effort
+    if effort is not None and (not isinstance(effort, str) or not effort):
+        faults.append(f'reasoning_effort must be a word such as "low", "medium" or "high", got {effort!r}')
+    return faults
+
+
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
     """One model call. An adapter's `encode` turns it into bytes; it repairs nothing silently."""
@@ -203,6 +237,8 @@ class ModelRequest:
     stream: bool = True
     options: Mapping[str, object] = field(default_factory=dict)
     """Further fields for the provider, merged into the body last, as they are."""
+    is_last_try: bool = False
+    """No other request may follow where this one fails: it is not sent over a connection that may be closed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +252,8 @@ class ModelResponse:
     raw_usage: Mapping[str, object] = field(default_factory=dict)
     error: Error | None = None
     model: str = ""
+    notes: tuple[str, ...] = ()
+    """What the provider's API could not express of the request."""
 
     @property
     def text(self) -> str:

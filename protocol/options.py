@@ -18,6 +18,11 @@ class ToolOffer:
     contract: ToolContract = ToolContract()
     decision: Decision = Decision.ALLOW
 
+    @property
+    def is_shown(self) -> bool:
+        """May the model know of it? A tool that the policy denies is kept only to answer a call of it as denied."""
+        return self.decision is not Decision.DENY
+
 
 class ToolFallback(StrEnum):
     """What to do when the model, or its route, takes no tools."""
@@ -39,9 +44,10 @@ class RequestOptions:
     token_budget: int | None = None
     """Input and output tokens of all steps together; None: unlimited."""
     cost_budget: float | None = None
-    """US dollars of all steps together; None: unlimited."""
+    """US dollars of all steps together; None: unlimited. Needs both prices."""
     input_price: float | None = None
-    """US dollars a token, where the catalog knows it: what a step will cost is estimated by these."""
+    """US dollars a token of the dearest model that may answer; None: not known. By these two is estimated what a step
+    will cost, and what one has cost that does not say so."""
     output_price: float | None = None
     context_tokens: int | None = None
     """The history is cut, by whole atoms, to fit this many tokens; None: unlimited."""
@@ -50,4 +56,7 @@ class RequestOptions:
     parallel_tool_calls: bool | None = None
     tool_fallback: ToolFallback = ToolFallback.RETRY_WITHOUT_TOOLS
     repeated_call_limit: int = limits.REPEATED_CALL_LIMIT
-    max_step_retries: int = limits.MAX_STEP_RETRIES
+    """Equal results in a row after which a call is not run again; 0: no limit."""
+    max_attempts: int = limits.MAX_ATTEMPTS
+    """Requests that may be sent for one model call of a step: the first one, retries, fallback models, the try without
+    tools, turns asked again and calls that were lost all count. A tool call that was lost runs no more often either."""

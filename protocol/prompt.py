@@ -85,8 +85,9 @@ class PromptBuilder:
         self._options = options = started.options
         self._count = count
         self._steps_taken = 0
-        self._definitions = tuple(offer.definition for offer in started.tools)
-        self._tools_tokens = tools_tokens(self._definitions, count)
+        self.definitions = tuple(offer.definition for offer in started.tools if offer.is_shown)
+        """Of the tools that the model is shown."""
+        self._tools_tokens = tools_tokens(self.definitions, count)
         self.offers: dict[ToolName, ToolOffer] = {offer.definition.name: offer for offer in started.tools}
         self._spent = spent
         atoms = content.split_atoms(started.history)
@@ -101,6 +102,7 @@ class PromptBuilder:
         self.tokens = self._tools_tokens + sum(piece.tokens for piece in (self._head, self._user, *self._old))
         """Of all messages and tool definitions, as estimated by the counter."""
         self._flat: list[Message] = []
+        self._cut_tokens = 0
         self._flatten()
 
     # What is asked next.
@@ -110,7 +112,9 @@ class PromptBuilder:
         options = self._options
         if self._steps_taken >= options.max_steps and not again:
             return Stop(Outcome.STEP_LIMIT, f"The limit of {options.max_steps} steps was reached.")
-        if not self.fit():
+        before, fits = self.tokens, self.fit()
+        self._cut_tokens += before - self.tokens
+        if not fits:
             told = f"What must be sent needs about {self.tokens} tokens; {options.context_tokens} may be."
             return Stop(Outcome.TOKEN_LIMIT, told)
         allowed = allow_step(options, self._spent, self.tokens)
@@ -120,19 +124,32 @@ class PromptBuilder:
         sampling, choice = options.sampling, options.tool_choice
         if allowed != sampling.max_output_tokens:
             sampling = replace(sampling, max_output_tokens=allowed)
-        if not self.offers or (choice.mode in _FORCED and self._steps):
-            # A call is forced once: forced at every step, the model could never answer.
+        if not self._may_choose(choice):
             choice = ToolChoice()
-        parallel = options.parallel_tool_calls if self.offers else None
-        return ModelRequest(options.model, self.messages(), self._definitions, choice, parallel, sampling=sampling)
+        parallel = options.parallel_tool_calls if self.definitions else None
+        return ModelRequest(options.model, self.messages(), self.definitions, choice, parallel, sampling=sampling)
+
+    def _may_choose(self, choice: ToolChoice) -> bool:
+        """A call is forced in the first step only, or the model could never answer; and no tool that is not shown."""
+        shown = [definition.name for definition in self.definitions]
+        is_named = choice.mode is ToolChoiceMode.NAMED
+        return bool(shown) and not (choice.mode in _FORCED and self._steps) and (not is_named or choice.name in shown)
 
     def messages(self) -> tuple[Message, ...]:
         """What the model is shown; only this tuple itself is built for each step."""
         return tuple(self._flat)
 
+    def told_cut(self) -> str:
+        """What was cut to fit since this was asked last, in a sentence for a person; "" where nothing was."""
+        cut, self._cut_tokens = self._cut_tokens, 0
+        if cut <= 0:
+            return ""
+        told = f"Older messages and results of about {cut:,} tokens were shortened or left out of the prompt"
+        return f"{told}, to fit into the {self._options.context_tokens:,} of the model's context."
+
     # What came of it.
 
-    def charge(self, usage: Usage, cost: float, answer: content.AssistantMessage) -> str:
+    def charge(self, usage: Usage, cost: float | None, answer: content.AssistantMessage) -> str:
         """Count what a model call used, as `Spending.add` does, and return its note."""
 
         def estimate() -> Usage:
@@ -150,7 +167,7 @@ class PromptBuilder:
     def give_up_tools(self) -> None:
         """The model takes no tools: offer none from now on."""
         self.tokens -= self._tools_tokens
-        self.offers, self._definitions = {}, ()
+        self.offers, self.definitions = {}, ()
 
     # How it is made to fit.
 

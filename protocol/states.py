@@ -74,7 +74,7 @@ class CallFacts:
     is_whole: bool
     """Its arguments are a JSON object, and the model finished them (I12)."""
     repeats: bool
-    """The same call came in as many steps in a row as is allowed."""
+    """The same call came to the same result as often in a row as is allowed."""
     ends_run: bool
     """A call of its turn came once more after that, which ends the request."""
     is_idempotent: bool
@@ -85,6 +85,8 @@ class CallFacts:
     """How often its code has begun to run."""
     result_is_sound: bool = field(default=True, init=False)
     """Its result is within its limit, and holds no NaN."""
+    writes_mask: bool = field(default=False, init=False)
+    """Its tool does more than read, and its arguments hold a mask (masking.py)."""
 
 
 def always(facts: object) -> bool:
@@ -142,7 +144,7 @@ _LIMITS: Final = frozenset({Outcome.STEP_LIMIT, Outcome.TOKEN_LIMIT, Outcome.COS
 
 
 def repeated(call: CallFacts) -> bool:
-    """The same call came too many steps in a row: it is not run."""
+    """The same call came to the same result too often in a row: it is not run."""
     return call.repeats
 
 
@@ -161,19 +163,31 @@ def not_whole(call: CallFacts) -> bool:
     return call.decision is not None and not (call.is_whole or call.repeats or call.ends_run)
 
 
+def holds_mask(call: CallFacts) -> bool:
+    """Its tool does more than read, and its arguments hold a mask in place of a key: it would lose the key."""
+    return call.writes_mask and call.decision in _MAY_RUN and _is_sound(call)
+
+
 def allowed(call: CallFacts) -> bool:
     """The policy lets it run."""
-    return call.decision is Decision.ALLOW and call.is_whole and not (call.repeats or call.ends_run)
+    return call.decision is Decision.ALLOW and not call.writes_mask and _is_sound(call)
 
 
 def must_ask(call: CallFacts) -> bool:
     """The policy lets a person decide."""
-    return call.decision is Decision.ASK and call.is_whole and not (call.repeats or call.ends_run)
+    return call.decision is Decision.ASK and not call.writes_mask and _is_sound(call)
 
 
 def denied(call: CallFacts) -> bool:
     """The policy denies it."""
-    return call.decision is Decision.DENY and call.is_whole and not (call.repeats or call.ends_run)
+    return call.decision is Decision.DENY and _is_sound(call)
+
+
+def _is_sound(call: CallFacts) -> bool:
+    return call.is_whole and not (call.repeats or call.ends_run)
+
+
+_MAY_RUN: Final = frozenset({Decision.ALLOW, Decision.ASK})
 
 
 def may_be_sent(call: CallFacts) -> bool:
@@ -233,6 +247,7 @@ REQUEST_TRANSITIONS: RequestTable = MappingProxyType(
         RequestState.CALLING_MODEL: {
             # FAILED: the answer is longer than any answer may be.
             events.ModelStreamed: (_STAYS, _FAILED),
+            events.ModelNoted: (_STAYS,),
             events.ModelResponded: (
                 _TO_TOOLS,
                 _TO_MODEL,
@@ -290,6 +305,7 @@ CALL_TRANSITIONS: CallTable = MappingProxyType(
                 (denied, CallState.DENIED),
                 (unknown_tool, CallState.FAILED),
                 (not_whole, CallState.FAILED),
+                (holds_mask, CallState.FAILED),
                 (repeated, CallState.FAILED),
                 (run_ended, CallState.CANCELLED),
             ),

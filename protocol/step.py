@@ -6,7 +6,7 @@ its calls begins and ends, then the loop detection, then the failures that the s
 
 from __future__ import annotations
 
-import math
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
@@ -20,10 +20,11 @@ from callboard.protocol.content import ToolCall
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.events import Event
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
+from callboard.protocol.masking import MARK
 from callboard.protocol.model import FinishReason, ModelResponse
 from callboard.protocol.options import ToolOffer
 from callboard.protocol.states import CALL_TRANSITIONS, CallFacts, CallGuard, CallState
-from callboard.protocol.tools import FailureCode, ToolFailure
+from callboard.protocol.tools import FailureCode, Risk, ToolFailure
 
 # The turn.
 
@@ -42,14 +43,17 @@ class TurnVerdict(Enum):
 
 #: An answer that ended so is not all that the model had to say.
 _SHORT_ANSWERS: Final = {
-    FinishReason.LENGTH: "The answer was cut off at the limit of output tokens.",
+    FinishReason.LENGTH: "The answer was cut off at the limit of output tokens; raise it, or ask for a shorter answer.",
     FinishReason.REFUSAL: "The model refused.",
+    FinishReason.OTHER: "The answer may be cut off: it ended for a reason that is not known here ({}).",
 }
 #: A turn that was stopped by its provider asks for nothing: its calls are not run.
 _STOPPED: Final = frozenset({FinishReason.CONTENT_FILTER, FinishReason.REFUSAL})
 #: A turn that ended so may have been cut in the middle of a call.
 _CUT: Final = frozenset({FinishReason.LENGTH, FinishReason.ERROR})
-#: A model call that failed so can be asked again as it is; the LLM manager has already retried all other kinds.
+#: What the model is told about such a turn whose whole calls are run.
+CUT_TOLD: Final = "Your turn was cut off ({}). Ask for fewer calls at a time, or shorter ones."
+#: A model call that failed so can be asked again as it is, where its holder has left some of the step's requests.
 ASK_AGAIN_KINDS: Final = frozenset({ErrorKind.TRUNCATED, ErrorKind.MALFORMED_TOOL_CALL})
 #: Why a request ends whose model does not stop writing. Such an answer is not asked for again, and not recorded: no one
 #: could read it, and no later request could send it.
@@ -83,7 +87,7 @@ def is_too_long(response: ModelResponse) -> bool:
 
 
 def judge(response: ModelResponse, turn: Turn, may_retry: bool) -> tuple[TurnVerdict, str]:
-    """What to do about a turn, and why where it is not simply done; with RUN_CALLS, what to tell the model."""
+    """What to do about a turn, and why where it is not simply done."""
     reason = response.finish_reason
     unusable = TurnVerdict.ASK_AGAIN if may_retry else TurnVerdict.FAIL
     if turn.calls:
@@ -91,10 +95,8 @@ def judge(response: ModelResponse, turn: Turn, may_retry: bool) -> tuple[TurnVer
             return unusable, f"The model asked for {len(turn.calls)} calls in one turn; the limit is {limit}."
         if reason not in _CUT or all(call.complete for call in turn.calls):
             return TurnVerdict.RUN_CALLS, ""
-        if may_retry:
-            return unusable, f"The model's turn was cut off in the middle of a call ({reason})."
-        told = f"Your turn was cut off ({reason}). Ask for fewer calls at a time, or shorter ones."
-        return TurnVerdict.RUN_CALLS, told
+        told = f"The model's turn was cut off in the middle of a call ({reason})."
+        return (unusable if may_retry else TurnVerdict.RUN_CALLS), told
     if reason is FinishReason.PAUSE and turn.message.parts:
         return TurnVerdict.GO_ON, ""
     if reason is FinishReason.CONTENT_FILTER:
@@ -102,7 +104,8 @@ def judge(response: ModelResponse, turn: Turn, may_retry: bool) -> tuple[TurnVer
     text = turn.message.text
     if reason is FinishReason.ERROR or (not text and reason is not FinishReason.REFUSAL):
         return unusable, f"The model answered nothing ({response.raw_finish_reason or reason})."
-    return (TurnVerdict.ANSWER if text else TurnVerdict.FAIL), _SHORT_ANSWERS.get(reason, "")
+    told = _SHORT_ANSWERS.get(reason, "").format(response.raw_finish_reason or reason)
+    return (TurnVerdict.ANSWER if text else TurnVerdict.FAIL), told
 
 
 def tidy(response: ModelResponse) -> Turn:
@@ -161,6 +164,8 @@ def canonical_arguments(text: str) -> str | None:
 
 CallFailure = events.ApprovalDenied | events.ToolCallFailed | events.ToolCallTimedOut | events.ToolCallCancelled
 """The events by which a call ends without a result of its tool."""
+#: Events that do not say themselves which failure the call ends with.
+_REPORTED: Final = (events.ApprovalDenied, events.ToolCallCompleted)
 
 
 @dataclass(slots=True, eq=False)
@@ -168,6 +173,8 @@ class OpenCall:
     """One call, what is known of it, and where it is."""
 
     call: ToolCall
+    key: bytes
+    """Digest of its signature."""
     facts: CallFacts
     offer: ToolOffer | None
     state: CallState = field(default=CallState.REQUESTED, init=False)
@@ -204,12 +211,16 @@ class Batch:
 
     def begin(self, turn: Turn, offers: Mapping[ToolName, ToolOffer], repeats: Repeats, at: float) -> list[Command]:
         """Begin every call of the turn, in its order: sent, asked about, or ended at once with the reason."""
-        repeated, self.ends_run = repeats.next_step(turn.signatures)
+        keys = [digest(*signature) for signature in turn.signatures]
+        repeated, self.ends_run = repeats.next_step(keys)
+        shown = [name for name, offer in offers.items() if offer.is_shown]
         todo: list[Command] = []
         request_id, parent_id, step, _ = self._tag
-        for asked, (name, received), repeats_itself in zip(turn.calls, turn.signatures, repeated, strict=True):
+        for asked, received, key, repeats_itself in zip(turn.calls, turn.signatures, keys, repeated, strict=True):
+            name = asked.name
             tag = Tag(request_id, parent_id, step, asked.call_id)
-            call = self.calls[tag] = self._opened(asked, offers.get(name), repeats_itself)
+            call = self.calls[tag] = self._opened(asked, key, offers.get(name), repeats_itself)
+            call.facts.writes_mask = _writes_mask(call.offer, received[1])
             self.open += 1
             guard = call.enter(events.ModelResponded)
             if guard is states.allowed:
@@ -217,21 +228,23 @@ class Batch:
             elif guard is states.must_ask:
                 todo.append(self._ask(tag, call))
             elif guard is states.unknown_tool:
-                self._close(call, unknown_tool(name, offers))
+                todo.append(self._fail(tag, call, unknown_tool(name, shown)))
             elif guard is states.not_whole:
-                self._close(call, incomplete_call(name, received))
+                todo.append(self._fail(tag, call, incomplete_call(*received)))
+            elif guard is states.holds_mask:
+                todo.append(self._fail(tag, call, masked_call(name)))
             elif guard is states.repeated:
-                self._close(call, failure(FailureCode.REPEATED, name, str(repeats.limit)))
+                todo.append(self._fail(tag, call, failure(FailureCode.REPEATED, name, str(repeats.limit))))
             else:
                 code, why = _REFUSALS[guard]
-                self._close(call, failure(code, name, why))
+                todo.append(self._fail(tag, call, failure(code, name, why)))
         return todo + self._watch()
 
-    def _opened(self, call: ToolCall, offer: ToolOffer | None, repeats: bool) -> OpenCall:
+    def _opened(self, call: ToolCall, key: bytes, offer: ToolOffer | None, repeats: bool) -> OpenCall:
         decision = offer.decision if offer is not None else None
         idempotent = offer is not None and offer.contract.idempotent
         facts = CallFacts(decision, call.complete, repeats, self.ends_run, idempotent, self._max_runs)
-        return OpenCall(call, facts, offer)
+        return OpenCall(call, key, facts, offer)
 
     def granted(self, call: OpenCall, event: events.ApprovalGranted) -> list[Command]:
         """A person allowed the call: it is sent."""
@@ -253,7 +266,7 @@ class Batch:
 
     # How calls end.
 
-    def end(self, call: OpenCall, event: CallFailure | events.ToolCallCompleted) -> None:
+    def end(self, call: OpenCall, event: CallFailure | events.ToolCallCompleted) -> list[Command]:
         """The call has its one result, or the failure that the model reads in its place."""
         if isinstance(event, events.ToolCallCompleted):
             failed, result = result_fault(call.call.name, event.content), event.content
@@ -262,6 +275,14 @@ class Batch:
             failed, result = _failure_of(event, call.call.name), ""
         call.enter(type(event))
         self._close(call, failed, result)
+        if failed is None or not isinstance(event, _REPORTED):
+            return []
+        return [commands.ReportFailure(event.tag, failed)]
+
+    def _fail(self, tag: Tag, call: OpenCall, failed: ToolFailure) -> commands.ReportFailure:
+        """The session itself ends the call."""
+        self._close(call, failed)
+        return commands.ReportFailure(tag, failed)
 
     def _close(self, call: OpenCall, failed: ToolFailure | None, result: str = "") -> None:
         if failed is not None:
@@ -291,8 +312,9 @@ class Batch:
         for tag, call in self._open_calls():
             if call.deadline_at is not None and call.deadline_at + limits.CALL_BACKSTOP_SECONDS <= now:
                 call.enter(events.DeadlinePassed)
-                self._close(call, failure(FailureCode.TIMED_OUT, call.call.name, "the deadline passed."))
                 todo.append(commands.CancelTool(tag, "timed out"))
+                failed = failure(FailureCode.TIMED_OUT, call.call.name, "the deadline passed.")
+                todo.append(self._fail(tag, call, failed))
         return todo + self._watch()
 
     def resend(self, at: float) -> list[Command]:
@@ -307,7 +329,7 @@ class Batch:
             else:
                 never_began = guard is states.sent_too_often
                 code = FailureCode.CRASHED if never_began else FailureCode.OUTCOME_UNKNOWN
-                self._close(call, failure(code, call.call.name))
+                todo.append(self._fail(tag, call, failure(code, call.call.name)))
         # After a crash the timer is gone: set it again, or clear it where no call is left to watch.
         cleared = self.clear()
         return todo + (self._watch() or cleared)
@@ -320,7 +342,7 @@ class Batch:
             waiting = call.state is CallState.AWAITING_APPROVAL
             todo.append(commands.WithdrawApproval(tag) if waiting else commands.CancelTool(tag, why))
             call.enter(event)
-            self._close(call, failure(code, call.call.name, why))
+            todo.append(self._fail(tag, call, failure(code, call.call.name, why)))
         return todo + self.clear()
 
     def clear(self) -> list[Command]:
@@ -332,6 +354,13 @@ class Batch:
 
     def _open_calls(self) -> list[tuple[Tag, OpenCall]]:
         return [(tag, call) for tag, call in self.calls.items() if call.result is None]
+
+    def outcomes(self) -> list[tuple[bytes, str | None]]:
+        """What each call gave, as the model reads it; None of one that was refused as a repetition."""
+        return [
+            (call.key, call.result.content if call.result is not None and not call.facts.repeats else None)
+            for call in self.calls.values()
+        ]
 
     def messages(self) -> tuple[content.Message, ...]:
         """The finished step: the turn, its results in the turn's order, then the notes."""
@@ -345,52 +374,78 @@ NO_REQUEST: Final = Tag(RequestId(""), MessageId(""))
 NO_CALLS: Final = Batch(NO_REQUEST, content.AssistantMessage(()), 0.0, (), 0)
 
 
-# Loop detection: the same call with the same arguments, step after step.
+# Loop detection: the same call, with the same result each time.
+
+
+@dataclass(slots=True)
+class _Asked:
+    """A call that was made before."""
+
+    results: frozenset[bytes]
+    """Digests of what it gave when it was last run; more than one where a step asked for it more than once."""
+    times: int
+    """How often in a row it came to that, or was refused because it had."""
+    news: int
+    """How often there had been news by then."""
 
 
 class Repeats:
-    """Counts in how many steps in a row each call was asked; after a step without it, it is counted from 1 again.
+    """Counts how often in a row each call came to the same result.
 
-    Asked twice in one step, it is two calls and no repetition, since neither could know of the other. A first call
-    repeats nothing, so a limit of 1 is the same as 2; 0 means none.
+    Steps without the call do not interrupt its row unless they brought news: a call that was not made before, or
+    another result. So a loop over several calls is found too, and a call made again after something changed is no loop.
+    Asked twice in one step, a call counts once, since neither could know of the other. A first result repeats nothing,
+    so a limit of 1 is the same as 2; 0 means none. Holds digests, not texts, of at most MAX_REMEMBERED_CALLS calls.
     """
 
     def __init__(self, limit: int) -> None:
         self.limit = max(limit, 2) if limit else 0
-        self._counts: dict[Signature, int] = {}
+        self._asked: dict[bytes, _Asked] = {}
+        self._news = 0
 
-    def next_step(self, signatures: Sequence[Signature]) -> tuple[list[bool], bool]:
-        """Which calls come too often to be run; and whether one came even once more, which ends the request."""
-        self._counts = {signature: self._counts.get(signature, 0) + 1 for signature in signatures}
-        limit = self.limit or math.inf
-        return [self._counts[each] >= limit for each in signatures], max(self._counts.values(), default=0) > limit
+    def next_step(self, keys: Sequence[bytes]) -> tuple[list[bool], bool]:
+        """Which calls came to the same result too often to be run; and whether one was refused for that before."""
+        known = [self._asked.get(key) for key in keys]
+        times = [asked.times if asked is not None and asked.news == self._news else 0 for asked in known]
+        return [0 < self.limit <= count for count in times], 0 < self.limit < max(times, default=0)
+
+    def learn(self, outcomes: Iterable[tuple[bytes, str | None]]) -> None:
+        """The calls of a step have ended, in any order: what each gave, or None where it was refused by `next_step`."""
+        found: dict[bytes, set[bytes]] = {}
+        for key, result in outcomes:
+            results = found.setdefault(key, set())
+            if result is not None:
+                results.add(digest(result))
+        news = self._news
+        for key, results in found.items():
+            asked = self._asked.pop(key, None)
+            if asked is None or (results and results != asked.results):
+                asked, self._news = _Asked(frozenset(results), 0, news), news + 1
+            asked.times = asked.times + 1 if asked.news == news else 1
+            self._asked[key] = asked  # at the end: what comes first was not asked for longest
+        for key in found:
+            self._asked[key].news = self._news
+        while len(self._asked) > limits.MAX_REMEMBERED_CALLS:
+            del self._asked[next(iter(self._asked))]
+
+
+def digest(*texts: str) -> bytes:
+    """Of a call or a result: the same in every process, and for no other texts."""
+    return hashlib.blake2b(content.json_text(texts).encode(), digest_size=16).digest()
 
 
 # Failures: what the session itself reports to the model; each says what was wrong and what to do.
 
-#: What happened ({} is why), and what the model can do.
-_TOLD: Final[Mapping[FailureCode, tuple[str, str]]] = {
-    FailureCode.REPEATED: (
-        "The same call with the same arguments came {} times in a row; it was not run again.",
-        "Use the results you have, change the arguments, or answer. The next repetition ends the run.",
-    ),
-    FailureCode.DENIED: (
-        "The call was not allowed: {}",
-        "Do not send this call again; go on without it or say that you cannot.",
-    ),
-    FailureCode.TIMED_OUT: (
-        "No result: {}",
-        "It may have had an effect. Ask for less at a time, or go on without it.",
-    ),
-    FailureCode.CANCELLED: ("The call was cancelled: {}", ""),
+#: What happened; {} is why. What the model can do about it: `tools.RETRY_HINTS`.
+_TOLD: Final[Mapping[FailureCode, str]] = {
+    FailureCode.REPEATED: "The same call gave the same result {} times in a row; it was not run again.",
+    FailureCode.DENIED: "The call was not allowed: {}",
+    FailureCode.TIMED_OUT: "No result: {}",
+    FailureCode.CANCELLED: "The call was cancelled: {}",
     FailureCode.OUTCOME_UNKNOWN: (
-        "The call had begun when the process that ran it was lost; whether it had its effect is not known.",
-        "Look at what it would have changed before you send it again.",
+        "The call had begun when the process that ran it was lost; whether it had its effect is not known."
     ),
-    FailureCode.CRASHED: (
-        "The call was not run: what was to run it was lost each time it was sent.",
-        "Do not send this call again; change its arguments, or go on without it.",
-    ),
+    FailureCode.CRASHED: "The call was not run: what was to run it was lost each time it was sent.",
 }
 #: The failure of a call that is not run, and why, by the guard that led there; the other guards have one of their own.
 _REFUSALS: Final[Mapping[CallGuard, tuple[FailureCode, str]]] = {
@@ -401,8 +456,7 @@ _REFUSALS: Final[Mapping[CallGuard, tuple[FailureCode, str]]] = {
 
 def failure(code: FailureCode, name: ToolName, why: str = "") -> ToolFailure:
     """One of the failures above."""
-    told, hint = _TOLD[code]
-    return ToolFailure(name, code, told.format(why), retry_hint=hint)
+    return ToolFailure(name, code, _TOLD[code].format(why))
 
 
 def _failure_of(event: CallFailure, name: ToolName) -> ToolFailure:
@@ -422,7 +476,7 @@ def result_fault(name: ToolName, result: str) -> ToolFailure | None:
     limit = limits.MAX_RESULT_BYTES
     if len(result) * 4 > limit and (size := content.byte_size(result)) > limit:
         told = f"The result has {size:,} bytes; {limit:,} may be handed on."
-        return ToolFailure(name, FailureCode.RESULT_TOO_LARGE, told, retry_hint="Ask for less at a time.")
+        return ToolFailure(name, FailureCode.RESULT_TOO_LARGE, told)
     if ("NaN" in result or "Infinity" in result) and (found := content.bad_number(result)):
         told = f"The result contains {found}, which is not a finite number."
         return ToolFailure(name, FailureCode.INVALID_RESULT, told, received=result[: limits.ERROR_SNIPPET_CHARS])
@@ -432,18 +486,27 @@ def result_fault(name: ToolName, result: str) -> ToolFailure | None:
 def unknown_tool(name: ToolName, offered: Iterable[ToolName]) -> ToolFailure:
     """The model called a tool that it was not offered."""
     known, told = ", ".join(sorted(offered)) or "none", f"There is no tool named {name!r}."
-    hint = "Call one of the tools you were given."
     received = name[: limits.ERROR_SNIPPET_CHARS]
-    return ToolFailure(name, FailureCode.UNKNOWN_TOOL, told, "", f"one of: {known}", received, hint)
+    return ToolFailure(name, FailureCode.UNKNOWN_TOOL, told, "", f"one of: {known}", received)
 
 
 def incomplete_call(name: ToolName, received: str) -> ToolFailure:
     """Half a call, or one with a number that is not JSON: it is never run (I12)."""
     code = FailureCode.INCOMPLETE_CALL
-    told = "The arguments were cut off or are not a JSON object; the call was not run."
-    hint = "Send the call again, with all its arguments; make them shorter if they were cut off."
+    told, hint = "The arguments were cut off or are not a JSON object; the call was not run.", ""
     if wrong_number := content.bad_number(received):
         code = FailureCode.INVALID_ARGUMENTS
         told = f"The arguments contain {wrong_number}, which is not a finite number; the call was not run."
         hint = "Send the call again with a number in its place, or null where the tool allows it."
     return ToolFailure(name, code, told, "", "a JSON object", received[: limits.ERROR_SNIPPET_CHARS], hint)
+
+
+def _writes_mask(offer: ToolOffer | None, arguments: str) -> bool:
+    return offer is not None and offer.contract.risk is not Risk.READ and MARK in arguments
+
+
+def masked_call(name: ToolName) -> ToolFailure:
+    """What the model wrote would replace a key by the mask that it was shown in its place."""
+    told = f"The arguments hold a mask ({MARK}***{MARK}), which covers a secret that you are not shown; it was not run."
+    hint = "Leave the masked text as it is in the file: change other lines, or name the place by its span or lines."
+    return ToolFailure(name, FailureCode.INVALID_ARGUMENTS, told, "", "no masked text", MARK, hint)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
+from typing import Final
 
 from callboard.protocol.errors import UsageError
 from callboard.protocol.ids import ToolName
@@ -48,13 +49,24 @@ class Risk(StrEnum):
     WRITE = "write"
     EXECUTE = "execute"
     NETWORK = "network"
+    UNDECLARED = "undeclared"
+    """Its author did not say: it may do anything."""
+
+
+class Origin(StrEnum):
+    """Who brought a tool to the runtime."""
+
+    OWNER = "owner"
+    """The program that made the runtime passed it, or it is one of callboard's own."""
+    ELSEWHERE = "elsewhere"
+    """It came with something that the owner named, such as a server or a file of tools."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolContract:
     """What the runtime promises and demands of a tool."""
 
-    risk: Risk = Risk.READ
+    risk: Risk = Risk.UNDECLARED
     timeout_seconds: float = DEFAULT_TOOL_TIMEOUT_SECONDS
     isolation: Isolation = Isolation.PROCESS
     concurrency: int = TOOL_CONCURRENCY["process"]
@@ -65,6 +77,8 @@ class ToolContract:
     needs_approval: bool = False
     reuse: bool = False
     """May a child process serve further calls? Only with Isolation.PROCESS; else each call finds a fresh child."""
+    origin: Origin = Origin.ELSEWHERE
+    """Set by what registers the tool, never by its author."""
 
 
 class FailureCode(StrEnum):
@@ -94,6 +108,40 @@ class FailureCode(StrEnum):
     """A fault of callboard's own. The call it is about ends with it, and nothing else does."""
 
 
+#: What a model can do after each failure, unless the failure itself knows better.
+RETRY_HINTS: Final[Mapping[FailureCode, str]] = MappingProxyType(
+    {
+        FailureCode.UNKNOWN_TOOL: "Call one of the tools you were given.",
+        FailureCode.INVALID_ARGUMENTS: "Correct the arguments by the tool's schema and call it again.",
+        FailureCode.INCOMPLETE_CALL: (
+            "Send the call again, with all its arguments; make them shorter if they were cut off."
+        ),
+        FailureCode.TOOL_ERROR: (
+            "Change what the message complains of and call it again, use another tool, or go on without it."
+        ),
+        FailureCode.CRASHED: (
+            "Do not send the same call again; change its arguments, use another tool, or go on without it."
+        ),
+        FailureCode.INVALID_RESULT: (
+            "The call ran, but its result cannot be used. Do not send it again; use another tool, or go on without it."
+        ),
+        FailureCode.RESULT_TOO_LARGE: "Ask for less at a time: a narrower query, a range, a page.",
+        FailureCode.TIMED_OUT: "It may have had an effect. Ask for less at a time, or go on without it.",
+        FailureCode.CANCELLED: "It may have had an effect if it had begun. Send it again only if the user asks for it.",
+        FailureCode.DENIED: "Do not send this call again; go on without it or say that you cannot.",
+        FailureCode.WITHDRAWN: "Do not call this tool now; use another one, or go on without it.",
+        FailureCode.OVERLOADED: "The call was not run. Send it again later, with fewer calls at a time.",
+        FailureCode.OUTCOME_UNKNOWN: "Look at what it would have changed before you send it again.",
+        FailureCode.REPEATED: (
+            "Use the results you have, change the arguments, or answer. The next repetition ends the run."
+        ),
+        FailureCode.INTERNAL_ERROR: (
+            "The fault is not in your call. It may have had an effect. Go on without it, or tell the user of the fault."
+        ),
+    }
+)
+
+
 @dataclass(frozen=True, slots=True)
 class ToolFailure:
     """One failed call, as the model reads it."""
@@ -106,12 +154,22 @@ class ToolFailure:
     expected: str = ""
     received: str = ""
     retry_hint: str = ""
+    """What the model can do next; where it is left out, what its code allows (RETRY_HINTS)."""
+    traceback: str = ""
+    """For the host, never for the model: where the tool raised, with messages and source lines; at most 16 kB."""
+    frames: str = ""
+    """The same without messages and source lines: the exception's type and its frames, or how a process ended. It holds
+    no content, so it is always logged."""
+
+    def __post_init__(self) -> None:
+        if not self.retry_hint.strip():
+            object.__setattr__(self, "retry_hint", RETRY_HINTS[self.code])
 
     def to_wire(self) -> dict[str, object]:
         """The JSON object in the tool message."""
         told = {name: getattr(self, name) or None for name in ("field", "expected", "received")}
         wire = {"ok": False, "tool": self.tool, "code": self.code.value, **told}
-        return {**wire, "message": self.message, "retry_hint": self.retry_hint or None}
+        return {**wire, "message": self.message, "retry_hint": self.retry_hint}
 
 
 class Decision(StrEnum):
@@ -123,37 +181,52 @@ class Decision(StrEnum):
     DENY = "deny"
 
 
-#: Reading is free; what changes something needs approval.
-DEFAULT_DECISIONS = MappingProxyType(
+Row = Decision | Mapping[Origin, Decision]
+"""What a policy says of one risk: for all tools of it, or by where a tool came from (an origin left out is denied)."""
+
+#: Reading is free; what changes something needs approval. A function that its owner passed to the runtime needs no
+#: declared risk; one from elsewhere may do anything, so a person decides.
+DEFAULT_DECISIONS: Final[Mapping[Risk, Row]] = MappingProxyType(
     {
         Risk.READ: Decision.ALLOW,
         Risk.NETWORK: Decision.ALLOW,
         Risk.WRITE: Decision.ASK,
         Risk.EXECUTE: Decision.ASK,
+        Risk.UNDECLARED: MappingProxyType({Origin.OWNER: Decision.ALLOW, Origin.ELSEWHERE: Decision.ASK}),
     }
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Decides by a tool's declared risk. A risk without a row is denied.
+    """Decides by a tool's declared risk and, where a row says so, by its origin. A risk without a row is denied.
 
-    Risks and decisions may be given by their values ("write", "ask"). Raises UsageError for others.
+        Policy({Risk.READ: Decision.ALLOW, Risk.UNDECLARED: {Origin.OWNER: Decision.ASK}})
+
+    Risks, origins and decisions may be given by their values ("read", "owner", "ask"). Raises UsageError for others.
     """
 
-    decisions: Mapping[Risk, Decision] = field(default_factory=lambda: DEFAULT_DECISIONS)
+    decisions: Mapping[Risk, Row] = field(default_factory=lambda: DEFAULT_DECISIONS)
 
     def __post_init__(self) -> None:
         try:
-            rows = {Risk(risk): Decision(decision) for risk, decision in dict(self.decisions).items()}
+            rows = {Risk(risk): _row(row) for risk, row in dict(self.decisions).items()}
         except (TypeError, ValueError) as error:
             known = f"the risks are {', '.join(Risk)}, the decisions {', '.join(Decision)}"
-            raise UsageError(f"a policy maps each risk to a decision; {known} ({error})") from None
+            origins = f"and by origin, a decision for {' and '.join(Origin)}"
+            raise UsageError(f"a policy maps each risk to a decision; {known}, {origins} ({error})") from None
         object.__setattr__(self, "decisions", MappingProxyType(rows))
 
     def decide(self, contract: ToolContract) -> Decision:
-        """What happens when a model wants to run a tool of this contract."""
-        decision = self.decisions.get(contract.risk, Decision.DENY)
+        """What happens when a model wants to run a tool of this contract. A tool that is denied is not offered."""
+        row = self.decisions.get(contract.risk, Decision.DENY)
+        decision = row if isinstance(row, Decision) else row.get(contract.origin, Decision.DENY)
         if contract.needs_approval and decision is Decision.ALLOW:
             return Decision.ASK
         return decision
+
+
+def _row(row: Row) -> Row:
+    if not isinstance(row, Mapping):
+        return Decision(row)
+    return MappingProxyType({Origin(origin): Decision(decision) for origin, decision in row.items()})

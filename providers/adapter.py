@@ -7,10 +7,11 @@ that turns the bytes of the answer into StreamEvents. transport.py, a test or a 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 from callboard.protocol.limits import STREAM_IDLE_TIMEOUT_SECONDS, STREAM_TOTAL_TIMEOUT_SECONDS
+from callboard.protocol.masking import mask
 from callboard.protocol.model import ModelRequest, StreamEvent
 
 
@@ -20,11 +21,15 @@ class WireRequest:
 
     method: str
     url: str
-    headers: Mapping[str, str] = field(repr=False)
+    """May hold a password, which `repr` masks."""
+    headers: Mapping[str, str]
     """Holds the credential: kept out of `repr`, so that no log shows it."""
-    body: bytes = field(repr=False)
+    body: bytes
     notes: tuple[str, ...] = ()
     """What the API cannot express, and what was done about it: for the log. Nothing is dropped without a note."""
+
+    def __repr__(self) -> str:
+        return f"WireRequest({self.method} {mask(self.url)}, {len(self.body)} bytes, notes={self.notes})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +62,22 @@ class Adapter(Protocol):
 
     def decoder(self, status: int = 200, headers: Mapping[str, str] | None = None, streaming: bool = True) -> Decoder:
         """A decoder for the answer with this HTTP `status` and these `headers` (names in any case)."""
+
+
+@runtime_checkable
+class AsksServer(Protocol):
+    """An adapter that can ask its server other things than a model call (`request_encoding.HttpAdapter.question`)."""
+
+    def question(self, path: str, body: bytes | None = None) -> WireRequest:
+        """A GET, or a POST where there is a body; {api} in `path` is the API's address, {root} that without version."""
+
+
+@runtime_checkable
+class Inquirable(Protocol):
+    """A provider whose server can be asked other things than a model call."""
+
+    async def inquire(self, path: str, body: bytes | None = None) -> HttpAnswer:
+        """See `AsksServer.question`. Raises ProviderError where no answer comes, UsageError where none can be asked."""
 
 
 class Provider(Protocol):

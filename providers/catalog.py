@@ -1,22 +1,25 @@
-"""What is known of models: context window and prices. Every line can be overridden.
+"""What is known of models without asking anyone: context window and prices. Every line can be overridden.
 
-Both come from the package `genai-prices` (Pydantic; extra `prices`; its data ships in the wheel, nothing is fetched).
-Without the package, and for models it does not know, the window is a safe assumption and the cost is None, not a guess.
+Both come from the package `genai-prices` (Pydantic; its data ships in the wheel, nothing is fetched). What it does not
+know is None, not a guess: a cost of 0 says that the model is free. `context_window.py` asks servers for windows.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from decimal import Decimal
+from functools import cache, lru_cache
 from types import ModuleType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
-from callboard.protocol.limits import MAX_CALL_COST
+from callboard.protocol.errors import UsageError
+from callboard.protocol.limits import MAX_CALL_COST, MAX_CALL_TOKENS
 from callboard.protocol.model import Usage
 
-#: For a model of which nothing is known: what current small local models take. Too little only trims early.
-SAFE_CONTEXT_TOKENS: Final = 32_768
+if TYPE_CHECKING:
+    from genai_prices.types import PriceCalculation
 
 #: Our provider names to those of genai-prices, where they differ.
 _PRICED_AS: Final[Mapping[str, str]] = {
@@ -27,23 +30,35 @@ _PRICED_AS: Final[Mapping[str, str]] = {
     "xai": "x-ai",
     "moonshot": "moonshotai",
 }
-#: Where the package has no window: by the start of the model's name.
+#: Where the package has no window: by the start of the model's name. What such a model can take at most; a server of
+#: one's own may give it less, so that these are not asked here.
 _WINDOWS: Final = (("gemini-", 1_048_576), ("gemma-3", 131_072), ("llama-3", 131_072), ("llama-4", 131_072))
-#: On one's own machine a token costs nothing.
-_FREE: Final = frozenset({"offline", "scripted", "ollama", "vllm", "llamacpp", "lmstudio"})
-#: Nothing is looked up for these; the package and its data take 0.15 s and 9 MB to load.
-_UNPRICED: Final = _FREE | {"openai-compatible"}
+#: Models of one's own: a token costs nothing there.
+LOCAL: Final = frozenset({"offline", "scripted", "ollama", "vllm", "llamacpp", "lmstudio"})
+#: Nothing is looked up for these. A server that was given by its address alone may be one's own, or lead to another
+#: (a gateway on this machine, a forwarded port): what it costs is not known.
+_NOT_LISTED: Final = LOCAL | {"openai-compatible"}
+#: Longer than any name of a model: what a server sends as a name is looked up, and remembered.
+_MAX_NAME_CHARS: Final = 200
+#: Prices are measured with so many tokens where no other number is given: below the first tier of every price list.
+_FEW_TOKENS: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """US dollars a token."""
+    """US dollars a token. UsageError for a price that is none."""
 
     input: float
     output: float
     cached: float | None = None
     """Input read from the cache; None: as other input."""
     cache_write: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("input", "output", "cached", "cache_write"):
+            price = getattr(self, name)
+            if price is not None and not 0 <= price < math.inf:
+                raise UsageError(f"the price {name!r} must be a number of US dollars a token from 0 on, got {price}")
 
     def cost(self, usage: Usage) -> float:
         """US dollars. Usage counts cached tokens within input, reasoning within output."""
@@ -56,112 +71,169 @@ class Prices:
         )
 
 
+#: Of a model that costs nothing: `Catalog({"openai-compatible/*": ModelInfo(prices=FREE)})` for a server of one's own.
+FREE: Final = Prices(0.0, 0.0)
+
+
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """One model."""
+    """One model; None is not known. UsageError for a window that is none."""
 
-    context_tokens: int = SAFE_CONTEXT_TOKENS
+    context_tokens: int | None = None
     """Input and output together."""
     prices: Prices | None = None
-    """List prices; None where they are not known. Tiers (long contexts) are in `Catalog.cost` only."""
+    """List prices. Tiers (long contexts) are in `Catalog.cost` and `Catalog.dearest` only."""
+
+    def __post_init__(self) -> None:
+        window = self.context_tokens
+        if window is not None and (type(window) is not int or not 1 <= window <= MAX_CALL_TOKENS):
+            raise UsageError(f"context_tokens must be a number of tokens from 1 to {MAX_CALL_TOKENS}, got {window!r}")
 
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """`overrides` are by "provider/model", or "provider/*" for all of a provider's."""
+    """`overrides` are by "provider/model", or "provider/*" for all of a provider's. UsageError for another key."""
 
     overrides: Mapping[str, ModelInfo] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        if wrong := [name for name in self.overrides if not all(name.partition("/"))]:
+            raise UsageError(f'a catalog names models "provider/model" or "provider/*", got {wrong[0]!r}')
+
     def info(self, provider: str, model: str) -> ModelInfo:
-        """What is known of a model, and assumptions for the rest."""
-        if given := self._given(provider, model):
-            return given
-        found = _priced_model(provider, model)
-        window = (found and found[1].context_window) or _window(model)
-        return ModelInfo(window, Prices(0.0, 0.0) if provider in _FREE else _list_prices(provider, model))
+        """What is known of a model; an override that leaves something out leaves it to the price list."""
+        given = self._given(provider, model)
+        prices = given.prices or (FREE if _is_free(provider, model) else _list_prices(provider, model, _FEW_TOKENS))
+        return ModelInfo(given.context_tokens or _window(provider, model), prices)
+
+    def dearest(self, provider: str, model: str, context_tokens: int) -> Prices | None:
+        """The prices that a call of up to so many tokens can come to: of the highest tier that it can reach."""
+        known = self.info(provider, model).prices
+        if known is None or self._given(provider, model).prices or _is_free(provider, model):
+            return known
+        full = _list_prices(provider, model, max(context_tokens, _FEW_TOKENS)) or known
+        return Prices(max(known.input, full.input), max(known.output, full.output))
 
     def cost(
-        self, provider: str, model: str, usage: Usage, raw_usage: Mapping[str, object] | None = None
+        self,
+        provider: str,
+        model: str,
+        usage: Usage,
+        raw_usage: Mapping[str, object] | None = None,
+        answered_by: str = "",
     ) -> float | None:
         """US dollars for one call, None where the price is not known.
 
         What the provider says it charged (OpenRouter's `usage.cost`) comes before any table, unless it makes no sense:
-        NaN, a negative amount, or more than MAX_CALL_COST.
+        NaN, a negative amount, or more than MAX_CALL_COST. Then an override, then the list price of `answered_by` (the
+        model that answered, in the provider's words), then that of the model asked.
         """
-        charged = (raw_usage or {}).get("cost")
-        if isinstance(charged, int | float) and not isinstance(charged, bool) and 0 <= charged <= MAX_CALL_COST:
-            return float(charged)
-        if provider in _FREE:
+        charged = _charged(raw_usage or {})
+        if charged is not None:
+            return charged
+        if given := self._given(provider, model, answered_by).prices:
+            return given.cost(usage)
+        if _is_free(provider, model):
             return 0.0
-        given = self._given(provider, model)
-        if given and given.prices:
-            return given.prices.cost(usage)
-        return _priced_cost(provider, model, usage)
+        listed = (_list_cost(provider, name, usage) for name in dict.fromkeys((answered_by, model)))
+        return next((float(dollars) for dollars in listed if dollars is not None), None)
 
-    def known_cost(self, name: str, usage: Usage, raw_usage: Mapping[str, object]) -> float:
-        """US dollars for one call of `provider/model`; 0 where the price is not known."""
+    def cost_of(self, name: str, usage: Usage, raw_usage: Mapping[str, object], answered_by: str) -> float | None:
+        """`cost`, of a model named "provider/model"."""
         provider, _, model = name.partition("/")
-        return self.cost(provider, model, usage, raw_usage) or 0.0
+        return self.cost(provider, model, usage, raw_usage, answered_by)
 
-    def _given(self, provider: str, model: str) -> ModelInfo | None:
-        return self.overrides.get(f"{provider}/{model}") or self.overrides.get(f"{provider}/*")
+    def _given(self, provider: str, *models: str) -> ModelInfo:
+        keys = [f"{provider}/{name}" for name in (*models, "*")]
+        return next((self.overrides[key] for key in keys if key in self.overrides), ModelInfo())
 
 
-def _window(model: str) -> int:
-    bare = model.rpartition("/")[2]
-    return next((tokens for start, tokens in _WINDOWS if bare.startswith(start)), SAFE_CONTEXT_TOKENS)
+def _is_free(provider: str, model: str) -> bool:
+    """Models of one's own, and what OpenRouter gives away (its names for that end so)."""
+    return provider in LOCAL or (provider == "openrouter" and model.endswith(":free"))
+
+
+def _charged(raw_usage: Mapping[str, object]) -> float | None:
+    """What the provider says it charged. OpenRouter, with a key of the user's own for the provider behind it, charges
+    its fee only (`is_byok`), and names what the provider charges besides."""
+    charged = _dollars(raw_usage.get("cost"))
+    if charged is None or raw_usage.get("is_byok") is not True:
+        return charged
+    details = raw_usage.get("cost_details")
+    behind = _dollars(details.get("upstream_inference_cost")) if isinstance(details, Mapping) else None
+    return None if behind is None else charged + behind
+
+
+def _dollars(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if 0 <= value <= MAX_CALL_COST else None
+
+
+# -- the price list
 
 
 @cache
-def _package() -> ModuleType | None:
-    try:
-        import genai_prices.data_snapshot  # noqa: PLC0415 - an optional extra, 0.15 s to import
-    except ImportError:
-        return None
+def _package() -> ModuleType:
+    import genai_prices  # noqa: PLC0415 - with its data 0.15 s and 9 MB, which a free model does not need
+
     return genai_prices
 
 
-@cache
-def _priced_model(provider: str, model: str) -> Any:
-    """(provider, model) as the package knows them, or None."""
-    package = None if provider in _UNPRICED else _package()
-    if package is None:
+def _window(provider: str, model: str) -> int | None:
+    if provider in _NOT_LISTED:
         return None
-    try:
-        snapshot = package.data_snapshot.get_snapshot()
-        return snapshot.find_provider_model(model, None, _PRICED_AS.get(provider, provider), None)
-    except LookupError:
-        return None
+    bare = model.rpartition("/")[2]
+    return _listed_window(provider, model) or next((size for start, size in _WINDOWS if bare.startswith(start)), None)
 
 
-def _priced_cost(provider: str, model: str, usage: Usage) -> float | None:
-    package, found = _package(), _priced_model(provider, model)
-    if package is None or found is None:
+@lru_cache(maxsize=1024)
+def _listed_window(provider: str, model: str) -> int | None:
+    priced = _priced(provider, model, Usage())
+    return None if priced is None else priced.model.context_window
+
+
+def _list_cost(provider: str, model: str, usage: Usage) -> Decimal | None:
+    """US dollars by the price list. A model that is in it without both prices is not known to be free."""
+    priced = _priced(provider, model, usage)
+    if priced is None or priced.model_price.input_mtok is None or priced.model_price.output_mtok is None:
         return None
-    counted = package.Usage(
-        input_tokens=usage.input_tokens,
-        output_tokens=usage.output_tokens,
-        cache_read_tokens=usage.cached_tokens or None,
-        cache_write_tokens=usage.cache_write_tokens or None,
-    )
+    return priced.total_price
+
+
+def _priced(provider: str, model: str, usage: Usage) -> PriceCalculation | None:
+    if provider in _NOT_LISTED or not 0 < len(model) <= _MAX_NAME_CHARS:
+        return None
+    package = _package()
     try:
-        priced = package.calc_price(counted, model, provider_id=_PRICED_AS.get(provider, provider))
+        counted = package.Usage(
+            input_tokens=usage.input_tokens,
+            output_tokens=usage.output_tokens,
+            cache_read_tokens=usage.cached_tokens or None,
+            cache_write_tokens=usage.cache_write_tokens or None,
+        )
+        priced: PriceCalculation = package.calc_price(counted, model, provider_id=_PRICED_AS.get(provider, provider))
+        return priced
     except (LookupError, ValueError):
-        # No price for this kind of token, or counts that contradict each other (more cached than input).
+        # Not in the list; no price for this kind of token; counts that cannot be true, or contradict each other (more
+        # cached than input).
         return None
-    return float(priced.total_price)
 
 
-@cache
-def _list_prices(provider: str, model: str) -> Prices | None:
-    """Prices a token in the lowest tier, from what a thousand tokens cost."""
+@lru_cache(maxsize=1024)
+def _list_prices(provider: str, model: str, tokens: int) -> Prices | None:
+    """Prices a token in a call of so many input tokens, from what such calls cost."""
 
-    def each(**counts: int) -> float | None:
-        total = _priced_cost(provider, model, Usage(**counts))
-        return None if total is None else total / 1_000
+    def dollars(**counts: int) -> Decimal | None:
+        return _list_cost(provider, model, Usage(input_tokens=tokens, **counts))
 
-    given, taken = each(input_tokens=1_000), each(output_tokens=1_000)
-    if given is None or taken is None:
+    given, both = dollars(), dollars(output_tokens=_FEW_TOKENS)
+    if given is None or both is None:
         return None
-    read, written = (each(input_tokens=1_000, **{kind: 1_000}) for kind in ("cached_tokens", "cache_write_tokens"))
-    return Prices(given, taken, read, written)
+    read, written = (dollars(**{kind: tokens}) for kind in ("cached_tokens", "cache_write_tokens"))
+    return Prices(
+        float(given / tokens),
+        float((both - given) / _FEW_TOKENS),
+        None if read is None else float(read / tokens),
+        None if written is None else float(written / tokens),
+    )

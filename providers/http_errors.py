@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
+from urllib.parse import urlsplit
 
 from callboard.protocol.content import json_text
 from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind
@@ -111,9 +112,18 @@ def make_error(
 
 def scrubbed(error: Error, secret: str | None) -> Error:
     """The error without the key, which some servers repeat in what they refuse."""
-    if not secret or len(secret) < SHORTEST_SECRET or (secret not in error.message and secret not in error.raw):
-        return error
-    return replace(error, message=error.message.replace(secret, "***"), raw=error.raw.replace(secret, "***"))
+    message, raw, code = (without_key(text, secret) for text in (error.message, error.raw, error.code))
+    return replace(error, message=message, raw=raw, code=code)
+
+
+def without_key(text: str, secret: str | None) -> str:
+    """The text without the key, nor the beginning of one that was cut off with the text around it."""
+    if not secret or len(secret) < SHORTEST_SECRET:
+        return text
+    text = text.replace(secret, "***")
+    for length in range(len(secret) - 1, SHORTEST_SECRET - 1, -1):
+        text = text.replace(secret[:length], "***")
+    return text
 
 
 def snippet(data: bytes | str) -> str:
@@ -121,6 +131,17 @@ def snippet(data: bytes | str) -> str:
     head = data[: ERROR_SNIPPET_CHARS * 4]
     text = head.decode("utf-8", "replace") if isinstance(head, bytes) else head
     return " ".join(text.split())[:ERROR_SNIPPET_CHARS]
+
+
+def shown_address(url: str) -> str:
+    """An address for a message: without a user, a password or a query, which may hold a key."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port
+    except ValueError:  # a port that is no number, or brackets without an IPv6 address
+        return "an address that cannot be read"
+    host = f"[{host}]" if ":" in host else host
+    return snippet(f"{parts.scheme}://{host}{f':{port}' if port else ''}{parts.path}")
 
 
 def error_kind(family: str, status: int, codes: tuple[str, ...] = ()) -> ErrorKind:
@@ -189,7 +210,7 @@ def error_from_body(family: str, status: int, headers: Mapping[str, str], body: 
         return error_from_payload(family, loads(body), status, headers, body)
     except SHAPE_ERRORS:
         what = f"it said: {snippet(body)}" if body.strip() else "the body was empty"
-    message = f"The server answered HTTP {status} without a JSON error; {what}"
+    message = f"the error is not JSON; {what}"
     return error_from_payload(family, {"message": message}, status, headers, body)
 
 

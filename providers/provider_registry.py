@@ -107,7 +107,7 @@ def provider_for(
         return copilot_of(options, http(Copilot())), name
     variable = KEY_VARIABLES.get(provider)
     if variable and not api_key and not base_url:
-        raise UsageError(f"{provider} needs a key: set the environment variable {variable}, or give api_key.")
+        raise UsageError(f"{provider} needs a key: set the environment variable {variable}, or the setting api_key.")
     if provider in SERVERS:
         SERVERS[provider].address(base_url)  # missing, it is said now and not at the first question
     return http(adapter_for(provider, base_url=base_url, api_key=api_key, **options)), name

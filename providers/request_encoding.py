@@ -18,7 +18,7 @@ import orjson
 from callboard.protocol import content
 from callboard.protocol.errors import UsageError
 from callboard.protocol.ids import CallId
-from callboard.protocol.model import ModelRequest, ToolChoiceMode
+from callboard.protocol.model import ModelRequest, ToolChoiceMode, sampling_faults
 from callboard.protocol.tools import ToolDefinition
 from callboard.providers.adapter import Decoder, WireRequest
 from callboard.providers.base_decoder import AnswerHead
@@ -28,6 +28,7 @@ from callboard.providers.tool_schema import AdaptedSchema, SchemaDialect, adapt_
 #: OpenAI and Anthropic take these names for tools and calls; it is within what Gemini takes.
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _ILLEGAL: Final = re.compile(r"[^a-zA-Z0-9_-]")
+_VERSION: Final = re.compile(r"/v\d\w*$")
 
 #: Anthropic and Gemini refuse a blank text, and a conversation that begins with the model (the rest was cut off).
 BLANK_USER: Final = "(empty message)"
@@ -64,6 +65,8 @@ def check_request(request: ModelRequest) -> None:
     """All that must hold for any API, before it is encoded. UsageError says what to do."""
     if not request.model:
         raise UsageError("The request names no model.")
+    if faults := sampling_faults(request.sampling):
+        raise UsageError("; ".join(faults))
     check_history(request.messages)
     choice, names = request.tool_choice, [tool.name for tool in request.tools]
     if len(set(names)) != len(names):
@@ -218,7 +221,14 @@ class HttpAdapter:
 
     def headers(self, request: ModelRequest) -> dict[str, str]:
         """The request's headers."""
-        accept = "text/event-stream" if request.stream else "application/json"
+        return self._headers_for("text/event-stream" if request.stream else "application/json")
+
+    def question(self, path: str, body: bytes | None = None) -> WireRequest:
+        """See `AsksServer.question`."""
+        url = path.replace("{api}", self._url).replace("{root}", _VERSION.sub("", self._url))
+        return WireRequest("GET" if body is None else "POST", url, self._headers_for("application/json"), body or b"")
+
+    def _headers_for(self, accept: str) -> dict[str, str]:
         return {"content-type": "application/json", **self._headers, "accept": accept, **self._credential}
 
 

@@ -292,10 +292,10 @@ class ResponseBuilder:
         parts = tuple(part if isinstance(part, ServerTool) else part.part() for part in self._parts)
         if isinstance(end := self._end, model.Done):
             reason, raw_reason = end.finish_reason, end.raw_finish_reason
-            return model.ModelResponse(parts, reason, raw_reason, end.usage, end.raw_usage, model=end.model)
+            return model.ModelResponse(parts, reason, raw_reason, end.usage, end.raw_usage, None, end.model, end.notes)
         kind = ErrorKind.TRUNCATED
         error = end or model.Error(kind, "The stream ended before the turn did.", retryable=kind in RETRYABLE_KINDS)
-        return model.ModelResponse(parts, model.FinishReason.ERROR, error=error)
+        return model.ModelResponse(parts, model.FinishReason.ERROR, error=error, notes=error.notes)
 
     def _prose(self, event: model.TextDelta | model.ThinkingDelta) -> None:
         last, text = self._writing, event.text

@@ -1,7 +1,7 @@
-"""How long to wait: what a provider asks for, in all the forms in which it says so, and whether to try again at all.
+"""Whether a failed model call is tried again, and when: tenacity decides, by what a provider asks for.
 
-Pure decisions; waiting is the caller's. Of the waits that an answer names the most exact one counts: the body's
-RetryInfo, `retry-after-ms`, `retry-after`, then the reset times of the limits that are used up.
+Waiting is the caller's. Of the waits that an answer names the most exact one counts: the body's RetryInfo,
+`retry-after-ms`, `retry-after`, then the reset times of the limits that are used up.
 """
 
 from __future__ import annotations
@@ -15,14 +15,25 @@ from email.utils import parsedate_to_datetime
 from math import isfinite
 from typing import Final, NamedTuple
 
+from tenacity import (
+    DoAttempt,
+    DoSleep,
+    RetryCallState,
+    Retrying,
+    retry_if_not_result,
+    retry_if_result,
+    stop_after_attempt,
+    wait_exponential,
+)
+from tenacity.stop import stop_base
+from tenacity.wait import wait_base
+
 from callboard.protocol.limits import MAX_RETRY_AFTER_SECONDS
 from callboard.protocol.model import Error
 from callboard.providers.json_values import Json, JsonObject
 
 #: Waiting exactly as told makes all waiting requests come back in the same instant: up to a tenth is added.
 _SPREAD: Final = 0.1
-#: 2 to this power is past any cap; higher powers are past any float.
-_MAX_DOUBLINGS: Final = 60
 
 _UNIT_SECONDS: Final = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 _DURATION_PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|us|µs|ns|h|m|s)")
@@ -53,30 +64,108 @@ _MORE_LIMITS: Final = ("x-ratelimit-{}", "anthropic-ratelimit-input-tokens-{}", 
 _ALL_LIMITS: Final = (*REQUEST_LIMITS, *TOKEN_LIMITS, *map(_limit, _MORE_LIMITS))
 
 
+class _StopsBefore(stop_base):
+    """Stops where the pause would last until `deadline_at` or longer, by the clock `now`."""
+
+    def __init__(self, deadline_at: float, now: Callable[[], float]) -> None:
+        self._deadline_at = deadline_at
+        self._now = now
+
+    def __call__(self, retry_state: RetryCallState) -> bool:
+        return self._now() + retry_state.upcoming_sleep >= self._deadline_at
+
+
+class _WaitsAsTold(wait_base):
+    """What the provider asks for and up to a tenth more, at least the `otherwise`; nothing where it was put right."""
+
+    def __init__(self, otherwise: wait_base, chance: Callable[[], float], cap_seconds: float) -> None:
+        self._otherwise = otherwise
+        self._chance = chance
+        self._cap_seconds = cap_seconds
+
+    def __call__(self, retry_state: RetryCallState) -> float:
+        error = _error_of(retry_state)
+        if error.at_once:
+            return 0.0
+        told = (error.retry_after or 0.0) * (1.0 + _SPREAD * self._chance())
+        return min(max(self._otherwise(retry_state), told), self._cap_seconds)
+
+
+class _Jitters(wait_base):
+    """Up to what `wait` says. tenacity's own jitter draws from a generator that no simulation can replace."""
+
+    def __init__(self, wait: wait_base, chance: Callable[[], float]) -> None:
+        self._wait = wait
+        self._chance = chance
+
+    def __call__(self, retry_state: RetryCallState) -> float:
+        return self._wait(retry_state) * self._chance()
+
+
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often and how patiently a failed model call is tried again: a jittered exponential."""
+    """How patiently a failed model call is tried again: a jittered exponential. How often, its step's budget says."""
 
-    max_attempts: int = 4
-    """Tries of one call, the first one included. Two cure nearly all passing faults; after four the provider is down,
-    and a fallback is better."""
     base_seconds: float = 0.5
     cap_seconds: float = MAX_RETRY_AFTER_SECONDS
     """The longest pause between tries; a provider that asks for a longer one is not tried again."""
     chance: Callable[[], float] = field(default=random.random, repr=False)
     """From [0, 1): the jitter. A simulation passes its own."""
 
-    def delay_seconds(self, attempt: int, error: Error) -> float | None:
-        """Seconds until the next try after try number `attempt` (the first is 1) ended in `error`; None: give up."""
-        if attempt >= self.max_attempts or not error.retryable:
+    def tries(self, attempts: int, deadline_at: float, now: Callable[[], float]) -> Tries:
+        """At most `attempts` tries of one call; none of them begins at `deadline_at` or later, by the clock `now`."""
+        half = wait_exponential(self.base_seconds / 2, self.cap_seconds / 2)
+        return Tries(
+            Retrying(
+                retry=retry_if_result(_is_retryable) & retry_if_not_result(self._asks_too_much),
+                wait=_WaitsAsTold(half + _Jitters(half, self.chance), self.chance, self.cap_seconds),
+                stop=stop_after_attempt(attempts) | _StopsBefore(deadline_at, now),
+                retry_error_callback=_error_of,
+            )
+        )
+
+    def _asks_too_much(self, error: Error) -> bool:
+        return (error.retry_after or 0.0) > self.cap_seconds
+
+
+class Tries:
+    """The tries of one call. The caller makes them and waits; tenacity's controller says which comes next.
+
+        tries.begin()                 # once before each try
+        pause = tries.failed(error)   # seconds until the next one; None: give up
+
+    What tenacity measures by the system's clock is for its statistics: no decision here looks at it.
+    """
+
+    def __init__(self, retrying: Retrying) -> None:
+        self._retrying = retrying
+        retrying.begin()
+        self._state = RetryCallState(retrying, None, (), {})
+
+    def begin(self) -> None:
+        """The next try begins. Raises RuntimeError where there is none to come."""
+        if not isinstance(self._retrying.iter(self._state), DoAttempt):
+            raise RuntimeError("the try before has not ended, or there may be no other")
+
+    def failed(self, error: Error) -> float | None:
+        """The try has ended so: the seconds until the next one; None where there is none."""
+        self._state.set_result(error)
+        decided = self._retrying.iter(self._state)
+        if not isinstance(decided, DoSleep):
             return None
-        asked = error.retry_after or 0.0
-        if asked > self.cap_seconds:
-            return None
-        curve = min(self.base_seconds * 2.0 ** min(attempt - 1, _MAX_DOUBLINGS), self.cap_seconds)
-        jittered = curve * (0.5 + 0.5 * self.chance())
-        spread = asked * (1.0 + _SPREAD * self.chance())
-        return min(max(jittered, spread), self.cap_seconds)
+        self._state.prepare_for_next_attempt()
+        return float(decided)
+
+
+def _error_of(state: RetryCallState) -> Error:
+    assert state.outcome is not None
+    error = state.outcome.result()
+    assert isinstance(error, Error)
+    return error
+
+
+def _is_retryable(error: Error) -> bool:
+    return error.retryable
 
 
 def duration_seconds(text: str) -> float | None:

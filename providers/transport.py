@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import re
+import socket
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import Final, TypeVar
 from urllib.parse import urlsplit
@@ -23,9 +25,10 @@ import httpx
 from httpx_aiohttp import AiohttpTransport
 
 from callboard.protocol.errors import ErrorKind, ProviderError, UsageError
+from callboard.protocol.masking import mask
 from callboard.protocol.model import Done, Error, ModelRequest, StreamEvent
-from callboard.providers.adapter import Adapter, Decoder, HttpAnswer, Timeouts, WireRequest
-from callboard.providers.http_errors import make_error, snippet
+from callboard.providers.adapter import Adapter, AsksServer, Decoder, HttpAnswer, Timeouts, WireRequest
+from callboard.providers.http_errors import make_error, snippet, without_key
 
 _T = TypeVar("_T")
 
@@ -35,6 +38,7 @@ MAX_FETCHED_BYTES: Final = 16 * 1024 * 1024
 #: longer than this loses it.
 _DRAIN_SECONDS: Final = 0.25
 _KEEPALIVE_SECONDS: Final = 30.0
+_LONG_AGO: Final = float("-inf")
 
 HeaderListener = Callable[[int, Mapping[str, str]], None]
 """Gets the status and the headers (lower case names) of each answer: the rate limiter listens."""
@@ -44,14 +48,20 @@ AnyTransport = httpx.AsyncBaseTransport
 
 #: All that can come out of httpx, of aiohttp where httpx-aiohttp does not translate it, and of the socket below.
 _TRANSPORT_ERRORS: Final = (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, aiohttp.ClientError, OSError)
-#: What a kept connection that the server has closed meanwhile ends in, before any byte of an answer.
+#: What a kept connection that the server has closed meanwhile ends in, before any byte of an answer. Servers close idle
+#: connections without a word, and llama.cpp closes each one after a stream.
 _STALE: Final = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError)
+#: Where adapters put the key, behind the word of its scheme.
+_CREDENTIAL_HEADERS: Final = frozenset({"authorization", "x-api-key", "x-goog-api-key", "api-key"})
 #: What would end a header before its time.
 _UNSENDABLE: Final = re.compile(r"[\r\n\0]")
 
 
 class HttpProvider:
     """A model behind HTTP: `adapter` translates, this carries the bytes. One connection pool per event loop.
+
+    A model call is one HTTP request, never two: whether there is another, its caller decides. The last one that it may
+    send (`ModelRequest.is_last_try`) gets a connection of its own, since the server may have closed a kept one.
 
     Close the iterator of `stream` (contextlib.aclosing) when leaving it early: that, like cancelling the task that
     reads it, closes the connection at once.
@@ -73,7 +83,7 @@ class HttpProvider:
         # Read here, and not on the loop when the provider is first asked.
         self._tls = _default_tls()
         self._given = transport
-        self._transports: dict[asyncio.AbstractEventLoop, AnyTransport] = {}
+        self._connections: dict[asyncio.AbstractEventLoop, _Connections] = {}
 
     @property
     def name(self) -> str:
@@ -86,17 +96,17 @@ class HttpProvider:
         route."""
         adapter = adapter or self.adapter
         wire = adapter.encode(request)
-        deadline = _CallDeadline(self._timeouts)
+        host, deadline = _host(wire.url), _CallDeadline(self._timeouts)
         ended = False
         try:
-            response = await self._send(wire, deadline)
+            response = await self._send(wire, deadline, is_last_try=request.is_last_try)
             try:
                 decoder, chunks = self._decoder(adapter, wire, request.stream, response, deadline), _chunks(response)
                 try:
                     while not ended and (chunk := await deadline.run(anext(chunks, None))) is not None:
                         if events := decoder.feed(chunk):  # one list a socket read
                             ended = isinstance(events[-1], Done | Error)
-                            yield events
+                            yield _ended(events, wire, host)
                             if isinstance(events[-1], Done):  # read on to the end, or give the connection up
                                 deadline.shorten(_DRAIN_SECONDS)
                                 while await deadline.run(anext(chunks, None)) is not None:
@@ -107,22 +117,27 @@ class HttpProvider:
                         raise
                 if not ended and (events := decoder.finish()):
                     ended = True
-                    yield events
+                    yield _ended(events, wire, host)
             finally:
                 await response.aclose()
-        except (_CallTimedOut, _Redirected, *_TRANSPORT_ERRORS) as error:
+        except (_CallTimedOut, _Redirected, _StaleConnection, *_TRANSPORT_ERRORS) as error:
             # What goes wrong after a finished answer changes nothing about it.
             if not ended:
-                yield [self._failure(error, urlsplit(wire.url).hostname or wire.url)]
+                yield _with_notes([self._failure(error, host)], wire)
         finally:
             deadline.cancel()
 
     async def fetch(self, wire: WireRequest) -> HttpAnswer:
-        """A whole answer, to other than a model call. ProviderError if none comes, or more than MAX_FETCHED_BYTES."""
+        """A whole answer, to other than a model call. ProviderError if none comes, or more than MAX_FETCHED_BYTES.
+
+        Where the server has closed a kept connection, the request is sent once more: these are not counted."""
         deadline = _CallDeadline(self._timeouts)
-        host, body = urlsplit(wire.url).hostname or wire.url, bytearray()
+        host, body = _host(wire.url), bytearray()
         try:
-            response = await self._send(wire, deadline)
+            try:
+                response = await self._send(wire, deadline)
+            except _StaleConnection:
+                response = await self._send(wire, deadline)
             try:
                 chunks = _chunks(response)
                 while (chunk := await deadline.run(anext(chunks, None))) is not None:
@@ -139,11 +154,18 @@ class HttpProvider:
         finally:
             deadline.cancel()
 
+    async def inquire(self, path: str, body: bytes | None = None) -> HttpAnswer:
+        """See `Inquirable.inquire`."""
+        if not isinstance(self.adapter, AsksServer):
+            raise UsageError(f"{self.name} has no questions but model calls")
+        return await self.fetch(self.adapter.question(path, body))
+
     async def aclose(self) -> None:
         """Close the connections of the running loop."""
-        transport = self._transports.pop(asyncio.get_running_loop(), None)
-        if transport is not None:
-            await transport.aclose()
+        connections = self._connections.pop(asyncio.get_running_loop(), None)
+        if connections is not None:
+            await connections.kept.aclose()
+            await connections.single.aclose()
 
     def _decoder(
         self, adapter: Adapter, wire: WireRequest, streaming: bool, response: httpx.Response, deadline: _CallDeadline
@@ -153,24 +175,29 @@ class HttpProvider:
         if self._on_headers is not None:
             self._on_headers(status, headers)
         if 300 <= status < 400:
-            location = snippet(headers.get("location", "")) or "nowhere"
+            location = mask(_without_credentials(snippet(headers.get("location", "")), wire)) or "nowhere"
             raise _Redirected(f"redirects to {location}; set base_url to where the API is")
         if status >= 400:
             deadline.shorten(self._timeouts.error_body_seconds)
         return adapter.decoder(status, headers, streaming)
 
-    async def _send(self, wire: WireRequest, deadline: _CallDeadline) -> httpx.Response:
-        """The answer's head. Once more on a new connection when a kept one turns out to be closed: servers close idle
-        connections without a word, and llama.cpp closes each one after a stream."""
+    async def _send(self, wire: WireRequest, deadline: _CallDeadline, *, is_last_try: bool = False) -> httpx.Response:
+        """The answer's head. _StaleConnection where a kept connection turns out to be closed; for as long as
+        connections are kept, none of them is used then, since the server is likely to have closed the others too."""
         request = self._http_request(wire)
-        transport = self._transport()
+        if self._given is not None:
+            return await deadline.run(self._given.handle_async_request(request))
+        connections = self._open_connections()
+        if is_last_try or connections.are_doubtful:
+            return await deadline.run(connections.single.handle_async_request(request))
         try:
-            return await deadline.run(transport.handle_async_request(request))
+            return await deadline.run(connections.kept.handle_async_request(request))
         except httpx.TransportError as error:
             cause = error.__cause__
             if not isinstance(cause, _STALE) or isinstance(cause, aiohttp.ClientConnectorError):
                 raise
-        return await deadline.run(transport.handle_async_request(request))
+            connections.doubtful_until = asyncio.get_running_loop().time() + _KEEPALIVE_SECONDS
+            raise _StaleConnection from error
 
     def _http_request(self, wire: WireRequest) -> httpx.Request:
         # `pool` is what aiohttp calls `connect`: name look-up, handshakes and all. `read` is not set: aiohttp would set
@@ -180,6 +207,8 @@ class HttpProvider:
         headers = {**wire.headers, "accept-encoding": "identity"}
         if any(_UNSENDABLE.search(value) for value in headers.values()):
             raise UsageError(f"A header of {self.name} holds a line break; does its key end with one?")
+        if "@" in urlsplit(wire.url).netloc and "authorization" in headers:
+            raise UsageError(f"The address of {self.name} holds a user, and there is a key too; leave one of them out.")
         try:
             return httpx.Request(
                 wire.method, _parsed_url(wire.url), headers=headers, content=wire.body, extensions={"timeout": seconds}
@@ -187,38 +216,116 @@ class HttpProvider:
         except (httpx.InvalidURL, UnicodeEncodeError) as error:
             raise UsageError(f"The address or a header of {self.name} cannot be sent: {error}") from None
 
-    def _transport(self) -> AnyTransport:
-        if self._given is not None:
-            return self._given
+    def _open_connections(self) -> _Connections:
         loop = asyncio.get_running_loop()
-        if (kept := self._transports.get(loop)) is not None:
-            return kept
-        # No limit of connections here: how many calls run at once is decided above, and a queue here would look like
-        # a stalled server.
-        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_SECONDS, ssl=self._tls)
+        if (connections := self._connections.get(loop)) is None:
+            # No limit of connections here: how many calls run at once is decided above, and a queue here would look
+            # like a stalled server.
+            kept = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_SECONDS, ssl=self._tls)
+            single = aiohttp.TCPConnector(limit=0, force_close=True, ssl=self._tls)
+            connections = self._connections[loop] = _Connections(self._over(kept), self._over(single))
+        return connections
+
+    def _over(self, connector: aiohttp.TCPConnector) -> AnyTransport:
         session = aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
         proxy = httpx.Proxy(self._proxy) if self._proxy else None
-        opened = AiohttpTransport(verify=self._tls, trust_env=False, proxy=proxy, client=session)
-        self._transports[loop] = opened
-        return opened
+        return AiohttpTransport(verify=self._tls, trust_env=False, proxy=proxy, client=session)
 
     def _failure(self, error: Exception, host: str) -> Error:
+        if isinstance(error, _StaleConnection):
+            message = f"{host} closed a connection that it had kept open; the next request gets a new one."
+            return replace(make_error(ErrorKind.CONNECTION, message), at_once=True)
         if isinstance(error, _CallTimedOut | _Redirected):
             kind = ErrorKind.TIMEOUT if isinstance(error, _CallTimedOut) else ErrorKind.NOT_FOUND
             return make_error(kind, f"{host} {error}.")
         # httpx-aiohttp calls a refused or reset connection a timeout; the cause knows better.
         if isinstance(error.__cause__ or error, TimeoutError):
             return make_error(ErrorKind.TIMEOUT, f"{host} sent nothing for {self._timeouts.connect_seconds:g} s.")
-        # The words of the deepest cause that has any; never the request.
-        words = snippet(str(error) or str(error.__cause__ or "") or type(error).__name__).rstrip(".")
-        message = f"No connection to {host}, or it broke: {words}. Is the server running there?"
-        return make_error(ErrorKind.CONNECTION, message)
+        return make_error(ErrorKind.CONNECTION, _what_broke(error, host))
+
+
+def _host(url: str) -> str:
+    """The host of an address and its port, if it names one; never the user or the password."""
+    return urlsplit(url).netloc.rpartition("@")[2] or url
+
+
+#: What kinds of broken connections are called, the most exact first.
+_BREAKS: Final[tuple[tuple[type[BaseException], str], ...]] = (
+    (ssl.SSLCertVerificationError, "The certificate of {host} is not valid"),
+    (ssl.SSLError, "{host} does not speak TLS as it should (https:// to a server of http://?)"),
+    (socket.gaierror, "The name of {host} cannot be found"),
+    (ConnectionRefusedError, "{host} refused the connection"),
+    (ConnectionResetError, "{host} broke the connection off"),
+)
+
+
+def _what_broke(error: BaseException, host: str) -> str:
+    """One sentence about a connection; never the request."""
+    causes = list(_causes(error))
+    for kind, words in _BREAKS:
+        if any(isinstance(cause, kind) for cause in causes):
+            return words.format(host=host) + "."
+    # The words of the first cause that has any.
+    said = next((str(cause) for cause in causes if str(cause)), type(error).__name__)
+    return f"No connection to {host}, or it broke: {snippet(said).rstrip('.')}."
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """The error and what led to it, the last first. aiohttp keeps the socket's error as an attribute."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        below = getattr(error, "os_error", None)
+        error = below if isinstance(below, OSError) else error.__cause__ or error.__context__
 
 
 def _chunks(response: httpx.Response) -> AsyncIterator[bytes]:
     """The body's bytes as they come, decompressed only where a server compresses unasked."""
     plain = "content-encoding" not in response.headers
     return aiter(response.stream if plain else response.aiter_bytes())  # type: ignore[arg-type]
+
+
+def _without_credentials(text: str, wire: WireRequest) -> str:
+    """What a server says, without what it was told as a credential."""
+    for name in _CREDENTIAL_HEADERS & wire.headers.keys():
+        text = without_key(text, wire.headers[name].rpartition(" ")[2])
+    return text
+
+
+def _ended(events: list[StreamEvent], wire: WireRequest, host: str) -> list[StreamEvent]:
+    """The events; an error at their end says which host answered, and with which status."""
+    if isinstance(error := events[-1], Error):
+        answered = f"{host} answered HTTP {error.status}" if error.status else host
+        events = [*events[:-1], replace(error, message=f"{answered}: {error.message}")]
+    return _with_notes(events, wire)
+
+
+def _with_notes(events: list[StreamEvent], wire: WireRequest) -> list[StreamEvent]:
+    """The end of an answer tells what of its request the API could not express."""
+    if wire.notes and isinstance(last := events[-1], Done | Error):
+        return [*events[:-1], replace(last, notes=wire.notes)]
+    return events
+
+
+@dataclass(slots=True)
+class _Connections:
+    """Those of one event loop."""
+
+    kept: AnyTransport
+    """Uses a connection again."""
+    single: AnyTransport
+    """Opens one for each request."""
+    doubtful_until: float = _LONG_AGO
+    """By the loop's clock: a kept one was found closed."""
+
+    @property
+    def are_doubtful(self) -> bool:
+        return asyncio.get_running_loop().time() < self.doubtful_until
+
+
+class _StaleConnection(Exception):
+    """The server had closed the connection, or closed it without an answer."""
 
 
 class _CallTimedOut(Exception):

@@ -33,7 +33,7 @@ INSIDE_FUNCTIONS = {
     "providers/catalog.py": {"genai_prices"},
     "providers/copilot/copilot_login.py": {"keyring"},
     # Packages whose names are loaded when first used, since child processes import the package but not all of it.
-    "actors/front/__init__.py": {"callboard.actors", "callboard.protocol"},
+    "actors/front/__init__.py": {"callboard.actors", "callboard.protocol", "callboard.providers"},
     "actors/index/__init__.py": {"callboard.actors.index"},
     "providers/__init__.py": {"callboard.providers"},
     "actors/testing/chaos/hosts.py": {"trio"},
@@ -55,6 +55,7 @@ BY_STRING = {
 ONLY_CONNECTS = {"providers/transport.py"}
 ONLY_READS_ENVIRONMENT = {
     "actors/settings.py": "all that sets up a runtime",
+    "actors/cli/terminal.py": "TERM and NO_COLOR, which are about the terminal",
     "actors/processes/launch.py": "passes the harmless part of it on to its children",
     "actors/processes/process_state.py": "puts back what a tool has changed of it",
     "actors/index/symbols.py": "sets a variable of the grammars' package",

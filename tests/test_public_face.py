@@ -16,9 +16,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 from support.imports import imports
 
 FRONT = """
-    AskApproval CallboardError Conversation Decision ErrorKind Metrics ModelCallFailed Outcome Policy Reply RequestEnded
-    Risk RunTool Runtime RuntimeFailure Settings Stream TextDelta Tool ToolCallCompleted ToolCallFailed ToolContext
-    ToolError UsageError __version__ tool
+    AskApproval CallboardError Catalog Conversation Decision ErrorKind Metrics ModelCallFailed ModelInfo Origin Outcome
+    Policy Prices Reply RequestEnded Risk RunTool Runtime RuntimeFailure Settings Stream TextDelta Tool
+    ToolCallCompleted ToolCallFailed ToolContext ToolError UsageError __version__ tool
 """
 FACES = {
     "callboard": FRONT,
@@ -28,7 +28,7 @@ FACES = {
     """,
     "callboard.actors.kernel": """
         Actor ActorCrashed ActorDeadError ActorInfo ActorSystem AskOnLoopError AskTimeout Asks Backoff ChildSpec
-        DeadLetter DeadLetterReason DeadLetters DeadlockError Down ExitReason Held IntensityExceeded
+        DeadLetter DeadLetterReason DeadLetters DeadlockError DependencyLost Down ExitReason Held IntensityExceeded
         KernelError LoopScheduler MailboxFull Monitor NameTaken NoSuchActor NotSpawned OutOfThreads Ref Rejected
         Restart Scheduler StartFailed Statistics Strategy Supervisor SupervisorMessage Timer
         Watchdog ask_pykka children_of handles logger_of start_child stop_child

@@ -38,13 +38,16 @@ WRONG = {
 RIGHT = [
     'Settings(model="openai/gpt-5", api_key="key", workspace=Path("."), cost_budget=0.5)',
     "Settings(policy=Policy({Risk.NETWORK: Decision.ASK}))",
+    "Policy({Risk.READ: Decision.ALLOW, Risk.UNDECLARED: {Origin.OWNER: Decision.ASK}})",
+    '@tool(risk="undeclared")\ndef look() -> None: ...',
+    "for offer in Runtime().tools(): print(offer.definition.name, offer.decision is Decision.DENY)",
     '@tool(risk="write", latency="long", isolation="process", reuse=True, timeout=5)\ndef look(city: str) -> int: ...\n'
     'number: int = look("Oslo")\nRuntime(tools=[look])',
     "@tool(risk=Risk.NETWORK)\nasync def look(city: str, context: ToolContext) -> str: ...\nRuntime(tools=[look])",
     "def approve(question: AskApproval) -> bool: return question.risk is Risk.READ\nRuntime(approve=approve)",
     "async def main(runtime: Runtime) -> None:\n"
     '    reply: Reply = await runtime.ask("?")\n'
-    "    cost: float = reply.cost\n"
+    "    cost: float | None = reply.cost\n"
     '    stream: Stream = runtime.stream("?")\n'
     "    async for event in stream:\n"
     "        if isinstance(event, ToolCallFailed): print(event.failure.code)\n",

@@ -20,8 +20,9 @@ from callboard.actors import kernel
 from callboard.actors.calls import ledger as ledgers
 from callboard.actors.calls.approvals import Approver, Verdict
 from callboard.actors.calls.ledger import Call, CallState, Ending, Happening, Ledger, Outcome, Pool, Seat, WorkerState
-from callboard.actors.calls.registry import Change, Registry, ToolWithdrawn, withdrawal
+from callboard.actors.calls.registry import Change, Registry, ToolWithdrawn
 from callboard.actors.kernel import Actor, Down, Ref, handles
+from callboard.actors.telemetry.notices import ToolPrinted, ToolStopped
 from callboard.actors.tools import ToolContext
 from callboard.actors.tools.invoke import Result, text_of
 from callboard.actors.workers import messages
@@ -136,7 +137,7 @@ class ToolDispatcher(Actor[DispatcherMessage]):
         ledger: Ledger,
         workers: Workers,
         approver: Approver,
-        observer: Ref[Change],
+        observer: Ref[Change | ToolPrinted | ToolStopped],
         workspace: Path | None = None,
         max_queued_calls: int = MAX_QUEUED_CALLS,
     ) -> None:
@@ -343,6 +344,11 @@ class ToolDispatcher(Actor[DispatcherMessage]):
     def _settle(self, call: Call, event: events.ToolCallEnd) -> None:
         if timer := self._timers.pop(call, None):
             timer.cancel()
+        run = call.run
+        if call.stopped_in:
+            self._observe(ToolStopped(run.tag, run.name, call.stopped_in))
+        if call.printed_bytes:
+            self._observe(ToolPrinted(run.tag, run.name, event.output, call.printed_bytes, call.asker))
         if isinstance(event, events.ToolCallFailed):
             worked = _WORKED_IF_FAILED.get(event.failure.code, True)
         else:
@@ -350,20 +356,23 @@ class ToolDispatcher(Actor[DispatcherMessage]):
         if call.begun and worked is not None:
             change = self._registry.judge(call.run.name, worked=worked, now=self.now())
             if change is not None:
-                self._observe(change)
+                self._health_changed(change)
 
     def _hold(self, worker: Ref, holds: tuple[ToolName, ...]) -> None:
         for change in self._registry.hold(worker, holds, self.now()):
-            self._observe(change)
+            self._health_changed(change)
 
-    def _observe(self, change: Change) -> None:
-        """Tell of a tool's health, and refuse what waits for a withdrawn one as what comes from now on."""
+    def _observe(self, seen: Change | ToolPrinted | ToolStopped) -> None:
         with contextlib.suppress(kernel.MailboxFull):  # telemetry that cannot keep up must not steer
-            self._observer.tell(change)
+            self._observer.tell(seen)
+
+    def _health_changed(self, change: Change) -> None:
+        """Tell of a tool's health, and refuse what waits for a withdrawn one as what comes from now on."""
+        self._observe(change)
         if isinstance(change, ToolWithdrawn):
             lane = self.ledger.lanes.get(change.name)
             for _, call in tuple(lane.waiting) if lane is not None else ():
-                self._end(call, withdrawal(change.name))
+                self._end(call, self._registry.withdrawal(change.name, self.now()))
 
     # -- approvals
 

@@ -174,6 +174,10 @@ class Call:
     """It was stopped."""
     given: int = 0
     """Workers that it was given to so far."""
+    printed_bytes: int = 0
+    """By its tool, as far as its worker could read it."""
+    stopped_in: str = ""
+    """The frames that its tool was in when it was stopped, as far as it had time to say."""
 
     def enter(self, happening: Happening) -> bool:
         """Change the state, as the table allows and no other way; False where it does not."""
@@ -198,6 +202,8 @@ class Call:
         """Apply what happened: the event for its session, if the call has ended by it and had not before."""
         if not self.enter(how) or self.state is not CallState.ENDED:
             return None
+        if self.why is not None and isinstance(outcome, ToolFailure):
+            self.stopped_in = outcome.frames
         event, ledger = _event(self, outcome, printed, now), self.ledger
         del ledger.calls[self.run.tag]
         ledger.ended.remember(self.reply_to, event)
@@ -365,6 +371,7 @@ class EndedCalls:
         if event.tag in self._kept:
             self._forget(event.tag)
         chars = len(event.output) + (len(event.content) if isinstance(event, events.ToolCallCompleted) else 0)
+        chars += len(event.failure.traceback) if isinstance(event, events.ToolCallFailed) else 0
         self._kept[event.tag] = (reply_to, event, chars)
         self._chars += chars
         while len(self._kept) > MAX_ENDED_CALLS or self._chars > MAX_ENDED_CHARS:

@@ -8,6 +8,7 @@ ended calls hold too many of them is withdrawn too, until some have returned.
 
 from __future__ import annotations
 
+import math
 from collections import Counter, deque
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
@@ -143,28 +144,29 @@ class Registry:
         if name in self.entries:
             raise UsageError(f"two tools are called {name!r}; rename one of them")
         self.entries[name] = Entry(tool, ToolHealth(self._failure_budget, self._max_held_threads))
+        if (risk := tool.contract.risk) not in self._policy.decisions:
+            logger.warning("tool %s is not offered: its risk is %s, which the policy has no row for", name, risk)
 
     def offers(self, now: float) -> tuple[ToolOffer, ...]:
         """What is in good health, each with what the policy says of it."""
-        return tuple(
-            ToolOffer(entry.tool.definition, entry.tool.contract, self._decision(entry.tool))
-            for entry in self.entries.values()
-            if entry.health.is_offered(now)
-        )
-
-    def _decision(self, tool: Tool) -> Decision:
-        try:
-            return self._policy.decide(tool.contract)
-        except Exception as error:  # noqa: BLE001 - the owner's own policy: broken, it fails closed
-            logger.warning("the policy failed for %s, which is denied: %s", tool.name, text_of(error))
-            return Decision.DENY
+        healthy = (entry.tool for entry in self.entries.values() if entry.health.is_offered(now))
+        return tuple(offer_of(tool, self._policy) for tool in healthy)
 
     def refusal(self, name: ToolName, now: float) -> ToolFailure | None:
         """Why a call of this tool may not start now, or None."""
         entry = self.entries.get(name)
         if entry is None:
             return ToolFailure(name, FailureCode.UNKNOWN_TOOL, f"there is no tool {name!r}")
-        return None if entry.health.is_offered(now) else withdrawal(name)
+        return None if entry.health.is_offered(now) else self.withdrawal(name, now)
+
+    def withdrawal(self, name: ToolName, now: float) -> ToolFailure:
+        """What a call of this tool, which is withdrawn, ends with: it says for how long, where that is known."""
+        until = self.entries[name].health.withdrawn_until
+        hint = ""
+        if until is not None and until > now:
+            hint = f"Use another tool, or go on without it. It may be called again in {math.ceil(until - now)} s."
+        told = f"{name} failed too often and is withdrawn for now"
+        return ToolFailure(name, FailureCode.WITHDRAWN, told, retry_hint=hint)
 
     def judge(self, name: ToolName, *, worked: bool, now: float) -> Change | None:
         """The tool ran to its end, or crashed or hung: what that changes for it."""
@@ -199,6 +201,11 @@ class Registry:
         return ToolRestored(name, now)
 
 
-def withdrawal(name: ToolName) -> ToolFailure:
-    """What a call of a withdrawn tool ends with."""
-    return ToolFailure(name, FailureCode.WITHDRAWN, f"{name} failed too often and is withdrawn for now")
+def offer_of(tool: Tool, policy: Policy) -> ToolOffer:
+    """A tool with what the policy says of it. A policy that fails denies."""
+    try:
+        decision = policy.decide(tool.contract)
+    except Exception as error:  # noqa: BLE001 - the owner's own policy: broken, it fails closed
+        logger.warning("the policy failed for %s, which is denied: %s", tool.name, text_of(error))
+        decision = Decision.DENY
+    return ToolOffer(tool.definition, tool.contract, decision)

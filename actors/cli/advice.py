@@ -22,7 +22,13 @@ _ADVICE: Mapping[ErrorKind, str] = {
     ErrorKind.OVERLOADED: "wait, or choose another model with --model",
     ErrorKind.SERVER: "try again later, or choose another model with --model",
     ErrorKind.CONTEXT_LENGTH: "choose a model with a larger context window with --model",
+    ErrorKind.REQUEST_TOO_LARGE: "ask about less, or choose another model with --model",
     ErrorKind.TOOLS_UNSUPPORTED: "choose a model that takes tools with --model",
+    ErrorKind.CONTENT_FILTER: "ask in other words, or choose another model with --model",
+    ErrorKind.MALFORMED_TOOL_CALL: "try again, or choose another model with --model",
+    ErrorKind.CANCELLED: "ask again",
+    ErrorKind.INTERNAL: "this is a fault in callboard: ask again, and report it",
+    ErrorKind.OTHER: "run `callboard doctor` to see what is set up",
 }
 #: Where a credential is kept that no variable holds.
 _KEPT = {"copilot": "the login (`callboard login copilot`)"}
@@ -32,7 +38,7 @@ def advice(kind: ErrorKind, model: str) -> str:
     """What to do, in a few words. `model` is provider/model."""
     provider, _ = split_model(model)
     variable = _KEPT.get(provider) or KEY_VARIABLES.get(provider) or "CALLBOARD_API_KEY"
-    return _ADVICE.get(kind, "run `callboard doctor` to see what is set up").format(variable=variable, model=model)
+    return _ADVICE[kind].format(variable=variable, model=model)
 
 
 def advised(failure: ModelCallFailed, settings: Settings) -> ProviderError:

@@ -3,46 +3,118 @@
 from __future__ import annotations
 
 import argparse
+import platform
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import callboard
+from callboard.protocol.errors import UsageError
+
+#: Stands for standard input, where it is typed as an argument.
+STDIN = "-"
+SHELLS = ("bash", "zsh", "fish")
 
 
-def parser() -> argparse.ArgumentParser:
+class WrongArguments(UsageError):
+    """What was typed is not a command. `usage` shows what can be typed."""
+
+    def __init__(self, message: str, usage: str) -> None:
+        self.usage = usage
+        super().__init__(message)
+
+
+class CommandParser(argparse.ArgumentParser):
+    """Raises WrongArguments instead of ending the process."""
+
+    def error(self, message: str) -> NoReturn:
+        raise WrongArguments(f"{message}; to see what can be typed: {self.prog} --help", self.format_usage())
+
+
+def parser() -> CommandParser:
     """The commands. `command` of the result names the chosen one."""
-    root = argparse.ArgumentParser(prog="callboard", description="A supervised actor runtime for LLM tool calls.")
-    root.add_argument("--version", action="version", version=f"callboard {callboard.__version__}")
+    root = CommandParser(
+        prog="callboard", description="A supervised actor runtime for LLM tool calls.", allow_abbrev=False
+    )
+    root.add_argument("--version", action="version", version=version())
     commands = root.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    asking = commands.add_parser("ask", help="ask about the code in a workspace")
-    asking.add_argument("question", metavar="QUESTION")
-    asking.add_argument("--workspace", type=Path, default=Path(), metavar="DIR", help="the folder to ask about (here)")
+    asking = commands.add_parser("ask", help="ask about the code in a workspace", allow_abbrev=False)
+    asking.add_argument("question", metavar="QUESTION", help='"-" reads it from standard input')
+    asking.add_argument("input", metavar="-", nargs="?", choices=[STDIN], help="add what standard input holds")
+    _add_workspace(asking, "the folder to ask about (CALLBOARD_WORKSPACE, else this one)")
     _add_model(asking, "the model to ask (CALLBOARD_MODEL, else offline/code-context)")
-    asking.add_argument("--json", action="store_true", help="print the reply as one JSON object")
+    asking.add_argument("--json", action="store_true", help="print one JSON object, also when it fails")
 
-    indexing = commands.add_parser("index", help="index a workspace, so that questions start at once")
-    indexing.add_argument("workspace", type=Path, nargs="?", default=Path(), metavar="DIR")
+    indexing = commands.add_parser(
+        "index", help="index a workspace, so that questions start at once", allow_abbrev=False
+    )
+    indexing.add_argument(
+        "workspace", type=Path, nargs="?", metavar="DIR", help="the folder (CALLBOARD_WORKSPACE, else this one)"
+    )
+    _add_profile(indexing)
 
-    doctoring = commands.add_parser("doctor", help="check each configured provider's key and address by a small call")
+    doctoring = commands.add_parser(
+        "doctor", help="check each configured provider's key and address by a small call", allow_abbrev=False
+    )
     _add_model(doctoring, "the model to check (CALLBOARD_MODEL)")
 
-    signing = commands.add_parser("login", help="sign in where a key is not enough")
+    signing = commands.add_parser("login", help="sign in where a key is not enough", allow_abbrev=False)
     signing.add_argument("provider", choices=["copilot"])
+    _add_profile(signing)
 
-    listing = commands.add_parser("tools", help="list the tools that a model is offered")
-    listing.add_argument("--workspace", type=Path, default=Path(), metavar="DIR", help="the folder they work in (here)")
+    listing = commands.add_parser("tools", help="list the tools that a model is offered", allow_abbrev=False)
+    _add_workspace(listing, "the folder they work in (CALLBOARD_WORKSPACE, else this one)")
+    _add_profile(listing)
     listing.add_argument("--json", action="store_true", help="print them as JSON, with their schemas")
+
+    completing = commands.add_parser(
+        "completion", help="print a script with which a shell completes these commands", allow_abbrev=False
+    )
+    completing.add_argument("shell", choices=SHELLS)
     return root
+
+
+def _add_workspace(command: argparse.ArgumentParser, help_text: str) -> None:
+    command.add_argument("--workspace", type=Path, metavar="DIR", help=help_text)
 
 
 def _add_model(command: argparse.ArgumentParser, help_text: str) -> None:
     command.add_argument("--model", metavar="PROVIDER/MODEL", help=help_text)
-    command.add_argument("--base-url", metavar="URL", help="where the model's API is, if not at its usual place")
+    command.add_argument(
+        "--base-url", metavar="URL", help="where the model's API is, if not at its usual place (CALLBOARD_BASE_URL)"
+    )
+    _add_profile(command)
+
+
+def _add_profile(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--profile", metavar="NAME", default="", help="a section of the configuration file (CALLBOARD_PROFILE)"
+    )
+
+
+def version() -> str:
+    """One line with what a report of a fault should name."""
+    where = f"{platform.system()} {platform.machine()}"
+    return f"callboard {callboard.__version__}, Python {platform.python_version()}, {where}"
+
+
+def wants_json(arguments: Sequence[str]) -> bool:
+    """Was --json typed? Also where the rest is wrong."""
+    typed = list(arguments)
+    return "--json" in (typed[: typed.index("--")] if "--" in typed else typed)
 
 
 def settings_of(options: argparse.Namespace) -> callboard.Settings:
-    """The settings a command runs with; what was not typed is left to the environment. Raises UsageError."""
+    """The settings a command runs with: what was typed, then the environment, then the configuration file.
+
+    Raises UsageError.
+    """
     typed = {name: getattr(options, name, None) for name in ("workspace", "model", "base_url")}
+    given = {name: value for name, value in typed.items() if value is not None}
     # Most questions call no tool that needs a process; the first that does can wait for it.
-    given = {"warm_workers": 0, **{name: value for name, value in typed.items() if value is not None}}
-    return callboard.Settings.model_validate(given)
+    otherwise = {"workspace": Path(), "warm_workers": 0}
+    names = {name: f"--{name.replace('_', '-')}" for name in given}
+    if options.command == "index":
+        names = dict.fromkeys(given, "DIR")
+    return callboard.Settings.from_file(options.profile, given=given, otherwise=otherwise, options=names)

@@ -3,37 +3,65 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Coroutine
+from typing import Final
 
-import orjson
-
-from callboard import ModelCallFailed, Reply, Runtime, UsageError
+from callboard import ModelCallFailed, Reply, RequestEnded, Runtime, Settings, TextDelta, ToolCallCompleted
 from callboard.actors.cli.advice import advised
 from callboard.actors.cli.arguments import settings_of
 from callboard.actors.cli.indexing import IndexProgress
+from callboard.actors.cli.model_choice import with_model
+from callboard.actors.cli.question import question_of
 from callboard.actors.cli.screen import Screen
+from callboard.actors.cli.sources import Sources
+from callboard.actors.cli.terminal import print_json
 from callboard.actors.index import IndexWriteError
+from callboard.protocol.commands import Note
+from callboard.protocol.events import RequestStarted
+from callboard.protocol.model import Restarted
 
 #: What --json prints of a Reply.
-_SHOWN = ("text", "request_id", "outcome", "steps", "usage", "cost")
+SHOWN: Final = ("text", "request_id", "outcome", "finish_reason", "steps", "usage", "cost", "notes")
+#: All that it prints, in this order; `error` comes last, where there was one.
+FIELDS: Final = (
+    "text", "request_id", "outcome", "finish_reason", "model", "steps", "usage", "cost", "notes", "sources",
+)  # fmt: skip
 
 
-async def run(options: argparse.Namespace) -> None:
-    """Text goes to stdout; tool calls, notes and progress to stderr."""
-    question = _checked(options.question)
-    settings = settings_of(options)
-    screen = Screen(quiet=options.json)
+def run(options: argparse.Namespace, known: dict[str, object]) -> Coroutine[object, object, None]:
+    """Text goes to stdout; tool calls, notes and progress to stderr. With --json, `known` is what there is so far.
+
+    Reads standard input here: while a loop runs, Ctrl-C would not end the reading.
+    """
+    question = question_of(options.question, options.input)
+    return _ask(question, settings_of(options), _Report(known) if options.json else None)
+
+
+async def _ask(question: str, configured: Settings, report: _Report | None) -> None:
+    settings = await with_model(configured)
+    screen = Screen(quiet=report is not None)
     async with Runtime(settings) as runtime:
         if note := await _refreshed(runtime):
             screen.remark(note)
+        if report is not None:
+            report.begin(settings)
         try:
             async for event in runtime.stream(question):
                 screen.show(event)
-                if isinstance(event, Reply) and options.json:
-                    shown = {name: getattr(event, name) for name in _SHOWN}
-                    screen.print_line(orjson.dumps(shown, option=orjson.OPT_INDENT_2).decode())
-        except ModelCallFailed as failure:
+                if report is not None:
+                    report.see(event)
+        except (ModelCallFailed, RequestEnded) as failure:
             screen.end_line()
-            raise advised(failure, settings) from None
+            if report is not None:
+                report.see(failure.reply)
+            raise (advised(failure, settings) if isinstance(failure, ModelCallFailed) else failure) from None
+        finally:
+            if note := runtime.index_note():
+                screen.remark(note)
+                if report is not None:
+                    report.add_note(note)
+        if report is not None:
+            print_json(report.known)
 
 
 async def _refreshed(runtime: Runtime) -> str:
@@ -45,11 +73,37 @@ async def _refreshed(runtime: Runtime) -> str:
         return str(error)
 
 
-def _checked(question: str) -> str:
-    if not question.strip():
-        raise UsageError('the question is empty; type: callboard ask "where is ... ?"')
-    try:
-        question.encode()
-    except UnicodeEncodeError:
-        raise UsageError("the question is not valid UTF-8; check the terminal's encoding (locale)") from None
-    return question
+class _Report:
+    """What --json prints, kept up to date with the events, so that it is there when the request is interrupted."""
+
+    def __init__(self, known: dict[str, object]) -> None:
+        self.known = known
+        self._text = ""
+        self._notes: list[str] = []
+
+    def begin(self, settings: Settings) -> None:
+        self._sources = Sources(settings.workspace)
+        self.known |= {**dict.fromkeys(FIELDS), "text": "", "model": settings.model, "notes": [], "sources": []}
+
+    def see(self, event: object) -> None:
+        self._sources.see(event)
+        match event:
+            case ToolCallCompleted():
+                self.known["sources"] = self._sources.all()
+            case RequestStarted():
+                self.known["request_id"] = event.tag.request_id
+            case TextDelta():
+                self._text += event.text
+                self.known["text"] = self._text
+            case Restarted():
+                self.known["text"] = self._text = ""
+            case Note():
+                self.add_note(event.text)
+            case Reply():
+                self._notes = list(event.notes)
+                self.known |= {name: getattr(event, name) for name in SHOWN}
+                self.known["sources"] = self._sources.all(event.text)
+
+    def add_note(self, text: str) -> None:
+        self._notes.append(text)
+        self.known["notes"] = self._notes

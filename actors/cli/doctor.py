@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -16,9 +15,12 @@ from typing import Final
 from callboard import RuntimeFailure, Settings, UsageError
 from callboard.actors.cli.advice import advice
 from callboard.actors.cli.arguments import settings_of
+from callboard.actors.cli.model_choice import with_model
+from callboard.actors.cli.terminal import print_line, printable
 from callboard.actors.processes.keeper import containment
 from callboard.actors.runtime import route_for
 from callboard.protocol.content import UserMessage
+from callboard.protocol.masking import mask
 from callboard.protocol.model import ModelRequest, ModelResponse, Sampling
 from callboard.providers.adapter import Provider
 from callboard.providers.provider_registry import KEY_VARIABLES, split_model
@@ -56,19 +58,18 @@ class Finding:
     todo: str = ""
 
     def __str__(self) -> str:
-        first = f"{'ok  ' if self.answered else 'FAIL'} {self.model}"
-        todo = f"\n    to do:  {self.todo}" if self.todo else ""
-        return f"{first}\n    key:    {self.key}\n    answer: {self.what}{todo}"
+        lines = [f"{'ok  ' if self.answered else 'FAIL'} {self.model}", f"    key:    {self.key}"]
+        lines += [f"    answer: {self.what}", f"    to do:  {self.todo}" if self.todo else ""]
+        return "\n".join(mask(printable(line)) for line in lines if line)
 
 
-async def run(options: argparse.Namespace) -> None:
+async def run(options: argparse.Namespace, known: dict[str, object]) -> None:
     """Raises RuntimeFailure (exit status 1) if the configured model does not answer."""
-    settings = settings_of(options)
+    settings = await with_model(settings_of(options))
     split_model(settings.model)
     models = [settings.model] if options.model else list(_configured(settings))
     findings = await asyncio.gather(*(_examine(settings, model) for model in models))
-    sys.stdout.write("\n".join(map(str, [*findings, containment()])) + "\n")
-    sys.stdout.flush()
+    print_line("\n".join(map(str, [*findings, containment()])))
     if not findings[0].answered:
         raise RuntimeFailure(f"{settings.model} does not answer; {findings[0].todo}")
 

@@ -7,19 +7,24 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from callboard.actors.cli.arguments import settings_of
+from callboard.actors.cli.terminal import print_line, printable, shows_colour, shows_motion
 from callboard.actors.index import CodeIndex, Progress, RefreshSummary
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
 
-def run(options: argparse.Namespace) -> None:
+def run(options: argparse.Namespace, known: dict[str, object]) -> None:
     """Not a coroutine: on a loop that it holds, Ctrl-C would wait for its end."""
-    with CodeIndex.open(options.workspace) as code, IndexProgress() as progress:
+    settings = settings_of(options)
+    where = settings.workspace or Path(), settings.index_dir
+    with CodeIndex.open(*where, secrets=settings.secret_rules) as code, IndexProgress() as progress:
         summary = code.refresh(progress)
-    sys.stdout.write(sentence(summary) + "\n")
+    print_line(printable(sentence(summary)))
 
 
 def sentence(summary: RefreshSummary) -> str:
@@ -67,4 +72,5 @@ def _bar() -> Bar:
 
     counted = progress.TextColumn("{task.completed:,.0f} of {task.total:,.0f} files")
     columns = (progress.TextColumn("indexing"), progress.BarColumn(), counted, progress.TimeElapsedColumn())
-    return progress.Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
+    console = Console(stderr=True, color_system="auto" if shows_colour(sys.stderr) else None)
+    return progress.Progress(*columns, console=console, transient=True, disable=not shows_motion(sys.stderr))

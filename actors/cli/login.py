@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import sys
 import time
 from collections.abc import Callable
 
 from callboard import Settings
+from callboard.actors.cli.terminal import print_line, printable
 from callboard.providers.copilot import copilot_login
 from callboard.providers.copilot.copilot_api import Copilot
 from callboard.providers.copilot.copilot_login import Http, Sleep, TokenStore
 from callboard.providers.transport import HttpProvider
 
 
-async def run(options: argparse.Namespace) -> None:
+async def run(options: argparse.Namespace, known: dict[str, object]) -> None:
     """Raises UsageError without a client id, ProviderError where GitHub refuses or cannot be reached."""
-    settings = Settings()
+    settings = Settings.from_file(options.profile)
     github = HttpProvider(Copilot())
     try:
         store = copilot_login.token_store(settings.copilot_token_file)
@@ -37,5 +37,4 @@ async def sign_in(http: Http, sleep: Sleep, client_id: str, store: TokenStore, s
 
 
 def _say(text: str) -> None:
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
+    print_line(printable(text))

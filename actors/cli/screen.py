@@ -6,23 +6,24 @@ import sys
 from typing import Final
 
 from callboard import AskApproval, Reply, RunTool
-from callboard.protocol.commands import Note
+from callboard.actors.cli.terminal import DIM, PLAIN, YELLOW, TerminalText, print_line, printable, shows_colour
+from callboard.protocol.commands import Note, ReportFailure
 from callboard.protocol.events import ToolCallCancelled, ToolCallCompleted, ToolCallFailed, ToolCallTimedOut
 from callboard.protocol.ids import Tag
+from callboard.protocol.masking import mask
 from callboard.protocol.model import Restarted, TextDelta
 
 #: Arguments longer than this are cut on the screen.
 SHOWN_ARGUMENTS_CHARS: Final = 80
-#: SGR codes (ECMA-48): faint and yellow.
-DIM, YELLOW, PLAIN = "\x1b[2m", "\x1b[33m", "\x1b[0m"
 
 
 class Screen:
-    """Shows the events of one request. `quiet` leaves stdout to `print_line`."""
+    """Shows the events of one request. `quiet` leaves stdout alone. A pipe gets the answer as it is."""
 
     def __init__(self, *, quiet: bool) -> None:
         self._quiet = quiet
-        self._coloured = sys.stderr.isatty()
+        self._coloured = shows_colour(sys.stderr)
+        self._terminal = TerminalText() if sys.stdout.isatty() else None
         self._at_line_start = True
         self._running: dict[Tag, str] = {}
 
@@ -30,7 +31,7 @@ class Screen:
         """Show one event, if it is of a kind that people want to see."""
         match event:
             case TextDelta():
-                self._write(event.text)
+                self._write(event.text if self._terminal is None else self._terminal.feed(event.text))
             case RunTool(tag, name, arguments):
                 self._running[tag] = name
                 cut = "..." if len(arguments) > SHOWN_ARGUMENTS_CHARS else ""
@@ -39,6 +40,9 @@ class Screen:
                 self.remark(f"< {self._ended(event.tag)}: {len(event.content):,} characters", DIM)
             case ToolCallFailed(failure=failure):
                 self._ended(event.tag)
+                self.remark(f"< {failure.tool}: {failure.code}: {failure.message}")
+            case ReportFailure(failure=failure):
+                self._running.pop(event.tag, None)
                 self.remark(f"< {failure.tool}: {failure.code}: {failure.message}")
             case ToolCallTimedOut():
                 self.remark(f"< {self._ended(event.tag)}: ended at its deadline")
@@ -53,21 +57,18 @@ class Screen:
             case Reply():
                 self.end_line()
 
-    def print_line(self, text: str) -> None:
-        """One line of result on stdout."""
-        sys.stdout.write(text + "\n")
-        sys.stdout.flush()
-
     def end_line(self) -> None:
         """End an unfinished line, so that the next output begins a line."""
+        if self._terminal is not None:
+            self._write(self._terminal.finish())
         if not self._at_line_start:
-            self.print_line("")
+            print_line("")
             self._at_line_start = True
 
     def remark(self, text: str, style: str = YELLOW) -> None:
-        """One line on stderr; line breaks and control characters in the text are replaced by spaces."""
+        """One line on stderr, without what looks like a key."""
         self.end_line()
-        shown = "".join(char if char.isprintable() else " " for char in text)
+        shown = mask(printable(text))
         sys.stderr.write(f"{style}{shown}{PLAIN}\n" if self._coloured else f"{shown}\n")
         sys.stderr.flush()
 

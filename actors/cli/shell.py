@@ -9,11 +9,15 @@ import os
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 
-from callboard.actors.cli import DONE, FAILED, INTERRUPTED, USAGE
-from callboard.actors.cli.arguments import parser
-from callboard.protocol.errors import CallboardError, UsageError
+from callboard.actors.cli import DONE, FAILED
+from callboard.actors.cli.arguments import parser, wants_json
+from callboard.actors.cli.failure import Failure, failure_of
+from callboard.actors.cli.terminal import print_json, printable
+from callboard.protocol.errors import ErrorKind
 
-RunCommand = Callable[[argparse.Namespace], Coroutine[object, object, None] | None]
+Known = dict[str, object]
+"""What is known of a question so far, for --json: printed when it fails, too."""
+RunCommand = Callable[[argparse.Namespace, Known], Coroutine[object, object, None] | None]
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
@@ -21,7 +25,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     _prepare_streams()
     # What matters to a person is said by the commands; without a handler, logging would print its warnings as well.
     logging.getLogger("callboard").addHandler(logging.NullHandler())
-    status = _run_command(arguments)
+    status = _run_command(sys.argv[1:] if arguments is None else arguments)
     try:
         sys.stdout.flush()
     except OSError:
@@ -29,31 +33,24 @@ def run(arguments: Sequence[str] | None = None) -> int:
     return status
 
 
-def _run_command(arguments: Sequence[str] | None) -> int:
+def _run_command(arguments: Sequence[str]) -> int:
+    known: Known = {}
     try:
         options = parser().parse_args(arguments)
-        running = _command(options.command)(options)
+        running = _command(options.command)(options, known)
         if isinstance(running, Coroutine):
             asyncio.run(running)
-    except UsageError as error:
-        return _say(error, USAGE)
-    except CallboardError as error:
-        return _say(error, FAILED)
-    except KeyboardInterrupt:
-        return _say("interrupted", INTERRUPTED)
+    except SystemExit:  # --help and --version
+        return DONE
     except BrokenPipeError:
         return _reader_gone()
-    except ModuleNotFoundError as missing:
-        if (missing.name or "").startswith("callboard"):
-            raise
-        return _say(f"this needs more than callboard's core ({missing}); type: pip install 'callboard[cli]'", FAILED)
-    except OSError as error:
-        return _say(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}", FAILED)
-    except Exception as error:  # a fault of ours: one sentence here too, the traceback for those who look for it
-        if sys.flags.dev_mode:
-            raise
-        hint = "this is a fault in callboard; for the traceback: python -X dev -m callboard.actors.cli ..."
-        return _say(f"internal error: {type(error).__name__}: {error}; {hint}", FAILED)
+    except (KeyboardInterrupt, Exception) as error:
+        failure = failure_of(error)
+        if failure.kind == ErrorKind.INTERNAL and sys.flags.dev_mode:
+            raise  # for those who look for the fault
+        if wants_json(arguments):
+            _print_failure(failure, known)
+        return _say(failure)
     return DONE
 
 
@@ -70,6 +67,10 @@ def _command(name: str) -> RunCommand:
         from callboard.actors.cli import indexing  # noqa: PLC0415
 
         return indexing.run
+    if name == "completion":
+        from callboard.actors.cli import completion  # noqa: PLC0415
+
+        return completion.run
     from callboard.actors.cli import doctor, login, tool_list  # noqa: PLC0415
 
     return {"doctor": doctor.run, "login": login.run, "tools": tool_list.run}[name]
@@ -94,10 +95,18 @@ def _reader_gone() -> int:
     return FAILED
 
 
-def _say(what: object, status: int) -> int:
+def _print_failure(failure: Failure, known: Known) -> None:
+    """One JSON object: what there was of the answer, and why there is no more."""
     try:
-        sys.stderr.write(f"callboard: {what}\n")
+        print_json({"text": "", "request_id": None, **known, "error": failure.as_json()})
+    except OSError:
+        _reader_gone()
+
+
+def _say(failure: Failure) -> int:
+    try:
+        sys.stderr.write(f"{failure.usage}callboard: {printable(failure.message)}\n")
         sys.stderr.flush()
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
-    return status
+    return failure.exit_status

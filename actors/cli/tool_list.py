@@ -1,33 +1,34 @@
-"""`callboard tools`: what a model would be offered in this workspace."""
+"""`callboard tools`: what a model would be offered in this workspace, and what of it runs unasked."""
 
 from __future__ import annotations
 
 import argparse
-import sys
 
-import orjson
-
-from callboard import Runtime, Tool
+from callboard import Decision, Runtime
 from callboard.actors.cli.arguments import settings_of
+from callboard.actors.cli.terminal import print_json, print_line, printable
+from callboard.protocol.options import ToolOffer
 
-_HEADINGS = ("TOOL", "RUNS IN", "DEADLINE", "RISK", "WHAT IT DOES")
+_HEADINGS = ("TOOL", "RUNS IN", "DEADLINE", "RISK", "POLICY", "WHAT IT DOES")
+#: What the policy's decision means for a model.
+_POLICY = {Decision.ALLOW: "allowed", Decision.ASK: "asked", Decision.DENY: "not offered"}
 
 
-async def run(options: argparse.Namespace) -> None:
+async def run(options: argparse.Namespace, known: dict[str, object]) -> None:
     """A table for people, or JSON with the schemas."""
     async with Runtime(settings_of(options)) as runtime:
         tools = runtime.tools()
     if options.json:
-        text = orjson.dumps([_as_json(each) for each in tools], option=orjson.OPT_INDENT_2).decode()
+        print_json([_as_json(each) for each in tools])
     else:
-        text = _table([_HEADINGS, *map(_row, tools)])
-    sys.stdout.write(text + "\n")
+        print_line(_table([_HEADINGS, *map(_row, tools)]))
 
 
-def _row(tool: Tool) -> tuple[str, ...]:
-    contract = tool.contract
-    first_line = tool.definition.description.partition("\n")[0]
-    return tool.name, contract.isolation, f"{contract.timeout_seconds:g} s", contract.risk, first_line
+def _row(offer: ToolOffer) -> tuple[str, ...]:
+    contract, definition = offer.contract, offer.definition
+    first_line = definition.description.partition("\n")[0]
+    deadline, policy = f"{contract.timeout_seconds:g} s", _POLICY[offer.decision]
+    return tuple(map(printable, (definition.name, contract.isolation, deadline, contract.risk, policy, first_line)))
 
 
 def _table(rows: list[tuple[str, ...]]) -> str:
@@ -36,15 +37,16 @@ def _table(rows: list[tuple[str, ...]]) -> str:
     return "\n".join(lines)
 
 
-def _as_json(tool: Tool) -> dict[str, object]:
-    contract = tool.contract
+def _as_json(offer: ToolOffer) -> dict[str, object]:
+    contract = offer.contract
     return {
-        "name": tool.name,
+        "name": offer.definition.name,
         "isolation": contract.isolation,
         "timeout_seconds": contract.timeout_seconds,
         "risk": contract.risk,
+        "policy": _POLICY[offer.decision],
         "latency": contract.latency,
         "needs_approval": contract.needs_approval,
-        "description": tool.definition.description,
-        "parameters": tool.definition.parameters,
+        "description": offer.definition.description,
+        "parameters": offer.definition.parameters,
     }

@@ -1,10 +1,12 @@
 """callboard: a supervised actor runtime for LLM tool calls. This package is its front door: the names for programs.
 
 - To run requests: `Runtime`, its `Settings`, a `Conversation` that lasts over several requests, and what a request
-  gives: a `Reply` with its `Outcome`, or a `Stream` of events. `Metrics` counts what a runtime did.
+  gives: a `Reply` with its `Outcome`, or a `Stream` of events. `Metrics` counts what a runtime did. A `Catalog` of
+  `ModelInfo` tells the `Prices` and windows of models that the price list does not know.
 - To write tools: `tool` makes a `Tool` of a function, `ToolContext` tells it about its call, and a `ToolError` that it
   raises tells the model what went wrong.
-- To decide what tools may do: `Policy` maps a `Risk` to a `Decision`; an `approve` callback is given `AskApproval`.
+- To decide what tools may do: `Policy` maps a `Risk`, or a `Risk` and an `Origin`, to a `Decision`; an `approve`
+  callback is given `AskApproval`.
 - To catch: `CallboardError` is the base of all errors. `UsageError`: an argument or a setting was wrong.
   `ModelCallFailed`: the model gave no answer; its `kind`, an `ErrorKind`, says why. `RequestEnded`: the request was
   cancelled, ran out of time or passed a limit. `RuntimeFailure`: its base, for other failures of callboard itself.
@@ -32,14 +34,15 @@ if TYPE_CHECKING:
     from callboard.protocol.errors import CallboardError, ErrorKind, RuntimeFailure, ToolError, UsageError
     from callboard.protocol.events import ToolCallCompleted, ToolCallFailed
     from callboard.protocol.model import TextDelta
-    from callboard.protocol.tools import Decision, Policy, Risk
+    from callboard.protocol.tools import Decision, Origin, Policy, Risk
+    from callboard.providers.catalog import Catalog, ModelInfo, Prices
 
 __version__ = "0.1.0"
 __all__ = [
-    "AskApproval", "CallboardError", "Conversation", "Decision", "ErrorKind", "Metrics", "ModelCallFailed", "Outcome",
-    "Policy", "Reply", "RequestEnded", "Risk", "RunTool", "Runtime", "RuntimeFailure", "Settings", "Stream",
-    "TextDelta", "Tool", "ToolCallCompleted", "ToolCallFailed", "ToolContext", "ToolError", "UsageError",
-    "__version__", "tool",
+    "AskApproval", "CallboardError", "Catalog", "Conversation", "Decision", "ErrorKind", "Metrics", "ModelCallFailed",
+    "ModelInfo", "Origin", "Outcome", "Policy", "Prices", "Reply", "RequestEnded", "Risk", "RunTool", "Runtime",
+    "RuntimeFailure", "Settings", "Stream", "TextDelta", "Tool", "ToolCallCompleted", "ToolCallFailed", "ToolContext",
+    "ToolError", "UsageError", "__version__", "tool",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:  # a type checker that saw this function would accept every name
@@ -62,6 +65,9 @@ def _homes() -> Iterator[ModuleType]:
     from callboard.protocol import commands, events, model  # noqa: PLC0415
 
     yield from (commands, events, model, conversation, telemetry)
+    from callboard.providers import catalog  # noqa: PLC0415
+
+    yield catalog
     from callboard.actors import runtime, settings  # noqa: PLC0415
 
     yield from (settings, runtime)

@@ -11,7 +11,7 @@ import orjson
 
 from callboard.actors.index.code_index import CodeIndex, Hit
 from callboard.actors.index.disk import IndexWriteError
-from callboard.actors.index.encodings import line_end_before
+from callboard.actors.index.encodings import line_end_before, shown_text
 from callboard.actors.index.parsing import read_now
 from callboard.actors.index.records import digest
 from callboard.actors.index.token_count import count_tokens
@@ -66,21 +66,23 @@ def assemble(index: CodeIndex, query: str, token_budget: int, note: str = "") ->
 
 def _verified(index: CodeIndex, query: str, k: int) -> list[_Piece]:
     """Hits whose bytes are what was indexed. Changed files are indexed again once and the question asked again."""
-    pieces, changed = _read_hits(index.search(query, k))
+    pieces, changed = _read_hits(index, index.search(query, k))
     if changed and index.state().is_complete:
         try:
             index.refresh(paths=changed, wait_seconds=0.5)
         except IndexWriteError as error:
             logger.warning("changed files are left out of an answer: %s", error)
         else:
-            pieces, _ = _read_hits(index.search(query, k))
+            pieces, _ = _read_hits(index, index.search(query, k))
     return pieces
 
 
-def _read_hits(hits: Sequence[Hit]) -> tuple[list[_Piece], list[str]]:
-    content_of = cache(read_now)
+def _read_hits(index: CodeIndex, hits: Sequence[Hit]) -> tuple[list[_Piece], list[str]]:
+    content_of, is_secret = cache(read_now), cache(index.secret_files())
     pieces, changed = [], dict[str, None]()
     for hit in hits:
+        if is_secret(hit.path):
+            continue  # since the last refresh
         content = content_of(hit.path)
         if digest(content[hit.start_byte : hit.end_byte]) == hit.digest:
             pieces.append(_Piece(hit, content))
@@ -153,7 +155,7 @@ def _with_piece(context: AssembledContext, piece: _Piece, budget: int) -> Assemb
 
 def _item(piece: _Piece, end: int) -> ContextItem:
     hit = piece.hit
-    text = piece.content[hit.start_byte : end].decode(hit.encoding, "replace")
+    text = shown_text(piece.content, hit.start_byte, end, hit.encoding)
     last_line = hit.start_line + text.rstrip("\n").count("\n")
     snippet = render_fence(hit.path, hit.start_byte, end, text)
     return ContextItem(hit.path, f"{hit.start_line}-{last_line}", hit.name, hit.canonical_path, snippet)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from callboard.actors.index.records import Chunk, Symbol, digest
 from callboard.actors.index.symbols import CONTAINERS, Lines, Outline
 from callboard.actors.index.tokens import expand, terms_of
+from callboard.protocol.masking import mask_bytes
 
 #: A tile above this is cut; about 1,300 tokens, so that even a small budget takes a whole one.
 MAX_TILE_BYTES = 6_000
@@ -48,19 +49,19 @@ class Tile(NamedTuple):
 
 
 def chunks(content: bytes, parsed: Outline, relative_path: str, lines: Lines) -> tuple[Chunk, ...]:
-    """All chunks of a file, in order of position."""
+    """All chunks of a file, in order of position. Values that look like keys are in no chunk's terms."""
     symbols = parsed.symbols
     tiles = sorted(_tiles(content, symbols), key=lambda tile: tile.start)
     related = _related_names(parsed)
     path_terms = terms_of(relative_path)
+    shown = mask_bytes(content)
     result = []
     for tile in tiles:
         context = _context_terms(symbols, tile, related, path_terms)
         for start, end in _pieces(content, tile.start, tile.end):
             first, last = lines.of_span(start, end)
-            text = content[start:end]
-            terms = f"{terms_of(text.decode('utf-8', 'replace'))} {context}"
-            result.append(Chunk(tile.symbol, start, end, first, last, digest(text), terms))
+            terms = f"{terms_of(shown[start:end].decode('utf-8', 'replace'))} {context}"
+            result.append(Chunk(tile.symbol, start, end, first, last, digest(content[start:end]), terms))
     return tuple(result)
 
 

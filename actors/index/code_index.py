@@ -14,6 +14,7 @@ from typing import Literal, Self, TypeVar
 from callboard.actors.index import dense, ranking
 from callboard.actors.index.database import BrokenIndexError
 from callboard.actors.index.dense import EmbedderFactory
+from callboard.actors.index.encodings import shown_text
 from callboard.actors.index.layout import IndexBusyError, IndexReplacedError, Layout
 from callboard.actors.index.lexical import LexicalIndex, name_stems, stems_of
 from callboard.actors.index.parsing import read_now
@@ -22,6 +23,7 @@ from callboard.actors.index.refresh import ProgressCallback, RefreshSummary, Req
 from callboard.actors.index.store import ChunkRow, EdgeRow, SqliteStore, SymbolRow
 from callboard.actors.index.tokens import kin_of, query_words
 from callboard.actors.index.vectors import VectorCache
+from callboard.actors.secret_files import NO_RULES, SecretFiles, SecretRules
 
 Found = TypeVar("Found")
 
@@ -62,6 +64,7 @@ class _Parts:
         self.store = SqliteStore(layout.truth)
         try:
             self.lexical = LexicalIndex(layout.lexical)
+            layout.close_to_others()
             with self.store.reading():
                 self.data_version = self.store.data_version()
         except BaseException:
@@ -81,10 +84,17 @@ class CodeIndex:
     """
 
     def __init__(
-        self, roots: tuple[str, ...], layout: Layout, embedder: EmbedderFactory | None, *, rebuilds: bool = True
+        self,
+        roots: tuple[str, ...],
+        layout: Layout,
+        embedder: EmbedderFactory | None,
+        secrets: SecretRules = NO_RULES,
+        *,
+        rebuilds: bool = True,
     ) -> None:
         self.roots = roots
         """The folders that are searched, absolute."""
+        self._secrets = secrets
         self._layout = layout
         self._rebuilds = rebuilds
         self._notes: list[str] = []
@@ -100,13 +110,15 @@ class CodeIndex:
         store_dir: str | Path | None = None,
         *,
         embedder: EmbedderFactory | Literal["auto"] | None = "auto",
+        secrets: SecretRules = NO_RULES,
         rebuilds: bool = True,
     ) -> Self:
         """Open or make the index of one folder, or of several repositories together. Nothing is indexed yet: `refresh`.
 
         `embedder` makes what the best hits are reranked with: by default the local model if its extra is installed,
-        `None` for the lexical order alone. `rebuilds`: a query that finds the index damaged has it built again and is
-        asked again, which may take minutes; otherwise it raises BrokenIndexError, and the next refresh builds it.
+        `None` for the lexical order alone. `secrets`: which files, besides those on the list, are not indexed.
+        `rebuilds`: a query that finds the index damaged has it built again and is asked again, which may take minutes;
+        otherwise it raises BrokenIndexError, and the next refresh builds it.
 
         Raises:
             UsageError: no such folder, or the store's folder cannot be used.
@@ -116,7 +128,7 @@ class CodeIndex:
         layout = Layout(folder)
         if embedder == "auto":
             embedder = dense.LocalEmbedder if dense.is_local_available() else None
-        return cls(roots, layout, embedder, rebuilds=rebuilds)
+        return cls(roots, layout, embedder, secrets, rebuilds=rebuilds)
 
     def _opened(self) -> _Parts:
         """Raises UsageError."""
@@ -181,7 +193,7 @@ class CodeIndex:
             if wait_seconds is None:
                 wait_seconds = BUSY_SECONDS if store.state().is_complete else FIRST_INDEX_SECONDS
             try:
-                request = Request(self.roots, self._layout, parts.marker, paths, wait_seconds)
+                request = Request(self.roots, self._layout, parts.marker, paths, wait_seconds, self._secrets)
                 summary = refresh(request, store, lexical, progress)
             except IndexBusyError as busy:
                 summary = RefreshSummary.of(store)
@@ -226,6 +238,11 @@ class CodeIndex:
             rescored = [(score, row) for score, (_, row) in zip(scores, ranked, strict=True)]
             ranked = sorted(rescored, key=lambda pair: -pair[0])
         return [Hit(*row[:5], score, *row[5:9], row.encoding) for score, row in ranked[:k]]
+
+    def secret_files(self) -> Callable[[str], bool]:
+        """Tells of a file of the index whether it is secret by what the disk says now. For one question."""
+        by_root = {root: SecretFiles(root, self._secrets) for root in self.roots}
+        return lambda path: any(files.is_secret(path) for root, files in by_root.items() if path.startswith(root))
 
     def load_ahead(self) -> None:
         """Get ready for the first question, in the background: it takes what an embedding model takes to load."""
@@ -294,10 +311,12 @@ def _text_of(row: ChunkRow) -> dense.Passage:
     """What is embedded for a chunk: its place in words, then its text."""
     return dense.Passage(
         digest(row.digest + row.canonical_path.encode()),
-        lambda: (
-            f"{row.canonical_path}\n{read_now(row.path)[row.start_byte : row.end_byte].decode(row.encoding, 'replace')}"
-        ),
+        lambda: f"{row.canonical_path}\n{_shown(row)}",
     )
+
+
+def _shown(row: ChunkRow) -> str:
+    return shown_text(read_now(row.path), row.start_byte, row.end_byte, row.encoding)
 
 
 def _kin(words: Sequence[str]) -> dict[str, list[str]]:

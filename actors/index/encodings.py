@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 import chardetng_py  # type: ignore[import-untyped]
 
+from callboard.protocol.masking import WINDOW_BYTES, mask_bytes
+
 #: What begins a file in one of these encodings; the longer ones first, since UTF-32's begins with UTF-16's.
 _MARKS = (
     (codecs.BOM_UTF8, "utf-8"),
@@ -80,6 +82,16 @@ def line_end_before(content: bytes, start: int, limit: int, encoding: str) -> in
     while found > 0 and (found - start) % len(newline):
         found = content.rfind(newline, start, found + len(newline) - 1)
     return found
+
+
+def shown_text(content: bytes, start: int, end: int, encoding: str) -> str:
+    """A span as it is shown: values that look like keys are covered, also where the span cuts through one."""
+    if encoding == "utf-8":
+        return mask_bytes(content, start, end).decode("utf-8", "replace")
+    parts = content[max(0, start - WINDOW_BYTES) : start], content[start:end], content[end : end + WINDOW_BYTES]
+    before, span, after = (part.decode(encoding, "replace").encode("utf-8", "replace") for part in parts)
+    covered = mask_bytes(before + span + after, len(before), len(before) + len(span))
+    return covered.decode("utf-8", "replace")
 
 
 def _encoding_of(content: bytes) -> str:

@@ -16,6 +16,7 @@ import json
 import os
 import secrets
 import shutil
+import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -29,6 +30,10 @@ FORMAT_VERSION = 4
 MARKER = "index.json"
 VECTOR_NAMES = frozenset({"vectors.sqlite", "vectors.sqlite-wal", "vectors.sqlite-shm"})
 OUR_NAMES = VECTOR_NAMES | {MARKER, "truth.sqlite", "truth.sqlite-wal", "truth.sqlite-shm", "lexical", "writer.lock"}
+#: In a workspace, where the index is by default.
+OUR_FOLDER = ".callboard"
+#: An index says what is in files that others may not be allowed to read.
+FOLDER_MODE, FILE_MODE = 0o700, 0o600
 #: How often a waiting writer looks at the lock.
 LOCK_POLL_SECONDS = 0.05
 #: How often it says how far the other one is.
@@ -60,10 +65,13 @@ class Layout:
             UsageError: the folder cannot be made, or holds something that is not an index of ours.
         """
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            _make_private(self.folder)
             names = {entry.name for entry in self.folder.iterdir() if not entry.name.startswith(f"{MARKER}.")}
             if names and MARKER not in names and not names <= OUR_NAMES:
-                raise UsageError(f"{self.folder} is not empty and not a callboard index; name another folder for it")
+                raise UsageError(
+                    f"{self.folder} is not empty and not a callboard index; name another folder (the setting index_dir)"
+                )
+            self.close_to_others()
             if reason := self._reason_to_rebuild():
                 with self.write_lock(wait_seconds=10):
                     reason = self._reason_to_rebuild()  # another process may have done it meanwhile
@@ -102,13 +110,29 @@ class Layout:
         except OSError as error:
             raise write_error(self.folder, error) from error
 
+    def close_to_others(self) -> None:
+        """What is in an index is told to its owner only, also where an older version or a copy has left it open.
+
+        The files are made before SQLite opens them: those that it adds get the mode of its database. What a full disk
+        does not let us make here is an error where it is written.
+        """
+        with contextlib.suppress(OSError):
+            self.lexical.mkdir(mode=FOLDER_MODE, exist_ok=True)
+            for file in (self.truth, self.vectors, self.lock):
+                os.close(os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE))
+        outer = (self.folder.parent,) if self.folder.parent.name == OUR_FOLDER else ()
+        inside = self.lexical.iterdir() if self.lexical.exists() else ()
+        for place in (*outer, self.folder, *self.folder.iterdir(), *inside):
+            _close_to_others(place)
+
     def _reason_to_rebuild(self) -> str:
         try:
             marker = json.loads((self.folder / MARKER).read_bytes())
             version, damage = marker["callboard_index"], marker.get("damage", "")
         except FileNotFoundError:
             # The marker is written before everything else: files without one were left by a rebuild that was killed.
-            if self.truth.exists() and not (self.folder / MARKER).exists():
+            has_content = self.truth.exists() and self.truth.stat().st_size
+            if has_content and not (self.folder / MARKER).exists():
                 return "the index was not finished being made"
             self._write_first_marker()
             return ""
@@ -121,7 +145,7 @@ class Layout:
     def _write_first_marker(self) -> None:
         self._replace_marker(_new_marker(), first=True)
         parent_ignore = self.folder.parent / ".gitignore"
-        if self.folder.parent.name == ".callboard" and not parent_ignore.exists():
+        if self.folder.parent.name == OUR_FOLDER and not parent_ignore.exists():
             parent_ignore.write_text("*\n")
 
     def _replace_marker(self, content: dict[str, object], *, first: bool = False) -> None:
@@ -129,6 +153,7 @@ class Layout:
         temporary = self.folder / f"{MARKER}.{secrets.token_hex(4)}"
         try:
             temporary.write_text(json.dumps(content))
+            temporary.chmod(FILE_MODE)
             if not first or not _linked(temporary, self.folder / MARKER):
                 temporary.replace(self.folder / MARKER)
         finally:
@@ -165,7 +190,10 @@ class Layout:
             with contextlib.suppress(OSError):
                 os.ftruncate(descriptor, 0)
                 os.pwrite(descriptor, str(os.getpid()).encode(), 0)
-            yield
+            try:
+                yield
+            finally:
+                self.close_to_others()
         finally:
             os.close(descriptor)
 
@@ -205,3 +233,30 @@ def _try_lock(descriptor: int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def _is_read_only(place: Path) -> bool:
+    """Whether it is on a file system that takes no other modes either."""
+    return bool(os.statvfs(place).f_flag & os.ST_RDONLY)
+
+
+def _make_private(folder: Path) -> None:
+    """Make the folder and those above it that are missing, none of them open to others at any time."""
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    for each in reversed(missing):
+        each.mkdir(mode=FOLDER_MODE, exist_ok=True)
+
+
+def _close_to_others(place: Path) -> None:
+    """Raises UsageError where that cannot be done: the place belongs to another user."""
+    try:
+        status = place.lstat()
+        wanted = FOLDER_MODE if stat.S_ISDIR(status.st_mode) else FILE_MODE
+        if stat.S_IMODE(status.st_mode) & ~wanted and not stat.S_ISLNK(status.st_mode) and not _is_read_only(place):
+            place.chmod(wanted)
+    except FileNotFoundError:
+        return  # a file of another process that writes the index
+    except PermissionError:
+        raise UsageError(
+            f"{place} belongs to another user, who could read the index; name another folder for it"
+        ) from None

@@ -21,6 +21,7 @@ from callboard.actors.index.records import Chunk, FileOutcome, FileStat, ParsedF
 from callboard.actors.index.symbols import Lines, outline
 from callboard.actors.index.walk import MAX_FILE_BYTES, why_unread
 from callboard.actors.processes.spawning import Caller, Helper
+from callboard.actors.secret_files import is_key_file
 from callboard.protocol.errors import UsageError
 
 #: git's own test for binary files looks at as much.
@@ -125,6 +126,8 @@ def _unwanted_content(source: Source, language: Language) -> str:
     length = len(source.content)
     if length > MAX_FILE_BYTES or (not language.query and length > MAX_TEXT_BYTES):
         return "too_long"
+    if is_key_file(source.utf8):
+        return "secret"
     mean_line = len(source.utf8) / (source.utf8.count(b"\n") + 1)
     if len(source.utf8) > MIN_MINIFIED_BYTES and mean_line > MAX_MEAN_LINE_BYTES:
         return "minified"

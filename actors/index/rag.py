@@ -7,20 +7,34 @@ there is no whole index yet, because the workspace is new or the index is being 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 from callboard.actors.index import CodeIndex, Progress, RefreshSummary, assemble
 from callboard.actors.index.code_index import BUSY_SECONDS
 from callboard.actors.index.database import BrokenIndexError
-from callboard.actors.index.dense import ApiEmbedder, EmbedderFactory
+from callboard.actors.index.dense import ApiEmbedder, EmbedderFactory, LocalEmbedder, is_local_available
 from callboard.actors.index.disk import IndexWriteError
+from callboard.actors.index.embedder_health import EmbedderHealth
 from callboard.actors.index.records import IndexState
 from callboard.actors.index.token_count import load_ahead
-from callboard.actors.kernel import Actor, ActorSystem, Asks, AskTimeout, ChildSpec, MailboxFull, handles, logger_of
+from callboard.actors.kernel import (
+    Actor,
+    ActorSystem,
+    Asks,
+    AskTimeout,
+    ChildSpec,
+    MailboxFull,
+    NoSuchActor,
+    handles,
+    logger_of,
+)
+from callboard.actors.secret_files import NO_RULES, SecretRules
+from callboard.actors.telemetry.notices import EmbedderFailed
 from callboard.actors.tools import Tool, ToolContext, tool
 from callboard.protocol.code_fences import AssembledContext
 from callboard.protocol.errors import CallboardError, RuntimeFailure, ToolError, UsageError, said
@@ -149,14 +163,13 @@ class Indexer(Actor[RefreshIndex]):
 
 
 def code_actors(
-    folder: Path, index_dir: Path | None, post: PostEmbeddings | None, embedding_model: str
+    folder: Path, index_dir: Path | None, embedder: EmbedderFactory | None, secrets: SecretRules = NO_RULES
 ) -> tuple[ChildSpec, ...]:
-    """The two actors of a workspace, for the tree. `post` asks an embedding API; None: the local model, if installed.
+    """The two actors of a workspace, for the tree. `embedder` as in `CodeIndex.open`.
 
     A refresh under way is given up at a stop: its child process dies with the pipe.
     """
-    embedder: EmbedderFactory | Literal["auto"] = partial(ApiEmbedder, embedding_model, post) if post else "auto"
-    open_index = partial(CodeIndex.open, folder, index_dir, embedder=embedder)
+    open_index = partial(CodeIndex.open, folder, index_dir, embedder=embedder, secrets=secrets)
     # A damaged index is built again by the indexer: the thread that answers questions is not held up.
     read_index = partial(open_index, rebuilds=False)
     return (
@@ -168,8 +181,24 @@ def code_actors(
 class CodeSearch:
     """What others call: the two actors as functions. Use it when the tree has started."""
 
-    def __init__(self, system: ActorSystem) -> None:
+    def __init__(self, system: ActorSystem, post: PostEmbeddings | None = None, embedding_model: str = "") -> None:
+        """`post` asks an embedding API for `embedding_model`; None: the local model, if it is installed."""
         self._system = system
+        self.embedder: EmbedderFactory | None = None
+        """For `code_actors`; None: the extra is not installed."""
+        if post is not None:
+            self.embedder, model = partial(ApiEmbedder, embedding_model, post), embedding_model
+            remedy = "check embedding_model, embedding_base_url and the key"
+        else:
+            self.embedder, model = (LocalEmbedder if is_local_available() else None), LocalEmbedder.model
+            remedy = "install the extra `embeddings` again, or remove it"
+        self.health = EmbedderHealth(model, remedy, lambda: self._tell_telemetry(model))
+        if self.embedder is not None:
+            self.embedder = self.health.watched(self.embedder)
+
+    def _tell_telemetry(self, model: str) -> None:
+        with contextlib.suppress(NoSuchActor, MailboxFull):  # a count that is lost must not cost the question
+            self._system.ref("root/telemetry").tell(EmbedderFailed(model))
 
     async def refresh(
         self,

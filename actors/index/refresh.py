@@ -29,6 +29,7 @@ from callboard.actors.index.records import FileOutcome, FileStat, ParsedFile, Sk
 from callboard.actors.index.store import COMPLETE, LEXICAL, TOTAL_FILES, KnownFile, SqliteStore
 from callboard.actors.index.walk import Walk
 from callboard.actors.processes.spawning import Caller, Helper
+from callboard.actors.secret_files import IGNORE_FILE, NO_RULES, SecretRules
 from callboard.protocol.errors import UsageError
 
 #: Up to here a change is indexed in the calling process: about half a second of parsing, less than starting a child.
@@ -43,6 +44,8 @@ SILENCE_SECONDS = 300.0
 RACY_NS = 2_000_000_000
 #: Reasons that do not depend on what a file holds.
 NOT_READ = frozenset({"no_permission", "vanished"})
+#: Files that say which other files belong to the workspace: all are looked at again.
+SAYS_WHICH_FILES = frozenset({".gitignore", IGNORE_FILE})
 #: Source bytes in one batch: about a second of work for two parsers, a few thousand chunks.
 BATCH_BYTES = 6_000_000
 #: A batch is committed after this long, however small it is: what a kill costs. Longer where committing is slow, so
@@ -61,6 +64,7 @@ class Request:
     """Of the index that is open (layout.py): no other one is written."""
     paths: tuple[str, ...] | None = None
     wait_seconds: float = 5.0
+    secrets: SecretRules = NO_RULES
 
 
 def refresh(
@@ -102,9 +106,9 @@ def _agrees(store: SqliteStore, lexical: LexicalIndex) -> bool:
 
 
 def _plan(request: Request, store: SqliteStore) -> RefreshPlan:
-    folder = str(request.layout.folder)
-    plan = _scan_paths(request.roots, folder, store, request.paths) if request.paths is not None else None
-    return plan or _scan_all(request.roots, folder, store)
+    walks = [Walk(root, str(request.layout.folder), request.secrets) for root in request.roots]
+    plan = _scan_paths(walks, store, request.paths) if request.paths is not None else None
+    return plan or _scan_all(walks, store)
 
 
 def _jobs(plan: RefreshPlan) -> Iterator[ParseJob]:
@@ -226,13 +230,12 @@ class RefreshPlan:
         return sum(file.size_bytes for file in self.changed)
 
 
-def _scan_all(roots: Sequence[str], store_dir: str, store: SqliteStore) -> RefreshPlan:
+def _scan_all(walks: Sequence[Walk], store: SqliteStore) -> RefreshPlan:
     """Compare the whole workspace with the store."""
     plan = RefreshPlan(known=store.known_files(), is_whole=True)
     judged = store.known_skipped()
     seen: set[str] = set()
-    for root in roots:
-        walk = Walk(root, store_dir)
+    for walk in walks:
         for file in walk:
             seen.add(file.path)
             _sort(plan, file, judged.get(file.path))
@@ -242,18 +245,22 @@ def _scan_all(roots: Sequence[str], store_dir: str, store: SqliteStore) -> Refre
     return plan
 
 
-def _scan_paths(roots: Sequence[str], store_dir: str, store: SqliteStore, paths: Sequence[str]) -> RefreshPlan | None:
+def _scan_paths(walks: Sequence[Walk], store: SqliteStore, paths: Sequence[str]) -> RefreshPlan | None:
     """Compare a few files, as a watcher names them; None if only a full scan can tell: one is a folder, or was one, or
     says which files belong to the workspace."""
     plan = RefreshPlan(known=store.known_files(paths))
     for path in dict.fromkeys(paths):
-        root = next((root for root in roots if path.startswith(root.rstrip("/") + "/")), None)
-        if root is None:
+        walk = next((walk for walk in walks if path.startswith(walk.root.rstrip("/") + "/")), None)
+        if walk is None:
             continue
         known = plan.known.get(path)
-        if path.endswith("/.gitignore") or os.path.isdir(path) or (known is None and not os.path.lexists(path)):
+        if (
+            os.path.basename(path) in SAYS_WHICH_FILES
+            or os.path.isdir(path)
+            or (known is None and not os.path.lexists(path))
+        ):
             return None
-        file = Walk(root, store_dir).find(path)
+        file = walk.find(path)
         if file is not None:
             _sort(plan, file, None)
         elif known is not None:

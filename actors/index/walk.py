@@ -1,4 +1,4 @@
-"""Which files belong to a workspace: everything git would track, without following symlinks."""
+"""Which files belong to a workspace: everything git would track, without following symlinks, but for secret files."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pathspec
 
 from callboard.actors.index.records import FileStat
 from callboard.actors.index.tokens import word_set
+from callboard.actors.secret_files import NO_RULES, SecretFiles, SecretRules
 
 #: Never source: version control, caches, environments, and our own store.
 SKIPPED_FOLDERS = word_set(
@@ -45,7 +46,12 @@ class Walk:
 
     root: str
     store_dir: str
+    rules: SecretRules = NO_RULES
     skipped: Counter[str] = field(default_factory=Counter)
+    _secrets: SecretFiles = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._secrets = SecretFiles(self.root, self.rules)
 
     def __iter__(self) -> Iterator[FileStat]:
         pending = [(self.root, self._first_rules())]
@@ -100,6 +106,9 @@ class Walk:
     def _is_left_out(self, entry: os.DirEntry[str], rules: Rules) -> bool:
         is_folder = entry.is_dir(follow_symlinks=False)
         if is_folder and (entry.name in SKIPPED_FOLDERS or entry.path == self.store_dir):
+            return True
+        if self._secrets.is_secret(entry.path, is_folder):
+            self.skipped["secret"] += 1
             return True
         ignored = _is_ignored(entry.path, is_folder, rules)
         if ignored and not is_folder:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from callboard.actors.index.code_index import CodeIndex
 from callboard.actors.index.walk import SKIPPED_FOLDERS
-from callboard.protocol.errors import UsageError
+from callboard.protocol.errors import UsageError, missing_extra
 
 #: Editors write a file several times within this; one refresh does for all of it.
 DEBOUNCE_MS = 50
@@ -24,7 +24,7 @@ def watch(index: CodeIndex, stop: threading.Event) -> Iterator[list[str]]:
     try:
         import watchfiles  # noqa: PLC0415  optional extra
     except ImportError as error:
-        raise UsageError("watching files needs watchfiles; pip install 'callboard[watch]'") from error
+        raise UsageError(missing_extra("watching files", "watch")) from error
     for batch in watchfiles.watch(
         *index.roots,
         watch_filter=watchfiles.DefaultFilter(ignore_dirs=sorted(SKIPPED_FOLDERS)),

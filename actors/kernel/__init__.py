@@ -16,6 +16,7 @@ from .errors import (
     AskOnLoopError,
     AskTimeout,
     DeadlockError,
+    DependencyLost,
     IntensityExceeded,
     KernelError,
     MailboxFull,
@@ -36,9 +37,9 @@ from .system import ActorSystem
 
 __all__ = [
     "Actor", "ActorCrashed", "ActorDeadError", "ActorInfo", "ActorSystem", "AskOnLoopError", "AskTimeout",
-    "Asks", "Backoff", "ChildSpec", "DeadLetter", "DeadLetterReason", "DeadLetters", "DeadlockError", "Down",
-    "ExitReason", "Held", "IntensityExceeded", "KernelError", "LoopScheduler", "MailboxFull", "Monitor",
-    "NameTaken", "NoSuchActor", "NotSpawned", "OutOfThreads", "Ref", "Rejected", "Restart", "Scheduler",
+    "Asks", "Backoff", "ChildSpec", "DeadLetter", "DeadLetterReason", "DeadLetters", "DeadlockError",
+    "DependencyLost", "Down", "ExitReason", "Held", "IntensityExceeded", "KernelError", "LoopScheduler", "MailboxFull",
+    "Monitor", "NameTaken", "NoSuchActor", "NotSpawned", "OutOfThreads", "Ref", "Rejected", "Restart", "Scheduler",
     "StartFailed", "Statistics", "Strategy", "Supervisor", "SupervisorMessage", "Timer", "Watchdog",
     "ask_pykka", "children_of", "handles", "logger_of", "start_child", "stop_child",
 ]  # fmt: skip

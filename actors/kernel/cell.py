@@ -15,7 +15,7 @@ from typing import Final, Never
 from . import errors
 from .accounts import ActorInfo, DeadLetterReason, Statistics
 from .actor import Actor, Handler
-from .errors import Rejected, logger, text_of
+from .errors import DependencyLost, Rejected, logger, text_of
 from .mailbox import NOTHING, WAKE, Mailbox
 from .ref import Down, Monitor, Ref, System
 from .reply import Ask, Reply
@@ -206,7 +206,9 @@ class Cell:
         if isinstance(error, Rejected) and type(item) is not Signal:
             self.bury(item, DeadLetterReason.REJECTED, error)
             return True
-        logger.warning("%s crashed on a %s: %s", self.name, type_name(item), text_of(error), exc_info=error)
+        crash, ids = (None, error.ids) if isinstance(error, DependencyLost) else (error, None)
+        told = "%s crashed on a %s: %s"
+        logger.warning(told, self.name, type_name(item), text_of(error), exc_info=crash, extra=ids)
         self._note_dead(item, DeadLetterReason.CRASHED, error)
         self._end(epoch, ExitReason.CRASHED, error)
         if type(item) is Ask:

@@ -1,7 +1,7 @@
 """Errors of the kernel, and how the errors of others are kept from doing harm."""
 
 import logging
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 
 import pykka
@@ -32,6 +32,15 @@ logger = logger_of("callboard.kernel")
 
 class KernelError(Exception):
     """Base of all errors the kernel raises."""
+
+
+class DependencyLost(KernelError):
+    """For an actor to crash with when what it works with has ended: a process, a connection. There is no fault in its
+    code to look for, so the crash is one log record without a traceback; `ids` become attributes of that record."""
+
+    def __init__(self, message: str, ids: Mapping[str, object] | None = None) -> None:
+        super().__init__(message)
+        self.ids = ids or {}
 
 
 class ActorDeadError(pykka.ActorDeadError, KernelError):

@@ -267,6 +267,8 @@ class Supervisor(Actor[SupervisorMessage]):
             self._give_up(child, counted, budget, message)
             return
         delay_seconds = spec.backoff.delay_seconds(child.history.streak, self._chance())
+        after = f" after {delay_seconds:.2g} s" if delay_seconds else ""
+        logger.info("%s (%s) is started again%s", child.cell.name, message.reason.value, after)
         if self._strategy is not Strategy.ONE_FOR_ONE and not child.dynamic:
             self._restart_group(child, delay_seconds)
         elif delay_seconds > 0:

@@ -1,9 +1,11 @@
 """LlmManager: makes the model calls of all sessions.
 
-It owns the rate limits, the retries and the open streams. The bytes of a stream do not pass through its mailbox: a
-task reads them and tells the session directly, one message a socket read; the manager hears how an attempt ended, and
-decides whether there is another. What a user's own code (routes, limits, retries, prices, providers) raises ends the
-call that it was used for, as an error that names it, and the manager goes on.
+It owns the rate limits, the retries and the open streams. The bytes of a stream do not pass through its mailbox: a task
+reads them and tells the session directly, one message a socket read; the manager hears how an attempt ended, and asks
+the retry policy whether there is another. Each attempt is one request; a call takes no more of them, over all routes,
+than it came with (`CallModel.attempts`). The session counts them too, since its count outlives this actor: it hears of
+a failed attempt before the next one begins. What a user's own code (routes, limits, retries, prices, providers) raises
+ends the call that it was used for, as an error that names it, and the manager goes on.
 """
 
 from __future__ import annotations
@@ -17,9 +19,9 @@ from typing import Final, Protocol, TypeVarTuple
 
 from callboard.actors.kernel import Actor, MailboxFull, Ref, Rejected, Timer, handles, logger_of
 from callboard.actors.kernel.scheduler import TURN_SECONDS
-from callboard.protocol.commands import CallModel, StopModel
+from callboard.protocol.commands import CallModel, NoteKind, StopModel
 from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind, UsageError, said
-from callboard.protocol.events import ModelFailed, ModelResponded, ModelStreamed
+from callboard.protocol.events import ModelFailed, ModelNoted, ModelResponded, ModelStreamed
 from callboard.protocol.ids import Tag
 from callboard.protocol.limits import MAX_ANSWER_BYTES
 from callboard.protocol.model import Done, Error, ModelRequest, ModelResponse, Restarted, StreamEvent, TextDelta, Usage
@@ -27,7 +29,7 @@ from callboard.protocol.prompt import estimate_tokens, message_tokens
 from callboard.providers.adapter import Provider
 from callboard.providers.rate_limit import RateLimiter
 from callboard.providers.response_builder import ResponseBuilder
-from callboard.providers.retry import RetryPolicy
+from callboard.providers.retry import RetryPolicy, Tries
 
 logger = logger_of("callboard")
 Ts = TypeVarTuple("Ts")
@@ -40,12 +42,13 @@ OVERDUE_SECONDS: Final = 1.0
 #: For a provider to close its stream after the answer is whole, or the call was stopped; then it is left alone.
 CLOSE_STREAM_SECONDS: Final = 5.0
 
-ModelEvent = ModelStreamed | ModelResponded | ModelFailed
+ModelEvent = ModelStreamed | ModelNoted | ModelResponded | ModelFailed
 """What a session hears of its model call."""
 Routes = Callable[[str], Sequence["Route"]]
 """From "provider/model" to the routes to try in turn: the model itself, then its fallbacks."""
-Cost = Callable[[str, Usage, Mapping[str, object]], float]
-"""From "provider/model", the tokens used and the provider's own account of them to US dollars."""
+Cost = Callable[[str, Usage, Mapping[str, object], str], float | None]
+"""US dollars for one call, None where that is not known: of the name of the route that answered, the tokens used, the
+provider's own account of them, and the model that answered in the provider's words."""
 Emit = Callable[[list[StreamEvent]], None]
 """Takes one batch of events. Raises MailboxFull where there is no room for it now."""
 End = Callable[[ModelResponse], None]
@@ -60,6 +63,13 @@ class Route:
     model: str
     limiter: RateLimiter | None = None
     """The limits of its credential, shared by all requests; None: unlimited."""
+    listed_as: str = ""
+    """"provider/model" in the words of the settings; "" where the provider's own name says it."""
+
+    @property
+    def name(self) -> str:
+        """ "provider/model", by which its price and window are looked up."""
+        return self.listed_as or f"{provider_name(self.provider)}/{self.model}"
 
 
 class Attempt(Protocol):
@@ -139,10 +149,12 @@ class _OpenCall:
     overdue_at: float
     routes: Sequence[Route] = ()
     route: int = 0
+    tries: Tries | None = None
+    """On the current route."""
     attempt: int = 0
     """Attempts started, over all routes: an end that carries another number is of an attempt given up."""
-    tries: int = 0
-    """Attempts on the current route."""
+    has_noted_wait: bool = False
+    """For the rate limit, before the attempt that comes next."""
     has_emitted: bool = False
     unread: str = ""
     """The text of the last attempt, where no reader followed it."""
@@ -261,10 +273,19 @@ class LlmManager(Actor[LlmMessage]):
         call.doing = f"looking up the model {asked.request.model}"
         call.routes = self._routes(asked.request.model)
         self._look_not_after(call.overdue_at)
+        self._take_route(call)
         if asked.not_before_at > self.now():
             call.timer = self.tell_at(asked.not_before_at, TryAgain(call.tag))
         else:
             self._attempt(call)
+
+    def _take_route(self, call: _OpenCall) -> None:
+        """Each later route keeps one attempt, as far as there are so many: the first ones come before the last."""
+        call.doing = "the retry policy"
+        later_routes = len(call.routes) - 1 - call.route
+        asked = call.asked.call
+        attempts = max(1, asked.attempts - call.attempt - later_routes)
+        call.tries = self._retry.tries(attempts, asked.deadline_at, self.now)
 
     def _attempt(self, call: _OpenCall) -> None:
         """Start an attempt, when the credential's limits let it."""
@@ -281,6 +302,10 @@ class LlmManager(Actor[LlmMessage]):
         if wait <= 0:
             self._start_attempt(call, route)
         elif self.now() + wait < call.asked.call.deadline_at:
+            if not call.has_noted_wait:
+                call.has_noted_wait = True
+                told = f"{route.name} waits {wait:.1f} s for the rate limit of {provider_name(route.provider)}."
+                self._note(call, NoteKind.RATE_LIMIT, told)
             call.timer = self.tell_after(wait, TryAgain(call.tag))
         else:
             why = f"the rate limit of {provider_name(route.provider)} allows no call before the deadline"
@@ -297,9 +322,12 @@ class LlmManager(Actor[LlmMessage]):
         return True
 
     def _start_attempt(self, call: _OpenCall, route: Route) -> None:
+        assert call.tries is not None
+        call.doing = "the retry policy"
+        call.tries.begin()
         call.timer = None
+        call.has_noted_wait = False
         call.attempt += 1
-        call.tries += 1
         call.doing = "starting the provider"
         asked, tag, number, has_emitted = call.asked, call.tag, call.attempt, False
         # Taken now: the attempt may outlive this incarnation by a moment.
@@ -315,12 +343,14 @@ class LlmManager(Actor[LlmMessage]):
         def end(response: ModelResponse) -> None:
             myself.tell_control(AttemptEnded(tag, number, response, has_emitted))
 
-        request = dataclasses.replace(asked.call.request, model=route.model)
+        is_last_try = number == asked.call.attempts
+        request = dataclasses.replace(asked.call.request, model=route.model, is_last_try=is_last_try)
         call.running = self._start_provider(route.provider, request, emit, end, asked.asker)
 
     def _take(self, call: _OpenCall, response: ModelResponse) -> None:
         """What an attempt came to."""
-        if limiter := call.routes[call.route].limiter:
+        route = call.routes[call.route]
+        if limiter := route.limiter:
             call.doing = "the rate limiter"
             limiter.settle(call.guessed_tokens, response.usage.total_tokens)
         if response.error is not None:
@@ -328,22 +358,35 @@ class LlmManager(Actor[LlmMessage]):
             self._attempt_failed(call, response.error)
             return
         call.doing = "the cost function"
-        cost = self._cost(call.asked.call.request.model, response.usage, response.raw_usage)
+        cost = self._cost(route.name, response.usage, response.raw_usage, response.model)
         self._drop(call.tag)
-        self._tell(call.asked.reply_to, ModelResponded(call.tag, self.now(), response, cost))
+        self._tell(call.asked.reply_to, ModelResponded(call.tag, self.now(), response, cost, call.attempt))
 
     def _attempt_failed(self, call: _OpenCall, error: Error) -> None:
         """Again, elsewhere, or not at all."""
+        assert call.tries is not None
         call.doing = "the retry policy"
-        delay = self._retry.delay_seconds(call.tries, error)
-        if delay is not None and self.now() + delay < call.asked.call.deadline_at:
-            call.timer = self.tell_after(delay, TryAgain(call.tag))
-        elif error.kind in _WORTH_A_FALLBACK and call.route + 1 < len(call.routes):
+        pause, failed = call.tries.failed(error), call.routes[call.route].name
+        what = f"{failed} failed ({error.kind}{f', status {error.status}' if error.status else ''})"
+        used = f"after {call.attempt} of {call.asked.call.attempts} requests"
+        if pause is not None:
+            self._note(call, NoteKind.RETRY, f"{what} {used}; it is asked again in {pause:.3g} s.")
+            call.timer = self.tell_after(pause, TryAgain(call.tag))
+        elif error.kind in _WORTH_A_FALLBACK and self._has_next_route(call):
             call.route += 1
-            call.tries = 0
+            self._take_route(call)
+            self._note(call, NoteKind.FALLBACK, f"{what} {used}; {call.routes[call.route].name} is asked now.")
             self._attempt(call)
         else:
             self._end(call, error)
+
+    @staticmethod
+    def _has_next_route(call: _OpenCall) -> bool:
+        return call.route + 1 < len(call.routes) and call.attempt < call.asked.call.attempts
+
+    def _note(self, call: _OpenCall, kind: NoteKind, text: str) -> None:
+        """On the control lane: it comes before the end of this incarnation does, and needs no room."""
+        call.asked.reply_to.tell_control(ModelNoted(call.tag, self.now(), kind, text, call.attempt))
 
     def _fail(self, call: _OpenCall, kind: ErrorKind, why: str, retry_after: float | None = None) -> None:
         self._end(call, Error(kind, why, kind in RETRYABLE_KINDS, retry_after))
@@ -352,7 +395,7 @@ class LlmManager(Actor[LlmMessage]):
         self._drop(call.tag)
         if call.unread:
             self._tell(call.asked.reply_to, ModelStreamed(call.tag, self.now(), (TextDelta(call.unread),)))
-        self._tell(call.asked.reply_to, ModelFailed(call.tag, self.now(), error))
+        self._tell(call.asked.reply_to, ModelFailed(call.tag, self.now(), error, call.attempt))
 
     def _drop(self, tag: Tag) -> None:
         if call := self._open.pop(tag, None):

@@ -23,8 +23,9 @@ import orjson
 from callboard.actors.processes.control import LENGTH, REPLY
 from callboard.actors.processes.process_state import ProcessState
 from callboard.actors.tools.context import ToolContext
-from callboard.actors.tools.invoke import Invoker, Result, shortened
+from callboard.actors.tools.invoke import Invoker, Result, text_of
 from callboard.actors.tools.schema import read_signature
+from callboard.actors.tools.tracebacks import NOT_TOLD, Told, bounded, told_of
 from callboard.protocol.commands import RunTool
 from callboard.protocol.ids import MessageId, RequestId, Tag, ToolName
 from callboard.protocol.tools import FailureCode, ToolFailure
@@ -98,13 +99,15 @@ class Child:
             if tool is None:
                 tool = self._tool = self._load()
         except BaseException as error:  # noqa: BLE001 - importing the tool's module runs code that is not ours
-            return could_not_load(run.name, shortened(f"{type(error).__name__}: {error}")), True
+            return could_not_load(run.name, text_of(error), told_of(error)), True
         before = ProcessState() if more and tool is not _SAMPLE else None
         result = tool.call(run.arguments, context)
         crashed = isinstance(result, ToolFailure) and result.code is FailureCode.CRASHED
         return result, crashed or _left_something() or (before is not None and not _restored(before))
 
 
+#: Of the traceback and of the frames, where a message carries both: with the error's text they fit into one.
+LOAD_ERROR_BYTES: Final = 2_000
 #: Pydantic loads half of itself the first time; the interpreter has specialised the code after some more.
 REHEARSALS: Final = 2
 FIRST_REHEARSALS: Final = 100
@@ -133,9 +136,23 @@ def encode_reply(number: int, result: Result, spent: bool) -> bytes:
     return LENGTH.pack(REPLY.size + len(body)) + REPLY.pack(number, failed, spent) + body
 
 
-def could_not_load(name: ToolName, why: str) -> ToolFailure:
+def could_not_load(name: ToolName, why: str, told: Told = NOT_TOLD) -> ToolFailure:
     """The result of a call whose tool's module does not load."""
-    return ToolFailure(name, FailureCode.CRASHED, f"the tool could not be loaded in its child process: {why}")
+    why = f"the tool could not be loaded in its child process: {why}"
+    return ToolFailure(name, FailureCode.CRASHED, why, traceback=told.traceback, frames=told.frames)
+
+
+def pack_load_error(error: BaseException) -> str:
+    """What a template says of the error with which its tool does not load, as the text of one message."""
+    told = told_of(error)
+    parts = (text_of(error), *(bounded(text, LOAD_ERROR_BYTES) for text in told))
+    return "\0".join(part.replace("\0", " ") for part in parts)
+
+
+def unpack_load_error(name: ToolName, text: str) -> ToolFailure:
+    """The failure of a call whose tool's template said so."""
+    why, traceback, frames = (*text.split("\0"), "", "")[:3]
+    return could_not_load(name, why, Told(traceback, frames))
 
 
 def limit_memory(wanted_bytes: int) -> None:

@@ -52,7 +52,7 @@ class Kind(IntEnum):
     UNFIT = 13
     """This fork server has loaded its tool but must not be forked; the text says why. It ends."""
     FAILED = 14
-    """The tool could not be loaded; the text says why. It ends."""
+    """The tool could not be loaded; the text says why (child.py: pack_load_error). It ends."""
     FORKED = 15
     """A receipt."""
     NOT_FORKED = 16

@@ -22,10 +22,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NoReturn
 
-from callboard.actors.processes.child import CallEnded, Child, limit_memory
+from callboard.actors.processes.child import CallEnded, Child, limit_memory, pack_load_error
 from callboard.actors.processes.control import Kind, Message, pair, receive, send
 from callboard.actors.processes.linux import inherit_orphans, signal_only_own
-from callboard.actors.tools.invoke import Invoker, shortened
+from callboard.actors.tools.invoke import Invoker
 from callboard.actors.tools.shipping import unpack
 
 #: The control socket of a fork server, and the call socket of a child: what a tool opens comes after it.
@@ -139,7 +139,7 @@ class ForkServer:
         try:
             invoker = _loader(tool)()
         except BaseException as error:  # noqa: BLE001 - importing the tool's module runs code that is not ours
-            refusal = Message(Kind.FAILED, 0, 0, shortened(f"{type(error).__name__}: {error}"))
+            refusal = Message(Kind.FAILED, 0, 0, pack_load_error(error))
         else:
             if why := _why_unfit({CONTROL, self._registry.fileno()}):
                 refusal = Message(Kind.UNFIT, 0, 0, why)

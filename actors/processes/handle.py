@@ -7,6 +7,8 @@ unpickled: a reply is a number, a kind and JSON text, even if the tool has chang
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import fcntl
 import os
 import pickle
 import socket
@@ -24,6 +26,8 @@ from callboard.protocol.tools import FailureCode, ToolFailure
 
 #: One read of a child's socket or pipe; the default capacity of a pipe.
 READ_BYTES: Final = 65_536
+#: The largest pipe that an ordinary user gets (/proc/sys/fs/pipe-max-size).
+FLOOD_PIPE_BYTES: Final = 1_048_576
 #: A reply cannot be longer: the result's limit and room for a failure's texts.
 MAX_REPLY_BYTES: Final = MAX_RESULT_BYTES + 65_536
 
@@ -91,7 +95,7 @@ class Output:
     def add(self, data: bytes) -> None:
         """Keep the newest."""
         self.total_bytes += len(data)
-        self._kept += data
+        self._kept += data[-MAX_TOOL_OUTPUT_BYTES:]
         if len(self._kept) > 2 * MAX_TOOL_OUTPUT_BYTES:
             del self._kept[:-MAX_TOOL_OUTPUT_BYTES]
 
@@ -106,13 +110,25 @@ class Output:
 class ChildEnds:
     """From before the fork of a child until after its end. Raises OSError when made: out of descriptors."""
 
-    __slots__ = ("_calls", "_decoder", "_loop", "_output_end", "_theirs", "_unsent", "number", "orders", "output")
+    __slots__ = (
+        "_calls",
+        "_decoder",
+        "_loop",
+        "_output_end",
+        "_pipe_bytes",
+        "_theirs",
+        "_unsent",
+        "number",
+        "orders",
+        "output",
+    )
 
     def __init__(self, loop: asyncio.AbstractEventLoop, number: int) -> None:
         self._loop = loop
         self.number = number
         self.orders = 0
         self.output = Output()
+        self._pipe_bytes = READ_BYTES
         self._decoder = ReplyDecoder()
         self._unsent = bytearray()
         self._calls, theirs = pair(socket.SOCK_STREAM)
@@ -167,11 +183,18 @@ class ChildEnds:
     def drain(self) -> bool:
         """Take in what it has printed. False when nothing more can come: all who could write have closed the pipe."""
         try:
-            data = os.read(self._output_end, READ_BYTES)
+            data = os.read(self._output_end, self._pipe_bytes)
         except BlockingIOError:
             return True
         self.output.add(data)
         return bool(data)
+
+    def widen_output(self) -> None:
+        """Let what prints a lot wait less often. Again: nothing."""
+        if self._pipe_bytes < FLOOD_PIPE_BYTES:
+            self._pipe_bytes = FLOOD_PIPE_BYTES
+            with contextlib.suppress(OSError):  # this user's pipes take too much memory already
+                fcntl.fcntl(self._output_end, fcntl.F_SETPIPE_SZ, FLOOD_PIPE_BYTES)
 
     def begin_output(self) -> None:
         """What was printed before a call belongs to none, and must not get into it."""

@@ -18,7 +18,7 @@ from typing import Final
 from callboard.actors.processes.control import Kind, Message, hear, pair, send
 from callboard.actors.processes.init import main
 from callboard.actors.processes.keeper import REFUSED, enter
-from callboard.actors.processes.spawning import interpreter
+from callboard.actors.processes.spawning import PIPE_BYTES, interpreter
 
 #: All that children get of our environment: where things are and which language and time zone. Keys stay with us.
 ENVIRONMENT: Final = frozenset(
@@ -27,6 +27,10 @@ ENVIRONMENT: Final = frozenset(
 )
 #: From the order to end until they are killed: the init process gives itself 2 s, and kinds.py the source 3 s.
 CLOSE_SECONDS: Final = 2.5
+#: Between two reads of stderr: at most 6 MB/s, whatever a module prints while it is loaded.
+PAUSE_SECONDS: Final = 0.01
+#: What is kept of it, for the log, should the init process fail.
+COMPLAINT_BYTES: Final = 8_192
 
 
 def child_environment(extra: Mapping[str, str]) -> dict[str, str]:
@@ -111,6 +115,8 @@ class InitProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._pidfd = -1
         self._killed = False
+        self._complaint = b""
+        self._pause: asyncio.TimerHandle | None = None
         control = self._connection.theirs.fileno()
         # The shared memory of all tools of a pool is bounded as the memory of one process is.
         code = (
@@ -169,8 +175,31 @@ class InitProcess:
         self._process = process
         self._pidfd = os.pidfd_open(process.pid)
         self._loop.add_reader(self._pidfd, self._gone)
+        assert process.stderr is not None
+        os.set_blocking(process.stderr.fileno(), False)
+        self._listen(process.stderr.fileno())
         if self._killed:
             self.kill()
+
+    def _listen(self, stderr: int) -> None:
+        """Read what is written to stderr as it comes, or the pipe fills and who writes waits for ever: ours, and what
+        modules of tools print while they are loaded."""
+        self._pause = None
+        self._loop.add_reader(stderr, self._complained, stderr)
+
+    def _complained(self, stderr: int) -> None:
+        self._loop.remove_reader(stderr)
+        if self._read_complaint(stderr):
+            self._pause = self._loop.call_later(PAUSE_SECONDS, self._listen, stderr)
+
+    def _read_complaint(self, stderr: int) -> bool:
+        """Keep the end of it. False when nothing more can come."""
+        try:
+            data = os.read(stderr, PIPE_BYTES)
+        except BlockingIOError:
+            return True
+        self._complaint = (self._complaint + data)[-COMPLAINT_BYTES:]
+        return bool(data)
 
     def _gone(self) -> None:
         process = self._process
@@ -179,13 +208,13 @@ class InitProcess:
         self._loop.remove_reader(self._pidfd)
         os.close(self._pidfd)
         self._connection.close()
+        if self._pause is not None:
+            self._pause.cancel()
         status = process.wait()
         with process.stderr as stderr:
-            os.set_blocking(stderr.fileno(), False)
-            complaint = b""
-            with contextlib.suppress(BlockingIOError):
-                complaint = os.read(stderr.fileno(), 65_536)
-        words = complaint.decode(errors="replace").strip()
+            self._loop.remove_reader(stderr.fileno())
+            self._read_complaint(stderr.fileno())
+        words = self._complaint.decode(errors="replace").strip()
         self._post(
             KeeperEnded(self.number, status == REFUSED, words if status == REFUSED else f"status {status}; {words}")
         )

@@ -17,7 +17,7 @@ from typing import Final
 
 from callboard.actors.kernel import Actor, LoopScheduler, Timer, handles, logger_of
 from callboard.actors.processes import supply
-from callboard.actors.processes.child import could_not_load
+from callboard.actors.processes.child import could_not_load, unpack_load_error
 from callboard.actors.processes.control import UNKNOWN_STATUS, Kind, Message, how_it_ended
 from callboard.actors.processes.handle import ChildEnds
 from callboard.actors.processes.launch import Connection, Heard, InitProcess, KeeperEnded
@@ -478,7 +478,7 @@ class ProcessSource(Actor[SourceMessage]):
             self._fork_ahead(template)
         elif template is not None and said.kind is Kind.FAILED:
             template.state, template.server = _State.GONE, None
-            self._refuse(template, could_not_load(template.tool.name, said.text))
+            self._refuse(template, unpack_load_error(template.tool.name, said.text))
 
     def _receipt(self, said: Message) -> None:
         child = self._children.get(said.number)

@@ -7,6 +7,7 @@ its asker has waited ANSWER_GRACE_SECONDS longer than the request's deadline.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Callable
 from concurrent.futures import Future
 from contextvars import Context
@@ -16,16 +17,27 @@ from threading import Lock
 from typing import Final
 
 from callboard.actors.kernel import Down, ExitReason
-from callboard.protocol.commands import AskApproval, Command, Finish, Note, Outcome, RunTool
+from callboard.protocol.commands import AskApproval, Command, Finish, Note, Outcome, ReportFailure, RunTool
 from callboard.protocol.content import Message, UserMessage, history_faults
 from callboard.protocol.errors import ProviderError, RuntimeFailure, UsageError, said
-from callboard.protocol.events import Event, ModelFailed, ModelStreamed, RequestStarted, ToolCallEnd, ToolCallStarted
+from callboard.protocol.events import (
+    Event,
+    ModelFailed,
+    ModelStreamed,
+    RequestStarted,
+    ToolCallEnd,
+    ToolCallFailed,
+    ToolCallStarted,
+)
 from callboard.protocol.ids import RequestId, Tag
-from callboard.protocol.model import Error, StreamEvent, Usage
+from callboard.protocol.model import Error, FinishReason, StreamEvent, Usage
 from callboard.protocol.options import RequestOptions
+from callboard.protocol.tools import ToolFailure
 
 #: Behind the request's deadline: its session has then waited for the tools to be stopped, and the loop was busy once.
 ANSWER_GRACE_SECONDS: Final = 5.0
+#: Failures that a reply holds: with their tracebacks at most 2 MB.
+MAX_FAILURES: Final = 100
 #: What a reader of a stream may leave unread, in bytes of memory: some hundred full answers.
 MAX_UNREAD_BYTES: Final = 16 * 1024 * 1024
 #: An event without its texts, in bytes.
@@ -35,7 +47,7 @@ STOPPING: Final = "the runtime is stopping"
 
 Seen = Event | Command
 """What a session shows of its request."""
-Shown = RequestStarted | RunTool | ToolCallStarted | ToolCallEnd | AskApproval | Note
+Shown = RequestStarted | RunTool | ToolCallStarted | ToolCallEnd | AskApproval | ReportFailure | Note
 """Of what a session shows, what the reader of a stream sees as it is."""
 
 
@@ -106,12 +118,20 @@ class Reply:
     outcome: Outcome
     steps: int
     """Model calls made."""
-    cost: float
-    """US dollars; 0 where no price is known."""
+    cost: float | None
+    """US dollars; 0 for models that are free, None where the price of one that answered is not known."""
     messages: tuple[Message, ...]
     """What this request added to the conversation: the question, the calls, their results and the answer."""
     reason: str = ""
-    """Why it was not answered, in one sentence."""
+    """Why it was not answered, or not to the end, in one sentence."""
+    finish_reason: FinishReason = FinishReason.OTHER
+    """Why the model stopped: `length` for an answer that was cut. `other` where the last model call had no turn."""
+    notes: tuple[str, ...] = ()
+    """What should be known of how the answer came to be, in the order in which it happened: retries, other models that
+    were asked, tools or options that the model does not take, a cut."""
+    failures: tuple[ToolFailure, ...] = ()
+    """Calls that failed or were not run, in the order in which they did, the last 100: with `traceback`, which the
+    model does not see."""
 
 
 class RequestEnded(RuntimeFailure):
@@ -150,6 +170,8 @@ class Answer:
         self._messages: tuple[Message, ...] = ()
         self._model_error: Error | None = None
         self._finish: Finish | None = None
+        self._notes: list[str] = []
+        self._failures: deque[ToolFailure] = deque(maxlen=MAX_FAILURES)
 
     def record(self, messages: tuple[Message, ...]) -> None:
         """A finished step. Ignored when the asker already knows that there is no answer."""
@@ -161,6 +183,10 @@ class Answer:
         """The session's side."""
         if isinstance(seen, ModelFailed):
             self._model_error = seen.error
+        elif isinstance(seen, Note):
+            self._notes.append(seen.text)
+        elif isinstance(seen, ToolCallFailed | ReportFailure):
+            self._failures.append(seen.failure)
         elif isinstance(seen, Finish):
             self._finish = seen
 
@@ -174,9 +200,23 @@ class Answer:
             self._settle(RuntimeFailure(f"the request has no answer, since its session was lost: {why}"))
         else:
             end = end or Finish(self.tag, Outcome.CANCELLED, "", Usage(), 0.0, 0, STOPPING)
-            request_id, added = self.tag.request_id, self._messages
-            self._settle(Reply(end.text, end.usage, request_id, end.outcome, end.steps, end.cost, added, end.reason))
+            self._settle(self._reply(end))
         return self._finish is None
+
+    def _reply(self, end: Finish) -> Reply:
+        return Reply(
+            end.text,
+            end.usage,
+            self.tag.request_id,
+            end.outcome,
+            end.steps,
+            end.cost,
+            self._messages,
+            end.reason,
+            end.finish_reason,
+            tuple(self._notes),
+            tuple(self._failures),
+        )
 
     def expire(self) -> None:
         """The backstop: nothing has ended the request in time."""
@@ -284,4 +324,5 @@ class Stream(AsyncIterable[StreamItem]):
 def _size(item: StreamItem) -> int:
     """About how much memory an event keeps: its texts, and a little for the rest."""
     texts = (getattr(item, name) for name in type(item).__slots__)
-    return _EVENT_BYTES + sum(getsizeof(text) for text in texts if isinstance(text, str))
+    traceback = item.failure.traceback if isinstance(item, ToolCallFailed) else ""
+    return _EVENT_BYTES + len(traceback) + sum(getsizeof(text) for text in texts if isinstance(text, str))

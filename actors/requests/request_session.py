@@ -8,7 +8,7 @@ workers, so the next one is only sent them again. However this actor ends, what 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, Protocol, get_args
 
@@ -16,7 +16,9 @@ from callboard.actors.calls import dispatcher
 from callboard.actors.calls.dispatcher import DispatchCall, SeekApproval, StopsTold, ToolsOffered
 from callboard.actors.kernel import Actor, Down, ExitReason, Ref, Rejected, Timer, handles, logger_of
 from callboard.actors.models.llm_manager import LlmMessage, StartModel
+from callboard.actors.models.windows import FindWindow, Window
 from callboard.actors.requests.conversation import STOPPING, Question, Seen
+from callboard.actors.telemetry.notices import PeerLost
 from callboard.actors.telemetry.telemetry import Heard, TelemetryMessage, ends_work
 from callboard.protocol import commands, events
 from callboard.protocol.commands import Command
@@ -35,10 +37,12 @@ logger = logger_of("callboard")
 STOPS_TOLD_SECONDS = 1.0
 
 Subscriber = Callable[[Seen], None]
-"""Hears, on the loop thread, each event of the request as it is applied, each RunTool, AskApproval and Note, and
-Finish last. It must not block."""
-#: What is shown also without a reader: how the request ended.
-_ENDINGS: Final = (events.ModelFailed, commands.Finish)
+"""Hears, on the loop thread, each event of the request as it is applied, each RunTool, AskApproval, ReportFailure and
+Note, and Finish last. It must not block."""
+#: What is shown also without a reader: how the request ended, and what its asker should know of that.
+_ALWAYS_SHOWN: Final = (
+    events.ModelFailed, events.ToolCallFailed, commands.ReportFailure, commands.Note, commands.Finish,
+)  # fmt: skip
 Order = StartModel | DispatchCall | SeekApproval
 """What others work at for a request."""
 Stop = commands.StopModel | commands.CancelTool | commands.WithdrawApproval
@@ -58,7 +62,14 @@ class Peers:
     telemetry: Ref[TelemetryMessage]
 
 
-SessionMessage = Event | ToolsOffered | StopsTold | Down
+@dataclass(frozen=True, slots=True)
+class WindowFound:
+    """How many tokens the request's model takes."""
+
+    window: Window
+
+
+SessionMessage = Event | ToolsOffered | WindowFound | StopsTold | Down
 
 
 class SessionLike(Protocol):
@@ -80,7 +91,9 @@ class RequestSession(Actor[SessionMessage]):
         subscriber: Subscriber,
         record: Callable[[tuple[Message, ...]], None],
         make_session: Callable[[], SessionLike] = Session,
+        find_window: FindWindow | None = None,
     ) -> None:
+        """`find_window`: where the options leave open how many tokens the model takes."""
         self._question = question
         self._peers = peers
         self._subscriber = subscriber
@@ -93,6 +106,9 @@ class RequestSession(Actor[SessionMessage]):
         self._open: dict[Tag, tuple[Order, int]] = {}
         """What others work at now, and how often it was sent."""
         self._offer_requests = 0
+        self._offers: tuple[ToolOffer, ...] | None = None
+        self._find_window = find_window
+        self._window = Window(question.options.context_tokens) if find_window is None else None
         self._has_started = False
         self._has_cancelled = False
         self._finish: commands.Finish | None = None
@@ -110,6 +126,8 @@ class RequestSession(Actor[SessionMessage]):
         self._set_timer(commands.SetTimer(question.tag, question.asked_at + question.options.timeout_seconds))
         self._observe(question)
         self._ask_for_offers()
+        if self._find_window is not None:
+            self._find_window(lambda window: self.ref.tell_control(WindowFound(window)))
 
     def on_stopping(self) -> bool:
         """The runtime is stopping: end the request as any cancelled one."""
@@ -126,15 +144,23 @@ class RequestSession(Actor[SessionMessage]):
 
     @handles(ToolsOffered)
     def _offered(self, message: ToolsOffered) -> None:
-        if self._has_started:
+        if self._has_started or self._offers is not None:
             raise Rejected("the tools were offered before")
-        self._start(message.offers)
+        self._offers = message.offers
+        self._start_when_ready()
+
+    @handles(WindowFound)
+    def _window_found(self, message: WindowFound) -> None:
+        if self._has_started or self._window is not None:
+            raise Rejected("the window was found before")
+        self._window = message.window
+        self._start_when_ready()
 
     @handles(*get_args(Event))
     def _happened(self, event: Event) -> None:
         of_request = not self._has_started and event.tag == self._question.tag
         if of_request and isinstance(event, events.CancelRequested | events.DeadlinePassed):
-            self._start(())  # only what has begun can end
+            self._start((), Window(None))  # only what has begun can end
         self._apply(event)
 
     @handles(Down)
@@ -145,6 +171,7 @@ class RequestSession(Actor[SessionMessage]):
         self.monitor(down.ref)
         if self._finish is not None:
             return
+        self._observe(PeerLost(self._question.tag, down.ref.name, down.reason.value))
         is_manager = down.ref is self._peers.llm_manager
         if is_manager and self._has_started:
             step = self._session.step
@@ -153,7 +180,7 @@ class RequestSession(Actor[SessionMessage]):
             self._apply(events.ModelLost(step, self.now()))
         elif not is_manager and self._has_started:
             self._send_again()
-        elif not is_manager:
+        elif not is_manager and self._offers is None:
             self._ask_for_offers()
 
     def _send_again(self) -> None:
@@ -184,11 +211,16 @@ class RequestSession(Actor[SessionMessage]):
         self._offer_requests += 1
         self._peers.dispatcher.tell_control(dispatcher.OfferTools(self._question.tag, self.ref))
 
-    def _start(self, offers: tuple[ToolOffer, ...]) -> None:
+    def _start_when_ready(self) -> None:
+        if self._offers is not None and self._window is not None:
+            self._start(self._offers, self._window)
+
+    def _start(self, offers: tuple[ToolOffer, ...], window: Window) -> None:
         asked, self._has_started = self._question, True
+        options, notes = replace(asked.options, context_tokens=window.tokens), (window.note,) if window.note else ()
         try:
             self._apply(
-                events.RequestStarted(asked.tag, asked.asked_at, asked.history, asked.user, asked.options, offers)
+                events.RequestStarted(asked.tag, asked.asked_at, asked.history, asked.user, options, offers, notes)
             )
         except Rejected as refusal:
             raise RuntimeFailure(f"the request could not begin: {refusal}") from refusal
@@ -202,8 +234,10 @@ class RequestSession(Actor[SessionMessage]):
             if ends_work(event):
                 self._observe(event)
                 self._open.pop(event.tag, None)
-            elif isinstance(event, events.ApprovalDenied):
-                self._open.pop(event.tag, None)
+            elif isinstance(event, events.ApprovalGranted | events.ApprovalDenied):
+                self._observe(event)
+                if isinstance(event, events.ApprovalDenied):
+                    self._open.pop(event.tag, None)
             for doing in given:
                 _CARRIERS[type(doing)](self, doing)
         except ProtocolError as error:
@@ -230,6 +264,7 @@ class RequestSession(Actor[SessionMessage]):
 
     def _ask_approval(self, command: commands.AskApproval) -> None:
         self._show(command)
+        self._observe(command)
         seek = SeekApproval(command, self.ref, self._question.asker)
         self._open[command.tag] = seek, 1
         self._peers.dispatcher.tell_control(seek)
@@ -241,6 +276,10 @@ class RequestSession(Actor[SessionMessage]):
         else:
             self._has_cancelled = True
             self._peers.dispatcher.tell_control(command)
+
+    def _tell(self, command: commands.ReportFailure | commands.Note) -> None:
+        self._show(command)
+        self._observe(command)
 
     def _record_step(self, command: commands.RecordStep) -> None:
         # The question enters the conversation with the first step that answers it, or not at all.
@@ -275,7 +314,7 @@ class RequestSession(Actor[SessionMessage]):
 
     def _show(self, seen: Seen) -> None:
         """A subscriber that fails costs its reader the events, not the request its answer."""
-        if not (self._is_read_along or isinstance(seen, _ENDINGS)):
+        if not (self._is_read_along or isinstance(seen, _ALWAYS_SHOWN)):
             return
         try:
             self._context.run(self._subscriber, seen)
@@ -309,6 +348,7 @@ _CARRIERS: Final[Mapping[type[Command], Callable[..., None]]] = {
     commands.SetTimer: RequestSession._set_timer,
     commands.ClearTimer: RequestSession._clear_timer,
     commands.RecordStep: RequestSession._record_step,
-    commands.Note: RequestSession._show,
+    commands.ReportFailure: RequestSession._tell,
+    commands.Note: RequestSession._tell,
     commands.Finish: RequestSession._finished,
 }

@@ -1,4 +1,4 @@
-"""A pytest plugin for tests that play seeded conversations: `pip install 'callboard[testing]'` is all it needs.
+"""A pytest plugin for tests that play seeded conversations: it needs the extra `testing` and nothing else.
 
     from callboard.actors.testing.pytest_plugin import conversations
 

@@ -57,7 +57,7 @@ from callboard.protocol.ids import RequestId, Tag
 from callboard.protocol.model import Usage
 from callboard.protocol.options import ToolOffer
 from callboard.protocol.testing import generator
-from callboard.protocol.testing.outside import foreign_events
+from callboard.protocol.testing.outside import cost_of, foreign_events
 from callboard.protocol.testing.scenario import Scenario, Store
 from callboard.protocol.testing.trace import Trace
 from callboard.protocol.tools import Isolation, Latency
@@ -124,12 +124,12 @@ class SimulatedRun:
 
     def _plan(self) -> Plan:
         def routes(model: str) -> tuple[Route]:
-            return (Route(Scripted(), model.partition("/")[2]),)
+            return (Route(Scripted(), model.partition("/")[2], listed_as=model),)
 
         return Plan(
             telemetry=lambda: CrashableTelemetry(Spans()),
             llm_manager=lambda: CrashableManager(
-                routes, PlayedModel(self.world).start, RetryPolicy(max_attempts=1), self._cost
+                routes, PlayedModel(self.world).start, RetryPolicy(chance=lambda: 0.5), self._cost
             ),
             workers=self.world.kind,
             dispatcher=CrashableDispatcher,
@@ -140,9 +140,8 @@ class SimulatedRun:
             chance=lambda: 0.5,
         )
 
-    def _cost(self, model: str, usage: Usage, _: object) -> float:
-        options = self.world.scenarios[RequestId(model.partition("/")[2])].options
-        return usage.input_tokens * (options.input_price or 0) + usage.output_tokens * (options.output_price or 0)
+    def _cost(self, name: str, usage: Usage, _: object, __: str) -> float | None:
+        return cost_of(usage, self.world.scenarios[RequestId(name.partition("/")[2])].options)
 
     def _begin(self, request: SimulatedRequest, *, is_read_along: bool) -> None:
         plan = request.scenario

@@ -37,7 +37,7 @@ class World(Protocol):
     def plan_of(self, run: RunTool) -> PlannedCall:
         """What the scenario holds for this call."""
 
-    def result_of(self, tag: Tag) -> str:
+    def result_of(self, tag: Tag, plan: PlannedCall) -> str:
         """What the call returns."""
 
     def began(self, run: RunTool) -> None:
@@ -201,7 +201,7 @@ class SimulatedWorker(Actor[ToWorker | Die | Planned]):
 
     def _return(self, call: RunCall, plan: PlannedCall, fate: WorkerFate) -> None:
         tag = call.run.tag
-        result: Result = self._world.result_of(tag)
+        result: Result = self._world.result_of(tag, plan)
         if plan.does is ToolDoes.FAIL:
             result = ToolFailure(call.run.name, FailureCode.TOOL_ERROR, f"planned: {plan.does}")
         printed, reports = f"printed by {tag.call_id}", self._reports

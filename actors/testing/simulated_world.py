@@ -8,6 +8,8 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import Context
+from dataclasses import dataclass, replace
+from typing import Final
 
 import orjson
 
@@ -24,6 +26,7 @@ from callboard.actors.topology import ROOT_INTENSITY, ROOT_PERIOD_SECONDS
 from callboard.actors.workers.messages import WorkerKind
 from callboard.protocol.commands import AskApproval, CallModel, RunTool
 from callboard.protocol.content import Message
+from callboard.protocol.errors import ErrorKind
 from callboard.protocol.events import (
     ApprovalDenied,
     ApprovalGranted,
@@ -34,16 +37,19 @@ from callboard.protocol.events import (
     ModelStreamed,
 )
 from callboard.protocol.ids import RequestId, Tag
-from callboard.protocol.model import ModelRequest, ModelResponse
+from callboard.protocol.model import Error, ModelRequest, ModelResponse
 from callboard.protocol.options import ToolOffer
-from callboard.protocol.testing.outside import Answer, Plans, model_answers, person_answers
-from callboard.protocol.testing.scenario import PlannedCall, Scenario
+from callboard.protocol.testing.outside import Answer, Plans, model_answers, person_answers, requests_of
+from callboard.protocol.testing.scenario import PlannedCall, PlannedTurn, Scenario
 from callboard.protocol.testing.trace import Trace, Verb
 from callboard.protocol.tools import Decision, Policy, ToolContract
 from callboard.providers.adapter import Provider
 
 #: What a supervisor bears, with the time by which its backoff may bring crashes nearer to each other.
 _BORNE = {"root": (ROOT_INTENSITY, ROOT_PERIOD_SECONDS + 5.0), "root/tools": (3, 6.0)}
+
+#: A request that fails on the way to a planned turn takes this long.
+FAILS_AFTER_SECONDS: Final = 0.125
 
 
 class PlannedCrash:
@@ -81,9 +87,10 @@ class World:
         """What the scenario of the call's request holds for it."""
         return self.plans[run.tag.request_id].of(run)
 
-    def result_of(self, tag: Tag) -> str:
-        """A result that names its call and its request, so that one in a wrong place shows."""
-        return orjson.dumps({"ok": True, "of": f"{tag.request_id}/{tag.step}/{tag.call_id}"}).decode()
+    def result_of(self, tag: Tag, plan: PlannedCall) -> str:
+        """A result that names its call and its request, so that one in a wrong place shows, unless it is steady."""
+        of = "any call" if plan.steady else f"{tag.request_id}/{tag.step}/{tag.call_id}"
+        return orjson.dumps({"ok": True, "of": of}).decode()
 
     def began(self, run: RunTool) -> None:
         """Count a run of the tool's code, and write it down."""
@@ -188,6 +195,7 @@ class PlayedModel:
 
     def __init__(self, world: World) -> None:
         self._world = world
+        self._unanswered: dict[RequestId, _Unanswered] = {}
 
     def start(self, provider: Provider, request: ModelRequest, emit: Emit, end: End, asker: Context | None) -> Attempt:
         """Begin the planned turn of the request that asks."""
@@ -196,12 +204,25 @@ class PlayedModel:
         # A call that was lost before it began, and the later one in its place, ask the same: the last that may begin.
         due = [each for each in given if each.not_before_at <= world.scheduler.now()]
         command = next((each for each in reversed(due) if each.request.messages == request.messages), None)
-        if command is None:
+        unanswered = self._unanswered.pop(request_id, None)
+        if command is not None:
+            given.remove(command)
+            world.write(Verb.ASKED, command)
+            turn = world.plans[request_id].next_turn(command.tag.step)
+            unanswered = _Unanswered(command, turn, requests_of(turn, command))
+        elif unanswered is None or unanswered.command.request.messages != request.messages:
             raise AssertionError(f"{provider.name} was asked for {request_id} what its session had not asked for")
-        given.remove(command)
-        world.write(Verb.ASKED, command)
-        turn = world.plans[request_id].next_turn(command.tag.step)
-        answers = model_answers(turn, command, world.scenarios[request_id].options, world.scheduler.now())
+        now = world.scheduler.now()
+        if unanswered.requests > 1:
+            self._unanswered[request_id] = replace(unanswered, requests=unanswered.requests - 1)
+            passing = Error(ErrorKind.SERVER, "planned", retryable=True)
+            tag = unanswered.command.tag
+            answers: Iterable[Answer] = [Answer(now + FAILS_AFTER_SECONDS, lambda at: ModelFailed(tag, at, passing))]
+        else:
+            # The manager has its own way to retry; what is planned is what comes of that.
+            planned = replace(unanswered.turn, requests=1)
+            options = world.scenarios[request_id].options
+            answers = map(_for_good, model_answers(planned, unanswered.command, options, now))
 
         def say(event: Event) -> None:
             match event:
@@ -216,6 +237,30 @@ class PlayedModel:
                     world.crash("root/llm_manager")
 
         return Playing(world.scheduler, f"model of {request_id}", answers, say)
+
+
+@dataclass(frozen=True, slots=True)
+class _Unanswered:
+    """A model call that was begun, and the requests it takes still."""
+
+    command: CallModel
+    turn: PlannedTurn
+    requests: int
+
+
+def _for_good(answer: Answer) -> Answer:
+    """The same answer; an error in it is one that the manager does not try again."""
+
+    def make(at: float) -> Event:
+        event = answer.make(at)
+        if isinstance(event, ModelFailed):
+            return replace(event, error=replace(event.error, retryable=False))
+        if isinstance(event, ModelResponded) and event.response.error is not None:
+            error = replace(event.response.error, retryable=False)
+            return replace(event, response=replace(event.response, error=error))
+        return event
+
+    return replace(answer, make=make)
 
 
 class PlayedPerson:

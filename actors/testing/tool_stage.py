@@ -24,6 +24,7 @@ from callboard.actors.calls.ledger import CallEvent, Ledger
 from callboard.actors.calls.registry import Registry, ToolRestored, ToolWithdrawn
 from callboard.actors.kernel import Actor, ActorSystem, LoopScheduler, Ref, Supervisor, handles
 from callboard.actors.processes.supply import ProcessOptions
+from callboard.actors.telemetry.notices import ToolPrinted, ToolStopped
 from callboard.actors.tools.decorator import Tool
 from callboard.actors.workers.kinds import kinds
 from callboard.actors.workers.messages import KindOf
@@ -78,11 +79,14 @@ class _Audience(Actor[CallEvent]):
         self._calls[event.tag].add(event)
 
 
-class _Observer(Actor[ToolWithdrawn | ToolRestored]):
-    """Nobody acts on a tool's health here."""
+_Observed = ToolWithdrawn | ToolRestored | ToolPrinted | ToolStopped
 
-    @handles(ToolWithdrawn, ToolRestored)
-    def _see(self, change: ToolWithdrawn | ToolRestored) -> None:
+
+class _Observer(Actor[_Observed]):
+    """Nothing acts on a tool's health here, or logs what it prints: that is in the events of its calls."""
+
+    @handles(*get_args(_Observed))
+    def _see(self, seen: _Observed) -> None:
         """The dispatcher has logged it."""
 
 

@@ -7,7 +7,7 @@ import math
 import re
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property, wraps
 from typing import Final, Generic, Literal, overload
@@ -22,13 +22,13 @@ from callboard.protocol import limits
 from callboard.protocol.commands import RunTool
 from callboard.protocol.errors import UsageError
 from callboard.protocol.ids import MessageId, RequestId, Tag, ToolName
-from callboard.protocol.tools import Isolation, Latency, Risk, ToolContract, ToolDefinition
+from callboard.protocol.tools import Isolation, Latency, Origin, Risk, ToolContract, ToolDefinition
 
 P = ParamSpec("P", default=...)
 R = TypeVar("R", covariant=True, default=object)
 Choice = TypeVar("Choice", bound=StrEnum)
 
-RiskName = Literal["read", "write", "execute", "network"]
+RiskName = Literal["read", "write", "execute", "network", "undeclared"]
 IsolationName = Literal["process", "task", "thread"]
 LatencyName = Literal["short", "long"]
 
@@ -49,6 +49,16 @@ class Tool(Generic[P, R]):
     def name(self) -> ToolName:
         """As the model knows it."""
         return self.definition.name
+
+    @property
+    def origin(self) -> Origin:
+        """Who brought it to the runtime."""
+        return self.contract.origin
+
+    @cached_property
+    def owned(self) -> Tool[P, R]:
+        """The tool as its owner's own: what a runtime makes of the tools passed to it."""
+        return replace(self, contract=replace(self.contract, origin=Origin.OWNER))
 
     @cached_property
     def packed(self) -> bytes:
@@ -98,7 +108,7 @@ class Tool(Generic[P, R]):
 
     def __getstate__(self) -> dict[str, object]:
         """Without what is derived from it."""
-        return {name: value for name, value in self.__dict__.items() if name not in ("packed", "invoker")}
+        return {name: value for name, value in self.__dict__.items() if name not in ("packed", "invoker", "owned")}
 
 
 @overload
@@ -108,7 +118,7 @@ def tool(
     *,
     name: str = "",
     description: str = "",
-    risk: Risk | RiskName = Risk.READ,
+    risk: Risk | RiskName = Risk.UNDECLARED,
     timeout: float = limits.DEFAULT_TOOL_TIMEOUT_SECONDS,
     isolation: Isolation | IsolationName | None = None,
     concurrency: int | None = None,
@@ -123,7 +133,7 @@ def tool(
     *,
     name: str = "",
     description: str = "",
-    risk: Risk | RiskName = Risk.READ,
+    risk: Risk | RiskName = Risk.UNDECLARED,
     timeout: float = limits.DEFAULT_TOOL_TIMEOUT_SECONDS,
     isolation: Isolation | IsolationName | None = None,
     concurrency: int | None = None,
@@ -136,6 +146,8 @@ def tool(
 
     `timeout` is in seconds. `isolation` is `process` for a `def` and `task` for an `async def` unless it is given, and
     `concurrency` (calls at the same time, of all requests together) what `limits.TOOL_CONCURRENCY` says of it.
+    `risk` says what the function can do to the world, and so who must approve its calls. Without it the risk is
+    `undeclared`: a policy allows that for functions passed to the runtime, and asks about those from elsewhere.
     The model's description and the arguments' JSON Schema come from docstring and signature. Raises UsageError for
     anything that could not work, naming the parameter and the remedy.
 

@@ -1,4 +1,7 @@
-"""`read_file` and `list_dir`: the files of one workspace, and no others."""
+"""`read_file` and `list_dir`: the files of one workspace, and no others; of these, none that holds secrets.
+
+Values that look like keys are masked in what is shown. A mask has as many bytes as the value, so spans are exact.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,11 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
+from callboard.actors.secret_files import NO_RULES, SecretFiles, SecretRules, is_key_file
 from callboard.actors.tools.decorator import Tool, tool
 from callboard.protocol.code_fences import render_fence
 from callboard.protocol.errors import ToolError, UsageError
+from callboard.protocol.masking import mask_bytes
 
 #: One answer of read_file: about 25,000 tokens. A model that needs more reads on by lines.
 MAX_READ_BYTES: Final = 100_000
@@ -22,11 +27,9 @@ BINARY_PROBE_BYTES: Final = 8_000
 #: Names in one answer of list_dir.
 MAX_ENTRIES: Final = 1_000
 MAX_DEPTH: Final = 5
-#: Never listed: what is in it says nothing about the code.
-HIDDEN: Final = frozenset({".git"})
 
 
-def workspace_tools(workspace: Path | str) -> tuple[Tool, ...]:
+def workspace_tools(workspace: Path | str, secrets: SecretRules = NO_RULES) -> tuple[Tool, ...]:
     """`read_file` and `list_dir` for this directory. Raises UsageError when it is none."""
     try:
         root = Path(workspace).resolve(strict=True)
@@ -39,14 +42,14 @@ def workspace_tools(workspace: Path | str) -> tuple[Tool, ...]:
     def read_file(
         path: str, start_line: Annotated[int, Field(ge=1)] = 1, end_line: Annotated[int | None, Field(ge=1)] = None
     ) -> str:
-        """Read a text file of the workspace, whole or some lines of it.
+        """Read a text file of the workspace, whole or some lines of it. Keys in it are shown as a mask of asterisks.
 
         Args:
             path: Relative to the workspace, or absolute within it.
             start_line: The first line, counted from 1.
             end_line: The last line, inclusive; the end of the file if left out.
         """
-        return read_lines(inside(root, path), start_line, end_line)
+        return read_lines(inside(root, path, SecretFiles(root, secrets)), start_line, end_line)
 
     @tool(risk="read", timeout=10, concurrency=8, idempotent=True)
     def list_dir(path: str = ".", depth: Annotated[int, Field(ge=1, le=MAX_DEPTH)] = 1) -> dict[str, object]:
@@ -56,22 +59,35 @@ def workspace_tools(workspace: Path | str) -> tuple[Tool, ...]:
             path: Relative to the workspace, or absolute within it.
             depth: How many levels of directories to show.
         """
-        return listing(inside(root, path), depth)
+        hidden = SecretFiles(root, secrets)
+        return listing(inside(root, path, hidden), depth, hidden)
 
     return read_file, list_dir
 
 
-def inside(root: Path, path: str) -> Path:
-    """The real place that the path leads to. Raises ToolError when it is not below `root`, links resolved."""
+def inside(root: Path, path: str, secrets: SecretFiles) -> Path:
+    """The real place that the path leads to. Raises ToolError when it is not below `root`, or secret."""
+    given = os.path.normpath(root / path)
     try:
         place = (root / path).resolve(strict=True)
     except FileNotFoundError:
+        if secrets.hides(given):
+            raise _secret(path) from None
         raise ToolError(f"there is no {path!r} in the workspace; list_dir shows what there is") from None
     except (OSError, RuntimeError, ValueError) as error:
         raise ToolError(f"{path!r} cannot be followed: {_reason(error)}") from None
     if not place.is_relative_to(root):
         raise ToolError(f"{path!r} is outside the workspace {root}; only files inside it can be read")
+    if secrets.hides(given) or secrets.hides(place):
+        raise _secret(path)
     return place
+
+
+def _secret(path: str | Path) -> ToolError:
+    return ToolError(
+        f"{str(path)!r} is not shown, whether it exists or not: such files may hold secrets. Go on without it; "
+        "the owner of the workspace can allow it by Settings(secret_files=...)"
+    )
 
 
 def read_lines(place: Path, start_line: int, end_line: int | None) -> str:
@@ -79,6 +95,8 @@ def read_lines(place: Path, start_line: int, end_line: int | None) -> str:
     if end_line is not None and end_line < start_line:
         raise ToolError(f"end_line {end_line} is before start_line {start_line}")
     data = _read(place)
+    if is_key_file(data):
+        raise _secret(place)
     if not data:
         return f"{place} is empty."
     last_line = data.count(b"\n") + (not data.endswith(b"\n"))
@@ -87,7 +105,7 @@ def read_lines(place: Path, start_line: int, end_line: int | None) -> str:
     start = _line_start(data, start_line)
     wanted = _line_start(data, end_line + 1) if end_line is not None and end_line < last_line else len(data)
     end = _cut(data, start, wanted)
-    shown = data[start:end].removesuffix(b"\n")
+    shown = mask_bytes(data, start, end).removesuffix(b"\n")
     fence = render_fence(str(place), start, start + len(shown), shown.decode())
     if end == wanted:
         return fence
@@ -97,23 +115,23 @@ def read_lines(place: Path, start_line: int, end_line: int | None) -> str:
     return f"{fence}\nCut after {MAX_READ_BYTES:,} bytes, of {last_line:,} lines. Read on with start_line={next_line}."
 
 
-def listing(place: Path, depth: int) -> dict[str, object]:
+def listing(place: Path, depth: int, secrets: SecretFiles) -> dict[str, object]:
     """The names below a directory, sorted, with a word on those left out. Raises ToolError."""
     if not place.is_dir():
         raise ToolError(f"{place} is not a directory; read_file reads a file")
     names: list[str] = []
-    left_out = _list_into(names, place, "", depth)
+    left_out = _list_into(names, place, "", depth, secrets)
     found: dict[str, object] = {"path": _printable(str(place)), "entries": names}
     if left_out:
         found["left_out"] = f"more than {MAX_ENTRIES:,} names; list a directory below this one"
     return found
 
 
-def _list_into(names: list[str], directory: Path, prefix: str, depth: int) -> bool:
+def _list_into(names: list[str], directory: Path, prefix: str, depth: int, secrets: SecretFiles) -> bool:
     """Add the names below; True when there was no room for all of them."""
     try:
         with os.scandir(directory) as entries:
-            found = sorted((entry for entry in entries if entry.name not in HIDDEN), key=lambda entry: entry.name)
+            found = sorted((each for each in entries if not _is_left_out(each, secrets)), key=lambda each: each.name)
     except OSError as error:
         if not prefix:
             raise ToolError(f"{directory} cannot be listed: {_reason(error)}") from None
@@ -126,9 +144,15 @@ def _list_into(names: list[str], directory: Path, prefix: str, depth: int) -> bo
         mark = "/" if is_directory else "@" if entry.is_symlink() else ""
         name = f"{prefix}{_printable(entry.name)}{mark}"
         names.append(name)
-        if is_directory and depth > 1 and _list_into(names, directory / entry.name, name, depth - 1):
+        if is_directory and depth > 1 and _list_into(names, directory / entry.name, name, depth - 1, secrets):
             return True
     return False
+
+
+def _is_left_out(entry: os.DirEntry[str], secrets: SecretFiles) -> bool:
+    if entry.is_symlink():
+        return secrets.hides_link(entry.path)
+    return secrets.is_secret(entry.path, entry.is_dir(follow_symlinks=False))
 
 
 def _read(place: Path) -> bytes:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from operator import length_hint
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ from pydantic_core import ErrorDetails, PydanticSerializationError
 
 from callboard.actors.tools.context import ToolContext
 from callboard.actors.tools.schema import Signature
+from callboard.actors.tools.tracebacks import told_of
 from callboard.protocol.content import not_finite
 from callboard.protocol.errors import ToolError
 from callboard.protocol.ids import ToolName
@@ -98,34 +100,34 @@ class Invoker:
             return self._failure(FailureCode.INVALID_RESULT, f"the tool did not return what it declares: {fault}")
         except (PydanticSerializationError, ValueError) as error:
             why = f"the tool's result ({type(value).__name__}) cannot be written as JSON: {safe_text(str, error)}"
-            return self._failure(FailureCode.INVALID_RESULT, why)
+            return with_traceback(self._failure(FailureCode.INVALID_RESULT, why), error)
         if wrong:
-            hint = "return None, a text or another number in its place"
-            return self._failure(FailureCode.INVALID_RESULT, f"the tool's result has {wrong}, which JSON has not", hint)
+            why = f"the tool's result has {wrong}, which JSON has not; it must return None or a text in its place"
+            return self._failure(FailureCode.INVALID_RESULT, why)
         if len(written) > MAX_RESULT_BYTES:
             return self._too_large(f"{len(written):,}")
         return written.decode()
 
     def _too_large(self, size: str) -> ToolFailure:
         why = f"the result has {size} bytes; at most {MAX_RESULT_BYTES:,} can be sent"
-        hint = "ask for less: a narrower query, a range, a page"
-        return self._failure(FailureCode.RESULT_TOO_LARGE, why, hint)
+        return self._failure(FailureCode.RESULT_TOO_LARGE, why)
 
     def _failure_of(self, error: BaseException) -> ToolFailure:
+        if isinstance(error, Refused):
+            return error.failure
         match error:
-            case Refused():
-                return error.failure
             case ToolError():
-                return self._failure(FailureCode.TOOL_ERROR, safe_text(str, error))
+                failed = self._failure(FailureCode.TOOL_ERROR, safe_text(str, error))
             case SystemExit():
-                return self._failure(FailureCode.CRASHED, f"the tool called sys.exit({safe_text(repr, error.code)})")
+                failed = self._failure(FailureCode.CRASHED, f"the tool called sys.exit({safe_text(repr, error.code)})")
             case MemoryError():
-                return self._failure(FailureCode.CRASHED, "the tool ran out of memory (MemoryError)")
+                failed = self._failure(FailureCode.CRASHED, "the tool ran out of memory (MemoryError)")
             case _:
-                return self._failure(FailureCode.TOOL_ERROR, text_of(error))
+                failed = self._failure(FailureCode.TOOL_ERROR, text_of(error))
+        return with_traceback(failed, error)
 
-    def _failure(self, code: FailureCode, message: str, retry_hint: str = "") -> ToolFailure:
-        return ToolFailure(self._name, code, message, retry_hint=retry_hint)
+    def _failure(self, code: FailureCode, message: str) -> ToolFailure:
+        return ToolFailure(self._name, code, message)
 
 
 def invalid_arguments(tool: ToolName, error: ValidationError) -> ToolFailure:
@@ -140,8 +142,13 @@ def invalid_arguments(tool: ToolName, error: ValidationError) -> ToolFailure:
         field=_path(first),
         expected=shortened(first["msg"]),
         received="nothing" if first["type"] == "missing" else safe_text(repr, first["input"], MAX_RECEIVED_CHARS),
-        retry_hint="correct the arguments by the tool's schema and call it again",
     )
+
+
+def with_traceback(failed: ToolFailure, error: BaseException) -> ToolFailure:
+    """The failure that this exception was, for the host: with where it was raised."""
+    told = told_of(error)
+    return replace(failed, traceback=told.traceback, frames=told.frames)
 
 
 def shortened(text: str, limit: int = MAX_MESSAGE_CHARS) -> str:

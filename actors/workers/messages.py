@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from typing import Final, Never
 
 from callboard.actors.calls.ledger import Call, CallReports
-from callboard.actors.kernel import Actor, ChildSpec
+from callboard.actors.kernel import Actor, ChildSpec, DependencyLost
 from callboard.actors.tools.context import ToolContext
 from callboard.actors.tools.decorator import Tool
-from callboard.actors.tools.invoke import text_of
+from callboard.actors.tools.invoke import text_of, with_traceback
 from callboard.protocol.commands import RunTool
 from callboard.protocol.ids import Tag
 from callboard.protocol.tools import FailureCode, ToolContract, ToolFailure
@@ -46,7 +46,8 @@ class RunCall:
 
     def unusable(self, error: BaseException) -> ToolFailure:
         """How it ends when its tool cannot even be prepared: the tool's types raise."""
-        return ToolFailure(self.run.name, FailureCode.TOOL_ERROR, f"{self.run.name} cannot be used: {text_of(error)}")
+        failed = ToolFailure(self.run.name, FailureCode.TOOL_ERROR, f"{self.run.name} cannot be used: {text_of(error)}")
+        return with_traceback(failed, error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +70,17 @@ ToWorker = RunCall | StopCall | KillCall
 # -- to the dispatcher, besides WorkerState
 
 
-class WorkerLost(Exception):
+class WorkerLost(DependencyLost):
     """For a worker to crash with: what it ran has died, and its calls with it. They end by `failure`.
 
     Any other exception that ends a worker is our own fault, and its calls end by INTERNAL_ERROR.
     """
 
-    def __init__(self, failure: ToolFailure, printed: str = "") -> None:
-        super().__init__(failure.message)
+    def __init__(self, failure: ToolFailure, printed: str = "", tag: Tag | None = None) -> None:
+        """`tag` is that of its call, where it runs one at a time: for the log."""
+        ids = {} if tag is None else {**tag._asdict(), "tool": failure.tool}
+        told = ", ".join(f"{name} {value}" for name, value in ids.items())
+        super().__init__(f"{failure.message} ({told})" if told else failure.message, ids)
         self.failure = failure
         self.printed = printed
 

@@ -16,12 +16,14 @@ from callboard.actors.kernel import Actor, Down, Ref, Timer, handles
 from callboard.actors.processes.handle import READ_BYTES, BrokenFrame, ChildEnds, Reply
 from callboard.actors.processes.source import SourceMessage
 from callboard.actors.processes.supply import After, ChildEnded, End, NotObtained, Obtain, Obtained, Release, Withdraw
+from callboard.actors.tools.tracebacks import told_of_crash
 from callboard.actors.workers.messages import KillCall, RunCall, StopCall, ToWorker, WorkerLost
 from callboard.protocol.limits import MAX_RESULT_BYTES
 from callboard.protocol.tools import FailureCode, ToolFailure
 
-#: A child that prints more than this in a call is read from a timer from then on, at most 6 MB/s, so that a flood
-#: slows down the tool that makes it and not the control loop.
+#: A child that prints more than this in a call is read from a timer from then on, by way of a larger pipe: at most 100
+#: MB/s (6 where the kernel gives no larger one), so that a flood slows down the tool that makes it and not the control
+#: loop. A read of 1 MiB takes 0.2 ms.
 FLOOD_BYTES: Final = 1_048_576
 FLOOD_PAUSE_SECONDS: Final = 0.01
 #: When a child has ended, its socket may still hold the last of a large result; each read takes READ_BYTES of it.
@@ -113,6 +115,8 @@ class ProcessWorker(Actor[ProcessMessage]):
 
     def _replied(self, child: ChildEnds, reply: Reply) -> None:
         call = self._call
+        if self._verdict is Ending.CANCELLED and reply.number == child.orders:
+            self._verdict = reply.result  # the call was stopped all the same; a failure says where its tool was
         if call is None or reply.number != child.orders or self._verdict is not None:
             self._source.tell_control(End(child.number, kill=True))  # its tool wrote to our socket
         elif reply.spent:
@@ -152,8 +156,13 @@ class ProcessWorker(Actor[ProcessMessage]):
         self._child = None
         child.close()
         if self._verdict is None:
-            failure = ToolFailure(call.run.name, FailureCode.CRASHED, f"the tool's process {message.how}")
-            raise WorkerLost(failure, output)
+            why = f"the tool's process {message.how}"
+            fatal = told_of_crash(output)
+            frames = "\n".join(filter(None, (why, fatal.frames)))
+            failure = ToolFailure(
+                call.run.name, FailureCode.CRASHED, why, traceback=fatal.traceback or why, frames=frames
+            )
+            raise WorkerLost(failure, output, call.run.tag)
         self._end(self._verdict, output, After.ENDS)
 
     @handles(Down)
@@ -203,13 +212,15 @@ class ProcessWorker(Actor[ProcessMessage]):
         if child is None or not child.drain():
             return
         if child.output.total_bytes > FLOOD_BYTES:
+            child.widen_output()
             self._paused = self.tell_after(FLOOD_PAUSE_SECONDS, _Printed())
         else:
             child.when_it_prints(self._post(_Printed()))
 
-    @staticmethod
-    def _take_output(child: ChildEnds) -> str:
+    def _take_output(self, child: ChildEnds) -> str:
         child.drain()
+        if self._call is not None:
+            self._call.record.printed_bytes = child.output.total_bytes
         return child.output.text() if child.output.total_bytes else ""
 
     @handles(_Writable)

@@ -1,6 +1,6 @@
 """The property-testing kit: what proves callboard, for your own tools, provider adapters, runtimes and sessions.
 
-`check_tool`, `check_provider_adapter`, `strategies` and `machine` need the extra: `pip install 'callboard[testing]'`.
+`check_tool`, `check_provider_adapter`, `strategies` and `machine` need the extra `testing`.
 Everything else here is pure and needs nothing.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from callboard.protocol.errors import missing_extra
 from callboard.protocol.testing.driver import drive
 from callboard.protocol.testing.invariants import INVARIANTS, Violation, violations
 from callboard.protocol.testing.runtimes import replay, simulate
@@ -58,5 +59,5 @@ if not TYPE_CHECKING:  # a type checker that saw this function would accept ever
         try:
             from callboard.protocol.testing import adapter_check, tool_check  # noqa: PLC0415 - the extra `testing`
         except ModuleNotFoundError as missing:
-            raise ImportError(f"{name} needs Hypothesis ({missing}): pip install 'callboard[testing]'") from missing
+            raise ImportError(missing_extra(f"{name} ({missing})", "testing")) from missing
         return vars(tool_check if name == "check_tool" else adapter_check)[name]

@@ -30,6 +30,7 @@ from callboard.protocol.states import (
     RequestTable,
     always,
 )
+from callboard.protocol.tools import RETRY_HINTS, Decision, FailureCode, Origin, Policy, Risk, ToolContract
 
 _BLOCK = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -70,6 +71,29 @@ def vocabulary(union: Any) -> str:
     return "\n".join([*rows, ""])
 
 
+#: What a decision means for a call.
+_DECIDED = {Decision.ALLOW: "runs unasked", Decision.ASK: "a person is asked", Decision.DENY: "not offered"}
+
+
+def default_policy() -> str:
+    """What the default policy says of each risk, by who brought the tool; the origins as columns."""
+    rows = [f"| risk | {' | '.join(map(_origin, Origin))} |", "|---|---|---|"]
+    for risk in Risk:
+        decided = (Policy().decide(ToolContract(risk=risk, origin=origin)) for origin in Origin)
+        rows.append(f"| `{risk}` | {' | '.join(_DECIDED[decision] for decision in decided)} |")
+    return "\n".join([*rows, ""])
+
+
+def _origin(origin: Origin) -> str:
+    return f"from {origin}" if origin is Origin.ELSEWHERE else f"from its {origin}"
+
+
+def retry_hints() -> str:
+    """Every code of a failure, and what a model reads of what it can do."""
+    rows = [f"| `{code}` | {RETRY_HINTS[code]} |" for code in FailureCode]
+    return "\n".join(["| code | what the model can do |", "|---|---|", *rows, ""])
+
+
 BLOCKS: Mapping[str, Callable[[], str]] = MappingProxyType(
     {
         "request": lambda: state_diagram(REQUEST_TRANSITIONS, RequestState.NEW, frozenset({RequestState.FINISHED})),
@@ -78,6 +102,8 @@ BLOCKS: Mapping[str, Callable[[], str]] = MappingProxyType(
         "call_guards": lambda: guards(CALL_TRANSITIONS),
         "events": lambda: vocabulary(Event),
         "commands": lambda: vocabulary(Command),
+        "policy": default_policy,
+        "retry_hints": retry_hints,
     }
 )
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import lru_cache
 from typing import Final
 
-from callboard.protocol.content import AssistantPart, Text, ToolCall
+from callboard.protocol.content import AssistantPart, Text, ToolCall, ToolMessage
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.events import ModelFailed, ModelLost, ModelResponded
 from callboard.protocol.ids import ToolName
@@ -27,7 +26,7 @@ from callboard.protocol.testing.story import (
     is_whole,
     signature,
 )
-from callboard.protocol.tools import Decision, FailureCode
+from callboard.protocol.tools import Decision, FailureCode, Risk
 
 
 class Follows(Enum):
@@ -43,7 +42,14 @@ class Follows(Enum):
 
 
 _ASKED_AGAIN: Final = frozenset({ErrorKind.TRUNCATED, ErrorKind.MALFORMED_TOOL_CALL})
+#: What is shown in place of a key; written back, it would take the key's place.
+_COVERED: Final = "\u2327"
 _BY_DECISION: Final = {Decision.ALLOW: "run", Decision.ASK: "ask"}
+
+
+_Signature = tuple[str, str]
+_Made = dict[_Signature, set[str]]
+"""The calls of one step, and the results of each; a call may be asked for more than once in a step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +68,8 @@ class ExpectedTurn:
 
     model: ModelRun
     follows: Follows
-    retries: int
-    """How often this step had been asked again when this call was made."""
+    sent: int
+    """Requests that the step had taken when this call was made."""
     calls: list[ExpectedCall]
     loops: bool = False
     """A repeated call ends the run."""
@@ -87,23 +93,22 @@ def _expected_turns(story: Story) -> Iterator[ExpectedTurn]:
         return
     options = story.start.options
     offers = dict(story.offers)
-    retries, steps, again = 0, 0, False
-    repeats: Counter[tuple[str, str]] = Counter()
+    sent, steps, again = 0, 0, False
+    steps_made: list[_Made] = []
     for model in story.models:
         steps += not again
         if model.end is None:
             return
-        follows = _follows(story, model, offers, may_retry=retries < options.max_step_retries)
-        turn = ExpectedTurn(model, follows, retries, [], steps=steps)
+        before, sent = sent, sent + model.requests
+        follows = _follows(story, model, offers, may_retry=sent < options.max_attempts)
+        turn = ExpectedTurn(model, follows, before, [], steps=steps)
         if follows is Follows.WITHOUT_TOOLS:
             offers = {}
         again = follows in (Follows.AGAIN, Follows.WITHOUT_TOOLS)
-        retries = retries + (follows is Follows.AGAIN) if again else 0
+        sent = sent if again else 0
         if follows is Follows.CALLS and model.response is not None:
-            calls = model.response.tool_calls
-            found = [signature(call) for call in calls]
-            repeats = Counter({one: repeats[one] + 1 for one in set(found)})
-            turn.loops = _expect_calls(turn, calls, offers, repeats, options.repeated_call_limit)
+            turn.loops = _expect_calls(turn, model.response.tool_calls, offers, steps_made, options.repeated_call_limit)
+            steps_made.append(_what_came(turn))
         yield turn
 
 
@@ -119,7 +124,8 @@ def _follows(story: Story, model: ModelRun, offers: dict[ToolName, ToolOffer], *
         error = event.response.error
     if error is not None:
         fallback = story.start.options.tool_fallback is ToolFallback.RETRY_WITHOUT_TOOLS
-        if error.kind is ErrorKind.TOOLS_UNSUPPORTED and offers and fallback:
+        shown = any(offer.decision is not Decision.DENY for offer in offers.values())
+        if error.kind is ErrorKind.TOOLS_UNSUPPORTED and shown and fallback and may_retry:
             return Follows.WITHOUT_TOOLS
         return again if error.kind in _ASKED_AGAIN else Follows.FAIL
     assert isinstance(event, ModelResponded)
@@ -154,11 +160,11 @@ def _expect_calls(
     turn: ExpectedTurn,
     calls: tuple[ToolCall, ...],
     offers: dict[ToolName, ToolOffer],
-    repeats: Counter[tuple[str, str]],
+    steps_made: list[_Made],
     limit: int,
 ) -> bool:
-    limit = max(limit, 2) if limit else 0  # a first call repeats nothing
-    counts = [repeats[signature(call)] if limit else 0 for call in calls]
+    limit = max(limit, 2) if limit else 0  # a first result repeats nothing
+    counts = [_times_in_vain(steps_made, signature(call)) if limit else 0 for call in calls]
     loops = bool(limit) and max(counts) > limit
     for call, count in zip(calls, counts, strict=True):
         offer = offers.get(call.name)
@@ -171,6 +177,42 @@ def _expect_calls(
     return loops
 
 
+def _what_came(turn: ExpectedTurn) -> _Made:
+    """What each call of a step gave, as the model reads it; of one that was refused as a repetition, nothing."""
+    came: _Made = {signature(expected.call): set() for expected in turn.calls}
+    record = turn.model.record
+    results = [message.content for message in record.messages if isinstance(message, ToolMessage)] if record else []
+    for expected, result in zip(turn.calls, results, strict=False):
+        if expected.code is not FailureCode.REPEATED:
+            came[signature(expected.call)].add(result)
+    return came
+
+
+def _times_in_vain(steps_made: list[_Made], asked: _Signature) -> int:
+    """How often in a row a call gave what it gave last, or was refused; read backwards from now to the latest news."""
+    times, last = 0, set[str]()
+    for number in range(len(steps_made) - 1, -1, -1):
+        results = steps_made[number].get(asked)
+        if results is None:
+            if _brought_news(steps_made, number):
+                break
+            continue
+        if results and last and results != last:
+            break
+        last = last or results
+        times += 1
+    return times
+
+
+def _brought_news(steps_made: list[_Made], number: int) -> bool:
+    """Whether a call of this step was made for the first time, or gave something else than the last time."""
+    for asked, results in steps_made[number].items():
+        before = [made[asked] for made in steps_made[:number] if made.get(asked)]
+        if results and (not before or before[-1] != results):
+            return True
+    return False
+
+
 def _expect_call(call: ToolCall, offer: ToolOffer | None) -> ExpectedCall:
     if offer is None:
         return ExpectedCall(call, None, code=FailureCode.UNKNOWN_TOOL)
@@ -179,4 +221,6 @@ def _expect_call(call: ToolCall, offer: ToolOffer | None) -> ExpectedCall:
         code = FailureCode.INVALID_ARGUMENTS if no_json else FailureCode.INCOMPLETE_CALL
         return ExpectedCall(call, offer, code=code)
     begins = _BY_DECISION.get(offer.decision, "")
+    if begins and offer.contract.risk is not Risk.READ and _COVERED in "".join(signature(call)):
+        return ExpectedCall(call, offer, code=FailureCode.INVALID_ARGUMENTS)
     return ExpectedCall(call, offer, begins, None if begins else FailureCode.DENIED)

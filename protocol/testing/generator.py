@@ -24,6 +24,7 @@ from callboard.protocol.content import (
     UserMessage,
 )
 from callboard.protocol.ids import CallId, ToolName
+from callboard.protocol.masking import MARK
 from callboard.protocol.model import FinishReason, Sampling, ToolChoice, ToolChoiceMode
 from callboard.protocol.options import RequestOptions, ToolFallback, ToolOffer
 from callboard.protocol.testing.scenario import (
@@ -38,12 +39,14 @@ from callboard.protocol.testing.scenario import (
 )
 
 #: Raise it whenever the same seed gives another scenario: an old seed is then refused instead of telling another story.
-VERSION: Final = 2
+VERSION: Final = 3
 
 MAX_TURNS: Final = 12
 MAX_PARALLEL_CALLS: Final = 8
 #: Few ids and arguments, so that they collide; "" and '{"x":' are what sloppy servers send.
 CALL_IDS: Final = ("a", "b", "c", "d", "a_2", "")
+#: With a mask in place of a key, written as it is and as an escape.
+MASKED_ARGUMENTS: Final = (f'{{"x":"{MARK}**{MARK}"}}', '{"x":"a\\u2327"}')
 GOOD_ARGUMENTS: Final = ('{"x":1}', "{}", '{ "x": 1 }', '{"x":2}', '{"x":3}', '{"x":4}')
 BAD_ARGUMENTS: Final = ('{"x":', "[1]", "")
 #: Most calls are of tools that simply run; "nowhere" is not on offer.
@@ -160,13 +163,24 @@ def _replay(choices: Choices) -> Replay | None:
 def _draw_turns(choices: Choices, max_turns: int, max_calls: int) -> tuple[PlannedTurn, ...]:
     """Turns with calls mostly, and sometimes a last one whose end is odd."""
     turns = [draw_turn(choices, max_calls) for _ in range(choices.number(min(4, max_turns), max_turns))]
-    if _chance(choices, 8):  # a model that sends the same call again and again
-        stubborn = PlannedCall(_TOOLS[0], call_id="s")
-        turns = [replace(turn, calls=(stubborn, *turn.calls[: max_calls - 1])) for turn in turns]
+    if _chance(choices, 15):
+        turns = _draw_stubborn(choices, turns[:3], max_turns, max_calls)
     if _chance(choices, 35):
         text, reason = choices.pick(("so far", "")), choices.pick(list(FinishReason))
         turns.append(PlannedTurn(text, (), reason, thinking=choices.pick(("", "hm"))))
     return tuple(turns)
+
+
+def _draw_stubborn(choices: Choices, first: list[PlannedTurn], max_turns: int, max_calls: int) -> list[PlannedTurn]:
+    """A model that makes the same call, or a few in turn, again and again: in a loop, or polling."""
+    steady, beside = not _chance(choices, 35), choices.pick((0, max_calls - 1))
+    tools = choices.pick((*(_TOOLS[:1],) * 4, _TOOLS[6:8], _TOOLS[1:4]))
+    cycle = [PlannedCall(tool, call_id="s", steady=steady, person_seconds=0.25) for tool in tools]
+    # Plain ones after the first: what is odd about a turn shows in a few, and mostly ends the request.
+    turns = (first + [PlannedTurn(calls=turn.calls) for turn in first] * max_turns)[:max_turns]
+    return [
+        replace(turn, calls=(cycle[number % len(cycle)], *turn.calls[:beside])) for number, turn in enumerate(turns)
+    ]
 
 
 def draw_turn(choices: Choices, max_calls: int = MAX_PARALLEL_CALLS) -> PlannedTurn:
@@ -186,6 +200,7 @@ def draw_turn(choices: Choices, max_calls: int = MAX_PARALLEL_CALLS) -> PlannedT
         counts_tokens=not _chance(choices, 8),
         charged=_chance(choices, 50),
         extra_cost=choices.pick((0.0, 0.0, 0.0, 0.02)),
+        requests=choices.number(1, 4) if _chance(choices, 10) else 1,
     )
 
 
@@ -215,6 +230,8 @@ def draw_call(choices: Choices) -> PlannedCall:
 
 def _arguments(choices: Choices) -> str:
     """Mostly different from call to call: the same ones in a row end a request as a loop."""
+    if _chance(choices, 3):
+        return choices.pick(MASKED_ARGUMENTS)
     return choices.pick(GOOD_ARGUMENTS) if _chance(choices, 25) else f'{{"x":{choices.number(0, 999)}}}'
 
 
@@ -224,7 +241,7 @@ def _arguments(choices: Choices) -> str:
 def draw_options(choices: Choices) -> RequestOptions:
     """Options of a request: mostly generous, sometimes any mixture of tight limits."""
     tight = _chance(choices, 30)
-    return RequestOptions(
+    options = RequestOptions(
         "sim/model",
         system_prompt=choices.pick(("", "be brief")),
         timeout_seconds=choices.pick((1_800.0, 120.0, 20.0, 6.0)) if tight else 1_800.0,
@@ -239,8 +256,10 @@ def draw_options(choices: Choices) -> RequestOptions:
         parallel_tool_calls=choices.pick((None, None, True)),
         tool_fallback=choices.pick(list(ToolFallback)),
         repeated_call_limit=choices.pick((3, 3, 2, 1, 0)) if _chance(choices, 40) else 3,
-        max_step_retries=choices.pick((2, 2, 2, 1, 0)),
+        max_attempts=choices.pick((4, 3, 2, 2, 2, 1)),
     )
+    # A cost budget without prices is refused.
+    return options if options.cost_budget is None else replace(options, input_price=1e-5, output_price=1e-4)
 
 
 def _tool_choice(choices: Choices) -> ToolChoice:

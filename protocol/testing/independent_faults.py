@@ -242,7 +242,7 @@ class ReplayForgetsRetries(Mutation):
 
     @staticmethod
     def _with_retries(event: RequestStarted, used: int) -> RequestStarted:
-        return replace(event, options=replace(event.options, max_step_retries=event.options.max_step_retries + used))
+        return replace(event, options=replace(event.options, max_attempts=event.options.max_attempts + used))
 
 
 class ResumeSendsOpenCalls(Mutation):

@@ -57,6 +57,13 @@ class CountsNoCost(ChangedResponse):
         return replace(event, cost=0.0)
 
 
+class TakesAnUnknownCostForNothing(ChangedResponse):
+    """A turn whose cost is not known counts as free: the report says $0 for a request that was billed."""
+
+    def response(self, event: ModelResponded) -> ModelResponded:
+        return replace(event, cost=0.0) if event.cost is None else event
+
+
 class DoesNotChargeFailedTurns(ChangedResponse):
     """The cost of turns that ended in an error is not counted: the provider bills them, and the budget is passed."""
 
@@ -68,7 +75,7 @@ class ReportsOnlyTheLastCost(ChangedFinish):
     """The end reports the last turn's cost as that of the whole request: the bill is higher than the reports."""
 
     def __init__(self) -> None:
-        self._cost = 0.0
+        self._cost: float | None = 0.0
 
     def says(self, event: Event, commands: list[Command]) -> Sequence[Command]:
         if isinstance(event, ModelResponded):
@@ -118,6 +125,7 @@ BUDGET_FAULTS: tuple[type[Mutation], ...] = (
     CountsTokensTwice,
     CountsOnlyOutputTokens,
     CountsNoCost,
+    TakesAnUnknownCostForNothing,
     DoesNotChargeFailedTurns,
     ReportsOnlyTheLastCost,
     HidesTheUsageOfRetries,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from callboard.protocol.commands import Command, Note, RecordStep
+from callboard.protocol.commands import Command, Finish, Note, RecordStep
 from callboard.protocol.content import (
     AssistantMessage,
     AssistantPart,
@@ -16,7 +16,15 @@ from callboard.protocol.content import (
     is_json_object,
 )
 from callboard.protocol.errors import ErrorKind
-from callboard.protocol.events import Event, ModelFailed, ModelLost, ModelResponded, ModelStreamed, RequestStarted
+from callboard.protocol.events import (
+    Event,
+    ModelFailed,
+    ModelLost,
+    ModelNoted,
+    ModelResponded,
+    ModelStreamed,
+    RequestStarted,
+)
 from callboard.protocol.ids import CallId
 from callboard.protocol.model import Error, FinishReason, Restarted
 from callboard.protocol.options import RequestOptions
@@ -27,6 +35,7 @@ from callboard.protocol.testing.independent_bases import (
     ChangedStart,
     Messages,
     asked_again,
+    changed,
     ended_by,
     with_parts,
     without,
@@ -128,14 +137,14 @@ class RetriesOnceTooOften(ChangedStart):
     """A step is asked again once more than allowed: one more model call is paid for."""
 
     def options(self, options: RequestOptions) -> RequestOptions:
-        return replace(options, max_step_retries=options.max_step_retries + 1)
+        return replace(options, max_attempts=options.max_attempts + 1)
 
 
 class NeverAsksAgain(ChangedStart):
     """A cut turn ends the request at once: an answer is lost that a second try would have given."""
 
     def options(self, options: RequestOptions) -> RequestOptions:
-        return replace(options, max_step_retries=0)
+        return replace(options, max_attempts=1)
 
 
 class NeverResetsRetries(Mutation):
@@ -147,8 +156,11 @@ class NeverResetsRetries(Mutation):
 
     def hears(self, event: Event) -> Event | None:
         if isinstance(event, RequestStarted):
-            self._limit = event.options.max_step_retries
-        lost = isinstance(event, ModelLost) or (isinstance(event, ModelFailed) and event.error.kind in ASK_AGAIN_KINDS)
+            self._limit = event.options.max_attempts - 1
+        error = event.error if isinstance(event, ModelFailed) else None
+        if isinstance(event, ModelResponded):
+            error = event.response.error
+        lost = isinstance(event, ModelLost) or (error is not None and error.kind in ASK_AGAIN_KINDS)
         if lost and self._again >= self._limit:
             return ModelFailed(event.tag, event.at, Error(ErrorKind.OTHER, "too many tries"))
         return event
@@ -156,6 +168,29 @@ class NeverResetsRetries(Mutation):
     def says(self, event: Event, commands: list[Command]) -> Sequence[Command]:
         self._again += asked_again(event, commands)
         return commands
+
+
+class CountsCallsNotRequests(Mutation):
+    """A model call counts as one request, however many it took: retries of retries make twelve requests of four."""
+
+    def hears(self, event: Event) -> Event | None:
+        if isinstance(event, ModelResponded | ModelFailed | ModelNoted):
+            return replace(event, requests=1)
+        return event
+
+
+class ForgetsRequestsOfLostCalls(Mutation):
+    """What a lost call had sent is forgotten: a holder that crashes after each retry sends without end."""
+
+    def hears(self, event: Event) -> Event | None:
+        return replace(event, requests=0) if isinstance(event, ModelNoted) else event
+
+
+class CallsEveryEndAStop(Mutation):
+    """An answer that was cut ends as one that was not: the caller's program takes half a file for the whole one."""
+
+    def says(self, event: Event, commands: list[Command]) -> Sequence[Command]:
+        return changed(commands, Finish, lambda finish: replace(finish, finish_reason=FinishReason.STOP))
 
 
 class ToleratesOneMoreRepetition(ChangedStart):
@@ -252,6 +287,9 @@ TURN_FAULTS: tuple[type[Mutation], ...] = (
     RetriesOnceTooOften,
     NeverAsksAgain,
     NeverResetsRetries,
+    CountsCallsNotRequests,
+    ForgetsRequestsOfLostCalls,
+    CallsEveryEndAStop,
     ToleratesOneMoreRepetition,
     DetectsNoLoops,
     TakesFilteredTurns,

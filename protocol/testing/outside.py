@@ -9,7 +9,7 @@ from typing import Final
 
 import orjson
 
-from callboard.protocol.commands import AskApproval, CallModel, RunTool
+from callboard.protocol.commands import AskApproval, CallModel, NoteKind, RunTool
 from callboard.protocol.content import AssistantPart, Replay, Text, Thinking, ToolCall, is_json_object
 from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind
 from callboard.protocol.events import (
@@ -19,6 +19,7 @@ from callboard.protocol.events import (
     Event,
     ModelFailed,
     ModelLost,
+    ModelNoted,
     ModelResponded,
     ModelStreamed,
     RequestStarted,
@@ -115,6 +116,10 @@ def cancelled(tag: Tag, now: float) -> Answer:
 def model_answers(turn: PlannedTurn, command: CallModel, options: RequestOptions, now: float) -> Iterator[Answer]:
     """The stream and the end of one model call."""
     tag, done_at = command.tag, min(now + turn.seconds, command.deadline_at)
+    requests = requests_of(turn, command)
+    for sent in range(1, requests):
+        noted = partial(ModelNoted, tag, kind=NoteKind.RETRY, text=f"planned: request {sent} failed", requests=sent)
+        yield Answer(now + turn.seconds * sent / (8 * requests), noted)
     if turn.does is not ModelDoes.VANISH:
         for share, pieces in _reads(turn):
             yield Answer(now + turn.seconds * share, partial(ModelStreamed, tag, events=pieces))
@@ -122,9 +127,14 @@ def model_answers(turn: PlannedTurn, command: CallModel, options: RequestOptions
         yield Answer(done_at, lambda at: ModelLost(tag, at))
     elif turn.does is ModelDoes.STALL:
         gives_up = min(now + STREAM_IDLE_TIMEOUT_SECONDS, command.deadline_at)
-        yield Answer(gives_up, lambda at: ModelFailed(tag, at, _error(ErrorKind.TIMEOUT)))
+        yield Answer(gives_up, lambda at: ModelFailed(tag, at, _error(ErrorKind.TIMEOUT), requests))
     elif turn.does is not ModelDoes.VANISH:
         yield from _repeat(Answer(done_at, _ending(turn, command, options, now)), turn.doubled, turn.late)
+
+
+def requests_of(turn: PlannedTurn, command: CallModel) -> int:
+    """Requests that this model call takes."""
+    return min(turn.requests, command.attempts)
 
 
 def _reads(turn: PlannedTurn) -> Iterator[tuple[float, tuple[StreamEvent, ...]]]:
@@ -148,17 +158,19 @@ def _ending(turn: PlannedTurn, command: CallModel, options: RequestOptions, now:
     if kind is None and now + turn.seconds > command.deadline_at:
         kind = ErrorKind.TIMEOUT
     if kind is not None and not turn.charged:
-        return partial(ModelFailed, tag, error=_error(kind))
+        return partial(ModelFailed, tag, error=_error(kind), requests=requests_of(turn, command))
     response = respond(turn, command.request)
     if kind is not None:
         response = replace(response, parts=(), error=_error(kind))
-    cost = turn.extra_cost + cost_of(response.usage, options)
-    return lambda at: ModelResponded(tag, at, response, cost)
+    cost = cost_of(response.usage, options, turn.extra_cost)
+    return lambda at: ModelResponded(tag, at, response, cost, requests_of(turn, command))
 
 
-def cost_of(usage: Usage, options: RequestOptions) -> float:
-    """US dollars for these tokens, by the prices of the request."""
-    return usage.input_tokens * (options.input_price or 0.0) + usage.output_tokens * (options.output_price or 0.0)
+def cost_of(usage: Usage, options: RequestOptions, extra: float = 0.0) -> float | None:
+    """US dollars for these tokens by the prices of the request, and `extra`; None where a price is not known."""
+    if options.input_price is None or options.output_price is None:
+        return None
+    return usage.input_tokens * options.input_price + usage.output_tokens * options.output_price + extra
 
 
 def _error(kind: ErrorKind) -> Error:
@@ -221,13 +233,14 @@ def _tool_ending(plan: PlannedCall, tag: Tag) -> Make:
         return partial(ToolCallCancelled, tag)
     code = _FAILURES.get(plan.does)
     if code is None:
-        return partial(ToolCallCompleted, tag, content=result_of(tag))
+        return partial(ToolCallCompleted, tag, content=result_of(tag, plan))
     return partial(ToolCallFailed, tag, failure=ToolFailure(plan.tool, code, f"planned: {plan.does}"))
 
 
-def result_of(tag: Tag) -> str:
-    """The result of a simulated call: it names its call, so that a result in a wrong place shows."""
-    return orjson.dumps({"ok": True, "of": f"{tag.step}/{tag.call_id}"}).decode()
+def result_of(tag: Tag, plan: PlannedCall | None = None) -> str:
+    """The result of a simulated call: it names its call, so that one in a wrong place shows, unless it is steady."""
+    of = "any call" if plan is not None and plan.steady else f"{tag.step}/{tag.call_id}"
+    return orjson.dumps({"ok": True, "of": of}).decode()
 
 
 def person_answers(plan: PlannedCall, command: AskApproval, now: float) -> Iterable[Answer]:

@@ -21,6 +21,7 @@ from callboard.protocol.commands import (
     Note,
     Outcome,
     RecordStep,
+    ReportFailure,
     RunTool,
     SetTimer,
     StopModel,
@@ -164,6 +165,9 @@ class LateAnswerCounts(Mutation):
     def says(self, event: Event, commands: list[Command]) -> Sequence[Command]:
         self.ended.update({event.tag} if isinstance(event, ToolCallCompleted) else ())
         return commands
+
+
+_plant("I1 terminal once", "a call that is not run is not reported", _dropping(ReportFailure))
 
 
 def _results_by_success(messages: tuple[Message, ...]) -> Iterable[Message]:
@@ -324,8 +328,35 @@ class RunsHalfCalls(Mutation):
         return replace(event, response=replace(event.response, parts=tuple(parts)))
 
 
+@_fault("I18 shown as recorded")
+class ShowsDeniedTools(Mutation):
+    """A tool that policy denies is shown to the model."""
+
+    def hears(self, event: Event) -> Event | None:
+        if isinstance(event, RequestStarted):
+            self._tools = tuple(offer.definition for offer in event.tools)
+        return event
+
+    def says(self, event: Event, commands: list[Command]) -> Sequence[Command]:
+        return [self._showing_all(c) if isinstance(c, CallModel) else c for c in commands]
+
+    def _showing_all(self, command: CallModel) -> CallModel:
+        request = command.request
+        return replace(command, request=replace(request, tools=self._tools)) if request.tools else command
+
+
 # I13 to I16: leave, deadlines, effect ids, losses.
 
+
+def _without_hints(messages: tuple[Message, ...]) -> Iterable[Message]:
+    for message in messages:
+        if isinstance(message, ToolMessage) and message.is_error:
+            told = {**orjson.loads(message.content), "retry_hint": None}
+            message = replace(message, content=orjson.dumps(told).decode())
+        yield message
+
+
+_plant("I1 terminal once", "a failure does not say what to do next", _recording(_without_hints))
 _plant(
     "I13 leave to run",
     "what policy denies is run",
@@ -406,20 +437,49 @@ _plant(
 _plant(
     "I20 turns decide",
     "a step is asked again once more",
-    _with_options(lambda options: replace(options, max_step_retries=options.max_step_retries + 1)),
+    _with_options(lambda options: replace(options, max_attempts=options.max_attempts + 1)),
 )
 _plant(
     "I13 leave to run",
     "a repetition is noticed one step late",
     _with_options(lambda options: replace(options, repeated_call_limit=options.repeated_call_limit + 1)),
 )
+
+
+@_fault("I13 leave to run")
+class TakesPollingForALoop(Mutation):
+    """A poll is taken for a loop."""
+
+    def __init__(self) -> None:
+        self._came: dict[Tag, str] = {}
+
+    def hears(self, event: Event) -> Event | None:
+        if not isinstance(event, ToolCallCompleted):
+            return event
+        self._came.setdefault(event.tag, event.content)
+        return replace(event, content="1")
+
+    def says(self, event: Event, commands: list[Command]) -> Sequence[Command]:
+        return [self._restored(c) if isinstance(c, RecordStep) else c for c in commands]
+
+    def _restored(self, record: RecordStep) -> RecordStep:
+        came = {tag.call_id: result for tag, result in self._came.items() if tag.step == record.tag.step}
+        restored = (
+            replace(m, content=came[m.call_id]) if isinstance(m, ToolMessage) and m.content == "1" else m
+            for m in record.messages
+        )
+        return replace(record, messages=tuple(restored))
+
+
 _plant("I20 turns decide", "a step is asked again without a note", _dropping(Note))
 _plant(
     "I21 true finish",
     "the cost of the last call is forgotten",
     _saying(
         lambda event, commands: [
-            replace(c, cost=c.cost - event.cost) if isinstance(c, Finish) and isinstance(event, ModelResponded) else c
+            replace(c, cost=c.cost - event.cost)
+            if isinstance(c, Finish) and isinstance(event, ModelResponded) and c.cost and event.cost
+            else c
             for c in commands
         ]
     ),

@@ -1,7 +1,7 @@
 """Tokens: one short word for a seeded scenario, and for the way in which it was made smaller.
 
-2.17            seed 17 of version 2 of the generator
-2.17/4.0.12     the same, after the simplifications 4, 0 and 12 (see shrinking.py)
+3.17            seed 17 of version 3 of the generator
+3.17/4.0.12     the same, after the simplifications 4, 0 and 12 (see shrinking.py)
 """
 
 from __future__ import annotations

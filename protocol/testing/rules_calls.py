@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import orjson
 
-from callboard.protocol.commands import AskApproval, RunTool
+from callboard.protocol.commands import AskApproval, ReportFailure, RunTool
 from callboard.protocol.content import ToolMessage, is_json_object
 from callboard.protocol.events import (
     ApprovalDenied,
@@ -44,7 +44,10 @@ _CODE_OF: Final = {
 
 
 def terminal_once(story: Story) -> Iterator[str]:
-    """I1: every call has exactly one end and one result, and that result is what its end said."""
+    """I1: every call has exactly one end and one result, which is what its end said; a failure is told of at once.
+
+    A result that is a failure says what the model can do next.
+    """
     endings = Counter(event.tag for event in story.events(*CALL_ENDINGS))
     yield from (f"call {tag} was ended {count} times" for tag, count in endings.items() if count > 1)
     results = Counter(tag for tag, _ in story.results())
@@ -53,11 +56,26 @@ def terminal_once(story: Story) -> Iterator[str]:
         yield from (f"call {tag} has no result" for tag in story.calls if not results[tag])
     at_once = _ended_at_once(story)
     for tag, result in story.results():
+        if result.is_error and not orjson.loads(result.content).get("retry_hint"):
+            yield f"the failure of call {tag} does not say what to do next: {result.content!r}"
         call = story.calls.get(tag)
         if call is not None:
             yield from _wrong_result(call, result)
         elif tag in at_once and _code(result) != at_once[tag].code:
             yield f"call {tag} was never handed out, its result should say {at_once[tag].code}: {result.content!r}"
+    yield from _untold_failures(story)
+
+
+def _untold_failures(story: Story) -> Iterator[str]:
+    """A failure that no event of its call says is reported, once, with the code that the model reads."""
+    by_event = {event.tag for event in story.events(ToolCallFailed, ToolCallTimedOut, ToolCallCancelled)}
+    reported: defaultdict[Tag, list[FailureCode]] = defaultdict(list)
+    for command in story.given(ReportFailure):
+        reported[command.tag].append(command.failure.code)
+    for tag, result in story.results():
+        expected = [_code(result)] if result.is_error and tag not in by_event else []
+        if reported[tag] != expected:
+            yield f"call {tag} has the result {_code(result)}, and was reported as {reported[tag] or 'nothing'}"
 
 
 def _ended_at_once(story: Story) -> dict[Tag, ExpectedCall]:
@@ -286,7 +304,7 @@ def _wrong_again(
     call = story.calls[tag]
     assert story.start is not None
     idempotent = call.offer is not None and call.offer.contract.idempotent
-    may_run = not begun or (idempotent and starts[tag] <= story.start.options.max_step_retries)
+    may_run = not begun or (idempotent and starts[tag] < story.start.options.max_attempts)
     expected = [AskApproval] if waiting else [RunTool] * (may_run and runs[tag] < MAX_CALL_SENDS)
     again = [type(command) for command in reaction.commands if command.tag == tag and type(command) in _HANDED_OUT]
     if again != expected:

@@ -35,6 +35,7 @@ from callboard.protocol.testing.story import (
     is_whole,
     responses,
 )
+from callboard.protocol.tools import Decision
 
 #: A result of up to twice as many characters is not worth shortening (docs/protocol.md, "History").
 SHORTENED_RESULT_CHARS = 400
@@ -199,7 +200,8 @@ def shown_as_recorded(story: Story) -> Iterator[str]:
     """I18: the model sees instructions, history, the user's message and every recorded step, in this order.
 
     Without a limit on the context that is all of it, exactly; with one, what is left out is left out from the oldest
-    on, by whole exchanges and steps, or shortened. Tools, tool choice and sampling are those of the request.
+    on, by whole exchanges and steps, or shortened. Tools, tool choice and sampling are those of the request, without
+    the tools that policy denies.
     """
     if story.start is None:
         return
@@ -207,7 +209,8 @@ def shown_as_recorded(story: Story) -> Iterator[str]:
     for model, turn in _with_turns(story):
         full = _full_history(story, model)
         request = model.command.request
-        tools = tuple(offer.definition for offer in story.start.tools) if offered else ()
+        shown = [offer.definition for offer in story.start.tools if offer.decision is not Decision.DENY]
+        tools = tuple(shown) if offered else ()
         size = input_tokens(replace(request, messages=full, tools=tools))
         cut = cut or (options.context_tokens is not None and size > options.context_tokens)
         step = model.command.tag.step
@@ -278,8 +281,10 @@ def _wrong_options(request: ModelRequest, options: RequestOptions, *, first: boo
         yield f"model call {step} asks {request.model!r}, not {options.model!r}"
     if replace(request.sampling, max_output_tokens=None) != replace(options.sampling, max_output_tokens=None):
         yield f"model call {step} has other sampling than the request"
-    choice = ToolChoice() if not request.tools or (options.tool_choice.mode in _FORCED and not first) else None
-    if request.tool_choice != (choice or options.tool_choice):
+    wanted = options.tool_choice
+    hidden = wanted.mode is ToolChoiceMode.NAMED and wanted.name not in {tool.name for tool in request.tools}
+    is_free = not request.tools or hidden or (wanted.mode in _FORCED and not first)
+    if request.tool_choice != (ToolChoice() if is_free else wanted):
         yield f"model call {step} has the tool choice {request.tool_choice}"
     if request.parallel_tool_calls != (options.parallel_tool_calls if request.tools else None):
         yield f"model call {step} has parallel_tool_calls={request.parallel_tool_calls}"

@@ -72,28 +72,31 @@ class Spending:
 
     def __init__(self) -> None:
         self.usage = Usage()
-        self.cost = 0.0
+        self.cost: float | None = 0.0
+        """None once that of a model call is not known."""
+        self.charged = 0.0
+        """Against the budget: by the request's prices where a cost is not known."""
         self.last_output = 0
-        self.last_cost = 0.0
         self.reported = True
         self.exact = True
         """False once an estimate of a turn that was never recorded is in it: its output is not known here."""
 
-    def add(self, model: ModelRun, *, taken: bool) -> None:
+    def add(self, model: ModelRun, options: RequestOptions, *, taken: bool) -> None:
         """Charge one model call; `taken` when its turn became part of the history."""
         event = model.end.event if model.end else None
         if not isinstance(event, ModelResponded):
             return
         usage, cost = event.response.usage, event.cost
-        if not 0 <= cost <= MAX_CALL_COST:
-            cost, self.exact = 0.0, False
+        if cost is not None and not 0 <= cost <= MAX_CALL_COST:
+            cost, self.exact = None, False
         if not usage.total_tokens or not _can_be_true(usage):
             self.reported = False
             output = message_tokens(model.record.messages[0], estimate_tokens) if model.record else 0
             usage = Usage(input_tokens(model.command.request), output)
             self.exact = self.exact and taken and model.record is not None
-        self.usage, self.cost = self.usage + usage, self.cost + cost
-        self.last_output, self.last_cost = usage.output_tokens, cost
+        self.usage, self.last_output = self.usage + usage, usage.output_tokens
+        self.cost = None if cost is None or self.cost is None else self.cost + cost
+        self.charged += _by_prices(options, usage.input_tokens, usage.output_tokens) if cost is None else cost
 
 
 def _can_be_true(usage: Usage) -> bool:
@@ -105,6 +108,8 @@ def budgets_hold(story: Story) -> Iterator[str]:
     if story.start is None:
         return
     options, spent, steps, again = story.start.options, Spending(), 0, False
+    if options.cost_budget is not None and None in (options.input_price, options.output_price):
+        yield "a cost budget was accepted without the prices by which it could be kept"
     turns = {turn.model.command.tag: turn for turn in expected_turns(story)}
     for model in story.models:
         steps += not again
@@ -114,7 +119,7 @@ def budgets_hold(story: Story) -> Iterator[str]:
         if spent.exact:
             yield from _wrong_allowance(model, options, spent)
         turn = turns.get(model.command.tag)
-        spent.add(model, taken=turn is not None and turn.taken)
+        spent.add(model, options, taken=turn is not None and turn.taken)
         again = turn is not None and turn.follows in (Follows.AGAIN, Follows.WITHOUT_TOOLS)
     if options.token_budget is not None and spent.reported and spent.usage.total_tokens > options.token_budget:
         yield f"{spent.usage.total_tokens} tokens used, the budget was {options.token_budget}"
@@ -126,10 +131,11 @@ def budgets_hold(story: Story) -> Iterator[str]:
 def _needed(options: RequestOptions, spent: Spending, tokens: int) -> tuple[int, float]:
     """What the next step needs at least: output tokens, and dollars."""
     output = max(_MIN_OUTPUT_TOKENS, spent.last_output)
-    cost = tokens * (options.input_price or 0.0) + output * (options.output_price or 0.0)
-    if options.input_price is None or options.output_price is None:
-        cost = max(cost, spent.last_cost)
-    return output, cost
+    return output, _by_prices(options, tokens, output)
+
+
+def _by_prices(options: RequestOptions, tokens: int, output: int) -> float:
+    return tokens * (options.input_price or 0.0) + output * (options.output_price or 0.0)
 
 
 def _wrong_allowance(model: ModelRun, options: RequestOptions, spent: Spending) -> Iterator[str]:
@@ -143,7 +149,7 @@ def _wrong_allowance(model: ModelRun, options: RequestOptions, spent: Spending) 
         if left < output:
             yield f"model call {step} needs {tokens} and {output} tokens, of {options.token_budget} {left} are left"
     if options.cost_budget is not None:
-        money = options.cost_budget - spent.cost
+        money = options.cost_budget - spent.charged
         if money <= 0 or cost > money + 1e-9:
             yield f"model call {step} costs about {cost:g}, of {options.cost_budget:g} dollars {money:g} are left"
         if options.output_price:
@@ -178,8 +184,9 @@ def _stopped_too_early(story: Story, finish: Finish, spent: Spending, steps: int
     if outcome is Outcome.TOKEN_LIMIT and budget is not None and spent.usage.total_tokens + tokens + output <= budget:
         yield f"ended at the token limit although {tokens} and {output} more fit into {budget}"
     money = options.cost_budget
-    if outcome is Outcome.COST_LIMIT and money is not None and spent.cost + cost <= money - 1e-9 and spent.cost < money:
-        yield f"ended at the cost limit with {spent.cost:g} of {money:g} dollars spent, {cost:g} needed"
+    charged = spent.charged
+    if outcome is Outcome.COST_LIMIT and money is not None and charged + cost <= money - 1e-9 and charged < money:
+        yield f"ended at the cost limit with {charged:g} of {money:g} dollars spent, {cost:g} needed"
 
 
 def _recorded_before(story: Story) -> int:
@@ -191,14 +198,20 @@ def _recorded_before(story: Story) -> int:
 
 
 def turns_decide(story: Story) -> Iterator[str]:
-    """I20: each end of a model call leads to what it must; steps are asked again exactly as often as is allowed."""
+    """I20: each end of a model call leads to what it must; a step takes as many requests as it may, and no more."""
+    if story.start is not None:
+        limit = story.start.options.max_attempts
+        for turn in expected_turns(story):
+            if (left := turn.model.command.attempts) != limit - turn.sent:
+                tag = turn.model.command.tag
+                yield f"step {tag.step} may take {left} requests; its limit is {limit}, and {turn.sent} were sent"
     for turn in expected_turns(story):
         reaction = turn.model.end
         assert reaction is not None
         calls, notes = reaction.given(CallModel), reaction.given(Note)
         finishes = reaction.given(Finish)
         outcome = finishes[0].outcome if finishes else None
-        told = f"step {turn.model.command.tag.step} must lead to {turn.follows.name} (asked again {turn.retries} times)"
+        told = f"step {turn.model.command.tag.step} must lead to {turn.follows.name} ({turn.sent} requests before it)"
         if turn.follows in (Follows.AGAIN, Follows.WITHOUT_TOOLS):
             if not notes:
                 yield f"{told}: it was asked again without a note"

@@ -12,6 +12,7 @@ from callboard.protocol.commands import (
     ClearTimer,
     Command,
     Finish,
+    Note,
     Outcome,
     RunTool,
     SetTimer,
@@ -24,6 +25,7 @@ from callboard.protocol.events import (
     CancelRequested,
     DeadlinePassed,
     Event,
+    ModelNoted,
     ModelResponded,
     ModelStreamed,
     RequestStarted,
@@ -36,12 +38,21 @@ from callboard.protocol.limits import CLOCK_TOLERANCE_SECONDS
 from callboard.protocol.model import FinishReason
 from callboard.protocol.testing.expected import Follows, expected_turns
 from callboard.protocol.testing.rules_limits import LIMITS, Spending
-from callboard.protocol.testing.story import CALL_ENDINGS, MODEL_ENDINGS, OpenWork, Reaction, Story
+from callboard.protocol.testing.story import (
+    CALL_ENDINGS,
+    MODEL_ENDINGS,
+    SHORT,
+    OpenWork,
+    Reaction,
+    Story,
+    answer_texts,
+    is_too_long,
+)
 from callboard.protocol.testing.trace import Verb
 
 _CARRIED_OUT: Final = (RunTool, CallModel, AskApproval)
 _NEEDS_CARRYING_OUT: Final = (ToolCallCompleted, ModelResponded, ApprovalGranted)
-_MODEL_EVENTS: Final = (ModelStreamed, *MODEL_ENDINGS)
+_MODEL_EVENTS: Final = (ModelStreamed, ModelNoted, *MODEL_ENDINGS)
 
 
 # I4, I7.
@@ -140,15 +151,25 @@ def true_finish(story: Story) -> Iterator[str]:
         yield from _wrong_sums(story, finish)
         if bool(finish.reason) != _needs_reason(story, finish):
             yield f"it ended as {finish.outcome} with the reason {finish.reason!r}"
+        if finish.finish_reason is not (stopped := _finish_reason(story)):
+            yield f"its last turn ended as {stopped}, and it says {finish.finish_reason}"
+        if finish.outcome is Outcome.ANSWERED and stopped in SHORT and not reaction.given(Note):
+            yield f"its answer ended as {stopped} without a note"
         if story.start is not None and finish.tag != story.start.tag:
             yield f"the end has the tag {finish.tag}"
 
 
 def _needs_reason(story: Story, finish: Finish) -> bool:
     """Every end but a whole answer is explained."""
+    return finish.outcome is not Outcome.ANSWERED or _finish_reason(story) in SHORT
+
+
+def _finish_reason(story: Story) -> FinishReason:
+    """Why the turn of the last model call ended; OTHER where it had none."""
     response = story.models[-1].response if story.models else None
-    whole = response is not None and response.finish_reason not in (FinishReason.LENGTH, FinishReason.REFUSAL)
-    return finish.outcome is not Outcome.ANSWERED or not whole
+    if response is None or is_too_long(*answer_texts(response)):
+        return FinishReason.OTHER
+    return response.finish_reason
 
 
 def _wrong_outcome(story: Story, reaction: Reaction, finish: Finish) -> Iterator[str]:
@@ -181,17 +202,26 @@ def _outcomes_of_turn(story: Story) -> frozenset[Outcome]:
     }[turn.follows]
 
 
+def _is_same_cost(said: float | None, spent: float | None) -> bool:
+    return said is spent if said is None or spent is None else abs(said - spent) <= 1e-9
+
+
+def _dollars(cost: float | None) -> str:
+    return "a cost that is not known" if cost is None else f"${cost:g}"
+
+
 def _wrong_sums(story: Story, finish: Finish) -> Iterator[str]:
-    spent = Spending()
+    assert story.start is not None
+    spent, options = Spending(), story.start.options
     taken = {turn.model.command.tag: turn.taken for turn in expected_turns(story)}
     for model in story.models:
-        spent.add(model, taken=taken.get(model.command.tag, False))
+        spent.add(model, options, taken=taken.get(model.command.tag, False))
     if spent.exact and finish.usage != spent.usage:
         yield f"it says {finish.usage}, used were {spent.usage}"
     if finish.usage.input_tokens != spent.usage.input_tokens:
         yield f"it says {finish.usage.input_tokens} input tokens, used were {spent.usage.input_tokens}"
-    if spent.exact and abs(finish.cost - spent.cost) > 1e-9:
-        yield f"it says ${finish.cost:g}, spent were ${spent.cost:g}"
+    if spent.exact and not _is_same_cost(finish.cost, spent.cost):
+        yield f"it says {_dollars(finish.cost)}, spent were {_dollars(spent.cost)}"
     if finish.steps != len(story.models):
         yield f"it says {finish.steps} model calls, made were {len(story.models)}"
 

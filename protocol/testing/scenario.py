@@ -13,7 +13,7 @@ from callboard.protocol.content import Message, UserMessage
 from callboard.protocol.ids import MessageId, RequestId, Tag, ToolName
 from callboard.protocol.model import FinishReason
 from callboard.protocol.options import RequestOptions, ToolOffer
-from callboard.protocol.tools import Decision, Isolation, Risk, ToolContract, ToolDefinition
+from callboard.protocol.tools import Decision, Isolation, Origin, Risk, ToolContract, ToolDefinition
 
 
 class ToolDoes(StrEnum):
@@ -83,6 +83,8 @@ class PlannedCall:
     """The adapter says that the arguments are complete, whatever they are."""
     unfinished: bool = False
     """The provider never finished the call, although its arguments can be read."""
+    steady: bool = False
+    """Its result does not name its call: it is the same each time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +110,8 @@ class PlannedTurn:
     """Where the call fails, it has cost tokens all the same."""
     extra_cost: float = 0.0
     """US dollars besides those for tokens (a server tool)."""
+    requests: int = 1
+    """Requests that it takes: the last one answers, those before it fail. No more than the call may take are sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +166,7 @@ def offer(
     timeout_seconds: float = 5.0,
     idempotent: bool = False,
     risk: Risk | None = None,
+    origin: Origin = Origin.OWNER,
     isolation: Isolation = Isolation.PROCESS,
 ) -> ToolOffer:
     """A tool on offer in a scenario."""
@@ -170,18 +175,19 @@ def offer(
         timeout_seconds=timeout_seconds,
         isolation=isolation,
         idempotent=idempotent,
+        origin=origin,
     )
     return ToolOffer(ToolDefinition(ToolName(name), f"The tool {name}."), contract, decision)
 
 
-#: What scenarios draw from: tools of different deadlines, risks and isolation; idempotent or not; allowed, to be asked
-#: about, denied.
+#: What scenarios draw from: tools of different deadlines, risks, origins and isolation; idempotent or not; allowed, to
+#: be asked about, denied.
 STANDARD_TOOLS: tuple[ToolOffer, ...] = (
     offer("look"),
-    offer("again", idempotent=True),
+    offer("again", idempotent=True, risk=Risk.UNDECLARED),
     offer("write", Decision.ASK),
-    offer("never", Decision.DENY),
+    offer("never", Decision.DENY, risk=Risk.EXECUTE),
     offer("quick", timeout_seconds=1.0, risk=Risk.NETWORK, isolation=Isolation.TASK),
     offer("patient", timeout_seconds=600.0, idempotent=True, isolation=Isolation.THREAD),
-    offer("deploy", Decision.ASK, timeout_seconds=60.0, risk=Risk.EXECUTE),
+    offer("deploy", Decision.ASK, timeout_seconds=60.0, risk=Risk.UNDECLARED, origin=Origin.ELSEWHERE),
 )

@@ -16,7 +16,7 @@ from hypothesis import note, target
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, precondition, rule
 
-from callboard.protocol.commands import AskApproval, CallModel, ClearTimer, RunTool, SetTimer
+from callboard.protocol.commands import AskApproval, CallModel, ClearTimer, NoteKind, RunTool, SetTimer
 from callboard.protocol.content import Message, UserMessage
 from callboard.protocol.errors import ErrorKind, ProtocolError
 from callboard.protocol.events import (
@@ -27,6 +27,7 @@ from callboard.protocol.events import (
     Event,
     ModelFailed,
     ModelLost,
+    ModelNoted,
     ModelResponded,
     ModelStreamed,
     RequestStarted,
@@ -182,6 +183,13 @@ class SessionMachine(RuleBasedStateMachine):
         if request.expected.model is not None:
             self.send(request, ModelStreamed(request.expected.step, self.now, (TextDelta("some "),)))
 
+    @precondition(lambda self: any(request.expected.model for request in self.all))
+    @rule(request=requests, number=st.integers(1, 3))
+    def a_request_of_the_model_call_fails(self, request: Request, number: int) -> None:
+        if self._has_lived(request):
+            noted = ModelNoted(request.expected.step, self.now, NoteKind.RETRY, "planned", number)
+            self.send(request, noted)
+
     def _advance(self, request: Request, turn: PlannedTurn) -> None:
         """What a calm world does next: people allow, calls begin, calls complete, the model answers."""
         for what, kind in (("person", ApprovalGranted), ("start", ToolCallStarted), ("end", ToolCallCompleted)):
@@ -193,7 +201,7 @@ class SessionMachine(RuleBasedStateMachine):
         self._model_begins(request)
         if request.asked is not None and request.expected.model is not None:
             response = respond(turn, request.asked)
-            cost = turn.extra_cost + cost_of(response.usage, request.options)
+            cost = cost_of(response.usage, request.options, turn.extra_cost)
             self.send(request, ModelResponded(request.expected.step, self.now, response, cost))
 
     def _model_begins(self, request: Request) -> None:

@@ -34,6 +34,7 @@ from callboard.protocol.events import (
     Event,
     ModelFailed,
     ModelLost,
+    ModelNoted,
     ModelResponded,
     RequestStarted,
     ToolCallCancelled,
@@ -56,6 +57,8 @@ CALL_ENDINGS: Final = (ToolCallCompleted, ToolCallFailed, ToolCallTimedOut, Tool
 MODEL_ENDINGS: Final = (ModelResponded, ModelFailed, ModelLost)
 #: A turn that its provider stopped asks for nothing.
 STOPPED: Final = frozenset({FinishReason.CONTENT_FILTER, FinishReason.REFUSAL})
+#: An answer that ended so is not whole, or may not be.
+SHORT: Final = frozenset({FinishReason.LENGTH, FinishReason.REFUSAL, FinishReason.OTHER})
 #: A turn that ended so may have been cut in the middle of a call.
 CUT: Final = frozenset({FinishReason.LENGTH, FinishReason.ERROR})
 
@@ -83,8 +86,17 @@ class ModelRun:
     end: Reaction | None = None
     """The reaction to its ModelResponded, ModelFailed or ModelLost."""
     record: RecordStep | None = None
+    noted: int = 0
+    """Requests that it was said to have taken, before it ended."""
     asked_at: float | None = None
     """When it was first carried out; None when it was not."""
+
+    @property
+    def requests(self) -> int:
+        """Those that it took, as far as the session can know; of a lost call one more than was said."""
+        assert self.end is not None
+        told = self.end.event.requests if isinstance(self.end.event, ModelResponded | ModelFailed) else self.noted + 1
+        return max(1, told, self.noted)
 
     @property
     def response(self) -> ModelResponse | None:
@@ -181,6 +193,9 @@ class Story:
         elif isinstance(event, MODEL_ENDINGS):
             if self.models and self.models[-1].command.tag == event.tag:
                 self.models[-1].end = reaction
+        elif isinstance(event, ModelNoted):
+            if self.models and self.models[-1].command.tag == event.tag:
+                self.models[-1].noted = max(self.models[-1].noted, event.requests)
         elif call is None:
             return
         elif isinstance(event, CALL_ENDINGS):

@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 
 from hypothesis import strategies as st
 
+from callboard.protocol import limits
 from callboard.protocol.content import Message, Replay
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.ids import CallId, ToolName
@@ -29,6 +30,7 @@ from callboard.protocol.model import (
 from callboard.protocol.options import RequestOptions
 from callboard.protocol.testing import generator
 from callboard.protocol.testing.scenario import STANDARD_TOOLS, PlannedCall, PlannedTurn, Scenario, ToolDoes
+from callboard.protocol.tools import Isolation, Latency, Origin, Risk, ToolContract
 
 _NAMES: Final = tuple(offer.definition.name for offer in STANDARD_TOOLS)
 _Item = TypeVar("_Item")
@@ -91,6 +93,21 @@ def histories(max_exchanges: int = 4) -> st.SearchStrategy[tuple[Message, ...]]:
 def tool_outcomes() -> st.SearchStrategy[ToolDoes]:
     """What becomes of a run of a tool, all equally likely."""
     return st.sampled_from(ToolDoes)
+
+
+def contracts() -> st.SearchStrategy[ToolContract]:
+    """Contracts of every risk, undeclared too, and of every origin."""
+    return st.builds(
+        ToolContract,
+        risk=st.sampled_from(Risk),
+        timeout_seconds=st.floats(0, limits.MAX_TOOL_TIMEOUT_SECONDS, exclude_min=True),
+        isolation=st.sampled_from(Isolation),
+        concurrency=st.integers(1, 1_000),
+        latency=st.sampled_from(Latency),
+        idempotent=st.booleans(),
+        needs_approval=st.booleans(),
+        origin=st.sampled_from(Origin),
+    )
 
 
 def planned_calls() -> st.SearchStrategy[PlannedCall]:

@@ -1,6 +1,6 @@
 """GitHub Copilot: one account, three wire APIs by model, and headers that say who is calling (docs/wire.md 1.6).
 
-`Copilot` is the adapter of one of these APIs, `CopilotProvider` calls with a valid token, and once more after a 401.
+`Copilot` is the adapter of one of these APIs, `CopilotProvider` calls with a valid token, and renews it after a 401.
 """
 
 from __future__ import annotations
@@ -15,9 +15,15 @@ from typing import TYPE_CHECKING, Final
 from callboard.protocol.content import AssistantMessage, Image, ToolMessage, UserMessage
 from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind, ProviderError, UsageError
 from callboard.protocol.model import Error, ModelRequest, StreamEvent
-from callboard.providers.adapter import Adapter, Decoder, WireRequest
+from callboard.providers.adapter import Decoder, HttpAnswer, WireRequest
 from callboard.providers.anthropic.messages_api import Anthropic
-from callboard.providers.copilot.copilot_login import CLIENT_HEADERS, DEFAULT_BASE_URL, CopilotTokens, token_store
+from callboard.providers.copilot.copilot_login import (
+    CLIENT_HEADERS,
+    DEFAULT_BASE_URL,
+    CopilotToken,
+    CopilotTokens,
+    token_store,
+)
 from callboard.providers.openai.chat_api import OpenAIChat
 from callboard.providers.openai.dialects import ChatDialect
 from callboard.providers.openai.responses_api import OpenAIResponses
@@ -44,7 +50,7 @@ def route_of(model: str) -> CopilotRoute:
     return CopilotRoute.MESSAGES if model.startswith("claude") else CopilotRoute.CHAT
 
 
-_ROUTES: Final[Mapping[CopilotRoute, Callable[[str, str | None], Adapter]]] = {
+_ROUTES: Final[Mapping[CopilotRoute, Callable[[str, str | None], OpenAIChat | OpenAIResponses | Anthropic]]] = {
     CopilotRoute.CHAT: lambda url, key: OpenAIChat(base_url=url, api_key=key, dialect=DIALECT),
     CopilotRoute.RESPONSES: lambda url, key: OpenAIResponses(base_url=url, api_key=key, name="copilot"),
     CopilotRoute.MESSAGES: lambda url, key: Anthropic(base_url=url, api_key=key, bearer=True, name="copilot"),
@@ -77,6 +83,11 @@ class Copilot:
             headers["copilot-vision-request"] = "true"
         return replace(wire, headers=headers)
 
+    def question(self, path: str, body: bytes | None = None) -> WireRequest:
+        """See `AsksServer.question`."""
+        wire = self._inner.question(path, body)
+        return replace(wire, headers={**wire.headers, **self._headers})
+
     def decoder(self, status: int = 200, headers: Mapping[str, str] | None = None, streaming: bool = True) -> Decoder:
         return self._inner.decoder(status, headers, streaming)
 
@@ -89,26 +100,37 @@ class CopilotProvider:
     def __init__(self, tokens: CopilotTokens, http: HttpProvider) -> None:
         self._tokens = tokens
         self._http = http
+        self._unproven: CopilotToken | None = None
+        """The token that a 401 was answered with: another 401 is final."""
 
     async def stream(self, request: ModelRequest, /) -> AsyncGenerator[list[StreamEvent], None]:
         """See `Provider.stream`."""
         try:
             token = await self._tokens.current()
-            for last_try in (False, True):
-                adapter = Copilot(base_url=token.base_url, api_key=token.token, route=route_of(request.model))
-                async with aclosing(self._http.stream(request, adapter)) as batches:
-                    async for events in batches:
-                        # A 401 is the whole answer: nothing was emitted before it.
-                        first = events[0]
-                        if not last_try and isinstance(first, Error) and first.kind is ErrorKind.AUTHENTICATION:
-                            break
-                        yield events
+            adapter = Copilot(base_url=token.base_url, api_key=token.token, route=route_of(request.model))
+            async with aclosing(self._http.stream(request, adapter)) as batches:
+                async for events in batches:
+                    first = events[0]  # a 401 is the whole answer: nothing was emitted before it
+                    if isinstance(first, Error) and first.kind is ErrorKind.AUTHENTICATION:
+                        yield [await self._renewed(token, first)]
                     else:
-                        return
-                token = await self._tokens.current(refused=token)
+                        self._unproven = None if self._unproven == token else self._unproven
+                        yield events
         except ProviderError as error:
             retryable = error.kind in RETRYABLE_KINDS
             yield [Error(error.kind, str(error), retryable, error.retry_after_seconds, status=error.status)]
+
+    async def _renewed(self, refused: CopilotToken, error: Error) -> Error:
+        """The error, which the next try cures with a new token; but where this one was new, none will be better."""
+        if refused == self._unproven:
+            return error
+        self._unproven = await self._tokens.current(refused=refused)
+        return replace(error, retryable=True, at_once=True)
+
+    async def inquire(self, path: str, body: bytes | None = None) -> HttpAnswer:
+        """See `Inquirable.inquire`."""
+        token = await self._tokens.current()
+        return await self._http.fetch(Copilot(base_url=token.base_url, api_key=token.token).question(path, body))
 
     async def aclose(self) -> None:
         await self._http.aclose()

@@ -20,7 +20,7 @@ import orjson
 from callboard.protocol.errors import ErrorKind, ProviderError, UsageError
 from callboard.providers.adapter import HttpAnswer, WireRequest
 from callboard.providers.base_decoder import object_at, text_at, text_of
-from callboard.providers.http_errors import error_from_body
+from callboard.providers.http_errors import error_from_body, scrubbed
 from callboard.providers.json_values import SHAPE_ERRORS, Json, JsonObject, load_object
 
 #: Used where the token exchange named no address; it names api.individual|business|enterprise.githubcopilot.com.
@@ -117,7 +117,7 @@ async def exchange(http: Http, github_token: str, now: float) -> CopilotToken:
     headers = {name: CLIENT_HEADERS[name] for name in ("editor-version", "editor-plugin-version", "user-agent")}
     headers |= {"authorization": f"token {github_token}", "accept": "application/json"}
     answer = await http(WireRequest("GET", EXCHANGE_URL, headers, b""))
-    document = _document(answer)
+    document = _document(answer, github_token)
     try:
         expires_at = document["expires_at"]
         if not isinstance(expires_at, int | float) or not isfinite(expires_at):
@@ -134,9 +134,9 @@ async def _post(http: Http, url: str, fields: dict[str, str]) -> JsonObject:
     return _document(await http(WireRequest("POST", url, headers, orjson.dumps(fields))))
 
 
-def _document(answer: HttpAnswer) -> JsonObject:
+def _document(answer: HttpAnswer, secret: str | None = None) -> JsonObject:
     if answer.status >= 400:
-        error = error_from_body("copilot", answer.status, {}, answer.body)
+        error = scrubbed(error_from_body("copilot", answer.status, {}, answer.body), secret)
         hint = "; log in again with `callboard login copilot`" if error.kind is ErrorKind.AUTHENTICATION else ""
         raise ProviderError(error.kind, f"GitHub refused: {error.message}{hint}", status=answer.status)
     document = load_object(answer.body)

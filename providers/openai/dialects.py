@@ -36,7 +36,9 @@ class ChatDialect:
     def address(self, base_url: str | None) -> str:
         """Where to ask: the user's address, or the server's usual one. Raises UsageError where there is neither."""
         if not (base_url or self.base_url):
-            raise UsageError(f"{self.name} has no address of its own: give base_url, e.g. http://localhost:8000/v1.")
+            raise UsageError(
+                f"{self.name} has no address of its own; give its base_url (--base-url), such as http://localhost:8000/v1."
+            )
         return checked_url(base_url, self.base_url)
 
 

@@ -8,8 +8,9 @@ from typing import Final
 import orjson
 
 from callboard.protocol.errors import ErrorKind, ProviderError, UsageError
+from callboard.protocol.masking import mask
 from callboard.providers.adapter import Timeouts, WireRequest
-from callboard.providers.http_errors import error_from_body, scrubbed, snippet
+from callboard.providers.http_errors import error_from_body, scrubbed, snippet, without_key
 from callboard.providers.json_values import JsonObject, load_object
 from callboard.providers.openai.chat_api import OpenAIChat
 from callboard.providers.openai.dialects import SERVERS
@@ -48,7 +49,8 @@ class EmbeddingApi:
             raise ProviderError(error.kind, error.message, status=error.status)
         document = load_object(answer.body)
         if document is None:
-            raise ProviderError(ErrorKind.MALFORMED, f"{self._url} did not answer with JSON: {snippet(answer.body)}")
+            told = without_key(snippet(answer.body), self._key)
+            raise ProviderError(ErrorKind.MALFORMED, f"{mask(self._url)} did not answer with JSON: {told}")
         return document
 
     async def aclose(self) -> None:

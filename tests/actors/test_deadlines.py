@@ -109,7 +109,7 @@ class Tree:
         self.seen: list[Any] = []
         self.recorded: list[Message] = []
         telemetry = Probed(system, "telemetry").ref
-        self.registry = Registry((short, long))
+        self.registry = Registry((short.owned, long.owned))
         kind = WorkerKind(lambda reports, _pool: Worker(reports, who == "worker"), room=10)
         workers = Workers(system.spawn(Supervisor, "tools"), lambda _: kind)
         self.silent = Probed(system, "silent", self._offer)

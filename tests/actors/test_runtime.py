@@ -11,10 +11,11 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+import orjson
 import pykka
 import pytest
 from support.marked import processes_with
@@ -26,8 +27,10 @@ from callboard.actors.settings import Settings
 from callboard.actors.tools import tool
 from callboard.protocol.commands import AskApproval, Outcome
 from callboard.protocol.content import ToolMessage, UserMessage, history_faults
-from callboard.protocol.errors import ErrorKind, RuntimeFailure, UsageError
+from callboard.protocol.errors import ErrorKind, RuntimeFailure, ToolError, UsageError
+from callboard.protocol.limits import MAX_RESULT_BYTES
 from callboard.protocol.model import Error, ModelRequest
+from callboard.protocol.tools import DEFAULT_DECISIONS, RETRY_HINTS, Decision, FailureCode, Origin, Policy, Risk
 from callboard.providers.local.scripted import ScriptedCall, ScriptedTurn, echo
 
 Until = Callable[[Callable[[], bool]], None]
@@ -79,6 +82,133 @@ def fds() -> int:
 def settled(runtime: Runtime) -> bool:
     statistics = runtime.statistics()
     return statistics.queued == 0 and statistics.unaccounted == 0
+
+
+# -- what a model may do
+
+
+def test_a_tool_is_listed_with_its_risk_and_what_the_policy_says_of_it() -> None:
+    @tool(isolation="thread", risk="execute")
+    def launch() -> None: ...
+
+    policy = Policy({**DEFAULT_DECISIONS, Risk.EXECUTE: Decision.DENY})
+    with Runtime(settings_for(policy=policy), tools=[double, write, launch]) as runtime:
+        offers = {offer.definition.name: (offer.contract.risk, offer.decision) for offer in runtime.tools()}
+    assert offers == {
+        "double": (Risk.UNDECLARED, Decision.ALLOW),
+        "write": (Risk.WRITE, Decision.ASK),
+        "launch": (Risk.EXECUTE, Decision.DENY),
+    }
+
+
+def test_tools_passed_to_a_runtime_are_its_owners_and_run_unasked() -> None:
+    script = calls_then_answer(ScriptedCall("double", {"x": 4}))
+    with Runtime(settings_for(script), tools=[double], approve=lambda question: False) as runtime:
+        reply = runtime.ask_sync("go")
+    assert double.origin is Origin.ELSEWHERE, "the tool itself is left as it was"
+    assert [m.content for m in reply.messages if isinstance(m, ToolMessage)] == ["8"]
+
+
+def test_an_owner_may_want_to_be_asked_about_undeclared_tools() -> None:
+    asked: list[AskApproval] = []
+
+    def approve(question: AskApproval) -> bool:
+        asked.append(question)
+        return True
+
+    policy = Policy({Risk.UNDECLARED: Decision.ASK})
+    script = calls_then_answer(ScriptedCall("double", {"x": 4}))
+    with Runtime(settings_for(script, policy=policy), tools=[double], approve=approve) as runtime:
+        runtime.ask_sync("go")
+    assert [(question.name, question.risk) for question in asked] == [("double", Risk.UNDECLARED)]
+
+
+def test_a_denied_tool_is_not_offered_and_a_call_of_it_is_denied() -> None:
+    requests: list[ModelRequest] = []
+
+    def script(request: ModelRequest) -> ScriptedTurn:
+        requests.append(request)
+        return calls_then_answer(ScriptedCall("write", {"x": 1}), ScriptedCall("nowhere"))(request)
+
+    policy = Policy({Risk.UNDECLARED: Decision.ALLOW})
+    with Runtime(settings_for(script, policy=policy), tools=[double, write], approve=lambda question: True) as runtime:
+        reply = runtime.ask_sync("go")
+    assert [[definition.name for definition in request.tools] for request in requests] == [["double"]] * 2
+    denied, unknown = (orjson.loads(m.content) for m in reply.messages if isinstance(m, ToolMessage))
+    assert (denied["code"], unknown["code"]) == ("denied", "unknown_tool")
+    assert unknown["expected"] == "one of: double"
+
+
+LET_GO = threading.Event()
+
+
+@tool(isolation="thread", timeout=0.05)
+def hangs() -> None:
+    LET_GO.wait(10)
+
+
+@tool
+def dies(how: str) -> object:
+    """In a process of its own."""
+    match how:
+        case "raises":
+            raise OSError("no such file")
+        case "tool error":
+            raise ToolError("that city is not known")
+        case "exits":
+            os._exit(3)
+        case "sys.exit":
+            raise SystemExit(3)
+        case "large":
+            return "x" * (MAX_RESULT_BYTES + 1)
+        case "NaN":
+            return {"x": float("nan")}
+        case _:
+            return object()
+
+
+def test_every_failure_of_a_real_call_says_what_to_do_next() -> None:
+    hows = ("raises", "tool error", "exits", "sys.exit", "large", "NaN", "no JSON")
+    calls = [
+        *(ScriptedCall("dies", {"how": how}) for how in hows),
+        ScriptedCall("hangs"),
+        ScriptedCall("double", {"x": "two"}),
+        ScriptedCall("write", {"x": 1}),
+        ScriptedCall("nowhere"),
+    ]
+    with Runtime(settings_for(calls_then_answer(*calls)), tools=[double, write, hangs, dies]) as runtime:
+        reply = runtime.ask_sync("go")
+        LET_GO.set()
+    told = [orjson.loads(m.content) for m in reply.messages if isinstance(m, ToolMessage)]
+    assert [each["code"] for each in told] == [
+        *("tool_error", "tool_error", "crashed", "crashed", "result_too_large", "invalid_result", "invalid_result"),
+        *("timed_out", "invalid_arguments", "denied", "unknown_tool"),
+    ]
+    assert all(each["retry_hint"] == RETRY_HINTS[FailureCode(each["code"])] for each in told)
+
+
+@pytest.mark.parametrize(
+    ("answers", "outcome"),
+    [(itertools.count(), Outcome.ANSWERED), (itertools.repeat("pending"), Outcome.REPEATED_CALLS)],
+    ids=["changing", "the same"],
+)
+def test_a_model_may_poll_as_long_as_the_answers_change(answers: Iterator[object], outcome: Outcome) -> None:
+    @tool(isolation="thread")
+    def poll(job: int) -> str:
+        return str(next(answers))
+
+    def script(request: ModelRequest) -> ScriptedTurn:
+        polls = sum(isinstance(message, ToolMessage) for message in request.messages)
+        return ScriptedTurn("done") if polls == 12 else ScriptedTurn(calls=(ScriptedCall("poll", {"job": 1}),))
+
+    with Runtime(settings_for(script), tools=[poll]) as runtime:
+        if outcome is Outcome.ANSWERED:
+            assert runtime.ask_sync("wait for job 1").steps == 13
+        else:
+            with pytest.raises(RequestEnded) as caught:
+                runtime.ask_sync("wait for job 1")
+            assert caught.value.reply.outcome is outcome
+            assert caught.value.reply.steps == 5
 
 
 # -- asking

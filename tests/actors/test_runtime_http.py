@@ -8,12 +8,16 @@ from collections.abc import Callable
 import pytest
 from support.shared_double import cut, shared_double, stall
 
-from callboard.actors.requests.conversation import ModelCallFailed
+from callboard.actors.requests.conversation import ModelCallFailed, RequestEnded
 from callboard.actors.runtime import Runtime
 from callboard.actors.settings import Settings
-from callboard.actors.testing.wire_double import Call, RawAnswer, Turn, WireDouble
+from callboard.actors.testing.wire_double import Call, RawAnswer, Tokens, Turn, WireDouble
 from callboard.actors.tools import tool
+from callboard.protocol.commands import Outcome
 from callboard.protocol.errors import ErrorKind
+from callboard.protocol.model import Usage
+from callboard.providers.catalog import Catalog, ModelInfo, Prices
+from callboard.providers.local.scripted import ScriptedTurn
 
 Until = Callable[[Callable[[], bool]], None]
 KEY = "sk-a-key-that-nobody-may-see"
@@ -42,6 +46,50 @@ def test_a_call_its_result_and_the_answer_and_again_after_a_restart() -> None:
     assert len(bodies) == 4
     assert bodies[1]["messages"][-1] == {"role": "tool", "tool_call_id": "call_1", "content": "42"}
     assert bodies[0]["tools"][0]["function"]["name"] == "double"
+
+
+REFUSED = RawAnswer({"error": {"message": "no money", "code": "insufficient_quota"}}, 402)
+LISTED = {"openai-chat/gpt-4o": 9 * 2.5e-6 + 3 * 1e-5}
+
+
+@pytest.mark.parametrize(
+    ("model", "fallback", "cost"),
+    [
+        ("openai-chat/gpt-4o", (), LISTED["openai-chat/gpt-4o"]),
+        ("openai-chat/gpt-4o", ("scripted/free",), 0.0),
+        ("openai-compatible/gpt-4o", (), None),
+        ("openai-compatible/gpt-4o", ("scripted/free",), 0.0),
+        ("vllm/gpt-4o", (), 0.0),
+        ("openai-chat/unheard-of", (), None),
+    ],
+)
+def test_a_cost_is_that_of_the_model_that_answered_free_or_unknown(
+    model: str, fallback: tuple[str, ...], cost: float | None
+) -> None:
+    turn = Turn("It is 42.", usage=Tokens(9, 3))
+    script = [ScriptedTurn("It is 42.", usage=Usage(1_000, 1_000))]
+    with shared_double([REFUSED] if fallback else [turn]) as server:
+        settings = Settings(model=model, fallback_models=fallback, base_url=server.base_url(), script=script)
+        with Runtime(settings) as runtime:
+            reply = runtime.ask_sync("twice 21?")
+            assert reply.text == "It is 42."
+            assert reply.cost == (cost if cost is None else pytest.approx(cost))
+            assert runtime.metrics().cost == reply.cost
+            if cost is not None:
+                return
+            assert runtime.metrics().counters["cost.unknown"] == 1
+
+
+def test_a_cost_budget_stops_before_it_is_passed_also_with_a_dearer_fallback() -> None:
+    """The first model is free; the fallback would cost more than there is: by its price, no step is asked."""
+    prices = Catalog({"scripted/dear": ModelInfo(prices=Prices(1.0, 1.0))})
+    settings = Settings(model="scripted/free", fallback_models=("scripted/dear",), catalog=prices, cost_budget=0.5)
+    with (
+        Runtime(settings) as runtime,
+        pytest.raises(RequestEnded, match=r"costs about \$\d+.*budget of \$0.5") as ended,
+    ):
+        runtime.ask_sync("Hi")
+    assert (ended.value.reply.outcome, ended.value.reply.cost, ended.value.reply.steps) == (Outcome.COST_LIMIT, 0.0, 0)
 
 
 def test_a_passing_failure_and_a_cut_stream_are_tried_again() -> None:

@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from callboard.actors.runtime import Runtime, Wiring, route_for
 from callboard.actors.settings import OFFLINE_MODEL, Settings
 from callboard.protocol.errors import UsageError
+from callboard.protocol.model import Sampling
+from callboard.providers.catalog import FREE, Catalog, ModelInfo, Prices
 from callboard.providers.rate_limit import RateLimits
 
 KEY = "sk-very-secret-key"
@@ -44,7 +46,24 @@ def test_the_defaults_need_no_key_and_no_network() -> None:
         ("request_timeout_seconds", "soon"),
         ("max_steps", 0),
         ("token_budget", -1),
+        ("token_budget", 0),
+        ("token_budget", 2.5),
+        ("token_budget", True),
+        ("token_budget", float("nan")),
         ("cost_budget", 0.0),
+        ("cost_budget", -0.5),
+        ("cost_budget", float("nan")),
+        ("cost_budget", float("inf")),
+        ("cost_budget", True),
+        ("context_tokens", 0),
+        ("context_tokens", True),
+        ("context_tokens", 10**12),
+        ("request_timeout_seconds", float("inf")),
+        ("max_steps", True),
+        ("sampling", 0.5),
+        ("sampling", {"temperatur": 0.5}),
+        ("sampling", {"temperature": 2.5}),
+        ("sampling", Sampling(temperature=float("nan"))),
         ("max_attempts", 0),
         ("max_concurrent_requests", 0),
         ("process_workers", 0),
@@ -57,6 +76,76 @@ def test_the_defaults_need_no_key_and_no_network() -> None:
 def test_a_bad_value_is_a_usage_error_that_names_the_field(field: str, value: Any) -> None:
     with pytest.raises(UsageError, match=f"setting '{field}"):
         Settings(**{field: value})
+
+
+@pytest.mark.parametrize(
+    ("sampling", "says"),
+    [
+        (Sampling(temperature=3.0), "temperature must be a number from 0 to 2, got 3.0"),
+        (Sampling(top_p=-1.0), "top_p must be a number from 0 to 1"),
+        (Sampling(max_output_tokens=0), "max_output_tokens must be a whole number from 1"),
+        (Sampling(stop="END"), "stop must be a tuple of texts"),  # type: ignore[arg-type]
+        ({"seed": 0.5, "temperature": True}, "temperature must be .* got True, seed must be a whole number"),
+        ({"temprature": 1}, "there is no 'temprature' in it; did you mean 'temperature'"),
+    ],
+)
+def test_a_bad_sampling_value_names_its_field(sampling: Any, says: str) -> None:
+    with pytest.raises(UsageError, match=f"^setting 'sampling': .*{says}"):
+        Settings(sampling=sampling)
+
+
+def test_sampling_can_be_given_by_its_fields() -> None:
+    by_name: Any = {"temperature": 0.5, "stop": ["END"], "max_output_tokens": 100}
+    assert Settings(sampling=by_name).sampling == Sampling(0.5, max_output_tokens=100, stop=("END",))
+
+
+def test_a_token_budget_that_no_question_fits_is_refused() -> None:
+    prompt = "Be brief. " * 100
+    with pytest.raises(UsageError, match=r"token_budget of 100: .* at least \d{3}"):
+        Runtime(Settings(model="scripted/m", system_prompt=prompt, token_budget=100))
+    Runtime(Settings(model="scripted/m", system_prompt=prompt, token_budget=600))
+
+
+PRICED = Catalog({"openai/own": ModelInfo(prices=Prices(1e-6, 2e-6)), "openai-compatible/*": ModelInfo(prices=FREE)})
+
+
+@pytest.mark.parametrize(
+    ("model", "fallbacks", "unknown"),
+    [
+        ("openai/no-such-model", (), "openai/no-such-model"),
+        ("openai-compatible/m", (), "openai-compatible/m"),
+        ("openai/gpt-5", ("openai/no-such-model",), "openai/no-such-model"),
+        ("ollama/m", ("openai/gpt-5", "openai/other"), "openai/other"),
+    ],
+)
+def test_a_cost_budget_that_cannot_be_kept_is_refused(
+    monkeypatch: pytest.MonkeyPatch, model: str, fallbacks: tuple[str, ...], unknown: str
+) -> None:
+    given_: dict[str, Any] = {"model": model, "fallback_models": fallbacks, "api_key": "k", "base_url": "http://h/v1"}
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    with pytest.raises(UsageError) as caught:
+        Runtime(Settings(cost_budget=1.0, **given_))
+    assert unknown in str(caught.value)
+    assert "Catalog({" in str(caught.value), "it says what to do"
+    Runtime(Settings(**given_))  # without a budget any model can be asked
+
+
+@pytest.mark.parametrize("model", ["openai/gpt-5", "openai/own", "openai-compatible/m", "ollama/m", "offline/x"])
+def test_a_cost_budget_that_can_be_kept_is_taken(model: str) -> None:
+    settings = Settings(model=model, api_key="k", base_url="http://h/v1", cost_budget=1.0, catalog=PRICED)
+    options = Wiring(settings, ()).options
+    assert options.cost_budget == 1.0
+    assert options.input_price is not None
+    assert options.output_price is not None
+
+
+def test_a_step_is_estimated_by_the_dearest_model_that_may_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    prices = Catalog({"openai/a": ModelInfo(prices=Prices(1.0, 9.0)), "openai/b": ModelInfo(prices=Prices(5.0, 2.0))})
+    for fallbacks, expected in (((), (1.0, 9.0)), (("openai/b",), (5.0, 9.0)), (("ollama/free",), (1.0, 9.0))):
+        settings = Settings(model="openai/a", fallback_models=fallbacks, catalog=prices)
+        options = Wiring(settings, ()).options
+        assert (options.input_price, options.output_price) == expected
 
 
 def test_a_misspelt_setting_is_told_what_was_meant() -> None:

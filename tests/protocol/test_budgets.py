@@ -39,12 +39,34 @@ def test_the_tightest_limit_of_the_answer_counts() -> None:
     assert allow_step(OPTIONS, Spending(), 10**9) is None
 
 
-def test_a_cost_budget_without_prices_goes_by_the_last_step() -> None:
-    options = replace(OPTIONS, cost_budget=1.0)
-    assert allow_step(options, Spending(cost=0.4, last_cost=0.4), 10) is None
-    stop = allow_step(options, Spending(cost=0.8, last_cost=0.4), 10)
+PRICED = replace(OPTIONS, input_price=0.01, output_price=0.02)
+
+
+def test_a_step_that_would_pass_the_cost_budget_is_not_asked() -> None:
+    options = replace(PRICED, cost_budget=1.0)
+    assert allow_step(options, Spending(charged=0.4), 10) == 25
+    stop = allow_step(options, Spending(charged=0.8), 10)
     assert isinstance(stop, Stop)
-    assert stop.reason == "The next step costs about $0.4000; of the budget of $1.0000, $0.8000 are spent."
+    assert stop.reason == "The next step costs about $0.4200; of the budget of $1.0000, $0.8000 are spent."
+
+
+@pytest.mark.parametrize("prices", [{}, {"input_price": 0.1}, {"output_price": 0.1}])
+def test_a_cost_budget_without_prices_allows_nothing(prices: dict[str, float]) -> None:
+    stop = allow_step(replace(OPTIONS, cost_budget=1.0, **prices), Spending(), 10)
+    assert isinstance(stop, Stop)
+    assert stop.outcome is Outcome.COST_LIMIT
+
+
+def test_an_unknown_cost_makes_the_sum_unknown_and_is_charged_by_the_prices() -> None:
+    spent = Spending()
+    assert not spent.add(Usage(10, 1), 0.5, estimate, PRICED)
+    assert (spent.cost, spent.charged) == (0.5, 0.5)
+    assert not spent.add(Usage(10, 5), None, estimate, PRICED)
+    assert not spent.add(Usage(10, 1), 0.25, estimate, PRICED)
+    assert (spent.cost, spent.charged) == (None, pytest.approx(0.95))
+    free = Spending()
+    assert not free.add(Usage(10, 5), None, estimate, OPTIONS)
+    assert (free.cost, free.charged) == (None, 0.0), "without prices there is no budget"
 
 
 def test_usage_is_estimated_where_a_provider_reports_none() -> None:
@@ -72,16 +94,14 @@ def test_a_usage_that_cannot_be_true_is_estimated_and_told(usage: Usage) -> None
 def test_a_cost_that_cannot_be_true_goes_by_the_prices_and_is_told(cost: float) -> None:
     spent, priced = Spending(), replace(OPTIONS, input_price=0.5, output_price=2.0)
     assert "cost" in spent.add(Usage(4, 1), cost, estimate, priced)
-    assert (spent.cost, spent.last_cost) == (4.0, 4.0)
-    assert "usage and cost" in spent.add(Usage(-1), cost, lambda: Usage(2, 1), OPTIONS), (
-        "without prices it is not known: 0"
-    )
-    assert (spent.cost, spent.usage) == (4.0, Usage(6, 2))
+    assert (spent.cost, spent.charged) == (4.0, 4.0)
+    assert "usage and cost" in spent.add(Usage(-1), cost, lambda: Usage(2, 1), OPTIONS)
+    assert (spent.cost, spent.charged, spent.usage) == (None, 4.0, Usage(6, 2)), "without prices it is not known"
 
 
 @given(st.builds(Usage, *[st.integers(0, 10**6)] * 5), st.floats(0, 1_000))
 def test_a_plain_report_is_believed(usage: Usage, cost: float) -> None:
     spent = Spending()
     assert spent.add(usage, cost, estimate, OPTIONS) == ""
-    assert spent.cost == cost
+    assert (spent.cost, spent.charged) == (cost, cost)
     assert spent.usage == (usage if usage.total_tokens else Usage(7, 3))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from types import MappingProxyType
 
 import orjson
@@ -68,11 +67,17 @@ def test_a_number_that_json_lacks_leaves_a_line_that_can_be_read(bad: float, dat
     )
     back = decode_event(encode_event(event))
     assert isinstance(back, ModelResponded)
-    assert math.isnan(back.cost)
+    assert back.cost == -1.0, "as little true as what it was; null is a cost that is not known"
     assert (back.response.usage, back.response.raw_usage) == (Usage(-1, 3), {"n": None, **data})
     one, other = (Session.replay([STARTED, found]) for found in (event, back))
     assert (one.spent.usage, one.spent.cost) == (other.spent.usage, other.spent.cost)
     assert one.state is other.state is RequestState.FINISHED
+
+
+@pytest.mark.parametrize("cost", [None, 0.0, 0.25])
+def test_a_cost_that_is_not_known_stays_unknown(cost: float | None) -> None:
+    event = ModelResponded(TAG.at_step(1), 1.0, ModelResponse((Text("x"),)), cost)
+    assert decode_event(encode_event(event)) == event
 
 
 def test_a_mapping_proxy_and_a_lone_surrogate_can_be_written() -> None:
@@ -86,7 +91,7 @@ def test_a_mapping_proxy_and_a_lone_surrogate_can_be_written() -> None:
 
 def test_an_older_journal_lacks_newer_fields() -> None:
     written = orjson.loads(encode_event(RequestStarted(TAG, 0.0, (), UserMessage.of("x"), RequestOptions("p/m"))))
-    del written["event"]["options"]["max_step_retries"], written["event"]["tools"]
+    del written["event"]["options"]["max_attempts"], written["event"]["tools"]
     written["event"]["someday"] = 1
     assert decode_event(orjson.dumps(written)) == RequestStarted(
         TAG, 0.0, (), UserMessage.of("x"), RequestOptions("p/m")

@@ -42,7 +42,7 @@ from callboard.protocol.states import CallState, RequestState
 from callboard.protocol.tools import ToolContract, ToolDefinition
 
 REQUEST = Tag(RequestId("r"), MessageId("m"))
-OPTIONS = RequestOptions("sim/model", timeout_seconds=1_800.0, max_step_retries=1)
+OPTIONS = RequestOptions("sim/model", timeout_seconds=1_800.0, max_attempts=2)
 
 
 def offer(name: str, timeout_seconds: float = 30.0, *, idempotent: bool = False) -> ToolOffer:
@@ -194,7 +194,7 @@ def test_every_end_names_what_all_its_turns_have_cost(
     [
         ({"max_steps": 3}, Outcome.STEP_LIMIT, 3),
         ({"token_budget": 1_200}, Outcome.TOKEN_LIMIT, 3),
-        ({"cost_budget": 0.9}, Outcome.COST_LIMIT, 1),
+        ({"cost_budget": 0.9, "input_price": 0.01, "output_price": 0.0}, Outcome.COST_LIMIT, 1),
         ({"cost_budget": 0.9, "input_price": 0.0, "output_price": 0.002}, Outcome.COST_LIMIT, 3),
     ],
 )
@@ -210,9 +210,9 @@ def test_every_limit_names_what_all_turns_before_it_have_cost(
 
 def test_a_run_that_repeats_itself_is_charged_for_each_repetition() -> None:
     request = Request(replace(OPTIONS, repeated_call_limit=2))
-    for _ in range(3):
+    for _ in range(4):
         request.tool_step(call("a"))
-    assert (request.turns, request.finish.outcome) == (3, Outcome.REPEATED_CALLS)
+    assert (request.turns, request.finish.outcome) == (4, Outcome.REPEATED_CALLS)
     assert (request.finish.cost, request.finish.usage) == (request.cost, request.usage)
 
 
@@ -235,9 +235,9 @@ def test_a_turn_that_comes_twice_or_too_late_is_charged_once() -> None:
     assert (request.finish.cost, request.finish.usage) == (request.cost, request.usage)
 
 
-# -- max_step_retries=0: nothing is asked, or run, a second time -------------------------------------------------------
+# -- max_attempts=1: nothing is asked, or run, a second time -------------------------------------------------------
 
-NO_RETRIES = replace(OPTIONS, max_step_retries=0)
+NO_RETRIES = replace(OPTIONS, max_attempts=1)
 
 
 def lost(request: Request) -> None:
@@ -273,7 +273,7 @@ def test_without_retries_an_unusable_turn_ends_the_request(unusable: Callable[[R
 @pytest.mark.parametrize("unusable", UNUSABLE)
 @pytest.mark.parametrize("retries", [1, 3])
 def test_an_unusable_turn_is_asked_again_exactly_so_often(unusable: Callable[[Request], None], retries: int) -> None:
-    request = Request(replace(OPTIONS, max_step_retries=retries))
+    request = Request(replace(OPTIONS, max_attempts=retries + 1))
     for _ in range(retries):
         unusable(request)
         assert isinstance(request.of(CallModel), CallModel)

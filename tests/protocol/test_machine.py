@@ -20,8 +20,10 @@ from callboard.protocol.commands import (
     Command,
     Finish,
     Note,
+    NoteKind,
     Outcome,
     RecordStep,
+    ReportFailure,
     RunTool,
     SetTimer,
     StopModel,
@@ -63,18 +65,21 @@ from callboard.protocol.model import (
     FinishReason,
     ModelResponse,
     Restarted,
+    Sampling,
     TextDelta,
     ToolChoice,
     ToolChoiceMode,
     Usage,
+    sampling_faults,
 )
-from callboard.protocol.options import RequestOptions, ToolFallback
+from callboard.protocol.options import RequestOptions, ToolFallback, ToolOffer
 from callboard.protocol.states import CallState, RequestState
 from callboard.protocol.testing.scenario import STANDARD_TOOLS
-from callboard.protocol.tools import FailureCode, ToolFailure
+from callboard.protocol.tools import Decision, FailureCode, Risk, ToolContract, ToolDefinition, ToolFailure
 
 REQUEST = Tag(RequestId("r"), MessageId("m"))
 OPTIONS = RequestOptions("sim/model")
+PRICED = replace(OPTIONS, input_price=0.1, output_price=0.2)
 
 
 class Talk:
@@ -83,6 +88,8 @@ class Talk:
     def __init__(self, options: RequestOptions = OPTIONS, **start: Any) -> None:
         self.session = Session()
         self.now = 0.0
+        self.said: list[tuple[Event, tuple[Command, ...]]] = []
+        """Each event after the first, and the commands that came of it."""
         tools = start.pop("tools", STANDARD_TOOLS)
         start = {"history": (), "user": UserMessage.of("go"), **start}
         self.first = self.session.apply(RequestStarted(REQUEST, 0.0, options=options, tools=tools, **start))
@@ -93,7 +100,9 @@ class Talk:
 
     def say(self, kind: type[Any], *values: Any, call: str = "") -> tuple[Command, ...]:
         tag = self.step._replace(call_id=CallId(call)) if call else self.step
-        return self.session.apply(kind(tag, self.now, *values))
+        event = kind(tag, self.now, *values)
+        self.said.append((event, self.session.apply(event)))
+        return self.said[-1][1]
 
     def respond(self, *parts: Any, reason: FinishReason | None = None) -> tuple[Any, ...]:
         calls = any(isinstance(part, ToolCall) for part in parts)
@@ -120,13 +129,31 @@ def codes(record: RecordStep) -> list[str]:
     return [orjson.loads(result.content)["code"] if result.is_error else "" for result in results]
 
 
+def test_a_history_that_is_cut_to_fit_is_told_once() -> None:
+    old = tuple(
+        message
+        for n in range(40)
+        for message in (UserMessage.of(f"question {n} " * 40), AssistantMessage((Text(f"answer {n} " * 40),)))
+    )
+    talk = Talk(replace(OPTIONS, context_tokens=4_000), history=old)
+    assert kinds(talk.first) == ["SetTimer", "Note", "CallModel"]
+    note = only(talk.first, Note)
+    assert note.kind is NoteKind.TRIMMED
+    assert "left out of the prompt" in note.text
+    assert len(only(talk.first, CallModel).request.messages) < len(old)
+    talk.respond(call("a"))
+    assert not [each for each in talk.say(ToolCallCompleted, '"x"', call="a") if isinstance(each, Note)]
+
+
 def test_a_text_answer() -> None:
     talk = Talk(replace(OPTIONS, system_prompt="be brief"))
     assert kinds(talk.first) == ["SetTimer", "CallModel"]
     assert only(talk.first, SetTimer) == SetTimer(REQUEST, OPTIONS.timeout_seconds)
     asked = only(talk.first, CallModel).request
     assert asked.messages == (SystemMessage("be brief"), UserMessage.of("go"))
-    assert [tool.name for tool in asked.tools] == [offer.definition.name for offer in STANDARD_TOOLS]
+    assert [tool.name for tool in asked.tools] == [
+        offer.definition.name for offer in STANDARD_TOOLS if offer.decision is not Decision.DENY
+    ]
     commands = talk.respond(Text("hello"))
     assert kinds(commands) == ["RecordStep", "ClearTimer", "Finish"]
     assert only(commands, RecordStep).messages == (AssistantMessage((Text("hello"),)),)
@@ -162,6 +189,21 @@ def test_calls_that_are_never_run() -> None:
     assert not any(isinstance(command, RunTool) for command in commands)
 
 
+@pytest.mark.parametrize("mask", ["\\u2327***\\u2327", "\u2327***\u2327", "\u2327"])
+@pytest.mark.parametrize("risk", Risk)
+def test_a_call_that_would_write_a_mask_back_is_never_run_nor_asked_about(risk: Risk, mask: str) -> None:
+    """The mask covers a key that the model was not shown: written back, it would take the key's place."""
+    talk = Talk(tools=(ToolOffer(ToolDefinition(ToolName("edit"), "Edits."), ToolContract(risk=risk)),))
+    commands = talk.respond(call("a", "edit", f'{{"new": "KEY = \'{mask}\'"}}'))
+    if risk is Risk.READ:
+        assert only(commands, RunTool).name == "edit"
+        return
+    (result,) = only(commands, RecordStep).messages[1:]
+    assert codes(only(commands, RecordStep)) == ["invalid_arguments"]
+    assert "Leave the masked text as it is in the file" in orjson.loads(result.content)["retry_hint"]
+    assert not any(isinstance(command, RunTool | AskApproval) for command in commands)
+
+
 @pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999", "-1.5E+400"])
 def test_a_number_that_is_not_finite_is_named_and_its_call_never_run(number: str) -> None:
     talk = Talk()
@@ -191,7 +233,8 @@ def test_approval_granted_and_denied() -> None:
     talk.now = 100.0
     commands = talk.say(ApprovalGranted, call="a")
     assert only(commands, RunTool).deadline_at == 105.0
-    assert talk.say(ApprovalDenied, "me", "not today", call="b") == ()
+    reported = only(talk.say(ApprovalDenied, "me", "not today", call="b"), ReportFailure)
+    assert (reported.tag.call_id, reported.failure.code) == ("b", FailureCode.DENIED)
     commands = talk.say(ToolCallCompleted, '"done"', call="a")
     assert codes(only(commands, RecordStep)) == ["", "denied"]
     assert "not today" in only(commands, RecordStep).messages[2].content
@@ -227,7 +270,16 @@ def test_an_event_of_another_request_is_refused() -> None:
         ({"options": replace(OPTIONS, timeout_seconds=float("inf"))}, "timeout_seconds must be above 0 and finite"),
         ({"options": replace(OPTIONS, timeout_seconds=float("nan"))}, "timeout_seconds must be above 0"),
         ({"options": replace(OPTIONS, cost_budget=float("nan"))}, "cost_budget must be a number from 0 on, got nan"),
-        ({"options": replace(OPTIONS, token_budget=-1)}, "token_budget must be a number from 0 on, got -1"),
+        ({"options": replace(PRICED, cost_budget=float("inf"))}, "cost_budget must be a number from 0 on, got inf"),
+        ({"options": replace(PRICED, cost_budget=True)}, "cost_budget must be a number from 0 on, got True"),
+        ({"options": replace(OPTIONS, token_budget=-1)}, "token_budget must be a whole number from 0 on, got -1"),
+        ({"options": replace(OPTIONS, token_budget=2.5)}, "token_budget must be a whole number from 0 on, got 2.5"),
+        ({"options": replace(OPTIONS, token_budget=True)}, "token_budget must be a whole number from 0 on, got True"),
+        ({"options": replace(OPTIONS, input_price=float("nan"))}, "input_price must be a number from 0 on, got nan"),
+        ({"options": replace(OPTIONS, cost_budget=1.0)}, "cost_budget needs input_price and output_price"),
+        ({"options": replace(OPTIONS, cost_budget=1.0, input_price=0.1)}, "cost_budget needs input_price and output"),
+        ({"options": replace(OPTIONS, sampling=Sampling(temperature=float("nan")))}, "temperature must be a number"),
+        ({"options": replace(OPTIONS, sampling=Sampling(max_output_tokens=0))}, "max_output_tokens must be a whole"),
     ],
 )
 def test_a_request_that_cannot_start_is_refused(start: dict[str, Any], reason: str) -> None:
@@ -243,7 +295,57 @@ def test_a_request_that_cannot_start_is_refused(start: dict[str, Any], reason: s
 
 def test_a_request_that_can_start_is_not_refused() -> None:
     check_start((UserMessage.of("x"),), OPTIONS, STANDARD_TOOLS)
-    check_start((), replace(OPTIONS, cost_budget=0.0, token_budget=0, input_price=0.0))
+    check_start((), replace(OPTIONS, cost_budget=0.0, token_budget=0, input_price=0.0, output_price=0))
+
+
+@pytest.mark.parametrize(
+    ("sampling", "says"),
+    [
+        (Sampling(temperature=-0.1), "temperature must be a number from 0 to 2, got -0.1"),
+        (Sampling(temperature=2.1), "temperature must be a number from 0 to 2, got 2.1"),
+        (Sampling(temperature=float("inf")), "temperature must be a number from 0 to 2, got inf"),
+        (Sampling(temperature=True), "temperature must be a number from 0 to 2, got True"),
+        (Sampling(temperature="hot"), "temperature must be a number from 0 to 2, got 'hot'"),  # type: ignore[arg-type]
+        (Sampling(top_p=1.01), "top_p must be a number from 0 to 1, got 1.01"),
+        (Sampling(top_p=float("nan")), "top_p must be a number from 0 to 1, got nan"),
+        (Sampling(max_output_tokens=0), "max_output_tokens must be a whole number from 1 to 100000000, got 0"),
+        (Sampling(max_output_tokens=1.5), "max_output_tokens must be a whole number"),  # type: ignore[arg-type]
+        (Sampling(max_output_tokens=True), "max_output_tokens must be a whole number"),
+        (Sampling(seed=2**63), "seed must be a whole number"),
+        (Sampling(seed=False), "seed must be a whole number"),
+        (Sampling(stop=("",)), "stop must be a tuple of texts, none of them empty, got ('',)"),
+        (Sampling(stop="END"), "stop must be a tuple of texts"),  # type: ignore[arg-type]
+        (Sampling(stop=(7,)), "stop must be a tuple of texts"),  # type: ignore[arg-type]
+        (Sampling(reasoning_effort=""), "reasoning_effort must be a word"),
+        (Sampling(reasoning_effort=3), "reasoning_effort must be a word"),  # type: ignore[arg-type]
+    ],
+    ids=repr,
+)
+def test_each_sampling_value_that_no_api_takes_is_named(sampling: Sampling, says: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        check_start((), replace(OPTIONS, sampling=sampling))
+    assert says in str(caught.value)
+    both = sampling_faults(replace(sampling, top_p=5.0, seed=2**70))
+    assert len(both) >= 2, "each fault is told"
+
+
+@given(
+    st.floats(0, 2) | st.integers(0, 2) | st.none(), st.floats(0, 1) | st.none(), st.integers(1, 10**8) | st.none(),
+    st.lists(st.text(min_size=1)).map(tuple), st.integers(-(2**63), 2**63 - 1) | st.none(),
+)  # fmt: skip
+def test_what_apis_take_is_not_refused(
+    temperature: float | None, top_p: float | None, most: int | None, stop: tuple[str, ...], seed: int | None
+) -> None:
+    check_start((), replace(OPTIONS, sampling=Sampling(temperature, top_p, most, stop, seed, "low")))
+
+
+def test_notes_of_the_start_are_shown_once_before_anything_else() -> None:
+    session = Session()
+    start = RequestStarted(REQUEST, 0.0, (), UserMessage.of("go"), OPTIONS, STANDARD_TOOLS, ("a is assumed", "b too"))
+    given_ = session.apply(start)
+    assert kinds(given_) == ["SetTimer", "Note", "Note", "CallModel"]
+    assert [command.text for command in given_ if isinstance(command, Note)] == ["a is assumed", "b too"]
+    assert Note not in map(type, session.resume_commands())
 
 
 def test_cancel_while_the_model_speaks_keeps_what_was_said() -> None:
@@ -263,7 +365,8 @@ def test_cancel_while_tools_run_and_people_think() -> None:
     talk.say(ToolCallCompleted, "1", call="c")
     commands = talk.session.apply(CancelRequested(REQUEST, 1.0))
     assert kinds(commands) == [
-        "CancelTool", "WithdrawApproval", "ClearTimer", "RecordStep", "ClearTimer", "Finish",
+        "CancelTool", "ReportFailure", "WithdrawApproval", "ReportFailure",
+        "ClearTimer", "RecordStep", "ClearTimer", "Finish",
     ]  # fmt: skip
     assert only(commands, CancelTool).tag.call_id == "a"
     assert only(commands, WithdrawApproval).tag.call_id == "b"
@@ -287,7 +390,7 @@ def test_the_backstop_ends_a_call_that_nobody_ends() -> None:
     talk.now = 4.0
     talk.say(ApprovalGranted, call="b")
     commands = talk.session.apply(DeadlinePassed(talk.step, 7.0))
-    assert kinds(commands) == ["CancelTool", "SetTimer"]
+    assert kinds(commands) == ["CancelTool", "ReportFailure", "SetTimer"]
     assert only(commands, SetTimer).at == 11.0
     assert talk.session.calls[talk.step._replace(call_id=CallId("a"))] is CallState.TIMED_OUT
     assert talk.session.apply(DeadlinePassed(talk.step, 9.0)) == (SetTimer(talk.step, 11.0),), "fired early: set again"
@@ -296,7 +399,7 @@ def test_the_backstop_ends_a_call_that_nobody_ends() -> None:
 
 
 def test_a_lost_model_call_is_asked_again_under_a_new_number() -> None:
-    talk = Talk(replace(OPTIONS, max_step_retries=1))
+    talk = Talk(replace(OPTIONS, max_attempts=2))
     lost = talk.step
     commands = talk.say(ModelLost)
     assert kinds(commands) == ["Note", "CallModel"]
@@ -307,7 +410,7 @@ def test_a_lost_model_call_is_asked_again_under_a_new_number() -> None:
 
 
 def test_a_lost_model_call_is_asked_again_after_a_growing_pause() -> None:
-    talk = Talk(replace(OPTIONS, max_step_retries=9, timeout_seconds=700.0))
+    talk = Talk(replace(OPTIONS, max_attempts=10, timeout_seconds=700.0))
     assert only(talk.first, CallModel).not_before_at == 0.0
     pauses = []
     for talk.now in (10.0, 20.0, 30.0, 690.0):
@@ -331,7 +434,7 @@ def test_a_model_call_that_is_lost_each_time_ends_its_request_with_our_fault_nam
 
 
 def test_a_model_call_that_made_its_holder_crash_is_never_asked_again() -> None:
-    talk = Talk(replace(OPTIONS, max_step_retries=9))
+    talk = Talk(replace(OPTIONS, max_attempts=10))
     finish = only(talk.say(ModelFailed, Error(ErrorKind.INTERNAL, "KeyError: 'choices'")), Finish)
     assert (finish.outcome, finish.reason) == (Outcome.FAILED, "internal_error: KeyError: 'choices'")
 
@@ -418,12 +521,12 @@ def test_an_answer_within_its_bytes_is_an_answer() -> None:
 
 
 def test_a_usage_and_a_cost_that_cannot_be_true_are_told_and_estimated() -> None:
-    talk = Talk(replace(OPTIONS, token_budget=1_000, cost_budget=1.0))
+    talk = Talk(replace(OPTIONS, token_budget=1_000, cost_budget=1.0, input_price=0.0, output_price=0.001))
     response = ModelResponse((Text("hm"),), FinishReason.PAUSE, usage=Usage(-5, 10**12))
     commands = talk.say(ModelResponded, response, float("nan"))
     assert kinds(commands) == ["Note", "RecordStep", "CallModel"]
     assert "usage and cost of this step cannot be true" in only(commands, Note).text
-    assert talk.session.spent.cost == 0.0
+    assert 0 < (talk.session.spent.cost or 0) < 0.1
     assert 0 < talk.session.spent.usage.total_tokens < 1_000
 
 
@@ -454,12 +557,13 @@ odd_responses = st.builds(
 
 
 @settings(deadline=None, max_examples=50)
-@given(st.lists(st.tuples(odd_responses, st.floats()), max_size=4), st.booleans())
+@given(st.lists(st.tuples(odd_responses, st.floats() | st.none()), max_size=4), st.booleans())
 def test_no_answer_of_a_model_is_an_exception_of_the_session(
-    answers: list[tuple[ModelResponse, float]], budgets: bool
+    answers: list[tuple[ModelResponse, float | None]], budgets: bool
 ) -> None:
     """One poison answer must not end what carries the session: it is judged like any other, and can be journalled."""
     limits: dict[str, Any] = {"token_budget": 10_000, "cost_budget": 1.0, "context_tokens": 2_000} if budgets else {}
+    limits |= {"input_price": 1e-6, "output_price": 1e-6} if budgets else {}
     talk = Talk(replace(OPTIONS, **limits))
     for response, cost in answers:
         if talk.session.state is not RequestState.CALLING_MODEL:
@@ -472,7 +576,8 @@ def test_no_answer_of_a_model_is_an_exception_of_the_session(
         for tag in list(talk.session.calls):
             if talk.session.calls.get(tag) is CallState.SENT:
                 talk.session.apply(ToolCallCompleted(tag, 2.0, "\ud800"))
-    assert math.isfinite(talk.session.spent.cost)
+    assert math.isfinite(talk.session.spent.charged)
+    assert talk.session.spent.cost is None or math.isfinite(talk.session.spent.cost)
     assert 0 <= talk.session.spent.usage.total_tokens < 10**9
 
 
@@ -509,11 +614,11 @@ def test_a_model_without_tools_is_asked_once_without_them() -> None:
 
 
 def test_a_turn_cut_in_a_call_is_asked_again_then_told() -> None:
-    talk = Talk(replace(OPTIONS, max_step_retries=1))
+    talk = Talk(replace(OPTIONS, max_attempts=2))
     cut = (call("a"), call("b", "look", '{"x', False))
     assert kinds(talk.respond(*cut, reason=FinishReason.LENGTH)) == ["Note", "CallModel"]
     commands = talk.respond(*cut, reason=FinishReason.LENGTH)
-    assert kinds(commands) == ["RunTool", "SetTimer"]
+    assert kinds(commands) == ["Note", "RunTool", "ReportFailure", "SetTimer"]
     record = only(talk.say(ToolCallCompleted, "1", call="a"), RecordStep)
     assert codes(record) == ["", "incomplete_call"]
     assert isinstance(record.messages[-1], SystemMessage), "the note comes after the last result"
@@ -530,7 +635,7 @@ def test_a_turn_cut_in_a_call_is_asked_again_then_told() -> None:
     ],
 )
 def test_how_an_answer_can_end(reason: FinishReason, text: str, outcome: Outcome, told: str) -> None:
-    talk = Talk(replace(OPTIONS, max_step_retries=0))
+    talk = Talk(replace(OPTIONS, max_attempts=1))
     finish = only(talk.respond(*([Text(text)] if text else []), reason=reason), Finish)
     assert (finish.outcome, finish.text) == (outcome, text)
     assert told in finish.reason
@@ -544,7 +649,7 @@ def test_a_paused_turn_is_sent_back_as_it_is() -> None:
 
 
 def test_too_many_calls_in_one_turn() -> None:
-    talk = Talk(replace(OPTIONS, max_step_retries=0))
+    talk = Talk(replace(OPTIONS, max_attempts=1))
     finish = only(talk.respond(*(call(f"c{index}") for index in range(MAX_CALLS_PER_STEP + 1))), Finish)
     assert finish.outcome is Outcome.FAILED
     assert "129 calls" in finish.reason
@@ -552,13 +657,87 @@ def test_too_many_calls_in_one_turn() -> None:
 
 def test_the_same_call_over_and_over() -> None:
     talk = Talk(replace(OPTIONS, repeated_call_limit=2))
-    talk.respond(call("a", "look", '{"x":1,"y":2}'))
-    talk.say(ToolCallCompleted, "1", call="a")
+    for arguments in ('{"x":1,"y":2}', '{"y":2,"x":1}'):
+        talk.respond(call("a", "look", arguments))
+        talk.say(ToolCallCompleted, "1", call="a")
     commands = talk.respond(call("a", "look", '{"y": 2, "x": 1}'))
     assert codes(only(commands, RecordStep)) == ["repeated"]
     commands = talk.respond(call("b"), call("a", "look", '{"x":1,"y":2}'))
     assert codes(only(commands, RecordStep)) == ["cancelled", "repeated"]
     assert only(commands, Finish).outcome is Outcome.REPEATED_CALLS
+
+
+def test_polling_a_tool_whose_answers_change_is_no_loop() -> None:
+    talk = Talk(replace(OPTIONS, repeated_call_limit=2, max_steps=40))
+    for percent in range(30):
+        assert kinds(talk.respond(call("a", "look", '{"job":1}'))) == ["RunTool", "SetTimer"]
+        talk.say(ToolCallCompleted, f"{percent} % done", call="a")
+    assert only(talk.respond(Text("done")), Finish).outcome is Outcome.ANSWERED
+
+
+@pytest.mark.parametrize(
+    ("failures", "is_loop"),
+    [(["no such file"] * 4, True), ([f"{left} s left" for left in range(4)], False)],
+    ids=["the same failure", "another failure each time"],
+)
+def test_a_call_that_fails_the_same_way_each_time_is_a_loop(failures: list[str], is_loop: bool) -> None:
+    talk = Talk(OPTIONS)
+    for message in failures[:3]:
+        talk.respond(call("a"))
+        talk.say(ToolCallFailed, ToolFailure(ToolName("look"), FailureCode.TOOL_ERROR, message), call="a")
+    commands = talk.respond(call("a"))
+    assert ("RunTool" in kinds(commands)) is not is_loop
+    if is_loop:
+        assert codes(only(commands, RecordStep)) == ["repeated"]
+
+
+def test_a_loop_is_found_again_by_a_session_rebuilt_from_any_prefix_of_its_journal() -> None:
+    talk = Talk(OPTIONS)
+    start = RequestStarted(REQUEST, 0.0, (), UserMessage.of("go"), OPTIONS, STANDARD_TOOLS)
+    for _ in range(3):
+        talk.respond(call("a"), call("b", "quick"))
+        for each in ("b", "a"):
+            talk.say(ToolCallCompleted, each, call=each)
+    assert codes(only(talk.respond(call("a"), call("b", "never")), RecordStep)) == ["repeated", "denied"]
+    assert only(talk.respond(call("a")), Finish).outcome is Outcome.REPEATED_CALLS
+    events = [event for event, _ in talk.said]
+    for size in range(len(events)):
+        rebuilt = Session.replay([start, *(decode_event(encode_event(event)) for event in events[:size])])
+        assert [rebuilt.apply(event) for event in events[size:]] == [commands for _, commands in talk.said[size:]]
+
+
+@pytest.mark.parametrize("order", ["ab", "ba"])
+def test_the_order_in_which_calls_end_makes_no_other_result(order: str) -> None:
+    """Two calls of one tool with the same arguments in each step, whose results differ."""
+    talk = Talk(OPTIONS)
+    for number in range(3):
+        talk.respond(call("a"), call("b"))
+        for each in order if number % 2 else "ab":
+            talk.say(ToolCallCompleted, each, call=each)
+    assert codes(only(talk.respond(call("a"), call("b")), RecordStep)) == ["repeated", "repeated"]
+
+
+def test_models_are_not_told_of_a_denied_tool_and_a_call_of_one_is_denied() -> None:
+    forced = ToolChoice(ToolChoiceMode.NAMED, ToolName("never"))
+    talk = Talk(replace(OPTIONS, tool_choice=forced))
+    request = only(talk.first, CallModel).request
+    assert "never" not in [tool.name for tool in request.tools]
+    assert request.tool_choice == ToolChoice(), "a tool that is not offered cannot be forced either"
+    record = only(talk.respond(call("a", "never"), call("b", "nowhere")), RecordStep)
+    assert codes(record) == ["denied", "unknown_tool"]
+    unknown = orjson.loads(record.messages[-1].content)
+    assert "look" in unknown["expected"]
+    assert "never" not in unknown["expected"]
+
+
+def test_a_request_whose_tools_are_all_denied_is_one_without_tools() -> None:
+    denied = tuple(replace(offer, decision=Decision.DENY) for offer in STANDARD_TOOLS)
+    options = replace(OPTIONS, tool_choice=ToolChoice(ToolChoiceMode.REQUIRED), parallel_tool_calls=True)
+    talk = Talk(options, tools=denied)
+    request = only(talk.first, CallModel).request
+    assert (request.tools, request.tool_choice, request.parallel_tool_calls) == ((), ToolChoice(), None)
+    commands = talk.say(ModelFailed, Error(ErrorKind.TOOLS_UNSUPPORTED, "takes no tools"))
+    assert only(commands, Finish).outcome is Outcome.FAILED, "there are no tools to leave out"
 
 
 def test_max_steps_stops_before_the_next_call() -> None:

@@ -49,6 +49,7 @@ KEYS = {
 #: The text, and what of it must not be shown.
 PLACES = {
     "password in quotes": ('password = "hunter2"', "hunter2"),
+    "password with letters beyond ASCII": ('password = "hunté2"', "hunté2"),
     "password with symbols": ("passwd: 'p@ss!word'", "p@ss!word"),
     "JSON": ('{"password": "hunter22", "user": "ann"}', "hunter22"),
     "JSON in JSON": (r'"{\"api_key\": \"abcdef1234567890zz\"}"', "abcdef1234567890zz"),
@@ -167,6 +168,7 @@ def test_a_private_key_block_is_covered_line_by_line(kind: str, line_end: str) -
 
 def test_a_private_key_that_is_cut_off_is_covered_to_the_end() -> None:
     text = "-----BEGIN PRIVATE KEY-----\nMIIEowIBAAKCAQEA0Z3VS5JJ\ncds3xfn"
+    assert "MIIEabc" not in mask("-----BEGIN PRIVATE KEY-----\nMIIEabc\n-----END PRIVATE KEY-----")
     assert mask(text).splitlines()[1:] == [f"{MARK}{'*' * 18}{MARK}", f"{MARK}*{MARK}"]
 
 
@@ -256,6 +258,13 @@ def test_a_part_is_shown_as_long_as_it_is(text: str, start: int, length: int) ->
 def test_a_key_is_found_wherever_it_is(key: str, before: str, after: str) -> None:
     shown = mask(f"{before} {key}{after}")
     assert key not in shown
+
+
+def test_a_mask_never_cuts_a_character() -> None:
+    """A value longer than a pattern looks at ends in the middle of a character of two bytes."""
+    for spaces in range(3):
+        text = "password: " + "a" * spaces + "1é" * 400
+        assert len(mask(text).encode()) == len(text.encode())
 
 
 # -- cost and precision ------------------------------------------------------------------------------------------------

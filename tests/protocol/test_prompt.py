@@ -38,6 +38,7 @@ from callboard.protocol.prompt import (
 )
 from callboard.protocol.testing.scenario import STANDARD_TOOLS
 from callboard.protocol.testing.strategies import histories
+from callboard.protocol.tools import Decision
 
 QUESTION = UserMessage.of("What is this?")
 LOOK = ToolName("look")
@@ -67,7 +68,8 @@ def test_tools_that_are_no_longer_offered_take_no_room(missing: int, kind: type)
 
 
 def test_tools_that_are_offered_take_room() -> None:
-    room = message_tokens(QUESTION, length) + tools_tokens([offer.definition for offer in STANDARD_TOOLS], length)
+    shown = [offer.definition for offer in STANDARD_TOOLS if offer.decision is not Decision.DENY]
+    room = message_tokens(QUESTION, length) + tools_tokens(shown, length)
     for context_tokens, kind in ((room, ModelRequest), (room - 1, Stop)):
         options = replace(RequestOptions("m"), context_tokens=context_tokens)
         asking = PromptBuilder(RequestStarted(TAG, 0.0, (), QUESTION, options, STANDARD_TOOLS), Spending(), length)

@@ -58,7 +58,7 @@ def call_facts(draw: st.DrawFn) -> CallFacts:
     flags = [draw(st.booleans()) for _ in range(4)]
     facts = CallFacts(draw(st.none() | st.sampled_from(Decision)), *flags, draw(st.integers(1, 3)))
     facts.sends, facts.runs = draw(st.integers(0, 5)), draw(st.integers(0, 5))
-    facts.result_is_sound = draw(st.booleans())
+    facts.result_is_sound, facts.writes_mask = draw(st.booleans()), draw(st.booleans())
     return facts
 
 

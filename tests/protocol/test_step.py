@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,8 +19,9 @@ from callboard.protocol.content import (
     json_text,
 )
 from callboard.protocol.ids import CallId, ToolName
+from callboard.protocol.limits import MAX_REMEMBERED_CALLS
 from callboard.protocol.model import FinishReason, ModelRequest, ModelResponse
-from callboard.protocol.step import Repeats, TurnVerdict, canonical_arguments, failure, judge, tidy
+from callboard.protocol.step import Repeats, TurnVerdict, canonical_arguments, digest, failure, judge, tidy
 from callboard.protocol.testing.outside import respond
 from callboard.protocol.testing.scenario import PlannedTurn
 from callboard.protocol.testing.strategies import model_turns
@@ -75,22 +78,104 @@ def test_a_lone_surrogate_in_a_failure_is_escaped() -> None:
     assert "\\ud800" in json_text(failure(FailureCode.CANCELLED, ToolName("look"), "\ud800").to_wire())
 
 
+LIMIT = 3
+Made = tuple[str, str]
+"""Of a call: its arguments, and its result."""
+
+
+def made(repeats: Repeats, *calls: Made) -> tuple[list[bool], bool]:
+    """One step in which these calls are asked for; those that are not refused give their results."""
+    keys = [digest("look", arguments) for arguments, _ in calls]
+    refused, ends_run = repeats.next_step(keys)
+    results = [None if no else result for no, (_, result) in zip(refused, calls, strict=True)]
+    repeats.learn(zip(keys, results, strict=True))
+    return refused, ends_run
+
+
 def test_repeats_are_counted_in_steps() -> None:
-    a, b = (ToolName("look"), "a"), (ToolName("look"), "b")
-    repeats = Repeats(3)
-    assert repeats.next_step([a, a, b]) == ([False] * 3, False), "asked twice in a step, it is not a repetition"
-    assert repeats.next_step([a]) == ([False], False)
-    assert repeats.next_step([b, a]) == ([False, True], False)
-    assert repeats.next_step([a, b]) == ([True, False], True)
-    assert repeats.next_step([]) == ([], False)
-    assert repeats.next_step([a]) == ([False], False), "after a step without it, it is counted from 1 again"
+    repeats = Repeats(LIMIT)
+    assert made(repeats, ("a", "1"), ("a", "1"), ("b", "1")) == ([False] * 3, False), "asked twice, it counts once"
+    assert made(repeats, ("a", "1")) == ([False], False)
+    assert made(repeats, ("c", "1"), ("a", "1")) == ([False, False], False), "a new call beside it changes nothing"
+    assert made(repeats, ("a", "1"), ("b", "1")) == ([True, False], False)
+    assert made(repeats, ("b", "1"), ("a", "1")) == ([False, True], True)
+    assert made(repeats) == ([], False)
+    assert made(repeats, ("d", "1")) == ([False], False)
+    assert made(repeats, ("a", "1")) == ([False], False), "after a step with news it is counted from 1 again"
 
 
-@pytest.mark.parametrize(("limit", "told_at", "ends_at"), [(3, 3, 4), (2, 2, 3), (1, 2, 3), (0, None, None)])
-def test_a_repetition_is_told_at_the_limit_and_ends_the_run_after_it(
+@pytest.mark.parametrize(("limit", "told_at", "ends_at"), [(3, 4, 5), (2, 3, 4), (1, 3, 4), (0, None, None)])
+def test_a_repetition_is_told_after_the_limit_and_ends_the_run_after_that(
     limit: int, told_at: int | None, ends_at: int | None
 ) -> None:
     repeats = Repeats(limit)
-    steps = [(count, *repeats.next_step([(ToolName("look"), "a")])) for count in range(1, 9)]
-    assert next((count for count, repeated, _ in steps if repeated == [True]), None) == told_at
+    steps = [(count, *made(repeats, ("a", "1"))) for count in range(1, 9)]
+    assert next((count for count, refused, _ in steps if refused == [True]), None) == told_at
     assert next((count for count, _, ends_run in steps if ends_run), None) == ends_at
+
+
+@pytest.mark.parametrize(
+    ("results", "refused_at"),
+    [
+        ("1111", 4),
+        ("1212121212", None),
+        ("112211221122", None),
+        ("1112", 4),
+        ("2111", None),
+        ("21111", 5),
+        ("0123456789", None),
+    ],
+)
+def test_only_equal_results_in_a_row_count(results: str, refused_at: int | None) -> None:
+    repeats = Repeats(LIMIT)
+    refused = [made(repeats, ("poll", result)) == ([True], False) for result in results]
+    assert (refused.index(True) + 1 if any(refused) else None) == refused_at
+
+
+def test_a_digest_is_the_same_in_every_process_and_for_no_other_texts() -> None:
+    assert digest("look", "{}").hex() == "f4fc4799a47c07473bb785450122f665"
+    assert len({digest("look", "{}"), digest("look{}"), digest("look", "{}", ""), digest("loo", "k{}")}) == 4
+    assert digest("\ud800") != digest("\udfff"), "what UTF-8 cannot hold is told apart too"
+
+
+@pytest.mark.parametrize("period", [2, 3, 5])
+def test_a_loop_over_several_calls_is_found(period: int) -> None:
+    repeats = Repeats(LIMIT)
+    steps = [made(repeats, (str(number % period), "1")) for number in range(32)]
+    ends_at = next(number for number, (_, ends_run) in enumerate(steps, 1) if ends_run)
+    assert ends_at <= period * (LIMIT + 2), "a few rounds, not as long as max_steps allows"
+
+
+def test_a_call_made_again_after_something_changed_is_no_loop() -> None:
+    """Tests that fail the same way after each edit."""
+    repeats = Repeats(LIMIT)
+    for edit in range(20):
+        assert made(repeats, ("run the tests", "1 failed")) == ([False], False)
+        assert made(repeats, (f"edit {edit}", "ok")) == ([False], False)
+
+
+def test_asked_for_twice_in_a_step_a_call_has_given_both_results() -> None:
+    repeats = Repeats(LIMIT)
+    for number in range(10):
+        assert made(repeats, ("poll", str(number)), ("poll", "same")) == ([False, False], False)
+    assert made(repeats, ("poll", "same"), ("poll", "9")) == ([False, False], False), "the order does not matter"
+    assert made(repeats, ("poll", "9"), ("poll", "same")) == ([False, False], False)
+    assert made(repeats, ("poll", "9"), ("poll", "same")) == ([True, True], False)
+
+
+def test_what_loop_detection_remembers_is_bounded() -> None:
+    """Digests of the latest calls: neither their number nor the size of arguments and results adds up."""
+    repeats = Repeats(LIMIT)
+    for number in range(MAX_REMEMBERED_CALLS):
+        made(repeats, (str(number), "x"))
+    tracemalloc.start()
+    try:
+        for number in range(MAX_REMEMBERED_CALLS):
+            made(repeats, (f"{number} {'a' * 100_000}", "r" * 100_000))
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < MAX_REMEMBERED_CALLS * 1_000
+    for _ in range(LIMIT):
+        made(repeats, ("latest", "x"))
+    assert made(repeats, ("latest", "x")) == ([True], False)

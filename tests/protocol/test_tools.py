@@ -7,19 +7,27 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from callboard.protocol.codec import decode_event, encode_event
 from callboard.protocol.commands import Outcome
 from callboard.protocol.errors import ErrorKind, UsageError
-from callboard.protocol.ids import ToolName
+from callboard.protocol.events import ToolCallFailed
+from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
 from callboard.protocol.model import FinishReason, ToolChoiceMode
 from callboard.protocol.options import ToolFallback
 from callboard.protocol.prompt import tools_tokens
 from callboard.protocol.states import CallState, RequestState
+from callboard.protocol.testing.strategies import contracts
 from callboard.protocol.tools import (
+    DEFAULT_DECISIONS,
+    RETRY_HINTS,
     Decision,
     FailureCode,
     Isolation,
     Latency,
+    Origin,
     Policy,
     Risk,
     ToolContract,
@@ -28,9 +36,10 @@ from callboard.protocol.tools import (
 )
 
 WRITTEN: tuple[type[StrEnum], ...] = (
-    CallState, Decision, ErrorKind, FailureCode, FinishReason, Isolation, Latency, Outcome, RequestState, Risk,
+    CallState, Decision, ErrorKind, FailureCode, FinishReason, Isolation, Latency, Origin, Outcome, RequestState, Risk,
     ToolChoiceMode, ToolFallback,
 )  # fmt: skip
+TAG = Tag(RequestId("r"), MessageId("m"), 1, CallId("c"))
 OTHER_WORDS = {FinishReason.PAUSE: "pause_turn", ErrorKind.INTERNAL: "internal_error"}
 
 
@@ -44,10 +53,31 @@ def test_a_word_that_is_written_down_is_its_name(kind: type[StrEnum]) -> None:
 def test_what_a_model_reads_of_a_failure() -> None:
     tool, code = ToolName("look"), FailureCode.CRASHED
     bare = {"ok": False, "tool": "look", "code": "crashed", "message": "it died"}
-    nothing = dict.fromkeys(("field", "expected", "received", "retry_hint"))
-    assert ToolFailure(tool, code, "it died").to_wire() == bare | nothing
+    nothing = dict.fromkeys(("field", "expected", "received"))
+    assert ToolFailure(tool, code, "it died").to_wire() == bare | nothing | {"retry_hint": RETRY_HINTS[code]}
     told = ToolFailure(tool, code, "it died", "days", "an integer", "'x'", "send a number").to_wire()
     assert told == bare | {"field": "days", "expected": "an integer", "received": "'x'", "retry_hint": "send a number"}
+
+
+@given(st.sampled_from(FailureCode), st.text(max_size=20), st.text(max_size=8) | st.just(" \n"))
+def test_every_failure_says_what_to_do_next(code: FailureCode, message: str, hint: str) -> None:
+    failure = ToolFailure(ToolName("look"), code, message, retry_hint=hint)
+    told = failure.to_wire()["retry_hint"]
+    assert told == failure.retry_hint == (hint if hint.strip() else RETRY_HINTS[code])
+    later = decode_event(encode_event(ToolCallFailed(TAG, 0.0, failure)))
+    assert isinstance(later, ToolCallFailed)
+    assert later.failure.retry_hint == json_safe(told)
+
+
+def json_safe(text: object) -> str:
+    """A text as it comes back from a journal: UTF-8 holds no lone surrogates."""
+    return str(text).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def test_every_code_has_a_hint_of_its_own() -> None:
+    assert set(RETRY_HINTS) == set(FailureCode)
+    assert len(set(RETRY_HINTS.values())) == len(FailureCode)
+    assert all(len(hint.split()) > 4 for hint in RETRY_HINTS.values())
 
 
 def test_the_tokens_of_a_tool_are_those_of_its_name_description_and_schema() -> None:
@@ -80,6 +110,37 @@ def test_a_risk_without_a_row_is_denied_and_asking_does_not_soften_it() -> None:
     assert closed.decide(ToolContract(risk=Risk.WRITE, needs_approval=True)) is Decision.DENY
 
 
+def test_a_tool_is_undeclared_and_from_elsewhere_unless_something_says_otherwise() -> None:
+    contract = ToolContract()
+    assert (contract.risk, contract.origin) == (Risk.UNDECLARED, Origin.ELSEWHERE)
+
+
+@given(contracts())
+def test_the_default_policy_looks_at_the_origin_of_an_undeclared_tool_alone(contract: ToolContract) -> None:
+    asked = {Risk.WRITE, Risk.EXECUTE} | ({Risk.UNDECLARED} if contract.origin is Origin.ELSEWHERE else set())
+    expected = Decision.ASK if contract.needs_approval or contract.risk in asked else Decision.ALLOW
+    assert Policy().decide(contract) is expected
+
+
+@given(contracts(), st.dictionaries(st.sampled_from(Origin), st.sampled_from(Decision)))
+def test_a_row_by_origin_denies_the_origins_it_leaves_out(contract: ToolContract, row: dict[Origin, Decision]) -> None:
+    expected = row.get(contract.origin, Decision.DENY)
+    if expected is Decision.ALLOW and contract.needs_approval:
+        expected = Decision.ASK
+    assert Policy({contract.risk: row}).decide(contract) is expected
+    by_value: Any = {contract.risk.value: {origin.value: decision.value for origin, decision in row.items()}}
+    assert Policy(by_value) == Policy({contract.risk: row})
+
+
+@pytest.mark.parametrize(
+    ("decision", "origin"), [(decision, origin) for decision in Decision for origin in Origin], ids=str
+)
+def test_an_owner_can_treat_undeclared_tools_apart(decision: Decision, origin: Origin) -> None:
+    policy = Policy({**DEFAULT_DECISIONS, Risk.UNDECLARED: decision})
+    assert policy.decide(ToolContract(origin=origin)) is decision
+    assert policy.decide(ToolContract(risk=Risk.READ, origin=origin)) is Decision.ALLOW
+
+
 def test_risks_and_decisions_may_be_given_by_their_values() -> None:
     rows: Any = {"network": "ask", Risk.READ: "allow"}
     policy = Policy(rows)
@@ -87,7 +148,22 @@ def test_risks_and_decisions_may_be_given_by_their_values() -> None:
     assert policy.decide(ToolContract(risk=Risk.NETWORK)) is Decision.ASK
 
 
-@pytest.mark.parametrize("rows", [{"netwrok": "ask"}, {"network": "perhaps"}, ["network"], frozenset({"network"}), 3])
+@pytest.mark.parametrize(
+    "rows",
+    [
+        {"netwrok": "ask"},
+        {"network": "perhaps"},
+        {"network": None},
+        {"network": {"owner": "perhaps"}},
+        {"network": {"nowhere": "ask"}},
+        {"network": {"owner": {"owner": "ask"}}},
+        ["network"],
+        frozenset({"network"}),
+        3,
+    ],
+)
 def test_what_is_no_policy_is_refused_with_what_there_is(rows: Any) -> None:
-    with pytest.raises(UsageError, match=r"read, write, execute, network, .* allow, ask, deny"):
+    with pytest.raises(
+        UsageError, match=r"read, write, execute, network, undeclared.* allow, ask, deny.* owner and elsewhere"
+    ):
         Policy(rows)

@@ -14,7 +14,7 @@ from typing import Any, get_args
 import orjson
 import pytest
 
-from callboard.protocol.commands import Command, RecordStep
+from callboard.protocol.commands import Command, NoteKind, RecordStep
 from callboard.protocol.content import Text, ToolCall, ToolMessage, UserMessage
 from callboard.protocol.errors import ErrorKind, ProtocolError
 from callboard.protocol.events import (
@@ -25,6 +25,7 @@ from callboard.protocol.events import (
     Event,
     ModelFailed,
     ModelLost,
+    ModelNoted,
     ModelResponded,
     ModelStreamed,
     RequestStarted,
@@ -85,7 +86,7 @@ class Situation:
     token_budget: int | None = None
     retries: int = 1
     repeated: int = 0
-    """The steps in a row that have asked for the same call before; the second is told, the third ends the run."""
+    """The steps in a row that have asked for the same call before; the third is told, the fourth ends the run."""
     sends: int = 1
     """The times that the call has been sent."""
 
@@ -97,7 +98,7 @@ def start(situation: Situation) -> RequestStarted:
         max_steps=situation.max_steps,
         token_budget=situation.token_budget,
         repeated_call_limit=2,
-        max_step_retries=situation.retries,
+        max_attempts=situation.retries + 1,
     )
     return RequestStarted(REQUEST, 0.0, (), UserMessage.of("go"), options, OFFERS)
 
@@ -182,7 +183,7 @@ SENT = Situation(TOOLS, CallState.SENT)
 RUNNING = Situation(TOOLS, CallState.RUNNING)
 ENDED = {
     state: Situation(TOOLS, state, "write" if state is CallState.DENIED else "look", beside=True)
-    for state in TERMINAL_CALL_STATES
+    for state in sorted(TERMINAL_CALL_STATES)
 }
 
 
@@ -216,7 +217,10 @@ def without_calls() -> Iterable[Row]:
     yield Row(IDLE, of_step(ModelStreamed, SO_FAR), ASKING, None, "")
     endless = (TextDelta("x" * (MAX_ANSWER_BYTES + 1)),)
     yield Row(IDLE, of_step(ModelStreamed, endless), OVER, None, "StopModel ClearTimer Finish")
+    yield Row(IDLE, of_step(ModelNoted, NoteKind.RETRY, "busy", 1), ASKING, None, "Note")
     yield Row(IDLE, responded(Text("done")), OVER, None, "RecordStep ClearTimer Finish")
+    cut = responded(Text("do"), reason=FinishReason.LENGTH)
+    yield Row(IDLE, cut, OVER, None, "Note RecordStep ClearTimer Finish")
     yield Row(IDLE, responded(Text("hm"), reason=FinishReason.PAUSE), ASKING, None, "RecordStep CallModel")
     yield Row(IDLE, of_step(ModelFailed, TRUNCATED), ASKING, None, "Note CallModel")
     yield Row(gave_up, of_step(ModelFailed, TRUNCATED), OVER, None, "ClearTimer Finish")
@@ -232,28 +236,31 @@ def beginnings() -> Iterable[Row]:
     """What becomes of a call that the model asks for."""
     yield Row(IDLE, responded(call("a", "look")), TOOLS, CallState.SENT, "RunTool SetTimer")
     yield Row(IDLE, responded(call("a", "write")), TOOLS, CallState.AWAITING_APPROVAL, "AskApproval")
-    yield Row(IDLE, responded(call("a", "never")), ASKING, CallState.DENIED, "RecordStep CallModel")
-    yield Row(IDLE, responded(call("a", "nowhere")), ASKING, CallState.FAILED, "RecordStep CallModel")
-    yield Row(IDLE, responded(call("a", "look", "[1]")), ASKING, CallState.FAILED, "RecordStep CallModel")
+    yield Row(IDLE, responded(call("a", "never")), ASKING, CallState.DENIED, "ReportFailure RecordStep CallModel")
+    yield Row(IDLE, responded(call("a", "nowhere")), ASKING, CallState.FAILED, "ReportFailure RecordStep CallModel")
+    yield Row(IDLE, responded(call("a", "look", "[1]")), ASKING, CallState.FAILED, "ReportFailure RecordStep CallModel")
     last = replace(IDLE, max_steps=1)
-    yield Row(last, responded(call("a", "never")), OVER, CallState.DENIED, "RecordStep ClearTimer Finish")
-    told = replace(IDLE, repeated=1)
-    yield Row(told, responded(call("a", "look")), ASKING, CallState.FAILED, "RecordStep CallModel")
-    again = replace(IDLE, repeated=2)
-    stopped = "RecordStep ClearTimer Finish"
+    yield Row(last, responded(call("a", "never")), OVER, CallState.DENIED, "ReportFailure RecordStep ClearTimer Finish")
+    told = replace(IDLE, repeated=2)
+    yield Row(told, responded(call("a", "look")), ASKING, CallState.FAILED, "ReportFailure RecordStep CallModel")
+    again = replace(IDLE, repeated=3)
+    stopped = "ReportFailure RecordStep ClearTimer Finish"
     yield Row(again, responded(call("a", "look")), OVER, CallState.FAILED, stopped)
-    yield Row(again, responded(call("a", "again"), call("z", "look")), OVER, CallState.CANCELLED, stopped)
+    yield Row(
+        again, responded(call("a", "again"), call("z", "look")), OVER, CallState.CANCELLED, f"ReportFailure {stopped}"
+    )
 
 
 def ends_of(
-    situation: Situation, event: Callable[[Session], Event], state: CallState, cancels: str = ""
+    situation: Situation, event: Callable[[Session], Event], state: CallState, cancels: str = "", reports: str = ""
 ) -> Iterable[Row]:
     """A call ends: while another is open, as the last one, as the last one of the last step."""
     timer = "" if situation.call is CallState.AWAITING_APPROVAL or cancels else "ClearTimer "
-    yield Row(replace(situation, beside=True), event, TOOLS, state, cancels)
-    yield Row(situation, event, ASKING, state, f"{timer}{cancels} RecordStep CallModel")
+    todo = f"{cancels} {reports}"
+    yield Row(replace(situation, beside=True), event, TOOLS, state, todo)
+    yield Row(situation, event, ASKING, state, f"{todo} {timer}RecordStep CallModel")
     last = replace(situation, max_steps=1)
-    yield Row(last, event, OVER, state, f"{timer}{cancels} RecordStep ClearTimer Finish")
+    yield Row(last, event, OVER, state, f"{todo} {timer}RecordStep ClearTimer Finish")
 
 
 def open_calls() -> Iterable[Row]:
@@ -262,34 +269,36 @@ def open_calls() -> Iterable[Row]:
         yield from ends_of(held, of_call(ToolCallFailed, FAILURE), CallState.FAILED)
         yield from ends_of(held, of_call(ToolCallTimedOut), CallState.TIMED_OUT)
         yield from ends_of(held, of_call(ToolCallCancelled), CallState.CANCELLED)
-        yield from ends_of(held, of_call(ToolCallCompleted, '{"x":NaN}'), CallState.FAILED)
+        yield from ends_of(held, of_call(ToolCallCompleted, '{"x":NaN}'), CallState.FAILED, "", "ReportFailure")
         late = of_step(DeadlinePassed, at=SECONDS + BACKSTOP_SECONDS)
-        yield from ends_of(held, late, CallState.TIMED_OUT, "CancelTool")
+        yield from ends_of(held, late, CallState.TIMED_OUT, "CancelTool", "ReportFailure")
         assert held.call is not None
         yield Row(held, of_step(DeadlinePassed, at=SECONDS), TOOLS, held.call, "SetTimer")
         yield Row(held, of_request(DeadlinePassed, at=99.0), TOOLS, held.call, "SetTimer")
-        stopped = "CancelTool ClearTimer RecordStep ClearTimer Finish"
+        stopped = "CancelTool ReportFailure ClearTimer RecordStep ClearTimer Finish"
         yield Row(held, of_request(CancelRequested), OVER, CallState.CANCELLED, stopped)
         yield Row(held, of_request(DeadlinePassed, at=REQUEST_SECONDS), OVER, CallState.TIMED_OUT, stopped)
 
     yield Row(SENT, of_call(ToolCallStarted), TOOLS, CallState.RUNNING, "")
     yield Row(SENT, of_step(ToolsLost), TOOLS, CallState.SENT, "RunTool SetTimer")
     lost_each_time = replace(SENT, sends=MAX_CALL_SENDS)
-    yield Row(lost_each_time, of_step(ToolsLost), ASKING, CallState.FAILED, "ClearTimer RecordStep CallModel")
-    yield Row(RUNNING, of_step(ToolsLost), ASKING, CallState.FAILED, "ClearTimer RecordStep CallModel")
+    yield Row(
+        lost_each_time, of_step(ToolsLost), ASKING, CallState.FAILED, "ReportFailure ClearTimer RecordStep CallModel"
+    )
+    yield Row(RUNNING, of_step(ToolsLost), ASKING, CallState.FAILED, "ReportFailure ClearTimer RecordStep CallModel")
     yield Row(
         replace(RUNNING, max_steps=1),
         of_step(ToolsLost),
         OVER,
         CallState.FAILED,
-        "ClearTimer RecordStep ClearTimer Finish",
+        "ReportFailure ClearTimer RecordStep ClearTimer Finish",
     )
     yield Row(replace(RUNNING, tool="again"), of_step(ToolsLost), TOOLS, CallState.SENT, "RunTool SetTimer")
 
     yield Row(WAITING, of_call(ApprovalGranted), TOOLS, CallState.SENT, "RunTool SetTimer")
-    yield from ends_of(WAITING, of_call(ApprovalDenied), CallState.DENIED)
+    yield from ends_of(WAITING, of_call(ApprovalDenied), CallState.DENIED, "", "ReportFailure")
     yield Row(WAITING, of_step(ToolsLost), TOOLS, CallState.AWAITING_APPROVAL, "AskApproval")
-    withdrawn = "WithdrawApproval RecordStep ClearTimer Finish"
+    withdrawn = "WithdrawApproval ReportFailure RecordStep ClearTimer Finish"
     yield Row(WAITING, of_request(CancelRequested), OVER, CallState.CANCELLED, withdrawn)
     yield Row(WAITING, of_request(DeadlinePassed, at=REQUEST_SECONDS), OVER, CallState.TIMED_OUT, withdrawn)
 
@@ -298,7 +307,7 @@ def ended_calls() -> Iterable[Row]:
     """What happens to the rest of the step leaves a call that has ended as it is."""
     for state, situation in ENDED.items():
         timer = "" if state is CallState.DENIED else "ClearTimer "
-        withdrawn = f"WithdrawApproval {timer}RecordStep ClearTimer Finish"
+        withdrawn = f"WithdrawApproval ReportFailure {timer}RecordStep ClearTimer Finish"
         yield Row(situation, of_step(ToolsLost), TOOLS, state, f"AskApproval {timer}".strip())
         if state is not CallState.DENIED:
             yield Row(situation, of_step(DeadlinePassed), TOOLS, state, "")
@@ -348,6 +357,7 @@ ANY = {
         started(IDLE),
         of_step(ModelStreamed, SO_FAR),
         responded(call("a", "look")),
+        of_step(ModelNoted, NoteKind.RETRY, "busy", 1),
         of_step(ModelFailed, OVERLOADED),
         of_step(ModelLost),
         of_call(ApprovalGranted),

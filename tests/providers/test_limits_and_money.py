@@ -1,61 +1,30 @@
-"""Retries, rate limits, the catalog and the registry."""
+"""Rate limits, the catalog and the registry."""
 
 from __future__ import annotations
 
+import re
+import subprocess
 import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind, UsageError
+from callboard.protocol.errors import UsageError
 from callboard.protocol.model import Usage
-from callboard.providers import catalog, provider_registry
-from callboard.providers.catalog import SAFE_CONTEXT_TOKENS, Catalog, ModelInfo, Prices
+from callboard.providers import provider_registry
+from callboard.providers.catalog import FREE, LOCAL, Catalog, ModelInfo, Prices
 from callboard.providers.copilot.copilot_login import CopilotTokens, FileStore
-from callboard.providers.http_errors import make_error
 from callboard.providers.local.offline import Offline
 from callboard.providers.local.scripted import Scripted
 from callboard.providers.provider_registry import KEY_VARIABLES, PROVIDERS, adapter_for, provider_for
 from callboard.providers.rate_limit import RateLimiter, RateLimits
-from callboard.providers.retry import RetryPolicy
 from callboard.providers.transport import HttpProvider
 
-BUSY = make_error(ErrorKind.OVERLOADED, "busy")
-
-
-# Retries
-
-
-def test_pauses_grow_and_stay_below_the_cap() -> None:
-    policy = RetryPolicy(max_attempts=10, base_seconds=1, cap_seconds=8, chance=lambda: 1.0)
-    assert [policy.delay_seconds(attempt, BUSY) for attempt in range(1, 7)] == [1, 2, 4, 8, 8, 8]
-    least = RetryPolicy(max_attempts=10, base_seconds=1, cap_seconds=8, chance=lambda: 0.0)
-    assert [least.delay_seconds(attempt, BUSY) for attempt in range(1, 5)] == [0.5, 1, 2, 4]
-
-
-def test_what_the_provider_asked_for_is_the_least() -> None:
-    policy = RetryPolicy(chance=lambda: 0.0)
-    assert policy.delay_seconds(1, make_error(ErrorKind.RATE_LIMITED, "m", retry_after=20.0)) == 20.0
-    assert policy.delay_seconds(1, make_error(ErrorKind.RATE_LIMITED, "m", retry_after=61.0)) is None
-
-
-def test_when_to_give_up() -> None:
-    policy = RetryPolicy(max_attempts=3)
-    assert policy.delay_seconds(2, BUSY) is not None
-    assert policy.delay_seconds(3, BUSY) is None
-    assert policy.delay_seconds(1, make_error(ErrorKind.AUTHENTICATION, "no")) is None
-    assert policy.delay_seconds(1, make_error(ErrorKind.AUTHENTICATION, "no", retryable=True)) is not None
-
-
-@given(st.integers(1, 5000), st.sampled_from(ErrorKind), st.none() | st.floats(0, 1e6))
-def test_a_pause_is_never_past_the_cap(attempt: int, kind: ErrorKind, retry_after: float | None) -> None:
-    policy = RetryPolicy(max_attempts=4000)
-    delay = policy.delay_seconds(attempt, make_error(kind, "m", retry_after=retry_after))
-    if delay is not None:
-        assert kind in RETRYABLE_KINDS
-        assert (retry_after or 0) <= delay <= policy.cap_seconds
+ROOT = Path(__file__).parents[2]
 
 
 # Rate limits
@@ -156,8 +125,81 @@ def test_what_is_known_of_models() -> None:
     assert known.prices is not None
     assert known.prices.cost(Usage(1000, 100, cached_tokens=500)) == pytest.approx(0.002875)
     assert Catalog().info("gemini", "gemini-2.5-pro").context_tokens == 1_048_576
-    unknown = Catalog().info("nobody", "nothing")
-    assert (unknown.context_tokens, unknown.prices) == (SAFE_CONTEXT_TOKENS, None)
+    assert Catalog().info("nobody", "nothing") == ModelInfo(None, None)
+
+
+@pytest.mark.parametrize("provider", sorted(LOCAL))
+def test_models_of_one_s_own_cost_nothing_and_no_table_knows_their_window(provider: str) -> None:
+    """A server gives a model what it was started with: the name says how much that could be, not how much it is."""
+    assert Catalog().info(provider, "llama-3.1-8b") == ModelInfo(None, FREE)
+    assert Catalog().cost(provider, "llama-3.1-8b", Usage(1000, 100)) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("provider", "model"),
+    [
+        ("openai-compatible", "gpt-4o"),  # by its address alone: one's own server, or a gateway to any other
+        ("huggingface", "meta-llama/Llama-3.3-70B-Instruct"),
+        ("cerebras", "qwen-3-coder-480b"),  # in the price list, without a price
+        ("gemini", "gemma-3"),
+        ("openrouter", "some/model:nitro"),
+    ],
+)
+def test_what_has_no_known_price_is_unknown_not_free(provider: str, model: str) -> None:
+    assert Catalog().info(provider, model).prices is None
+    assert Catalog().cost(provider, model, Usage(1000, 100)) is None
+    assert Catalog().dearest(provider, model, 1_000_000) is None
+
+
+def test_what_openrouter_gives_away_is_free_also_where_the_answer_names_the_paid_model() -> None:
+    answered = "anthropic/claude-sonnet-4.5"
+    assert Catalog().cost("openrouter", "some/model:free", Usage(1000, 100), answered_by=answered) == 0.0
+    assert Catalog().info("openrouter", "some/model:free").prices == FREE
+
+
+def test_a_cost_is_that_of_the_model_that_answered() -> None:
+    asked = Catalog().cost("openai", "gpt-4o", Usage(1000, 100))
+    answered = Catalog().cost("openai", "gpt-4o-mini", Usage(1000, 100))
+    assert asked != answered
+    assert Catalog().cost("openai", "gpt-4o", Usage(1000, 100), answered_by="gpt-4o-mini") == answered
+    assert Catalog().cost("openai", "my-alias", Usage(1000, 100), answered_by="gpt-4o") == asked
+    for unknown in ("", "no-such-model", "x" * 100_000):
+        assert Catalog().cost("openai", "gpt-4o", Usage(1000, 100), answered_by=unknown) == asked
+    mine = Catalog(
+        {"openai/gpt-4o": ModelInfo(prices=Prices(1.0, 1.0)), "openai/*": ModelInfo(prices=Prices(2.0, 2.0))}
+    )
+    assert mine.cost("openai", "gpt-4o", Usage(1, 1), answered_by="gpt-4o-mini") == 2.0, "what the owner says counts"
+    assert mine.cost("openai", "alias", Usage(1, 1), answered_by="gpt-4o") == 2.0
+    assert mine.cost("openai", "other", Usage(1, 1), answered_by="gpt-4o-mini") == 4.0
+
+
+@pytest.mark.parametrize("count", [-1, float("nan"), float("inf"), "many"])
+def test_a_usage_that_cannot_be_true_has_no_cost_and_is_no_error(count: Any) -> None:
+    """It ended the call: the answer was lost for a number that nobody needs."""
+    assert Catalog().cost("openai", "gpt-4o", Usage(count, 5)) is None
+    assert Catalog().cost("openai", "gpt-4o", Usage(5, count)) is None
+
+
+def test_openrouter_with_a_key_of_the_user_s_own_charges_a_fee_beside_the_provider() -> None:
+    byok: dict[str, object] = {"cost": 0.01, "is_byok": True}
+    behind: dict[str, object] = byok | {"cost_details": {"upstream_inference_cost": 0.2}}
+    assert Catalog().cost("openrouter", "x/y", Usage(1, 1), behind) == pytest.approx(0.21)
+    assert Catalog().cost("openrouter", "x/y", Usage(1, 1), byok) is None, "the fee alone is not what it cost"
+    for wrong in (None, {}, {"upstream_inference_cost": float("nan")}, "much"):
+        assert Catalog().cost("openrouter", "x/y", Usage(1, 1), byok | {"cost_details": wrong}) is None
+
+
+@given(st.integers(1, 2_000_000), st.integers(0, 60_000), st.integers(1_000, 2_000_000))
+def test_no_call_that_fits_costs_more_than_the_dearest_prices_say(given_: int, taken: int, window: int) -> None:
+    """Long contexts are dearer: by the prices of the first tier, a budget would be passed (I6)."""
+    tokens = min(given_, window)
+    dearest = Catalog().dearest("gemini", "gemini-2.5-pro", window)
+    cost = Catalog().cost("gemini", "gemini-2.5-pro", Usage(tokens, taken))
+    assert dearest is not None
+    assert cost is not None
+    assert cost <= dearest.cost(Usage(tokens, taken)) + 1e-12
+    if window <= 200_000:
+        assert dearest.input == 1.25e-6, "a tier that cannot be reached does not count"
 
 
 def test_every_line_can_be_overridden() -> None:
@@ -165,22 +207,48 @@ def test_every_line_can_be_overridden() -> None:
     assert mine.info("mine", "small").context_tokens == 8_000
     assert mine.cost("mine", "small", Usage(10, 1, 5, 5)) == 12.0
     assert (mine.info("mine", "big").context_tokens, mine.cost("mine", "big", Usage(1, 1))) == (64_000, None)
-    assert mine.known_cost("mine/small", Usage(1, 1), {}) == 3.0
-    assert mine.known_cost("mine/big", Usage(1, 1), {}) == 0.0
+    assert mine.dearest("mine", "small", 10**6) == Prices(1.0, 2.0)
+    window_alone = Catalog({"openai/gpt-4o": ModelInfo(64_000)})
+    assert window_alone.info("openai", "gpt-4o") == ModelInfo(64_000, Catalog().info("openai", "gpt-4o").prices)
+    price_alone = Catalog({"openai/gpt-4o": ModelInfo(prices=FREE)})
+    assert price_alone.info("openai", "gpt-4o") == ModelInfo(128_000, FREE)
+    assert price_alone.cost("openai", "gpt-4o", Usage(1000, 100)) == 0.0
 
 
-def test_without_the_price_package_nothing_is_guessed(monkeypatch: pytest.MonkeyPatch) -> None:
-    caches = (catalog._package, catalog._priced_model, catalog._list_prices)
-    for cache in caches:
-        cache.cache_clear()
-    monkeypatch.setitem(sys.modules, "genai_prices", None)
-    monkeypatch.setitem(sys.modules, "genai_prices.data_snapshot", None)
-    try:
-        assert Catalog().cost("openai", "gpt-4o", Usage(1000, 100)) is None
-        assert Catalog().info("openai", "gpt-4o") == ModelInfo()
-    finally:
-        for cache in caches:
-            cache.cache_clear()
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: Prices(-1.0, 0.0), "price 'input'"),
+        (lambda: Prices(0.0, float("nan")), "price 'output'"),
+        (lambda: Prices(0.0, 0.0, cached=float("inf")), "price 'cached'"),
+        (lambda: ModelInfo(0), "context_tokens"),
+        (lambda: ModelInfo(True), "context_tokens"),
+        (lambda: ModelInfo(10**12), "context_tokens"),
+        (lambda: Catalog({"gpt-4o": ModelInfo()}), "provider/model.*'gpt-4o'"),
+        (lambda: Catalog({"openai/": ModelInfo()}), "provider/model.*'openai/'"),
+    ],
+)
+def test_a_bad_line_of_a_catalog_is_refused(make: Callable[[], object], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        make()
+
+
+def test_prices_ship_with_the_core_and_only_a_priced_model_loads_them(tmp_path: Path) -> None:
+    """They take 0.15 s and 9 MB, which no program that asks its own models should pay."""
+    program = """
+import sys
+import callboard
+from callboard import Runtime, Settings
+with Runtime(Settings(model="offline/code-context")) as runtime:
+    runtime.ask_sync("weather?")
+Runtime(Settings(model="ollama/llama3.3", cost_budget=1.0))
+assert "genai_prices" not in sys.modules
+Runtime(Settings(model="openai/gpt-5", api_key="k", cost_budget=1.0))
+assert "genai_prices" in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True, timeout=60)
+    [core, *_] = re.split(r"^\[options\.", (ROOT / "setup.cfg").read_text(), flags=re.MULTILINE)
+    assert "genai-prices" in core
 
 
 # The registry

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
+from urllib.parse import urlsplit
 
 import pytest
 from support.shared_double import cut, shared_double, stall
@@ -12,9 +14,10 @@ from callboard.actors.testing.wire_double import Answer, Call, Fault, FaultKind,
 from callboard.protocol.content import AssistantMessage, ToolMessage, UserMessage
 from callboard.protocol.errors import ErrorKind, ProviderError, UsageError
 from callboard.protocol.limits import MAX_ANSWER_BYTES
-from callboard.protocol.model import Error, FinishReason, ModelRequest, ModelResponse, TextDelta
+from callboard.protocol.model import Error, FinishReason, ModelRequest, ModelResponse, Sampling, TextDelta
 from callboard.providers.adapter import Timeouts, WireRequest
 from callboard.providers.openai.chat_api import OpenAIChat
+from callboard.providers.openai.responses_api import OpenAIResponses
 from callboard.providers.response_builder import ResponseBuilder
 from callboard.providers.transport import HttpProvider
 
@@ -83,14 +86,17 @@ def test_four_parallel_calls_in_fragments_then_the_answer() -> None:
         (RawAnswer("moved", 302, {"location": "https://elsewhere.example/"}), ErrorKind.NOT_FOUND, "elsewhere.example"),
         (RawAnswer(headers={"content-type": "text/event-stream"}), ErrorKind.TRUNCATED, "without an answer"),
         (cut("half"), ErrorKind.CONNECTION, "127.0.0.1"),
-        (stall("half"), ErrorKind.TIMEOUT, "127.0.0.1 sent nothing for 0.2 s"),
+        (stall("half"), ErrorKind.TIMEOUT, "sent nothing for 0.2 s"),
     ],
 )  # fmt: skip
 def test_whatever_goes_wrong_is_one_error_event(answer: Answer, kind: ErrorKind, words: str) -> None:
     with shared_double([answer]) as server:
         response = asyncio.run(ask(server.base_url(), timeouts=Timeouts(5, 0.2, 10)))
+        host = urlsplit(server.base_url()).netloc
     found = response.error
     assert found is not None
+    assert host in found.message
+    assert not found.status or f"{host} answered HTTP {found.status}: " in found.message
     assert found.kind is kind
     assert words in found.message
     assert KEY not in repr(found)
@@ -202,23 +208,82 @@ def test_a_kept_connection_that_the_server_closed_is_replaced() -> None:
     """Found with llama.cpp, which closes each connection after a stream while it promises to keep it."""
     answer = Turn("a", fault=Fault(FaultKind.HANGUP))
 
+    async def talk(url: str) -> list[ModelResponse]:
+        provider = HttpProvider(OpenAIChat(base_url=url), timeouts=PATIENT)
+        found = [await collect(provider) for _ in range(6)]
+        await provider.aclose()
+        return found
+
+    with shared_double([answer] * 6) as server:
+        found = asyncio.run(talk(server.base_url()))
+        asked = len(server.traffic().bodies)
+    errors = [response.error for response in found if response.error is not None]
+    assert len(errors) <= 1, "after one that was closed, none is used again for a while"
+    assert all(error.at_once and error.retryable for error in errors)
+    assert [response.text for response in found if response.error is None] == ["a"] * (6 - len(errors))
+    assert asked <= 6, "a model call is one request"
+
+
+@pytest.mark.parametrize("kind", [FaultKind.CLOSE, FaultKind.RESET])
+def test_a_model_call_is_one_request_also_where_no_answer_comes(kind: FaultKind) -> None:
+    async def talk(url: str) -> list[bool]:
+        provider = HttpProvider(OpenAIChat(base_url=url), timeouts=PATIENT)
+        errors = [(await collect(provider)).error for _ in range(3)]
+        await provider.aclose()
+        assert all(error is not None and error.kind is ErrorKind.CONNECTION for error in errors)
+        return [error.at_once for error in errors if error is not None]
+
+    with shared_double([Turn(fault=Fault(kind))] * 9) as server:
+        assert asyncio.run(talk(server.base_url())) == [True, False, False], "only the first may have been a kept one"
+        assert [asked.path for asked in server.requests()] == ["/v1/chat/completions"] * 3
+
+
+def test_a_last_try_is_not_sent_over_a_kept_connection() -> None:
     async def talk(url: str) -> list[str]:
         provider = HttpProvider(OpenAIChat(base_url=url), timeouts=PATIENT)
-        texts = [(await collect(provider)).text for _ in range(5)]
+        texts = [
+            (await collect(provider, replace(ASKED, is_last_try=last))).text for last in (False, True, True, False)
+        ]
         await provider.aclose()
         return texts
 
-    with shared_double([answer] * 5) as server:
-        assert asyncio.run(talk(server.base_url())) == ["a"] * 5
-        assert len(server.traffic().bodies) == 5
+    with shared_double([Turn("a")] * 4) as server:
+        assert asyncio.run(talk(server.base_url())) == ["a"] * 4
+        assert server.traffic().connections == 3, "the first one's, kept for the fourth, and one for each last try"
 
 
-def test_a_server_that_never_answers_is_asked_twice_at_most() -> None:
-    with shared_double([Turn(fault=Fault(FaultKind.CLOSE))] * 3) as server:
-        found = asyncio.run(ask(server.base_url())).error
-        assert found is not None
-        assert found.kind is ErrorKind.CONNECTION
-        assert [asked.path for asked in server.requests()] == ["/v1/chat/completions"] * 2
+def test_what_the_api_cannot_express_comes_with_the_end_of_the_answer() -> None:
+    seeded = ModelRequest("m", ASKED.messages, sampling=Sampling(seed=7))
+
+    async def talk(url: str) -> list[ModelResponse]:
+        provider = HttpProvider(OpenAIResponses(base_url=url), timeouts=PATIENT)
+        found = [await collect(provider, seeded), await collect(provider, seeded), await collect(provider)]
+        await provider.aclose()
+        return found
+
+    with shared_double([Turn("a"), RawAnswer({"error": {"message": "down"}}, 500), Turn("b")]) as server:
+        answered, failed, plain = asyncio.run(talk(server.base_url()))
+    assert answered.notes == failed.notes == ("seed: the API has none; left out",)
+    assert (failed.error is not None, plain.notes) == (True, ())
+
+
+def test_a_broken_connection_is_told_in_plain_words(unused_url: str) -> None:
+    def told(url: str) -> str:
+        error = asyncio.run(ask(url)).error
+        assert error is not None
+        assert error.kind is ErrorKind.CONNECTION
+        return error.message
+
+    host = urlsplit(unused_url).netloc
+    assert told(unused_url) == f"{host} refused the connection."
+    with pytest.raises(UsageError, match="holds a user, and there is a key too") as caught:
+        told(f"http://user:geheim@{host}/v1")
+    assert "geheim" not in str(caught.value)
+    assert told("http://no.such.host.invalid/v1") == "The name of no.such.host.invalid cannot be found."
+    with shared_double([Turn("a")]) as server:
+        host = urlsplit(server.base_url()).netloc
+        told_of_tls = told(f"https://{host}/v1")
+    assert told_of_tls == f"{host} does not speak TLS as it should (https:// to a server of http://?)."
 
 
 def test_fetch_gets_a_whole_answer_or_says_why_not(unused_url: str) -> None:
@@ -232,7 +297,7 @@ def test_fetch_gets_a_whole_answer_or_says_why_not(unused_url: str) -> None:
 
     with shared_double([RawAnswer("nothing here", 404)]) as server:
         assert asyncio.run(fetch(server.base_url())) == (404, b"nothing here")
-    with pytest.raises(ProviderError, match="No connection to"):
+    with pytest.raises(ProviderError, match=r"127\.0\.0\.1:\d+ refused the connection"):
         asyncio.run(fetch(unused_url))
 
 

@@ -23,7 +23,7 @@ from callboard.actors.testing.runtimes.player import (
     play,
 )
 from callboard.actors.testing.wire_double import Api, Asked, Call, Fault, FaultKind, Turn, WireDouble
-from callboard.protocol.errors import RuntimeFailure, UsageError
+from callboard.protocol.errors import RuntimeFailure, UsageError, missing_extra
 from callboard.protocol.testing.observation import (
     BESIDE,
     HANG_SECONDS,
@@ -66,7 +66,7 @@ def adapter_type(runtime: str) -> AdapterType:
     try:
         return cast(AdapterType, getattr(importlib.import_module(f"{_PACKAGE}.{module}"), name))
     except ModuleNotFoundError as missing:
-        raise UsageError(f"{runtime} is not installed ({missing}): pip install 'callboard[runtimes]'") from missing
+        raise UsageError(missing_extra(f"{runtime} is not installed ({missing}): it", "runtimes")) from missing
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,11 @@ _EXCHANGE: Final = "/copilot_internal/v2/token"
 #: What Copilot refuses to work without, beside the token.
 _COPILOT_HEADERS: Final = ("editor-version", "copilot-integration-id")
 _TOKEN_SECONDS: Final = 1800
+#: What clients ask a server about itself, by the end of the path, as llama.cpp answers it; not recorded.
+_ABOUT_ITSELF: Final[tuple[tuple[str, Document], ...]] = (
+    ("/props", {"default_generation_settings": {"n_ctx": 131_072}}),
+    ("/models", {"object": "list", "data": []}),
+)
 
 
 @dataclass(slots=True)
@@ -86,6 +91,9 @@ class WireDoubleServer:
         body = await request.content.read()
         if request.path.startswith(_CONTROL):
             return self._control(request, body)
+        about_itself = [told for end, told in _ABOUT_ITSELF if request.method == "GET" and request.path.endswith(end)]
+        if about_itself:
+            return _document(about_itself[0])
         exchange = Exchange(
             method=request.method,
             path=request.raw_path,

@@ -1,17 +1,35 @@
-"""Withdrawal as a pure decision."""
+"""Withdrawal as a pure decision, and what the policy makes of the tools."""
 
 from __future__ import annotations
 
+import logging
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from callboard.actors.calls.registry import (
     FAILURE_BUDGET,
     FAILURE_WINDOW_SECONDS,
+    MAX_HELD_THREADS,
     MAX_WITHDRAWN_SECONDS,
     WITHDRAWN_SECONDS,
+    Registry,
     ToolHealth,
 )
+from callboard.actors.tools import tool
+from callboard.protocol.ids import ToolName
+from callboard.protocol.tools import DEFAULT_DECISIONS, RETRY_HINTS, Decision, FailureCode, Policy, Risk
+
+
+@tool(isolation="thread")
+def bare(x: int = 0) -> int:
+    return x
+
+
+@tool(isolation="thread", risk="write")
+def write(x: int = 0) -> int:
+    return x
 
 
 def test_the_budget_is_what_it_says() -> None:
@@ -74,3 +92,47 @@ def test_a_withdrawn_tool_is_always_offered_again_in_time(steps: list[tuple[bool
             assert not health.is_offered(now)
         assert len(health.failures) <= FAILURE_BUDGET + 1
         assert health.is_offered(now + MAX_WITHDRAWN_SECONDS)
+
+
+def broken(registry: Registry, name: ToolName) -> None:
+    """As many failures as withdraw a tool."""
+    while registry.judge(name, worked=False, now=0.0) is None:
+        pass
+
+
+def test_a_call_of_a_withdrawn_tool_is_told_for_how_long() -> None:
+    registry = Registry([bare])
+    broken(registry, bare.name)
+    refused = registry.refusal(bare.name, 4.2)
+    assert refused is not None
+    assert refused.code is FailureCode.WITHDRAWN
+    assert f"in {WITHDRAWN_SECONDS - 4:g} s." in refused.retry_hint, "rounded up, so that it is not too early"
+    assert registry.refusal(bare.name, WITHDRAWN_SECONDS) is None
+
+
+def test_where_it_is_not_known_how_long_a_tool_is_withdrawn_no_time_is_said() -> None:
+    registry = Registry([bare])
+    registry.hold("worker", (bare.name,) * MAX_HELD_THREADS, 0.0)
+    refused = registry.refusal(bare.name, 1.0)
+    assert refused is not None
+    assert refused.retry_hint == RETRY_HINTS[FailureCode.WITHDRAWN]
+
+
+@pytest.mark.parametrize(("tool_", "decision"), [(bare, Decision.ASK), (bare.owned, Decision.ALLOW)])
+def test_an_undeclared_tool_is_asked_about_when_it_came_from_elsewhere(tool_: object, decision: Decision) -> None:
+    assert isinstance(tool_, type(bare))
+    (offer,) = Registry([tool_]).offers(0.0)
+    assert (offer.contract.risk, offer.decision, offer.is_shown) == (Risk.UNDECLARED, decision, True)
+
+
+def test_a_tool_whose_risk_has_no_row_is_denied_and_named_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    """A policy written before a tool was undeclared must not lose it without a trace."""
+    with caplog.at_level(logging.WARNING, "callboard.tools"):
+        registry = Registry([bare.owned, write.owned], Policy({Risk.WRITE: Decision.DENY}))
+    (told,) = caplog.messages
+    assert told == "tool bare is not offered: its risk is undeclared, which the policy has no row for"
+    assert [offer.is_shown for offer in registry.offers(0.0)] == [False, False]
+
+
+def test_the_default_policy_has_a_row_for_every_risk() -> None:
+    assert set(DEFAULT_DECISIONS) == set(Risk)

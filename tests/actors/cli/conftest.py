@@ -15,6 +15,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from callboard.actors.cli.__main__ import main
+
 #: A command takes about a second on an idle machine; this bounds one that hangs.
 DEADLINE_SECONDS = 60.0
 
@@ -35,6 +37,9 @@ class Ran:
         assert complaints[0] == self.err.splitlines()[-1]
         assert "Traceback" not in self.err + self.out
         return complaints[0].removeprefix("callboard: ")
+
+
+RunHere = Callable[..., Ran]
 
 
 @dataclass
@@ -92,6 +97,23 @@ def callboard(tmp_path: Path) -> Callboard:
         'def fetch_weather(city):\n    """Ask the weather service."""\n    return 1\n'
     )
     return Callboard(home, workspace)
+
+
+@pytest.fixture
+def here(callboard: Callboard, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> RunHere:
+    """The command line in this process, at a tenth of the time: for what ends before anything is started."""
+    for name in list(os.environ):
+        if name.startswith("CALLBOARD_") or name.endswith("_API_KEY"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(callboard.home))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    monkeypatch.chdir(callboard.workspace)
+
+    def run(*arguments: str) -> Ran:
+        status = main(arguments)
+        return Ran(status, *capsys.readouterr())
+
+    return run
 
 
 @pytest.fixture

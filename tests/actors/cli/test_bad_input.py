@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 from typing import Any
 
 import pytest
@@ -28,7 +29,7 @@ HTML = RawAnswer("<!DOCTYPE html><title>Welcome</title>")
         (["ask", "x", "--model", "openai/gpt-5"], "set the environment variable OPENAI_API_KEY"),
         (["ask", "x", "--model", "copilot/gpt-5"], "run `callboard login copilot`"),
         (["ask", "x", "--model", "openai-compatible/any"], "base_url"),
-        (["index", "no/such"], "name the folder of the code to search"),
+        (["index", "no/such"], "name one that exists"),
         (["index", "weather.py"], "is not a folder"),
         (["tools", "--workspace", "no/such"], "name one that exists"),
         (["doctor", "--model", "nobody/x"], "known providers are: "),
@@ -52,9 +53,10 @@ def test_unknown_commands_and_missing_arguments_show_the_usage(callboard: Any, a
     assert "Traceback" not in ran.err
 
 
-def test_the_version_is_that_of_the_package(callboard: Any) -> None:
+def test_the_version_is_one_line_with_python_and_platform(callboard: Any) -> None:
     ran = callboard.run("--version")
-    assert (ran.status, ran.out, ran.err) == (DONE, f"callboard {version}\n", "")
+    where = f"Python {platform.python_version()}, {platform.system()} {platform.machine()}"
+    assert (ran.status, ran.out, ran.err) == (DONE, f"callboard {version}, {where}\n", "")
 
 
 def test_a_fault_of_ours_is_one_sentence_and_with_python_dev_mode_a_traceback(callboard: Any) -> None:

@@ -64,11 +64,23 @@ def test_the_doctor_looks_at_every_provider_that_has_a_key(callboard: Any) -> No
 def test_tools_for_people_and_as_json(callboard: Any) -> None:
     for_people = callboard.run("tools").out
     assert for_people.splitlines()[0].split("  ")[0] == "TOOL"
-    assert "read_file             process  10 s" in for_people
+    assert for_people.splitlines()[0].split() == [
+        "TOOL",
+        "RUNS",
+        "IN",
+        "DEADLINE",
+        "RISK",
+        "POLICY",
+        "WHAT",
+        "IT",
+        "DOES",
+    ]
+    assert "read_file             process  10 s      read  allowed" in for_people
     listed = json.loads(callboard.run("tools", "--json").out)
     assert [each["name"] for each in listed] == ["read_file", "list_dir", "request_code_context"]
     assert listed[0]["parameters"]["type"] == "object"
     assert listed[2]["isolation"] == "task"
+    assert {(each["risk"], each["policy"]) for each in listed} == {("read", "allowed")}
 
 
 class GitHub:

@@ -13,6 +13,7 @@ from callboard.actors.index import CodeIndex, assemble
 from callboard.actors.index.token_count import count_tokens
 from callboard.protocol.code_fences import AssembledContext, CodeFence, parse_fences
 from callboard.protocol.errors import UsageError
+from callboard.protocol.masking import has_mask, mask_bytes
 
 QUERY = "how does the client retry a request"
 
@@ -103,3 +104,24 @@ def test_a_file_replaced_by_a_link_out_of_the_workspace_is_not_shown(tmp_path: P
 def test_what_cannot_be_answered_is_a_usage_error(index: CodeIndex, query: str, budget: int) -> None:
     with pytest.raises(UsageError):
         assemble(index, query, budget)
+
+
+def test_keys_are_masked_and_spans_stay_exact(tmp_path: Path) -> None:
+    lines = "".join(f"    retry(client, 'größe {n}')\n" for n in range(30))
+    keys = [f"sk-proj-abcdefghijklmnopqrst{n:04}ABCD" for n in range(8)]
+    functions = [
+        f"def retry_request_{n}(client):\n{lines}    client.key = '{key}'\n{lines}" for n, key in enumerate(keys)
+    ]
+    (tmp_path / "client.py").write_text("\n\n".join(functions))
+    with CodeIndex.open(tmp_path, tmp_path / "store", embedder=None) as small:
+        small.refresh()
+        for budget in (400, 1_500, 6_000, 20_000):
+            context = assemble(small, QUERY, budget)
+            assert not [key for key in keys if key in str(context)]
+            for fence in spans(context):
+                content = Path(fence.path).read_bytes()
+                assert fence.code.encode() == mask_bytes(content, fence.start_byte, fence.end_byte)
+                assert len(fence.code.encode()) == fence.end_byte - fence.start_byte
+                first = content[fence.start_byte : fence.end_byte].splitlines()[0]
+                assert fence.code.encode().startswith(first)
+        assert any(has_mask(fence.code) for fence in spans(assemble(small, QUERY, 20_000)))

@@ -1,6 +1,8 @@
 """The index folder: foreign, broken, of another version, without room. Never a traceback, never a wrong span."""
 
 import json
+import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -69,3 +71,59 @@ def test_a_broken_store_is_rebuilt_with_a_word_about_why(store: Path, workspace:
         summary = index.refresh()
         assert "rebuilt" in summary.note
         assert index.search("alpha", 1)[0].name == "alpha"
+
+
+def modes(folder: Path) -> dict[str, int]:
+    places = [folder, *folder.rglob("*")]
+    return {str(place.relative_to(folder)): stat.S_IMODE(place.stat().st_mode) for place in places}
+
+
+def is_closed(found: dict[str, int]) -> bool:
+    return all(mode & 0o077 == 0 for name, mode in found.items() if name != ".gitignore")
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_an_index_is_readable_by_its_owner_only(workspace: Path, many: bool) -> None:
+    for number in range(80 if many else 1):  # more are indexed in a child process
+        (workspace / f"b{number}.py").write_text("def beta(): pass\n")
+    before = os.umask(0o022)
+    try:
+        with CodeIndex.open(workspace, embedder=None) as index:
+            index.refresh()
+            found = modes(workspace / ".callboard")
+    finally:
+        os.umask(before)
+    assert is_closed(found), found
+    assert {found["."], found["index"], found["index/lexical"]} == {0o700}
+    assert len(found) > 8
+
+
+def test_an_index_that_was_open_to_others_is_closed(workspace: Path, store: Path) -> None:
+    for place in (store, *store.rglob("*")):
+        place.chmod(0o777 if place.is_dir() else 0o666)
+    with CodeIndex.open(workspace, store, embedder=None) as index:
+        assert is_closed(modes(store))
+        assert index.refresh().note == ""
+        assert index.search("alpha", 1)[0].name == "alpha"
+
+
+def test_folders_on_the_way_are_made_for_their_owner_only(workspace: Path, tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        with CodeIndex.open(workspace, tmp_path / "new" / "deep" / "store", embedder=None):
+            found = modes(tmp_path / "new")
+    finally:
+        os.umask(before)
+    assert is_closed(found), found
+
+
+def test_an_index_of_another_user_is_refused(workspace: Path, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As chmod answers it then; the tests may run as root, which is refused nothing."""
+
+    def not_ours(self: Path, mode: int) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    store.chmod(0o755)
+    monkeypatch.setattr(Path, "chmod", not_ours)
+    with pytest.raises(UsageError, match="belongs to another user, who could read the index; name another folder"):
+        CodeIndex.open(workspace, store, embedder=None)

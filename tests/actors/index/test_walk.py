@@ -122,12 +122,12 @@ def test_no_permission_and_vanished_files_are_tried_again(tmp_path: Path, monkey
     write(tmp_path, {"a.py": "def alpha(): pass\n", "b.py": "def beta(): pass\n"})
     real_open = os.open
 
-    def refusing(path: str | Path, flags: int, mode: int = 0o777) -> int:
+    def refusing(path: str | Path, flags: int, *mode: int) -> int:
         if str(path).endswith("a.py"):
             raise PermissionError(path)
         if str(path).endswith("b.py"):
             raise FileNotFoundError(path)
-        return real_open(path, flags, mode)
+        return real_open(path, flags, *mode)
 
     with CodeIndex.open(tmp_path, embedder=None) as index:
         with monkeypatch.context() as patch:

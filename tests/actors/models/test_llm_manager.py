@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextvars import Context
 from functools import partial
 from itertools import pairwise
@@ -36,7 +36,7 @@ from callboard.protocol.content import (
     UserMessage,
 )
 from callboard.protocol.errors import ErrorKind, UsageError
-from callboard.protocol.events import ModelFailed, ModelResponded, ModelStreamed
+from callboard.protocol.events import ModelFailed, ModelNoted, ModelResponded, ModelStreamed
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
 from callboard.protocol.model import Error, ModelRequest, ModelResponse, Restarted, TextDelta, Usage
 from callboard.providers.adapter import Provider
@@ -44,7 +44,7 @@ from callboard.providers.http_errors import make_error
 from callboard.providers.local.scripted import Scripted, ScriptedTurn, TimedBatch
 from callboard.providers.rate_limit import RateLimiter
 from callboard.providers.response_builder import ResponseBuilder
-from callboard.providers.retry import RetryPolicy
+from callboard.providers.retry import RetryPolicy, Tries
 
 TAG = Tag(RequestId("r"), MessageId("m"), 1)
 DEADLINE = 100.0
@@ -57,11 +57,13 @@ class PlayedDriver:
         self._scheduler = scheduler
         self.started: list[tuple[str, float]] = []
         self.askers: list[Context | None] = []
+        self.last_tries: list[bool] = []
         self.cancelled = 0
 
     def start(self, provider: Provider, request: ModelRequest, emit: Emit, end: End, asker: Context | None) -> Attempt:
         assert isinstance(provider, Scripted)
         self.askers.append(asker)
+        self.last_tries.append(request.is_last_try)
         self.started.append((f"{provider.name}/{request.model}", self._scheduler.now()))
         return Played(self, self._scheduler, provider.turn_for(request).batches(), emit, end)
 
@@ -146,9 +148,10 @@ class Desk:
         reply_to: Ref | None = None,
         not_before_at: float = 0.0,
         asker: Context | None = None,
+        attempts: int = 4,
     ) -> None:
         request = ModelRequest(model, (UserMessage.of("x" * 400),))
-        call = CallModel(tag, request, DEADLINE, not_before_at)
+        call = CallModel(tag, request, DEADLINE, not_before_at, attempts)
         self.ref.tell_control(StartModel(call, reply_to or self.session.ref, asker))
 
     def kill(self) -> None:
@@ -159,7 +162,7 @@ class Desk:
         self.scheduler.run_until_idle(until_seconds)
 
     def told(self) -> list[str]:
-        """What the session was told, in short: its text so far, restarts, the end."""
+        """What the session was told, in short: its text so far, restarts, the end. Notes are left out: `notes`."""
         said = []
         for message in self.session.heard:
             if isinstance(message, ModelStreamed):
@@ -168,9 +171,12 @@ class Desk:
                         said.append(event.text)
                     elif isinstance(event, Restarted):
                         said.append("<restarted>")
-            else:
+            elif not isinstance(message, ModelNoted):
                 said.append(type(message).__name__)
         return said
+
+    def notes(self) -> list[str]:
+        return [f"{message.kind} {message.requests}: {message.text}" for message in self.session.of(ModelNoted)]
 
 
 def failing(kind: ErrorKind, *, times: int = 1, retry_after: float | None = None, text: str = "") -> list[ScriptedTurn]:
@@ -228,8 +234,86 @@ def test_a_fallback_is_asked_when_the_first_stays_down(simulated: ActorSystem) -
     desk = Desk(simulated, Scripted(failing(ErrorKind.OVERLOADED, times=4)), Scripted(["from the other"], name="other"))
     desk.ask()
     desk.run()
-    assert [name for name, _ in desk.driver.started] == ["scripted/model-0"] * 4 + ["other/model-1"]
+    assert [name for name, _ in desk.driver.started] == ["scripted/model-0"] * 3 + ["other/model-1"]
     assert desk.told()[-2:] == ["from the other", "ModelResponded"]
+    assert [note.split(";")[0] for note in desk.notes()] == [
+        "retry 1: scripted/model-0 failed (overloaded) after 1 of 4 requests",
+        "retry 2: scripted/model-0 failed (overloaded) after 2 of 4 requests",
+        "fallback 3: scripted/model-0 failed (overloaded) after 3 of 4 requests",
+    ]
+    assert desk.notes()[-1].endswith("; other/model-1 is asked now.")
+    (responded,) = desk.session.of(ModelResponded)
+    assert responded.requests == 4
+
+
+@pytest.mark.parametrize(
+    ("attempts", "asked"),
+    [
+        (1, ["scripted"]),
+        (2, ["scripted", "second"]),
+        (3, ["scripted", "second", "third"]),
+        (4, ["scripted", "scripted", "second", "third"]),
+        (6, ["scripted"] * 4 + ["second", "third"]),
+    ],
+)
+def test_all_routes_share_the_requests_and_each_later_one_keeps_one(
+    simulated: ActorSystem, attempts: int, asked: list[str]
+) -> None:
+    names = ("scripted", "second", "third")
+    desk = Desk(simulated, *(Scripted(failing(ErrorKind.SERVER, times=9), name=name) for name in names))
+    desk.ask(attempts=attempts)
+    desk.run()
+    assert [name.partition("/")[0] for name, _ in desk.driver.started] == asked
+    (failed,) = desk.session.of(ModelFailed)
+    assert failed.requests == attempts
+    assert desk.driver.last_tries == [False] * (attempts - 1) + [True]
+
+
+def test_what_a_route_did_not_need_is_left_for_the_next(simulated: ActorSystem) -> None:
+    gone, busy = failing(ErrorKind.NOT_FOUND), failing(ErrorKind.SERVER, times=9)
+    desk = Desk(simulated, Scripted(gone), Scripted(busy, name="other"))
+    desk.ask()
+    desk.run()
+    assert [name for name, _ in desk.driver.started] == ["scripted/model-0"] + ["other/model-1"] * 3
+
+
+def test_the_cost_is_of_the_model_that_answered(simulated: ActorSystem) -> None:
+    prices = {"scripted/model-0": 7.0, "other/model-1": 0.25}
+    down, other = Scripted(failing(ErrorKind.SERVER, times=9)), Scripted(["from the other"], name="other")
+    desk = Desk(simulated, down, other, cost=lambda model, *_: prices[model])
+    desk.ask()
+    desk.run()
+    (responded,) = desk.session.of(ModelResponded)
+    assert responded.cost == 0.25
+
+
+def test_an_error_that_was_put_right_is_tried_again_at_once(simulated: ActorSystem) -> None:
+    stale = Error(ErrorKind.CONNECTION, "closed", retryable=True, at_once=True)
+    desk = Desk(simulated, Scripted([ScriptedTurn(error=stale), ScriptedTurn("fine")]))
+    desk.ask()
+    desk.run()
+    assert [at for _, at in desk.driver.started] == [0.0, 0.0]
+    assert desk.told()[-2:] == ["fine", "ModelResponded"]
+
+
+def test_a_failed_request_is_told_before_the_next_one_begins(simulated: ActorSystem) -> None:
+    """Else a manager that is lost between them would have sent a request that nobody counts."""
+    desk = Desk(simulated, Scripted([*failing(ErrorKind.SERVER), ScriptedTurn("never", first_delay_seconds=60.0)]))
+    desk.ask()
+    while len(desk.driver.started) < 2:
+        assert desk.scheduler.step()
+    desk.kill()
+    desk.run()
+    assert [note.requests for note in desk.session.of(ModelNoted)] == [1]
+
+
+def test_a_wait_for_the_rate_limit_is_told_once(simulated: ActorSystem) -> None:
+    limiter = RateLimiter(simulated.scheduler.now, requests_per_minute=2.0)
+    desk = Desk(simulated, Scripted(["one", "two", "three"]), limiter=limiter)
+    for step in (1, 2, 3):
+        desk.ask(tag=TAG.at_step(step))
+    desk.run()
+    assert desk.notes() == ["rate_limit 0: scripted/model-0 waits 30.0 s for the rate limit of scripted."]
 
 
 #: Where another model would fail for the same reason, or the user must be told of it.
@@ -262,10 +346,10 @@ def test_when_all_routes_fail_the_last_error_is_told(simulated: ActorSystem) -> 
     desk = Desk(simulated, *(Scripted(failing(ErrorKind.SERVER, times=4), name=name) for name in ("a", "b")))
     desk.ask()
     desk.run()
-    assert len(desk.driver.started) == 8
-    assert [type(message).__name__ for message in desk.session.heard if not isinstance(message, ModelStreamed)] == [
-        "ModelFailed"
-    ]
+    assert len(desk.driver.started) == 4
+    (failed,) = desk.session.of(ModelFailed)
+    assert (failed.error.kind, failed.requests) == (ErrorKind.SERVER, 4)
+    assert desk.told()[-1] == "ModelFailed"
 
 
 def test_no_retry_that_could_not_be_in_time(simulated: ActorSystem) -> None:
@@ -439,7 +523,7 @@ class Broken(RateLimiter):
 
 
 class BrokenRetry(RetryPolicy):
-    def delay_seconds(self, attempt: int, error: Error) -> float | None:
+    def tries(self, attempts: int, deadline_at: float, now: Callable[[], float]) -> Tries:
         raise Unspeakable
 
 
@@ -509,10 +593,34 @@ def test_routes_that_raise_and_a_driver_that_raises_end_their_call(
 POISON = Usage(6, 6)
 
 
+def test_a_cost_is_that_of_the_route_that_answered(simulated: ActorSystem) -> None:
+    """The fallback of a dear model is billed at its own price, and by the name that it gave itself."""
+    asked: list[tuple[str, Usage, object, str]] = []
+
+    def cost(name: str, usage: Usage, raw_usage: object, answered_by: str) -> float | None:
+        asked.append((name, usage, raw_usage, answered_by))
+        return None
+
+    refused = make_error(ErrorKind.BILLING, "no money")
+    desk = Desk(
+        simulated,
+        Scripted([ScriptedTurn(error=refused)]),
+        Scripted([ScriptedTurn("cheap", usage=Usage(7, 3))]),
+        cost=cost,
+    )
+    desk.ask()
+    desk.run()
+    assert [(name, usage, answered_by) for name, usage, _, answered_by in asked] == [
+        ("scripted/model-1", Usage(7, 3), "scripted")
+    ]
+    [responded] = desk.session.of(ModelResponded)
+    assert responded.cost is None, "what is not known stays unknown"
+
+
 def test_a_poison_answer_ends_its_own_request_and_none_of_fifty_others(simulated: ActorSystem) -> None:
     """Three of them crashed the manager as often, and with it every other request."""
 
-    def cost(_: str, usage: Usage, __: object) -> float:
+    def cost(_: str, usage: Usage, *__: object) -> float:
         if usage == POISON:
             raise ZeroDivisionError
         return 0.5

@@ -157,7 +157,7 @@ def test_a_keeper_that_was_stopped_ends_with_its_runtime() -> None:
     mark = f"keeper-{os.getpid()}"
     with ToolStage(ProcessOptions(environment={MARK: mark})) as stage:
         assert result(stage, add, a=1, b=2) == 3
-        (keeper,) = (pid for pid in marked_processes(mark) if processes_below(os.getpid())[pid] == os.getpid())
+        (keeper,) = (pid for pid in marked_processes(mark) if processes_below(os.getpid()).get(pid) == os.getpid())
         os.kill(keeper, signal.SIGSTOP)
     assert marked_processes(mark) == []
 

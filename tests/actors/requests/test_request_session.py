@@ -41,8 +41,10 @@ from callboard.protocol.commands import (
     Command,
     Finish,
     Note,
+    NoteKind,
     Outcome,
     RecordStep,
+    ReportFailure,
     RunTool,
     SetTimer,
     StopModel,
@@ -54,6 +56,7 @@ from callboard.protocol.events import (
     ApprovalDenied,
     CancelRequested,
     ModelFailed,
+    ModelNoted,
     ModelResponded,
     ModelStreamed,
     RequestStarted,
@@ -65,7 +68,7 @@ from callboard.protocol.limits import MAX_CALL_SENDS
 from callboard.protocol.model import Error, FinishReason, ModelRequest, ModelResponse, TextDelta, Usage
 from callboard.protocol.options import RequestOptions
 from callboard.protocol.testing.scenario import STANDARD_TOOLS
-from callboard.protocol.tools import Risk
+from callboard.protocol.tools import FailureCode, Risk, ToolFailure
 
 TAG = Tag(RequestId("r"), MessageId("m"))
 STEP = TAG.at_step(1)
@@ -181,11 +184,18 @@ WHO_IS_TOLD: list[tuple[Command, set[str]]] = [
         {"dispatcher DispatchCall", "telemetry RunTool", "subscriber RunTool"},
     ),
     (CancelTool(CALL), {"dispatcher CancelTool"}),
-    (AskApproval(CALL, ToolName("look"), "{}", Risk.WRITE), {"dispatcher SeekApproval", "subscriber AskApproval"}),
+    (
+        AskApproval(CALL, ToolName("look"), "{}", Risk.WRITE),
+        {"dispatcher SeekApproval", "telemetry AskApproval", "subscriber AskApproval"},
+    ),
+    (
+        ReportFailure(CALL, ToolFailure(ToolName("look"), FailureCode.DENIED, "no")),
+        {"telemetry ReportFailure", "subscriber ReportFailure"},
+    ),
     (WithdrawApproval(CALL), {"dispatcher WithdrawApproval"}),
     (SetTimer(STEP, 9.0), set()),
     (ClearTimer(STEP), set()),
-    (Note(STEP, "look"), {"subscriber Note"}),
+    (Note(STEP, "look"), {"telemetry Note", "subscriber Note"}),
     (RecordStep(STEP, ()), {"record UserMessage"}),
     (Finish(TAG, Outcome.FAILED, "", Usage(), 0.0, 1), {"telemetry Finish", "subscriber Finish"}),
 ]
@@ -210,7 +220,7 @@ def test_every_command_of_the_protocol_is_carried_out(simulated: ActorSystem, co
     assert heard == always | who
 
 
-def test_who_does_not_read_along_hears_only_how_the_request_ended(simulated: ActorSystem) -> None:
+def test_who_does_not_read_along_hears_only_notes_and_how_the_request_ended(simulated: ActorSystem) -> None:
     assert isinstance(simulated.scheduler, SimulatedScheduler)
     shown: list[Any] = []
     peers = Peers(*(Probed(simulated, name).ref for name in ("llm", "dispatcher", "telemetry")))
@@ -219,9 +229,10 @@ def test_who_does_not_read_along_hears_only_how_the_request_ended(simulated: Act
     start = partial(RequestSession, question, peers, shown.append, lambda messages: None)
     ref = simulated.spawn(start, "session")
     ref.tell(ToolsOffered(TAG, ()))
+    ref.tell(ModelNoted(STEP, 0.0, NoteKind.RETRY, "busy", 1))
     ref.tell(ModelFailed(STEP, 0.0, Error(ErrorKind.AUTHENTICATION, "a wrong key")))
     simulated.scheduler.run_until_idle(0.0)
-    assert [type(seen) for seen in shown] == [ModelFailed, Finish]
+    assert [type(seen) for seen in shown] == [Note, ModelFailed, Finish]
 
 
 def test_a_request_without_calls(simulated: ActorSystem) -> None:

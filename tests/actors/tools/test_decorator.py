@@ -10,7 +10,7 @@ import sys
 import threading
 import typing
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -19,7 +19,7 @@ from pydantic import BaseModel, Field, ValidationError
 from callboard.actors.tools import Tool, ToolContext, tool
 from callboard.actors.tools.shipping import unpack
 from callboard.protocol.errors import UsageError
-from callboard.protocol.tools import Isolation, Latency, Risk
+from callboard.protocol.tools import Isolation, Latency, Origin, Risk
 
 
 class Unit(enum.StrEnum):
@@ -68,6 +68,25 @@ def test_the_contract_is_what_the_decorator_says() -> None:
     contract = forecast.contract
     assert (contract.risk, contract.latency, contract.isolation) == (Risk.NETWORK, Latency.LONG, Isolation.PROCESS)
     assert (contract.timeout_seconds, contract.concurrency, contract.idempotent) == (2.5, 2, True)
+
+
+def test_a_risk_that_is_not_said_is_undeclared() -> None:
+    @tool
+    def bare() -> None: ...
+
+    @tool(timeout=1)
+    def with_options() -> None: ...
+
+    assert (bare.contract.risk, with_options.contract.risk) == (Risk.UNDECLARED, Risk.UNDECLARED)
+
+
+def test_a_tool_is_from_elsewhere_until_its_owner_has_it() -> None:
+    """So that a loader that forgets to say where its tools are from does not make them the owner's."""
+    assert forecast.origin is Origin.ELSEWHERE
+    assert forecast.owned.origin is Origin.OWNER
+    assert forecast.owned is forecast.owned, "what is derived from it is made once"
+    assert forecast.origin is Origin.ELSEWHERE
+    assert replace(forecast.owned.contract, origin=Origin.ELSEWHERE) == forecast.contract
 
 
 def test_bare_it_has_defaults_and_is_still_the_function() -> None:
@@ -254,7 +273,7 @@ def test_a_signature_that_no_model_can_fill_is_refused(function: Callable[..., A
         ({"timeout": float("nan")}, ["timeout=nan", "number of seconds"]),
         ({"timeout": "10"}, ["timeout='10'", "number of seconds"]),
         ({"concurrency": 0}, ["concurrency=0", "1 or more"]),
-        ({"risk": "none"}, ["risk='none'", "read, write, execute, network"]),
+        ({"risk": "none"}, ["risk='none'", "read, write, execute, network, undeclared"]),
         ({"latency": "slow"}, ["latency='slow'", "short, long"]),
         ({"isolation": "ray"}, ["isolation='ray'", "process, task, thread"]),
         ({"isolation": "task"}, ["isolation='task'", "async def"]),

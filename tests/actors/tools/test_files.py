@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,11 @@ from hypothesis import strategies as st
 from callboard.actors.tools.files import MAX_ENTRIES, MAX_FILE_BYTES, MAX_READ_BYTES, read_lines, workspace_tools
 from callboard.protocol.code_fences import CodeFence, parse_fences
 from callboard.protocol.errors import ToolError, UsageError
+from callboard.protocol.masking import has_mask, mask_bytes
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from support.key_samples import PRIVATE_KEY
 
 
 @pytest.fixture
@@ -176,3 +182,29 @@ def test_a_workspace_that_is_no_directory_is_refused(workspace: Path, place: str
 def test_they_can_be_shipped_to_a_child(workspace: Path) -> None:
     for each in workspace_tools(workspace):
         each.check()
+
+
+@pytest.mark.parametrize("lines", [(1, None), (2, 2), (2, 3), (3, 3), (3, 5), (4, 4), (4, 5), (5, 6), (6, 6)])
+def test_keys_are_masked_and_spans_stay_exact(workspace: Path, lines: tuple[int, int | None]) -> None:
+    """Also where only a line in the middle of a private key is asked for."""
+    block = PRIVATE_KEY.splitlines()
+    text = ["größe = 1", 'password = "hunté2"', f"CERT = '''{block[0]}", *block[1:], "'''", "print('ok')", ""]
+    place = workspace / "src" / "conf.py"
+    place.write_text("\n".join(text))
+    read_file, _ = workspace_tools(workspace)
+    fence = fence_in(read_file("src/conf.py", *lines))
+    data = place.read_bytes()
+    assert len(fence.code.encode()) == fence.end_byte - fence.start_byte
+    assert fence.code.encode() == mask_bytes(data, fence.start_byte, fence.end_byte)
+    assert not [line for line in ("hunté2", *block[1:3]) if line[:20] in fence.code]
+    assert [line.strip() for line in fence.code.splitlines()][-1:] != [""]
+
+
+def test_a_long_line_that_is_cut_in_a_key_shows_no_piece_of_it(workspace: Path) -> None:
+    key = "sk-proj-" + "abcDEF1234" * 4
+    (workspace / "src" / "long.js").write_text("é" * (MAX_READ_BYTES // 2 - 12) + f" {key} " + "x" * 100)
+    read_file, _ = workspace_tools(workspace)
+    answer = str(read_file("src/long.js"))
+    assert "sk-proj" not in answer
+    assert has_mask(answer)
+    assert "was cut" in answer

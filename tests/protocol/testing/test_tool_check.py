@@ -484,7 +484,9 @@ def test_a_body_that_was_never_reached_is_not_passed() -> None:
 
 
 @pytest.mark.parametrize(
-    "found", [forgets_zero, asks_the_runtime, knows_mordor, interrupts, knows_atlantis], ids=lambda tool: str(tool)[:30]
+    "found",
+    [forgets_zero, asks_the_runtime, knows_mordor, interrupts, knows_atlantis],
+    ids=lambda tool: getattr(tool, "name", "") or tool.__name__,
 )
 def test_the_line_makes_the_call_again(found: Any) -> None:
     with pytest.raises(AssertionError) as caught:

@@ -251,11 +251,20 @@ def test_the_keyring_is_used_where_it_works(tmp_path: Path, monkeypatch: pytest.
 
 
 def ask(server: Callable[[httpx.Request], httpx.Response], tokens: CopilotTokens) -> list[StreamEvent]:
-    async def run() -> list[StreamEvent]:
+    return ask_often(server, tokens, 1)[0]
+
+
+def ask_often(
+    server: Callable[[httpx.Request], httpx.Response], tokens: CopilotTokens, times: int
+) -> list[list[StreamEvent]]:
+    """One provider, asked again and again."""
+
+    async def run() -> list[list[StreamEvent]]:
         provider = CopilotProvider(tokens, HttpProvider(Copilot(), transport=httpx.MockTransport(server)))
-        events = [event async for batch in provider.stream(ModelRequest("gpt-4.1", (USER,))) for event in batch]
+        asked = ModelRequest("gpt-4.1", (USER,))
+        answers = [[event async for batch in provider.stream(asked) for event in batch] for _ in range(times)]
         await provider.aclose()
-        return events
+        return answers
 
     return asyncio.run(run())
 
@@ -265,7 +274,8 @@ def completion(headers: Mapping[str, str] | None = None) -> httpx.Response:
     return httpx.Response(200, content=sse([chunk], done=True), headers=headers)
 
 
-def test_a_401_is_answered_by_one_renewal() -> None:
+def test_a_401_renews_the_token_for_the_next_try() -> None:
+    """It sends no second request itself: whether there is another, the caller's budget says."""
     http, _ = fake_http(granted("stale", 1e12), granted("fresh", 1e12))
     seen: list[str] = []
 
@@ -273,17 +283,35 @@ def test_a_401_is_answered_by_one_renewal() -> None:
         seen.append(f"{request.url} {request.headers['authorization']}")
         return completion() if "fresh" in seen[-1] else httpx.Response(401, json={"error": {"message": "expired"}})
 
-    assert build_response(ask(server, CopilotTokens(Memory(), http))).text == "Hello"
+    refused, answered = ask_often(server, CopilotTokens(Memory(), http), 2)
+    error = build_response(refused).error
+    assert error is not None
+    assert (error.kind, error.retryable, error.at_once) == (ErrorKind.AUTHENTICATION, True, True)
+    assert build_response(answered).text == "Hello"
     address = "https://api.business.example/chat/completions"
     assert seen == [f"{address} Bearer stale", f"{address} Bearer fresh"]
 
 
 def test_a_second_401_is_the_answer() -> None:
     http, asked = fake_http(granted("one", 1e12), granted("two", 1e12))
-    events = ask(lambda _: httpx.Response(401, json={"error": {"message": "no"}}), CopilotTokens(Memory(), http))
-    error = build_response(events).error
+    refusal = httpx.Response(401, json={"error": {"message": "no"}})
+    _, second = ask_often(lambda _: refusal, CopilotTokens(Memory(), http), 2)
+    error = build_response(second).error
     assert error is not None
-    assert (error.kind, len(asked)) == (ErrorKind.AUTHENTICATION, 2)
+    assert (error.kind, error.retryable, len(asked)) == (ErrorKind.AUTHENTICATION, False, 2)
+
+
+def test_a_token_that_was_renewed_and_served_is_renewed_again() -> None:
+    http, asked = fake_http(granted("one", 1e12), granted("two", 1e12), granted("three", 1e12))
+    answers = iter([401, 200, 401, 200])
+
+    def server(_: httpx.Request) -> httpx.Response:
+        return completion() if next(answers) == 200 else httpx.Response(401, json={"error": {"message": "expired"}})
+
+    found = [build_response(events) for events in ask_often(server, CopilotTokens(Memory(), http), 4)]
+    assert [response.text for response in found] == ["", "Hello", "", "Hello"]
+    assert [response.error.at_once for response in found if response.error is not None] == [True, True]
+    assert len(asked) == 3
 
 
 def test_a_failed_exchange_is_an_error_event() -> None:

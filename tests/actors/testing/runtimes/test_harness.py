@@ -123,5 +123,5 @@ def test_a_runtime_that_is_not_there_is_told() -> None:
 def test_a_missing_extra_names_the_pip_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "agents", None)
     monkeypatch.delitem(sys.modules, "callboard.actors.testing.runtimes.openai_agents_runner", raising=False)
-    with pytest.raises(UsageError, match=r"openai-agents is not installed \(.*\): pip install 'callboard\[runtimes\]'"):
+    with pytest.raises(UsageError, match=r"openai-agents is not installed \(.*\): it needs the extra 'runtimes'"):
         adapter_type("openai-agents")

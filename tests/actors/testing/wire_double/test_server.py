@@ -274,7 +274,7 @@ def test_a_bad_script_is_refused_and_changes_nothing(double: WireDouble) -> None
     ("method", "path", "status", "says"),
     [
         ("GET", "/_double/nothing", 404, "known are: POST /_double/script"),
-        ("GET", "/v1/models", 404, "answers POST requests, not GET"),
+        ("GET", "/v1/files", 404, "answers POST requests, not GET"),
         ("POST", "/v1/nothing", 404, "belongs to no wire API"),
         ("POST", "/copilot/chat/completions", 401, "get a token"),
         ("GET", "/copilot/copilot_internal/v2/token", 401, "Bad credentials"),
@@ -285,6 +285,15 @@ def test_what_it_does_not_serve_is_said(double: WireDouble, method: str, path: s
     found, answer = talk(double, method, path, {} if method == "POST" else None)
     assert found == status
     assert says in answer["error"]["message"]
+
+
+def test_what_clients_ask_before_a_conversation_is_answered_and_not_recorded(double: WireDouble) -> None:
+    double.play([Turn("a")])
+    assert talk(double, "GET", "/props") == (200, {"default_generation_settings": {"n_ctx": 131_072}})
+    assert talk(double, "GET", "/s/b/props")[0] == 200
+    assert talk(double, "GET", "/v1/models") == (200, {"object": "list", "data": []})
+    assert double.traffic().requests == ()
+    assert talk(double, "POST", "/v1/models", {})[0] == 404
 
 
 def test_any_path_gets_a_raw_answer(double: WireDouble) -> None:

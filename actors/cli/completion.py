@@ -1,0 +1,31 @@
+"""`callboard completion SHELL`: a script with which a shell completes commands, options and folders.
+
+It is made from the parser, so it knows what the parser knows, and runs nothing of callboard.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import shtab
+
+from callboard.actors.cli.arguments import parser
+from callboard.actors.cli.terminal import print_line
+
+
+def run(options: argparse.Namespace, known: dict[str, object]) -> None:
+    """Print the script."""
+    root = parser()
+    _mark_folders(root)
+    print_line(shtab.complete(root, options.shell))
+
+
+def _mark_folders(command: argparse.ArgumentParser) -> None:
+    """Every argument that is a path is a folder."""
+    for action in command._actions:
+        if action.type is Path:
+            vars(action)["complete"] = shtab.DIRECTORY
+        if isinstance(action, argparse._SubParsersAction):
+            for each in action.choices.values():
+                _mark_folders(each)

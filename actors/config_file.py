@@ -1,0 +1,135 @@
+"""The user's configuration file: settings in TOML, by profile.
+
+    [default]               # counts for every profile
+    model = "openai/gpt-5"
+
+    [profiles.local]        # chosen by --profile local or CALLBOARD_PROFILE=local
+    model = "openai-compatible/qwen3"
+    base_url = "http://localhost:8000/v1"
+
+The keys are the fields of Settings. This reads the file and says where each value is; settings.py checks the values.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Final
+
+from callboard.protocol.errors import UsageError
+
+CONFIG_FILE: Final = "config.toml"
+"""Its name in the configuration folder."""
+#: A file of settings has some kB; this bounds one that is something else.
+MAX_CONFIG_BYTES: Final = 1024 * 1024
+#: Fields that hold paths: relative ones are meant from the file's own folder.
+_PATHS: Final = ("workspace", "index_dir", "config_dir")
+#: Fields that others may not read.
+_SECRETS: Final = ("api_key",)
+#: Fields that are objects of a program, which no file can hold.
+_NOT_IN_A_FILE: Final = ("script",)
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """The values of one table of the file, and its name as it is written there."""
+
+    name: str
+    values: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """What a configuration file says for one profile: its sections, the one that counts most last."""
+
+    path: Path = field(default_factory=Path)
+    sections: tuple[Section, ...] = ()
+    options: Mapping[str, str] = field(default_factory=dict)
+    """What fields that were given are called where they were typed."""
+
+    def place(self, name: str) -> str:
+        """Where the value of a field is, for a message."""
+        section = next(each for each in reversed(self.sections) if name in each.values)
+        return f"{name!r} in [{section.name}] of {self.path}"
+
+
+def read_profile(path: Path, name: str = "", *, chosen_by: str = "--profile") -> Profile:
+    """The profile called `name`, above the default section; "" is the default section alone. No file is no values.
+
+    `chosen_by` names the option or variable in messages. Raises UsageError for a file that cannot be read or is not
+    TOML, for a section that is none, for an unknown profile, and for a key in a file that others can read.
+    """
+    document = _document(path)
+    _check_sections(document, path)
+    profiles = _table(document, "profiles", path)
+    if name and name not in profiles:
+        there = f"; it has: {', '.join(profiles)}" if profiles else "; it has none" if document else ""
+        raise UsageError(f"there is no profile {name!r} ({chosen_by}); write [profiles.{name}] in {path}{there}")
+    found = [Section("default", _table(document, "default", path))]
+    if name:
+        found.append(Section(f"profiles.{name}", _table(profiles, name, path, "profiles.")))
+    sections = tuple(Section(each.name, dict(_values(each, path))) for each in found)
+    if any(secret in section.values for section in sections for secret in _SECRETS):
+        _check_private(path)
+    return Profile(path, sections)
+
+
+def _document(path: Path) -> Mapping[str, object]:
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):  # a pipe would be waited for
+            raise UsageError(f"the configuration file {path} is not a regular file; remove it or make it one")
+        with open(path, "rb") as file:
+            data = file.read(MAX_CONFIG_BYTES + 1)
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise UsageError(f"the configuration file {path} cannot be read: {error.strerror or error}") from None
+    if len(data) > MAX_CONFIG_BYTES:
+        raise UsageError(f"the configuration file {path} is larger than {MAX_CONFIG_BYTES:,} bytes; make it smaller")
+    try:
+        return tomllib.loads(data.decode())
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise UsageError(f"the configuration file {path} is not UTF-8 (line {line}); save it as UTF-8") from None
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise UsageError(f"the configuration file {path} is not valid TOML: {error}; correct it") from None
+
+
+def _check_sections(document: Mapping[str, object], path: Path) -> None:
+    for name in document.keys() - {"default", "profiles"}:
+        raise UsageError(
+            f"{path} has {name!r} at its top level; put settings below [default] or [profiles.NAME], such as "
+            "[profiles.work]"
+        )
+
+
+def _table(parent: Mapping[str, object], name: str, path: Path, prefix: str = "") -> Mapping[str, object]:
+    table = parent.get(name, {})
+    if not isinstance(table, dict):
+        raise UsageError(f"{prefix}{name} in {path} must be a table: write [{prefix}{name}] and settings below it")
+    return table
+
+
+def _values(section: Section, path: Path) -> Iterator[tuple[str, object]]:
+    for name, value in section.values.items():
+        if name in _NOT_IN_A_FILE:
+            raise UsageError(f"{name!r} in [{section.name}] of {path} cannot be set in a file; give it in a program")
+        is_path = name in _PATHS and isinstance(value, str)
+        yield name, path.parent / Path(str(value)).expanduser() if is_path else value
+
+
+def _check_private(path: Path) -> None:
+    mode = stat.S_IMODE(os.stat(path).st_mode)
+    if mode & 0o077:
+        raise UsageError(f"{path} holds a key and others can read it (mode {mode:03o}); type: chmod 600 {path}")
+
+
+def similar(name: str, known: Mapping[str, object]) -> str:
+    """The end of a message about an unknown name: the one that was probably meant."""
+    found = get_close_matches(name, known, n=1)
+    return f"; did you mean {found[0]!r}?" if found else ""

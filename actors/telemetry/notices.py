@@ -1,0 +1,204 @@
+"""What telemetry makes of all that happens besides the beginnings and ends of work: a table, a row a kind of message.
+
+Each is counted, logged with the tag of what it is about, and an event in that work's span. Fields are names, codes and
+numbers. Content (what people, models and tools said) is apart, and leaves telemetry only with `log_content`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from contextvars import Context
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final, NamedTuple, get_args
+
+from callboard.actors.calls.registry import ToolRestored, ToolWithdrawn
+from callboard.protocol.commands import AskApproval, Note, NoteKind, ReportFailure
+from callboard.protocol.events import ApprovalDenied, ApprovalGranted
+from callboard.protocol.ids import Tag, ToolName
+from callboard.protocol.tools import FailureCode
+
+# -- messages that only telemetry takes
+
+
+@dataclass(frozen=True, slots=True)
+class PeerLost:
+    """An actor that works for the request was lost while the request ran; its supervisor starts it again."""
+
+    tag: Tag
+    actor: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolPrinted:
+    """What a process tool has printed in a call, with all that it started."""
+
+    tag: Tag
+    tool: ToolName
+    text: str
+    """The end of it."""
+    total_bytes: int
+    asker: Context | None
+    """The asker's context: the request may have ended before the call did."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolStopped:
+    """A call was stopped, at its deadline or because it was cancelled, and its tool could still say where it was."""
+
+    tag: Tag
+    tool: ToolName
+    frames: str
+
+
+@dataclass(frozen=True, slots=True)
+class EmbedderFailed:
+    """A question about code was ranked by words alone, since its embeddings could not be had."""
+
+    model: str
+
+
+InRequest = AskApproval | ApprovalGranted | ApprovalDenied | ReportFailure | Note | PeerLost | ToolStopped
+"""What is about a request, or a piece of its work."""
+InRuntime = ToolWithdrawn | ToolRestored | EmbedderFailed
+"""What is about no request."""
+Noticed = InRequest | InRuntime
+
+# -- the table
+
+Fields = Mapping[str, str]
+#: A model can write any name where a tool's belongs; that is content, and as the name of a counter it has no bound.
+UNKNOWN: Final = "(unknown)"
+
+
+def _nothing(_: object) -> str:
+    return ""
+
+
+class NoticeRule(NamedTuple):
+    """How one kind of message is counted, logged and traced."""
+
+    event: str
+    """The span event, and the attribute `event` of the log record."""
+    counters: tuple[str, ...]
+    """Each is counted up by one. In braces: a field."""
+    level: int | None
+    """Of the log record; None: what sends it has logged it."""
+    text: str
+    """Of the log record."""
+    fields: Callable[..., Fields]
+    content: Callable[..., str] = _nothing
+    info_kinds: frozenset[str] = frozenset()
+    """Values of the field `kind` with which it is logged at INFO instead."""
+
+    def level_of(self, fields: Fields) -> int | None:
+        """Of the log record about a message with these fields."""
+        return logging.INFO if fields.get("kind") in self.info_kinds else self.level
+
+
+def _of_question(asked: AskApproval) -> Fields:
+    return {"tool": asked.name, "risk": asked.risk.value}
+
+
+def _of_verdict(verdict: ApprovalGranted | ApprovalDenied) -> Fields:
+    return {"by": verdict.by or UNKNOWN}
+
+
+def _of_failure(report: ReportFailure) -> Fields:
+    code = report.failure.code
+    return {"tool": UNKNOWN if code is FailureCode.UNKNOWN_TOOL else report.failure.tool, "code": code.value}
+
+
+#: Notes in our own words. The others quote what a provider or a model said.
+_OWN_WORDS: Final = frozenset(NoteKind) - {NoteKind.ASKED_AGAIN, NoteKind.OTHER}
+#: Notes of what happens every day, and costs an answer nothing but time.
+_HARMLESS: Final = frozenset({NoteKind.RATE_LIMIT, NoteKind.RETRY, NoteKind.LEFT_OUT, NoteKind.ASSUMED})
+
+
+def _of_note(note: Note) -> Fields:
+    return {"kind": note.kind.value, "told": note.text if note.kind in _OWN_WORDS else "..."}
+
+
+def _of_peer(lost: PeerLost) -> Fields:
+    return {"actor": lost.actor, "reason": lost.reason}
+
+
+def _of_stop(stopped: ToolStopped) -> Fields:
+    return {"tool": stopped.tool, "frames": stopped.frames}
+
+
+def _of_tool(change: ToolWithdrawn | ToolRestored) -> Fields:
+    return {"tool": change.name}
+
+
+def _of_embedder(failed: EmbedderFailed) -> Fields:
+    return {"model": failed.model}
+
+
+def _arguments(asked: AskApproval) -> str:
+    return asked.arguments
+
+
+def _reason(denied: ApprovalDenied) -> str:
+    return denied.reason
+
+
+def _quoted(note: Note) -> str:
+    return "" if note.kind in _OWN_WORDS else note.text
+
+
+def _message(report: ReportFailure) -> str:
+    return report.failure.message
+
+
+NOTICES: Final[Mapping[type, NoticeRule]] = MappingProxyType(
+    {
+        AskApproval: NoticeRule(
+            "approval.asked",
+            ("approvals.asked", "tool.{tool}.approval_asked"),
+            logging.INFO,
+            "{tool} needs approval, its risk is {risk}",
+            _of_question,
+            _arguments,
+        ),
+        ApprovalGranted: NoticeRule(
+            "approval.granted", ("approvals.granted",), logging.INFO, "the call was approved by {by}", _of_verdict
+        ),
+        ApprovalDenied: NoticeRule(
+            "approval.denied",
+            ("approvals.denied",),
+            logging.WARNING,
+            "the call was not approved by {by}",
+            _of_verdict,
+            _reason,
+        ),
+        ReportFailure: NoticeRule(
+            "call.failed", ("tool.{tool}.{code}",), logging.WARNING, "tool.{tool} {code}", _of_failure, _message
+        ),
+        Note: NoticeRule(
+            "note", ("note.{kind}",), logging.WARNING, "{kind}: {told}", _of_note, _quoted, info_kinds=_HARMLESS
+        ),
+        PeerLost: NoticeRule(
+            "peer.lost",
+            ("requests.peer_lost",),
+            logging.WARNING,
+            "{actor} was lost ({reason}) while the request ran",
+            _of_peer,
+        ),
+        ToolStopped: NoticeRule(
+            "tool.stopped", ("tool.{tool}.stopped",), logging.WARNING, "tool.{tool} was stopped in {frames}", _of_stop
+        ),
+        ToolWithdrawn: NoticeRule(
+            "tool.withdrawn", ("tools.withdrawn", "tool.{tool}.withdrawn"), None, "{tool} is withdrawn", _of_tool
+        ),
+        ToolRestored: NoticeRule(
+            "tool.restored", ("tools.restored", "tool.{tool}.restored"), None, "{tool} is restored", _of_tool
+        ),
+        EmbedderFailed: NoticeRule(
+            "embedder.failed", ("search.embedder_failed",), None, "{model} gave no embeddings", _of_embedder
+        ),
+    }
+)
+assert set(NOTICES) == set(get_args(Noticed))

@@ -1,0 +1,52 @@
+"""`--base-url` without a model: the server is asked which it has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from support.model_server import model_server
+
+DONE, FAILED, USAGE = 0, 1, 2
+
+
+def models(*names: str) -> dict[str, object]:
+    return {"object": "list", "data": [{"id": name, "object": "model"} for name in names]}
+
+
+def test_the_only_model_of_a_server_is_asked(callboard: Any) -> None:
+    callboard.environment["CALLBOARD_API_KEY"] = "sk-of-the-server"
+    with model_server(models("org/small")) as url:
+        ran = callboard.run("ask", "who are you?", "--base-url", url)
+        assert (ran.status, ran.out) == (DONE, "I am org/small, Bearer sk-of-the-server.\n")
+        callboard.environment = {"CALLBOARD_BASE_URL": url}
+        assert callboard.run("ask", "who are you?").out == "I am org/small, no key.\n"
+        assert "ok   openai-compatible/org/small" in callboard.run("doctor").out
+        assert callboard.run("ask", "who?", "--model", "openai-compatible/b").out == "I am b, no key.\n"
+
+
+def test_of_several_models_the_user_chooses(here: Any) -> None:
+    with model_server(models("a", "b", "a")) as url:
+        ran = here("ask", "x", "--base-url", url)
+    assert ran.status == USAGE
+    assert ran.sentence == (
+        f"choose one of the 2 models at {url} with --model: openai-compatible/a, openai-compatible/b"
+    )
+
+
+def test_a_long_list_is_cut(here: Any) -> None:
+    with model_server(models(*(f"m{number}" for number in range(500)))) as url:
+        ran = here("ask", "x", "--base-url", url)
+    assert "one of the 500 models" in ran.sentence
+    assert ran.sentence.endswith("openai-compatible/m19 and 480 more")
+
+
+def test_a_server_that_names_none_or_none_at_all(here: Any, callboard: Any) -> None:
+    with model_server({"error": {"message": "no such path"}}, 404) as url:
+        ran = here("ask", "x", "--base-url", url)
+    assert f"{url}/models answered HTTP 404: no such path; check that it is the address" in ran.sentence
+    assert (ran.status, ran.out) == (FAILED, "")
+    ran = here("ask", "x", "--base-url", "http://user:geheim@127.0.0.1:1/v1")
+    assert "127.0.0.1:1" in ran.sentence
+    assert "geheim" not in ran.err
+    assert ran.status == FAILED
+    assert not (callboard.workspace / ".callboard").exists()
