@@ -398,12 +398,30 @@ def _cannot_be(value: bytes) -> bool:
     return _MARK in value or any(each in value for each in b" \t") or _REFERENCE.match(value) is not None
 
 
+#: Nothing to cover: a mask, or what is left of one.
+_COVERED: Final = re.compile(rb"(?:%b|[*\s])*+\Z" % _MARK)
+#: A mask changes what its neighbours look like: behind it begins a word, and a word that a longer one had swallowed is
+#: seen. Ordinary texts need two looks, the second to see that nothing is left.
+_MOST_LOOKS: Final = 8
+
+
 def _spans(data: bytes) -> list[Span]:
-    """What is to be covered; no span begins or ends within a character."""
-    return [
-        (_character(data, begin), _character(data, end))
-        for begin, end in (*_formats(data), *_shapes(data), *_named(data))
-    ]
+    """What is to be covered, so that nothing is found in what is shown; no span begins or ends within a character."""
+    spans: list[Span] = []
+    shown = data
+    for _ in range(_MOST_LOOKS):
+        found = [span for span in _look(shown) if not _COVERED.match(shown, *span)]
+        if not found:
+            return spans
+        spans += found
+        shown = _covered(data, spans, 0, len(data))
+    # Only a text that was made to hide keys from us needs more: none of it is shown.
+    return [(0, len(data))]
+
+
+def _look(data: bytes) -> Iterator[Span]:
+    for begin, end in (*_formats(data), *_shapes(data), *_named(data)):
+        yield _character(data, begin), _character(data, end)
 
 
 def _character(data: bytes, at: int) -> int:

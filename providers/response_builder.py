@@ -75,6 +75,10 @@ class _Call:
     arguments: StringIO = field(default_factory=StringIO)
     completed: bool = False
 
+    def is_written(self) -> bool:
+        """Has any of its arguments come?"""
+        return bool(self.arguments.getvalue().strip())
+
     def part(self) -> AssistantPart:
         raw = self.arguments.getvalue()
         arguments, parsed = canonical_arguments(raw)
@@ -97,12 +101,13 @@ class ToolCallTracker:
         arguments before name  wait; the call starts when its name is known                            55
         an object as arguments is encoded once                                                         10
         an id that another call of this answer has is replaced by a new one                            48
+        no arguments at all    are whole once the API says so: see `complete`, `written`               9, 23, 57
 
     `seed` (the provider's id of the answer, where there is one) goes into invented ids, so that they differ from turn
     to turn and are the same however the bytes were cut.
     """
 
-    __slots__ = ("_by_id", "_by_index", "_calls", "_last", "_taken", "seed")
+    __slots__ = ("_by_id", "_by_index", "_calls", "_last", "_taken", "_waiting", "seed")
 
     def __init__(self, seed: str = "") -> None:
         self.seed = seed
@@ -115,15 +120,17 @@ class ToolCallTracker:
         self._by_index: dict[Hashable, _Call] = {}
         self._taken: set[str] = set()
         self._last: _Call | None = None
+        self._waiting: _Call | None = None
 
     @property
     def count(self) -> int:
         """Calls seen so far, started or not."""
         return len(self._calls)
 
-    def all_whole(self) -> bool:
-        """Are the arguments of every call a whole JSON object?"""
-        return all(canonical_arguments(call.arguments.getvalue())[1] for call in self._calls)
+    def written(self) -> bool:
+        """Does every call's argument text tell by itself that it is whole? An object does, by its closing brace; where
+        no argument has come yet, only the API's own word (a finish reason, an end event) can tell."""
+        return all(call.is_written() and canonical_arguments(call.arguments.getvalue())[1] for call in self._calls)
 
     def delta(
         self,
@@ -137,8 +144,9 @@ class ToolCallTracker:
     ) -> None:
         """A fragment of a call. Raises TooManyCallsError past the limits of protocol.limits."""
         call = self._find(index, id, name)
-        if call.completed:
+        if call.completed or call is self._waiting:
             return
+        self.settle(out)
         self._last = call
         call.replay = replay or call.replay
         call.name = call.name or name
@@ -155,6 +163,7 @@ class ToolCallTracker:
         complete: bool = True,
     ) -> None:
         """A call that came in one piece: always one of its own, even beside an identical one (quirk 42)."""
+        self.settle(out)
         call = self._open(id)
         self._last = call
         call.replay, call.name = replay, name
@@ -163,8 +172,24 @@ class ToolCallTracker:
             self._complete(call, out)
 
     def complete(self, out: list[model.StreamEvent], index: Hashable) -> None:
-        """The API said that the call at `index` is finished (a block's stop event). An unknown call is no error."""
-        if (call := self._by_index.get(index)) is not None:
+        """The API said that the call at `index` is finished (a block's stop event). An unknown call is no error.
+
+        A call without any argument text waits until more of the answer comes (`settle`) or its end does: servers send
+        the stop event also where the length limit cut the call off before its first argument (57).
+        """
+        call = self._by_index.get(index)
+        if call is None or call is self._waiting:
+            return
+        self.settle(out)
+        if call.is_written():
+            self._complete(call, out)
+        else:
+            self._waiting = call
+
+    def settle(self, out: list[model.StreamEvent]) -> None:
+        """More of the answer came, or its end and no cut: the call that was finished without arguments has none."""
+        if (call := self._waiting) is not None:
+            self._waiting = None
             self._complete(call, out)
 
     def complete_all(self, out: list[model.StreamEvent], *, cut: bool = False) -> None:

@@ -223,6 +223,8 @@ _FINISH_REASONS: Final = {
 }
 #: Blocks that no tool of the provider's wrote; a client makes nothing of `fallback`.
 _NO_TOOL_BLOCKS: Final = frozenset({"text", "thinking", "redacted_thinking", "fallback"})
+#: After these the last call is as its model wrote it.
+_UNBROKEN: Final = frozenset({FinishReason.STOP, FinishReason.TOOL_CALLS, FinishReason.PAUSE})
 _Out = list[StreamEvent]
 
 
@@ -248,9 +250,6 @@ class AnthropicDecoder(BaseDecoder):
         self._blocks: dict[Json, _Block] = {}
         self._ordinal = 0
         self._ids: set[str] = set()
-        self._waiting: int | None = None
-        """A call without any argument text has stopped: it has none, or the length limit cut them off. What comes next
-        tells which."""
         self._started = False
         self._stop_reason = ""
 
@@ -276,7 +275,8 @@ class AnthropicDecoder(BaseDecoder):
 
     @property
     def _cut(self) -> bool:
-        return _FINISH_REASONS.get(self._stop_reason) is FinishReason.LENGTH
+        """Was the last call broken off? A reason that we do not know may mean that (quirk 69)."""
+        return self._stop_reason != "" and _FINISH_REASONS.get(self._stop_reason) not in _UNBROKEN
 
     def _message_start(self, document: JsonObject, out: _Out) -> None:
         message = object_at(document, "message")
@@ -285,7 +285,6 @@ class AnthropicDecoder(BaseDecoder):
             self.calls.restart()
             self._blocks.clear()
             self._ids.clear()
-            self._waiting = None
             self.usage.clear()
             self._stop_reason = ""
             out.append(model.Restarted("a second message_start"))
@@ -310,7 +309,7 @@ class AnthropicDecoder(BaseDecoder):
         self._ordinal += 1
         self._blocks[document.get("index")] = block
         self.hold()
-        self._complete_waiting(out)
+        self.calls.settle(out)
         if kind == "tool_use":
             self._call_start(block, out)
         elif kind == "redacted_thinking":
@@ -331,11 +330,6 @@ class AnthropicDecoder(BaseDecoder):
         sent_id = "" if call_id in self._ids else call_id
         self.calls.delta(out, index=block.ordinal, id=sent_id, name=name, replay=replay)
         self._ids.add(call_id)
-
-    def _complete_waiting(self, out: _Out) -> None:
-        if self._waiting is not None:
-            self.calls.complete(out, index=self._waiting)
-            self._waiting = None
 
     def _block_delta(self, document: JsonObject, out: _Out) -> None:
         block = self._blocks.get(document.get("index"))
@@ -379,9 +373,7 @@ class AnthropicDecoder(BaseDecoder):
             if given and not block.size:
                 # Programmatic tool calling: the input comes with the start, and no delta after it (quirk 32).
                 self.calls.delta(out, index=block.ordinal, arguments=given)
-            self._waiting = block.ordinal
-            if block.size or given:
-                self._complete_waiting(out)
+            self.calls.complete(out, index=block.ordinal)
         elif block.kind not in _NO_TOOL_BLOCKS:
             out.append(model.ServerToolEvent(block.kind, content.Replay(ORIGIN, _server_block(block))))
 
@@ -396,7 +388,7 @@ class AnthropicDecoder(BaseDecoder):
 
     def _message_stop(self, document: JsonObject, out: _Out) -> None:
         if not self._cut:
-            self._complete_waiting(out)
+            self.calls.settle(out)
         reason = _FINISH_REASONS.get(self._stop_reason, FinishReason.OTHER)
         if self.calls.count and reason in (FinishReason.STOP, FinishReason.OTHER):
             reason = FinishReason.TOOL_CALLS

@@ -423,8 +423,9 @@ class GeminiDecoder(BaseDecoder):
             detail = f": {self._finish_message}" if self._finish_message else ""
             self.fail(out, make_error(kind, f"The model's turn ended with {reason}{detail}", code=reason))
         else:
-            if finish is not FinishReason.LENGTH:
-                # The piece that closes a streamed call may be missing before the finish reason (quirk 43).
+            if finish in (FinishReason.STOP, FinishReason.TOOL_CALLS):
+                # The piece that closes a streamed call may be missing before the finish reason (quirk 43); any other
+                # reason (length, filter, one that we do not know) broke the call off.
                 self._close_partial(out)
             if finish is FinishReason.STOP and self.calls.count:
                 finish = FinishReason.TOOL_CALLS

@@ -157,7 +157,7 @@ _FINISH_REASONS: Final = {
 }
 #: After these the last call is cut off. So it is after a reason that we do not know: `insufficient_system_resource`,
 #: `network_error`, `abort` and their kin all mean that (docs/wire.md quirk 69).
-_CUT: Final = frozenset({FinishReason.LENGTH, FinishReason.CONTENT_FILTER, FinishReason.OTHER})
+_CUT: Final = frozenset({FinishReason.LENGTH, FinishReason.CONTENT_FILTER, FinishReason.REFUSAL, FinishReason.OTHER})
 _REASONING_FIELDS: Final = ("reasoning_content", "reasoning")
 _OPEN: Final = "<think>"
 _CLOSE: Final = "</think>"
@@ -177,6 +177,8 @@ class ChatDecoder(BaseDecoder):
         # Given back to the server that wants it (ChatDialect.reasoning_replay_field).
         self._thinking_replay = content.Replay(dialect.name, {}) if dialect.reasoning_replay_field else None
         self._finish_reason = ""
+        self._unfinished: set[int] = set()
+        """The choices that have written to a call since their last finish reason."""
         self._refused = False
         self._chosen = False
         self._wrote = False
@@ -219,15 +221,18 @@ class ChatDecoder(BaseDecoder):
     def on_end(self, out: _Out, marked: bool) -> None:
         if marked and not self._chosen:
             self.fail_malformed(out, "the stream ended without a choice.")
-        elif marked or self._finish_reason or self._looks_whole():
+        elif marked or self._is_whole():
             self._end_turn(out)
         else:
             self.fail_truncated(out)
 
-    def _looks_whole(self) -> bool:
-        """A turn without its end, from a server that is known to leave it out, and nothing of it is half (23)."""
+    def _is_whole(self) -> bool:
+        """Without [DONE] (23): a finish reason speaks for the calls of its choice that came before it. Other calls, and
+        those of a server that is known to leave the reason out, must tell by themselves that they are whole."""
+        if self._finish_reason and not self._unfinished:
+            return True
         said = self._wrote or self.calls.count > 0
-        return self._dialect.finish_optional and said and self.calls.all_whole()
+        return (self._finish_reason != "" or (self._dialect.finish_optional and said)) and self.calls.written()
 
     def _note(self, document: JsonObject) -> None:
         """What any chunk may have: the answer's id and model, and usage, of which the last is the total (18)."""
@@ -249,6 +254,7 @@ class ChatDecoder(BaseDecoder):
             self._message(index, object_of(choice["message"]), out)
         if reason := choice.get("finish_reason"):
             self._finish_reason = str(reason)
+            self._unfinished.discard(index)
 
     def _delta(self, index: int, delta: JsonObject, out: _Out) -> None:
         text = delta.get("content")
@@ -263,6 +269,7 @@ class ChatDecoder(BaseDecoder):
             for call in objects_at(delta, "tool_calls"):
                 self._call_delta(index, call, out)
         if legacy := _legacy_call(delta):
+            self._unfinished.add(index)
             name, arguments = text_at(legacy, "name"), legacy.get("arguments")
             self.calls.delta(out, index="function_call", name=name, arguments=arguments)
 
@@ -274,6 +281,7 @@ class ChatDecoder(BaseDecoder):
         # Copilot's choices count their calls from 0 each; Mistral's continuations may bear the word null.
         key = (choice, index) if choice and index is not None else index
         call_id = "" if call.get("id") in (None, "null") else _id(call)
+        self._unfinished.add(choice)
         self.calls.delta(out, index=key, id=call_id, name=name, arguments=arguments, replay=self._extra(call))
 
     def _message(self, index: int, message: JsonObject, out: _Out) -> None:
@@ -286,6 +294,7 @@ class ChatDecoder(BaseDecoder):
         if legacy := _legacy_call(message):
             calls.append({"function": legacy})
         for call in calls:
+            self._unfinished.add(index)
             name, arguments = _function(call)
             # Completed by the end of the turn, which knows whether it was cut.
             self.calls.whole(

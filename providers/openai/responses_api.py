@@ -294,6 +294,7 @@ class ResponsesDecoder(BaseDecoder):
     def _item_added(self, document: JsonObject, out: _Out) -> None:
         item = object_of(document.get("item"))
         kind = text_of(item["type"])
+        self.calls.settle(out)
         self._item(document, kind).kind = kind
         if kind == "function_call":
             self._name_call(_key(document), item, out)
@@ -311,6 +312,7 @@ class ResponsesDecoder(BaseDecoder):
         if state.done:
             return
         state.done, state.kind = True, kind
+        self.calls.settle(out)
         if (finish := self._ITEM_ENDS.get(kind)) is not None:
             finish(self, document, state, out)
         else:
@@ -396,6 +398,7 @@ class ResponsesDecoder(BaseDecoder):
         for key, item in self._items.items():
             if item.kind == "function_call" and not item.done:
                 self.calls.complete(out, index=key)
+        self.calls.settle(out)
         reason = FinishReason.STOP
         if self.calls.count:
             reason = FinishReason.TOOL_CALLS

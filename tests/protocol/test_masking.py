@@ -237,6 +237,7 @@ ANY_TEXT = st.lists(
 @given(ANY_TEXT)
 @example("token='\\")
 @example(f'password = "{MARK}**{MARK}"')
+@example(f"{KEYS['openai']}Bearer token_of_the_userBearer token_of_the_user{KEYS['openai']}")
 def test_bytes_and_lines_are_kept_and_a_mask_is_not_masked_again(text: str) -> None:
     shown = mask(text)
     before, after = (each.encode("utf-8", "surrogatepass") for each in (text, shown))

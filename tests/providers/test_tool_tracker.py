@@ -98,6 +98,20 @@ def test_a_finished_call_takes_nothing_more() -> None:
     assert out == before
 
 
+def test_a_call_that_ends_without_arguments_waits_for_what_comes_next() -> None:
+    tracker, out = ToolCallTracker(), list[StreamEvent]()
+    tracker.delta(out, index=0, id="a", name="f", arguments="")
+    tracker.complete(out, index=0)
+    assert ToolCallComplete("a") not in out  # type: ignore[arg-type]
+    tracker.delta(out, index=1, id="b", name="g", arguments="")
+    assert out[-2:] == [ToolCallComplete("a"), ToolCallStart("b", "g")]  # type: ignore[arg-type]
+    tracker.complete(out, index=1)
+    tracker.complete_all(out, cut=True)
+    assert ToolCallComplete("b") not in out  # type: ignore[arg-type]
+    tracker.complete_all(out)
+    assert out[-1] == ToolCallComplete("b")  # type: ignore[arg-type]
+
+
 def test_replay_data_rides_on_the_start() -> None:
     tracker, out, replay = ToolCallTracker(), list[StreamEvent](), Replay("here", {"signature": "s"})
     tracker.delta(out, index=0, id="a", name="f", replay=replay)

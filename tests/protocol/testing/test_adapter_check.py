@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -29,7 +30,7 @@ from callboard.protocol.model import (
 )
 from callboard.protocol.testing import check_provider_adapter
 from callboard.protocol.testing.answers import APIS, Answer, read_events, shipped_answers, write_event
-from callboard.protocol.testing.turn_summary import difference, summary_of
+from callboard.protocol.testing.turn_summary import Summary, difference, prefix_difference, summary_of
 from callboard.providers.adapter import Adapter, Decoder, WireRequest
 from callboard.providers.provider_registry import adapter_for
 
@@ -55,6 +56,26 @@ def test_each_api_has_answers_of_every_kind(api: str) -> None:
     assert any(not answer.streaming for answer in answers)
     assert any(answer.status >= 400 for answer in answers)
     assert any(not answer.body.isascii() for answer in answers)
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_a_stream_cut_behind_any_event_has_no_half_call(api: str) -> None:
+    """Invariant I12, at the places where a cut is hardest to see: behind an event that is whole."""
+    adapter, cuts = adapter_for(api), 0
+    for answer in shipped_answers(api):
+        whole = summary(adapter, answer, len(answer.body))
+        if whole.restarted:
+            continue  # what the first attempt said is void
+        for end in re.finditer(rb"\r?\n(?=\r?\n)", answer.body):
+            for size in (end.start(), end.end(), end.end() + len(end.group())):
+                assert not prefix_difference(whole, summary(adapter, answer, size)), (answer.name, size)
+                cuts += 1
+    assert cuts > 50
+
+
+def summary(adapter: Adapter, answer: Answer, size: int) -> Summary:
+    decoder = adapter.decoder(answer.status, answer.headers, answer.streaming)
+    return summary_of(decoder.feed(answer.body[:size]) + decoder.finish())
 
 
 def test_events_are_written_as_they_are_read() -> None:

@@ -237,6 +237,15 @@ def test_quirk_57_a_call_that_the_length_limit_cut_is_not_run(cut_off: str) -> N
     assert not answer(ADAPTER, json.dumps(whole).encode(), streaming=False).tool_calls[0].complete
 
 
+@pytest.mark.parametrize("reason", ["refusal", "model_context_window_exceeded", "overloaded"])
+def test_quirk_69_a_call_without_arguments_that_any_other_reason_broke_off_is_not_run(reason: str) -> None:
+    stream = [START, *block(0, "tool_use", part_of_input(""), id="toolu_1", name="f"), end(reason), STOP]
+    assert [call.complete for call in answer(ADAPTER, sse(stream)).tool_calls] == [False]
+    for unbroken in ("tool_use", "end_turn", "pause_turn"):
+        stream[-2] = end(unbroken)
+        assert [(call.arguments, call.complete) for call in answer(ADAPTER, sse(stream)).tool_calls] == [("{}", True)]
+
+
 def test_quirk_51_html_with_status_200() -> None:
     turn = answer(ADAPTER, b"<html><body>Bad gateway</body></html>")
     assert turn.error is not None

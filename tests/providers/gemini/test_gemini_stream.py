@@ -121,6 +121,16 @@ def test_quirk_43_streamed_arguments_start_early_and_may_be_cut() -> None:
     assert turn.finish_reason is FinishReason.LENGTH
 
 
+@pytest.mark.parametrize("reason", ["SAFETY", "RECITATION", "OTHER", "LANGUAGE"])
+def test_quirk_69_a_streamed_call_that_any_reason_but_stop_broke_off_is_not_run(reason: str) -> None:
+    begun = chunk(function_call(name="now", willContinue=True))
+    for stream in ([begun], PARTIAL):
+        turn = answer(ADAPTER, sse([*stream, chunk(finishReason=reason)]))
+        assert [c.complete for c in turn.tool_calls] == [False]
+    turn = answer(ADAPTER, sse([begun, chunk(finishReason="STOP")]))
+    assert [(c.arguments, c.complete) for c in turn.tool_calls] == [("{}", True)]
+
+
 def test_quirk_44_signatures_go_back_on_the_very_part() -> None:
     tool_call = {"toolCall": {"id": "s", "toolType": "X"}, "thoughtSignature": "s4"}
     stream = [

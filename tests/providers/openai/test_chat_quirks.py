@@ -214,6 +214,53 @@ def test_quirk_23_the_end_without_finish_reason_or_mark() -> None:
     assert nothing.error is not None
 
 
+#: The first event of two interleaved calls, as GitHub Copilot sends them, up to the byte where the connection ended.
+CUT_BEFORE_THE_ARGUMENTS = (
+    b'data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":1,"model":"gpt-4.1","choices":[{"index":0,'
+    b'"delta":{"tool_calls":[{"index":0,"id":"call_a","type":"function","function":{"name":"look","arguments":""}}]},'
+    b'"finish_reason":null}]}\n\n'
+)
+
+
+def test_quirk_23_a_call_whose_arguments_had_not_begun_when_the_stream_ended_is_half() -> None:
+    cut = read(CUT_BEFORE_THE_ARGUMENTS[:244], Copilot())
+    assert cut.error is not None
+    assert (cut.error.kind, cut.error.retryable) == (ErrorKind.TRUNCATED, True)
+    assert [call.complete for call in cut.tool_calls] == [False]
+
+
+@pytest.mark.parametrize("arguments", ["", None, " "])
+def test_quirk_23_a_call_without_arguments_is_whole_where_the_server_says_so(arguments: str | None) -> None:
+    sent = call(0, id="a", name="f", arguments=arguments)
+    for ending, done in ((chunk(finish="tool_calls"), False), (chunk(finish="stop"), False), (chunk(), True)):
+        assert calls(streamed(sent, ending, adapter=Copilot(), done=done)) == [("a", "f", "{}")]
+    for adapter in (Copilot(), COMPATIBLE):
+        cut = streamed(sent, chunk(), adapter=adapter, done=False)
+        assert cut.error is not None
+        assert [call.complete for call in cut.tool_calls] == [False]
+
+
+def test_quirk_23_a_finish_reason_speaks_for_the_calls_of_its_own_choice_that_came_before_it() -> None:
+    other = call(0, id="b", name="g", arguments="")
+    other["choices"][0]["index"] = 1
+    first = call(0, id="a", name="f", arguments="{}")
+    cut = streamed(first, other, FINISH, adapter=Copilot(), done=False)
+    assert cut.error is not None
+    assert cut.error.kind is ErrorKind.TRUNCATED
+    late = streamed(FINISH, call(0, id="a", name="f", arguments=""), done=False)
+    assert late.error is not None
+    ended = chunk(finish="tool_calls")
+    ended["choices"][0]["index"] = 1
+    whole = streamed(first, other, ended, FINISH, adapter=Copilot(), done=False)
+    assert calls(whole) == [("a", "f", "{}"), ("b", "g", "{}")]
+
+
+def test_quirk_69_a_refusal_breaks_off_the_call_that_was_being_written() -> None:
+    response = streamed(call(0, id="a", name="f", arguments=""), chunk(finish="refusal"))
+    assert [call.complete for call in response.tool_calls] == [False]
+    assert response.finish_reason is FinishReason.REFUSAL
+
+
 def test_quirk_24_groq_error_event_in_a_200_stream() -> None:
     error = {"message": "Failed to call a function.", "type": "invalid_request_error", "code": "tool_use_failed",
              "failed_generation": "<function=f>{", "status_code": 400}  # fmt: skip

@@ -165,6 +165,24 @@ def test_quirk_16_a_call_that_was_cut_is_incomplete(status: str) -> None:
     assert (turn.finish_reason, turn.raw_finish_reason) == (FinishReason.LENGTH, "max_output_tokens")
 
 
+@pytest.mark.parametrize("whole", [False, True])
+def test_quirk_16_a_call_without_arguments_that_the_limit_may_have_cut_is_not_run(whole: bool) -> None:
+    """llama.cpp calls an item completed that the limit has cut."""
+    first, last = function_call("", status="completed"), function_call("", id="fc_2", call_id="call_2")
+    cut = completed(first, last, status="incomplete", incomplete_details={"reason": "max_output_tokens"})
+    stream = [added(0, **first), done(0, **first), added(1, **last), done(1, **last), cut]
+    response = (
+        answer(ADAPTER, json.dumps(cut["response"]).encode(), streaming=False)
+        if whole
+        else answer(ADAPTER, sse(stream))
+    )
+    assert [(call.call_id, call.complete) for call in response.tool_calls] == [("call_1", True), ("call_2", False)]
+    assert response.finish_reason is FinishReason.LENGTH
+    ended = completed(first, last)
+    response = answer(ADAPTER, sse([*stream[:-1], ended]))
+    assert [(call.arguments, call.complete) for call in response.tool_calls] == [("{}", True), ("{}", True)]
+
+
 def test_quirk_56_the_first_event_need_not_be_created() -> None:
     stream = [text("Hi"), {"type": "response.queued", "response": {"id": "r", "status": "queued"}}, completed()]
     assert answer(ADAPTER, sse(stream)).text == "Hi"
