@@ -237,6 +237,8 @@ ANY_TEXT = st.lists(
 @given(ANY_TEXT)
 @example("token='\\")
 @example(f'password = "{MARK}**{MARK}"')
+@example(f"{KEYS['aws id']}{KEYS['telegram']}")
+@example(f"{KEYS['aws id']}{KEYS['openai']}OPENAI_API_KEY=API_KEY_2=abcdef1234567890")
 @example(f"{KEYS['openai']}Bearer token_of_the_userBearer token_of_the_user{KEYS['openai']}")
 def test_bytes_and_lines_are_kept_and_a_mask_is_not_masked_again(text: str) -> None:
     shown = mask(text)
@@ -288,6 +290,7 @@ HOSTILE = (
     "\n",
     "sk-a",
     "\u00e9",
+    f"{KEYS['aws id']}auth={'a1b2c3d4e5g6h7i8' * 32}",  # each mask uncovers the next key
 )
 
 
@@ -298,6 +301,19 @@ def test_the_cost_grows_as_the_text_does(piece: str) -> None:
     small, large = piece * size, piece * size * 16
     fastest = min(cost(small) for _ in range(5))
     assert any(cost(large) < 64 * max(fastest, 50_000) for _ in range(5))
+
+
+@pytest.mark.parametrize("links", [1, 3, 8, 400])
+def test_a_chain_in_which_each_mask_uncovers_the_next_key_is_covered(links: int) -> None:
+    """`auth` is a name only behind a mask, and what follows the 512 bytes of its value is a key only behind one."""
+    rng = random.Random(links)
+    letters, signs = "ABCDEFGHJKLMNPQR", "acdeghijkmnopqstvwxyz0123456789"
+    keys = [("AKIA" + "".join(rng.sample(letters, 16)), "".join(rng.choices(signs, k=512))) for _ in range(links)]
+    text = "".join(f"{key}auth={value}" for key, value in keys)
+    shown = mask(text)
+    assert not any(key in shown or value[-30:] in shown for key, value in keys)
+    assert mask(shown) == shown
+    assert len(shown.encode()) == len(text)
 
 
 def cost(text: str) -> int:
