@@ -16,6 +16,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import copy_context
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -23,6 +24,7 @@ from callboard.actors import kernel
 from callboard.actors.calls.approvals import ApprovalCallback, Approver, CallbackApprover, NobodyToAsk
 from callboard.actors.calls.registry import offer_of
 from callboard.actors.models.llm_manager import LlmManager, Route, start_on
+from callboard.actors.models.token_ratios import TokenRatios
 from callboard.actors.models.windows import UNLIMITED, Windows
 from callboard.actors.processes.supply import ProcessOptions
 from callboard.actors.requests.conversation import Answer, Conversation, Question, Reply, Stream
@@ -39,6 +41,7 @@ from callboard.protocol.errors import CallboardError, RuntimeFailure, UsageError
 from callboard.protocol.events import CancelRequested
 from callboard.protocol.ids import MessageId, RequestId, Tag
 from callboard.protocol.limits import MAX_CALL_TOKENS
+from callboard.protocol.machine import Session
 from callboard.protocol.options import RequestOptions, ToolOffer
 from callboard.protocol.prompt import estimate_tokens, message_tokens
 from callboard.providers.adapter import Provider, Timeouts
@@ -47,6 +50,7 @@ from callboard.providers.local.offline import CONTEXT_TOOL
 from callboard.providers.provider_registry import embeddings_for, provider_for, split_model
 from callboard.providers.rate_limit import RateLimits
 from callboard.providers.retry import RetryPolicy
+from callboard.providers.tokenizers import counter_for
 
 if TYPE_CHECKING:
     from callboard.actors.index import Progress, RefreshSummary
@@ -207,7 +211,7 @@ class Runtime:
         if len(running.sessions) >= self.settings.max_concurrent_requests:
             raise RuntimeFailure(f"overloaded: {len(running.sessions)} requests are running; try again later")
         answer.conversation.take()
-        history, user, options = answer.conversation.messages, UserMessage.of(text), self._wiring.options
+        history, user, options = answer.conversation.messages, UserMessage.of(text), self._wiring.options_now()
         asked_at, asker = running.system.now(), copy_context()
         question = Question(answer.tag, history, user, options, asked_at, asker, is_read_along=reader is not None)
         try:
@@ -283,6 +287,7 @@ class _Running:
 
     def __init__(self, wiring: Wiring, approve: ApprovalCallback | None) -> None:
         self.process_id = os.getpid()
+        self._make_session = partial(Session, count_tokens=wiring.count_tokens)
         self.sessions: dict[RequestId, kernel.Ref[SessionMessage]] = {}
         try:
             with contextlib.ExitStack() as begun:  # what fails here ends what has begun before it
@@ -314,7 +319,8 @@ class _Running:
         request_id = question.tag.request_id
         is_open = question.options.context_tokens is None and self._route.name.partition("/")[0] not in UNLIMITED
         find = partial(self._windows.find, self._route) if is_open else None
-        start = partial(RequestSession, question, self.peers, subscriber, answer.record, find_window=find)
+        make = self._make_session
+        start = partial(RequestSession, question, self.peers, subscriber, answer.record, make, find_window=find)
         spec = kernel.ChildSpec(str(request_id), start, restart=kernel.Restart.TEMPORARY, capacity=SESSION_CAPACITY)
         ref = kernel.start_child(self._supervisor, spec)
         self.sessions[request_id] = ref
@@ -383,6 +389,8 @@ class Wiring:
         limits = RateLimits(kernel.LoopScheduler.now, settings.rate_limits)
         self.routes = tuple(route_for(settings, model, limits) for model in (settings.model, *settings.fallback_models))
         self.options = _options(settings, self.routes)
+        self.count_tokens = counter_for(settings.model)
+        self._token_ratios = TokenRatios()
         self._embeddings: EmbeddingApi | None = None
         if model := settings.embedding_model:
             key = settings.key_for(model.partition("/")[0])
@@ -393,6 +401,10 @@ class Wiring:
         self.code_tools: tuple[Tool, ...] = ()
         if settings.workspace is not None:
             _import_index(settings)
+
+    def options_now(self) -> RequestOptions:
+        """For a request that begins now: with what was learned of the model's tokenizer so far."""
+        return replace(self.options, token_ratio=self._token_ratios.ratio(self.routes[0].name))
 
     def plan(self, system: kernel.ActorSystem, scheduler: kernel.LoopScheduler, approver: Approver) -> Plan:
         """The tree of a runtime that starts now."""
@@ -407,7 +419,7 @@ class Wiring:
         code_actors = self._code_actors(system, scheduler)
         return Plan(
             telemetry=lambda: Telemetry(self._make_spans(), settings.log_content, metrics),
-            llm_manager=lambda: LlmManager(lambda _: self.routes, start, retry, cost),
+            llm_manager=lambda: LlmManager(lambda _: self.routes, start, retry, cost, self._token_ratios),
             workers=kinds(processes),
             tools=(*self.tools, *self.code_tools),
             approver=approver,

@@ -67,7 +67,7 @@ def ours(index: CodeIndex) -> Search:
 
 
 def all_chunks(index: CodeIndex) -> list[tuple[Target, str]]:
-    rows = index._store.rows(
+    rows = index._parts.store.rows(
         "SELECT f.path, c.start_line, c.end_line, c.start_byte, c.end_byte FROM chunks c JOIN files f ON f.id = c.file"
     )
     return [

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from callboard.protocol.commands import Outcome
-from callboard.protocol.limits import MAX_CALL_COST, MAX_CALL_TOKENS
+from callboard.protocol.limits import ANSWER_WINDOW_SHARE, MAX_ANSWER_ROOM_TOKENS, MAX_CALL_COST, MAX_CALL_TOKENS
 from callboard.protocol.model import Usage
 from callboard.protocol.options import RequestOptions
 
@@ -20,6 +20,9 @@ class Spending:
     """What the request has used so far."""
 
     usage: Usage = Usage()
+    """As the providers reported it."""
+    estimated: Usage = Usage()
+    """Our estimate of what they did not report, or reported as what cannot be true. It counts against the budget."""
     cost: float | None = 0.0
     """US dollars. None once the cost of a model call was not known: what is added to that is not known either."""
     charged: float = 0.0
@@ -33,17 +36,26 @@ class Spending:
         Returns a note on such a value; empty when there is none.
         """
         usage_is_sound, cost_is_sound = _is_sound(usage), cost is None or 0 <= cost <= MAX_CALL_COST
-        if not usage_is_sound or not usage.total_tokens:
+        is_reported = usage_is_sound and usage.total_tokens > 0
+        if not is_reported:
             usage = estimate()
         by_prices = _by_prices(options, usage.input_tokens, usage.output_tokens)
         if not cost_is_sound:
             cost = by_prices
-        self.usage = self.usage + usage
+        if is_reported:
+            self.usage = self.usage + usage
+        else:
+            self.estimated = self.estimated + usage
         self.cost = None if self.cost is None or cost is None else self.cost + cost
         self.charged += (by_prices or 0.0) if cost is None else cost
         self.last_output_tokens = usage.output_tokens
         wrong = [name for name, sound in (("usage", usage_is_sound), ("cost", cost_is_sound)) if not sound]
         return f"The provider's {' and '.join(wrong)} of this step cannot be true; estimated instead." if wrong else ""
+
+    @property
+    def total_tokens(self) -> int:
+        """All that counts against the token budget."""
+        return self.usage.total_tokens + self.estimated.total_tokens
 
 
 def _is_sound(usage: Usage) -> bool:
@@ -68,17 +80,27 @@ class Stop:
     reason: str
 
 
+def answer_room(options: RequestOptions) -> int:
+    """Tokens of the window that the prompt leaves for the answer; 0 where the window is not known."""
+    window, asked = options.context_tokens, options.sampling.max_output_tokens
+    if window is None:
+        return 0
+    if asked is not None:
+        return min(asked, window // 2)
+    return min(int(window * ANSWER_WINDOW_SHARE), MAX_ANSWER_ROOM_TOKENS)
+
+
 def allow_step(options: RequestOptions, spent: Spending, input_tokens: int) -> int | Stop | None:
     """The most output tokens of one more model call of this input (None: no limit of ours), or why it must not be."""
     limits = [options.sampling.max_output_tokens]
     needed_output = max(MIN_OUTPUT_TOKENS, spent.last_output_tokens)
     if options.token_budget is not None:
-        tokens_left = options.token_budget - spent.usage.total_tokens - input_tokens
+        tokens_left = options.token_budget - spent.total_tokens - input_tokens
         if tokens_left < needed_output:
             return Stop(
                 Outcome.TOKEN_LIMIT,
                 f"The next step needs about {input_tokens} input and {needed_output} output tokens; of the budget of "
-                f"{options.token_budget}, {spent.usage.total_tokens} are used.",
+                f"{options.token_budget}, {spent.total_tokens} are used.",
             )
         limits.append(tokens_left)
     if options.cost_budget is not None:
@@ -94,4 +116,9 @@ def allow_step(options: RequestOptions, spent: Spending, input_tokens: int) -> i
             )
         if options.output_price:
             limits.append(int((left - input_cost) / options.output_price))
-    return min((limit for limit in limits if limit is not None), default=None)
+    given = [limit for limit in limits if limit is not None]
+    if options.context_tokens is not None:
+        left_of_window = options.context_tokens - input_tokens
+        if given or left_of_window < answer_room(options):
+            given.append(left_of_window)
+    return min(given, default=None)

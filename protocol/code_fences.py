@@ -69,11 +69,14 @@ class AssembledContext:
     query: str
     top_k: int
     context: tuple[ContextItem, ...]
+    note: str = ""
+    """What limits the answer, such as an index that is still being built; usually empty, and then not sent."""
 
     def as_json(self) -> dict[str, object]:
         """What the model is given."""
         items = [item._asdict() for item in self.context]
-        return {"ok": True, "query": self.query, "top_k": self.top_k, "context": items}
+        answer = {"ok": True, "query": self.query, "top_k": self.top_k, "context": items}
+        return {**answer, "note": self.note} if self.note else answer
 
 
 def top_k_for_budget(token_budget: int) -> int:

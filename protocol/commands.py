@@ -30,6 +30,8 @@ class CallModel(_Command):
     """Absolute, by the runtime's clock: begin no sooner. A call asked again after a loss waits a little first."""
     attempts: int = MAX_ATTEMPTS
     """Requests that may be sent for it, over all models that are asked: what is left of the step's `max_attempts`."""
+    prompt_tokens: int = 0
+    """Of the request, by our own count: without what providers said of other prompts; 0: not counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +162,7 @@ class Finish(_Command):
     text: str
     """The answer, or the part of it that came before the request ended."""
     usage: Usage
+    """As the providers reported it; estimates count against the budget only."""
     cost: float | None
     """US dollars; None where that of a model call is not known."""
     steps: int

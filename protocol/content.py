@@ -119,8 +119,9 @@ class ToolMessage:
     call_id: CallId
     name: ToolName
     content: str
-    """What the model reads: the tool's result as JSON, or a ToolFailure as JSON."""
+    """What the model reads: the tool's result (a text as it is, anything else as JSON), or a ToolFailure as JSON."""
     is_error: bool = False
+    """Whether it is a ToolFailure. The content does not tell: a tool may return a text that looks like one."""
 
 
 Message = SystemMessage | UserMessage | AssistantMessage | ToolMessage

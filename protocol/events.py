@@ -113,7 +113,8 @@ class ToolCallCompleted(_Event):
     """The tool returned."""
 
     content: str
-    """The result as JSON text. Too long, or with NaN in it, it becomes a failure (`step.result_fault`)."""
+    """The result as the model reads it: any text, JSON where the tool returned more than a text. Too long, it becomes a
+    failure (`step.result_fault`)."""
     output: str = ""
     """What the tool printed, for people: the end of it. Not shown to the model. So in the three events below."""
 

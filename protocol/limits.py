@@ -72,3 +72,18 @@ TOOL_CONCURRENCY: Final = MappingProxyType({"process": 8, "thread": 16, "task": 
 MAX_ARGUMENT_BYTES: Final = 4 * 1024 * 1024
 #: What is kept of a provider's bad answer in an error.
 ERROR_SNIPPET_CHARS: Final = 300
+#: Of a model's window, what is kept for the answer where the request does not say how long it may be: a quarter, ...
+ANSWER_WINDOW_SHARE: Final = 0.25
+#: ... and of large windows no more than this: the longest answers in prose have about 8,000 tokens, and models that
+#: think first take as many again.
+MAX_ANSWER_ROOM_TOKENS: Final = 16_384
+#: Of a model's window, what one tool result may fill: with a quarter for the answer, a quarter is left for the rest.
+MAX_RESULT_WINDOW_SHARE: Final = 0.5
+#: Input tokens as the provider counts them, by our count of them. Beyond these bounds its number is not believed: the
+#: estimate is at most about four times a true count (Hindi in o200k), and no tokenizer is known that makes three tokens
+#: where those that the estimate was fitted to make one.
+TOKEN_RATIO_BOUNDS: Final = (0.2, 3.0)
+#: What a provider may add to each prompt besides: its own instructions for tools (Anthropic's: 300 to 700 tokens).
+MAX_FRAMING_TOKENS: Final = 1_000
+#: Only prompts of this size tell something about other texts: in shorter ones that framing decides.
+MIN_RATIO_TOKENS: Final = 1_000

@@ -64,6 +64,8 @@ def check_start(history: Sequence[Message], options: RequestOptions, tools: Sequ
             faults.append(f"{name} must be {kind} from 0 on, got {amount}")
     if options.cost_budget is not None and None in (options.input_price, options.output_price):
         faults.append("cost_budget needs input_price and output_price; without them it could not be kept")
+    if not 1.0 <= options.token_ratio <= limits.TOKEN_RATIO_BOUNDS[1]:
+        faults.append(f"token_ratio must be from 1 to {limits.TOKEN_RATIO_BOUNDS[1]:g}, got {options.token_ratio}")
     if faults:
         raise UsageError("; ".join(faults))
 
@@ -255,10 +257,10 @@ class Session:
         self._forget_partial()
         self._sent_now, self._finish_reason = 0, FinishReason.OTHER
         deadline_at = min(max(event.at, not_before_at) + limits.STREAM_TOTAL_TIMEOUT_SECONDS, self._deadline_at)
-        left = self._options.max_attempts - self._sent
+        left, counted = self._options.max_attempts - self._sent, self._prompt.size.own_count
         told = self._prompt.told_cut()
         notes: list[Command] = [commands.Note(self.step, told, NoteKind.TRIMMED)] if told else []
-        return [*notes, commands.CallModel(self.step, request, deadline_at, not_before_at, left)]
+        return [*notes, commands.CallModel(self.step, request, deadline_at, not_before_at, left, counted)]
 
     def _model_streamed(self, event: events.ModelStreamed) -> list[Command]:
         if event.tag != self.step:

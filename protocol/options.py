@@ -50,7 +50,10 @@ class RequestOptions:
     will cost, and what one has cost that does not say so."""
     output_price: float | None = None
     context_tokens: int | None = None
-    """The history is cut, by whole atoms, to fit this many tokens; None: unlimited."""
+    """The model's window, input and output together: the history is cut, by whole atoms, to fit; None: unlimited."""
+    token_ratio: float = 1.0
+    """The provider's input tokens by our count of them, learned from earlier requests; at least 1, since a lower ratio
+    holds only for the text it was measured on."""
     sampling: Sampling = Sampling()
     tool_choice: ToolChoice = ToolChoice()
     parallel_tool_calls: bool | None = None

@@ -84,7 +84,7 @@ class CallFacts:
     runs: int = field(default=0, init=False)
     """How often its code has begun to run."""
     result_is_sound: bool = field(default=True, init=False)
-    """Its result is within its limit, and holds no NaN."""
+    """Its result is within the limit on its size."""
     writes_mask: bool = field(default=False, init=False)
     """Its tool does more than read, and its arguments hold a mask (masking.py)."""
 
@@ -211,12 +211,12 @@ def outcome_unknown(call: CallFacts) -> bool:
 
 
 def sound_result(call: CallFacts) -> bool:
-    """Its result is within its limit, and holds no NaN."""
+    """Its result is within the limit on its size."""
     return call.result_is_sound
 
 
 def unsound_result(call: CallFacts) -> bool:
-    """Its result is too large, or holds NaN or Infinity, which are not JSON."""
+    """Its result is too large."""
     return not call.result_is_sound
 
 

@@ -477,9 +477,6 @@ def result_fault(name: ToolName, result: str) -> ToolFailure | None:
     if len(result) * 4 > limit and (size := content.byte_size(result)) > limit:
         told = f"The result has {size:,} bytes; {limit:,} may be handed on."
         return ToolFailure(name, FailureCode.RESULT_TOO_LARGE, told)
-    if ("NaN" in result or "Infinity" in result) and (found := content.bad_number(result)):
-        told = f"The result contains {found}, which is not a finite number."
-        return ToolFailure(name, FailureCode.INVALID_RESULT, told, received=result[: limits.ERROR_SNIPPET_CHARS])
     return None
 
 

@@ -214,7 +214,9 @@ class HttpProvider:
                 wire.method, _parsed_url(wire.url), headers=headers, content=wire.body, extensions={"timeout": seconds}
             )
         except (httpx.InvalidURL, UnicodeEncodeError) as error:
-            raise UsageError(f"The address or a header of {self.name} cannot be sent: {error}") from None
+            why = str(error)
+        # Out here: the UnicodeEncodeError holds the header with the key, and would go along as the context.
+        raise UsageError(f"The address or a header of {self.name} cannot be sent: {why}")
 
     def _open_connections(self) -> _Connections:
         loop = asyncio.get_running_loop()

@@ -31,6 +31,7 @@ INSIDE_FUNCTIONS = {
     "actors/telemetry/telemetry.py": {"opentelemetry"},
     "protocol/testing/__init__.py": {"callboard.protocol.testing"},  # the extra `testing`
     "providers/catalog.py": {"genai_prices"},
+    "providers/tokenizers.py": {"quicktok"},
     "providers/copilot/copilot_login.py": {"keyring"},
     # Packages whose names are loaded when first used, since child processes import the package but not all of it.
     "actors/front/__init__.py": {"callboard.actors", "callboard.protocol", "callboard.providers"},

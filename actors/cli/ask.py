@@ -15,6 +15,7 @@ from callboard.actors.cli.question import question_of
 from callboard.actors.cli.screen import Screen
 from callboard.actors.cli.sources import Sources
 from callboard.actors.cli.terminal import print_json
+from callboard.actors.index import IndexWriteError
 from callboard.protocol.commands import Note
 from callboard.protocol.events import RequestStarted
 from callboard.protocol.model import Restarted
@@ -40,10 +41,8 @@ async def _ask(question: str, configured: Settings, report: _Report | None) -> N
     settings = await with_model(configured)
     screen = Screen(quiet=report is not None)
     async with Runtime(settings) as runtime:
-        with IndexProgress() as progress:
-            summary = await runtime.refresh_index(progress)
-        if summary.note:
-            screen.remark(summary.note)
+        if note := await _refreshed(runtime):
+            screen.remark(note)
         if report is not None:
             report.begin(settings)
         try:
@@ -63,6 +62,15 @@ async def _ask(question: str, configured: Settings, report: _Report | None) -> N
                     report.add_note(note)
         if report is not None:
             print_json(report.known)
+
+
+async def _refreshed(runtime: Runtime) -> str:
+    """Bring the index up to date. What is to be said about that: a full disk is no reason not to answer."""
+    try:
+        with IndexProgress() as progress:
+            return (await runtime.refresh_index(progress)).note
+    except IndexWriteError as error:
+        return str(error)
 
 
 class _Report:

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from callboard.actors.index.assembly import assemble
     from callboard.actors.index.code_index import CodeIndex, Hit
+    from callboard.actors.index.disk import IndexWriteError
     from callboard.actors.index.refresh import Progress, RefreshSummary
     from callboard.actors.index.store import EdgeRow
 
-__all__ = ["CodeIndex", "EdgeRow", "Hit", "Progress", "RefreshSummary", "assemble"]
+__all__ = ["CodeIndex", "EdgeRow", "Hit", "IndexWriteError", "Progress", "RefreshSummary", "assemble"]
 
 if not TYPE_CHECKING:  # a type checker that saw this function would accept every name
 

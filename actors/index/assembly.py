@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -9,12 +10,15 @@ from functools import cache
 import orjson
 
 from callboard.actors.index.code_index import CodeIndex, Hit
+from callboard.actors.index.disk import IndexWriteError
+from callboard.actors.index.encodings import line_end_before, shown_text
 from callboard.actors.index.parsing import read_now
 from callboard.actors.index.records import digest
 from callboard.actors.index.token_count import count_tokens
 from callboard.protocol.code_fences import AssembledContext, ContextItem, render_fence, top_k_for_budget
 from callboard.protocol.errors import UsageError
-from callboard.protocol.masking import mask_bytes
+
+logger = logging.getLogger("callboard.index")
 
 #: Spans of one file this close to each other become one: what lies between is shorter than another fence.
 STITCH_GAP_BYTES = 200
@@ -36,11 +40,12 @@ class _Piece:
     content: bytes
 
 
-def assemble(index: CodeIndex, query: str, token_budget: int) -> AssembledContext:
+def assemble(index: CodeIndex, query: str, token_budget: int, note: str = "") -> AssembledContext:
     """The context for a question: the JSON of the result counts at most `token_budget` tokens.
 
     Spans are read again and compared with their hash; a file that has changed is indexed again and its new span
-    taken, or the hit is dropped: what is shown is always the file's content as it is now.
+    taken, or the hit is dropped: what is shown is always the file's content as it is now. `note` becomes part of the
+    result; while the first index of the workspace is being built, so does how far it is.
 
     Raises:
         UsageError: the budget is too small to say anything, or the query is empty.
@@ -48,7 +53,8 @@ def assemble(index: CodeIndex, query: str, token_budget: int) -> AssembledContex
     if not query.strip():
         raise UsageError("the query is empty; say what to look for")
     k = top_k_for_budget(token_budget)
-    context = AssembledContext(query, k, ())
+    state = index.state()
+    context = AssembledContext(query, k, (), note if state.is_complete else "; ".join(filter(None, (str(state), note))))
     if _tokens(context) > token_budget:
         raise UsageError(f"a budget of {token_budget} tokens cannot hold even an empty result for this query")
     for piece in _stitched(_spread(_verified(index, query, k * SPARE))):
@@ -61,9 +67,13 @@ def assemble(index: CodeIndex, query: str, token_budget: int) -> AssembledContex
 def _verified(index: CodeIndex, query: str, k: int) -> list[_Piece]:
     """Hits whose bytes are what was indexed. Changed files are indexed again once and the question asked again."""
     pieces, changed = _read_hits(index, index.search(query, k))
-    if changed:
-        index.refresh(paths=changed, wait_seconds=0.5)
-        pieces, _ = _read_hits(index, index.search(query, k))
+    if changed and index.state().is_complete:
+        try:
+            index.refresh(paths=changed, wait_seconds=0.5)
+        except IndexWriteError as error:
+            logger.warning("changed files are left out of an answer: %s", error)
+        else:
+            pieces, _ = _read_hits(index, index.search(query, k))
     return pieces
 
 
@@ -138,16 +148,16 @@ def _with_piece(context: AssembledContext, piece: _Piece, budget: int) -> Assemb
         if over <= 0:
             return longer
         # Four bytes a token is the rule of thumb; one step too many does no harm, one too few repeats the loop.
-        end = piece.content.rfind(b"\n", hit.start_byte, max(hit.start_byte, end - 4 * over))
+        end = line_end_before(piece.content, hit.start_byte, max(hit.start_byte, end - 4 * over), hit.encoding)
         if end - hit.start_byte < MIN_CUT_BYTES:
             return context
 
 
 def _item(piece: _Piece, end: int) -> ContextItem:
     hit = piece.hit
-    content = mask_bytes(piece.content, hit.start_byte, end)
-    last_line = hit.start_line + content.rstrip(b"\n").count(b"\n")
-    snippet = render_fence(hit.path, hit.start_byte, end, content.decode("utf-8", "replace"))
+    text = shown_text(piece.content, hit.start_byte, end, hit.encoding)
+    last_line = hit.start_line + text.rstrip("\n").count("\n")
+    snippet = render_fence(hit.path, hit.start_byte, end, text)
     return ContextItem(hit.path, f"{hit.start_line}-{last_line}", hit.name, hit.canonical_path, snippet)
 
 

@@ -4,26 +4,35 @@ from __future__ import annotations
 
 import os
 import threading
+import unicodedata
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, Self
+from typing import Literal, Self, TypeVar
 
 from callboard.actors.index import dense, ranking
+from callboard.actors.index.database import BrokenIndexError
 from callboard.actors.index.dense import EmbedderFactory
-from callboard.actors.index.layout import BrokenIndexError, IndexBusyError, Layout
+from callboard.actors.index.encodings import shown_text
+from callboard.actors.index.layout import IndexBusyError, IndexReplacedError, Layout
 from callboard.actors.index.lexical import LexicalIndex, name_stems, stems_of
 from callboard.actors.index.parsing import read_now
-from callboard.actors.index.records import digest
+from callboard.actors.index.records import IndexState, digest
 from callboard.actors.index.refresh import ProgressCallback, RefreshSummary, Request, refresh, roots_of
 from callboard.actors.index.store import ChunkRow, EdgeRow, SqliteStore, SymbolRow
 from callboard.actors.index.tokens import kin_of, query_words
+from callboard.actors.index.vectors import VectorCache
 from callboard.actors.secret_files import NO_RULES, SecretFiles, SecretRules
-from callboard.protocol.masking import mask_bytes
+
+Found = TypeVar("Found")
 
 #: Where an index lives unless told otherwise, under the first workspace folder.
 DEFAULT_STORE = Path(".callboard") / "index"
+#: How long a refresh waits for another process that writes the index. After that, searching goes on with what is there;
+#: while the first index of a workspace is built there is nothing yet.
+BUSY_SECONDS = 5.0
+FIRST_INDEX_SECONDS = 600.0
 #: What a LIKE pattern takes for itself.
 _LIKE = str.maketrans({character: f"\\{character}" for character in "\\%_"})
 
@@ -43,30 +52,56 @@ class Hit:
     kind: str
     digest: bytes
     """Hash of the span's bytes when it was indexed (records.digest)."""
+    encoding: str = "utf-8"
+    """What the span's bytes are decoded with."""
+
+
+class _Parts:
+    """The open files of an index, as it was made once: a rebuild makes others."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.marker = layout.marker()
+        self.store = SqliteStore(layout.truth)
+        try:
+            self.lexical = LexicalIndex(layout.lexical)
+            layout.close_to_others()
+            with self.store.reading():
+                self.data_version = self.store.data_version()
+        except BaseException:
+            self.store.close()
+            raise
+
+    def close(self) -> None:
+        self.lexical.close()
+        with self.store.reading():
+            self.store.close()
 
 
 class CodeIndex:
-    """Safe to share between threads. Queries see what was committed last and never wait for indexing."""
+    """Safe to share between threads. Queries see what was committed last and never wait for indexing.
+
+    Damage to its files is noticed when they are read. Then the index is built again, with a note in the next summary.
+    """
 
     def __init__(
         self,
         roots: tuple[str, ...],
         layout: Layout,
-        note: str,
         embedder: EmbedderFactory | None,
         secrets: SecretRules = NO_RULES,
+        *,
+        rebuilds: bool = True,
     ) -> None:
         self.roots = roots
         """The folders that are searched, absolute."""
         self._secrets = secrets
         self._layout = layout
-        self._note = note
-        self._store = SqliteStore(layout.truth)
-        self._lexical = LexicalIndex(layout.lexical)
-        layout.close_to_others()
-        self._data_version = self._store.data_version()
+        self._rebuilds = rebuilds
+        self._notes: list[str] = []
+        self._was_cleared = False
         self._lock = threading.RLock()
-        self._reranker = dense.Reranker(embedder, dense.VectorCache(layout.vectors)) if embedder is not None else None
+        self._parts = self._opened()
+        self._reranker = dense.Reranker(embedder, VectorCache(layout.vectors)) if embedder is not None else None
 
     @classmethod
     def open(
@@ -76,11 +111,14 @@ class CodeIndex:
         *,
         embedder: EmbedderFactory | Literal["auto"] | None = "auto",
         secrets: SecretRules = NO_RULES,
+        rebuilds: bool = True,
     ) -> Self:
         """Open or make the index of one folder, or of several repositories together. Nothing is indexed yet: `refresh`.
 
         `embedder` makes what the best hits are reranked with: by default the local model if its extra is installed,
         `None` for the lexical order alone. `secrets`: which files, besides those on the list, are not indexed.
+        `rebuilds`: a query that finds the index damaged has it built again and is asked again, which may take minutes;
+        otherwise it raises BrokenIndexError, and the next refresh builds it.
 
         Raises:
             UsageError: no such folder, or the store's folder cannot be used.
@@ -90,52 +128,116 @@ class CodeIndex:
         layout = Layout(folder)
         if embedder == "auto":
             embedder = dense.LocalEmbedder if dense.is_local_available() else None
-        note = layout.prepare()
-        try:
-            return cls(roots, layout, note, embedder, secrets)
-        except BrokenIndexError as broken:
-            with layout.write_lock(wait_seconds=10):
-                layout.clear()
-            return cls(roots, layout, str(broken), embedder, secrets)
+        return cls(roots, layout, embedder, secrets, rebuilds=rebuilds)
+
+    def _opened(self) -> _Parts:
+        """Raises UsageError."""
+        for _ in range(2):
+            if reason := self._layout.prepare():
+                self._notes.append(f"rebuilt: {reason}")
+                self._was_cleared = True
+            try:
+                return _Parts(self._layout)
+            except BrokenIndexError as broken:
+                self._layout.condemn(str(broken))
+        self._layout.prepare()
+        return _Parts(self._layout)
+
+    def _current(self, *, to_write: bool = False) -> _Parts:
+        """Opened again when the index has been rebuilt, here or by another process, or perhaps can be written again."""
+        with self._lock:
+            is_other = self._parts.marker != self._layout.marker()
+            if is_other or (to_write and self._parts.store.is_read_only):
+                before, self._parts = self._parts, self._opened()
+                before.close()
+            return self._parts
 
     def refresh(
         self,
         progress: ProgressCallback | None = None,
         paths: Sequence[str] | None = None,
-        wait_seconds: float = 5.0,
+        wait_seconds: float | None = None,
     ) -> RefreshSummary:
         """Index what is new, changed or gone; only `paths` (absolute) if given. Blocks its thread, not queries.
 
-        When another process writes the index for longer than `wait_seconds`, the summary says so in `note` and
+        Another process that writes the index is waited for `wait_seconds` (5, and 600 while it builds the first index
+        of the workspace), and `progress` is told how far that one is. After that the summary says so in `note`, and
         searching goes on with what is there.
 
         Raises:
             UsageError: the index cannot be written (disk full, no permission).
         """
-        wanted = tuple(paths) if paths is not None else None
-        request = Request(self.roots, self._layout, wanted, wait_seconds, self._secrets)
-        with closing(SqliteStore(self._layout.truth)) as store:
+        chosen = tuple(paths) if paths is not None else None
+        for is_last in (False, False, True):
             try:
-                summary = refresh(request, store, self._lexical, progress)
-            except IndexBusyError as busy:
-                return RefreshSummary.of(store, f"{busy}; answers come from what is there")
-        self._lexical.reload()
-        notes, self._note = (self._note and f"rebuilt: {self._note}", summary.note), ""
+                summary = self._refresh(chosen, wait_seconds, progress)
+                break
+            except IndexReplacedError:
+                if is_last:
+                    raise
+            except BrokenIndexError as broken:
+                self._layout.condemn(str(broken))
+                if is_last:
+                    raise
+        notes, self._notes = [*self._notes, summary.note], []
+        self._was_cleared = False
         return replace(summary, note="; ".join(filter(None, notes)))
+
+    def _refresh(
+        self, paths: tuple[str, ...] | None, wait_seconds: float | None, progress: ProgressCallback | None
+    ) -> RefreshSummary:
+        parts = self._current(to_write=True)
+        lexical = parts.lexical
+        lexical.reload()
+        with closing(SqliteStore(self._layout.truth)) as store, store.reading():
+            if wait_seconds is None:
+                wait_seconds = BUSY_SECONDS if store.state().is_complete else FIRST_INDEX_SECONDS
+            try:
+                request = Request(self.roots, self._layout, parts.marker, paths, wait_seconds, self._secrets)
+                summary = refresh(request, store, lexical, progress)
+            except IndexBusyError as busy:
+                summary = RefreshSummary.of(store)
+                so_far = "answers come from what is there" if summary.is_complete else str(store.state())
+                return replace(summary, note=f"{busy}; {so_far}")
+        lexical.reload()
+        return summary
+
+    def state(self) -> IndexState:
+        """How far the first index is; complete from then on."""
+        return self._read(lambda parts: parts.store.state())
+
+    def _read(self, question: Callable[[_Parts], Found]) -> Found:
+        """Ask store and lexical index as they are now, or as they are built again."""
+        if self._was_cleared and self._rebuilds:
+            self.refresh()
+        try:
+            return self._read_once(question)
+        except BrokenIndexError as broken:
+            if not self._parts.store.is_read_only:  # it is read without locks, while another process may write
+                self._layout.condemn(str(broken))
+            if not self._rebuilds:
+                raise
+        self.refresh()
+        return self._read_once(question)
+
+    def _read_once(self, question: Callable[[_Parts], Found]) -> Found:
+        with self._lock:
+            parts = self._current()
+            with parts.store.reading():
+                if (version := parts.store.data_version()) != parts.data_version:
+                    parts.data_version = version
+                    parts.lexical.reload()
+                return question(parts)
 
     def search(self, query: str, k: int = 10) -> list[Hit]:
         """The best places for a plain question or a name, best first, at most `k`, at most one per span."""
-        with self._lock, self._store.reading():
-            if (version := self._store.data_version()) != self._data_version:
-                self._data_version = version
-                self._lexical.reload()
-            ranked = self._ranked(query, k)
+        ranked = self._read(lambda parts: _ranked(parts, query, k))
         if self._reranker is not None and ranked:
             texts = [_text_of(row) for _, row in ranked[: dense.DEPTH]]
             scores = self._reranker.rerank(query, texts, [score for score, _ in ranked])
             rescored = [(score, row) for score, (_, row) in zip(scores, ranked, strict=True)]
             ranked = sorted(rescored, key=lambda pair: -pair[0])
-        return [Hit(*row[:5], score, *row[5:9]) for score, row in ranked[:k]]
+        return [Hit(*row[:5], score, *row[5:9], row.encoding) for score, row in ranked[:k]]
 
     def secret_files(self) -> Callable[[str], bool]:
         """Tells of a file of the index whether it is secret by what the disk says now. For one question."""
@@ -147,24 +249,13 @@ class CodeIndex:
         if self._reranker is not None:
             self._reranker.load_ahead()
 
-    def _ranked(self, query: str, k: int) -> list[tuple[float, ChunkRow]]:
-        words = query_words(query)
-        stems = dict.fromkeys(stems_of(" ".join(words)))
-        found = self._lexical.search(stems, max(ranking.CANDIDATES, 2 * k), _kin(words))
-        rows = self._store.chunks([chunk for chunk, _ in found])
-        candidates = [
-            (row, score, len(stems.keys() & name_stems(row.name)) / len(stems))
-            for chunk, score in found
-            if (row := rows.get(chunk)) is not None
-        ]
-        return ranking.order(candidates, asks_for_tests=bool({"test", "tests", "testing"} & set(words)))
-
     # lookups for tools
 
     def symbols(
         self, name: str = "", canonical_path: str = "", path: str = "", kind: str = "", limit: int = 100
     ) -> list[SymbolRow]:
         """Symbols by any of: name, canonical path (a trailing part is enough; `.` and `::` are one), file, kind."""
+        name, canonical_path = unicodedata.normalize("NFC", name), unicodedata.normalize("NFC", canonical_path)
         wanted = canonical_path.replace("::", ".")
         ending = wanted and "%." + wanted.translate(_LIKE)
         conditions = {
@@ -174,20 +265,19 @@ class CodeIndex:
             "s.kind = ?": kind,
         }
         given = {condition: value for condition, value in conditions.items() if value}
-        with self._lock, self._store.reading():
-            return self._store.symbols(" AND ".join(["s.kind != 'file'", *given]), list(given.values()), limit)
+        where = " AND ".join(["s.kind != 'file'", *given])
+        return self._read(lambda parts: parts.store.symbols(where, list(given.values()), limit))
 
     def edges(self, symbol: SymbolRow, kind: str = "", incoming: bool = False, limit: int = 100) -> list[EdgeRow]:
         """What a symbol calls, imports, implements or contains; with `incoming`, what does so to its name."""
-        with self._lock, self._store.reading():
-            return self._store.edges(symbol, kind, incoming, limit)
+        return self._read(lambda parts: parts.store.edges(symbol, kind, incoming, limit))
 
     def close(self) -> None:
         """Let go of the files; a vector that is being made is waited for."""
         if self._reranker is not None:
             self._reranker.close()
-        with self._lock, self._store.reading():
-            self._store.close()
+        with self._lock:
+            self._parts.close()
 
     def __enter__(self) -> Self:
         return self
@@ -204,16 +294,29 @@ def _default_store(roots: tuple[str, ...]) -> Path:
     return Path.home() / ".cache" / "callboard" / "index" / digest("\n".join(roots).encode()).hex()
 
 
+def _ranked(parts: _Parts, query: str, k: int) -> list[tuple[float, ChunkRow]]:
+    words = query_words(query)
+    stems = dict.fromkeys(stems_of(" ".join(words)))
+    found = parts.lexical.search(stems, max(ranking.CANDIDATES, 2 * k), _kin(words))
+    rows = parts.store.chunks([chunk for chunk, _ in found])
+    candidates = [
+        (row, score, len(stems.keys() & name_stems(row.name)) / len(stems))
+        for chunk, score in found
+        if (row := rows.get(chunk)) is not None
+    ]
+    return ranking.order(candidates, asks_for_tests=bool({"test", "tests", "testing"} & set(words)))
+
+
 def _text_of(row: ChunkRow) -> dense.Passage:
     """What is embedded for a chunk: its place in words, then its text."""
     return dense.Passage(
         digest(row.digest + row.canonical_path.encode()),
-        lambda: f"{row.canonical_path}\n{_shown(row).decode('utf-8', 'replace')}",
+        lambda: f"{row.canonical_path}\n{_shown(row)}",
     )
 
 
-def _shown(row: ChunkRow) -> bytes:
-    return mask_bytes(read_now(row.path), row.start_byte, row.end_byte)
+def _shown(row: ChunkRow) -> str:
+    return shown_text(read_now(row.path), row.start_byte, row.end_byte, row.encoding)
 
 
 def _kin(words: Sequence[str]) -> dict[str, list[str]]:

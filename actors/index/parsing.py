@@ -9,13 +9,15 @@ import pickle
 import queue
 import stat
 import time
+import unicodedata
 from collections.abc import Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, as_completed, wait
 
 from callboard.actors.index import languages
 from callboard.actors.index.chunks import chunks
+from callboard.actors.index.encodings import Source, has_wide_mark, source_of
 from callboard.actors.index.languages import Language
-from callboard.actors.index.records import FileOutcome, FileStat, ParsedFile, Skipped, Unchanged, digest
+from callboard.actors.index.records import Chunk, FileOutcome, FileStat, ParsedFile, Skipped, Symbol, Unchanged, digest
 from callboard.actors.index.symbols import Lines, outline
 from callboard.actors.index.walk import MAX_FILE_BYTES, why_unread
 from callboard.actors.processes.spawning import Caller, Helper
@@ -53,28 +55,58 @@ def parse_file(file: FileStat, known_digest: bytes = b"") -> FileOutcome:
         content, status = _read(file.path)
     except OSError as error:
         return Skipped(file, why_unread(error))
-    language = languages.language_of(file.path, content)
-    if reason := _unwanted_content(content, language):
+    if b"\0" in content[:BINARY_SNIFF_BYTES] and not has_wide_mark(content):
+        return Skipped(file, "binary")
+    source = source_of(content)
+    language = languages.language_of(file.path, source.utf8)
+    if reason := _unwanted_content(source, language):
         return Skipped(file, reason)
     seen = FileStat(file.path, file.root, len(content), status.st_mtime_ns)
     if known_digest and digest(content) == known_digest:
         return Unchanged(seen, read_at_ns)
     try:
-        return parse_content(seen, content, language, read_at_ns)
+        return parse_content(seen, source, language, read_at_ns)
     except UsageError:
         raise
     except Exception:  # noqa: BLE001  one file that trips the parser must not end the indexing of all others
         return Skipped(seen, "parser_failed")
 
 
-def parse_content(file: FileStat, content: bytes, language: Language, read_at_ns: int) -> ParsedFile:
+def parse_content(file: FileStat, source: Source, language: Language, read_at_ns: int) -> ParsedFile:
     """Symbols, chunks and edges of a file whose content is at hand."""
     relative = os.path.relpath(file.path, file.root)
-    lines = Lines(content)
+    lines = Lines(source.utf8)
     package = os.path.basename(file.root) if os.path.exists(f"{file.root}/__init__.py") else ""
-    parsed = outline(content, language, languages.module_path(relative, language, package), lines)
-    cut = chunks(content, parsed, relative, lines)
-    return ParsedFile(file, language.name, digest(content), parsed.symbols, cut, parsed.edges, read_at_ns)
+    module = unicodedata.normalize("NFC", languages.module_path(relative, language, package))
+    parsed = outline(source.utf8, language, module, lines)
+    cut = chunks(source.utf8, parsed, relative, lines)
+    symbols = parsed.symbols
+    if source.utf8 is not source.content:
+        symbols, cut = _placed(source, symbols, cut)
+    hashed = digest(source.content)
+    return ParsedFile(file, language.name, hashed, symbols, cut, parsed.edges, read_at_ns, source.encoding)
+
+
+def _placed(
+    source: Source, symbols: tuple[Symbol, ...], cut: tuple[Chunk, ...]
+) -> tuple[tuple[Symbol, ...], tuple[Chunk, ...]]:
+    """Their spans in the bytes of the file itself."""
+    spans = [(each.start_byte, each.end_byte) for each in symbols] + [(each.start_byte, each.end_byte) for each in cut]
+    places = source.places(offset for span in spans for offset in span)
+
+    def placed(start_byte: int, end_byte: int) -> tuple[int, int, bytes]:
+        start, end = places[start_byte], places[end_byte]
+        return start, end, digest(source.content[start:end])
+
+    def symbol_placed(each: Symbol) -> Symbol:
+        start, end, hashed = placed(each.start_byte, each.end_byte)
+        return each._replace(start_byte=start, end_byte=end, digest=hashed)
+
+    def chunk_placed(each: Chunk) -> Chunk:
+        start, end, hashed = placed(each.start_byte, each.end_byte)
+        return each._replace(start_byte=start, end_byte=end, digest=hashed)
+
+    return tuple(map(symbol_placed, symbols)), tuple(map(chunk_placed, cut))
 
 
 def _read(path: str) -> tuple[bytes, os.stat_result]:
@@ -90,15 +122,14 @@ def _read(path: str) -> tuple[bytes, os.stat_result]:
         return stream.read(MAX_FILE_BYTES + 1), status
 
 
-def _unwanted_content(content: bytes, language: Language) -> str:
-    if len(content) > MAX_FILE_BYTES or (not language.query and len(content) > MAX_TEXT_BYTES):
+def _unwanted_content(source: Source, language: Language) -> str:
+    length = len(source.content)
+    if length > MAX_FILE_BYTES or (not language.query and length > MAX_TEXT_BYTES):
         return "too_long"
-    if b"\0" in content[:BINARY_SNIFF_BYTES]:
-        return "binary"
-    if is_key_file(content):
+    if is_key_file(source.utf8):
         return "secret"
-    mean_line = len(content) / (content.count(b"\n") + 1)
-    if len(content) > MIN_MINIFIED_BYTES and mean_line > MAX_MEAN_LINE_BYTES:
+    mean_line = len(source.utf8) / (source.utf8.count(b"\n") + 1)
+    if len(source.utf8) > MIN_MINIFIED_BYTES and mean_line > MAX_MEAN_LINE_BYTES:
         return "minified"
     return ""
 

@@ -1,7 +1,8 @@
 """Rag: the code index of a workspace, as two actors on threads of their own.
 
 `Rag` answers questions from what is indexed now; `Indexer` brings the index up to date, in a child process where much
-has changed. So a question never waits for indexing, and a lost index process takes no question with it.
+has changed. So a question never waits for indexing, and a lost index process takes no question with it. Only while
+there is no whole index yet, because the workspace is new or the index is being built again, do questions wait for it.
 """
 
 from __future__ import annotations
@@ -14,8 +15,12 @@ from pathlib import Path
 from typing import TypeVar
 
 from callboard.actors.index import CodeIndex, Progress, RefreshSummary, assemble
+from callboard.actors.index.code_index import BUSY_SECONDS
+from callboard.actors.index.database import BrokenIndexError
 from callboard.actors.index.dense import ApiEmbedder, EmbedderFactory, LocalEmbedder, is_local_available
+from callboard.actors.index.disk import IndexWriteError
 from callboard.actors.index.embedder_health import EmbedderHealth
+from callboard.actors.index.records import IndexState
 from callboard.actors.index.token_count import load_ahead
 from callboard.actors.kernel import (
     Actor,
@@ -41,10 +46,16 @@ Answered = TypeVar("Answered")
 DEFAULT_TOKEN_BUDGET = 4_000
 #: A question waits this long for the index to be brought up to date; after that it is answered from what is there.
 REFRESH_PATIENCE_SECONDS = 5.0
+#: While there is no whole index, a question waits for this share of its time; the rest is for the answer.
+WAITING_SHARE = 0.9
 #: Files do not change faster than people and models ask: one pass over the tree serves a batch of calls.
 FRESH_SECONDS = 2.0
 #: One search with its snippets takes milliseconds; the first one loads tokenizer and index.
 SEARCH_TIMEOUT_SECONDS = 20.0
+#: What a model is told to wait before it asks a half-built index again.
+RETRY_SECONDS = 30
+#: How long a question may take that has no deadline of its own.
+QUESTION_SECONDS = 30.0
 
 PostEmbeddings = Callable[[Mapping[str, object]], Mapping[str, object]]
 """Sends the JSON body of an embeddings request and returns the JSON answer. It blocks, with a deadline of its own."""
@@ -52,11 +63,21 @@ OpenIndex = Callable[[], CodeIndex]
 
 
 @dataclass(frozen=True, slots=True)
-class SearchCode(Asks[AssembledContext | CallboardError]):
+class FoundCode:
+    """The context, and how far the index was that it comes from."""
+
+    context: AssembledContext
+    state: IndexState
+
+
+@dataclass(frozen=True, slots=True)
+class SearchCode(Asks[FoundCode | CallboardError]):
     """Answered with the context, or with the error that says why not."""
 
     query: str
     token_budget: int
+    note: str = ""
+    """Becomes part of the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +132,13 @@ class Rag(Actor[SearchCode]):
         self._index.close()
 
     @handles(SearchCode)
-    def _search(self, message: SearchCode) -> AssembledContext | CallboardError:
-        return self._index.ask(lambda index: assemble(index, message.query, message.token_budget))
+    def _search(self, message: SearchCode) -> FoundCode | CallboardError:
+        return self._index.ask(lambda index: _found(index, message))
+
+
+def _found(index: CodeIndex, message: SearchCode) -> FoundCode:
+    state = index.state()  # of before: an answer is never said to come from more than it does
+    return FoundCode(assemble(index, message.query, message.token_budget, message.note), state)
 
 
 class Indexer(Actor[RefreshIndex]):
@@ -129,8 +155,9 @@ class Indexer(Actor[RefreshIndex]):
     def _refresh(self, message: RefreshIndex) -> RefreshSummary | CallboardError:
         if self._latest is not None and self.now() - self._latest[0] < message.max_age_seconds:
             return self._latest[1]
-        summary = self._index.ask(lambda index: index.refresh(message.progress))
-        if isinstance(summary, RefreshSummary):
+        # No longer for another process, so that a stop need not wait either: who asked for more asks again.
+        summary = self._index.ask(lambda index: index.refresh(message.progress, wait_seconds=BUSY_SECONDS))
+        if isinstance(summary, RefreshSummary) and summary.is_complete:
             self._latest = self.now(), summary
         return summary
 
@@ -143,8 +170,10 @@ def code_actors(
     A refresh under way is given up at a stop: its child process dies with the pipe.
     """
     open_index = partial(CodeIndex.open, folder, index_dir, embedder=embedder, secrets=secrets)
+    # A damaged index is built again by the indexer: the thread that answers questions is not held up.
+    read_index = partial(open_index, rebuilds=False)
     return (
-        ChildSpec("rag", lambda: Rag(open_index), runs_on="thread"),
+        ChildSpec("rag", lambda: Rag(read_index), runs_on="thread"),
         ChildSpec("indexer", lambda: Indexer(open_index), runs_on="thread", shutdown_seconds=1.0),
     )
 
@@ -178,19 +207,57 @@ class CodeSearch:
         timeout_seconds: float,
         max_age_seconds: float = 0.0,
     ) -> RefreshSummary:
-        """Index what is new, changed or gone. Raises UsageError, and AskTimeout when it takes longer."""
-        message = RefreshIndex(progress, max_age_seconds)
-        return _known(await self._system.ref("root/indexer").ask_async(message, timeout_seconds))
+        """Index what is new, changed or gone. While another process builds the first index, wait for that one.
 
-    async def search(self, query: str, token_budget: int) -> AssembledContext:
+        Raises UsageError, and AskTimeout when it takes longer.
+        """
+        until = self._system.now() + timeout_seconds
+        message = RefreshIndex(progress, max_age_seconds)
+        while True:
+            left = max(0.0, until - self._system.now())
+            summary = _known(await self._system.ref("root/indexer").ask_async(message, left))
+            if summary.is_complete or self._system.now() >= until:
+                return summary
+
+    async def search(
+        self, query: str, token_budget: int, timeout_seconds: float = QUESTION_SECONDS
+    ) -> AssembledContext:
         """The context for a question, from an index that is as fresh as can be had in a moment.
+
+        While there is no whole index yet, it is waited for; an answer from a part of it says so.
 
         Raises UsageError, and RuntimeFailure where the search failed.
         """
-        with contextlib.suppress(AskTimeout, MailboxFull):
-            await self.refresh(timeout_seconds=REFRESH_PATIENCE_SECONDS, max_age_seconds=FRESH_SECONDS)
-        message = SearchCode(query, token_budget)
-        return _known(await self._system.ref("root/rag").ask_async(message, SEARCH_TIMEOUT_SECONDS))
+        until = self._system.now() + timeout_seconds * WAITING_SHARE
+        patience = min(REFRESH_PATIENCE_SECONDS, timeout_seconds * WAITING_SHARE)
+        while True:
+            note, may_improve = await self._freshened(patience)
+            message = SearchCode(query, token_budget, note)
+            answer = await self._system.ref("root/rag").ask_async(message, SEARCH_TIMEOUT_SECONDS)
+            patience = until - self._system.now()
+            if not may_improve or patience <= 0 or not _is_from_a_part(answer):
+                break
+        if isinstance(answer, FoundCode) and not answer.state.is_complete and not answer.context.context:
+            why = answer.context.note
+            raise UsageError(f"nothing was found so far: {why}; ask again in {RETRY_SECONDS} seconds")
+        return _known(answer).context
+
+    async def _freshened(self, seconds: float) -> tuple[str, bool]:
+        """What the answer must say about the index, and whether waiting longer can improve it."""
+        try:
+            summary = await self.refresh(timeout_seconds=seconds, max_age_seconds=FRESH_SECONDS)
+        except IndexWriteError as error:
+            return f"the index cannot be brought up to date: {error}", False
+        except (AskTimeout, MailboxFull):
+            return "", True
+        return summary.note if summary.is_complete else "", True
+
+
+def _is_from_a_part(answer: FoundCode | CallboardError) -> bool:
+    """Whether the index was not whole, or was found to be damaged, so that it is built again."""
+    if isinstance(answer, FoundCode):
+        return not answer.state.is_complete
+    return isinstance(answer, BrokenIndexError)
 
 
 def _known(answer: Answered | CallboardError) -> Answered:
@@ -214,7 +281,7 @@ def context_tool(search: CodeSearch) -> Tool:
         """
         query = hint.strip() or context.user_text
         try:
-            return (await search.search(query, token_budget)).as_json()
+            return (await search.search(query, token_budget, context.remaining_seconds)).as_json()
         except UsageError as error:
             raise ToolError(str(error)) from error
 

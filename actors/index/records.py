@@ -75,6 +75,8 @@ class ParsedFile:
     edges: tuple[Edge, ...]
     read_at_ns: int
     """When it was read: a file changed in the same clock tick must be hashed again next time."""
+    encoding: str = "utf-8"
+    """How Python calls it; any slice of the file that is a span can be decoded with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,3 +96,16 @@ class Unchanged:
 
 
 FileOutcome = ParsedFile | Unchanged | Skipped
+
+
+class IndexState(NamedTuple):
+    """How far an index is: `is_complete` once a pass over the whole workspace has been finished."""
+
+    is_complete: bool
+    done_files: int
+    total_files: int
+
+    def __str__(self) -> str:
+        if self.is_complete:
+            return "the index is complete"
+        return f"the index is being built: {self.done_files:,} of {self.total_files:,} files so far"

@@ -1,9 +1,10 @@
 """A refresh: small changes here and now, large ones in a child process that may be killed at any moment.
 
 What has changed is found by one walk, stat only; nothing is read. Then store and lexical index are brought up to date
-batch by batch: SQLite commits rows together with a note of what the lexical index does not have yet (`lexical_todo`);
-tantivy commits; the note is erased. After a kill in between, its files are deleted from both and read again: at most
-one batch of work is lost.
+batch by batch, about one a second: SQLite commits rows together with a note of what the lexical index does not have yet
+(`lexical_todo`); tantivy commits; the note is erased. At the end the store keeps the fingerprint of the lexical index.
+After a kill there is none: the files of the note, and those of which the two do not hold the same number of chunks, are
+deleted from both and read again. So at most one batch of work is lost.
 """
 
 from __future__ import annotations
@@ -11,18 +12,21 @@ from __future__ import annotations
 import os
 import pickle
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Self
 
+from callboard.actors.index.disk import write_error
 from callboard.actors.index.layout import Layout
 from callboard.actors.index.lexical import LARGE_HEAP_BYTES, SMALL_HEAP_BYTES, LexicalIndex, LexicalWriter
 from callboard.actors.index.parsing import ParseJob, parse_file, parse_parallel
 from callboard.actors.index.records import FileOutcome, FileStat, ParsedFile, Skipped, Unchanged
-from callboard.actors.index.store import KnownFile, SqliteStore
+from callboard.actors.index.store import COMPLETE, LEXICAL, TOTAL_FILES, KnownFile, SqliteStore
 from callboard.actors.index.walk import Walk
 from callboard.actors.processes.spawning import Caller, Helper
 from callboard.actors.secret_files import IGNORE_FILE, NO_RULES, SecretRules
@@ -44,6 +48,10 @@ NOT_READ = frozenset({"no_permission", "vanished"})
 SAYS_WHICH_FILES = frozenset({".gitignore", IGNORE_FILE})
 #: Source bytes in one batch: about a second of work for two parsers, a few thousand chunks.
 BATCH_BYTES = 6_000_000
+#: A batch is committed after this long, however small it is: what a kill costs. Longer where committing is slow, so
+#: that it takes at most a tenth of the time.
+BATCH_SECONDS = 1.0
+MOST_COMMITTING = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +60,8 @@ class Request:
 
     roots: tuple[str, ...]
     layout: Layout
+    marker: bytes
+    """Of the index that is open (layout.py): no other one is written."""
     paths: tuple[str, ...] | None = None
     wait_seconds: float = 5.0
     secrets: SecretRules = NO_RULES
@@ -60,21 +70,39 @@ class Request:
 def refresh(
     request: Request, store: SqliteStore, lexical: LexicalIndex, progress: ProgressCallback | None
 ) -> RefreshSummary:
-    """Bring the index up to date.
+    """Bring the index up to date. While another process writes it, `progress` is told how far that one is.
 
     Raises:
-        IndexBusyError: another process is writing it.
+        IndexBusyError: another process is still writing it after `request.wait_seconds`.
+        IndexReplacedError: it has been built again meanwhile.
+        BrokenIndexError: it is damaged.
         UsageError: it cannot be written, or the indexing process was lost.
     """
-    with request.layout.write_lock(request.wait_seconds):
-        unfinished = bool(store.lexical_todo()) or lexical.document_count != store.count("chunks")
+    with request.layout.write_lock(request.wait_seconds, partial(_tell_state, store, progress)):
+        request.layout.check_still(request.marker)
+        agrees = _agrees(store, lexical)
         plan = _plan(request, store)
-        if not unfinished and not plan.changed and not plan.gone:
+        if agrees and not plan.changed and not plan.gone and (store.state().is_complete or not plan.is_whole):
             return replace(RefreshSummary.of(store), unchanged=plan.unchanged, skipped=dict(plan.skipped))
-        if not unfinished and len(plan.changed) <= SMALL_FILES and plan.total_bytes <= SMALL_BYTES:
-            with lexical.writer(SMALL_HEAP_BYTES) as writer:
-                return _apply(plan, ((job[0], parse_file(*job)) for job in _jobs(plan)), store, writer, progress)
+        if agrees and len(plan.changed) <= SMALL_FILES and plan.total_bytes <= SMALL_BYTES:
+            outcomes = ((job[0], parse_file(*job)) for job in _jobs(plan))
+            return _write_all(plan, outcomes, store, lexical, SMALL_HEAP_BYTES, progress)
     return _refresh_in_child(request, progress)
+
+
+def _tell_state(store: SqliteStore, progress: ProgressCallback | None) -> None:
+    if progress is not None:
+        with store.reading():
+            state = store.state()
+        if not state.is_complete:
+            progress(Progress(state.done_files, state.total_files, 0, 0, ""))
+
+
+def _agrees(store: SqliteStore, lexical: LexicalIndex) -> bool:
+    """Whether the lexical index holds exactly what the store holds."""
+    if fingerprint := store.lexical_fingerprint():
+        return fingerprint == lexical.fingerprint()
+    return not lexical.document_count and not store.count("files") and not store.lexical_todo()
 
 
 def _plan(request: Request, store: SqliteStore) -> RefreshPlan:
@@ -92,6 +120,8 @@ def _jobs(plan: RefreshPlan) -> Iterator[ParseJob]:
 def _refresh_in_child(request: Request, progress: ProgressCallback | None) -> RefreshSummary:
     helper = Helper(main)
     try:
+        # It waits in silence for a writer that was quicker: less long than would look as if it hung.
+        request = replace(request, wait_seconds=min(request.wait_seconds, SILENCE_SECONDS / 2))
         helper.tell(pickle.dumps(request), SILENCE_SECONDS)
         while True:
             # Both ends are our own code.
@@ -122,7 +152,7 @@ def main() -> None:
     except UsageError as error:
         answer = error
     except OSError as error:
-        answer = UsageError(f"indexing failed: {error}")
+        answer = write_error(request.layout.folder, error)
     caller.tell(pickle.dumps(answer))
 
 
@@ -147,13 +177,17 @@ def _reporting(caller: Caller) -> ProgressCallback:
 
 def _refresh_all(request: Request, report: ProgressCallback) -> RefreshSummary:
     layout = request.layout
-    with layout.write_lock(request.wait_seconds):
-        lexical = LexicalIndex(layout.lexical)
-        with closing(SqliteStore(layout.truth)) as store, lexical.writer(LARGE_HEAP_BYTES) as writer:
-            unfinished, note = _repair(store, lexical, writer)
-            plan = _plan(replace(request, paths=None) if unfinished else request, store)
+    with closing(SqliteStore(layout.truth)) as store:
+        with store.reading(), layout.write_lock(request.wait_seconds, partial(_tell_state, store, report)):
+            layout.check_still(request.marker)
+            lexical = LexicalIndex(layout.lexical)
+            agrees, note = _agrees(store, lexical), ""
+            if not agrees:
+                note = _repair(store, lexical)
+            plan = _plan(request if agrees else replace(request, paths=None), store)
             parsers = min(MAX_PARSERS, len(os.sched_getaffinity(0)), 1 + plan.total_bytes // SMALL_BYTES)
-            summary = _apply(plan, parse_parallel(_jobs(plan), parsers), store, writer, report)
+            outcomes = parse_parallel(_jobs(plan), parsers)
+            summary = _write_all(plan, outcomes, store, lexical, LARGE_HEAP_BYTES, report)
         return replace(summary, note=note)
 
 
@@ -185,7 +219,11 @@ class RefreshPlan:
     known: dict[str, KnownFile] = field(default_factory=dict)
     gone: list[int] = field(default_factory=list)
     unchanged: int = 0
+    judged: int = 0
+    """Files of the workspace that are left out, as they were the last time."""
     skipped: Counter[str] = field(default_factory=Counter)
+    is_whole: bool = False
+    """Whether it is about the whole workspace."""
 
     @property
     def total_bytes(self) -> int:
@@ -194,7 +232,7 @@ class RefreshPlan:
 
 def _scan_all(walks: Sequence[Walk], store: SqliteStore) -> RefreshPlan:
     """Compare the whole workspace with the store."""
-    plan = RefreshPlan(known=store.known_files())
+    plan = RefreshPlan(known=store.known_files(), is_whole=True)
     judged = store.known_skipped()
     seen: set[str] = set()
     for walk in walks:
@@ -234,6 +272,7 @@ def _sort(plan: RefreshPlan, file: FileStat, judged: tuple[int, int, str] | None
     known, stat = plan.known.get(file.path), (file.size_bytes, file.mtime_ns)
     if judged is not None and judged[:2] == stat:
         plan.skipped[judged[2]] += 1
+        plan.judged += 1
     elif known and (known.size_bytes, known.mtime_ns) == stat and file.mtime_ns < known.read_at_ns - RACY_NS:
         plan.unchanged += 1
     else:
@@ -253,7 +292,10 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class RefreshSummary:
-    """What a refresh did. `files`, `symbols`, `chunks` count the whole index; `note` is for a person, often empty."""
+    """What a refresh did. `files`, `symbols`, `chunks` count the whole index; `note` is for a person, often empty.
+
+    `is_complete` is false while another process is still building the first index of the workspace.
+    """
 
     indexed: int = 0
     unchanged: int = 0
@@ -263,33 +305,78 @@ class RefreshSummary:
     symbols: int = 0
     chunks: int = 0
     note: str = ""
+    is_complete: bool = True
 
     @classmethod
     def of(cls, store: SqliteStore, note: str = "") -> Self:
         """The summary of a refresh that did nothing."""
-        return cls(files=store.count("files"), symbols=store.count("symbols"), chunks=store.count("chunks"), note=note)
+        files, symbols, chunks = map(store.count, ("files", "symbols", "chunks"))
+        is_complete = store.state().is_complete
+        return cls(files=files, symbols=symbols, chunks=chunks, note=note, is_complete=is_complete)
 
 
 ProgressCallback = Callable[[Progress], None]
 
 
-def _repair(store: SqliteStore, lexical: LexicalIndex, writer: LexicalWriter) -> tuple[bool, str]:
-    """Make both sides agree after a kill. Returns whether files must be read again, and why if it is all."""
-    unfinished = store.lexical_todo()
-    if unfinished:
+def _repair(store: SqliteStore, lexical: LexicalIndex) -> str:
+    """Make both sides agree, by deleting from both what they do not have in common; the plan that follows has these
+    files read again. Returns a note for a person if this was no kill but damage."""
+    damaged = bool(store.lexical_fingerprint())
+    todo, wanted, present = store.lexical_todo(), store.chunk_counts(), lexical.chunk_counts()
+    # Where the list of files is not the one that was written, none of them is trusted.
+    differing = wanted.keys() | present.keys() if damaged else _differing(wanted, present)
+    wrong = sorted(differing.union(todo))
+    with lexical.writer(SMALL_HEAP_BYTES) as writer:
         with store.transaction():
-            store.replace(unfinished, ())  # the next refresh reads them again
-        for file in unfinished:
+            store.replace(wrong, ())
+        for file in () if damaged else wrong:
             writer.delete_file(file)
+        if damaged:
+            writer.clear()
         writer.commit()
         store.lexical_done()
-    if lexical.document_count == store.count("chunks"):
-        return bool(unfinished), ""
-    writer.clear()
-    writer.commit()
+    return f"the lexical index did not match its store: {len(wanted):,} files are built again" if damaged else ""
+
+
+def _differing(wanted: Mapping[int, int], present: Mapping[int, int]) -> set[int]:
+    return {file for file in wanted.keys() | present.keys() if wanted.get(file, 0) != present.get(file, 0)}
+
+
+def _write_all(
+    plan: RefreshPlan,
+    outcomes: Iterable[tuple[FileStat, FileOutcome]],
+    store: SqliteStore,
+    lexical: LexicalIndex,
+    heap_bytes: int,
+    progress: ProgressCallback | None,
+) -> RefreshSummary:
+    """Carry out the plan, and keep that it has been. Use under the write lock."""
+    if plan.is_whole and not store.state().is_complete:
+        store.keep({TOTAL_FILES: plan.unchanged + plan.judged + len(plan.changed)})
+    with lexical.writer(heap_bytes) as writer:
+        summary = _apply(plan, outcomes, store, writer, progress)
+    done = {LEXICAL: lexical.fingerprint()}
     with store.transaction():
-        store.clear()
-    return True, "the lexical index did not match its store and is built again"
+        store.keep({**done, COMPLETE: 1} if plan.is_whole else done)
+    return replace(summary, is_complete=store.state().is_complete)
+
+
+class _Batches:
+    """When to commit: by what has been read, and by the time that has passed."""
+
+    def __init__(self) -> None:
+        self._bytes = 0
+        self._began = time.monotonic()
+        self._seconds = BATCH_SECONDS
+
+    def is_full(self, more_bytes: int) -> bool:
+        self._bytes += more_bytes
+        return self._bytes >= BATCH_BYTES or time.monotonic() - self._began >= self._seconds
+
+    def committed(self, began: float) -> None:
+        """The commit of a batch, which began then, has ended."""
+        self._bytes, self._began = 0, time.monotonic()
+        self._seconds = max(BATCH_SECONDS, (self._began - began) / MOST_COMMITTING)
 
 
 def _apply(
@@ -299,27 +386,26 @@ def _apply(
     writer: LexicalWriter,
     progress: ProgressCallback | None,
 ) -> RefreshSummary:
-    """Take in what the parsers say about the plan's changed files, in any order. Use under the write lock."""
+    """Take in what the parsers say about the plan's changed files, in any order."""
     indexed, unchanged, skipped, total_bytes = 0, plan.unchanged, plan.skipped.copy(), plan.total_bytes
-    gone, batch, batch_bytes, done_bytes = plan.gone, list[ParsedFile | Skipped](), 0, 0
+    gone, batch, batches, done_bytes = plan.gone, list[FileOutcome](), _Batches(), 0
     for done_files, (file, outcome) in enumerate(outcomes, 1):
+        batch.append(outcome)
         match outcome:
             case Unchanged():
-                store.touch(outcome.stat, outcome.read_at_ns)
                 unchanged += 1
             case ParsedFile():
-                batch.append(outcome)
                 indexed += 1
             case Skipped():
-                batch.append(outcome)
                 skipped[outcome.reason] += 1
-        batch_bytes += file.size_bytes
         done_bytes += file.size_bytes
+        if batches.is_full(file.size_bytes):
+            began = time.monotonic()
+            _write(plan, gone, batch, store, writer)
+            gone, batch = [], []
+            batches.committed(began)
         if progress is not None:
             progress(Progress(done_files, len(plan.changed), done_bytes, total_bytes, file.path))
-        if batch_bytes >= BATCH_BYTES:
-            _write(plan, gone, batch, store, writer)
-            gone, batch, batch_bytes = [], [], 0
     if gone or batch:
         _write(plan, gone, batch, store, writer)
     summary = RefreshSummary.of(store)
@@ -327,21 +413,27 @@ def _apply(
 
 
 def _write(
-    plan: RefreshPlan, gone: list[int], batch: list[ParsedFile | Skipped], store: SqliteStore, writer: LexicalWriter
+    plan: RefreshPlan, gone: list[int], batch: list[FileOutcome], store: SqliteStore, writer: LexicalWriter
 ) -> None:
     """One batch, in the order that the module describes."""
     parsed = [each for each in batch if isinstance(each, ParsedFile)]
+    same = [each for each in batch if isinstance(each, Unchanged)]
     # What could not be read is tried again next time.
     judged = [each for each in batch if isinstance(each, Skipped) and each.reason not in NOT_READ]
-    dropped = gone + [plan.known[each.stat.path].id for each in batch if each.stat.path in plan.known]
+    read = [each.stat.path for each in batch if not isinstance(each, Unchanged)]
+    dropped = gone + [plan.known[path].id for path in read if path in plan.known]
     with store.transaction():
         ids = store.replace(dropped, parsed)
         store.remember_skipped(judged)
         store.forget_skipped(each.stat.path for each in parsed)
+        for each in same:
+            store.touch(each.stat, each.read_at_ns)
+    if not dropped and not parsed:
+        return
     for file in dropped:
         writer.delete_file(file)
-    for each in parsed:
-        file_id, chunk_ids = ids[each.stat.path]
-        writer.add_file(file_id, zip(chunk_ids, (chunk.terms for chunk in each.chunks), strict=True))
+    for file_parsed in parsed:
+        file_id, chunk_ids = ids[file_parsed.stat.path]
+        writer.add_file(file_id, zip(chunk_ids, (chunk.terms for chunk in file_parsed.chunks), strict=True))
     writer.commit()
     store.lexical_done()

@@ -7,21 +7,20 @@ still holds for a moment after a change finds nothing here, never something else
 from __future__ import annotations
 
 import json
-import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from callboard.actors.index.layout import BrokenIndexError
-from callboard.actors.index.records import FileStat, ParsedFile, Skipped
-from callboard.protocol.errors import UsageError
+from callboard.actors.index.database import Database
+from callboard.actors.index.records import FileStat, IndexState, ParsedFile, Skipped
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS files (
   id INTEGER PRIMARY KEY AUTOINCREMENT, path TEXT NOT NULL UNIQUE, root TEXT NOT NULL, language TEXT NOT NULL,
-  size INTEGER NOT NULL, mtime_ns INTEGER NOT NULL, read_at_ns INTEGER NOT NULL, digest BLOB NOT NULL);
+  size INTEGER NOT NULL, mtime_ns INTEGER NOT NULL, read_at_ns INTEGER NOT NULL, digest BLOB NOT NULL,
+  encoding TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS skipped (path TEXT PRIMARY KEY, size INTEGER NOT NULL, mtime_ns INTEGER NOT NULL,
   reason TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS symbols (
@@ -41,9 +40,11 @@ CREATE INDEX IF NOT EXISTS edges_file ON edges(file);
 CREATE INDEX IF NOT EXISTS edges_source ON edges(source);
 CREATE INDEX IF NOT EXISTS edges_target ON edges(target);
 CREATE TABLE IF NOT EXISTS lexical_todo (file INTEGER PRIMARY KEY);
+CREATE TABLE IF NOT EXISTS state (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
 """
-#: How long a reader or writer waits for SQLite's own short locks.
-BUSY_SECONDS = 10.0
+#: Names in `state`: the fingerprint of the lexical index that holds what this store holds; whether a pass over the
+#: whole workspace has been finished; how many files the first one is about.
+LEXICAL, COMPLETE, TOTAL_FILES = "lexical", "complete", "total_files"
 
 
 class KnownFile(NamedTuple):
@@ -70,6 +71,7 @@ class ChunkRow(NamedTuple):
     digest: bytes
     root: str
     language: str
+    encoding: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,41 +106,29 @@ class SqliteStore:
     """One connection; used by one thread at a time (code_index.py holds a lock around it)."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        with self.reading():
-            self._db = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
-            self._db.execute("PRAGMA journal_mode=WAL")
-            self._db.execute("PRAGMA synchronous=NORMAL")
-            self._db.execute("PRAGMA cache_size=-32000")
-            self._db.executescript(SCHEMA)
+        """Raises as `Database` does."""
+        self._database = Database(path, SCHEMA)
+        self._db = self._database.connection
+
+    @property
+    def is_read_only(self) -> bool:
+        """Whether the disk takes nothing, so that this is what was there when it was opened."""
+        return self._database.is_read_only
 
     def close(self) -> None:
-        self._db.close()
+        self._database.close()
 
-    @contextmanager
-    def transaction(self) -> Iterator[None]:
+    def transaction(self) -> AbstractContextManager[None]:
         """All or nothing; a full disk or a kill leaves what was there before."""
-        with self.reading():
-            try:
-                self._db.execute("BEGIN IMMEDIATE")
-                yield
-                self._db.execute("COMMIT")
-            except BaseException:
-                if self._db.in_transaction:
-                    self._db.execute("ROLLBACK")
-                raise
+        return self._database.transaction()
 
-    @contextmanager
-    def reading(self) -> Iterator[None]:
+    def reading(self) -> AbstractContextManager[None]:
         """Around queries: SQLite's errors become ours."""
-        try:
-            yield
-        except sqlite3.Error as error:
-            raise _unusable(self._path, error) from error
+        return self._database.reading()
 
     def data_version(self) -> int:
         """Changes when another connection has committed."""
-        return int(self._db.execute("PRAGMA data_version").fetchone()[0])
+        return self._number("PRAGMA data_version")
 
     def known_files(self, paths: Sequence[str] | None = None) -> dict[str, KnownFile]:
         """All files, or those of the paths that the store has."""
@@ -169,6 +159,7 @@ class SqliteStore:
     def replace(self, gone: Iterable[int], parsed: Iterable[ParsedFile]) -> dict[str, tuple[int, list[int]]]:
         """Delete files by id and insert parsed ones, inside the caller's transaction; what is inserted or deleted is
         noted as still to be done in the lexical index. Returns path -> (file id, chunk ids in order)."""
+        self.keep({LEXICAL: b""})
         for file in gone:
             self._db.execute("INSERT OR IGNORE INTO lexical_todo VALUES (?)", (file,))
             for column in ("edges WHERE file", "chunks WHERE file", "symbols WHERE file", "files WHERE id"):
@@ -177,11 +168,15 @@ class SqliteStore:
 
     def _insert(self, file: ParsedFile) -> tuple[int, list[int]]:
         stat = file.stat
-        file_id = self._db.execute(
-            "INSERT INTO files (path, root, language, size, mtime_ns, read_at_ns, digest) VALUES (?,?,?,?,?,?,?)",
-            (stat.path, stat.root, file.language, stat.size_bytes, stat.mtime_ns, file.read_at_ns, file.digest),
-        ).lastrowid
-        assert file_id is not None
+        self._db.execute(
+            "INSERT INTO files (path, root, language, size, mtime_ns, read_at_ns, digest, encoding)"
+            " VALUES (?,?,?,?,?,?,?,?)",
+            (
+                stat.path, stat.root, file.language, stat.size_bytes, stat.mtime_ns, file.read_at_ns, file.digest,
+                file.encoding,
+            ),
+        )  # fmt: skip
+        file_id = self._db.last_insert_rowid()
         self._db.execute("INSERT INTO lexical_todo VALUES (?)", (file_id,))
         first_symbol = self._next_id("symbols")
         self._db.executemany(
@@ -204,7 +199,7 @@ class SqliteStore:
 
     def _next_id(self, table: str) -> int:
         sql = "SELECT ifnull(max(seq), 0) + 1 FROM sqlite_sequence WHERE name = ?"
-        return int(self._db.execute(sql, (table,)).fetchone()[0])
+        return self._number(sql, (table,))
 
     def lexical_todo(self) -> list[int]:
         """The files that the lexical index does not have yet, or has still."""
@@ -213,24 +208,58 @@ class SqliteStore:
     def lexical_done(self) -> None:
         self._db.execute("DELETE FROM lexical_todo")
 
-    def clear(self) -> None:
-        for table in ("edges", "chunks", "symbols", "files", "skipped", "lexical_todo"):
-            self._db.execute(f"DELETE FROM {table}")
+    def chunk_counts(self) -> dict[int, int]:
+        """Of each file that has chunks."""
+        return {row[0]: row[1] for row in self._db.execute("SELECT file, count(*) FROM chunks GROUP BY file")}
+
+    def state(self) -> IndexState:
+        """How far the first index is."""
+        kept = self._kept()
+        done = self.count("files") + self.count("skipped")
+        return IndexState(bool(kept.get(COMPLETE)), done, max(done, int(str(kept.get(TOTAL_FILES, 0)))))
+
+    def lexical_fingerprint(self) -> bytes:
+        """Of the lexical index that holds exactly what this store holds; empty while they are being written."""
+        kept = self._kept().get(LEXICAL, b"")
+        return kept if isinstance(kept, bytes) else b""
+
+    def keep(self, values: Mapping[str, bytes | int]) -> None:
+        """Set some of `state`; `b""` and 0 are the same as nothing."""
+        self._db.executemany("INSERT OR REPLACE INTO state VALUES (?,?)", list(values.items()))
+
+    def _kept(self) -> dict[str, object]:
+        return {str(row[0]): row[1] for row in self._db.execute("SELECT name, value FROM state")}
 
     def count(self, table: str) -> int:
-        return int(self._db.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
+        return self._number(f"SELECT count(*) FROM {table}")
+
+    def _number(self, sql: str, parameters: Sequence[str] = ()) -> int:
+        (row,) = self._db.execute(sql, tuple(parameters)).fetchall()
+        assert isinstance(row[0], int)
+        return row[0]
 
     def chunks(self, ids: Sequence[int]) -> dict[int, ChunkRow]:
         rows = self._db.execute(
             "SELECT c.id, f.path, c.start_byte, c.end_byte, c.start_line, c.end_line, s.name, s.canonical_path, s.kind,"
-            " c.digest, f.root, f.language FROM chunks c JOIN files f ON f.id = c.file"
+            " c.digest, f.root, f.language, f.encoding FROM chunks c JOIN files f ON f.id = c.file"
             " JOIN symbols s ON s.id = c.symbol WHERE c.id IN (SELECT value FROM json_each(?))",
             (json.dumps(ids),),
         )
         return {row[0]: ChunkRow(*row[1:]) for row in rows}
 
     def edges(self, symbol: SymbolRow, kind: str, incoming: bool, limit: int) -> list[EdgeRow]:
-        """Containment is known exactly and not stored twice: it is read from the symbols."""
+        """Containment is known exactly and not stored twice: it is read from the symbols.
+
+        The symbol is looked up by its path, name and place among those of its name: its file, or the whole index, may
+        have been indexed again, and then its id is that of another or of none.
+        """
+        found = self.symbols(
+            "f.path = ? AND s.canonical_path = ? AND s.ordinal = ?",
+            (symbol.path, symbol.canonical_path, symbol.ordinal),
+            1,
+        )
+        if not found:
+            return []
         rows = self._db.execute(
             "SELECT e.kind, s.canonical_path, e.target, f.path, s.start_line FROM ("
             " SELECT source, kind, target, NULL AS inner, 0 AS place FROM edges UNION ALL"
@@ -239,12 +268,12 @@ class SqliteStore:
             + ("e.target = :name AND ifnull(e.inner, :id) = :id" if incoming else "e.source = :id")
             + " AND :kind IN ('', e.kind)"
             " ORDER BY e.kind = 'contains' DESC, f.path, s.start_byte, e.place, e.kind, e.target LIMIT :limit",
-            {"name": symbol.name, "id": symbol.id, "kind": kind, "limit": limit},
+            {"name": symbol.name, "id": found[0].id, "kind": kind, "limit": limit},
         )
         return [EdgeRow(*row) for row in rows]
 
     def rows(self, sql: str, parameters: Sequence[object] = ()) -> list[tuple[object, ...]]:
-        return self._db.execute(sql, parameters).fetchall()
+        return self._db.execute(sql, tuple(parameters)).fetchall()
 
     def symbols(self, where: str, parameters: Sequence[object], limit: int) -> list[SymbolRow]:
         rows = self._db.execute(
@@ -254,12 +283,3 @@ class SqliteStore:
             (*parameters, limit),
         )
         return [SymbolRow(*row) for row in rows]
-
-
-def _unusable(path: Path, error: sqlite3.Error) -> UsageError:
-    text = str(error)
-    if "full" in text or "disk I/O" in text:
-        return UsageError(f"cannot write the index {path}: {text}; free some space, nothing half-written was kept")
-    if isinstance(error, sqlite3.OperationalError):
-        return UsageError(f"the index {path} cannot be used: {text}; try again, or name another folder for the index")
-    return BrokenIndexError(f"the index {path} is broken: {text}")

@@ -6,6 +6,7 @@ import bisect
 import os
 import re
 import tempfile
+import unicodedata
 from collections import Counter
 from functools import lru_cache
 from pathlib import Path
@@ -105,7 +106,9 @@ def _query(content: bytes, language: Language) -> tuple[list[_Found], list[tuple
 
 
 def _text(content: bytes, node: tree_sitter.Node) -> str:
-    return " ".join(content[node.start_byte : node.end_byte].decode("utf-8", "replace").split())
+    # NFC, since one name may be written with composed letters here and decomposed ones there.
+    text = content[node.start_byte : node.end_byte].decode("utf-8", "replace")
+    return " ".join(unicodedata.normalize("NFC", text).split())
 
 
 def _span(content: bytes, node: tree_sitter.Node, attached: dict[int, tree_sitter.Node]) -> tuple[int, int]:

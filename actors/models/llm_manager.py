@@ -19,13 +19,13 @@ from typing import Final, Protocol, TypeVarTuple
 
 from callboard.actors.kernel import Actor, MailboxFull, Ref, Rejected, Timer, handles, logger_of
 from callboard.actors.kernel.scheduler import TURN_SECONDS
+from callboard.actors.models.token_ratios import TokenRatios
 from callboard.protocol.commands import CallModel, NoteKind, StopModel
 from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind, UsageError, said
 from callboard.protocol.events import ModelFailed, ModelNoted, ModelResponded, ModelStreamed
 from callboard.protocol.ids import Tag
 from callboard.protocol.limits import MAX_ANSWER_BYTES
 from callboard.protocol.model import Done, Error, ModelRequest, ModelResponse, Restarted, StreamEvent, TextDelta, Usage
-from callboard.protocol.prompt import estimate_tokens, message_tokens
 from callboard.providers.adapter import Provider
 from callboard.providers.rate_limit import RateLimiter
 from callboard.providers.response_builder import ResponseBuilder
@@ -176,7 +176,15 @@ class _OpenCall:
 class LlmManager(Actor[LlmMessage]):
     """See the module."""
 
-    def __init__(self, routes: Routes, start: StartAttempt, retry: RetryPolicy, cost: Cost) -> None:
+    def __init__(
+        self,
+        routes: Routes,
+        start: StartAttempt,
+        retry: RetryPolicy,
+        cost: Cost,
+        ratios: TokenRatios | None = None,
+    ) -> None:
+        self._ratios = ratios or TokenRatios()
         self._routes = routes
         self._start_provider = start
         self._retry = retry
@@ -296,8 +304,8 @@ class LlmManager(Actor[LlmMessage]):
         if limiter := route.limiter:
             call.doing = "the rate limiter"
             if limiter.counts_tokens:
-                messages = call.asked.call.request.messages
-                call.guessed_tokens = sum(message_tokens(message, estimate_tokens) for message in messages)
+                ratio = self._ratios.ratio(route.name)
+                call.guessed_tokens = call.asked.call.prompt_tokens * ratio
             wait = limiter.acquire(call.guessed_tokens)
         if wait <= 0:
             self._start_attempt(call, route)
@@ -357,6 +365,7 @@ class LlmManager(Actor[LlmMessage]):
             call.unread = "" if call.asked.is_read_along else response.text
             self._attempt_failed(call, response.error)
             return
+        self._ratios.learn(route.name, response.usage.input_tokens, call.asked.call.prompt_tokens)
         call.doing = "the cost function"
         cost = self._cost(route.name, response.usage, response.raw_usage, response.model)
         self._drop(call.tag)

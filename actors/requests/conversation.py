@@ -114,6 +114,7 @@ class Reply:
 
     text: str
     usage: Usage
+    """As the providers reported it: nothing is estimated. Zeros where they reported none."""
     request_id: RequestId
     outcome: Outcome
     steps: int

@@ -2,7 +2,7 @@
 
 with ToolStage() as stage:
     event = stage.call(lookup, city="Bern")
-    assert event.content == '"rain"'
+    assert event.content == "rain"
 """
 
 from __future__ import annotations

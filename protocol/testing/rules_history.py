@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-
-import orjson
 
 from callboard.protocol.commands import CallModel, Finish, RecordStep
 from callboard.protocol.content import (
@@ -23,8 +22,10 @@ from callboard.protocol.events import ModelResponded, ModelStreamed
 from callboard.protocol.ids import CallId
 from callboard.protocol.model import ModelRequest, ModelResponse, Restarted, TextDelta, ToolChoice, ToolChoiceMode
 from callboard.protocol.options import RequestOptions
+from callboard.protocol.prompt import estimate_tokens, message_tokens
 from callboard.protocol.testing.expected import ExpectedTurn, Follows, expected_turns, is_kept
 from callboard.protocol.testing.outside import input_tokens
+from callboard.protocol.testing.rules_limits import room_for_answer
 from callboard.protocol.testing.story import (
     CUT,
     STOPPED,
@@ -212,7 +213,7 @@ def shown_as_recorded(story: Story) -> Iterator[str]:
         shown = [offer.definition for offer in story.start.tools if offer.decision is not Decision.DENY]
         tools = tuple(shown) if offered else ()
         size = input_tokens(replace(request, messages=full, tools=tools))
-        cut = cut or (options.context_tokens is not None and size > options.context_tokens)
+        cut = cut or _must_cut(options, size, full)
         step = model.command.tag.step
         if not cut and request.messages != full:
             yield f"model call {step} shows {_kinds(request.messages)}, recorded is {_kinds(full)}"
@@ -222,6 +223,16 @@ def shown_as_recorded(story: Story) -> Iterator[str]:
             yield f"model call {step} offers {[tool.name for tool in request.tools]}"
         yield from _wrong_options(request, options, first=model.records_before == 0, step=step)
         offered = offered and not (turn is not None and turn.follows is Follows.WITHOUT_TOOLS)
+
+
+def _must_cut(options: RequestOptions, size: int, full: Sequence[Message]) -> bool:
+    """Whether the prompt leaves too little of the window for the answer, or one result fills more than half of it."""
+    window = options.context_tokens
+    if window is None:
+        return False
+    results = (message for message in full if isinstance(message, ToolMessage))
+    largest = max((message_tokens(result, estimate_tokens) for result in results), default=0)
+    return size > window - room_for_answer(options) or largest > window // 2
 
 
 def _with_turns(story: Story) -> Iterator[tuple[ModelRun, ExpectedTurn | None]]:
@@ -267,13 +278,25 @@ def _is_long(message: Message) -> bool:
     return isinstance(message, ToolMessage) and len(message.content) > 2 * SHORTENED_RESULT_CHARS
 
 
+#: What stands between the beginning and the end of a result that was shortened.
+_LEFT_OUT = re.compile(r"\n\[\.\.\. ([\d,]+) of ([\d,]+) characters[^\n]* are left out here: [^\n]* \.\.\.\]\n")
+
+
 def _alike(shown: Message, original: Message) -> bool:
-    """The same, or a result that was shortened to its beginning."""
+    """The same, or a result of which the beginning and the end are left, and in between how much was left out."""
     if shown == original or not isinstance(shown, ToolMessage) or not isinstance(original, ToolMessage):
         return shown == original
-    told = orjson.loads(shown.content) if is_json_object(shown.content) else {}
     same = (shown.call_id, shown.name, shown.is_error) == (original.call_id, original.name, original.is_error)
-    return same and told.get("shortened") is True and original.content.startswith(told.get("beginning", "?"))
+    return same and any(
+        _is_shortened(shown.content, original.content, cut) for cut in _LEFT_OUT.finditer(shown.content)
+    )
+
+
+def _is_shortened(shown: str, original: str, cut: re.Match[str]) -> bool:
+    first, last = shown[: cut.start()], shown[cut.end() :]
+    left_out, whole = (int(number.replace(",", "")) for number in cut.groups())
+    sums_up = whole == len(original) == len(first) + left_out + len(last)
+    return sums_up and original.startswith(first) and original.endswith(last)
 
 
 def _wrong_options(request: ModelRequest, options: RequestOptions, *, first: bool, step: int) -> Iterator[str]:

@@ -72,6 +72,8 @@ class Spending:
 
     def __init__(self) -> None:
         self.usage = Usage()
+        self.reported_usage = Usage()
+        """Without the estimates."""
         self.cost: float | None = 0.0
         """None once that of a model call is not known."""
         self.charged = 0.0
@@ -94,6 +96,8 @@ class Spending:
             output = message_tokens(model.record.messages[0], estimate_tokens) if model.record else 0
             usage = Usage(input_tokens(model.command.request), output)
             self.exact = self.exact and taken and model.record is not None
+        else:
+            self.reported_usage = self.reported_usage + usage
         self.usage, self.last_output = self.usage + usage, usage.output_tokens
         self.cost = None if cost is None or self.cost is None else self.cost + cost
         self.charged += _by_prices(options, usage.input_tokens, usage.output_tokens) if cost is None else cost
@@ -128,6 +132,15 @@ def budgets_hold(story: Story) -> Iterator[str]:
         yield from _stopped_too_early(story, end[1], spent, 0 if again else steps)
 
 
+def room_for_answer(options: RequestOptions) -> int:
+    """Tokens of the window that are kept for the answer (docs/protocol.md, "The window")."""
+    window = options.context_tokens
+    if window is None:
+        return 0
+    limit = options.sampling.max_output_tokens
+    return min(window // 4, 16_384) if limit is None else min(limit, window // 2)
+
+
 def _needed(options: RequestOptions, spent: Spending, tokens: int) -> tuple[int, float]:
     """What the next step needs at least: output tokens, and dollars."""
     output = max(_MIN_OUTPUT_TOKENS, spent.last_output)
@@ -154,9 +167,13 @@ def _wrong_allowance(model: ModelRun, options: RequestOptions, spent: Spending) 
             yield f"model call {step} costs about {cost:g}, of {options.cost_budget:g} dollars {money:g} are left"
         if options.output_price:
             allowed.append(int((money - tokens * (options.input_price or 0.0)) / options.output_price))
-    if options.context_tokens is not None and tokens > options.context_tokens:
-        yield f"model call {step} has {tokens} tokens of context"
     given = [limit for limit in allowed if limit is not None]
+    if options.context_tokens is not None:
+        left = options.context_tokens - tokens
+        if left < _MIN_OUTPUT_TOKENS:
+            yield f"model call {step} has {tokens} tokens of context, which leaves {left} for the answer"
+        if given or left < room_for_answer(options):
+            given.append(left)
     expected = min(given) if given else None
     if request.sampling.max_output_tokens != expected:
         yield f"model call {step} may answer {request.sampling.max_output_tokens} tokens, allowed are {expected}"

@@ -232,7 +232,11 @@ def test_what_the_api_cannot_express_is_told_once_and_not_at_each_step(caplog: p
     caplog.set_level("INFO", "callboard")
     with shared_double([Turn(calls=(CALL,)), Turn("It is 42.")], by_turn=True) as server:
         settings = Settings(
-            model="openai/m", base_url=server.base_url(Api.RESPONSES), api_key="k", sampling=Sampling(seed=7)
+            model="openai/m",
+            base_url=server.base_url(Api.RESPONSES),
+            api_key="k",
+            sampling=Sampling(seed=7),
+            context_tokens=10_000,
         )
         with Runtime(settings, tools=[double]) as runtime:
             reply = runtime.ask_sync("twice 21?")

@@ -592,7 +592,7 @@ def test_a_tool_may_ask_its_own_runtime(until: Until) -> None:
         runtimes.append(runtime)
         reply = runtime.ask_sync("outer")
     assert reply.text == "outer done"
-    assert reply.messages[2].content == '"inner done"'  # type: ignore[union-attr]
+    assert reply.messages[2].content == "inner done"  # type: ignore[union-attr]
 
 
 # -- faults of the actors of a real runtime

@@ -73,7 +73,8 @@ def test_usage_is_estimated_where_a_provider_reports_none() -> None:
     spent = Spending()
     assert not spent.add(Usage(), 0.0, estimate, OPTIONS)
     assert not spent.add(Usage(1, 1), 0.5, estimate, OPTIONS)
-    assert (spent.usage, spent.cost, spent.last_output_tokens) == (Usage(8, 4), 0.5, 1)
+    assert (spent.usage, spent.estimated, spent.total_tokens) == (Usage(1, 1), Usage(7, 3), 12)
+    assert (spent.cost, spent.last_output_tokens) == (0.5, 1)
 
 
 NAN = float("nan")
@@ -87,7 +88,7 @@ def test_a_usage_that_cannot_be_true_is_estimated_and_told(usage: Usage) -> None
         spent.add(usage, 0.0, estimate, OPTIONS)
         == "The provider's usage of this step cannot be true; estimated instead."
     )
-    assert spent.usage == Usage(7, 3)
+    assert (spent.usage, spent.estimated) == (Usage(), Usage(7, 3))
 
 
 @pytest.mark.parametrize("cost", [NAN, float("inf"), -0.01, 1e5])
@@ -96,7 +97,8 @@ def test_a_cost_that_cannot_be_true_goes_by_the_prices_and_is_told(cost: float) 
     assert "cost" in spent.add(Usage(4, 1), cost, estimate, priced)
     assert (spent.cost, spent.charged) == (4.0, 4.0)
     assert "usage and cost" in spent.add(Usage(-1), cost, lambda: Usage(2, 1), OPTIONS)
-    assert (spent.cost, spent.charged, spent.usage) == (None, 4.0, Usage(6, 2)), "without prices it is not known"
+    assert (spent.cost, spent.charged) == (None, 4.0), "without prices it is not known"
+    assert (spent.usage, spent.estimated) == (Usage(4, 1), Usage(2, 1))
 
 
 @given(st.builds(Usage, *[st.integers(0, 10**6)] * 5), st.floats(0, 1_000))
@@ -104,4 +106,4 @@ def test_a_plain_report_is_believed(usage: Usage, cost: float) -> None:
     spent = Spending()
     assert spent.add(usage, cost, estimate, OPTIONS) == ""
     assert (spent.cost, spent.charged) == (cost, cost)
-    assert spent.usage == (usage if usage.total_tokens else Usage(7, 3))
+    assert (spent.usage, spent.estimated) == ((usage, Usage()) if usage.total_tokens else (Usage(), Usage(7, 3)))

@@ -11,7 +11,7 @@ from callboard.protocol.content import AssistantMessage, Image, Text, UserMessag
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.events import ToolCallCancelled, ToolCallCompleted, ToolCallFailed, ToolCallTimedOut
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
-from callboard.protocol.model import Error
+from callboard.protocol.model import Error, Sampling
 from callboard.protocol.options import RequestOptions
 from callboard.protocol.testing import STANDARD_TOOLS, ModelDoes, PlannedTurn, Scenario, drive, violations
 from callboard.protocol.testing.outside import input_tokens
@@ -49,7 +49,8 @@ def test_the_room_of_tools_that_are_given_up_is_free_again() -> None:
     history = (UserMessage.of("before"), AssistantMessage((Text("yes"),)))
     scenario = Scenario((PlannedTurn(does=ModelDoes.REFUSE_TOOLS),), history, tools=STANDARD_TOOLS)
     (first, _) = Story.of(drive(scenario)).given(CallModel)
-    exactly = RequestOptions("sim/model", context_tokens=input_tokens(first.request))
+    room = RequestOptions("sim/model", context_tokens=10_000, sampling=Sampling(max_output_tokens=50))
+    exactly = replace(room, context_tokens=input_tokens(first.request) + 50)
     trace = drive(replace(scenario, options=exactly))
     with_tools, without = Story.of(trace).given(CallModel)
     assert with_tools.request.tools

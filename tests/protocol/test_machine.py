@@ -456,10 +456,10 @@ def test_arguments_with_a_number_that_json_lacks_are_refused_by_name(number: str
 @pytest.mark.parametrize(
     ("content", "code"),
     [
-        ('{"x":NaN}', "invalid_result"),
-        ("[-Infinity]", "invalid_result"),
-        ('"NaN and Infinity"', ""),
-        ("NaN of them is JSON", ""),
+        ('{"x":NaN}', ""),
+        ("NaN", ""),
+        ("any text\nat all", ""),
+        ("", ""),
         ("1e999", ""),
         ("1" * MAX_RESULT_BYTES, ""),
         ("1" * MAX_RESULT_BYTES + "1", "result_too_large"),
@@ -527,7 +527,7 @@ def test_a_usage_and_a_cost_that_cannot_be_true_are_told_and_estimated() -> None
     assert kinds(commands) == ["Note", "RecordStep", "CallModel"]
     assert "usage and cost of this step cannot be true" in only(commands, Note).text
     assert 0 < (talk.session.spent.cost or 0) < 0.1
-    assert 0 < talk.session.spent.usage.total_tokens < 1_000
+    assert 0 < talk.session.spent.estimated.total_tokens < 1_000
 
 
 odd_texts = st.text(st.characters()) | st.sampled_from(["", "\ud800", "NaN", "x" * 900])

@@ -37,7 +37,7 @@ from callboard.protocol.events import (
     ToolsLost,
 )
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
-from callboard.protocol.limits import MAX_ANSWER_BYTES, MAX_CALL_SENDS
+from callboard.protocol.limits import MAX_ANSWER_BYTES, MAX_CALL_SENDS, MAX_RESULT_BYTES
 from callboard.protocol.machine import Session
 from callboard.protocol.model import Error, FinishReason, ModelResponse, TextDelta
 from callboard.protocol.options import RequestOptions, ToolOffer
@@ -269,7 +269,8 @@ def open_calls() -> Iterable[Row]:
         yield from ends_of(held, of_call(ToolCallFailed, FAILURE), CallState.FAILED)
         yield from ends_of(held, of_call(ToolCallTimedOut), CallState.TIMED_OUT)
         yield from ends_of(held, of_call(ToolCallCancelled), CallState.CANCELLED)
-        yield from ends_of(held, of_call(ToolCallCompleted, '{"x":NaN}'), CallState.FAILED, "", "ReportFailure")
+        too_large = of_call(ToolCallCompleted, "x" * (MAX_RESULT_BYTES + 1))
+        yield from ends_of(held, too_large, CallState.FAILED, "", "ReportFailure")
         late = of_step(DeadlinePassed, at=SECONDS + BACKSTOP_SECONDS)
         yield from ends_of(held, late, CallState.TIMED_OUT, "CancelTool", "ReportFailure")
         assert held.call is not None

@@ -152,9 +152,8 @@ def _strange(seen: Seen, changed: list[int]) -> str:
 def why_skipped(contents: list[str]) -> str:
     """A tool says so itself where it would harm what is not ours."""
     for content in contents:
-        text = content.strip('"')
-        if text.startswith(SKIP):
-            return text.removeprefix(SKIP)
+        if content.startswith(SKIP):
+            return content.removeprefix(SKIP)
     return ""
 
 

@@ -137,6 +137,10 @@ def pickled(settings: Settings) -> object:
         return str(error)
 
 
+def as_json(settings: Settings) -> object:
+    return settings.model_dump_json(warnings=False, exclude={"policy", "catalog"})
+
+
 def settings_refused(stage: Stage) -> object:
     with pytest.raises(UsageError) as refused:
         Settings(model="openai/gpt-5", api_key=KEY, max_steps=0, no_such_thing=KEY, workspace=f"/nowhere/{KEY}"[:9])
@@ -201,14 +205,24 @@ def redirected_with_the_key(stage: Stage) -> object:
         return [request.path for request in server.requests()][1:]
 
 
-def header_injection(stage: Stage) -> object:
-    settings = Settings(model="openai-compatible/m", base_url="http://127.0.0.1:9/v1", api_key=f"{KEY}\r\nx: y")
-    return asked(settings), stage.logs
+def unsendable(more: str, stage: Stage) -> object:
+    """A key with a line break would be a header of its own, one beyond ASCII none at all: refused, and not repeated."""
+    with pytest.raises(UsageError) as refused:
+        Settings(model="openai-compatible/m", base_url="http://127.0.0.1:9/v1", api_key=KEY + more)
+    return everything(refused.value), stage.logs
 
 
-def key_beyond_ascii(stage: Stage) -> object:
-    settings = Settings(model="openai-compatible/m", base_url="http://127.0.0.1:9/v1", api_key=f"{KEY}é\u2028")
-    return asked(settings), stage.logs
+def unsendable_by_a_provider(more: str, stage: Stage) -> object:
+    """The same for a provider that is used without settings."""
+
+    async def ask() -> None:
+        provider, name = provider_for("openai-compatible/m", api_key=KEY + more, base_url="http://127.0.0.1:9/v1")
+        async for _ in provider.stream(ModelRequest(name, (UserMessage.of("Hi"),))):
+            raise AssertionError("it was sent")
+
+    with pytest.raises(UsageError) as refused:
+        asyncio.run(ask())
+    return everything(refused.value), stage.logs
 
 
 def embeddings_refused(echo: str, stage: Stage) -> object:
@@ -517,8 +531,10 @@ WAYS: dict[str, Callable[[Stage], object]] = {
     "repr of settings": settings_shown(repr),
     "str of settings": settings_shown(str),
     "settings formatted": settings_shown(lambda settings: f"{settings} {settings.__dict__} {settings.api_key}"),
-    "settings dumped": settings_shown(lambda settings: str(settings.model_dump(exclude={"policy"}))),
-    "settings as JSON": settings_shown(lambda settings: settings.model_dump_json(exclude={"policy", "catalog"})),
+    "settings dumped": settings_shown(lambda settings: str(settings.model_dump(warnings=False))),
+    "settings as JSON": settings_shown(
+        lambda settings: settings.model_dump_json(warnings=False, exclude={"policy", "catalog"})
+    ),
     "settings copied": settings_shown(lambda settings: repr((copy.copy(settings), settings.model_copy()))),
     "settings pickled": settings_shown(pickled),
     "settings refused": settings_refused,
@@ -532,8 +548,10 @@ WAYS: dict[str, Callable[[Stage], object]] = {
     "a failure logged with content": logged_with_content,
     "a request at level DEBUG": answered_and_logged,
     "no connection": not_connected,
-    "a line break in the key": header_injection,
-    "a key beyond ASCII": key_beyond_ascii,
+    "a line break in the key": partial(unsendable, "\r\nx: y"),
+    "a key beyond ASCII": partial(unsendable, "é"),
+    "a provider's key with a line break": partial(unsendable_by_a_provider, "\r\nx: y"),
+    "a provider's key beyond ASCII": partial(unsendable_by_a_provider, "\u2028"),
     **{f"embeddings: {echo}": partial(embeddings_refused, echo) for echo in ("401", "200 that is no JSON")},
     "embeddings: cut in the key": partial(embeddings_refused, "400 cut in the key"),
     "Copilot's exchange refused": copilot_exchange_refused,

@@ -46,14 +46,14 @@ def test_a_changed_file_is_found_by_its_new_words_only(index: CodeIndex, workspa
     assert (summary.indexed, summary.unchanged, summary.removed) == (1, 1, 0)
     assert index.search("flush everything", 1)[0].name == "flush_everything"
     assert all(hit.name != "evict_oldest" for hit in index.search("evict oldest", 5))
-    assert index._lexical.document_count == index._store.count("chunks")
+    assert index._parts.lexical.document_count == index._parts.store.count("chunks")
 
 
 def test_a_removed_file_is_not_found(index: CodeIndex, workspace: Path) -> None:
     (workspace / "pkg" / "cache.py").unlink()
     assert index.refresh(paths=[str(workspace / "pkg" / "cache.py")]).removed == 1
     assert index.search("evict oldest", 5) == []
-    assert index._lexical.document_count == index._store.count("chunks")
+    assert index._parts.lexical.document_count == index._parts.store.count("chunks")
 
 
 def test_an_unchanged_workspace_is_not_read_again(index: CodeIndex) -> None:

@@ -107,7 +107,7 @@ class IncrementalIndex(RuleBasedStateMachine):
         try:
             fresh.refresh()
             assert view(self.index) == view(fresh)
-            assert self.index._lexical.document_count == fresh._lexical.document_count
+            assert self.index._parts.lexical.document_count == fresh._parts.lexical.document_count
         finally:
             fresh.close()
             shutil.rmtree(self.folder / "fresh")

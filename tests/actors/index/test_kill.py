@@ -16,32 +16,46 @@ from callboard.actors.index.store import SqliteStore
 from callboard.actors.processes.spawning import Helper
 
 FILES = 120
-#: Refreshes with batches so small that a kill falls between many commits.
+#: The number is padded, so that all files have one length and a batch is a number of files.
+CODE = "def handler_{0}():\n    return shared_word('{0:9}')\n"
+#: Files in a batch.
+BATCH = 20
+#: Refreshes with batches so small that a kill falls between many commits. In the calling process, or, as usual with so
+#: many files, in a child.
 CHILD = """
 import sys, json; sys.path[:] = json.loads(sys.argv[1])
 from callboard.actors.index import refresh, CodeIndex
-refresh.BATCH_BYTES = 2_000
+refresh.BATCH_BYTES = int(sys.argv[3])
 refresh.SMALL_FILES = 10**6
-with CodeIndex.open(sys.argv[2], sys.argv[3], embedder=None) as index:
+with CodeIndex.open(sys.argv[2], sys.argv[4], embedder=None) as index:
     index.refresh(lambda progress: print(progress.done_files, flush=True))
 """
 
 
-@pytest.fixture
-def workspace(tmp_path: Path) -> Path:
-    folder = tmp_path / "work"
-    folder.mkdir()
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("work")
     for number in range(FILES):
-        (folder / f"m{number}.py").write_text(f"def handler_{number}():\n    return shared_word({number})\n")
+        (folder / f"m{number}.py").write_text(CODE.format(number))
     return folder
 
 
+@pytest.fixture(scope="module")
+def uninterrupted(workspace: Path, tmp_path_factory: pytest.TempPathFactory) -> list[tuple[object, ...]]:
+    """What an index holds that was never interrupted."""
+    with CodeIndex.open(workspace, tmp_path_factory.mktemp("store"), embedder=None) as index:
+        index.refresh()
+        return rows(index)
+
+
 def rows(index: CodeIndex) -> list[tuple[object, ...]]:
-    return [(s.path, s.canonical_path, s.ordinal, s.start_byte, s.digest) for s in index.symbols(limit=10_000)]
+    symbols = [(s.path, s.canonical_path, s.ordinal, s.start_byte, s.digest) for s in index.symbols(limit=10_000)]
+    return [*symbols, (index._parts.lexical.chunk_counts().total(), index._parts.store.count("chunks"))]
 
 
 def killed_after(done_files: int, workspace: Path, store: Path) -> None:
-    command = [sys.executable, "-c", CHILD, json.dumps(sys.path), str(workspace), str(store)]
+    size = str(BATCH * (len(CODE.format(100)) - 2))
+    command = [sys.executable, "-c", CHILD, json.dumps(sys.path), str(workspace), size, str(store)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         for line in process.stdout:
@@ -51,21 +65,95 @@ def killed_after(done_files: int, workspace: Path, store: Path) -> None:
         process.wait(30)
 
 
-@pytest.mark.parametrize("done_files", [1, 37, 119])
+def assert_resumed(workspace: Path, store: Path, uninterrupted: list[tuple[object, ...]], most_read: int) -> None:
+    """The next refresh does no more than the rest, and the result is that of an index that was never interrupted."""
+    with CodeIndex.open(workspace, store, embedder=None) as index:
+        summary = index.refresh()
+        assert (summary.files, summary.note) == (FILES, "")
+        assert summary.indexed <= most_read
+        hits = index.search("shared word", 2 * FILES)
+        assert len(hits) == len({hit.path for hit in hits}) == FILES
+        assert index.refresh().unchanged == FILES
+        assert rows(index) == uninterrupted
+
+
+@pytest.mark.parametrize("done_files", [1, 37, 80, 119])
 def test_a_killed_refresh_is_resumed_without_loss_or_duplicates(
-    workspace: Path, tmp_path: Path, done_files: int
+    workspace: Path, tmp_path: Path, uninterrupted: list[tuple[object, ...]], done_files: int
 ) -> None:
     store = tmp_path / "store"
     killed_after(done_files, workspace, store)
-    with CodeIndex.open(workspace, store, embedder=None) as index:
-        summary = index.refresh()
-        hits = index.search("shared word", 2 * FILES)
-        assert summary.files == FILES
-        assert summary.note == ""
-        assert len(hits) == len({hit.path for hit in hits}) == FILES
-        with CodeIndex.open(workspace, tmp_path / "fresh", embedder=None) as fresh:
-            fresh.refresh()
-            assert rows(index) == rows(fresh)
+    whole_batches = done_files // BATCH * BATCH
+    assert_resumed(workspace, store, uninterrupted, FILES - whole_batches)
+
+
+def test_a_batch_is_committed_after_a_time_however_small_it_is(
+    workspace: Path, tmp_path: Path, uninterrupted: list[tuple[object, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """12,000 files of a few lines each are one batch of bytes; a kill cost all of them."""
+    by_time = "refresh.BATCH_SECONDS, refresh.MOST_COMMITTING = 0, 1e9\nwith"
+    script = CHILD.replace("with", by_time, 1)
+    monkeypatch.setattr(sys.modules[__name__], "CHILD", script)
+    monkeypatch.setattr(sys.modules[__name__], "BATCH", 10**6)
+    store = tmp_path / "store"
+    killed_after(10, workspace, store)
+    assert_resumed(workspace, store, uninterrupted, FILES - 10)
+
+
+#: Kills its process before or after the n-th call of a method.
+KILLED_AT = """
+import os, signal, sys, json; sys.path[:] = json.loads(sys.argv[1])
+from callboard.actors.index import refresh, CodeIndex
+from callboard.actors.index.lexical import LexicalWriter
+from callboard.actors.index.store import SqliteStore
+refresh.BATCH_BYTES = int(sys.argv[3])
+refresh.SMALL_FILES = 10**6
+owner, name, when, left = {"writer": LexicalWriter, "store": SqliteStore}[sys.argv[5]], sys.argv[6], sys.argv[7], 3
+method = getattr(owner, name)
+def killing(*arguments):
+    global left
+    left -= 1
+    if not left and when == "before":
+        os.kill(os.getpid(), signal.SIGKILL)
+    result = method(*arguments)
+    if not left:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return result
+with CodeIndex.open(sys.argv[2], sys.argv[4], embedder=None) as index:
+    setattr(owner, name, killing)
+    index.refresh()
+"""
+MOMENTS = [
+    ("store", "replace"), ("store", "remember_skipped"), ("writer", "add_file"), ("writer", "commit"),
+    ("store", "lexical_done"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize(("owner", "name"), MOMENTS)
+def test_killed_at_any_step_of_a_commit_both_sides_agree_again(
+    workspace: Path, tmp_path: Path, uninterrupted: list[tuple[object, ...]], owner: str, name: str, when: str
+) -> None:
+    store, size = tmp_path / "store", str(BATCH * (len(CODE.format(100)) - 2))
+    command = [sys.executable, "-c", KILLED_AT, json.dumps(sys.path), str(workspace), size, str(store)]
+    killed = subprocess.run([*command, owner, name, when], check=False, timeout=50)
+    assert killed.returncode == -signal.SIGKILL
+    # The third call of add_file is in the first batch, those of the others are in the third.
+    assert_resumed(workspace, store, uninterrupted, FILES - (0 if name == "add_file" else 2 * BATCH))
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize(("owner", "name"), [("writer", "__exit__"), ("store", "keep")])
+def test_killed_at_the_end_nothing_is_read_again(
+    workspace: Path, tmp_path: Path, uninterrupted: list[tuple[object, ...]], owner: str, name: str, when: str
+) -> None:
+    """All batches are committed, what remains is to keep that they are."""
+    store, size = tmp_path / "store", "10000000"
+    script = KILLED_AT.replace("left = {", "left = {", 1).replace(", 3\n", ", 1\n" if name == "__exit__" else ", 3\n")
+    command = [sys.executable, "-c", script, json.dumps(sys.path), str(workspace), size, str(store)]
+    killed = subprocess.run([*command, owner, name, when], check=False, timeout=50)
+    assert killed.returncode == -signal.SIGKILL
+    assert_resumed(workspace, store, uninterrupted, 0)
 
 
 @pytest.fixture

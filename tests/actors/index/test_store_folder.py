@@ -2,14 +2,12 @@
 
 import json
 import os
-import sqlite3
 import stat
 from pathlib import Path
 
 import pytest
 
 from callboard.actors.index import CodeIndex
-from callboard.actors.index.store import SqliteStore
 from callboard.protocol.errors import UsageError
 
 
@@ -73,23 +71,6 @@ def test_a_broken_store_is_rebuilt_with_a_word_about_why(store: Path, workspace:
         summary = index.refresh()
         assert "rebuilt" in summary.note
         assert index.search("alpha", 1)[0].name == "alpha"
-
-
-def test_a_full_disk_is_one_clear_error_and_keeps_what_was_there(
-    store: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(self: SqliteStore, *_: object) -> None:
-        raise sqlite3.OperationalError("database or disk is full")
-
-    (workspace / "b.py").write_text("def beta(): pass\n")
-    with CodeIndex.open(workspace, store, embedder=None) as index:
-        with monkeypatch.context() as patch:
-            patch.setattr(SqliteStore, "replace", full)
-            with pytest.raises(UsageError, match="free some space"):
-                index.refresh()
-        assert index.search("alpha", 1)[0].name == "alpha"
-        assert index.refresh().indexed == 1
-        assert index.search("beta", 1)[0].name == "beta"
 
 
 def modes(folder: Path) -> dict[str, int]:

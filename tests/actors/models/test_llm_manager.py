@@ -27,17 +27,12 @@ from callboard.actors.models.llm_manager import (
 from callboard.actors.testing.simulation import SimulatedScheduler
 from callboard.protocol.commands import CallModel, StopModel
 from callboard.protocol.content import (
-    AssistantMessage,
-    Message,
-    SystemMessage,
     Text,
-    ToolCall,
-    ToolMessage,
     UserMessage,
 )
 from callboard.protocol.errors import ErrorKind, UsageError
 from callboard.protocol.events import ModelFailed, ModelNoted, ModelResponded, ModelStreamed
-from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
+from callboard.protocol.ids import MessageId, RequestId, Tag
 from callboard.protocol.model import Error, ModelRequest, ModelResponse, Restarted, TextDelta, Usage
 from callboard.providers.adapter import Provider
 from callboard.providers.http_errors import make_error
@@ -151,7 +146,7 @@ class Desk:
         attempts: int = 4,
     ) -> None:
         request = ModelRequest(model, (UserMessage.of("x" * 400),))
-        call = CallModel(tag, request, DEADLINE, not_before_at, attempts)
+        call = CallModel(tag, request, DEADLINE, not_before_at, attempts, prompt_tokens=131)
         self.ref.tell_control(StartModel(call, reply_to or self.session.ref, asker))
 
     def kill(self) -> None:
@@ -399,7 +394,7 @@ def test_tokens_are_guessed_before_and_settled_after(simulated: ActorSystem) -> 
     desk.run()
     desk.ask(tag=TAG.at_step(2))
     desk.run()
-    more = 400 * 1.25 / 4 + 6
+    more = 131
     assert desk.driver.started[1][1] == pytest.approx((100 + more) * 0.06), "100 tokens in debt, and more to take"
 
 
@@ -479,7 +474,7 @@ def test_a_session_whose_mailbox_is_full_costs_nobody_else(simulated: ActorSyste
     assert simulated.statistics().restarts == 0
 
 
-def test_the_guess_counts_all_that_becomes_tokens(simulated: ActorSystem) -> None:
+def test_the_guess_is_the_sessions_count_by_what_the_provider_said_of_earlier_prompts(simulated: ActorSystem) -> None:
     taken: list[float] = []
 
     class Notes(RateLimiter):
@@ -487,19 +482,14 @@ def test_the_guess_counts_all_that_becomes_tokens(simulated: ActorSystem) -> Non
             taken.append(tokens)
             return 0.0
 
-    desk = Desk(simulated, Scripted(["fine"] * 4), limiter=Notes(lambda: 0.0, tokens_per_minute=1e9))
-    call = ToolCall(CallId("c"), ToolName("t"), '{"x":"' + "1" * 3992 + '"}')
-    messages: list[Message] = [
-        SystemMessage("1" * 4000),
-        UserMessage.of("1" * 4000),
-        AssistantMessage((Text("1" * 4000), call)),
-        ToolMessage(CallId("c"), ToolName("t"), "1" * 4000),
-    ]
-    for step, message in enumerate(messages):
-        asked = CallModel(TAG.at_step(step), ModelRequest("scripted/model", (message,)), DEADLINE)
+    turns = [ScriptedTurn("fine", usage=Usage(counted, 1)) for counted in (3_000, 10**12, 3_000)]
+    desk = Desk(simulated, Scripted(turns), limiter=Notes(lambda: 0.0, tokens_per_minute=1e9))
+    for step in range(3):
+        request = ModelRequest("scripted/model", (UserMessage.of("hi"),))
+        asked = CallModel(TAG.at_step(step), request, DEADLINE, prompt_tokens=2_000)
         desk.ref.tell_control(StartModel(asked, desk.session.ref))
-    desk.run()
-    assert taken == pytest.approx([1250, 1250, 2500, 1250], rel=0.02), "3.2 characters a token, and a little around"
+        desk.run()
+    assert taken == [2_000, 3_000, 3_000], "and a count that cannot be true changes nothing"
 
 
 # -- a failure costs the call that it is about

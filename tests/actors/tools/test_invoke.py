@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+from datetime import date
+from enum import Enum
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import orjson
 import pytest
+import quicktok  # type: ignore[import-untyped]
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import AfterValidator, BaseModel, ConfigDict
@@ -68,7 +72,48 @@ def test_any_json_value_goes_through(value: Any) -> None:
     encodable = json.dumps({"value": value}).encode("utf-8", "surrogatepass").decode("utf-8", "replace")
     result = run(echo, encodable)
     assert isinstance(result, str)
-    assert json.loads(result) == json.loads(encodable)["value"]
+    expected = json.loads(encodable)["value"]
+    assert (result if isinstance(expected, str) else json.loads(result)) == expected
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ('two "words"\nand a line', 'two "words"\nand a line'),
+        ("", ""),
+        ("NaN", "NaN"),
+        ('{"ok": false}', '{"ok": false}'),
+        ("null", "null"),
+        (None, "null"),
+        (12, "12"),
+        (["a"], '["a"]'),
+        (date(2026, 11, 22), "2026-11-22"),
+        (Path("a/b"), "a/b"),
+        (Colour.RED, "red"),
+    ],
+    ids=repr,
+)
+def test_a_text_is_given_as_it_is_and_anything_else_as_json(value: Any, shown: str) -> None:
+    @tool
+    def give() -> Any:
+        return value
+
+    assert run(give) == shown
+
+
+def test_a_text_costs_no_more_tokens_than_it_has() -> None:
+    code = Path(__file__).read_text()
+
+    @tool
+    def read() -> str:
+        return code
+
+    count = quicktok.get_encoding("o200k_base").count
+    assert count(str(run(read))) == count(code)
 
 
 @pytest.mark.parametrize(
@@ -121,8 +166,8 @@ def test_a_result_may_have_just_as_many_bytes_as_allowed() -> None:
     def fill(size: int) -> str:
         return "x" * size
 
-    assert isinstance(run(fill, json.dumps({"size": MAX_RESULT_BYTES - 2})), str)
-    assert failure(run(fill, json.dumps({"size": MAX_RESULT_BYTES - 1}))).code is FailureCode.RESULT_TOO_LARGE
+    assert isinstance(run(fill, json.dumps({"size": MAX_RESULT_BYTES})), str)
+    assert failure(run(fill, json.dumps({"size": MAX_RESULT_BYTES + 1}))).code is FailureCode.RESULT_TOO_LARGE
 
 
 def test_a_result_of_another_type_than_declared_is_refused() -> None:

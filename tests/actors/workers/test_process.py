@@ -369,7 +369,7 @@ def test_fifty_processes_left_after_a_normal_return_are_gone(stage: ToolStage) -
 
     event = stage.call(litter)
     assert isinstance(event, ToolCallCompleted)
-    assert event.content == '"done"'
+    assert event.content == "done"
     pids = pids_in(event.output)
     assert len(pids) == 50
     assert all(is_gone(pid) for pid in pids)

@@ -189,7 +189,7 @@ def test_a_request_that_cannot_be_asked_says_why(fields: dict[str, Any], says: s
 
 
 def test_a_server_without_an_address_asks_for_one() -> None:
-    with pytest.raises(UsageError, match="give base_url"):
+    with pytest.raises(UsageError, match="give its base_url"):
         adapter_for("openai-compatible").encode(ModelRequest("m", (USER,)))
     with pytest.raises(UsageError, match="must start with http"):
         adapter_for("openai-compatible", base_url="localhost:8000")
