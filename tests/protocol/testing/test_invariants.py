@@ -65,7 +65,7 @@ def test_the_fixed_seeds_reach_every_row_of_the_tables() -> None:
     assert reach.short() == [], "a row that is not reached proves nothing"
     assert 30 <= reach.events / reach.conversations <= 60
     assert len(reach.pairs) == 6, "calls that wait for a person, were sent and run stand side by side in every way"
-    # An answer that comes to a session that is new again after a crash: 1 in 2,000 seeds (test_transitions has each event).
+    # A new session refuses one in 2,000 seeds (an answer after a crash); test_transitions has each event.
     assert {state for state, _ in reach.refused} - {"new"} == {"calling_model", "running_tools", "finished"}
     assert set(FLOORS) <= {*REQUEST_ROWS, *CALL_ROWS}
     page = (Path(__file__).parents[3] / "docs" / "protocol.md").read_text()
