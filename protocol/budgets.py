@@ -36,16 +36,17 @@ class Spending:
         Returns a note on such a value; empty when there is none.
         """
         usage_is_sound, cost_is_sound = _is_sound(usage), cost is None or 0 <= cost <= MAX_CALL_COST
-        is_reported = usage_is_sound and usage.total_tokens > 0
-        if not is_reported:
-            usage = estimate()
+        reported, estimated = usage if usage_is_sound else Usage(), Usage()
+        if not reported.total_tokens:
+            reported, estimated = Usage(), estimate()
+        elif not reported.input_tokens:
+            # A prompt is never empty: Ollama has left out the count of one that it held in its cache.
+            estimated = Usage(estimate().input_tokens)
+        usage = reported + estimated
         by_prices = _by_prices(options, usage.input_tokens, usage.output_tokens)
         if not cost_is_sound:
             cost = by_prices
-        if is_reported:
-            self.usage = self.usage + usage
-        else:
-            self.estimated = self.estimated + usage
+        self.usage, self.estimated = self.usage + reported, self.estimated + estimated
         self.cost = None if self.cost is None or cost is None else self.cost + cost
         self.charged += (by_prices or 0.0) if cost is None else cost
         self.last_output_tokens = usage.output_tokens

@@ -105,7 +105,7 @@ class NoteKind(StrEnum):
     LEFT_OUT = "left_out"
     """What the provider's API cannot express, and what was sent in its place."""
     ASSUMED = "assumed"
-    """What nobody tells, such as how many tokens the model takes."""
+    """What neither table nor server tells, such as how many tokens the model takes."""
     ESTIMATED = "estimated"
     """A number of the provider's cannot be true."""
     OTHER = "other"

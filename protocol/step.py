@@ -381,19 +381,19 @@ NO_CALLS: Final = Batch(NO_REQUEST, content.AssistantMessage(()), 0.0, (), 0)
 class _Asked:
     """A call that was made before."""
 
-    results: frozenset[bytes]
+    results: set[bytes] = field(default_factory=set)
     """Digests of what it gave when it was last run; more than one where a step asked for it more than once."""
-    times: int
+    times: int = 0
     """How often in a row it came to that, or was refused because it had."""
-    news: int
-    """How often there had been news by then."""
+    news: int = 0
+    """How many steps had brought news by then."""
 
 
 class Repeats:
     """Counts how often in a row each call came to the same result.
 
-    Steps without the call do not interrupt its row unless they brought news: a call that was not made before, or
-    another result. So a loop over several calls is found too, and a call made again after something changed is no loop.
+    What interrupts a row is a step that brought news, in that call or in others: a call that was not made before, or
+    another result. So a loop over several calls is found too, and a call made beside or after a change is no loop.
     Asked twice in one step, a call counts once, since neither could know of the other. A first result repeats nothing,
     so a limit of 1 is the same as 2; 0 means none. Holds digests, not texts, of at most MAX_REMEMBERED_CALLS calls.
     """
@@ -416,15 +416,12 @@ class Repeats:
             results = found.setdefault(key, set())
             if result is not None:
                 results.add(digest(result))
-        news = self._news
-        for key, results in found.items():
-            asked = self._asked.pop(key, None)
-            if asked is None or (results and results != asked.results):
-                asked, self._news = _Asked(frozenset(results), 0, news), news + 1
-            asked.times = asked.times + 1 if asked.news == news else 1
+        known = {key: self._asked.pop(key, _Asked()) for key in found}
+        self._news += any(results and results != known[key].results for key, results in found.items())
+        for key, asked in known.items():
+            asked.times = asked.times + 1 if asked.news == self._news else 1
+            asked.results, asked.news = found[key] or asked.results, self._news
             self._asked[key] = asked  # at the end: what comes first was not asked for longest
-        for key in found:
-            self._asked[key].news = self._news
         while len(self._asked) > limits.MAX_REMEMBERED_CALLS:
             del self._asked[next(iter(self._asked))]
 

@@ -122,7 +122,7 @@ class Catalog:
         raw_usage: Mapping[str, object] | None = None,
         answered_by: str = "",
     ) -> float | None:
-        """US dollars for one call, None where the price is not known.
+        """US dollars for one call, None where its price or its tokens are not known (a prompt is never empty).
 
         What the provider says it charged (OpenRouter's `usage.cost`) comes before any table, unless it makes no sense:
         NaN, a negative amount, or more than MAX_CALL_COST. Then an override, then the list price of `answered_by` (the
@@ -131,10 +131,13 @@ class Catalog:
         charged = _charged(raw_usage or {})
         if charged is not None:
             return charged
-        if given := self._given(provider, model, answered_by).prices:
-            return given.cost(usage)
-        if _is_free(provider, model):
+        given = self._given(provider, model, answered_by).prices
+        if given == FREE or (given is None and _is_free(provider, model)):
             return 0.0
+        if not usage.input_tokens:
+            return None
+        if given is not None:
+            return given.cost(usage)
         listed = (_list_cost(provider, name, usage) for name in dict.fromkeys((answered_by, model)))
         return next((float(dollars) for dollars in listed if dollars is not None), None)
 

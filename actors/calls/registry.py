@@ -144,7 +144,8 @@ class Registry:
         if name in self.entries:
             raise UsageError(f"two tools are called {name!r}; rename one of them")
         self.entries[name] = Entry(tool, ToolHealth(self._failure_budget, self._max_held_threads))
-        if (risk := tool.contract.risk) not in self._policy.decisions:
+        risk = tool.contract.risk
+        if risk not in self._policy.decisions and offer_of(tool, self._policy).decision is Decision.DENY:
             logger.warning("tool %s is not offered: its risk is %s, which the policy has no row for", name, risk)
 
     def offers(self, now: float) -> tuple[ToolOffer, ...]:

@@ -317,7 +317,7 @@ class LlmManager(Actor[LlmMessage]):
             call.timer = self.tell_after(wait, TryAgain(call.tag))
         else:
             why = f"the rate limit of {provider_name(route.provider)} allows no call before the deadline"
-            self._fail(call, ErrorKind.RATE_LIMITED, why, retry_after=wait)
+            self._elsewhere(call, Error(ErrorKind.RATE_LIMITED, why, retryable=True, retry_after=wait))
 
     def _told_restart(self, call: _OpenCall) -> bool:
         """What the attempt before has emitted is void; in line behind it, so not on the control lane."""
@@ -360,7 +360,8 @@ class LlmManager(Actor[LlmMessage]):
         route = call.routes[call.route]
         if limiter := route.limiter:
             call.doing = "the rate limiter"
-            limiter.settle(call.guessed_tokens, response.usage.total_tokens)
+            is_unknown = response.error is None and response.usage.total_tokens == 0
+            limiter.settle(call.guessed_tokens, call.guessed_tokens if is_unknown else response.usage.total_tokens)
         if response.error is not None:
             call.unread = "" if call.asked.is_read_along else response.text
             self._attempt_failed(call, response.error)
@@ -375,16 +376,20 @@ class LlmManager(Actor[LlmMessage]):
         """Again, elsewhere, or not at all."""
         assert call.tries is not None
         call.doing = "the retry policy"
-        pause, failed = call.tries.failed(error), call.routes[call.route].name
-        what = f"{failed} failed ({error.kind}{f', status {error.status}' if error.status else ''})"
-        used = f"after {call.attempt} of {call.asked.call.attempts} requests"
-        if pause is not None:
-            self._note(call, NoteKind.RETRY, f"{what} {used}; it is asked again in {pause:.3g} s.")
+        pause = call.tries.failed(error)
+        if pause is None:
+            self._elsewhere(call, error)
+        else:
+            self._note(call, NoteKind.RETRY, f"{_told_failure(call, error)}; it is asked again in {pause:.3g} s.")
             call.timer = self.tell_after(pause, TryAgain(call.tag))
-        elif error.kind in _WORTH_A_FALLBACK and self._has_next_route(call):
+
+    def _elsewhere(self, call: _OpenCall, error: Error) -> None:
+        """This route has no more to give: the next one, where it can do better, or the end."""
+        if error.kind in _WORTH_A_FALLBACK and self._has_next_route(call):
+            told = _told_failure(call, error)
             call.route += 1
             self._take_route(call)
-            self._note(call, NoteKind.FALLBACK, f"{what} {used}; {call.routes[call.route].name} is asked now.")
+            self._note(call, NoteKind.FALLBACK, f"{told}; {call.routes[call.route].name} is asked now.")
             self._attempt(call)
         else:
             self._end(call, error)
@@ -397,8 +402,8 @@ class LlmManager(Actor[LlmMessage]):
         """On the control lane: it comes before the end of this incarnation does, and needs no room."""
         call.asked.reply_to.tell_control(ModelNoted(call.tag, self.now(), kind, text, call.attempt))
 
-    def _fail(self, call: _OpenCall, kind: ErrorKind, why: str, retry_after: float | None = None) -> None:
-        self._end(call, Error(kind, why, kind in RETRYABLE_KINDS, retry_after))
+    def _fail(self, call: _OpenCall, kind: ErrorKind, why: str) -> None:
+        self._end(call, Error(kind, why, kind in RETRYABLE_KINDS))
 
     def _end(self, call: _OpenCall, error: Error) -> None:
         self._drop(call.tag)
@@ -418,6 +423,12 @@ class LlmManager(Actor[LlmMessage]):
             reply_to.tell(event)
         except MailboxFull:
             self.tell_after(FULL_PAUSE_SECONDS, TellAgain(reply_to, event))
+
+
+def _told_failure(call: _OpenCall, error: Error) -> str:
+    status = f", status {error.status}" if error.status else ""
+    used = f"after {call.attempt} of {call.asked.call.attempts} requests"
+    return f"{call.routes[call.route].name} failed ({error.kind}{status}) {used}"
 
 
 #: Another model can do better at these; a bad request or a wrong key would fail there for its own reasons, unseen.
@@ -464,7 +475,7 @@ async def read_stream(provider: Provider, request: ModelRequest, emit: Emit, end
         except UsageError as error:
             response = _failed(ErrorKind.INVALID_REQUEST, said(error))
         except BaseException as error:  # of a provider written by a user: its fault must not cost a hanging request
-            if _is_cancelled():
+            if is_cancelled():
                 if isinstance(error, GeneratorExit):
                     raise
                 raise asyncio.CancelledError from error
@@ -522,7 +533,8 @@ async def _close(stream: AsyncGenerator[list[StreamEvent]], provider: Provider, 
         logger.debug("the provider %s could not close its stream: %s", provider_name(provider), said(error))
 
 
-def _is_cancelled() -> bool:
+def is_cancelled() -> bool:
+    """Has the task that runs now been cancelled from outside? A provider may raise CancelledError itself."""
     try:
         task = asyncio.current_task()
     except RuntimeError:  # closed where no loop runs: the runtime has ended

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
-from callboard.actors.models.llm_manager import Route
+from callboard.actors.models.llm_manager import Route, is_cancelled
 from callboard.protocol.errors import said
 from callboard.providers.adapter import Provider
 from callboard.providers.context_window import ask_window
@@ -69,7 +69,9 @@ class Windows:
         name, loop = route.name, asyncio.get_running_loop()
         try:
             tokens = await self._ask(route.provider, name.partition("/")[0], route.model)
-        except Exception as error:  # noqa: BLE001 - of a provider written by a user; the request goes on without
+        except BaseException as error:  # of a provider written by a user; the request goes on without
+            if is_cancelled():
+                raise
             logger.warning("the window of %s could not be asked for: %s", name, said(error))
             tokens = None
         finally:

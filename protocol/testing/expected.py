@@ -193,14 +193,13 @@ def _times_in_vain(steps_made: list[_Made], asked: _Signature) -> int:
     times, last = 0, set[str]()
     for number in range(len(steps_made) - 1, -1, -1):
         results = steps_made[number].get(asked)
-        if results is None:
-            if _brought_news(steps_made, number):
-                break
-            continue
         if results and last and results != last:
             break
-        last = last or results
-        times += 1
+        if results is not None:
+            last = last or results
+            times += 1
+        if _brought_news(steps_made, number):
+            break
     return times
 
 

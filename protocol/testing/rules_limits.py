@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from typing import Final
 
 from callboard.protocol.commands import (
@@ -98,6 +98,9 @@ class Spending:
             self.exact = self.exact and taken and model.record is not None
         else:
             self.reported_usage = self.reported_usage + usage
+            if not usage.input_tokens:
+                self.reported = False
+                usage = replace(usage, input_tokens=input_tokens(model.command.request))
         self.usage, self.last_output = self.usage + usage, usage.output_tokens
         self.cost = None if cost is None or self.cost is None else self.cost + cost
         self.charged += _by_prices(options, usage.input_tokens, usage.output_tokens) if cost is None else cost

@@ -77,6 +77,14 @@ def test_usage_is_estimated_where_a_provider_reports_none() -> None:
     assert (spent.cost, spent.last_output_tokens) == (0.5, 1)
 
 
+def test_input_that_a_provider_leaves_out_is_estimated() -> None:
+    """A prompt is never empty, but some servers report none for one that they hold in a cache."""
+    spent = Spending()
+    assert not spent.add(Usage(0, 2), None, estimate, PRICED)
+    assert (spent.usage, spent.estimated, spent.total_tokens) == (Usage(0, 2), Usage(7), 9)
+    assert (spent.cost, spent.charged, spent.last_output_tokens) == (None, pytest.approx(0.11), 2)
+
+
 NAN = float("nan")
 BAD_USAGES = (Usage(NAN), Usage(1, -1), Usage(10**9), Usage(1, 1, reasoning_tokens=NAN), Usage(1, 1, -3))  # type: ignore[arg-type]
 
@@ -106,4 +114,5 @@ def test_a_plain_report_is_believed(usage: Usage, cost: float) -> None:
     spent = Spending()
     assert spent.add(usage, cost, estimate, OPTIONS) == ""
     assert (spent.cost, spent.charged) == (cost, cost)
-    assert (spent.usage, spent.estimated) == ((usage, Usage()) if usage.total_tokens else (Usage(), Usage(7, 3)))
+    estimated = Usage() if usage.input_tokens else Usage(7) if usage.total_tokens else Usage(7, 3)
+    assert (spent.usage, spent.estimated) == (usage if usage.total_tokens else Usage(), estimated)

@@ -96,7 +96,9 @@ def test_repeats_are_counted_in_steps() -> None:
     repeats = Repeats(LIMIT)
     assert made(repeats, ("a", "1"), ("a", "1"), ("b", "1")) == ([False] * 3, False), "asked twice, it counts once"
     assert made(repeats, ("a", "1")) == ([False], False)
-    assert made(repeats, ("c", "1"), ("a", "1")) == ([False, False], False), "a new call beside it changes nothing"
+    assert made(repeats, ("c", "1"), ("a", "1")) == ([False, False], False), "after news beside it, from 1 again"
+    assert made(repeats, ("a", "1")) == ([False], False)
+    assert made(repeats, ("a", "1"), ("b", "1")) == ([False, False], False)
     assert made(repeats, ("a", "1"), ("b", "1")) == ([True, False], False)
     assert made(repeats, ("b", "1"), ("a", "1")) == ([False, True], True)
     assert made(repeats) == ([], False)
@@ -130,6 +132,18 @@ def test_only_equal_results_in_a_row_count(results: str, refused_at: int | None)
     repeats = Repeats(LIMIT)
     refused = [made(repeats, ("poll", result)) == ([True], False) for result in results]
     assert (refused.index(True) + 1 if any(refused) else None) == refused_at
+
+
+def test_a_call_beside_one_that_brings_news_is_no_loop() -> None:
+    """Two jobs are watched in one step, and one of them gets on; or new files are read beside the same question."""
+    repeats = Repeats(LIMIT)
+    for number in range(20):
+        assert made(repeats, ("poll a", str(number)), ("poll b", "waiting")) == ([False, False], False)
+    for number in range(20):
+        assert made(repeats, ("poll b", "waiting"), (f"read {number}", "text")) == ([False, False], False)
+    ends = [made(repeats, ("poll a", "19"), ("poll b", "waiting")) for _ in range(4)]
+    assert [refused for refused, _ in ends] == [[False, False], [False, False], [False, True], [True, True]]
+    assert [ends_run for _, ends_run in ends] == [False, False, False, True]
 
 
 def test_a_digest_is_the_same_in_every_process_and_for_no_other_texts() -> None:

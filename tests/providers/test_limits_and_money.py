@@ -151,6 +151,17 @@ def test_what_has_no_known_price_is_unknown_not_free(provider: str, model: str) 
     assert Catalog().dearest(provider, model, 1_000_000) is None
 
 
+@pytest.mark.parametrize("usage", [Usage(), Usage(0, 500)], ids=["no usage", "no input tokens"])
+def test_a_priced_call_whose_tokens_were_not_counted_has_no_known_cost(usage: Usage) -> None:
+    """Not 0: a cost budget would never be reached at a server that reports no usage."""
+    assert Catalog().cost("openai", "gpt-4o", usage) is None
+    assert Catalog().cost("openai", "gpt-4o", usage, {"cost": 0.25}) == 0.25, "what the provider says counts"
+    priced = Catalog({"mine/*": ModelInfo(prices=Prices(1e-6, 0.0)), "own/*": ModelInfo(prices=FREE)})
+    assert priced.cost("mine", "m", usage) is None
+    assert priced.cost("own", "m", usage) == 0.0
+    assert priced.cost("ollama", "m", usage) == 0.0
+
+
 def test_what_openrouter_gives_away_is_free_also_where_the_answer_names_the_paid_model() -> None:
     answered = "anthropic/claude-sonnet-4.5"
     assert Catalog().cost("openrouter", "some/model:free", Usage(1000, 100), answered_by=answered) == 0.0

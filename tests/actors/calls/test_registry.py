@@ -19,7 +19,7 @@ from callboard.actors.calls.registry import (
 )
 from callboard.actors.tools import tool
 from callboard.protocol.ids import ToolName
-from callboard.protocol.tools import DEFAULT_DECISIONS, RETRY_HINTS, Decision, FailureCode, Policy, Risk
+from callboard.protocol.tools import DEFAULT_DECISIONS, RETRY_HINTS, Decision, FailureCode, Policy, Risk, ToolContract
 
 
 @tool(isolation="thread")
@@ -132,6 +132,18 @@ def test_a_tool_whose_risk_has_no_row_is_denied_and_named_in_the_log(caplog: pyt
     (told,) = caplog.messages
     assert told == "tool bare is not offered: its risk is undeclared, which the policy has no row for"
     assert [offer.is_shown for offer in registry.offers(0.0)] == [False, False]
+
+
+def test_a_policy_that_decides_by_itself_is_asked_before_a_missing_row_is_named(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class AllowsAll(Policy):
+        def decide(self, contract: ToolContract) -> Decision:
+            return Decision.ALLOW
+
+    with caplog.at_level(logging.WARNING, "callboard.tools"):
+        (offer,) = Registry([bare.owned], AllowsAll({})).offers(0.0)
+    assert (offer.decision, caplog.messages) == (Decision.ALLOW, [])
 
 
 def test_the_default_policy_has_a_row_for_every_risk() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextvars import Context
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -384,6 +385,43 @@ def test_a_rate_limit_beyond_the_deadline_fails_at_once(simulated: ActorSystem) 
     (failed,) = desk.session.of(ModelFailed)
     assert failed.error.kind is ErrorKind.RATE_LIMITED
     assert failed.error.retry_after == pytest.approx(600.0)
+
+
+def test_a_rate_limit_beyond_the_deadline_leads_to_the_next_route(simulated: ActorSystem) -> None:
+    limiter = RateLimiter(simulated.scheduler.now, requests_per_minute=0.1)
+    desk = Desk(simulated, Scripted(["one"]), Scripted(["elsewhere", "elsewhere"]))
+    limited, free = desk.routes["scripted/model"]  # type: ignore[misc]
+    desk.routes["scripted/model"] = [replace(limited, limiter=limiter), free]
+    desk.ask()
+    desk.ask(tag=TAG.at_step(2))
+    desk.run(0.0)
+    assert [name for name, _ in desk.driver.started] == ["scripted/model-0", "scripted/model-1"]
+    assert len(desk.session.of(ModelResponded)) == 2
+    assert desk.notes() == [
+        "fallback 0: scripted/model-0 failed (rate_limited) after 0 of 4 requests; scripted/model-1 is asked now."
+    ]
+
+
+def test_the_last_request_allowed_goes_where_the_rate_limit_lets_it(simulated: ActorSystem) -> None:
+    limiter = RateLimiter(simulated.scheduler.now, requests_per_minute=0.1)
+    desk = Desk(simulated, Scripted(["one"]), Scripted(["elsewhere", "elsewhere"]))
+    limited, free = desk.routes["scripted/model"]  # type: ignore[misc]
+    desk.routes["scripted/model"] = [replace(limited, limiter=limiter), free]
+    desk.ask()
+    desk.ask(tag=TAG.at_step(2), attempts=1)
+    desk.run(0.0)
+    assert len(desk.session.of(ModelResponded)) == 2
+
+
+def test_an_answer_without_usage_has_taken_the_tokens_that_were_guessed(simulated: ActorSystem) -> None:
+    limiter = RateLimiter(simulated.scheduler.now, tokens_per_minute=200.0)
+    desk = Desk(simulated, Scripted([ScriptedTurn("one", usage=Usage()), "two"]), limiter=limiter)
+    desk.ask()  # 131 tokens
+    desk.run()
+    desk.ask(tag=TAG.at_step(2))
+    desk.run()
+    first, second = (at for _, at in desk.driver.started)
+    assert second - first == pytest.approx((2 * 131 - 200) / 200 * 60)
 
 
 def test_tokens_are_guessed_before_and_settled_after(simulated: ActorSystem) -> None:

@@ -29,7 +29,7 @@ ROUTE = Route(Scripted(), "m", listed_as="mine/m")
 class Server:
     """Tells these windows in turn, when it is let."""
 
-    def __init__(self, *tells: int | Exception | None) -> None:
+    def __init__(self, *tells: int | BaseException | None) -> None:
         self.tells = list(tells)
         self.asked: list[tuple[str, str]] = []
         self.let = asyncio.Event()
@@ -39,7 +39,7 @@ class Server:
         self.asked.append((name, model))
         told = self.tells.pop(0)
         await self.let.wait()
-        if isinstance(told, Exception):
+        if isinstance(told, BaseException):
             raise told
         return told
 
@@ -103,6 +103,32 @@ def test_what_is_not_told_is_assumed_and_said_and_asked_again_later(
     assert [record.getMessage() for record in caplog.records].count(windows._assumed("mine/m").note) == 2, (
         "once for each runtime"
     )
+
+
+@pytest.mark.parametrize("raised", [asyncio.CancelledError(), SystemExit(3), KeyboardInterrupt()], ids=repr)
+def test_whatever_a_provider_raises_the_window_is_told(raised: BaseException) -> None:
+    async def test() -> None:
+        window = await asyncio.wait_for(found(Windows(Server(raised))), 5.0)
+        assert window.tokens == ASSUMED_CONTEXT_TOKENS
+
+    run(test)
+
+
+def test_a_stopped_runtime_asks_no_longer() -> None:
+    async def test() -> None:
+        server = Server(8_000)
+        server.let.clear()
+        of = Windows(server)
+        waiting = asyncio.ensure_future(found(of))
+        await asyncio.sleep(0)
+        asking = next(iter(of._asking.values()))
+        of.cancel()
+        await asyncio.wait({asking}, timeout=5.0)
+        assert asking.cancelled()
+        assert not waiting.done()
+        waiting.cancel()
+
+    run(test)
 
 
 # -- in the runtime
