@@ -19,8 +19,10 @@ from typing import Final, NamedTuple
 #: shorter piece is all asterisks.
 MARK: Final = "\N{X IN A RECTANGLE BOX}"
 _MARK: Final = MARK.encode()
-#: A private key of 16,384 bits has 13 kB in PEM: a value that reaches into the part that is shown begins at most this
-#: far before it and ends at most this far behind it.
+#: A private key of 16,384 bits has 13 kB in PEM. Where the part that is shown is cut out of a text, so much more of it
+#: is masked, since the cut may go through a key.
+LONGEST_KEY_BYTES: Final = 14_000
+#: A value that reaches into the part that is shown begins at most this far before it, and ends at most so far behind.
 WINDOW_BYTES: Final = 64 * 1024
 
 Span = tuple[int, int]
