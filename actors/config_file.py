@@ -74,7 +74,8 @@ def read_profile(path: Path, name: str = "", *, chosen_by: str = "--profile") ->
     if name:
         found.append(Section(f"profiles.{name}", _table(profiles, name, path, "profiles.")))
     sections = tuple(Section(each.name, dict(_values(each, path))) for each in found)
-    if any(secret in section.values for section in sections for secret in _SECRETS):
+    everywhere = [document.get("default"), *profiles.values()]  # also in a profile that is not chosen
+    if any(secret in table for table in everywhere if isinstance(table, dict) for secret in _SECRETS):
         _check_private(path)
     return Profile(path, sections)
 

@@ -29,33 +29,35 @@ KEY_PROBE_BYTES: Final = 1_024
 
 #: Names of files, wherever they are. `*` is any text; upper and lower case are one.
 FILES: Final = """
-    .git .env .env.* .env-* .env_* *.env .envrc .dev.vars .secret .secrets .token .apikey .api_key secret.json
-    secret.toml secret.yaml secret.yml secret.ini secret.txt secrets.json secrets.toml secrets.yaml secrets.yml
-    secrets.ini secrets.txt secrets.env secrets.properties password.txt passwords.txt passwords.csv passwords.json
-    api_key.txt api-key.txt apikey.txt api_keys.json api_keys.txt api_keys.yaml token.json token.pickle token.txt
-    local.settings.json .vault_pass* .vault-pass* vault_pass vault_pass.txt vault-password vault-password.txt
+    .git .env .env.* .env-* .env_* *.env .envrc .envrc.* .flaskenv env.local .dev.vars .dev.vars.* .secret .secrets
+    .secrets.* .token .apikey .api_key secret.json secret.toml secret.yaml secret.yml secret.ini secret.txt secrets.json
+    secrets.toml secrets.yaml secrets.yml secrets.ini secrets.txt secrets.env secrets.properties password.txt
+    passwords.txt passwords.csv passwords.json api_key.txt api-key.txt apikey.txt api_keys.json api_keys.txt
+    api_keys.yaml token.json token.pickle token.txt local.settings.json .vault_pass* .vault-pass* vault_pass
+    vault_pass.txt vault-password vault-password.txt
 
-    id_rsa* id_dsa* id_ecdsa* id_ed25519* id_xmss* *_rsa *_ed25519 ssh_host_*_key identity *.pem *.key *.p8 *.p12
-    *.pfx *.pkcs12 *.jks *.jceks *.bks *.keystore *.kdb *.kdbx *.ppk *.agekey *.keytab *.priv *.ovpn *.keychain
-    *.keychain-db *.keyring secring.* private_key private_key.txt privatekey.txt wallet.dat utc--* *.gpg *.pgp
+    id_rsa* id_dsa* id_ecdsa* id_ed25519* id_xmss* *_rsa *_ed25519 ssh_host_*_key identity *.pem *.key *.p8 *.p12 *.pfx
+    *.pkcs12 *.jks *.jceks *.bks *.keystore *.kdb *.kdbx *.ppk *.agekey *.keytab *.priv *.ovpn *.keychain *.keychain-db
+    *.keyring *.kwl *.pk8 *.snk secring.* private_key private_key.txt privatekey.txt wallet.dat utc--* *.gpg *.pgp
     wg0.conf
 
     .netrc _netrc .netrc.* .npmrc .yarnrc .yarnrc.yml .pypirc pip.conf pip.ini .condarc .gemrc .dockercfg
-    .dockerconfigjson .git-credentials .gitconfig .hgrc .gitcookies settings-security.xml .curlrc _curlrc .wgetrc
-    .lftprc .ftpconfig sftp-config.json .remote-sync.json filezilla.xml sitemanager.xml recentservers.xml .msmtprc
-    .fetchmailrc .offlineimaprc .mbsyncrc .smbcredentials .passwd-s3fs
+    .dockerconfigjson .git-credentials .git-credentials-* .gitconfig .hgrc .gitcookies settings-security.xml .curlrc
+    _curlrc .wgetrc .lftprc .ftpconfig sftp-config.json .remote-sync.json filezilla.xml sitemanager.xml
+    recentservers.xml .msmtprc .fetchmailrc .offlineimaprc .mbsyncrc .smbcredentials .passwd-s3fs
 
-    credentials credentials.json credentials.toml credentials.yaml credentials.yml credentials.csv credentials.xml
-    credentials.ini credentials.txt credentials.db credentials.properties credential.json
-    application_default_credentials.json access_tokens.db service-account*.json service_account*.json
-    serviceaccount*.json *-service-account.json *firebase-adminsdk*.json gcp-key*.json google-credentials*.json
-    client_secret*.json client-secret*.json accesskeys.csv rootkey.csv *_accesskeys.csv .boto .s3cfg rclone.conf
-    .rclone.conf .databrickscfg .vault-token .terraformrc terraform.rc *.tfstate *.tfstate.* *.tfvars *.tfvars.json
-    *.tfrc.json kubeconfig kubeconfig.* *.kubeconfig kaggle.json
+    .credentials .credentials.* .claude.json oauth_creds.json credentials credentials.json credentials.toml
+    credentials.yaml credentials.yml credentials.csv credentials.xml credentials.ini credentials.txt credentials.db
+    credentials.properties credential.json application_default_credentials.json access_tokens.db service-account*.json
+    service_account*.json serviceaccount*.json *-service-account.json *firebase-adminsdk*.json gcp-key*.json
+    google-credentials*.json client_secret*.json client-secret*.json accesskeys.csv rootkey.csv *_accesskeys.csv .boto
+    .s3cfg rclone.conf .rclone.conf .databrickscfg .vault-token .terraformrc terraform.rc *.tfstate *.tfstate.* *.tfvars
+    *.tfvars.json *.tfrc.json kubeconfig kubeconfig.* *.kubeconfig kaggle.json
 
     .htpasswd .htdigest .pgpass pgpass.conf .my.cnf .mylogin.cnf .mongorc.js .dbshell .cqlshrc .odbc.ini wp-config.php
-    gshadow shadow shadow- master.passwd .*_history fish_history .lesshst .viminfo .rediscli_auth cookies cookies.txt
-    cookies.sqlite "login data" "web data" key3.db key4.db logins.json signons.sqlite
+    gshadow shadow shadow- master.passwd .rhosts krb5cc_* .xauthority .iceauthority .*_history .zhistory .histfile
+    fish_history .lesshst .viminfo .rediscli_auth cookies cookies.txt cookies.sqlite "login data" "web data" key3.db
+    key4.db logins.json signons.sqlite
 
     copilot-token copilot-token.*
 """
@@ -67,12 +69,14 @@ PLACES: Final = """
     .fly/config.yml .snowsql/config .kaggle/kaggle.json .huggingface/token huggingface/token huggingface/stored_tokens
     .aliyun/config.json .cargo/credentials .gem/credentials .hg/hgrc .svn/auth .vscode/sftp.json .idea/datasources.xml
     .idea/datasources.local.xml .idea/webservers.xml .jupyter/jupyter_server_config.json age/keys.txt sops/keys.txt
-    .streamlit/secrets.toml .subversion/auth
+    .streamlit/secrets.toml .subversion/auth .bundle/config pypoetry/auth.toml opencode/auth.json .vercel/auth.json
+    .config/github-copilot .config/heroku .config/configstore .config/ngrok .ngrok2/ngrok.yml .netlify/config.json
+    .wrangler/config .railway/config.json .supabase/access-token solana/id.json
 """
 #: Folders of which nothing is shown.
 FOLDERS: Final = """
-    .git .ssh .gnupg .aws .azure .kube .oci .snowflake .password-store keyrings .callboard .mozilla .thunderbird
-    .legacy_credentials legacy_credentials
+    .git .ssh .gnupg .aws .azure .kube .oci .snowflake .password-store keyrings .secrets .envs .cloudflared .vnc
+    .callboard .mozilla .thunderbird .legacy_credentials legacy_credentials
 """
 #: Endings of what is written for others to fill in, and of public keys: shown, with what looks like a key masked.
 HARMLESS: Final = (
@@ -129,7 +133,8 @@ def is_key_file(beginning: bytes) -> bool:
 def is_listed(path: str, is_folder: bool = False) -> bool:
     """Is the path on the list, or in a folder that is?"""
     folder, _, name = _plain(path).rpartition("/")
-    if _is_in_listed_folder(folder) or f"{folder.rpartition('/')[2]}/{name}" in _PLACES:
+    outer = folder.rpartition("/")[2]
+    if _is_in_listed_folder(folder) or any(f"{outer}/{each}" in _PLACES for each in _originals(name)):
         return True
     return name in _FOLDERS if is_folder else any(map(_is_secret_name, _originals(name)))
 

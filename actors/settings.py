@@ -20,6 +20,7 @@ from pydantic import (
     SkipValidation,
     ValidationError,
     ValidationInfo,
+    ValidatorFunctionWrapHandler,
     field_validator,
     model_validator,
 )
@@ -188,12 +189,15 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
         profile = Profile(found.path, (built_in, *found.sections), options or {})
         return cls.model_validate(given or {}, context=profile)
 
-    @field_validator("sampling", "policy", "catalog", mode="before")
+    @field_validator("sampling", "policy", "catalog", mode="wrap")
     @classmethod
-    def _keys_that_exist(cls, value: object, info: ValidationInfo) -> object:
+    def _keys_that_exist(cls, value: object, validate: ValidatorFunctionWrapHandler, info: ValidationInfo) -> object:
         # pydantic leaves out what a dataclass has no field for, and so a misspelt one.
         _check_keys(cls.model_fields[info.field_name or ""].annotation, value)
-        return value
+        try:
+            return validate(value)
+        except UsageError as error:  # of an object in it: as a ValueError it is told with its place
+            raise ValueError(str(error)) from None
 
     @field_validator("rate_limits", mode="before")
     @classmethod
@@ -385,7 +389,7 @@ def _explain(error: ValidationError, places: Mapping[str, str]) -> str:
         message = item["msg"].removeprefix("Value error, ")
         if item["type"] == "extra_forbidden":
             message = "there is no such setting" + similar(field, Settings.model_fields)
-        elif len(item["loc"]) > 1:
-            message = f"{'.'.join(map(str, item['loc'][1:]))}: {message}"
+        elif inner := [str(each) for each in item["loc"][1:] if "[" not in str(each)]:  # without pydantic's own names
+            message = f"{'.'.join(inner)}: {message}"
         faults.setdefault(field, message)
     return "; ".join(f"{places.get(field, f'setting {field!r}')}: {message}" for field, message in faults.items())

@@ -19,8 +19,10 @@ from typing import Final, NamedTuple
 #: shorter piece is all asterisks.
 MARK: Final = "\N{X IN A RECTANGLE BOX}"
 _MARK: Final = MARK.encode()
-#: A private key of 16,384 bits has 13 kB in PEM: a value that reaches into the part that is shown begins at most this
-#: far before it and ends at most this far behind it.
+#: A private key of 16,384 bits has 13 kB in PEM. Where the part that is shown is cut out of a text, so much more of it
+#: is masked, since the cut may go through a key.
+LONGEST_KEY_BYTES: Final = 14_000
+#: A value that reaches into the part that is shown begins at most this far before it, and ends at most so far behind.
 WINDOW_BYTES: Final = 64 * 1024
 
 Span = tuple[int, int]
@@ -90,6 +92,10 @@ _URL_SAFE: Final = "[A-Za-z0-9_-]"
 _BASE64: Final = "[A-Za-z0-9+/]"
 _HEX: Final = "[0-9a-fA-F]"
 
+#: A group of this name holds what is no key, and is not looked at again: a word of one prefix after the other would
+#: be read to its end from each of them.
+_NO_KEY: Final = "no_key"
+
 #: Lengths are the least that is taken for a key, somewhat below what the makers give out.
 FORMATS: Final[tuple[KeyFormat, ...]] = (
     KeyFormat("sk-", rf"{_URL_SAFE}{{16,}}", "platform.openai.com, docs.anthropic.com, openrouter.ai, deepseek.com"),
@@ -151,7 +157,11 @@ FORMATS: Final[tuple[KeyFormat, ...]] = (
     KeyFormat("sq0", rf"(?:atp|csp|idp)-{_URL_SAFE}{{20,}}", "developer.squareup.com"),
     KeyFormat("AGE-SECRET-KEY-", r"[0-9A-Z]{20,}", "age-encryption.org/v1"),
     KeyFormat("ops_", r"eyJ[A-Za-z0-9_=-]{40,}", "developer.1password.com: service accounts"),
-    KeyFormat("eyJ", rf"{_URL_SAFE}{{8,}}\.eyJ{_URL_SAFE}{{8,}}\.{_URL_SAFE}*", "RFC 7519: JSON Web Token"),
+    KeyFormat(
+        "eyJ",
+        rf"{_URL_SAFE}{{8,}}\.eyJ{_URL_SAFE}{{8,}}\.{_URL_SAFE}*|(?P<{_NO_KEY}>{_URL_SAFE}*+)",
+        "RFC 7519: JSON Web Token",
+    ),
 )
 _RESTS: Final = tuple((each.prefix.encode(), re.compile(each.rest.encode())) for each in FORMATS)
 #: A letter or digit before the prefix makes it part of another word, unless it is the end of another key.
@@ -170,7 +180,7 @@ def _formats(data: bytes) -> Iterator[Span]:
         at = data.find(prefix) if prefix in words else -1
         while at >= 0:
             key = rest.match(data, at + len(prefix))
-            if key and _is_key(prefix, key.group()):
+            if key and key.lastgroup != _NO_KEY and _is_key(prefix, key.group()):
                 found.append((at, key.end()))
             at = data.find(prefix, key.end() if key else at + len(prefix))
     ends: set[int] = set()

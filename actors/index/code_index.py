@@ -132,6 +132,7 @@ class CodeIndex:
 
     def _opened(self) -> _Parts:
         """Raises UsageError."""
+        self._check_roots()
         for _ in range(2):
             if reason := self._layout.prepare():
                 self._notes.append(f"rebuilt: {reason}")
@@ -142,6 +143,11 @@ class CodeIndex:
                 self._layout.condemn(str(broken))
         self._layout.prepare()
         return _Parts(self._layout)
+
+    def _check_roots(self) -> None:
+        """Raise UsageError for a folder that is gone: it may be on a disk that comes back. So nothing is deleted from
+        the index, and no folder is made in its place."""
+        roots_of(self.roots)
 
     def _current(self, *, to_write: bool = False) -> _Parts:
         """Opened again when the index has been rebuilt, here or by another process, or perhaps can be written again."""
@@ -186,6 +192,7 @@ class CodeIndex:
     def _refresh(
         self, paths: tuple[str, ...] | None, wait_seconds: float | None, progress: ProgressCallback | None
     ) -> RefreshSummary:
+        self._check_roots()
         parts = self._current(to_write=True)
         lexical = parts.lexical
         lexical.reload()

@@ -24,7 +24,7 @@ from callboard.protocol import events
 from callboard.protocol.commands import CallModel, Finish, Outcome, ReportFailure, RunTool
 from callboard.protocol.events import Event
 from callboard.protocol.ids import RequestId, Tag
-from callboard.protocol.masking import mask
+from callboard.protocol.masking import LONGEST_KEY_BYTES, mask
 from callboard.protocol.tools import FailureCode, ToolFailure
 
 logger = logging.getLogger("callboard")
@@ -45,9 +45,6 @@ MAX_PRINTED_LINES = 200
 MAX_PRINTED_BYTES = 16_384
 #: Of what a person, a model or an exception said, in one log record.
 MAX_CONTENT_CHARS = 4_000
-#: More than is shown is masked, for a cut may go through a key: the longest private key has 13 kB. Not all of it, since
-#: 64 kB take 30 ms, and this is the control loop.
-MASKED_BESIDES = 14_000
 
 
 @dataclass(slots=True)
@@ -348,7 +345,7 @@ def _log(tag: Tag, level: int, text: str, extra: Mapping[str, object], into: log
 def _with_content(text: str, content: str) -> str:
     if not content:
         return text
-    shown = _printable(mask(content[: MAX_CONTENT_CHARS + MASKED_BESIDES])[:MAX_CONTENT_CHARS])
+    shown = _printable(mask(content[: MAX_CONTENT_CHARS + LONGEST_KEY_BYTES])[:MAX_CONTENT_CHARS])
     more = len(content) - MAX_CONTENT_CHARS
     return f"{text}: {shown}... ({more:,} characters more)" if more > 0 else f"{text}: {shown}"
 
@@ -368,7 +365,7 @@ def _exception(failure: ToolFailure, told: str) -> dict[str, str | int]:
 
 def _shown_lines(printed: ToolPrinted) -> list[str]:
     """The last of what was printed, with its control characters escaped; and first, how much there was before."""
-    kept = mask(printed.text[-MAX_PRINTED_BYTES - MASKED_BESIDES :]).encode()[-MAX_PRINTED_BYTES:]
+    kept = mask(printed.text[-MAX_PRINTED_BYTES - LONGEST_KEY_BYTES :]).encode()[-MAX_PRINTED_BYTES:]
     is_cut = len(kept) < len(printed.text.encode())
     if is_cut:
         kept = kept[kept.find(b"\n") + 1 :]  # the first of these lines is not whole

@@ -26,6 +26,7 @@ from callboard.protocol.content import byte_size, not_finite
 from callboard.protocol.errors import ToolError
 from callboard.protocol.ids import ToolName
 from callboard.protocol.limits import MAX_RESULT_BYTES
+from callboard.protocol.masking import LONGEST_KEY_BYTES, mask
 from callboard.protocol.tools import FailureCode, ToolFailure
 
 #: Of an exception's text and of a wrong argument, what a model can use.
@@ -156,9 +157,13 @@ def with_traceback(failed: ToolFailure, error: BaseException) -> ToolFailure:
 
 
 def shortened(text: str, limit: int = MAX_MESSAGE_CHARS) -> str:
-    """At most `limit` characters, with a word on what is missing, and all of them fit for UTF-8."""
+    """At most `limit` characters, with a word on what is missing, and all of them fit for UTF-8.
+
+    Values that look like keys are masked: an exception quotes an address or a header that its tool never meant to show.
+    """
     text = text.encode(errors="backslashreplace").decode()
-    return text if len(text) <= limit else f"{text[:limit]}... ({len(text) - limit:,} characters more)"
+    shown = mask(text[: limit + LONGEST_KEY_BYTES])[:limit]
+    return shown if len(text) <= limit else f"{shown}... ({len(text) - limit:,} characters more)"
 
 
 def _fault(fault: ErrorDetails, whole: str = "the arguments") -> str:

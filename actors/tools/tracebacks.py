@@ -32,7 +32,9 @@ _OURS: Final = (
 
 #: How faulthandler begins (Modules/faulthandler.c), and one of its frames: innermost first, without source lines.
 _FATAL: Final = "Fatal Python error: "
-_DUMPED_FRAME: Final = re.compile(r'  File "[^"\n]+", line \d+ in [\w.<>]+')
+_DUMPED_FRAME: Final = re.compile(r'  File "([^"\n]+)", line \d+ in [\w.<>]+')
+#: The one line of Python that each of our processes begins with (processes/spawning.py).
+_BEGINNING: Final = "<string>"
 
 
 class Told(NamedTuple):
@@ -65,8 +67,9 @@ def told_of_crash(printed: str) -> Told:
     if begin < 0:
         return NOT_TOLD
     dump = printed[begin:]
-    frames = "\n".join(line for line in dump.splitlines() if _DUMPED_FRAME.fullmatch(line))
-    return Told(bounded(dump, MAX_TRACEBACK_BYTES), bounded(frames, MAX_FRAMES_BYTES))
+    frames = filter(None, map(_DUMPED_FRAME.fullmatch, dump.splitlines()))
+    own = "\n".join(frame[0] for frame in frames if not frame[1].startswith((*_OURS, _BEGINNING)))
+    return Told(bounded(dump, MAX_TRACEBACK_BYTES), bounded(own, MAX_FRAMES_BYTES))
 
 
 def bounded(text: str, limit_bytes: int) -> str:

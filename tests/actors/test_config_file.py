@@ -161,11 +161,20 @@ def test_relative_paths_are_meant_from_the_files_folder(config: Path, monkeypatc
         ("profiles = 3", r"profiles in .* must be a table"),
         ("[profiles]\na = 3", r"profiles.a in .* must be a table: write \[profiles.a\]"),
         ("[default\n", "is not valid TOML: .*line 1"),
+        ("[default]\napi_key = 5", r"'api_key' in \[default\] of [^ ]*config.toml: Input should be a valid string$"),
+        (
+            "[default.policy.decisions]\nnetwork = 'maybe'",
+            r"'policy' in \[default\] of .*: decisions.network: Input should be 'allow'",
+        ),
+        (
+            '[default.catalog.overrides."a/b"]\ncontext_tokens = -5',
+            r"'catalog' in \[default\] of .*: context_tokens must be .* got -5",
+        ),
         ("[default]\nworkspace = '/no/such'", r"'workspace' in \[default\] of .*there is no folder /no/such"),
     ],
 )
 def test_a_wrong_file_is_one_sentence_with_file_section_and_field(config: Path, text: str, says: str) -> None:
-    write(config, text)
+    write(config, text, 0o600)
     with pytest.raises(UsageError, match=says) as caught:
         Settings.from_file("a" if "profiles" in text else "")
     assert "\n" not in str(caught.value)
@@ -202,6 +211,15 @@ def test_a_key_in_a_file_that_others_can_read_is_refused(config: Path) -> None:
         assert KEY not in str(caught.value)
         config.chmod(0o600)
         assert Settings.from_file("a" if "profiles" in text else "").key_for("offline") == KEY
+
+
+def test_a_key_in_a_profile_that_is_not_chosen_is_refused_too(config: Path) -> None:
+    write(config, f'[profiles.a]\napi_key = "{KEY}"\n[profiles.b]\nmax_steps = 3', 0o644)
+    for name in ("", "b"):
+        with pytest.raises(UsageError, match=f"holds a key.*chmod 600 {config}"):
+            Settings.from_file(name)
+    config.chmod(0o600)
+    assert Settings.from_file("b").max_steps == 3
 
 
 BAD = {"model": "gpt-5", "workspace": "/no/such/place", "base_url": "localhost:8000/v1"}

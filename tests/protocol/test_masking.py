@@ -209,7 +209,7 @@ def test_every_format_has_a_source_and_finds_what_is_made_for_it() -> None:
 
 def made_for(pattern: str, rng: random.Random) -> str:
     """A random text that the pattern of a format takes: its groups' first choice, its classes filled."""
-    pattern = re.sub(r"\(\?![^)]*\)", "", pattern)
+    pattern = re.sub(r"\(\?![^)]*\)|\|\(\?P<no_key>.*", "", pattern)
     pattern = re.sub(r"\(\?:([^|)]*)[^)]*\)\??", lambda match: match[1] if "xox" not in match[1] else "", pattern)
 
     def fill(match: re.Match[str]) -> str:
@@ -274,7 +274,7 @@ def test_a_mask_never_cuts_a_character() -> None:
 
 HOSTILE = (
     *(name.literal.decode() + sign for name in NAMES for sign in ("=", ':"', " : ", "='\\")),
-    *(each.prefix for each in FORMATS[::6]),
+    *(each.prefix for each in FORMATS),
     "-----BEGIN PRIVATE KEY-----",
     "-",
     "--token ",

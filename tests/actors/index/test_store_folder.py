@@ -1,5 +1,6 @@
 """The index folder: foreign, broken, of another version, without room. Never a traceback, never a wrong span."""
 
+import contextlib
 import json
 import os
 import stat
@@ -127,3 +128,19 @@ def test_an_index_of_another_user_is_refused(workspace: Path, store: Path, monke
     monkeypatch.setattr(Path, "chmod", not_ours)
     with pytest.raises(UsageError, match="belongs to another user, who could read the index; name another folder"):
         CodeIndex.open(workspace, store, embedder=None)
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_workspace_that_is_gone_is_told_and_keeps_its_index(workspace: Path, tmp_path: Path, inside: bool) -> None:
+    """It may be on a disk that comes back: no folder is made in its place, and nothing is deleted from the index."""
+    with CodeIndex.open(workspace, None if inside else tmp_path / "store", embedder=None) as index:
+        assert index.refresh().files == 1
+        workspace.rename(tmp_path / "away")
+        with pytest.raises(UsageError, match=f"workspace {workspace} does not exist"):
+            index.refresh()
+        with pytest.raises(UsageError) if inside else contextlib.nullcontext():
+            index.search("alpha")
+        assert not workspace.exists()
+        (tmp_path / "away").rename(workspace)
+        assert index.refresh().unchanged == 1
+        assert [hit.name for hit in index.search("alpha")] == ["alpha"]

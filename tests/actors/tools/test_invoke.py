@@ -22,6 +22,7 @@ from callboard.protocol.commands import RunTool
 from callboard.protocol.errors import ToolError
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
 from callboard.protocol.limits import MAX_RESULT_BYTES
+from callboard.protocol.masking import has_mask
 from callboard.protocol.tools import FailureCode, ToolFailure
 
 CONTEXT = ToolContext(
@@ -256,6 +257,20 @@ def test_an_error_without_a_text_is_a_failure_like_any_other(error: BaseExceptio
         raise error
 
     assert "<Mute, whose text raises KeyboardInterrupt>" in failure(run(look)).message
+
+
+@pytest.mark.parametrize("before", [0, MAX_MESSAGE_CHARS - 12], ids=["whole", "cut"])
+def test_a_key_in_an_exception_is_masked(before: int) -> None:
+    """An exception quotes what its tool never meant to show: the address with the password, the refused header."""
+    key = "sk-proj-" + "a1B2c3D4" * 6
+
+    @tool
+    def look() -> None:
+        raise ConnectionError(f"{'x' * before} {key}")
+
+    message = failure(run(look)).message
+    assert has_mask(message)
+    assert key[:10] not in message
 
 
 def test_every_text_of_a_failure_is_bounded() -> None:

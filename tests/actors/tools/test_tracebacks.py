@@ -9,9 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callboard.actors.tools import Tool, ToolContext, tool
+from callboard.actors.processes import child
+from callboard.actors.tools import Tool, ToolContext, tool, tracebacks
 from callboard.actors.tools.files import workspace_tools
-from callboard.actors.tools.tracebacks import MAX_FRAMES_BYTES, MAX_TRACEBACK_BYTES, Told, bounded, told_of
+from callboard.actors.tools.tracebacks import (
+    MAX_FRAMES_BYTES,
+    MAX_TRACEBACK_BYTES,
+    Told,
+    bounded,
+    told_of,
+    told_of_crash,
+)
 from callboard.protocol.commands import RunTool
 from callboard.protocol.errors import ToolError
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
@@ -197,3 +205,16 @@ def test_any_tree_of_groups_is_told_within_its_bounds(tree: list[object] | None)
     assert len(told.traceback.encode()) <= MAX_TRACEBACK_BYTES
     assert len(told.frames.encode()) <= MAX_FRAMES_BYTES
     assert traceback.format_exception_only(made(tree))[0].split("(")[0].split(":")[0].strip() in told.traceback
+
+
+def test_the_frames_of_a_crash_are_the_tools_own() -> None:
+    dump = (
+        "Fatal Python error: Segmentation fault\n\nCurrent thread 0x00007f (most recent call first):\n"
+        f'  File "{__file__}", line 3 in reads\n'
+        f'  File "{tracebacks.__file__.replace("tracebacks", "invoke")}", line 72 in call\n'
+        f'  File "{child.__file__}", line 104 in _run\n'
+        '  File "<string>", line 6 in <module>\n'
+    )
+    told = told_of_crash(f"printed before\n{dump}")
+    assert told.frames == f'  File "{__file__}", line 3 in reads'
+    assert told.traceback == dump
