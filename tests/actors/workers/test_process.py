@@ -141,7 +141,7 @@ def test_a_result_that_its_socket_still_holds_when_the_child_has_ended_is_its_re
     monkeypatch.setattr(ChildEnds, "when_it_speaks", lambda *_: None)
     event = stage.call(say_much)
     assert isinstance(event, ToolCallCompleted), event
-    assert len(event.content) == 150_002
+    assert len(event.content) == 150_000
 
 
 def test_a_warm_child_serves_again(stage: ToolStage) -> None:
