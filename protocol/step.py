@@ -47,6 +47,8 @@ _SHORT_ANSWERS: Final = {
     FinishReason.REFUSAL: "The model refused.",
     FinishReason.OTHER: "The answer may be cut off: it ended for a reason that is not known here ({}).",
 }
+#: Of a model that thinks, for example, until nothing is left for an answer.
+NO_ROOM: Final = "The limit of output tokens was reached before the model had answered; raise it."
 #: A turn that was stopped by its provider asks for nothing: its calls are not run.
 _STOPPED: Final = frozenset({FinishReason.CONTENT_FILTER, FinishReason.REFUSAL})
 #: A turn that ended so may have been cut in the middle of a call.
@@ -102,6 +104,8 @@ def judge(response: ModelResponse, turn: Turn, may_retry: bool) -> tuple[TurnVer
     if reason is FinishReason.CONTENT_FILTER:
         return TurnVerdict.FAIL, "The provider's content filter stopped the answer."
     text = turn.message.text
+    if reason is FinishReason.LENGTH and not text:
+        return unusable, NO_ROOM
     if reason is FinishReason.ERROR or (not text and reason is not FinishReason.REFUSAL):
         return unusable, f"The model answered nothing ({response.raw_finish_reason or reason})."
     told = _SHORT_ANSWERS.get(reason, "").format(response.raw_finish_reason or reason)

@@ -156,6 +156,8 @@ class _OpenCall:
     has_noted_wait: bool = False
     """For the rate limit, before the attempt that comes next."""
     has_emitted: bool = False
+    lost_cost: float | None = 0.0
+    """US dollars, of attempts that were cut after they had begun to answer; None once one of them is not known."""
     unread: str = ""
     """The text of the last attempt, where no reader followed it."""
     guessed_tokens: float = 0.0
@@ -364,13 +366,21 @@ class LlmManager(Actor[LlmMessage]):
             limiter.settle(call.guessed_tokens, call.guessed_tokens if is_unknown else response.usage.total_tokens)
         if response.error is not None:
             call.unread = "" if call.asked.is_read_along else response.text
+            if response.parts or response.usage.total_tokens:
+                call.lost_cost = self._cost_with(call, response)
             self._attempt_failed(call, response.error)
             return
         self._ratios.learn(route.name, response.usage.input_tokens, call.asked.call.prompt_tokens)
-        call.doing = "the cost function"
-        cost = self._cost(route.name, response.usage, response.raw_usage, response.model)
+        cost = self._cost_with(call, response)
         self._drop(call.tag)
         self._tell(call.asked.reply_to, ModelResponded(call.tag, self.now(), response, cost, call.attempt))
+
+    def _cost_with(self, call: _OpenCall, response: ModelResponse) -> float | None:
+        """US dollars, of this attempt and of those before it that were cut."""
+        call.doing = "the cost function"
+        name = call.routes[call.route].name
+        cost = self._cost(name, response.usage, response.raw_usage, response.model)
+        return None if cost is None or call.lost_cost is None else cost + call.lost_cost
 
     def _attempt_failed(self, call: _OpenCall, error: Error) -> None:
         """Again, elsewhere, or not at all."""

@@ -178,9 +178,9 @@ def _draw_stubborn(choices: Choices, first: list[PlannedTurn], max_turns: int, m
     cycle = [PlannedCall(tool, call_id="s", steady=steady, person_seconds=0.25) for tool in tools]
     # Plain ones after the first: what is odd about a turn shows in a few, and mostly ends the request.
     turns = (first + [PlannedTurn(calls=turn.calls) for turn in first] * max_turns)[:max_turns]
-    return [
-        replace(turn, calls=(cycle[number % len(cycle)], *turn.calls[:beside])) for number, turn in enumerate(turns)
-    ]
+    # Beside them calls that bring no news after their first results.
+    others = [tuple(replace(call, steady=steady) for call in turn.calls[:beside]) for turn in turns]
+    return [replace(turn, calls=(cycle[number % len(cycle)], *others[number])) for number, turn in enumerate(turns)]
 
 
 def draw_turn(choices: Choices, max_calls: int = MAX_PARALLEL_CALLS) -> PlannedTurn:

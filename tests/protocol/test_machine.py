@@ -632,6 +632,7 @@ def test_a_turn_cut_in_a_call_is_asked_again_then_told() -> None:
         (FinishReason.REFUSAL, "", Outcome.FAILED, "refused"),
         (FinishReason.CONTENT_FILTER, "he", Outcome.FAILED, "content filter"),
         (FinishReason.STOP, "", Outcome.FAILED, "answered nothing"),
+        (FinishReason.LENGTH, "", Outcome.FAILED, "before the model had answered; raise it"),
     ],
 )
 def test_how_an_answer_can_end(reason: FinishReason, text: str, outcome: Outcome, told: str) -> None:

@@ -413,6 +413,20 @@ def test_the_last_request_allowed_goes_where_the_rate_limit_lets_it(simulated: A
     assert len(desk.session.of(ModelResponded)) == 2
 
 
+@pytest.mark.parametrize(("lost", "cost"), [(0.25, 1.0), (None, None)], ids=["known", "unknown"])
+def test_a_turn_that_was_cut_is_paid_for_with_the_one_after_it(
+    simulated: ActorSystem, lost: float | None, cost: float | None
+) -> None:
+    """What never began to answer costs nothing."""
+    prices = iter([lost, 0.75])
+    turns = [*failing(ErrorKind.SERVER), *failing(ErrorKind.TRUNCATED, text="half an"), ScriptedTurn("an answer")]
+    desk = Desk(simulated, Scripted(turns), cost=lambda *_: next(prices))
+    desk.ask()
+    desk.run()
+    (responded,) = desk.session.of(ModelResponded)
+    assert (responded.cost, responded.requests) == (cost, 3)
+
+
 def test_an_answer_without_usage_has_taken_the_tokens_that_were_guessed(simulated: ActorSystem) -> None:
     limiter = RateLimiter(simulated.scheduler.now, tokens_per_minute=200.0)
     desk = Desk(simulated, Scripted([ScriptedTurn("one", usage=Usage()), "two"]), limiter=limiter)
