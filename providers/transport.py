@@ -15,6 +15,7 @@ import re
 import socket
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import Final, TypeVar
@@ -190,11 +191,12 @@ class HttpProvider:
         connections = self._open_connections()
         if is_last_try or connections.are_doubtful:
             return await deadline.run(connections.single.handle_async_request(request))
+        _is_used_again.set(False)
         try:
             return await deadline.run(connections.kept.handle_async_request(request))
         except httpx.TransportError as error:
             cause = error.__cause__
-            if not isinstance(cause, _STALE) or isinstance(cause, aiohttp.ClientConnectorError):
+            if not (_is_used_again.get() and isinstance(cause, _STALE)):
                 raise
             connections.doubtful_until = asyncio.get_running_loop().time() + _KEEPALIVE_SECONDS
             raise _StaleConnection from error
@@ -229,7 +231,11 @@ class HttpProvider:
         return connections
 
     def _over(self, connector: aiohttp.TCPConnector) -> AnyTransport:
-        session = aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
+        traces = aiohttp.TraceConfig()
+        traces.on_connection_reuseconn.append(_used_again)
+        session = aiohttp.ClientSession(
+            connector=connector, cookie_jar=aiohttp.DummyCookieJar(), trace_configs=[traces]
+        )
         proxy = httpx.Proxy(self._proxy) if self._proxy else None
         return AiohttpTransport(verify=self._tls, trust_env=False, proxy=proxy, client=session)
 
@@ -310,6 +316,14 @@ def _with_notes(events: list[StreamEvent], wire: WireRequest) -> list[StreamEven
     return events
 
 
+#: Was the request of this task sent over a connection that had carried another one before?
+_is_used_again: ContextVar[bool] = ContextVar("callboard_connection_is_used_again", default=False)
+
+
+async def _used_again(*_: object) -> None:
+    _is_used_again.set(True)
+
+
 @dataclass(slots=True)
 class _Connections:
     """Those of one event loop."""
@@ -327,7 +341,7 @@ class _Connections:
 
 
 class _StaleConnection(Exception):
-    """The server had closed the connection, or closed it without an answer."""
+    """The server has closed a connection that had carried another request before."""
 
 
 class _CallTimedOut(Exception):

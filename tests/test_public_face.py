@@ -24,7 +24,7 @@ FACES = {
     "callboard": FRONT,
     "callboard.actors": FRONT,
     "callboard.actors.index": """
-        CodeIndex EdgeRow Hit Progress RefreshSummary assemble
+        CodeIndex EdgeRow Hit IndexWriteError Progress RefreshSummary assemble
     """,
     "callboard.actors.kernel": """
         Actor ActorCrashed ActorDeadError ActorInfo ActorSystem AskOnLoopError AskTimeout Asks Backoff ChildSpec

@@ -34,7 +34,7 @@ _LATIN = frozenset({"iso8859-1", "ascii"})
 _WHOLE_TO_BROKEN = 2
 
 
-class Source(NamedTuple):
+class SourceText(NamedTuple):
     """The text of a file."""
 
     content: bytes
@@ -60,14 +60,14 @@ class Source(NamedTuple):
         return places
 
 
-def source_of(content: bytes) -> Source:
+def source_of(content: bytes) -> SourceText:
     """Find out the encoding of a file. Any content has one; what cannot be decoded with it becomes U+FFFD."""
     for mark, encoding in _MARKS:
         if content.startswith(mark):
             body = content[len(mark) :]
-            return Source(content, body if encoding == "utf-8" else _text(body, encoding), encoding, len(mark))
+            return SourceText(content, body if encoding == "utf-8" else _text(body, encoding), encoding, len(mark))
     encoding = _encoding_of(content)
-    return Source(content, content if encoding == "utf-8" else _text(content, encoding), encoding, 0)
+    return SourceText(content, content if encoding == "utf-8" else _text(content, encoding), encoding, 0)
 
 
 def has_wide_mark(content: bytes) -> bool:

@@ -15,7 +15,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, as_c
 
 from callboard.actors.index import languages
 from callboard.actors.index.chunks import chunks
-from callboard.actors.index.encodings import Source, has_wide_mark, source_of
+from callboard.actors.index.encodings import SourceText, has_wide_mark, source_of
 from callboard.actors.index.languages import Language
 from callboard.actors.index.records import Chunk, FileOutcome, FileStat, ParsedFile, Skipped, Symbol, Unchanged, digest
 from callboard.actors.index.symbols import Lines, outline
@@ -72,7 +72,7 @@ def parse_file(file: FileStat, known_digest: bytes = b"") -> FileOutcome:
         return Skipped(seen, "parser_failed")
 
 
-def parse_content(file: FileStat, source: Source, language: Language, read_at_ns: int) -> ParsedFile:
+def parse_content(file: FileStat, source: SourceText, language: Language, read_at_ns: int) -> ParsedFile:
     """Symbols, chunks and edges of a file whose content is at hand."""
     relative = os.path.relpath(file.path, file.root)
     lines = Lines(source.utf8)
@@ -88,7 +88,7 @@ def parse_content(file: FileStat, source: Source, language: Language, read_at_ns
 
 
 def _placed(
-    source: Source, symbols: tuple[Symbol, ...], cut: tuple[Chunk, ...]
+    source: SourceText, symbols: tuple[Symbol, ...], cut: tuple[Chunk, ...]
 ) -> tuple[tuple[Symbol, ...], tuple[Chunk, ...]]:
     """Their spans in the bytes of the file itself."""
     spans = [(each.start_byte, each.end_byte) for each in symbols] + [(each.start_byte, each.end_byte) for each in cut]
@@ -122,7 +122,7 @@ def _read(path: str) -> tuple[bytes, os.stat_result]:
         return stream.read(MAX_FILE_BYTES + 1), status
 
 
-def _unwanted_content(source: Source, language: Language) -> str:
+def _unwanted_content(source: SourceText, language: Language) -> str:
     length = len(source.content)
     if length > MAX_FILE_BYTES or (not language.query and length > MAX_TEXT_BYTES):
         return "too_long"

@@ -230,9 +230,10 @@ def draw_call(choices: Choices) -> PlannedCall:
 
 def _arguments(choices: Choices) -> str:
     """Mostly different from call to call: the same ones in a row end a request as a loop."""
-    if _chance(choices, 3):
-        return choices.pick(MASKED_ARGUMENTS)
-    return choices.pick(GOOD_ARGUMENTS) if _chance(choices, 25) else f'{{"x":{choices.number(0, 999)}}}'
+    if _chance(choices, 25):
+        return choices.pick(GOOD_ARGUMENTS)
+    number = choices.number(0, 999)
+    return MASKED_ARGUMENTS[number % 2] if number >= 980 else f'{{"x":{number}}}'
 
 
 # Options: mild mostly, so that requests live long; tight ones one at a time.

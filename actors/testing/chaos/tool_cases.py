@@ -193,7 +193,7 @@ async def _run_changes(batch: Sequence[Case], host: Host) -> list[Result]:
         told = ended.results_of(changing.name)
         if ended.error is None and told[0] != told[2]:
             faults.append(f"the call before saw {told[0]}, the call after {told[2]}")
-        elif ended.error is None and told[1] != '"done"':
+        elif ended.error is None and told[1] != "done":
             faults.append(f"the change could not be made: {told[1][:200]}")
         results.append(judged(case, faults, seconds))
     return results

@@ -116,7 +116,7 @@ def test_each_api_answers_streamed_and_whole(double: WireDouble, api: Api, strea
         (FaultKind.STALL, ErrorKind.TIMEOUT, "sent nothing"),
         (FaultKind.DEAF, ErrorKind.TIMEOUT, "sent nothing"),
         (FaultKind.CUT, ErrorKind.CONNECTION, "it broke"),
-        (FaultKind.RESET, ErrorKind.CONNECTION, "reset"),
+        (FaultKind.RESET, ErrorKind.CONNECTION, "broke the connection off"),
         (FaultKind.CLOSE, ErrorKind.CONNECTION, "disconnected"),
         (FaultKind.GARBAGE, ErrorKind.MALFORMED, "JSON"),
         (FaultKind.HTML, ErrorKind.MALFORMED, "not JSON"),
@@ -322,7 +322,7 @@ def test_our_copilot_provider_exchanges_its_login_and_renews_a_refused_token(
     store = FileStore(tmp_path / "login")
     store.save("gho_secret")
 
-    async def talk_twice() -> list[str]:
+    async def talk_thrice() -> list[str]:
         http = HttpProvider(adapter_for("openai-compatible", base_url=double.base_url()), timeouts=LONG)
 
         async def fetch(wire: WireRequest) -> HttpAnswer:
@@ -332,7 +332,7 @@ def test_our_copilot_provider_exchanges_its_login_and_renews_a_refused_token(
 
         provider = CopilotProvider(CopilotTokens(store, fetch), HttpProvider(Copilot(), timeouts=LONG))
         texts = []
-        for _ in range(2):
+        for _ in range(3):
             builder = ResponseBuilder()
             async for events in provider.stream(ModelRequest("gpt-5", (UserMessage.of("Hi"),))):
                 builder.feed(events)
@@ -341,7 +341,7 @@ def test_our_copilot_provider_exchanges_its_login_and_renews_a_refused_token(
         await http.aclose()
         return texts
 
-    assert asyncio.run(talk_twice()) == ["first", "second"]
+    assert asyncio.run(talk_thrice()) == ["first", "", "second"], "the refusal is an error, to be tried again at once"
     assert sum(request.path.endswith("/token") for request in double.requests()) == 2
 
 
