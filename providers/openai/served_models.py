@@ -33,7 +33,8 @@ async def served_models(
         await http.aclose()
     if answer.status >= 400:
         error = scrubbed(error_from_body(adapter.name, answer.status, {}, answer.body), api_key)
-        message = f"{where} answered HTTP {answer.status}: {error.message.rstrip('.')}; {_TODO}"
+        todo = _ABOUT_THE_KEY.get(error.kind, _TODO)
+        message = f"{where} answered HTTP {answer.status}: {error.message.rstrip('.')}; {todo}"
         raise ProviderError(error.kind, message, status=answer.status)
     document = _document(answer.body)
     if document is None:
@@ -56,3 +57,7 @@ def _document(body: bytes) -> JsonObject | None:
 
 
 _TODO: Final = "check that it is the address of the API, with /v1 if it has one, or name the model"
+_ABOUT_THE_KEY: Final = {
+    ErrorKind.AUTHENTICATION: "check the key in CALLBOARD_API_KEY",
+    ErrorKind.PERMISSION: "check what the key in CALLBOARD_API_KEY may use",
+}

@@ -80,6 +80,10 @@ PLACES = {
     "npmrc": ("//registry.npmjs.org/:_authToken=abcdef12-3456-7890-abcd-ef1234567890", "abcdef12-3456"),
     "docker": ('{"auths": {"x": {"auth": "dXNlcjpwYXNzd29yZDEyMw=="}}}', "dXNlcjpwYXNzd29yZDEyMw"),
     "django": ("SECRET_KEY = 'django-insecure-#x^k2)9s!q+4l8z5'", "x^k2)9s!q+4l8z5"),
+    "Kubernetes": ("- name: API_KEY\n  value: abcdef1234567890", "abcdef1234567890"),
+    "a name and its value in JSON": ('{"name": "DB_PASSWORD",\n "value": "hunter22"}', "hunter22"),
+    "a name and its value in XML": ('<add key="ApiKey" value="abcdef1234567890zz"/>', "abcdef1234567890zz"),
+    "header in quotes": ('curl -H "X-Api-Key: abcdef1234567890" x', "abcdef1234567890"),
     "numbered": ("API_KEY_2=abcdef1234567890", "abcdef1234567890"),
 }
 PEM = "-----BEGIN PRIVATE KEY-----\nMIIEowIBAAKCAQEA0Z3VS5JJ\ncds3xfnA\n-----END PRIVATE KEY-----\n"
@@ -194,6 +198,15 @@ def test_a_key_in_pieces_of_source_is_covered_and_the_code_behind_it_is_not() ->
     assert shown.endswith('"\n)\nx = 1\n')
     code = f'if b"{begin}" in data:\n    return found\nEND = "-----END PRIVATE KEY-----"\n'
     assert mask(code) == code
+
+
+@pytest.mark.parametrize("sign", ["# ", "// ", " * ", "> ", "; ", "| "])
+def test_a_private_key_in_a_comment_is_covered(sign: str) -> None:
+    text = "".join(f"{sign}{line}\n" for line in PEM.splitlines())
+    shown = mask(text)
+    assert "MIIEowIBAAKCAQEA0Z3VS5JJ" not in shown
+    assert "cds3xfnA" not in shown
+    assert shown.endswith(f"{sign}-----END PRIVATE KEY-----\n")
 
 
 def test_every_format_has_a_source_and_finds_what_is_made_for_it() -> None:

@@ -35,7 +35,7 @@ def test_names_in_the_servers_order(answer: object, names: tuple[str, ...]) -> N
             {"error": {"message": "bad sk-secret"}},
             401,
             ErrorKind.AUTHENTICATION,
-            r"answered HTTP 401: bad \*\*\*; check",
+            r"answered HTTP 401: bad \*\*\*; check the key in CALLBOARD_API_KEY$",
         ),
         ("<html>no</html>", 200, ErrorKind.MALFORMED, "answered HTTP 200 without JSON: <html>no</html>; check that"),
         ("", 200, ErrorKind.MALFORMED, "answered HTTP 200 without JSON: nothing; check"),
