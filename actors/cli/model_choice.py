@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Final
 
 from callboard import Settings, UsageError
-from callboard.providers.openai.served_models import served_models
 
 #: What speaks Chat Completions at any address.
 PROVIDER: Final = "openai-compatible"
@@ -20,6 +19,9 @@ async def with_model(settings: Settings) -> Settings:
     """
     if settings.base_url is None or "model" in settings.model_fields_set:
         return settings
+    # It loads what connects: 0.15 s, which a question without a server does not pay.
+    from callboard.providers.openai.served_models import served_models  # noqa: PLC0415
+
     local = settings.model_copy(update={"model": f"{PROVIDER}/"})
     names = await served_models(settings.base_url, local.key_for(PROVIDER))
     if len(names) == 1:

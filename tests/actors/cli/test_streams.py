@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -120,3 +122,15 @@ def _read(terminal: int) -> bytes:
         return os.read(terminal, 65536)
     except OSError:  # Linux says EIO when the other end is closed
         return b""
+
+
+def test_a_question_without_a_server_loads_nothing_that_connects(tmp_path: Path) -> None:
+    """httpx and aiohttp take 0.15 s to load, of the 0.8 s that a warm question takes."""
+    (tmp_path / "weather.py").write_text("def forecast(): pass\n")
+    program = """
+import sys
+from callboard.actors.cli.shell import run
+assert run(["ask", "where is the forecast?"]) == 0
+assert not {"httpx", "aiohttp"} & sys.modules.keys()
+"""
+    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True, timeout=60)
