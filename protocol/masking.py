@@ -215,6 +215,8 @@ class Shape(NamedTuple):
     source: str
 
 
+# Groups of several parts are repeated greedily and not possessively: before Python 3.11.5 a possessive one keeps what
+# its last, failed round had passed. They stay linear, since their parts begin with different characters.
 SHAPES: Final = (
     Shape(
         b"PRIVATE KEY",
@@ -223,9 +225,9 @@ SHAPES: Final = (
             ----[ ]?BEGIN[ ][A-Z0-9 ]{0,40}PRIVATE\ KEY(?:\ BLOCK)?-----?
             ((?: [\s"'`+,#*>;|] | //[ ] | \\[nr] )*+
              # Such as Proc-Type: 4,ENCRYPTED
-             (?: [A-Za-z-]{3,20}+:\ [^\r\n\\"']{0,200}+ (?: [\s"'`+,#*>;|] | //[ ] | \\[nr] )*+ ){0,8}+
+             (?: [A-Za-z-]{3,20}+:\ [^\r\n\\"']{0,200}+ (?: [\s"'`+,#*>;|] | //[ ] | \\[nr] )*+ ){0,8}
              (?: [A-Za-z0-9+/=]{16,}+ | [A-Za-z0-9+/=]{2,}+ (?= [\r\n"'`\\] ) )
-             (?: (?: [\s"'`+,#*>;|] | //[ ] | \\[nr] )++ [A-Za-z0-9+/=]++ (?= [\r\n"'`\\,-] | \Z ) )*+ )
+             (?: (?: [\s"'`+,#*>;|] | //[ ] | \\[nr] )++ [A-Za-z0-9+/=]++ (?= [\r\n"'`\\,-] | \Z ) )* )
             """,
             re.VERBOSE,
         ),
@@ -327,10 +329,10 @@ NAMES: Final = (
 #: The longest word that may have to precede a name, and what separates them.
 _LOOK_BEHIND: Final = 16
 
-#: From the end of a name to the end of its value. Whatever is repeated is possessive: each byte is looked at once.
+#: From the end of a name to the end of its value. Repeated characters are possessive: each byte is looked at once.
 _VALUE: Final = re.compile(
     rb"""
-    (?:[_-]?(?:value|b64|base64|[0-9]{1,2}))?+                     # API_KEY_2, SECRET_VALUE
+    (?:[_-]?(?:value|b64|base64|[0-9]{1,2}))?                      # API_KEY_2, SECRET_VALUE
     (?P<closed>\\?["'`])?+ \]?+ [ \t]*+
     (?: : [ \t]*+ [A-Za-z][\w.\[\]|]{0,40}+ (?:[ ]\|[ ]None)?+ [ \t]*+ = (?!=)   # name: type = value
       | string [ \t]*+ = (?!=)                                     # Go: name string = value
@@ -378,7 +380,7 @@ _REFERENCE: Final = re.compile(
 #: Words with a few digits, joined by what joins words in names, paths and versions.
 _WORDS: Final = re.compile(
     rb"[^A-Za-z0-9\x80-\xff]*+(?:[A-Za-z\x80-\xff]++[0-9]{0,3}+|[0-9]{1,4}+[A-Za-z]{0,3}+)"
-    rb"(?:[_.:/\s-]++(?:[A-Za-z\x80-\xff]++[0-9]{0,3}+|[0-9]{1,4}+[A-Za-z]{0,3}+))*+[^A-Za-z0-9\x80-\xff]*+\Z"
+    rb"(?:[_.:/\s-]++(?:[A-Za-z\x80-\xff]++[0-9]{0,3}+|[0-9]{1,4}+[A-Za-z]{0,3}+))*[^A-Za-z0-9\x80-\xff]*+\Z"
 )
 _ONE_WORD_WITH_DIGITS: Final = re.compile(rb"[A-Za-z\x80-\xff]{3,}+[0-9]{1,3}\Z")
 _SYMBOL_INSIDE: Final = re.compile(rb"\w[!@#$%^&*+?~]++\w")
