@@ -126,7 +126,7 @@ _KEY_FILE: Final = re.compile(
 
 
 def is_key_file(beginning: bytes) -> bool:
-    """Does a file that begins so hold a private key and nothing else, whatever its name?"""
+    """Does a file that begins so hold a private key and nothing else? Its name does not matter."""
     return _KEY_FILE.match(beginning[:KEY_PROBE_BYTES]) is not None
 
 

@@ -196,7 +196,7 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
         _check_keys(cls.model_fields[info.field_name or ""].annotation, value)
         try:
             return validate(value)
-        except UsageError as error:  # of an object in it: as a ValueError it is told with its place
+        except UsageError as error:  # of an object in it: as a ValueError it comes with its place
             raise ValueError(str(error)) from None
 
     @field_validator("rate_limits", mode="before")

@@ -215,6 +215,8 @@ class Shape(NamedTuple):
     source: str
 
 
+#: What may be between two lines of a key that stands in a comment, a quotation or the source of a program.
+_BETWEEN_LINES: Final = rb"""(?: [\s"'`+,#*>;|] | //[ ] | \\[nr] )"""
 # Groups of several parts are repeated greedily and not possessively: before Python 3.11.5 a possessive one keeps what
 # its last, failed round had passed. They stay linear, since their parts begin with different characters.
 SHAPES: Final = (
@@ -223,12 +225,13 @@ SHAPES: Final = (
         re.compile(
             rb"""
             ----[ ]?BEGIN[ ][A-Z0-9 ]{0,40}PRIVATE\ KEY(?:\ BLOCK)?-----?
-            ((?: [\s"'`+,#*>;|] | //[ ] | \\[nr] )*+
+            (%(between)b*+
              # Such as Proc-Type: 4,ENCRYPTED
-             (?: [A-Za-z-]{3,20}+:\ [^\r\n\\"']{0,200}+ (?: [\s"'`+,#*>;|] | //[ ] | \\[nr] )*+ ){0,8}
+             (?: [A-Za-z-]{3,20}+:\ [^\r\n\\"']{0,200}+ %(between)b*+ ){0,8}
              (?: [A-Za-z0-9+/=]{16,}+ | [A-Za-z0-9+/=]{2,}+ (?= [\r\n"'`\\] ) )
-             (?: (?: [\s"'`+,#*>;|] | //[ ] | \\[nr] )++ [A-Za-z0-9+/=]++ (?= [\r\n"'`\\,-] | \Z ) )* )
-            """,
+             (?: %(between)b++ [A-Za-z0-9+/=]++ (?= [\r\n"'`\\,-] | \Z ) )* )
+            """
+            % {b"between": _BETWEEN_LINES},
             re.VERBOSE,
         ),
         judged=False,

@@ -53,7 +53,7 @@ NO_ROOM: Final = "The limit of output tokens was reached before the model had an
 _STOPPED: Final = frozenset({FinishReason.CONTENT_FILTER, FinishReason.REFUSAL})
 #: A turn that ended so may have been cut in the middle of a call.
 _CUT: Final = frozenset({FinishReason.LENGTH, FinishReason.ERROR})
-#: What the model is told about such a turn whose whole calls are run.
+#: What the model reads about such a turn whose whole calls are run.
 CUT_TOLD: Final = "Your turn was cut off ({}). Ask for fewer calls at a time, or shorter ones."
 #: A model call that failed so can be asked again as it is, where its holder has left some of the step's requests.
 ASK_AGAIN_KINDS: Final = frozenset({ErrorKind.TRUNCATED, ErrorKind.MALFORMED_TOOL_CALL})

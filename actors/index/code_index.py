@@ -167,7 +167,7 @@ class CodeIndex:
         """Index what is new, changed or gone; only `paths` (absolute) if given. Blocks its thread, not queries.
 
         Another process that writes the index is waited for `wait_seconds` (5, and 600 while it builds the first index
-        of the workspace), and `progress` is told how far that one is. After that the summary says so in `note`, and
+        of the workspace), and `progress` hears how far that one is. After that the summary says so in `note`, and
         searching goes on with what is there.
 
         Raises:

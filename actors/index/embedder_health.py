@@ -1,4 +1,4 @@
-"""Whether the embedding model works. Where it does not, questions are ranked by words alone, and somebody must know."""
+"""Whether the embedding model works. Where it does not, questions are ranked by words alone, and the user reads why."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class EmbedderHealth:
         self._count_failure = count_failure
 
     def watched(self, make: EmbedderFactory) -> EmbedderFactory:
-        """The same embedder, whose failures are told here too."""
+        """The same embedder, whose failures are reported here too."""
         return partial(_WatchedEmbedder, make, self)
 
     def failed(self, error: BaseException) -> None:
@@ -53,7 +53,7 @@ class EmbedderHealth:
 
 
 class _WatchedEmbedder:
-    """An embedder whose failures are told, and whose vectors all have one length."""
+    """An embedder whose failures are reported, and whose vectors all have one length."""
 
     def __init__(self, make: EmbedderFactory, health: EmbedderHealth) -> None:
         self._health = health

@@ -111,7 +111,7 @@ class Layout:
             raise write_error(self.folder, error) from error
 
     def close_to_others(self) -> None:
-        """What is in an index is told to its owner only, also where an older version or a copy has left it open.
+        """Let only its owner read what is in an index, also where an older version or a copy has left it open.
 
         The files are made before SQLite opens them: those that it adds get the mode of its database. What a full disk
         does not let us make here is an error where it is written.

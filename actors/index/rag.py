@@ -52,7 +52,7 @@ WAITING_SHARE = 0.9
 FRESH_SECONDS = 2.0
 #: One search with its snippets takes milliseconds; the first one loads tokenizer and index.
 SEARCH_TIMEOUT_SECONDS = 20.0
-#: What a model is told to wait before it asks a half-built index again.
+#: How long a model should wait before it asks a half-built index again.
 RETRY_SECONDS = 30
 #: How long a question may take that has no deadline of its own.
 QUESTION_SECONDS = 30.0

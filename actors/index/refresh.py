@@ -70,7 +70,7 @@ class Request:
 def refresh(
     request: Request, store: SqliteStore, lexical: LexicalIndex, progress: ProgressCallback | None
 ) -> RefreshSummary:
-    """Bring the index up to date. While another process writes it, `progress` is told how far that one is.
+    """Bring the index up to date. While another process writes it, `progress` hears how far that one is.
 
     Raises:
         IndexBusyError: another process is still writing it after `request.wait_seconds`.

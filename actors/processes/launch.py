@@ -27,7 +27,7 @@ ENVIRONMENT: Final = frozenset(
 )
 #: From the order to end until they are killed: the init process gives itself 2 s, and kinds.py the source 3 s.
 CLOSE_SECONDS: Final = 2.5
-#: Between two reads of stderr: at most 6 MB/s, whatever a module prints while it is loaded.
+#: Between two reads of stderr: at most 6 MB/s of what a module prints while it is loaded.
 PAUSE_SECONDS: Final = 0.01
 #: What is kept of it, for the log, should the init process fail.
 COMPLAINT_BYTES: Final = 8_192
@@ -182,7 +182,7 @@ class InitProcess:
             self.kill()
 
     def _listen(self, stderr: int) -> None:
-        """Read what is written to stderr as it comes, or the pipe fills and who writes waits for ever: ours, and what
+        """Read what is written to stderr as it comes, or the pipe fills and its writers never go on: ours, and what
         modules of tools print while they are loaded."""
         self._pause = None
         self._loop.add_reader(stderr, self._complained, stderr)

@@ -44,13 +44,13 @@ async def stir_blocking() -> None:
 
 @tool(name="stir_approval", needs_approval=True)
 def stir_approval() -> int:
-    """Somebody is asked."""
+    """A person is asked."""
     return 1
 
 
 @tool(name="stir_denial", needs_approval=True)
 def stir_denial() -> int:
-    """Somebody is asked, and says no."""
+    """A person is asked, and says no."""
     return 1
 
 
