@@ -73,7 +73,7 @@ _ROWS: Final = (
     # docs.z.ai, "Claude Code".
     _row("zai-anthropic", "https://api.z.ai/api/anthropic", "ZAI_API_KEY", Image),
     # platform.minimax.io, "Compatible Anthropic API": "Append the full response.content list to the message history".
-    _row("minimax", "https://api.minimax.io/anthropic", "MINIMAX_API_KEY", Image),
+    _row("minimax-anthropic", "https://api.minimax.io/anthropic", "MINIMAX_API_KEY", Image),
     # openrouter.ai/docs, "Claude Code": models of all kinds, Claude among them.
     replace(
         ANTHROPIC_MESSAGES,
