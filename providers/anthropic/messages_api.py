@@ -332,9 +332,8 @@ class AnthropicDecoder(BaseDecoder):
                 self.calls.delta(out, index=block.ordinal, arguments=given)
             self._complete_call(out)
             self._ended_call = block.ordinal
-        elif block.kind == "thinking" and block.size and not block.signed:
-            # Marked as this server's own: it goes back as it is, or a note says that it did not (quirk 73).
-            out.append(ThinkingDelta("", block.ordinal, content.Replay(self._origin, {})))
+        elif block.kind == "thinking":
+            self._mark_unsigned(block, out)
         elif block.kind not in _NO_TOOL_BLOCKS and (block.kind != "fallback" or "to" in block.start):
             # A `fallback` that names no model could not go back (the SDK's BetaFallbackBlockParam).
             shown = _shown_block(block, self._origin)
@@ -343,6 +342,13 @@ class AnthropicDecoder(BaseDecoder):
                 self._pending.add(shown.call_id)
             else:
                 self._pending.discard(shown.call_id)
+
+    def _mark_unsigned(self, block: _Block, out: _Out) -> None:
+        """Thinking without a signature is this server's own all the same: it goes back as it is, or a note says that it
+        did not (quirk 73)."""
+        is_last = block.ordinal == self._ordinal - 1  # behind another block the mark would be a part of its own
+        if block.size and not block.signed and is_last:
+            out.append(ThinkingDelta("", block.ordinal, content.Replay(self._origin, {})))
 
     def _complete_call(self, out: _Out) -> None:
         """More of the answer came, or its end and no cut: the call that ended last is as its model wrote it."""
