@@ -109,7 +109,6 @@ def said(message: str, code: object) -> dict[str, Any]:
         ("azure", 400, {"error": {"message": "m", "code": None, "status": 400,
                                   "innererror": {"code": "ResponsibleAIPolicyViolation"}}}, K.CONTENT_FILTER),
         ("azure", 404, openai("invalid_request_error", "DeploymentNotFound"), K.NOT_FOUND),
-        ("anthropic", 413, anthropic("request_too_large"), K.REQUEST_TOO_LARGE),
         ("x", 413, "<html>413 Request Entity Too Large</html>", K.REQUEST_TOO_LARGE),
         ("x", 200, {"error": {"code": "401", "message": "m"}}, K.AUTHENTICATION),
         ("x", 200, {"error": {"code": 401, "message": "m"}}, K.AUTHENTICATION),
