@@ -230,8 +230,13 @@ class Session:
         self._repeats = step.Repeats(options.repeated_call_limit)
         self._deadline_at = event.at + options.timeout_seconds
         self._last = (commands.SetTimer(self.tag, self._deadline_at),)
+        notes = [commands.Note(self.tag, note, NoteKind.ASSUMED) for note in event.notes]
+        if not options.takes_tools and self._may_give_up_tools:
+            self._prompt.give_up_tools(options.model)
+            told = f"{options.model} takes no tools, as it has said before; it is asked without them."
+            notes.append(commands.Note(self.tag, told, NoteKind.TOOL_FALLBACK))
         self._plan_next()
-        return [*self._last, *(commands.Note(self.tag, note, NoteKind.ASSUMED) for note in event.notes)]
+        return [*self._last, *notes]
 
     def _cancel_requested(self, event: events.CancelRequested) -> list[Command]:
         self._check_request(event)
@@ -294,9 +299,9 @@ class Session:
         self._sent_now = max(self._sent_now, event.requests)
         return [commands.Note(self.step, event.text, event.kind)]
 
-    def _call_ended_after(self, requests: int) -> None:
+    def _call_ended_after(self, requests: int, least: int = 1) -> None:
         """The model call took so many requests, at least those that it was known to have taken."""
-        self._sent += max(1, requests, self._sent_now)
+        self._sent += max(least, requests, self._sent_now)
 
     def _told_left_out(self, found: tuple[str, ...]) -> list[Command]:
         new = [text for text in dict.fromkeys(found) if text not in self._left_out]
@@ -344,7 +349,8 @@ class Session:
 
     def _model_failed(self, event: events.ModelFailed) -> list[Command]:
         self._check_step(event)
-        self._call_ended_after(event.requests)
+        # Of a model that is known to take no tools, its holder says so without asking it.
+        self._call_ended_after(event.requests, 0 if event.error.kind is ErrorKind.TOOLS_UNSUPPORTED else 1)
         return self._told_left_out(event.error.notes) + self._model_error(event.error, event.model)
 
     def _model_lost(self, event: events.ModelLost) -> list[Command]:
@@ -368,7 +374,7 @@ class Session:
         self._losses, model = 0, model or self._options.model
         if self._may_ask_again:
             if error.kind is ErrorKind.TOOLS_UNSUPPORTED and self._may_give_up_tools:
-                self._prompt.give_up_tools()
+                self._prompt.give_up_tools(model)
                 self._plan_next(again=True)
                 told = f"{model} takes no tools; it is asked again without them."
                 return [commands.Note(self.step, told, NoteKind.TOOL_FALLBACK)]

@@ -62,6 +62,8 @@ class RequestOptions:
     tool_choice: ToolChoice = ToolChoice()
     parallel_tool_calls: bool | None = None
     tool_fallback: ToolFallback = ToolFallback.RETRY_WITHOUT_TOOLS
+    takes_tools: bool = True
+    """False: the model has refused tools not long ago, and is asked without them from the beginning."""
     repeated_call_limit: int = limits.REPEATED_CALL_LIMIT
     """Equal results in a row after which a call is not run again; 0: no limit."""
     max_attempts: int = limits.MAX_ATTEMPTS

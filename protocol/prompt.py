@@ -27,6 +27,7 @@ from typing import Final
 
 from callboard.protocol import content
 from callboard.protocol.budgets import MIN_OUTPUT_TOKENS, Spending, Stop, allow_step, answer_room
+from callboard.protocol.calls_as_text import calls_as_text
 from callboard.protocol.commands import Outcome
 from callboard.protocol.content import Atom, Message
 from callboard.protocol.events import RequestStarted
@@ -304,6 +305,9 @@ class PromptBuilder:
         self._options = options = started.options
         self._count = count
         self._steps_taken = 0
+        self._model = options.model
+        self._tells_calls = False
+        """The model takes no tools: calls and results of the history are told in words."""
         self.definitions = tuple(offer.definition for offer in started.tools if offer.is_shown)
         """Of the tools that the model is shown."""
         self._tools_tokens = tools_tokens(self.definitions, count)
@@ -359,7 +363,7 @@ class PromptBuilder:
             choice = ToolChoice()
         parallel = options.parallel_tool_calls if self.definitions else None
         return ModelRequest(
-            options.model,
+            self._model,
             self.messages(),
             self.definitions,
             choice,
@@ -409,13 +413,13 @@ class PromptBuilder:
         self._flat.extend(piece.messages)
         self.size.add(piece.tokens)
 
-    def give_up_tools(self) -> None:
-        """The model takes no tools: offer none from now on, and do not speak of them."""
+    def give_up_tools(self, model: str) -> None:
+        """This model takes no tools: from now on it is the one to ask, without them, and nothing speaks of them."""
         self.size.remove(self._tools_tokens, is_measured=self._are_tools_measured)
-        self.offers, self.definitions = {}, ()
-        head, self._head = self._head, self._make_head()
-        self.size.remove(head.tokens, is_measured=head.is_measured)
-        self.size.add(self._head.tokens)
+        self.offers, self.definitions, self._model, self._tells_calls = {}, (), model, True
+        self._show(self._head, self._make_head().full)
+        for piece in (*self._old, *self._steps):
+            self._show(piece, piece.messages)
         self._flatten()
 
     # How it is made to fit.
@@ -463,13 +467,26 @@ class PromptBuilder:
         sizes = [message_tokens(message, self._count) for message in messages]
         window = self._options.context_tokens
         limit = None if window is None else int(window * MAX_RESULT_WINDOW_SHARE)
-        if limit is None or max(sizes, default=0) <= limit:
+        if (limit is None or max(sizes, default=0) <= limit) and not self._tells_calls:
             return _Piece(messages, messages, sum(sizes))
         shown = tuple(
-            shorten_to(message, limit, self._count) if size > limit else message
+            shorten_to(message, limit, self._count) if limit is not None and size > limit else message
             for message, size in zip(messages, sizes, strict=True)
         )
-        return _Piece(messages, shown, sum(message_tokens(message, self._count) for message in shown))
+        return _Piece(messages, *self._in_words(shown))
+
+    def _in_words(self, messages: Atom) -> tuple[Atom, int]:
+        """As the model is shown it, and its tokens."""
+        shown = calls_as_text(messages) if self._tells_calls else messages
+        return shown, sum(message_tokens(message, self._count) for message in shown)
+
+    def _show(self, piece: _Piece, messages: Atom) -> None:
+        """Show these messages in place of those that the piece has shown."""
+        shown, tokens = self._in_words(messages)
+        if shown != piece.messages:
+            self.size.remove(piece.tokens, is_measured=piece.is_measured)
+            self.size.add(tokens)
+            piece.messages, piece.tokens, piece.is_measured = shown, tokens, False
 
     def _flatten(self) -> None:
         self._flat = [message for piece in self._pieces() for message in piece.messages]
@@ -478,12 +495,9 @@ class PromptBuilder:
         for piece in pieces:
             if self.tokens <= target:
                 return
-            shown = tuple(shorten_result(message) for message in piece.full)
-            tokens = sum(message_tokens(message, self._count) for message in shown)
-            if tokens < piece.tokens:
-                self.size.remove(piece.tokens, is_measured=piece.is_measured)
-                self.size.add(tokens)
-                piece.messages, piece.tokens, piece.is_measured = shown, tokens, False
+            shortened = tuple(shorten_result(message) for message in piece.full)
+            if self._in_words(shortened)[1] < piece.tokens:
+                self._show(piece, shortened)
 
     def _drop(self, pieces: list[_Piece]) -> None:
         piece = pieces.pop(0)
