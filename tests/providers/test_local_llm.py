@@ -16,7 +16,17 @@ from typing import Any
 import pytest
 from support.llama_server import ARGUMENTS, CONTEXT, SAYS, THINKS, LlamaServer, answer_tokens, prompt_tokens
 
-from callboard.protocol.content import Message, SystemMessage, Text, Thinking, ToolCall, ToolMessage, UserMessage
+from callboard.protocol.content import (
+    AssistantPart,
+    Message,
+    ServerTool,
+    SystemMessage,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolMessage,
+    UserMessage,
+)
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.ids import ToolName
 from callboard.protocol.model import FinishReason, ModelRequest, ModelResponse, Sampling, ToolChoice, ToolChoiceMode
@@ -85,6 +95,12 @@ def ask(
     return response
 
 
+def tokens(response: ModelResponse) -> tuple[int, int]:
+    assert response.error is None
+    assert response.usage is not None
+    return response.usage.input_tokens, response.usage.output_tokens
+
+
 def post(url: str, body: Any) -> bytes:
     asked = urllib.request.Request(url, json.dumps(body).encode(), {"content-type": "application/json"})
     with urllib.request.urlopen(asked, timeout=30) as answer:
@@ -114,33 +130,38 @@ def test_a_text_and_its_tokens(server: LlamaServer, name: str, streaming: bool) 
         assert response.parts == (Text(SAYS),)
         assert response.finish_reason is FinishReason.STOP
         assert response.model == "tiny"
-        assert response.usage.input_tokens == prompt
-        assert response.usage.output_tokens == answer_tokens(SAYS)
-    assert first.usage.cached_tokens < second.usage.cached_tokens == prompt - 1
+        assert tokens(response) == (prompt, answer_tokens(SAYS))
+        assert response.response_id
+    assert second.usage is not None
+    assert second.usage.cached_tokens == prompt - 1
 
 
 @every_route
 def test_the_stream_and_the_whole_answer_are_equal(thinking_server: LlamaServer, name: str) -> None:
     """Quirk 63: deltas without an index, and a finished item that repeats what its deltas said."""
-    first, streamed, whole = (
-        ask(thinking_server, name, "Go", stream=streaming, **FORCED) for streaming in (True, True, False)
-    )
-    assert [(type(part), getattr(part, "text", "")) for part in whole.parts] == [
-        (Thinking, THINKS),
-        (Text, SAYS),
-        (ToolCall, ""),
-    ]
-    assert without_ids(streamed) == without_ids(whole) == without_ids(first)
-    assert streamed.usage == whole.usage
+    streamed, whole = (ask(thinking_server, name, "Go", stream=streaming, **FORCED) for streaming in (True, False))
+    for turn in (streamed, whole):
+        assert [said(part) for part in turn.parts] == [
+            (Thinking, THINKS),
+            (Text, SAYS),
+            (ToolCall, "flag", ARGUMENTS, True),
+        ]
+    assert streamed.finish_reason is whole.finish_reason is FinishReason.TOOL_CALLS
+    assert streamed.raw_finish_reason == whole.raw_finish_reason
+    assert [replayed(part) for part in streamed.parts] == [replayed(part) for part in whole.parts]
 
 
-def without_ids(response: ModelResponse) -> Any:
-    parts = [
-        (part.name, part.arguments, part.complete) if isinstance(part, ToolCall) else (type(part), part.text)
-        for part in response.parts
-        if not hasattr(part, "kind")
-    ]
-    return parts, response.finish_reason, response.raw_finish_reason, response.model
+def said(part: AssistantPart) -> tuple[object, ...]:
+    if isinstance(part, ToolCall):
+        return ToolCall, part.name, part.arguments, part.complete
+    assert isinstance(part, Text | Thinking)
+    return type(part), part.text
+
+
+def replayed(part: AssistantPart) -> object:
+    """What must go back, but the ids, which differ in each answer."""
+    replay = None if isinstance(part, ServerTool) else part.replay
+    return replay and {key: value for key, value in replay.data.items() if key != "id"}
 
 
 def test_a_streamed_text_is_that_of_its_terminal_object(thinking_server: LlamaServer) -> None:
@@ -157,8 +178,8 @@ def test_a_streamed_text_is_that_of_its_terminal_object(thinking_server: LlamaSe
     assert [(call["name"], call["arguments"], call["call_id"])] == [
         (each.name, each.arguments, each.call_id) for each in turn.tool_calls
     ]
-    assert last["usage"]["input_tokens"] == turn.usage.input_tokens
-    assert last["usage"]["output_tokens"] == turn.usage.output_tokens
+    assert (last["usage"]["input_tokens"], last["usage"]["output_tokens"]) == tokens(turn)
+    assert last["id"] == turn.response_id
 
 
 @every_route
@@ -172,26 +193,24 @@ def test_a_forced_call_and_its_result(server: LlamaServer, name: str, streaming:
     [call] = turn.tool_calls
     assert (call.name, call.arguments, call.complete) == ("flag", ARGUMENTS, True)
     assert call.call_id
-    assert turn.usage.input_tokens == counted(server, ask_for, **FORCED)
-    assert turn.usage.output_tokens == answer_tokens(SAYS, calls=1)
+    assert tokens(turn) == (counted(server, ask_for, **FORCED), answer_tokens(SAYS, calls=1))
     history = (ask_for, turn.message, ToolMessage(call.call_id, call.name, "raised"))
     answer = ask(server, name, *history, stream=streaming, tools=(FLAG,))
-    assert answer.error is None
     assert answer.parts == (Text(SAYS),)
-    assert answer.usage.output_tokens == answer_tokens(SAYS)
+    assert tokens(answer) == (counted(server, *history, tools=(FLAG,)), answer_tokens(SAYS))
 
 
 @both_ways
 def test_three_apis_count_alike(server: LlamaServer, streaming: bool) -> None:
     """The same conversation is the same prompt on all three."""
-    usages = []
+    counts = []
     for name in ROUTES:
         turn = ask(server, name, SystemMessage("Be brief."), "Raise it", stream=streaming, **FORCED)
         [call] = turn.tool_calls
         result = ToolMessage(call.call_id, call.name, "raised")
         then = ask(server, name, SystemMessage("Be brief."), "Raise it", turn.message, result, stream=streaming)
-        usages.append([(each.usage.input_tokens, each.usage.output_tokens) for each in (turn, then)])
-    assert usages[0] == usages[1] == usages[2]
+        counts.append([tokens(each) for each in (turn, then)])
+    assert counts[0] == counts[1] == counts[2]
 
 
 @every_route
@@ -202,7 +221,7 @@ def test_a_call_that_the_limit_cuts_is_never_complete(server: LlamaServer, name:
     turn = ask(server, name, "Raise it", stream=streaming, sampling=Sampling(max_output_tokens=cut), **FORCED)
     assert turn.error is None
     assert turn.text == SAYS
-    assert turn.usage.output_tokens == cut
+    assert tokens(turn)[1] == cut
     assert all(not call.complete for call in turn.tool_calls)
     assert turn.finish_reason in (FinishReason.LENGTH, FinishReason.OTHER, FinishReason.TOOL_CALLS)
 
@@ -213,7 +232,7 @@ def test_a_text_that_the_limit_cuts(server: LlamaServer, name: str, streaming: b
     turn = ask(server, name, "Hi", stream=streaming, sampling=Sampling(max_output_tokens=4))
     assert turn.error is None
     assert turn.text == "Wör"
-    assert turn.usage.output_tokens == 4
+    assert tokens(turn)[1] == 4
 
 
 @every_route
@@ -222,12 +241,8 @@ def test_thinking_and_the_next_turn(thinking_server: LlamaServer, name: str, str
     """/v1/messages signs a thought only after the text that follows it, and with nothing."""
     turn = ask(thinking_server, name, "Hi", stream=streaming)
     assert turn.error is None
-    assert [(type(part), part.text) for part in turn.parts if isinstance(part, Text | Thinking)] == [
-        (Thinking, THINKS),
-        (Text, SAYS),
-    ]
-    assert len(turn.parts) == 2
-    assert turn.usage.output_tokens == answer_tokens(SAYS, thinks=True)
+    assert [said(part) for part in turn.parts] == [(Thinking, THINKS), (Text, SAYS)]
+    assert tokens(turn)[1] == answer_tokens(SAYS, thinks=True)
     then = ask(thinking_server, name, "Hi", turn.message, "And?", stream=streaming)
     assert then.error is None
     assert (then.thinking, then.text) == (THINKS, SAYS)
