@@ -206,12 +206,8 @@ CONTESTS = {
     "chat, text": Contest(OpenAIChat(), chat_text, sdk_chat, "openai"),
     "chat, arguments": Contest(OpenAIChat(), chat_call, sdk_chat, "openai"),
     "responses, text": Contest(OpenAIResponses(), responses_text, sdk_responses, "openai"),
-    "responses, arguments": Contest(
-        OpenAIResponses(), responses_call, sdk_responses, "openai", (RESPONSES_CALL,)
-    ),
-    "anthropic, text": Contest(
-        Anthropic(), anthropic_text, sdk_anthropic, "anthropic", (block("text", 0, text=""),)
-    ),
+    "responses, arguments": Contest(OpenAIResponses(), responses_call, sdk_responses, "openai", (RESPONSES_CALL,)),
+    "anthropic, text": Contest(Anthropic(), anthropic_text, sdk_anthropic, "anthropic", (block("text", 0, text=""),)),
     "anthropic, arguments": Contest(
         Anthropic(), anthropic_call, sdk_anthropic, "anthropic", (block("tool_use", 1, id="t", name="f", input={}),)
     ),

@@ -87,9 +87,7 @@ def request_of(*messages: Message, stream: bool = True, **fields: Any) -> ModelR
     return ModelRequest("tiny", messages, stream=stream, is_last_try=True, **fields)
 
 
-def ask(
-    server: LlamaServer, name: str, *messages: Message | str, stream: bool = True, **fields: Any
-) -> ModelResponse:
+def ask(server: LlamaServer, name: str, *messages: Message | str, stream: bool = True, **fields: Any) -> ModelResponse:
     given = [UserMessage.of(message) if isinstance(message, str) else message for message in messages]
     [response] = talk(server, name, request_of(*given, stream=stream, **fields))
     return response

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.mutations import changed
 from support.turns import WIRES, Manner, Turn, Wire, framed, heard, manners, turns
-from support.wire import answer, events, sse
+from support.wire import answer, events, sse, usage_is_true
 
 from callboard.protocol.errors import ErrorKind
-from callboard.protocol.model import Done, Error, ModelResponse, Usage
+from callboard.protocol.model import Done, Error, ModelResponse
 from callboard.providers.response_builder import build_response
 
 EXAMPLES = int(os.environ.get("CALLBOARD_DEEP_EXAMPLES", "60"))
@@ -68,6 +68,7 @@ def test_the_turn_is_what_was_told(wire: Wire) -> None:
         assert heard(found) == wire.told(turn)
         assert found.finish_reason is turn.finish
         assert found.usage == turn.usage
+        assert bool(found.raw_usage) == (turn.usage is not None)
         assert found.model
         assert found.response_id
 
@@ -133,22 +134,7 @@ def test_an_answer_changed_at_random(wire: Wire, streaming: bool) -> None:
         body = sse(documents) if streaming else json.dumps(documents[:1]).encode()[1:-1]
         found = build_response(events(wire.adapter, body, streaming=streaming))
         assert all(isinstance(json.loads(call.arguments), dict) for call in found.tool_calls if call.complete)
-        assert is_true(found.usage)
-
-
-def is_true(usage: Usage | None) -> bool:
-    """Is it unknown, or does it satisfy its own definition?"""
-    if usage is None:
-        return True
-    return (
-        usage.cached_tokens + usage.cache_write_tokens <= usage.input_tokens
-        and usage.cache_write_1h_tokens <= usage.cache_write_tokens
-        and usage.input_audio_tokens <= usage.input_tokens
-        and usage.reasoning_tokens + usage.output_audio_tokens <= usage.output_tokens
-        and usage.reasoning_tokens + usage.output_image_tokens <= usage.output_tokens
-        and usage.cached_tokens >= 0
-        and usage.reasoning_tokens >= 0
-    )
+        assert usage_is_true(found.usage)
 
 
 WORDS = "a\u2028b\u2029c\x85d\x0be\x0cf \U0001f3ad"
