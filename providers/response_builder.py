@@ -334,8 +334,8 @@ class ResponseBuilder:
 
     def __init__(self) -> None:
         self._parts: list[_BuiltProse | _BuiltMedia | _Call | ServerTool] = []
-        self._prose_of: dict[tuple[type[model.StreamEvent], int], _BuiltProse] = {}
-        """The last part of each kind and block, which citations and late replay data belong to."""
+        self._texts: dict[int, _BuiltProse] = {}
+        """The last text part of each block, which citations belong to."""
         self._early: dict[int, list[Citation]] = {}
         """Citations of blocks that have no text yet."""
         self._calls: dict[CallId, _Call] = {}
@@ -394,26 +394,17 @@ class ResponseBuilder:
     def _prose(self, event: model.TextDelta | model.ThinkingDelta) -> None:
         last, text = self._writing, event.text
         if last is None or last.kind is not event.__class__ or last.block != event.block:
-            key = event.__class__, event.block
-            if not text and (event.replay is None or self._signed(key, event.replay)):
+            if not text and event.replay is None:
                 return
-            last = self._writing = self._prose_of[key] = _BuiltProse(*key, event.replay)
+            last = self._writing = _BuiltProse(event.__class__, event.block, event.replay)
             self._parts.append(last)
             if last.kind is model.TextDelta:
+                self._texts[event.block] = last
                 last.citations += self._early.pop(event.block, [])
         elif event.replay is not None:
             last.replay = event.replay
         last.pieces.write(text)
         self.text_bytes += len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
-
-    def _signed(self, key: tuple[type[model.StreamEvent], int], replay: Replay) -> bool:
-        """Give replay data to the part that it belongs to, where another part came in between (llama.cpp signs a thought
-        behind the text that follows it). False where there is no such part, or it has replay data already."""
-        earlier = self._prose_of.get(key)
-        if earlier is None or earlier.replay is not None:
-            return False
-        earlier.replay = replay
-        return True
 
     def _mark(self, event: model.StreamEvent) -> None:
         if isinstance(event, model.ToolCallComplete):
@@ -421,7 +412,7 @@ class ResponseBuilder:
                 self._calls[event.id].completed = True
             return
         if isinstance(event, model.CitationDelta):
-            text = self._prose_of.get((model.TextDelta, event.block))
+            text = self._texts.get(event.block)
             (text.citations if text else self._early.setdefault(event.block, [])).extend(event.citations)
             return
         if isinstance(event, model.MediaDelta):
@@ -437,7 +428,7 @@ class ResponseBuilder:
             self._parts.append(ServerTool(event.kind, event.replay, event.name, event.call_id, event.text))
         elif isinstance(event, model.Restarted):
             self._parts.clear()
-            self._prose_of.clear()
+            self._texts.clear()
             self._early.clear()
             self._calls.clear()
             self._taken.clear()

@@ -350,8 +350,7 @@ class AnthropicDecoder(BaseDecoder):
             out.append(ThinkingDelta(text, block.ordinal))
 
     def _signature_delta(self, block: _Block, delta: JsonObject, out: _Out) -> None:
-        if signature := text_of(delta["signature"]):  # llama.cpp signs with ""
-            out.append(ThinkingDelta("", block.ordinal, content.Replay(ORIGIN, {"signature": signature})))
+        out.append(ThinkingDelta("", block.ordinal, content.Replay(ORIGIN, {"signature": text_of(delta["signature"])})))
 
     def _input_delta(self, block: _Block, delta: JsonObject, out: _Out) -> None:
         text = text_at(delta, "partial_json")

@@ -56,15 +56,6 @@ def test_thinking_blocks_stay_apart_and_the_last_replay_wins() -> None:
     assert response.parts == (Thinking("a", signed), Thinking("b"), Thinking("", signed))
 
 
-def test_a_replay_behind_the_next_part_belongs_to_its_own() -> None:
-    first, second = Replay("anthropic", {"signature": "1"}), Replay("anthropic", {"signature": "2"})
-    late = [ThinkingDelta("a", 0), TextDelta("b", 1), ThinkingDelta("", 0, first), DONE]
-    assert build_response(late).parts == (Thinking("a", first), Text("b"))
-    # A part that has its own keeps it.
-    again = [ThinkingDelta("a", 0, first), TextDelta("b", 0), ThinkingDelta("", 0, second), DONE]
-    assert build_response(again).parts == (Thinking("a", first), Text("b"), Thinking("", second))
-
-
 def test_empty_deltas_make_no_part() -> None:
     assert build_response([TextDelta(""), ThinkingDelta(""), DONE]).parts == ()
 

@@ -186,7 +186,7 @@ REQUESTS: Mapping[str, Asked] = {
     "background answers": _with(storage=ResponseStorage(background=True)),
     "further options": Asked(_plain(), _plain(options={"TUFSSw": 1}), "TUFSSw"),
 }
-#: These providers cache by themselves: nothing must be asked for, and a note with each answer would tell nobody anything.
+#: These providers cache by themselves: nothing is sent for it, and nothing is lost.
 CACHED_BY_ITSELF = "prompt cache for 5 minutes"
 
 
