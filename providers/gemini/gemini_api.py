@@ -34,7 +34,7 @@ from callboard.providers.gemini.gemini_requests import (
     VERTEX_AI,
     GeminiEncoding,
 )
-from callboard.providers.gemini.grounding import AnswerText, AnswerSources
+from callboard.providers.gemini.grounding import AnswerSources, AnswerText
 from callboard.providers.gemini.json_array import BLANK, JsonArraySplitter
 from callboard.providers.gemini.partial_arguments import PartialArguments
 from callboard.providers.http_errors import make_error
@@ -96,8 +96,6 @@ _FAILURES: Final = {
     "MISSING_THOUGHT_SIGNATURE": ErrorKind.INVALID_REQUEST,
     "PUP_LIMITED_DISABLED": ErrorKind.PERMISSION,
 }
-#: What a candidate has in most pieces of a stream.
-_USUAL: Final = frozenset({"content", "index", "finishReason", "finishMessage", "safetyRatings", "tokenCount"})
 _SOURCES: Final = frozenset({"groundingMetadata", "citationMetadata", "urlContextMetadata"})
 _SIGNATURE_ONLY: Final = frozenset({"thoughtSignature", "thought"})
 _DATA: Final = frozenset({"inlineData", "fileData"})
@@ -141,9 +139,11 @@ class GeminiDecoder(BaseDecoder):
             return
         if not self.response_id:
             self.response_id = self.calls.seed = text_at(document, "responseId")
-        if "usageMetadata" in document:
-            self._note_usage(fields_at(document, "usageMetadata"))
-        self.model = text_at(document, "modelVersion") or self.model
+        usage = document.get("usageMetadata")
+        if isinstance(usage, dict):
+            self._note_usage(usage)
+        if document.get("modelVersion") != self.model:
+            self.model = text_at(document, "modelVersion") or self.model
         # No candidate will come where the filter took the prompt (quirk 45).
         if "promptFeedback" in document:
             self._block_reason = text_at(object_at(document, "promptFeedback"), "blockReason") or self._block_reason
@@ -224,15 +224,23 @@ class GeminiDecoder(BaseDecoder):
     # How.
 
     def _candidate(self, candidate: JsonObject, out: _Out) -> None:
-        for part in objects_at(object_at(candidate, "content"), "parts"):
-            self._part(part, out)
-        if candidate.get("finishReason"):
-            self._finish_reason = text_at(candidate, "finishReason")
-            self._finish_message = text_at(candidate, "finishMessage")
-        if not _USUAL.issuperset(candidate):
+        told = candidate.get("content")
+        for part in objects_at(object_of(told), "parts") if told else ():
+            text = part.get("text")
+            if self._writing is TextDelta and text and len(part) == 1 and isinstance(text, str):
+                # Nearly every part is no more than this.
+                self._text.write(text)
+                out.append(TextDelta(text, self._part_number))
+            else:
+                self._part(part, out)
+        if not told or len(candidate) > (2 if "index" in candidate else 1):
             self._note_more(candidate)
 
     def _note_more(self, candidate: JsonObject) -> None:
+        """What stands beside the content."""
+        if candidate.get("finishReason"):
+            self._finish_reason = text_at(candidate, "finishReason")
+            self._finish_message = text_at(candidate, "finishMessage")
         if not _SOURCES.isdisjoint(candidate):
             self._optional("the sources of the answer", lambda: self._noted_sources().note(candidate))
         if "logprobsResult" in candidate:
@@ -256,14 +264,6 @@ class GeminiDecoder(BaseDecoder):
         return self._sources
 
     def _part(self, part: JsonObject, out: _Out) -> None:
-        text = part.get("text")
-        if text and len(part) == 1 and isinstance(text, str):
-            # Nearly every part is no more than this.
-            if self._writing is not TextDelta:
-                self._new_part(TextDelta)
-            self._text.write(text)
-            out.append(TextDelta(text, self._part_number))
-            return
         signature = text_at(part, "thoughtSignature") if "thoughtSignature" in part else ""
         if "functionCall" in part:
             self._call(object_of(part["functionCall"]), signature, out)
