@@ -110,6 +110,9 @@ _TOOLS: Final = {
 }
 #: Of what a server tool was asked, or found, so much is shown.
 _MAX_SHOWN_CHARS: Final = 2_000
+#: What an answer is not lost over, as notes call it.
+_ITS_SOURCES: Final = "the sources of the answer"
+_ITS_LOGPROBS: Final = "log probabilities"
 _Out = list[StreamEvent]
 
 
@@ -193,8 +196,10 @@ class GeminiDecoder(BaseDecoder):
         raw: JsonObject = {key: value for key, value in self.usage.items() if value is not None}
         searches = 0
         if (sources := self._sources) is not None:
-            self._optional("the sources of the answer", lambda: out.extend(sources.events(self._text.read())))
+            self._optional(_ITS_SOURCES, lambda: out.extend(sources.events(self._text.read())))
             searches = sources.searches(self.model)
+        if _ITS_LOGPROBS in self._unreadable:
+            self.logprobs.clear()
         tiers = (raw.get("serviceTier"), self.headers.get("x-gemini-service-tier"), raw.get("trafficType"))
         self.service_tier = next((tier for tier in tiers if isinstance(tier, str) and tier), "")
         self.end(out, model.Done(finish, reason, _usage(raw, searches), raw, self.model))
@@ -242,10 +247,10 @@ class GeminiDecoder(BaseDecoder):
             self._finish_reason = text_at(candidate, "finishReason")
             self._finish_message = text_at(candidate, "finishMessage")
         if not _SOURCES.isdisjoint(candidate):
-            self._optional("the sources of the answer", lambda: self._noted_sources().note(candidate))
+            self._optional(_ITS_SOURCES, lambda: self._noted_sources().note(candidate))
         if "logprobsResult" in candidate:
             result = fields_at(candidate, "logprobsResult")
-            self._optional("log probabilities", lambda: self.note_logprobs(_logprobs(result)))
+            self._optional(_ITS_LOGPROBS, lambda: self.note_logprobs(_logprobs(result)))
         if candidate.get("continuationToken"):
             self.notes.append("continuationToken: the answer could be continued, which is not done here")
 
