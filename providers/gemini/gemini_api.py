@@ -322,7 +322,7 @@ class GeminiDecoder(BaseDecoder):
             text_at(blob, "data"),
             text_at(blob, "fileUri"),
             name=text_at(blob, "displayName"),
-            replay=content.Replay(ORIGIN, kept) if kept else None,
+            replay=content.Replay(ORIGIN, kept),
         )
         out.append(model.MediaDelta(media, self._part_number))
 

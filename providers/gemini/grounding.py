@@ -185,17 +185,17 @@ class AnswerSources:
         """In a stream each chunk brings the sources that none before it brought, and the places refer to all of them
         (the API's reference, GroundingMetadata). A list that repeats an earlier source is the whole list again."""
         self._grounding.update((key, value) for key, value in given.items() if value)
-        chunks = list_at(given, "groundingChunks")[:_MAX_SOURCES]
+        chunks, supports = list_at(given, "groundingChunks")[:_MAX_SOURCES], objects_at(given, "groundingSupports")
         texts = set(map(json_text, chunks))
         is_whole = not texts.isdisjoint(self._known)
-        if is_whole and chunks[: len(self._chunks)] != self._chunks:
+        if is_whole and (supports or chunks[: len(self._chunks)] != self._chunks):
             self._supports.clear()
         if is_whole:
             self._chunks, self._known = chunks, texts
         elif len(self._chunks) < _MAX_SOURCES:
             self._chunks = (self._chunks + chunks)[:_MAX_SOURCES]
             self._known |= texts
-        _add(self._supports, objects_at(given, "groundingSupports"))
+        _add(self._supports, supports)
         for query in list_at(given, "webSearchQueries"):
             self.note_query(text_of(query))
 

@@ -165,6 +165,9 @@ def test_the_text_of_a_document_is_in_any_models_result() -> None:
 
 # In the answer.
 
+#: Of a part that came from Gemini, without anything beside its data.
+OWN = Replay("gemini", {})
+
 
 def chunk(*parts: dict[str, Any], **candidate: Any) -> dict[str, Any]:
     return {"candidates": [{"content": {"parts": list(parts), "role": "model"}, "index": 0, **candidate}]}
@@ -188,7 +191,7 @@ def test_pictures_are_parts_and_go_back_with_their_signatures() -> None:
     assert turn.parts == (
         Text("See:"),
         Image("image/png", b64encode(b"one").decode(), replay=Replay("gemini", {"thoughtSignature": "s1"})),
-        Image("image/png", b64encode(b"two").decode()),
+        Image("image/png", b64encode(b"two").decode(), replay=OWN),
         Text("Done."),
     )
     assert sent_back(turn.message) == parts
@@ -200,7 +203,7 @@ def test_sound_in_pieces_is_one_part() -> None:
     streamed = answer(ADAPTER, sse([*pieces, chunk({"text": ""}, finishReason="STOP")]))
     whole = answer(ADAPTER, json.dumps(chunk(blob(b"abcdefg", kind), finishReason="STOP")).encode(), streaming=False)
     assert streamed == whole
-    assert streamed.parts == (Audio(kind, b64encode(b"abcdefg").decode()),)
+    assert streamed.parts == (Audio(kind, b64encode(b"abcdefg").decode(), replay=OWN),)
     assert sent_back(streamed.message) == [blob(b"abcdefg", kind)]
     # Text, another media type or a signature begins another part.
     for other in ({"text": "."}, blob(b"x", "audio/ogg"), blob(b"x", kind, thoughtSignature="s")):
@@ -217,10 +220,11 @@ def test_files_and_media_by_their_address() -> None:
     ]
     turn = answer(ADAPTER, sse([chunk(*parts, finishReason="STOP")]))
     assert turn.parts == (
-        Document("application/pdf", b64encode(b"%PDF").decode()),
-        Image("image/png", url="gs://b/a.png"),
-        Document("video/mp4", BYTES, name="film"),
+        Document("application/pdf", b64encode(b"%PDF").decode(), replay=OWN),
+        Image("image/png", url="gs://b/a.png", replay=OWN),
+        Document("video/mp4", BYTES, name="film", replay=OWN),
     )
+    assert sent_back(turn.message) == parts
 
 
 def test_a_draft_picture_of_the_thinking_is_no_picture_of_the_answer() -> None:
