@@ -81,7 +81,7 @@ VERTEX_AI: Final = Platform(
 def is_before_gemini_3(name: str) -> bool:
     """Is it one of the models that think within a budget, take no media in results, and take no tools of ours beside
     server tools or a schema? Aliases without a number ("gemini-flash-latest") are newer ones."""
-    return name.removeprefix("models/").startswith(("gemini-1", "gemini-2"))
+    return name.rpartition("/")[2].startswith(("gemini-1", "gemini-2"))
 
 
 class GeminiEncoding(encoding.TurnEncoding):
@@ -185,6 +185,7 @@ class GeminiEncoding(encoding.TurnEncoding):
         said: list[str] = []
         parts: list[Body] = []
         for media in result.media:
+            _check_sources(media)
             if isinstance(media, content.Document) and media.text:
                 said.append(_document_text(media))
             elif self._is_old or (media.media_type and _bare_type(media) not in _RESULT_TYPES):
@@ -206,6 +207,7 @@ class GeminiEncoding(encoding.TurnEncoding):
         return {"text": text}
 
     def media(self, media: content.Media) -> Body:
+        _check_sources(media)
         if isinstance(media, content.Document):
             if media.citations:
                 self.note("citations of documents: the API has none; left out")
@@ -215,8 +217,10 @@ class GeminiEncoding(encoding.TurnEncoding):
         if not _is_of(media, types):
             takes = f"{type(media).__name__} ({types.replace(' ', ', ')})" if types else "Image, Document, Audio, Video"
             raise encoding.refused_part(media, self.request.model, takes)
-        # What the API has for a medium beyond ours: videoMetadata, mediaResolution ...
-        return {**_data(media, self._platform), **(encoding.own_replay(media.replay, ORIGIN) or {})}
+        # What the API has for a medium beyond ours: videoMetadata, mediaResolution. A signature is of the answer that the
+        # medium may come from.
+        own = encoding.own_replay(media.replay, ORIGIN) or {}
+        return {**_data(media, self._platform), **{name: own[name] for name in own if name != "thoughtSignature"}}
 
     # Tools.
 
@@ -382,10 +386,17 @@ def _is_of(media: content.Media, types: str) -> bool:
     return _bare_type(media) in types.split() or ("text/*" in types and _bare_type(media).startswith("text/"))
 
 
+def _check_sources(media: content.Media) -> None:
+    """Raises UsageError for a medium that is given twice."""
+    text = media.text if isinstance(media, content.Document) else ""
+    if sum(map(bool, (media.data_base64, media.url, media.file_id, text))) > 1:
+        raise UsageError(
+            f"{encoding.kind_of(media)} has several sources; give its bytes, url, file_id or text, only one."
+        )
+
+
 def _data(media: content.Media, platform: Platform, *, named: bool = True) -> Body:
-    """A medium by its one source. Raises UsageError where it has none, several, or one that the platform has not."""
-    if sum(map(bool, (media.data_base64, media.url, media.file_id))) > 1:
-        raise UsageError(f"{encoding.kind_of(media)} has several sources; give data_base64, url or file_id, only one.")
+    """A medium by its source. Raises UsageError where it has none, or one that the platform has not."""
     name = {"displayName": media.name} if named and media.name else {}
     uri = _file_uri(media, platform) if media.file_id else media.url
     if uri:

@@ -17,7 +17,7 @@ from typing import Final
 from callboard.protocol import content, model
 from callboard.protocol.content import Citation, json_text
 from callboard.providers.base_decoder import index_at, list_at, object_at, objects_at, text_at, text_of
-from callboard.providers.gemini.gemini_requests import ORIGIN
+from callboard.providers.gemini.gemini_requests import ORIGIN, is_before_gemini_3
 from callboard.providers.json_values import Json, JsonObject, storable_bytes
 
 #: AnswerSources, and places that they support, of one answer: real ones stay far below, broken servers may not.
@@ -153,7 +153,7 @@ class AnswerSources:
     def searches(self, version: str) -> int:
         """The searches that are billed: to Gemini 3 each query that is not empty, to older models one for each request
         (ai.google.dev, "Grounding with Google Search": Pricing)."""
-        return min(len(self._queries), 1) if version.startswith(("gemini-1", "gemini-2")) else len(self._queries)
+        return min(len(self._queries), 1) if is_before_gemini_3(version) else len(self._queries)
 
     def events(self, text: WrittenText) -> list[model.StreamEvent]:
         """The citations of each text part, each once, and a block for each tool that told something. Raises ValueError

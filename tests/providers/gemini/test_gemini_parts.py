@@ -72,6 +72,10 @@ def said(*parts: Any, adapter: Gemini = ADAPTER, **fields: Any) -> list[dict[str
         (Document(file_id=f"{FILES}abc"), {"fileData": {"fileUri": f"{FILES}abc"}}),
         (Document(text="1,2", name="a.csv"), {"text": '<document name="a.csv">\n1,2\n</document>'}),
         (
+            Image("image/png", BYTES, replay=Replay("gemini", {"thoughtSignature": "of an answer"})),
+            {"inlineData": {"mimeType": "image/png", "data": BYTES}},
+        ),
+        (
             Image("image/png", BYTES, replay=Replay("anthropic", {"x": 1})),
             {"inlineData": {"mimeType": "image/png", "data": BYTES}},
         ),
@@ -92,6 +96,7 @@ def test_each_medium_by_each_source(media: Any, expected: dict[str, Any]) -> Non
         (Image(data_base64=BYTES), ["media_type"]),
         (Audio(), ["Audio", "data_base64"]),
         (Image("image/png", BYTES, url="https://example.org/a.png"), ["several sources"]),
+        (Document("text/plain", file_id="files/a", text="a"), ["several sources"]),
     ],
 )
 def test_a_medium_that_the_api_does_not_take_is_refused_by_name(media: Media, words: list[str]) -> None:
