@@ -3,7 +3,7 @@
 An answer says everything up to four times: in deltas, in a `.done` event, in the finished item, in the final response.
 What is finished completes what its deltas said, and never adds it again. Which item and which text an event is about:
 servers give an index, an id, both, or neither, and some change the id (GitHub Copilot) or the index (vLLM, LiteLLM)
-from event to event. `_Items` and `_Item.text_for` find it by whatever fits.
+from event to event. `StreamedItems` and `StreamedItem.text_for` find it by whatever fits.
 
 Where the finished items say otherwise than what was emitted (another text, another order), they win: at the end of the
 answer there is one Restarted, and then the whole turn as they have it. So nothing is held back while it streams, and
@@ -12,12 +12,9 @@ all who read the events know already what to do about it. Calls are run only aft
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from io import StringIO
 from itertools import chain
-from typing import ClassVar, Final, NamedTuple
+from typing import ClassVar, Final
 
 from callboard.protocol import content, model
 from callboard.protocol.content import Citation, Replay
@@ -40,6 +37,19 @@ from callboard.providers.base_decoder import (
 from callboard.providers.http_errors import make_error
 from callboard.providers.json_values import Json, JsonObject
 from callboard.providers.openai.responses_items import shown_text, tool_name
+from callboard.providers.openai.responses_tracking import (
+    REASONING,
+    SUMMARY,
+    TEXT,
+    TEXT_EVENTS,
+    Prose,
+    StreamedItem,
+    StreamedItems,
+    StreamedText,
+    TextEvent,
+    in_order,
+    paired_texts,
+)
 
 _INCOMPLETE: Final = {"max_output_tokens": FinishReason.LENGTH, "content_filter": FinishReason.CONTENT_FILTER}
 #: Of a response that is worked on in the background.
@@ -49,202 +59,7 @@ PENDING: Final = frozenset({"queued", "in_progress"})
 _WHOLE: Final = PENDING | {"completed", "complete", ""}
 #: A call's own fields that must go back with it: a tool of a namespace, a call that a program of the server's makes.
 _CALL_REPLAY: Final = ("namespace", "caller", "async")
-_SUMMARY, _REASONING, _TEXT = "summary", "reasoning", "text"
-_Prose = type[TextDelta | ThinkingDelta]
 _Out = list[StreamEvent]
-
-
-class _TextEvent(NamedTuple):
-    """What an event says of a text: of what kind of item, which of its texts, and the field with all of it ("": the
-    event is a delta)."""
-
-    item: str
-    slot: str
-    place: str
-    kind: _Prose
-    whole: str = ""
-    refusal: bool = False
-
-
-def _text_events(name: str, *of: str, whole: str = "text", refusal: bool = False) -> dict[str, _TextEvent]:
-    item, slot, place = of
-    kind: _Prose = TextDelta if item == "message" else ThinkingDelta
-    return {
-        f"response.{name}.delta": _TextEvent(item, slot, place, kind, "", refusal),
-        f"response.{name}.done": _TextEvent(item, slot, place, kind, whole, refusal),
-    }
-
-
-_TEXTS: Final[Mapping[str, _TextEvent]] = {
-    **_text_events("output_text", "message", _TEXT, "content_index"),
-    **_text_events("refusal", "message", _TEXT, "content_index", whole="refusal", refusal=True),
-    **_text_events("reasoning_summary_text", "reasoning", _SUMMARY, "summary_index"),
-    **_text_events("reasoning_text", "reasoning", _REASONING, "content_index"),
-    **_text_events("reasoning", "reasoning", _REASONING, "content_index"),  # Open Responses
-}
-
-
-@dataclass(slots=True, eq=False)
-class _Text:
-    """One text that is being written."""
-
-    slot: str
-    place: int | None
-    """Its index by the events; None: they gave none."""
-    block: int
-    written: StringIO = field(default_factory=StringIO)
-    """Emitted so far."""
-    citations: list[JsonObject] = field(default_factory=list)
-    """Emitted so far."""
-    logprobs: list[TokenLogprob] = field(default_factory=list)
-    """As its own events tell them; they count if its item has none."""
-    noted: bool = False
-    """Its log probabilities are kept."""
-    closed: bool = False
-    """Its `.done` has come."""
-
-
-@dataclass(slots=True, eq=False)
-class _Item:
-    number: int
-    kind: str
-    index: int | None = None
-    ids: set[str] = field(default_factory=set)
-    announced: bool = False
-    """`output_item.added` has come."""
-    begins_text: bool = False
-    """`content_part.added` or its like has come, and no text since."""
-    texts: list[_Text] = field(default_factory=list)
-    arguments: StringIO = field(default_factory=StringIO)
-    """Emitted so far."""
-    call: tuple[str, str] = ("", "")
-    """The call's id and name, as first told."""
-    call_replay: Replay | None = None
-    began: int | None = None
-    """Which emission of the answer was its first."""
-    final: JsonObject | None = None
-    """The finished item, as far as it has come."""
-
-    def text_for(self, told: _TextEvent, place: int | None) -> _Text | None:
-        """The text that a delta goes on with; None: it begins a new one.
-
-        A content_index that was not announced names no new text: vLLM counts it up with every delta.
-        """
-        last: _Text | None = None
-        for text in self.texts:
-            if text.slot == told.slot:
-                last = text
-                if place is not None and text.place == place and not text.closed:
-                    return text
-        if last is None or last.closed or self.begins_text:
-            return None
-        return last if place is None or told.place == "content_index" else None
-
-    def finished_text_for(self, told: _TextEvent, place: int | None, whole: str) -> _Text | None:
-        """The text that a `.done` event finishes; None: one of which nothing has come."""
-        mine = [text for text in self.texts if text.slot == told.slot]
-        exact = [text for text in mine if place is not None and text.place == place]
-        found = exact or [text for text in mine if not text.closed or text.written.getvalue() == whole]
-        return found[-1] if found else None
-
-
-class _Items:
-    """The items of an answer, in the order in which they came, and which of them an event is about."""
-
-    def __init__(self) -> None:
-        self.all: list[_Item] = []
-        self._by_id: dict[str, _Item] = {}
-        self._by_index: dict[int, _Item] = {}
-        self._latest: _Item | None = None
-        self._ids_hold = False
-        """The events of one item have one id."""
-
-    def open(self, kind: str, index: int | None = None, item_id: str = "") -> _Item:
-        """A new one."""
-        item = _Item(len(self.all), kind)
-        self.all.append(item)
-        self._know(item, index, item_id)
-        return item
-
-    def about(self, kind: str, index: int | None, item_id: str) -> _Item | None:
-        """The unfinished item of this kind that an event with this index and id is about; None: one that is new."""
-        by_index = self._by_index.get(index) if index is not None else None
-        by_id = self._by_id.get(item_id) if item_id else None
-        latest = self._latest
-        if by_index is not by_id and by_index is not None and item_id in by_index.ids and self._fits(by_index, kind):
-            return by_index
-        if by_id is not None and self._fits(by_id, kind):
-            self._ids_hold = True
-            return by_id
-        if by_index is not None and self._fits(by_index, kind):
-            return by_index
-        if latest is None or not self._fits(latest, kind) or (item_id and self._ids_hold):
-            return None
-        return latest if index is None or latest.index is None else None
-
-    def take(self, kind: str, index: int | None, item_id: str) -> _Item:
-        """That item, or a new one."""
-        item = self.about(kind, index, item_id)
-        if item is None:
-            return self.open(kind, index, item_id)
-        # Ids that change with every event are not collected.
-        self._know(item, index if item.index is None else None, "" if item.ids else item_id)
-        return item
-
-    def announced(self, kind: str, index: int | None, item_id: str) -> _Item:
-        """The item that `output_item.added` is about: a new one, but where its deltas came first, or it came twice."""
-        item = self.about(kind, index, item_id)
-        if item is None or (item.announced and (item_id not in item.ids or item.index != index)):
-            item = self.open(kind, index, item_id)
-        item.announced = True
-        self._know(item, index, item_id)
-        return item
-
-    def finished(self, kind: str, index: int | None, document: JsonObject) -> _Item | None:
-        """The item that this document finishes; None: it has come before."""
-        item_id = text_at(document, "id")
-        for item in (self._by_id.get(item_id), self._by_index.get(index) if index is not None else None):
-            if item is not None and item.final is not None and _without_id(item.final) == _without_id(document):
-                return None
-        item = self.take(kind, index, item_id)
-        self._know(item, None, item_id)
-        return item
-
-    def matching(self, documents: Sequence[JsonObject]) -> list[_Item | None]:
-        """For each item of the final response the one that was streamed, if any: by its place and kind, else by its
-        id, else the next of its kind."""
-        left = dict.fromkeys(self.all)
-        by_index = {item.index: item for item in self.all}
-        if None in by_index or len(by_index) < len(self.all):
-            by_index = {}
-        found: list[_Item | None] = [None] * len(documents)
-        for choice in (
-            [by_index.get(place) for place in range(len(documents))],
-            [self._by_id.get(text_at(document, "id")) for document in documents],
-        ):
-            for place, item in enumerate(choice):
-                if found[place] is None and item in left and item is not None and item.kind == documents[place]["type"]:
-                    found[place] = item
-                    del left[item]
-        waiting: dict[str, deque[_Item]] = {}
-        for item in left:
-            waiting.setdefault(item.kind, deque()).append(item)
-        for place, document in enumerate(documents):
-            if found[place] is None and (same := waiting.get(text_of(document["type"]))):
-                found[place] = same.popleft()
-        return found
-
-    def _fits(self, item: _Item, kind: str) -> bool:
-        return item.final is None and item.kind == kind
-
-    def _know(self, item: _Item, index: int | None, item_id: str) -> None:
-        if index is not None:
-            item.index = index
-            self._by_index[index] = item
-        if item_id:
-            item.ids.add(item_id)
-            self._by_id[item_id] = item
-        self._latest = item
 
 
 class ResponsesDecoder(BaseDecoder):
@@ -261,11 +76,11 @@ class ResponsesDecoder(BaseDecoder):
         self._begin_turn()
 
     def _begin_turn(self) -> None:
-        self._items = _Items()
+        self._items = StreamedItems()
         self._owners.clear()
         self._blocks = 0
         self._emissions = 0
-        self._writing: _Text | None = None
+        self._writing: StreamedText | None = None
         """The text that was emitted last, if nothing else was since."""
         self._place: tuple[object, ...] | None = None
         """Where the deltas say that it is."""
@@ -275,7 +90,7 @@ class ResponsesDecoder(BaseDecoder):
     def on_json(self, event: str, document: JsonObject, out: _Out) -> None:
         # Some servers leave the event line out, none the type.
         kind = text_at(document, "type") or event
-        if (told := _TEXTS.get(kind)) is not None:
+        if (told := TEXT_EVENTS.get(kind)) is not None:
             if told.whole:
                 self._text_done(document, told, out)
             elif delta := text_at(document, "delta"):
@@ -305,7 +120,7 @@ class ResponsesDecoder(BaseDecoder):
 
     # Texts.
 
-    def _text_delta(self, delta: str, document: JsonObject, told: _TextEvent, out: _Out) -> None:
+    def _text_delta(self, delta: str, document: JsonObject, told: TextEvent, out: _Out) -> None:
         place = told, document.get("output_index"), document.get(told.place), document.get("item_id")
         text = self._writing
         if text is None or place != self._place:
@@ -317,16 +132,16 @@ class ResponsesDecoder(BaseDecoder):
         text.written.write(delta)
         out.append(told.kind(delta, text.block))
 
-    def _text_of(self, document: JsonObject, told: _TextEvent) -> _Text:
+    def _text_of(self, document: JsonObject, told: TextEvent) -> StreamedText:
         """The text that a delta is a piece of; it is about to be emitted."""
         item, place = self._item_of(document, told.item), _index(document, told.place)
         text = item.text_for(told, place) or self._new_text(item, told.slot, place)
         self._emits(item, text)
         return text
 
-    def _new_text(self, item: _Item, slot: str, place: int | None) -> _Text:
+    def _new_text(self, item: StreamedItem, slot: str, place: int | None) -> StreamedText:
         item.begins_text = False
-        text = _Text(slot, place, self._next_block())
+        text = StreamedText(slot, place, self._next_block())
         item.texts.append(text)
         return text
 
@@ -334,7 +149,7 @@ class ResponsesDecoder(BaseDecoder):
         self._blocks += 1
         return self._blocks - 1
 
-    def _emits(self, item: _Item, text: _Text | None) -> None:
+    def _emits(self, item: StreamedItem, text: StreamedText | None) -> None:
         """Note what is emitted now. A text that others have followed already becomes two parts by that."""
         if text is not self._writing and text is not None and text.written.tell():
             self._contradicted = True
@@ -343,7 +158,7 @@ class ResponsesDecoder(BaseDecoder):
             item.began = self._emissions
         self._emissions += 1
 
-    def _text_done(self, document: JsonObject, told: _TextEvent, out: _Out) -> None:
+    def _text_done(self, document: JsonObject, told: TextEvent, out: _Out) -> None:
         self._place = None
         self._refused = self._refused or told.refusal
         whole = text_at(document, told.whole)
@@ -357,7 +172,7 @@ class ResponsesDecoder(BaseDecoder):
             if whole.startswith(text.written.getvalue()):
                 self._complete(item, text, told.kind, whole, out)
 
-    def _complete(self, item: _Item, text: _Text, kind: _Prose, whole: str, out: _Out) -> None:
+    def _complete(self, item: StreamedItem, text: StreamedText, kind: Prose, whole: str, out: _Out) -> None:
         """Emit what `whole` has more than its deltas."""
         if rest := whole[text.written.tell() :]:
             self._emits(item, text)
@@ -370,7 +185,7 @@ class ResponsesDecoder(BaseDecoder):
             raise ValueError(f"log probabilities of more than {MAX_LOGPROBS} tokens")
         return tokens
 
-    def _note_logprobs(self, text: _Text, finished: list[TokenLogprob]) -> None:
+    def _note_logprobs(self, text: StreamedText, finished: list[TokenLogprob]) -> None:
         if not text.noted and (tokens := finished or text.logprobs):
             text.noted = True
             self.note_logprobs(tokens)
@@ -383,18 +198,18 @@ class ResponsesDecoder(BaseDecoder):
 
     def _annotation_added(self, document: JsonObject, out: _Out) -> None:
         item = self._item_of(document, "message")
-        text = item.text_for(_TEXTS["response.output_text.delta"], _index(document, "content_index"))
+        text = item.text_for(TEXT_EVENTS["response.output_text.delta"], _index(document, "content_index"))
         if text is not None and (annotation := object_at(document, "annotation")):
             self._cite([annotation], text, out)
 
-    def _cite(self, annotations: Sequence[JsonObject], text: _Text, out: _Out) -> None:
+    def _cite(self, annotations: Sequence[JsonObject], text: StreamedText, out: _Out) -> None:
         if annotations:
             text.citations += annotations
             out.append(model.CitationDelta(tuple(map(_citation, annotations)), text.block))
 
     # Items.
 
-    def _item_of(self, document: JsonObject, kind: str) -> _Item:
+    def _item_of(self, document: JsonObject, kind: str) -> StreamedItem:
         index, item_id = _index(document, "output_index"), text_at(document, "item_id")
         known = len(self._items.all)
         item = self._items.take(kind, index, item_id)
@@ -419,7 +234,7 @@ class ResponsesDecoder(BaseDecoder):
             self.hold()
             self._finish_item(state, item, out)
 
-    def _finish_item(self, state: _Item, item: JsonObject, out: _Out) -> None:
+    def _finish_item(self, state: StreamedItem, item: JsonObject, out: _Out) -> None:
         self.calls.settle(out)
         is_new, state.final = state.final is None, item
         if (finish := self._ITEM_ENDS.get(state.kind)) is not None:
@@ -427,7 +242,7 @@ class ResponsesDecoder(BaseDecoder):
         elif is_new:
             self._tool_done(state, item, out)
 
-    def _tool_done(self, state: _Item, item: JsonObject, out: _Out) -> None:
+    def _tool_done(self, state: StreamedItem, item: JsonObject, out: _Out) -> None:
         self._emits(state, None)
         self._searches += state.kind == "web_search_call" and fields_at(item, "action").get("type") == "search"
         replay = Replay(self._origin, item)
@@ -435,7 +250,7 @@ class ResponsesDecoder(BaseDecoder):
             model.ServerToolEvent(state.kind, replay, tool_name(item), text_at(item, "call_id"), shown_text(item))
         )
 
-    def _image_done(self, state: _Item, item: JsonObject, out: _Out) -> None:
+    def _image_done(self, state: StreamedItem, item: JsonObject, out: _Out) -> None:
         if state.began is not None:
             return
         if not (data := text_at(item, "result")):
@@ -448,11 +263,11 @@ class ResponsesDecoder(BaseDecoder):
         image = content.Image(media_type, data, name=text_at(item, "id"), replay=replay)
         out.append(model.MediaDelta(image, self._next_block()))
 
-    def _message_done(self, state: _Item, item: JsonObject, out: _Out) -> None:
+    def _message_done(self, state: StreamedItem, item: JsonObject, out: _Out) -> None:
         parts = objects_at(item, "content")
         wholes = [text_at(part, "refusal") or text_at(part, "text") for part in parts]
         self._refused = self._refused or any(part.get("type") == "refusal" for part in parts)
-        texts = self._finish_texts(state, _TEXT, TextDelta, wholes, out)
+        texts = self._finish_texts(state, TEXT, wholes, out)
         for part, text in zip(parts, texts, strict=True):
             if text is not None:
                 self._finish_citations(_objects_in(part.get("annotations")), text, out)
@@ -461,38 +276,41 @@ class ResponsesDecoder(BaseDecoder):
             # Later requests must carry it (openai SDK: "dropping it can degrade performance").
             self._keep(state, TextDelta, Replay(self._origin, {"phase": phase}), out)
 
-    def _finish_citations(self, annotations: list[JsonObject], text: _Text, out: _Out) -> None:
+    def _finish_citations(self, annotations: list[JsonObject], text: StreamedText, out: _Out) -> None:
         told = len(text.citations)
         if annotations[:told] == text.citations:
             self._cite(annotations[told:], text, out)
         elif annotations:
             self._contradicted = True
 
-    def _reasoning_done(self, state: _Item, item: JsonObject, out: _Out) -> None:
-        texts: list[_Text | None] = []
-        for slot, name in ((_SUMMARY, "summary"), (_REASONING, "content")):
+    def _reasoning_done(self, state: StreamedItem, item: JsonObject, out: _Out) -> None:
+        texts: list[StreamedText | None] = []
+        for slot, name in ((SUMMARY, "summary"), (REASONING, "content")):
             wholes = [text_at(part, "text") for part in objects_at(item, name)]
-            texts += self._finish_texts(state, slot, ThinkingDelta, wholes, out)
-        self._contradicted = self._contradicted or not _ascends(texts)
+            texts += self._finish_texts(state, slot, wholes, out)
+        self._contradicted = self._contradicted or not in_order(texts)
         kept = {key: value for key, value in item.items() if key != "status" and value is not None}
         self._keep(state, ThinkingDelta, Replay(self._origin, kept), out)
 
-    def _keep(self, state: _Item, kind: _Prose, replay: Replay, out: _Out) -> None:
+    def _keep(self, state: StreamedItem, kind: Prose, replay: Replay, out: _Out) -> None:
         """Emit what must go back with the item's last text, or with a text of its own where it has none."""
-        text = state.texts[-1] if state.texts else self._new_text(state, _SUMMARY, None)
+        text = state.texts[-1] if state.texts else self._new_text(state, SUMMARY, None)
         if text is self._writing or not text.written.tell():
             self._emits(state, text)
             out.append(kind("", text.block, replay))
         else:
             out.append(model.ReplayDelta(replay, text.block))
 
-    def _finish_texts(self, state: _Item, slot: str, kind: _Prose, wholes: list[str], out: _Out) -> list[_Text | None]:
+    def _finish_texts(
+        self, state: StreamedItem, slot: str, kind: Prose, wholes: list[str], out: _Out
+    ) -> list[StreamedText | None]:
         """Complete the texts of one slot. Returns the text that each of `wholes` is; None where it is empty."""
+        kind: Prose = TextDelta if slot == TEXT else ThinkingDelta
         mine = [text for text in state.texts if text.slot == slot]
         if not any(wholes):
             # An item that is told without its texts says nothing about them.
             return [None] * len(wholes)
-        found = _paired(mine, wholes)
+        found = paired_texts(mine, wholes)
         for place, whole in enumerate(wholes):
             text = found[place]
             if text is None and whole:
@@ -503,13 +321,13 @@ class ResponsesDecoder(BaseDecoder):
                 self._complete(state, text, kind, whole, out)
             else:
                 self._contradicted = True
-        if any(text not in found for text in mine) or not _ascends(found):
+        if any(text not in found for text in mine) or not in_order(found):
             self._contradicted = True
         return found
 
     # Calls.
 
-    def _name_call(self, state: _Item, item: JsonObject, out: _Out) -> None:
+    def _name_call(self, state: StreamedItem, item: JsonObject, out: _Out) -> None:
         # The arguments in here come again, by deltas or by the item's end.
         call_id, name = text_at(item, "call_id"), text_at(item, "name")
         own = {key: item[key] for key in _CALL_REPLAY if item.get(key)}
@@ -523,7 +341,7 @@ class ResponsesDecoder(BaseDecoder):
         owned = self._owners.setdefault(call_id, state.number) == state.number
         self.calls.delta(out, index=state.number, id=call_id if owned else "", name=name, replay=replay)
 
-    def _call_done(self, state: _Item, item: JsonObject, out: _Out) -> None:
+    def _call_done(self, state: StreamedItem, item: JsonObject, out: _Out) -> None:
         self._name_call(state, item, out)
         self._finish_arguments(state, text_at(item, "arguments"), out)
         if item.get("status") != "incomplete":
@@ -538,7 +356,7 @@ class ResponsesDecoder(BaseDecoder):
         state = self._item_of(document, "function_call")
         self._finish_arguments(state, text_at(document, "arguments"), out)
 
-    def _finish_arguments(self, state: _Item, whole: str, out: _Out) -> None:
+    def _finish_arguments(self, state: StreamedItem, whole: str, out: _Out) -> None:
         told = state.arguments.getvalue()
         if whole.startswith(told):
             if rest := whole[len(told) :]:
@@ -579,7 +397,7 @@ class ResponsesDecoder(BaseDecoder):
         counts = _usage(usage, self._searches)
         self.end(out, model.Done(reason, raw_reason, counts, usage, text_at(response, "model")))
 
-    def _note_rest(self, items: list[_Item], out: _Out) -> None:
+    def _note_rest(self, items: list[StreamedItem], out: _Out) -> None:
         """What can be said only when all items are known."""
         if self._contradicted:
             self._tell_again(items, out)
@@ -603,10 +421,10 @@ class ResponsesDecoder(BaseDecoder):
     def _cancelled(self, document: JsonObject, out: _Out) -> None:
         self.fail(out, make_error(ErrorKind.CANCELLED, "The response was cancelled at the server."))
 
-    def _catch_up(self, response: JsonObject, out: _Out) -> list[_Item]:
+    def _catch_up(self, response: JsonObject, out: _Out) -> list[StreamedItem]:
         """Complete the items of the final response, and see whether they began in the order in which it has them."""
         documents = objects_at(response, "output")
-        items: list[_Item] = []
+        items: list[StreamedItem] = []
         last = -1
         for document, state in zip(documents, self._items.matching(documents), strict=True):
             state = state or self._items.open(text_of(document["type"]))
@@ -618,11 +436,11 @@ class ResponsesDecoder(BaseDecoder):
             items.append(state)
         return items
 
-    def _tell_again(self, items: list[_Item], out: _Out) -> None:
+    def _tell_again(self, items: list[StreamedItem], out: _Out) -> None:
         """Void the turn, and emit it as its finished items have it. An item that the final response does not have
         stays behind the one that it came behind."""
-        behind: dict[_Item | None, list[_Item]] = {None: [], **{item: [] for item in items}}
-        anchor: _Item | None = None
+        behind: dict[StreamedItem | None, list[StreamedItem]] = {None: [], **{item: [] for item in items}}
+        anchor: StreamedItem | None = None
         for item in self._items.all:
             if item in behind:
                 anchor = item
@@ -636,12 +454,12 @@ class ResponsesDecoder(BaseDecoder):
         for item in chain(behind[None], *([item, *behind[item]] for item in items)):
             self._tell_item(item, out)
 
-    def _tell_item(self, old: _Item, out: _Out) -> None:
+    def _tell_item(self, old: StreamedItem, out: _Out) -> None:
         state = self._items.open(old.kind, old.index)
         if old.final is not None:
             self._finish_item(state, old.final, out)
             return
-        kind: _Prose = TextDelta if old.kind == "message" else ThinkingDelta
+        kind: Prose = TextDelta if old.kind == "message" else ThinkingDelta
         for text in old.texts:
             again = self._new_text(state, text.slot, text.place)
             again.logprobs = text.logprobs
@@ -676,7 +494,7 @@ class ResponsesDecoder(BaseDecoder):
         "response.cancelled": _response_ended,
         "response.done": _response_ended,
     }
-    _ITEM_ENDS: ClassVar[Mapping[str, Callable[[ResponsesDecoder, _Item, JsonObject, _Out], None]]] = {
+    _ITEM_ENDS: ClassVar[Mapping[str, Callable[[ResponsesDecoder, StreamedItem, JsonObject, _Out], None]]] = {
         "message": _message_done,
         "reasoning": _reasoning_done,
         "function_call": _call_done,
@@ -689,37 +507,9 @@ def _index(document: JsonObject, key: str) -> int | None:
     return None if document.get(key) is None else index_at(document, key)
 
 
-def _without_id(item: JsonObject) -> JsonObject:
-    return {key: value for key, value in item.items() if key != "id"}
-
-
 def _objects_in(value: Json) -> list[JsonObject]:
     """The objects in a list; none in anything else. For what an answer is not lost over."""
     return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
-
-
-def _paired(mine: Sequence[_Text], wholes: Sequence[str]) -> list[_Text | None]:
-    """Which text each of the finished ones completes: by its place where all fit there (a server may count on from
-    item to item: Bedrock, vLLM), else in their order."""
-    found: list[_Text | None] = [None] * len(wholes)
-    places = {text.place: text for text in mine}
-    if len(places) == len(mine) and all(_fits(place, text, wholes) for place, text in places.items()):
-        pairs = [(place, text) for place, text in places.items() if place is not None]
-    else:
-        pairs = list(zip((place for place, whole in enumerate(wholes) if whole), mine, strict=False))
-    for place, text in pairs:
-        found[place] = text
-    return found
-
-
-def _fits(place: int | None, text: _Text, wholes: Sequence[str]) -> bool:
-    return place is not None and 0 <= place < len(wholes) and wholes[place].startswith(text.written.getvalue())
-
-
-def _ascends(texts: Sequence[_Text | None]) -> bool:
-    """Were they begun in this order?"""
-    blocks = [text.block for text in texts if text is not None]
-    return blocks == sorted(blocks)
 
 
 def _logprobs(value: Json) -> list[TokenLogprob]:
