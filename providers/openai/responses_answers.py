@@ -13,6 +13,7 @@ all who read the events know already what to do about it. Calls are run only aft
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from io import StringIO
 from itertools import chain
 from typing import ClassVar, Final
 
@@ -110,7 +111,7 @@ class ResponsesDecoder(BaseDecoder):
             why = f"The response is still {status}: it was asked for in background mode."
             self.fail(out, make_error(ErrorKind.OTHER, why, code=status))
             return
-        if "output" not in document:
+        if "output" not in document and status not in self._FAILURES:
             raise KeyError("output")
         self._created({"response": document}, out)
         self._response_ended({"response": document}, out)
@@ -169,15 +170,18 @@ class ResponsesDecoder(BaseDecoder):
         if text is not None:
             text.closed = True
             text.logprobs = self._bounded(_logprobs(document.get("logprobs"))) or text.logprobs
-            if whole.startswith(text.written.getvalue()):
-                self._complete(item, text, told.kind, whole, out)
+            self._complete(item, text, told.kind, whole, out)
 
     def _complete(self, item: StreamedItem, text: StreamedText, kind: Prose, whole: str, out: _Out) -> None:
         """Emit what `whole` has more than its deltas."""
-        if rest := whole[text.written.tell() :]:
-            self._emits(item, text)
-            text.written.write(rest)
-            out.append(kind(rest, text.block))
+        if whole.startswith(text.written.getvalue()):
+            if rest := whole[text.written.tell() :]:
+                self._emits(item, text)
+                text.written.write(rest)
+                out.append(kind(rest, text.block))
+        elif whole:
+            self._contradicted = True
+            text.written = _begun(whole)
 
     def _bounded(self, tokens: list[TokenLogprob]) -> list[TokenLogprob]:
         self._held_logprobs += len(tokens)
@@ -294,16 +298,12 @@ class ResponsesDecoder(BaseDecoder):
 
     def _keep(self, state: StreamedItem, kind: Prose, replay: Replay, out: _Out) -> None:
         """Emit what must go back with the item's last text, or with a text of its own where it has none."""
-        text = state.texts[-1] if state.texts else self._new_text(state, SUMMARY, None)
-        if text is self._writing or not text.written.tell():
-            self._emits(state, text)
-            out.append(kind("", text.block, replay))
-        else:
-            out.append(model.ReplayDelta(replay, text.block))
+        if not state.texts:
+            self._emits(state, self._new_text(state, SUMMARY, None))
+        text = state.texts[-1]
+        out.append(kind("", text.block, replay) if text is self._writing else model.ReplayDelta(replay, text.block))
 
-    def _finish_texts(
-        self, state: StreamedItem, slot: str, kind: Prose, wholes: list[str], out: _Out
-    ) -> list[StreamedText | None]:
+    def _finish_texts(self, state: StreamedItem, slot: str, wholes: list[str], out: _Out) -> list[StreamedText | None]:
         """Complete the texts of one slot. Returns the text that each of `wholes` is; None where it is empty."""
         kind: Prose = TextDelta if slot == TEXT else ThinkingDelta
         mine = [text for text in state.texts if text.slot == slot]
@@ -315,14 +315,9 @@ class ResponsesDecoder(BaseDecoder):
             text = found[place]
             if text is None and whole:
                 text = found[place] = self._new_text(state, slot, place)
-            if text is None:
-                continue
-            if whole.startswith(text.written.getvalue()):
+            if text is not None:
                 self._complete(state, text, kind, whole, out)
-            else:
-                self._contradicted = True
-        if any(text not in found for text in mine) or not in_order(found):
-            self._contradicted = True
+        self._contradicted = self._contradicted or any(text not in found for text in mine) or not in_order(found)
         return found
 
     # Calls.
@@ -364,6 +359,7 @@ class ResponsesDecoder(BaseDecoder):
                 self.calls.delta(out, index=state.number, arguments=rest)
         elif whole:
             self._contradicted = True
+            state.arguments = _begun(whole)
 
     # Ends.
 
@@ -505,6 +501,12 @@ class ResponsesDecoder(BaseDecoder):
 def _index(document: JsonObject, key: str) -> int | None:
     """The place that `key` names; None where it is missing or null. Raises TypeError for anything else."""
     return None if document.get(key) is None else index_at(document, key)
+
+
+def _begun(text: str) -> StringIO:
+    buffer = StringIO()
+    buffer.write(text)
+    return buffer
 
 
 def _objects_in(value: Json) -> list[JsonObject]:
