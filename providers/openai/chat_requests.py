@@ -63,6 +63,8 @@ class ChatEncoding(encoding.Encoding):
         for message in messages_after:
             if (said := self._message(message)) is not None:
                 self._add(written, said)
+        if self.dialect.notes_as_user and not any(each["role"] != "system" for each in written):
+            written.append({"role": "user", "content": encoding.BLANK_USER})
         self._mark_for_cache(written)
         return written
 
