@@ -87,12 +87,13 @@ class OpenAIChat(encoding.HttpAdapter):
         return {}
 
 
-_STOPS: Final = "stop eos eos_token end_turn stop_sequence complete tool_calls tool_use function_call"
+_STOPS: Final = "stop eos eos_token end_turn stop_sequence complete"
+_CALLS: Final = "tool_calls tool-calls tool_call tool_use function_call"
 _FILTERS: Final = "content_filter content_filtered safety sensitive recitation blocklist prohibited_content spii"
 _FINISH_REASONS: Final = {
     # `eos` is Together's, `eos_token` Hugging Face's. "Decide on presence of calls, not on the reason" (docs/wire.md
     # 1.1): without a call, `tool_calls` and `function_call` are a plain stop.
-    **dict.fromkeys(("", *_STOPS.split()), FinishReason.STOP),
+    **dict.fromkeys(("", *_STOPS.split(), *_CALLS.split()), FinishReason.STOP),
     # Mistral's is model_length, Z.ai's model_context_window_exceeded.
     **dict.fromkeys(("length", "max_tokens", "model_length", "model_context_window_exceeded"), FinishReason.LENGTH),
     # Gemini's behind compatible servers; `sensitive` is Z.ai's.
@@ -134,6 +135,8 @@ class ChatDecoder(BaseDecoder):
         self._pictures = 0
         self._files: list[JsonObject] = []
         """Annotations that must go back: OpenRouter's, of the files that it read."""
+        self._named = False
+        """Are the answer's id and model known?"""
         self._finish_reason = ""
         self._unfinished: set[int] = set()
         """The choices that have written to a call since their last finish reason."""
@@ -148,7 +151,8 @@ class ChatDecoder(BaseDecoder):
             return
         if not _RARE.isdisjoint(document) and self._note_rare(document, out):
             return
-        self._note(document)
+        if not self._named or document.get("usage"):
+            self._note(document)
         choices = document.get("choices")
         for choice in choices if isinstance(choices, list) else list_at(document, "choices"):
             if not isinstance(choice, dict):
@@ -214,14 +218,11 @@ class ChatDecoder(BaseDecoder):
             self.model = str(document["model"])
         if not self.response_id and document.get("id"):
             self.response_id = self.calls.seed = str(document["id"])
-            self._note_tier(document)
-        if (usage := document.get("usage")) and isinstance(usage, dict):
-            self.usage = usage
-            self._note_tier(document)
-
-    def _note_tier(self, document: JsonObject) -> None:
+        self._named = bool(self.model and self.response_id)
         if isinstance(tier := document.get("service_tier"), str):
             self.service_tier = tier
+        if (usage := document.get("usage")) and isinstance(usage, dict):
+            self.usage = usage
 
     def _choice(self, index: int, choice: JsonObject, out: _Out) -> None:
         """One choice of one chunk: first its delta, then its finish reason, since one chunk may have both (22)."""

@@ -105,9 +105,13 @@ _SOUNDS: Final = (
 )
 
 
+#: So much base64 tells the format: four bytes.
+_SNIFF_CHARS: Final = 8
+
+
 def _sound_type(data_base64: str) -> str:
     try:
-        head = b64decode(data_base64[:8])
+        head = b64decode(data_base64[:_SNIFF_CHARS])
     except ValueError:
         return "audio/pcm"
     return next((kind for start, kind in _SOUNDS if head.startswith(start)), "audio/pcm")
@@ -131,18 +135,23 @@ class Speech:
         self._words.write(word(piece, "transcript"))
         if self._words.tell() > MAX_RESPONSE_BYTES:
             raise ValueError(f"the transcript is longer than {MAX_RESPONSE_BYTES} characters")
-        if not (data := word(piece, "data")):
-            return
-        data = self._rest + data
-        whole = len(data) - len(data) % 4
-        data, self._rest = data[:whole], data[whole:]
+        if data := word(piece, "data"):
+            self._rest += data
+            # The first piece tells the format; padding ends a piece.
+            if self._begun or len(self._rest) >= _SNIFF_CHARS or data.endswith("="):
+                self._emit(block, out)
+
+    def _emit(self, block: int, out: _Out) -> None:
+        whole = len(self._rest) - len(self._rest) % 4
+        data, self._rest = self._rest[:whole], self._rest[whole:]
         if data:
-            first, self._begun = not self._begun, True
-            media_type, replay = (_sound_type(data), self._replay()) if first else ("", None)
+            media_type, replay = ("", None) if self._begun else (_sound_type(data), self._replay())
+            self._begun = True
             out.append(MediaDelta(Audio(media_type, data, replay=replay), block))
 
     def finish(self, block: int, out: _Out) -> None:
-        """The answer is over: what was said."""
+        """The answer is over: the rest of its sound, and what was said."""
+        self._emit(block, out)
         if said := self._words.getvalue():
             out.append(TextDelta(said, block, self._replay()))
 

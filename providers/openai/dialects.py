@@ -139,7 +139,8 @@ class ChatDialect:
 
 
 _TEXT_ONLY: Final[Mapping[type[Media], PartForm]] = MappingProxyType({})
-_SEES: Final[Mapping[type[Media], PartForm]] = MappingProxyType({Image: _IMAGES})
+SEES: Final[Mapping[type[Media], PartForm]] = MappingProxyType({Image: _IMAGES})
+"""Pictures beside text, and nothing else."""
 _SEES_AND_WATCHES: Final[Mapping[type[Media], PartForm]] = MappingProxyType({Image: _IMAGES, Video: _VIDEOS})
 _BUT_NAMED: Final = frozenset(ToolChoiceMode) - {ToolChoiceMode.NAMED}
 
@@ -200,13 +201,13 @@ _ROWS: Final = (
         service_tiers=False,
         reasoning_replay_field=_REASONING,
     ),
-    ChatDialect("lmstudio", "http://localhost:1234/v1", parts=_SEES, service_tiers=False),
+    ChatDialect("lmstudio", "http://localhost:1234/v1", parts=SEES, service_tiers=False),
     ChatDialect(
         # "API Reference": logprobs "not yet supported". "Built-In Tools", "Browser Search", "Web Search".
         "groq",
         "https://api.groq.com/openai/v1",
         "GROQ_API_KEY",
-        parts=_SEES,
+        parts=SEES,
         logprobs=None,
         server_tools={
             WebSearch: ServerToolForm(fields.groq_search, ("allowed_domains", "blocked_domains", "country")),
@@ -242,7 +243,7 @@ _ROWS: Final = (
         "xai",
         "https://api.x.ai/v1",
         "XAI_API_KEY",
-        parts=_SEES,
+        parts=SEES,
         service_tiers=False,
     ),
     ChatDialect(
@@ -293,7 +294,7 @@ _ROWS: Final = (
         "fireworks",
         "https://api.fireworks.ai/inference/v1",
         "FIREWORKS_API_KEY",
-        parts=_SEES,
+        parts=SEES,
         reasoning_replay_field=_REASONING,
     ),
     ChatDialect(
@@ -363,7 +364,7 @@ _ROWS: Final = (
         "huggingface",
         "https://router.huggingface.co/v1",
         "HF_TOKEN",
-        parts=_SEES,
+        parts=SEES,
         service_tiers=False,
     ),
     ChatDialect(
@@ -380,7 +381,7 @@ _ROWS: Final = (
         "cohere",
         "https://api.cohere.ai/compatibility/v1",
         "COHERE_API_KEY",
-        parts=_SEES,
+        parts=SEES,
         logprobs=fields.logprobs_flag,
         answer_format=fields.json_object_format,
         strict=StrictTools.NEVER,
