@@ -115,6 +115,7 @@ _SOURCE_FIELDS: Final = ("citations", "search_results", "web_search")
 _RARE: Final = frozenset({"error", "x_groq", *_SOURCE_FIELDS})
 #: Those of a delta or a message.
 _EXTRAS: Final = frozenset({"images", "audio", "annotations", "executed_tools"})
+_OTHER_CHOICES: Final = "the answer has several choices; all but the first were left out"
 _Out = list[StreamEvent]
 
 
@@ -163,6 +164,10 @@ class ChatDecoder(BaseDecoder):
                 self._choice(0, choice, out)
             elif self._dialect.merge_choices and isinstance(index, int):
                 self._choice(index, choice, out)
+            elif not self.notes:
+                self.notes.append(_OTHER_CHOICES)
+        if self._finish_reason:
+            self._note_tier(document)
 
     def on_body(self, document: Json, out: _Out) -> None:
         document = object_of(document)
@@ -173,6 +178,8 @@ class ChatDecoder(BaseDecoder):
         if not choices:
             self.fail_malformed(out, "the answer has no choices.", self._last_data)
             return
+        if len(choices) > 1 and not self._dialect.merge_choices:
+            self.notes.append(_OTHER_CHOICES)
         for choice in choices if self._dialect.merge_choices else choices[:1]:
             reason = text_at(choice, "finish_reason")
             # Azure's filter leaves the message out, and says so by the reason (66).
@@ -219,10 +226,13 @@ class ChatDecoder(BaseDecoder):
         if not self.response_id and document.get("id"):
             self.response_id = self.calls.seed = str(document["id"])
         self._named = bool(self.model and self.response_id)
-        if isinstance(tier := document.get("service_tier"), str):
-            self.service_tier = tier
         if (usage := document.get("usage")) and isinstance(usage, dict):
             self.usage = usage
+        self._note_tier(document)
+
+    def _note_tier(self, document: JsonObject) -> None:
+        if isinstance(tier := document.get("service_tier"), str):
+            self.service_tier = tier
 
     def _choice(self, index: int, choice: JsonObject, out: _Out) -> None:
         """One choice of one chunk: first its delta, then its finish reason, since one chunk may have both (22)."""
