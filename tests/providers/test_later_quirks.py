@@ -100,10 +100,10 @@ def test_quirk_68_a_first_message_that_holds_blocks() -> None:
     assert answer(Anthropic(), anthropic({"content": [{"type": "text", "text": "Hi"}]})).text == "Hi"
 
 
-def test_quirk_69_an_unknown_reason_leaves_the_last_call_incomplete() -> None:
+def test_quirk_69_after_an_unknown_reason_no_call_is_whole() -> None:
     calls = [{"index": n, "id": f"c{n}", "function": {"name": "look", "arguments": "{}"}} for n in range(2)]
     turn = answer(CHAT, chat({"tool_calls": calls}, reason="insufficient_system_resource"))
-    assert [call.complete for call in turn.tool_calls] == [True, False]
+    assert [call.complete for call in turn.tool_calls] == [False, False]
     assert turn.finish_reason is FinishReason.OTHER
 
 
