@@ -49,7 +49,7 @@ ANTHROPIC_MESSAGES: Final = MessagesDialect()
 COPILOT_MESSAGES: Final = replace(
     ANTHROPIC_MESSAGES, name="copilot", key_variable="", bearer=True, files=False, server_tools=()
 )
-#: Claude at Google Cloud (cloud.google.com/vertex-ai, "Claude": web search is the only one of its server tools there).
+#: Claude at Google Cloud (platform.claude.com, "Features overview": of the server tools only web search, and no files).
 VERTEX_MESSAGES: Final = replace(
     ANTHROPIC_MESSAGES, name="vertex", key_variable="", bearer=True, files=False, server_tools=(WebSearch,)
 )
