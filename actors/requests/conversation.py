@@ -19,7 +19,7 @@ from typing import Final
 from callboard.actors.kernel import Down, ExitReason
 from callboard.protocol.commands import AskApproval, Command, Finish, Note, Outcome, ReportFailure, RunTool
 from callboard.protocol.content import Message, UserMessage, history_faults
-from callboard.protocol.errors import ProviderError, RuntimeFailure, said, UsageError, with_advice
+from callboard.protocol.errors import ProviderError, RuntimeFailure, UsageError, said, with_advice
 from callboard.protocol.events import (
     Event,
     ModelFailed,

@@ -27,7 +27,7 @@ def _turn(turn: AssistantMessage) -> AssistantMessage:
     parts: list[Any] = []
     for part in turn.parts:
         if isinstance(part, ToolCall):
-            parts.append(Text(f"[Called {part.name} with {part.arguments}]"))
+            parts.append(Text(("\n" if parts else "") + f"[Called {part.name} with {part.arguments}]"))
         elif not isinstance(part, Thinking):
             parts.append(Text(part.text) if isinstance(part, Text) else part)
     return AssistantMessage(tuple(parts))
