@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import Any, ClassVar
 
 from hypothesis import strategies as st
+from support.streams import chop, objects
 from support.wire import sse
 
 from callboard.protocol.content import (
@@ -153,19 +154,14 @@ def _heard(part: AssistantPart) -> Said:
 
 _words = st.text(st.characters(codec="utf-8"), max_size=5)
 _prose = st.lists(_words, min_size=1, max_size=4).map(tuple).filter(lambda pieces: "".join(pieces).strip())
-_objects = st.dictionaries(
-    st.text(max_size=4), st.one_of(st.integers(-9, 9), st.text(max_size=5), st.booleans(), st.none()), max_size=3
-)
 
 
-def _chopped(text: str, marks: list[int]) -> tuple[str, ...]:
-    places = sorted(min(mark, len(text)) for mark in marks)
-    return tuple(text[a:b] for a, b in zip([0, *places], [*places, len(text)], strict=True))
+@st.composite
+def _arguments(draw: st.DrawFn) -> tuple[str, ...]:
+    # As the servers that send an object write it, so that both say the same text.
+    return tuple(chop(draw, json.dumps(draw(objects), ensure_ascii=False, separators=(",", ":"))))
 
 
-#: As the servers that send an object write it, so that both say the same text.
-_written = _objects.map(lambda value: json.dumps(value, ensure_ascii=False, separators=(",", ":")))
-_arguments = st.builds(_chopped, _written, st.lists(st.integers(0, 40), max_size=3))
 _counts = st.integers(0, 50)
 #: Nobody counts a prompt or an answer of nothing: servers that send zeros do not know.
 _some = st.integers(1, 50)
@@ -175,7 +171,7 @@ def _part(kind: str) -> st.SearchStrategy[Part]:
     if kind in _PROSE:
         return st.builds(Part, st.just(kind), _prose)
     if kind == "call":
-        return st.builds(Part, st.just(kind), _arguments, st.sampled_from(["lookup", "now"]))
+        return st.builds(Part, st.just(kind), _arguments(), st.sampled_from(["lookup", "now"]))
     if kind == "audio":
         return st.just(Part(kind, ("spoken ", "words")))
     return st.just(Part(kind))
