@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2s
-from typing import Final
+from typing import ClassVar, Final
 
 import orjson
 
@@ -235,8 +235,13 @@ class HttpAdapter:
 class Encoding:
     """One request being written. `notes` say what could not be expressed in the API."""
 
+    takes_storage: ClassVar[bool] = False
+    """Can the API keep answers (`ModelRequest.storage`)?"""
+
     def __init__(self, request: ModelRequest) -> None:
         check_request(request)
+        if request.storage is not None and not self.takes_storage:
+            raise UsageError("This API keeps no answers; use a Responses API (openai/...), or leave `storage` out.")
         self.request = request
         self.notes: list[str] = []
 
