@@ -169,7 +169,11 @@ class ChatEncoding(encoding.Encoding):
     def _mark_for_cache(self, written: list[Body]) -> None:
         """Let the provider behind keep the prompt: marks on the instructions and on the last message."""
         cache = self.request.prompt_cache
-        if cache is PromptCache.OFF or not self.dialect.cached_models.match(self.request.model):
+        if not self.dialect.cached_models.match(self.request.model):
+            if cache is PromptCache.ONE_HOUR:
+                self._note_missing("prompt_cache", "what it keeps by itself, it keeps for a time of its own")
+            return
+        if cache is PromptCache.OFF:
             return
         mark: Body = {"type": "ephemeral", **({"ttl": "1h"} if cache is PromptCache.ONE_HOUR else {})}
         for message in (written[0], written[-1]) if len(written) > 1 else written:
