@@ -314,8 +314,7 @@ class GeminiDecoder(BaseDecoder):
         kind: type[content.Image | content.Audio | content.Document] = _MEDIA.get(
             media_type.partition("/")[0], content.Document
         )
-        goes_on = kind is content.Audio and not kept and self._writing == media_type
-        if not goes_on:
+        if kept or self._writing != media_type:
             self._new_part(media_type if kind is content.Audio and not kept else None)
         media = kind(
             media_type,
