@@ -509,6 +509,34 @@ class ResponsesDecoder(BaseDecoder):
     }
 
 
+class FollowedResponse(ResponsesDecoder):
+    """A response that several HTTP answers tell, one after the other: each continues where the last one broke off."""
+
+    def __init__(self, head: AnswerHead, origin: str) -> None:
+        super().__init__(head, origin)
+        self.sequence = -1
+        """The number of the last event."""
+        self.concluded = False
+        """The response itself has ended, well or badly."""
+
+    def on_json(self, event: str, document: JsonObject, out: _Out) -> None:
+        number = document.get("sequence_number")
+        if isinstance(number, int):
+            if number <= self.sequence:
+                return
+            self.sequence = number
+        super().on_json(event, document, out)
+        self.concluded = self.ended
+
+    def on_body(self, document: Json, out: _Out) -> None:
+        super().on_body(document, out)
+        self.concluded = object_of(document).get("status") not in PENDING
+
+    def fail_payload(self, payload: Json, out: _Out) -> None:
+        super().fail_payload(payload, out)
+        self.concluded = True
+
+
 def _is_selective(items: Sequence[StreamedItem]) -> bool:
     """Does the final response tell the texts of some items, and leave out those of others that were streamed?"""
     told = {item for item in items if item.has_whole_texts()}
