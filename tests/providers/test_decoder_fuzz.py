@@ -37,7 +37,8 @@ output_index content_index summary_index item_id call_id output response status 
 function finish_reason candidates parts functionCall args partialArgs jsonPath stringValue willContinue thought
 thoughtSignature finishReason promptFeedback blockReason usageMetadata promptTokenCount summary phase encrypted_content
 incomplete_details reason refusal stop_reason input_tokens output_tokens data responseId reasoning_details numberValue
-boolValue nullValue functionResponse executableCode input_tokens_details
+boolValue nullValue functionResponse executableCode input_tokens_details annotation annotations logprobs token logprob
+top_logprobs url action queries result output_format namespace caller sequence_number service_tier
 """
 _VALUES = """
 message_start message_delta message_stop content_block_start content_block_delta content_block_stop ping error
@@ -46,6 +47,8 @@ server_tool_use mcp_tool_use response.created response.output_item.added respons
 response.output_text.delta
 response.output_text.done response.refusal.delta response.refusal.done response.function_call_arguments.delta
 response.function_call_arguments.done response.reasoning_summary_text.delta response.reasoning_text.delta
+response.output_text.annotation.added response.content_part.added response.reasoning_summary_part.added response.done
+response.error image_generation_call compaction url_citation
 response.reasoning_text.done response.completed response.incomplete response.failed message reasoning function_call
 web_search_call output_text completed incomplete max_tokens end_turn STOP MAX_TOKENS MALFORMED_FUNCTION_CALL SAFETY $.a
 $.a[1].b $['x'] $ $[0] tool_calls stop length {} {"a":1} {"a":

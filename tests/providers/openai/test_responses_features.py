@@ -44,6 +44,8 @@ from callboard.protocol.model import (
     ResponseStorage,
     Sampling,
     TokenLogprob,
+    ToolChoice,
+    ToolChoiceMode,
     Usage,
 )
 from callboard.protocol.server_tools import CodeExecution, FileSearch, ImageGeneration, RemoteMcp, WebFetch, WebSearch
@@ -201,6 +203,12 @@ def test_server_tools_are_offered_beside_ours(offer: Any, written: dict[str, Any
     assert [tool["type"] for tool in found["tools"]] == ["function", written["type"]]
     assert found["tools"][1] == written
     assert sent(HI, server_tools=(offer,))["tools"] == [written]
+
+
+def test_a_servers_tool_can_be_demanded() -> None:
+    found = sent(HI, server_tools=(WebSearch(),), tool_choice=ToolChoice(ToolChoiceMode.REQUIRED))
+    assert found["tool_choice"] == "required"
+    assert "tool_choice" not in sent(HI, server_tools=(WebSearch(),))
 
 
 def test_what_a_tool_found_is_asked_for_with_it() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,7 +13,8 @@ from hypothesis import strategies as st
 from support.told_responses import SEEN, Manner, manners, responses, told
 from support.wire import answer, events, sse
 
-from callboard.protocol.model import ModelResponse, Restarted
+from callboard.protocol.errors import ErrorKind
+from callboard.protocol.model import Error, ModelResponse, Restarted
 from callboard.providers.openai.responses_api import OpenAIResponses
 from callboard.providers.response_builder import build_response
 
@@ -61,3 +63,40 @@ def test_quirk_63_where_deltas_and_the_finished_item_contradict_each_other_the_i
         assert answer(ADAPTER, stream, [1]) == whole(response)
 
     check()
+
+
+def test_a_stream_in_any_manner_that_ends_before_its_last_event_is_cut() -> None:
+    @settings(max_examples=EXAMPLES // 3, deadline=None)
+    @given(responses(), manners, st.data())
+    def check(response: dict[str, Any], manner: Manner, data: st.DataObject) -> None:
+        stream = told(data.draw, response, manner)
+        for end in range(1, len(stream)):
+            error = events(ADAPTER, sse(stream[:end]))[-1]
+            assert isinstance(error, Error)
+            assert error.kind is ErrorKind.TRUNCATED
+
+    check()
+
+
+#: What stands in the place of a field.
+_wrong = st.sampled_from([None, 0, -1, 2**70, 1.5, True, "", "x", [], [None], {}, {"type": 7}, "response.done"])
+
+
+def test_a_stream_with_a_wrong_field_ends_once_and_raises_nothing() -> None:
+    @settings(max_examples=EXAMPLES * 2, deadline=None)
+    @given(responses(), manners, st.data())
+    def check(response: dict[str, Any], manner: Manner, data: st.DataObject) -> None:
+        stream = json.loads(json.dumps(told(data.draw, response, manner)))
+        holder, key = data.draw(st.sampled_from(list(_places(stream))))
+        holder[key] = data.draw(_wrong)
+        found = events(ADAPTER, sse(stream))
+        assert build_response(found) == answer(ADAPTER, sse(stream), [7])
+
+    check()
+
+
+def _places(value: Any) -> Iterator[tuple[Any, Any]]:
+    pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, child in list(pairs):
+        yield value, key
+        yield from _places(child)
