@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from io import StringIO
-from typing import Final, NamedTuple
+from typing import Final
 
 from callboard.protocol.content import Replay
 from callboard.protocol.model import TextDelta, ThinkingDelta, TokenLogprob
@@ -22,7 +22,8 @@ _SLOTS: Final = {"message": (TEXT,), "reasoning": (SUMMARY, REASONING)}
 Prose = type[TextDelta | ThinkingDelta]
 
 
-class TextEvent(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class TextEvent:
     """What an event says of a text: of what kind of item, which of its texts, and the field with all of it ("": the
     event is a delta)."""
 
