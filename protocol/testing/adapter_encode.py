@@ -201,7 +201,9 @@ def _takes_pictures(adapter: Any, model: str) -> bool:
     except UsageError as refusal:
         if "Image" not in str(refusal):
             raise
-        assert model in str(refusal), f"the refusal of a picture does not name the model {model!r}: {refusal}"
+        if model not in str(refusal):
+            what = f"the refusal of a picture does not name the model {model!r}: {refusal}"
+            raise AssertionError(what) from None
         return False
     return True
 

@@ -19,7 +19,7 @@ from callboard.protocol.model import ToolChoiceMode
 from callboard.protocol.server_tools import CodeExecution, ServerToolOffer, WebFetch, WebSearch
 from callboard.providers.json_values import Body
 from callboard.providers.openai import chat_fields as fields
-from callboard.providers.openai.chat_fields import PartForm, ServerToolForm, Source
+from callboard.providers.openai.chat_fields import MediaSource, PartForm, ServerToolForm
 from callboard.providers.request_encoding import MISTRAL_IDS, OPENAI_IDS, CallIdRule, checked_url
 
 
@@ -40,7 +40,7 @@ MISTRAL_FAMILY: Final = re.compile(r"(mistral|ministral|magistral|mixtral|devstr
 _EVERY_MODEL: Final = re.compile("")
 _NO_MODEL: Final = re.compile(r"(?!)")
 
-_BYTES, _URL, _FILE_ID = Source.BYTES, Source.URL, Source.FILE_ID
+_BYTES, _URL, _FILE_ID = MediaSource.BYTES, MediaSource.URL, MediaSource.FILE_ID
 _IMAGES: Final = PartForm(fields.image_part, (_BYTES, _URL))
 _IMAGE_BYTES: Final = PartForm(fields.image_part, (_BYTES,))
 _VIDEOS: Final = PartForm(fields.video_part, (_BYTES, _URL))
