@@ -350,7 +350,8 @@ class ChatDecoder(BaseDecoder):
     def _part(self, part: JsonObject, index: int, out: _Out) -> None:
         kind = text_at(part, "type")
         if kind in ("", "text", "output_text"):
-            self._text(text_of(part["text"]), index, out)
+            if said := text_at(part, "text"):
+                self._text(said, index, out)
         elif kind == "thinking":
             inner = part.get("thinking") or ""
             if not isinstance(inner, str):

@@ -94,7 +94,7 @@ class ChatDialect:
     empty_text: bool = False
     """May a message be empty? xAI and Moonshot refuse that ("content must not be empty")."""
     text_parts: bool = True
-    """False: the content of a message is one text, never a list."""
+    """False: texts alone are one text, never a list of parts."""
     parts: Mapping[type[Media], PartForm] = field(
         default_factory=lambda: MappingProxyType(
             {
@@ -138,7 +138,6 @@ class ChatDialect:
         return checked_url(base_url, self.base_url)
 
 
-_TEXT_ONLY: Final[Mapping[type[Media], PartForm]] = MappingProxyType({})
 SEES: Final[Mapping[type[Media], PartForm]] = MappingProxyType({Image: _IMAGES})
 """Pictures beside text, and nothing else."""
 _SEES_AND_WATCHES: Final[Mapping[type[Media], PartForm]] = MappingProxyType({Image: _IMAGES, Video: _VIDEOS})
@@ -247,12 +246,13 @@ _ROWS: Final = (
         service_tiers=False,
     ),
     ChatDialect(
-        # "Create Chat Completion", "Thinking Mode", "JSON Output" (json_object only). It wants its reasoning back while
-        # it calls tools, and ignores it afterwards.
+        # "Your First API Call", "Thinking Mode", "JSON Output" (json_object only). It wants its reasoning back while it
+        # calls tools, and ignores it afterwards. A list where one text would do is refused ("invalid type: sequence,
+        # expected a string", QwenLM/qwen-code#2320); its newest models see.
         "deepseek",
-        "https://api.deepseek.com/v1",
+        "https://api.deepseek.com",
         "DEEPSEEK_API_KEY",
-        parts=_TEXT_ONLY,
+        parts=SEES,
         text_parts=False,
         effort=fields.DEEPSEEK_EFFORT,
         answer_format=None,
@@ -281,9 +281,9 @@ _ROWS: Final = (
         reasoning_replay_field=_REASONING,
     ),
     ChatDialect(
-        # "Chat Completions": logprobs is a number there. "Vision": image_url and video_url.
+        # "OpenAI compatibility", "Chat Completions": logprobs is a number there. "Vision": image_url and video_url.
         "together",
-        "https://api.together.xyz/v1",
+        "https://api.together.ai/v1",
         "TOGETHER_API_KEY",
         parts=_SEES_AND_WATCHES,
         logprobs=fields.logprobs_count,
@@ -299,11 +299,11 @@ _ROWS: Final = (
     ),
     ChatDialect(
         # "Chat Completions". "Tools with mixed values for 'strict' are not allowed" (mpfaffenberger/code_puppy#368).
-        # "Reasoning": gpt-oss reads `reasoning`.
+        # "Reasoning": gpt-oss reads `reasoning`. "Image Inputs": base64 only.
         "cerebras",
         "https://api.cerebras.ai/v1",
         "CEREBRAS_API_KEY",
-        parts=_TEXT_ONLY,
+        parts=MappingProxyType({Image: PartForm(fields.image_part, (_BYTES,), ("image/png", "image/jpeg"))}),
         strict=StrictTools.SAME,
         reasoning_replay_field="reasoning",
     ),
