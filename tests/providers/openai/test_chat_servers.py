@@ -168,6 +168,8 @@ def test_quirk_76_strict_is_the_same_for_all_tools_of_a_request() -> None:
     assert lax["function"]["parameters"] == CLOSED
     assert "strict: it must be the same for all tools" in notes("cerebras", tools=(LAX, STRICT))
     assert notes("cerebras", tools=(LAX,)) == ""
+    everything = notes("cerebras", tools=(LAX, STRICT), storage=ResponseStorage(store=True))
+    assert [note.partition(":")[0] for note in everything.splitlines()] == ["storage", "strict"]
 
 
 def choice(name: str, mode: ToolChoiceMode, *tools: ToolDefinition) -> tuple[list[str], Any, str]:
