@@ -427,15 +427,26 @@ def test_a_turn_that_was_cut_is_paid_for_with_the_one_after_it(
     assert (responded.cost, responded.requests) == (cost, 3)
 
 
-def test_an_answer_without_usage_has_taken_the_tokens_that_were_guessed(simulated: ActorSystem) -> None:
+@pytest.mark.parametrize(
+    "first",
+    [
+        ScriptedTurn("one", usage=Usage()),
+        ScriptedTurn("one", usage=None),
+        ScriptedTurn("cut off", error=Error(ErrorKind.OTHER, "broke off")),
+    ],
+    ids=["zero", "unknown", "cut"],
+)
+def test_an_answer_without_usage_has_taken_the_tokens_that_were_guessed(
+    simulated: ActorSystem, first: ScriptedTurn
+) -> None:
     limiter = RateLimiter(simulated.scheduler.now, tokens_per_minute=200.0)
-    desk = Desk(simulated, Scripted([ScriptedTurn("one", usage=Usage()), "two"]), limiter=limiter)
+    desk = Desk(simulated, Scripted([first, "two"]), limiter=limiter)
     desk.ask()  # 131 tokens
     desk.run()
     desk.ask(tag=TAG.at_step(2))
     desk.run()
-    first, second = (at for _, at in desk.driver.started)
-    assert second - first == pytest.approx((2 * 131 - 200) / 200 * 60)
+    began, second = (at for _, at in desk.driver.started)
+    assert second - began == pytest.approx((2 * 131 - 200) / 200 * 60)
 
 
 def test_tokens_are_guessed_before_and_settled_after(simulated: ActorSystem) -> None:
