@@ -25,6 +25,7 @@ from callboard.actors.models.llm_manager import (
     StartModel,
     TellAgain,
 )
+from callboard.actors.models.refusals import NO_TOOLS_SECONDS, Refusals
 from callboard.actors.testing.simulation import SimulatedScheduler
 from callboard.protocol.commands import CallModel, StopModel
 from callboard.protocol.content import (
@@ -33,8 +34,9 @@ from callboard.protocol.content import (
 )
 from callboard.protocol.errors import ErrorKind, UsageError
 from callboard.protocol.events import ModelFailed, ModelNoted, ModelResponded, ModelStreamed
-from callboard.protocol.ids import MessageId, RequestId, Tag
+from callboard.protocol.ids import MessageId, RequestId, Tag, ToolName
 from callboard.protocol.model import Error, ModelRequest, ModelResponse, Restarted, TextDelta, Usage
+from callboard.protocol.tools import ToolDefinition
 from callboard.providers.adapter import Provider
 from callboard.providers.http_errors import make_error
 from callboard.providers.local.scripted import Scripted, ScriptedTurn, TimedBatch
@@ -108,6 +110,7 @@ class Desk:
         limiter: RateLimiter | None = None,
         retry: RetryPolicy | None = None,
         cost: Cost = lambda *_: 0.5,
+        refusals: Refusals | None = None,
     ) -> None:
         assert isinstance(system.scheduler, SimulatedScheduler)
         self.system, self.scheduler = system, system.scheduler
@@ -124,7 +127,8 @@ class Desk:
             return found
 
         def make() -> LlmManager:
-            return LlmManager(routes_of, self._start, retry or RetryPolicy(chance=lambda: 1.0), cost)
+            policy = retry or RetryPolicy(chance=lambda: 1.0)
+            return LlmManager(routes_of, self._start, policy, cost, refusals=refusals)
 
         pause = Backoff(initial_seconds=1.0, jitter=0.0)
         self.root = system.spawn(lambda: Supervisor([ChildSpec("llm", make, backoff=pause)]), "root")
@@ -145,8 +149,9 @@ class Desk:
         not_before_at: float = 0.0,
         asker: Context | None = None,
         attempts: int = 4,
+        tools: tuple[ToolDefinition, ...] = (),
     ) -> None:
-        request = ModelRequest(model, (UserMessage.of("x" * 400),))
+        request = ModelRequest(model, (UserMessage.of("x" * 400),), tools)
         call = CallModel(tag, request, DEADLINE, not_before_at, attempts, prompt_tokens=131)
         self.ref.tell_control(StartModel(call, reply_to or self.session.ref, asker))
 
@@ -336,6 +341,63 @@ def test_at_which_errors_the_next_route_is_asked(simulated: ActorSystem, kind: E
     desk.run()
     asked_the_other = desk.driver.started[-1][0] == "other/model-1"
     assert asked_the_other == (kind not in NO_FALLBACK)
+
+
+LOOK = ToolDefinition(ToolName("look"), "looks")
+
+
+def refusing(error: Error, *more: ScriptedTurn | str) -> Scripted:
+    return Scripted([ScriptedTurn(error=error), *more])
+
+
+def test_a_model_that_has_refused_tools_is_not_asked_with_them_for_an_hour(simulated: ActorSystem) -> None:
+    refused = refusing(Error(ErrorKind.TOOLS_UNSUPPORTED, "no tools"), "without", "with again")
+    desk = Desk(simulated, refused, refusals=Refusals())
+    for step, tools in ((1, (LOOK,)), (2, (LOOK,)), (3, ())):
+        desk.ask(tag=TAG.at_step(step), tools=tools)
+        desk.run()
+    first, second = desk.session.of(ModelFailed)
+    assert (first.requests, second.requests) == (1, 0)
+    assert (first.model, second.model) == ("scripted/model-0", "scripted/model-0")
+    assert "scripted/model-0 takes no tools" in second.error.message
+    assert len(desk.driver.started) == 2, "the one that offered none was sent"
+    desk.scheduler.call_at(desk.scheduler.now() + NO_TOOLS_SECONDS, lambda: None)
+    desk.run()
+    desk.ask(tag=TAG.at_step(4), tools=(LOOK,))
+    desk.run()
+    assert len(desk.driver.started) == 3
+
+
+def test_a_fallback_that_takes_no_tools_is_remembered_and_not_sent_to(simulated: ActorSystem) -> None:
+    refusals = Refusals()
+    refusals.learn_no_tools("other/model-1", simulated.scheduler.now())
+    broke = Scripted(failing(ErrorKind.BILLING))
+    desk = Desk(simulated, broke, Scripted(["from the other"], name="other"), refusals=refusals)
+    desk.ask(tools=(LOOK,))
+    desk.run()
+    (failed,) = desk.session.of(ModelFailed)
+    assert (failed.error.kind, failed.model, failed.requests) == (ErrorKind.TOOLS_UNSUPPORTED, "other/model-1", 1)
+    assert [name for name, _ in desk.driver.started] == ["scripted/model-0"]
+
+
+def test_what_a_model_without_tools_refuses_is_something_else(simulated: ActorSystem) -> None:
+    refusals = Refusals()
+    refusals.learn_no_tools("scripted/model-0", simulated.scheduler.now())
+    desk = Desk(simulated, refusing(Error(ErrorKind.TOOLS_UNSUPPORTED, "no", status=404)), refusals=refusals)
+    desk.ask()
+    desk.run()
+    (failed,) = desk.session.of(ModelFailed)
+    assert failed.error.kind is ErrorKind.NOT_FOUND
+    assert refusals.takes_tools("scripted/model-0", desk.scheduler.now())
+
+
+def test_the_window_that_a_model_names_is_remembered_of_it(simulated: ActorSystem) -> None:
+    refusals = Refusals()
+    error = Error(ErrorKind.CONTEXT_LENGTH, "too long", context_tokens=8_192)
+    desk = Desk(simulated, refusing(error), refusals=refusals)
+    desk.ask()
+    desk.run()
+    assert refusals.window("scripted/model-0", desk.scheduler.now()) == 8_192
 
 
 def test_when_all_routes_fail_the_last_error_is_told(simulated: ActorSystem) -> None:
