@@ -564,7 +564,7 @@ def _dearest(settings: Settings, models: Iterable[str], context_tokens: int | No
     Raises UsageError for a cost budget that could not be kept.
     """
     tokens = MAX_CALL_TOKENS if context_tokens is None else context_tokens
-    prices = {name: settings.catalog.dearest(*split_model(name), tokens) for name in models}
+    prices = {name: settings.catalog.dearest(*split_model(name), tokens, settings.prompt_cache) for name in models}
     known = [price for price in prices.values() if price is not None]
     if len(known) == len(prices):
         return Prices(max(price.input for price in known), max(price.output for price in known))

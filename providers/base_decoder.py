@@ -37,7 +37,7 @@ _SNIFF_BYTES: Final = 1024
 #: Of the words that a server ends with (its reason, the model's name) so much is kept.
 _MAX_WORD_CHARS: Final = 200
 #: With twenty alternatives each takes 3 kB.
-_MAX_LOGPROBS: Final = 20_000
+MAX_LOGPROBS: Final = 20_000
 #: A count of tokens above this is none: it is a hundred times the largest context there is.
 MAX_TOKEN_COUNT: Final = 1_000_000_000
 _BOM: Final = b"\xef\xbb\xbf"
@@ -155,10 +155,7 @@ class BaseDecoder(ABC):
     """See the module."""
 
     def __init__(self, head: AnswerHead) -> None:
-        self.family, self.status, self._secret = head.family, head.status, head.secret
-        self.headers = {name.lower(): value for name, value in (head.headers or {}).items()}
-        self.ended = False
-        """Done or Error was emitted: everything after it is ignored."""
+        self.family, self._secret = head.family, head.secret
         self.calls = ToolCallTracker()
         self.model = ""
         self.usage: JsonObject = {}
@@ -168,20 +165,26 @@ class BaseDecoder(ABC):
         self.logprobs: list[TokenLogprob] = []
         self.notes: list[str] = []
         """What the answer has that could not be kept."""
-        self._sse = SseDecoder()
-        self._body = bytearray()
-        self._last_data = b""
-        self._head = b""
         self._answer_bytes = 0
         self._replay_bytes = 0
         self._held_bytes = 0
         # Which part of the answer was written last.
         self._kind: type[StreamEvent] | None = None
         self._block = 0
+        self.reopen(head.status, head.headers)
+
+    def reopen(self, status: int, headers: Mapping[str, str] | None) -> None:
+        """Read on in an HTTP answer that begins now; what earlier ones have told of the turn stays."""
+        self.status = status
+        self.headers = {name.lower(): value for name, value in (headers or {}).items()}
+        self.ended = False
+        """Done or Error was emitted: everything after it is ignored."""
+        self._sse = SseDecoder()
+        self._body = bytearray()
+        self._last_data = b""
+        self._head = b""
         # Decided by the bytes: servers stream unasked, and answer whole where a stream was wanted.
-        self._take: Callable[[bytes, list[StreamEvent]], None] = (
-            self._take_first if head.status < 400 else self._take_error
-        )
+        self._take: Callable[[bytes, list[StreamEvent]], None] = self._take_first if status < 400 else self._take_error
 
     # What an adapter's decoder says.
 
@@ -235,8 +238,8 @@ class BaseDecoder(ABC):
     def note_logprobs(self, tokens: Iterable[TokenLogprob]) -> None:
         """Keep what the answer says of its tokens. Raises ValueError past the limit."""
         self.logprobs.extend(tokens)
-        if len(self.logprobs) > _MAX_LOGPROBS:
-            raise ValueError(f"log probabilities of more than {_MAX_LOGPROBS} tokens")
+        if len(self.logprobs) > MAX_LOGPROBS:
+            raise ValueError(f"log probabilities of more than {MAX_LOGPROBS} tokens")
 
     def fail_payload(self, payload: Json, out: list[StreamEvent]) -> None:
         """Close the stream with the error that the provider put into it (quirks 24-26)."""
@@ -308,6 +311,9 @@ class BaseDecoder(ABC):
                 elif isinstance(event, model.CitationDelta):
                     text = "".join(each.url + each.title + each.cited_text for each in event.citations)
                     self._replay_bytes += sum(storable_bytes(each.raw) for each in event.citations)
+                elif isinstance(event, model.ReplayDelta):
+                    text = ""
+                    self._replay_bytes += storable_bytes(event.replay.data)
                 else:
                     continue
                 self._answer_bytes += len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
