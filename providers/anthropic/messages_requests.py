@@ -177,9 +177,9 @@ class MessagesEncoding(encoding.TurnEncoding):
             self._container = str(own.get("id")) if is_open else ""
             return None
         if is_call(own):
-            is_whole = own.get("id") in self._server_results or (is_open and "input" in own)
+            is_whole = str(own.get("id")) in self._server_results or (is_open and "input" in own)
         else:
-            is_whole = "tool_use_id" not in own or own["tool_use_id"] in self._server_calls
+            is_whole = "tool_use_id" not in own or str(own["tool_use_id"]) in self._server_calls
         if is_whole:
             return dict(own)
         self.note(f"{kind}: its call and its result are not both there; left out")
