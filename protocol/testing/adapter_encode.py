@@ -198,12 +198,14 @@ def _takes_pictures(adapter: Any, model: str) -> bool:
     """Not every model does. An adapter may refuse one, by an error that names the part and the model."""
     try:
         adapter.encode(ModelRequest(model, (_asks([True]),)))
-    except UsageError as refusal:
-        if "Image" not in str(refusal):
+    except UsageError as error:
+        if "Image" not in str(error):
             raise
-        assert model in str(refusal), f"the refusal of a picture does not name the model {model!r}: {refusal}"
-        return False
-    return True
+        refusal = str(error)
+    else:
+        return True
+    assert model in refusal, f"the refusal of a picture does not name the model {model!r}: {refusal}"
+    return False
 
 
 def _without_pictures(message: Message) -> Message:

@@ -311,8 +311,6 @@ class MessagesEncoding(encoding.TurnEncoding):
         if request.images_out or request.audio_out is not None:
             what = "pictures" if request.images_out else "sound"
             raise UsageError(f"{request.model} answers with text only; ask a model that makes {what}.")
-        if request.storage is not None:
-            self.notes.append("storage: the API keeps no answers; left out")
         fields: Body = {"container": self._container} if self._container else {}
         if request.service_tier in SERVICE_TIERS:
             fields["service_tier"] = request.service_tier

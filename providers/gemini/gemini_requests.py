@@ -10,7 +10,7 @@ import orjson
 
 from callboard.protocol import content, model, server_tools
 from callboard.protocol.errors import UsageError
-from callboard.protocol.model import PromptCache, ToolChoiceMode
+from callboard.protocol.model import ToolChoiceMode
 from callboard.protocol.tools import ToolDefinition
 from callboard.providers import request_encoding as encoding
 from callboard.providers.json_values import Body, Json, dumps
@@ -217,8 +217,8 @@ class GeminiEncoding(encoding.TurnEncoding):
         if not _is_of(media, types):
             takes = f"{type(media).__name__} ({types.replace(' ', ', ')})" if types else "Image, Document, Audio, Video"
             raise encoding.refused_part(media, self.request.model, takes)
-        # What the API has for a medium beyond ours: videoMetadata, mediaResolution. A signature is of the answer that the
-        # medium may come from.
+        # What the API has for a medium beyond ours: videoMetadata, mediaResolution. A signature belongs to the answer
+        # that the medium came in.
         own = encoding.own_replay(media.replay, ORIGIN) or {}
         return {**_data(media, self._platform), **{name: own[name] for name in own if name != "thoughtSignature"}}
 
@@ -341,20 +341,10 @@ class GeminiEncoding(encoding.TurnEncoding):
         return config
 
     def _note_what_is_missing(self) -> None:
-        request, storage = self.request, self.request.storage
-        if storage is not None:
-            if storage.previous_response_id:
-                raise UsageError("storage.previous_response_id: the API keeps no answers; send the whole conversation.")
-            self.note("storage: the API keeps no answers; left out")
-        if request.prompt_cache is PromptCache.ONE_HOUR:
-            self.note("prompt_cache: the API caches by itself, for a time of its own; left out")
+        request = self.request
+        self.note_own_cache()
         if request.tools and request.parallel_tool_calls is not None:
             self.note("parallel_tool_calls: the API has no such flag; left out")
-
-    def note(self, note: str) -> None:
-        """Say once what was left out."""
-        if note not in self.notes:
-            self.notes.append(note)
 
 
 def _declaration(tool: ToolDefinition) -> Body:

@@ -46,7 +46,6 @@ class ChatEncoding(encoding.Encoding):
         body["messages"] = self._messages(instructions)
         body |= self._knobs() | self._modalities()
         self._server_tools(body)
-        self._storage()
         return body
 
     # Messages.
@@ -162,16 +161,13 @@ class ChatEncoding(encoding.Encoding):
 
     def note_left_out(self, what: str) -> None:
         """Note once that a part of an earlier answer cannot go back."""
-        note = f"{what} of an earlier answer was left out: {self.dialect.name} takes none back"
-        if note not in self.notes:
-            self.notes.append(note)
+        self.note(f"{what} of an earlier answer was left out: {self.dialect.name} takes none back")
 
     def _mark_for_cache(self, written: list[Body]) -> None:
         """Let the provider behind keep the prompt: marks on the instructions and on the last message."""
         cache = self.request.prompt_cache
         if not self.dialect.cached_models.match(self.request.model):
-            if cache is PromptCache.ONE_HOUR:
-                self._note_missing("prompt_cache", "what it keeps by itself, it keeps for a time of its own")
+            self.note_own_cache()
             return
         if cache is PromptCache.OFF:
             return
@@ -302,18 +298,6 @@ class ChatEncoding(encoding.Encoding):
             modalities = ["text", "audio", *(["image"] if "modalities" in body else [])]
             body |= {"modalities": modalities, "audio": {"voice": audio.voice, "format": sound}}
         return body
-
-    def _storage(self) -> None:
-        storage = self.request.storage
-        if storage is None:
-            return
-        if storage.previous_response_id:
-            raise UsageError(
-                f"{self.dialect.name} keeps no answers on Chat Completions, so there is no previous_response_id; send "
-                "the whole conversation without it, or use the Responses API."
-            )
-        if storage.store or storage.background:
-            self._note_missing("storage of answers")
 
     def _note_missing(self, what: str, instead: str = "left out") -> Body:
         """Note what the server has not. The fields that say it: none."""

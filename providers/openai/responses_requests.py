@@ -41,7 +41,7 @@ _TOOL_INCLUDES: Final = {
 class ResponsesEncoding(encoding.Encoding):
     """One request. `names_tell`: the names of models there are OpenAI's own, and say what they can."""
 
-    takes_storage: ClassVar[bool] = True
+    keeps_answers: ClassVar[bool] = True
 
     def __init__(self, request: model.ModelRequest, origin: str, *, names_tell: bool = True) -> None:
         super().__init__(request)
@@ -67,6 +67,7 @@ class ResponsesEncoding(encoding.Encoding):
             body["previous_response_id"] = storage.previous_response_id
         if storage.background:
             body["background"] = True
+        self.note_own_cache()
         if system:
             body["instructions"] = system
         body.update(self._tools())
@@ -257,14 +258,15 @@ class ResponsesEncoding(encoding.Encoding):
         offers = [_server_tool(offer, self.notes) for offer in request.server_tools]
         if request.images_out and not any(offer["type"] == "image_generation" for offer in offers):
             offers.append({"type": "image_generation"})
-        tools: Body = {}
-        if request.tools or offers:
-            tools["tools"] = [*(_tool(tool) for tool in self.adapted_tools(OPENAI, OPENAI_STRICT)), *offers]
-        if request.tools:
+        if not request.tools and not offers:
+            return {}
+        ours = (_tool(tool) for tool in self.adapted_tools(OPENAI, OPENAI_STRICT))
+        tools: Body = {"tools": [*ours, *offers]}
+        if request.tools or choice.mode is not ToolChoiceMode.AUTO:
             named = {"type": "function", "name": choice.name}
             tools["tool_choice"] = named if choice.mode is ToolChoiceMode.NAMED else choice.mode.value
-            if request.parallel_tool_calls is not None:
-                tools["parallel_tool_calls"] = request.parallel_tool_calls
+        if request.tools and request.parallel_tool_calls is not None:
+            tools["parallel_tool_calls"] = request.parallel_tool_calls
         return tools
 
     def _sampling(self, sampling: model.Sampling) -> Body:
