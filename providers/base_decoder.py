@@ -154,6 +154,32 @@ class AnswerHead:
 class BaseDecoder(ABC):
     """See the module."""
 
+    # An object with more than 30 attributes beside its slots is slower to read: 5 % of an event.
+    __slots__ = (
+        "_answer_bytes",
+        "_block",
+        "_body",
+        "_head",
+        "_held_bytes",
+        "_kind",
+        "_last_data",
+        "_replay_bytes",
+        "_secret",
+        "_sse",
+        "_take",
+        "calls",
+        "ended",
+        "family",
+        "headers",
+        "logprobs",
+        "model",
+        "notes",
+        "response_id",
+        "service_tier",
+        "status",
+        "usage",
+    )
+
     def __init__(self, head: AnswerHead) -> None:
         self.family, self._secret = head.family, head.secret
         self.calls = ToolCallTracker()

@@ -63,6 +63,7 @@ _WHOLE: Final = PENDING | {"completed", "complete", ""}
 _CALL_REPLAY: Final = ("namespace", "caller", "async")
 #: By what an event says of itself, of whatever type that is.
 _DELTAS: Final[Mapping[Json, TextEvent]] = {kind: told for kind, told in TEXT_EVENTS.items() if not told.whole}
+_ARGUMENTS_DELTA: Final = "response.function_call_arguments.delta"
 _Out = list[StreamEvent]
 
 
@@ -88,8 +89,10 @@ class ResponsesDecoder(BaseDecoder):
         """The item that was emitted last."""
         self._writing: StreamedText | None = None
         """The text that was emitted last, if nothing else was since."""
+        self._calling: StreamedItem | None = None
+        """The call whose arguments came last."""
         self._place: tuple[object, ...] | None = None
-        """Where the deltas say that it is."""
+        """Where the last delta, if nothing else came since, said that its text or call is."""
         self._refused = False
         self._searches = 0
 
@@ -100,6 +103,9 @@ class ResponsesDecoder(BaseDecoder):
             return
         # Some servers leave the event line out, none the type.
         kind = text_at(document, "type") or event
+        if kind == _ARGUMENTS_DELTA:
+            self._arguments_delta(document, out)
+            return
         self._place = None
         if (told := TEXT_EVENTS.get(kind)) is not None:
             (self._text_done if told.whole else self._text_delta)(document, told, out)
@@ -356,7 +362,11 @@ class ResponsesDecoder(BaseDecoder):
             self.calls.complete(out, index=state.number)
 
     def _arguments_delta(self, document: JsonObject, out: _Out) -> None:
-        state, delta = self._item_of(document, "function_call"), text_at(document, "delta")
+        place, state = (_ARGUMENTS_DELTA, document.get("output_index"), document.get("item_id")), self._calling
+        if state is None or place != self._place:
+            state = self._calling = self._item_of(document, "function_call")
+            self._place = place
+        delta = text_at(document, "delta")
         state.arguments.write(delta)
         self.calls.delta(out, index=state.number, arguments=delta)
 
@@ -499,7 +509,6 @@ class ResponsesDecoder(BaseDecoder):
         "response.reasoning_part.added": _part_added,
         "response.reasoning_summary_part.added": _part_added,
         "response.output_text.annotation.added": _annotation_added,
-        "response.function_call_arguments.delta": _arguments_delta,
         "response.function_call_arguments.done": _arguments_done,
         "error": BaseDecoder.fail_payload,
         "response.error": BaseDecoder.fail_payload,
