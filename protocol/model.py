@@ -215,6 +215,8 @@ class Error:
     """What the provider's API could not express of the request."""
     provider_request_id: str = ""
     """The provider's id of the HTTP request, for its support."""
+    context_tokens: int | None = None
+    """How many tokens the model takes, where the error names it (CONTEXT_LENGTH)."""
 
 
 StreamEvent = (

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from callboard.protocol.errors import UsageError
 from callboard.providers.adapter import Adapter, Provider, Timeouts
 from callboard.providers.anthropic.messages_api import Anthropic
+from callboard.providers.anthropic.messages_dialects import MESSAGES_SERVERS
 from callboard.providers.copilot.copilot_api import Copilot, copilot_of
 from callboard.providers.gemini.gemini_api import Gemini
 from callboard.providers.local.offline import Offline
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 #: Every factory takes base_url, api_key and keyword options of its own.
 ADAPTERS: Final[Mapping[str, Callable[..., Adapter]]] = {
     **{name: partial(OpenAIChat, dialect=dialect) for name, dialect in SERVERS.items()},
+    **{name: partial(Anthropic, dialect=dialect) for name, dialect in MESSAGES_SERVERS.items()},
     "openai": OpenAIResponses,
     "openai-responses": OpenAIResponses,
     "anthropic": Anthropic,
@@ -36,9 +38,9 @@ ADAPTERS: Final[Mapping[str, Callable[..., Adapter]]] = {
 #: The environment variable in which a provider's users keep its key. settings.py reads it, nothing here does.
 KEY_VARIABLES: Final[Mapping[str, str]] = {
     **{name: dialect.key_variable for name, dialect in SERVERS.items() if dialect.key_variable},
+    **{name: dialect.key_variable for name, dialect in MESSAGES_SERVERS.items() if dialect.key_variable},
     "openai": "OPENAI_API_KEY",
     "openai-responses": "OPENAI_API_KEY",
-    "anthropic": "ANTHROPIC_API_KEY",
     "gemini": "GEMINI_API_KEY",
     "openrouter": "OPENROUTER_API_KEY",
 }

@@ -41,7 +41,7 @@ _TOOL_INCLUDES: Final = {
 class ResponsesEncoding(encoding.Encoding):
     """One request. `names_tell`: the names of models there are OpenAI's own, and say what they can."""
 
-    takes_storage: ClassVar[bool] = True
+    keeps_answers: ClassVar[bool] = True
 
     def __init__(self, request: model.ModelRequest, origin: str, *, names_tell: bool = True) -> None:
         super().__init__(request)
@@ -67,6 +67,7 @@ class ResponsesEncoding(encoding.Encoding):
             body["previous_response_id"] = storage.previous_response_id
         if storage.background:
             body["background"] = True
+        self.note_own_cache()
         if system:
             body["instructions"] = system
         body.update(self._tools())
