@@ -15,7 +15,7 @@ from typing import ClassVar, Final
 from callboard.protocol import content, model, server_tools
 from callboard.protocol.errors import UsageError
 from callboard.protocol.ids import CallId
-from callboard.protocol.model import ToolChoiceMode
+from callboard.protocol.model import PromptCache, ToolChoiceMode
 from callboard.protocol.tools import ToolDefinition
 from callboard.providers import request_encoding as encoding
 from callboard.providers.json_values import Body
@@ -274,6 +274,8 @@ class ResponsesEncoding(encoding.Encoding):
             raise UsageError("the Responses API takes no stop sequences; use the openai-chat adapter, or drop `stop`")
         if sampling.seed is not None:
             self.notes.append("seed: the API has none; left out")
+        if self.request.prompt_cache is PromptCache.ONE_HOUR:
+            self.notes.append("prompt_cache: the API caches by itself, for a time of its own; left out")
         effort = sampling.reasoning_effort
         knobs = {
             "temperature": sampling.temperature,
