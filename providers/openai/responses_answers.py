@@ -27,7 +27,6 @@ from callboard.providers.base_decoder import (
     BaseDecoder,
     count_at,
     fields_at,
-    index_at,
     object_at,
     object_of,
     objects_at,
@@ -181,7 +180,7 @@ class ResponsesDecoder(BaseDecoder):
             text = self._new_text(item, told.slot, place)
         if text is not None:
             text.closed = True
-            text.logprobs = self._bounded(_logprobs(document.get("logprobs"))) or text.logprobs
+            text.logprobs = text.logprobs or self._bounded(_logprobs(document.get("logprobs")))
             self._complete(item, text, told.kind, whole, out)
 
     def _complete(self, item: StreamedItem, text: StreamedText, kind: Prose, whole: str, out: _Out) -> None:
@@ -207,7 +206,7 @@ class ResponsesDecoder(BaseDecoder):
             self.note_logprobs(tokens)
 
     def _part_added(self, document: JsonObject, out: _Out) -> None:
-        index, item_id = _index(document, "output_index"), text_at(document, "item_id")
+        index, item_id = _index(document, "output_index"), _said(document, "item_id")
         item = self._items.about("message", index, item_id) or self._items.about("reasoning", index, item_id)
         if item is not None:
             item.begins_text = True
@@ -226,7 +225,7 @@ class ResponsesDecoder(BaseDecoder):
     # Items.
 
     def _item_of(self, document: JsonObject, kind: str) -> StreamedItem:
-        index, item_id = _index(document, "output_index"), text_at(document, "item_id")
+        index, item_id = _index(document, "output_index"), _said(document, "item_id")
         known = len(self._items.all)
         item = self._items.take(kind, index, item_id)
         if len(self._items.all) > known:
@@ -553,8 +552,9 @@ def _is_selective(items: Sequence[StreamedItem]) -> bool:
 
 
 def _index(document: JsonObject, key: str) -> int | None:
-    """The place that `key` names; None where it is missing or null. Raises TypeError for anything else."""
-    return None if document.get(key) is None else index_at(document, key)
+    """The place that `key` names; None where it names none."""
+    index = document.get(key)
+    return index if isinstance(index, int) else None
 
 
 def _begun(text: str) -> StringIO:
