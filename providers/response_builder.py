@@ -146,6 +146,11 @@ class ToolCallTracker:
         no argument has come yet, only the API's own word (a finish reason, an end event) can tell."""
         return all(call.is_written() and canonical_arguments(call.arguments.getvalue())[1] for call in self._calls)
 
+    def arguments_at(self, index: Hashable) -> str:
+        """The argument text of the call at `index` as far as it has come."""
+        call = self._by_index.get(index)
+        return call.arguments.getvalue() if call is not None else ""
+
     def delta(
         self,
         out: list[model.StreamEvent],
