@@ -120,8 +120,8 @@ _TABLE: Final = (
         _K.TOOLS_UNSUPPORTED,
         (
             r"No endpoints found that support (?:tool use|the provided 'tool_choice' value)",  # OpenRouter
-            r'"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set',  # vLLM, NIM
-            r"(?:tools|tool_choice) param requires --jinja flag",  # llama.cpp, as HTTP 500
+            r'"auto" tool choice requires -{2}enable-auto-tool-choice and -{2}tool-call-parser to be set',  # vLLM, NIM
+            r"(?:tools|tool_choice) param requires -{2}jinja flag",  # llama.cpp, as HTTP 500
             # Ollama names the model, DeepSeek too ("deepseek-reasoner does not support Function Calling"), Bedrock
             # says "This model doesn't support tool use in streaming mode", Together and Fireworks "model ...".
             rf"{_MODEL} (?:does not|doesn't) support {_TOOLS}\b",

@@ -102,9 +102,13 @@ def provider_for(
     if provider in _LOCAL:
         return _LOCAL[provider](**options), name
     # HTTP takes 0.2 s to load, and `offline` never needs it.
+    from callboard.providers.openai.background import ResponsesProvider  # noqa: PLC0415
     from callboard.providers.transport import HttpProvider  # noqa: PLC0415
 
-    http = partial(HttpProvider, timeouts=timeouts, on_headers=on_headers, proxy=proxy, transport=transport)
+    def http(adapter: Adapter) -> HttpProvider:
+        kind = ResponsesProvider if isinstance(adapter, OpenAIResponses) else HttpProvider
+        return kind(adapter, timeouts=timeouts, on_headers=on_headers, proxy=proxy, transport=transport)
+
     if provider == "copilot" and api_key is None:
         return copilot_of(options, http(Copilot())), name
     variable = KEY_VARIABLES.get(provider)

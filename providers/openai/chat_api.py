@@ -144,6 +144,7 @@ class ChatDecoder(BaseDecoder):
         self._refused = False
         self._chosen = False
         self._wrote = False
+        self._texted = False
 
     def on_json(self, event: str, document: JsonObject, out: _Out) -> None:
         # vLLM before 0.10 put the error's own fields on the top level.
@@ -203,7 +204,7 @@ class ChatDecoder(BaseDecoder):
         those of a server that is known to leave the reason out, must tell by themselves that they are whole."""
         if self._finish_reason and not self._unfinished:
             return True
-        said = self._wrote or self.calls.count > 0
+        said = self._wrote or self._texted or self.calls.count > 0
         return (self._finish_reason != "" or (self._dialect.finish_optional and said)) and self.calls.written()
 
     def _note_rare(self, document: JsonObject, out: _Out) -> bool:
@@ -390,7 +391,7 @@ class ChatDecoder(BaseDecoder):
             out.append(MediaDelta(image, self._pictures))
 
     def _text(self, text: str, index: int, out: _Out) -> None:
-        self._wrote = True
+        self._texted = True
         if self._held.pending:
             self._close_reasoning(out)
         if self._think_tags is None:
@@ -404,7 +405,7 @@ class ChatDecoder(BaseDecoder):
             self._think_tags.finish(out)
         self._close_reasoning(out)
         if self._speech is not None:
-            self._speech.finish(0, out)
+            self._speech.finish(0, out, with_words=not self._texted)
         out.extend(self._tools.events())
         if sources := self._sources.citations():
             out.append(CitationDelta(sources))

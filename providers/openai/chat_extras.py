@@ -149,10 +149,10 @@ class Speech:
             self._begun = True
             out.append(MediaDelta(Audio(media_type, data, replay=replay), block))
 
-    def finish(self, block: int, out: _Out) -> None:
-        """The answer is over: the rest of its sound, and what was said."""
+    def finish(self, block: int, out: _Out, *, with_words: bool) -> None:
+        """The answer is over: the rest of its sound, and what was said, unless the answer has its text already."""
         self._emit(block, out)
-        if said := self._words.getvalue():
+        if with_words and (said := self._words.getvalue()):
             out.append(TextDelta(said, block, self._replay()))
 
     def _replay(self) -> Replay | None:
@@ -212,10 +212,10 @@ def normal_usage(raw: JsonObject) -> model.Usage | None:
     asked, answered = _count(raw, "prompt_tokens", "input_tokens"), _count(raw, "completion_tokens", "output_tokens")
     if asked is None and answered is None:
         return None
-    # DeepSeek and Moonshot put it on the top level, LiteLLM under Anthropic's names, Perplexity its reasoning.
+    # DeepSeek, Moonshot and Mistral put it on the top level, LiteLLM under Anthropic's names, Perplexity its reasoning.
     read = (
         _count(prompt, "cached_tokens")
-        or _count(raw, "prompt_cache_hit_tokens", "cached_tokens", "cache_read_input_tokens")
+        or _count(raw, "prompt_cache_hit_tokens", "cached_tokens", "num_cached_tokens", "cache_read_input_tokens")
         or 0
     )
     written = (

@@ -415,6 +415,17 @@ def test_a_spoken_answer(piece: int) -> None:
     }
 
 
+@pytest.mark.parametrize("first", ["content", "audio"])
+def test_a_spoken_answer_that_is_written_too_has_its_text_once(first: str) -> None:
+    data = base64.b64encode(SAMPLES).decode()
+    said: dict[str, Any] = {"content": "Hello.", "audio": {"id": "a", "data": data, "transcript": "Hello."}}
+    other = "audio" if first == "content" else "content"
+    turn = streamed(chunk({first: said[first]}), chunk({other: said[other]}, "stop"))
+    assert turn.text == "Hello."
+    assert [part.data_base64 for part in turn.parts if isinstance(part, Audio)] == [data]
+    assert whole(said).text == "Hello."
+
+
 def test_sound_comes_piece_by_piece_and_each_piece_can_be_decoded() -> None:
     data = base64.b64encode(bytes(range(250))).decode()
     stream = sse([chunk({"audio": {"id": "a", "data": data[at : at + 5]}}) for at in range(0, len(data), 5)], done=True)
