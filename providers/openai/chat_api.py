@@ -144,7 +144,6 @@ class ChatDecoder(BaseDecoder):
         self._refused = False
         self._chosen = False
         self._wrote = False
-        self._texted = False
 
     def on_json(self, event: str, document: JsonObject, out: _Out) -> None:
         # vLLM before 0.10 put the error's own fields on the top level.
@@ -204,7 +203,7 @@ class ChatDecoder(BaseDecoder):
         those of a server that is known to leave the reason out, must tell by themselves that they are whole."""
         if self._finish_reason and not self._unfinished:
             return True
-        said = self._wrote or self._texted or self.calls.count > 0
+        said = self._wrote or self.calls.count > 0
         return (self._finish_reason != "" or (self._dialect.finish_optional and said)) and self.calls.written()
 
     def _note_rare(self, document: JsonObject, out: _Out) -> bool:
@@ -373,7 +372,7 @@ class ChatDecoder(BaseDecoder):
         if sound := fields_at(holder, "audio"):
             self._wrote = True
             self._speech = self._speech or Speech(self._dialect.name)
-            self._speech.feed(sound, index, out)
+            self._speech.feed(sound, index, out, written=holder.get("content"))
         annotations = dicts(holder.get("annotations"))
         if files := [annotation for annotation in annotations if annotation.get("type") == "file"]:
             self.hold()
@@ -391,7 +390,7 @@ class ChatDecoder(BaseDecoder):
             out.append(MediaDelta(image, self._pictures))
 
     def _text(self, text: str, index: int, out: _Out) -> None:
-        self._texted = True
+        self._wrote = True
         if self._held.pending:
             self._close_reasoning(out)
         if self._think_tags is None:
@@ -405,7 +404,7 @@ class ChatDecoder(BaseDecoder):
             self._think_tags.finish(out)
         self._close_reasoning(out)
         if self._speech is not None:
-            self._speech.finish(0, out, with_words=not self._texted)
+            self._speech.finish(0, out)
         out.extend(self._tools.events())
         if sources := self._sources.citations():
             out.append(CitationDelta(sources))

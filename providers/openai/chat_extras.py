@@ -129,10 +129,12 @@ class Speech:
         """Base64 that was cut off in the middle of a group of four."""
         self._begun = False
 
-    def feed(self, piece: JsonObject, block: int, out: _Out) -> None:
-        """Take a piece in. Raises ValueError past the limit."""
+    def feed(self, piece: JsonObject, block: int, out: _Out, *, written: Json) -> None:
+        """Take a piece in, and what is written beside it: the same words are one text. Raises ValueError past the
+        limit."""
         self._id = self._id or word(piece, "id")
-        self._words.write(word(piece, "transcript"))
+        if (said := word(piece, "transcript")) != written:
+            self._words.write(said)
         if self._words.tell() > MAX_RESPONSE_BYTES:
             raise ValueError(f"the transcript is longer than {MAX_RESPONSE_BYTES} characters")
         if data := word(piece, "data"):
@@ -149,10 +151,10 @@ class Speech:
             self._begun = True
             out.append(MediaDelta(Audio(media_type, data, replay=replay), block))
 
-    def finish(self, block: int, out: _Out, *, with_words: bool) -> None:
-        """The answer is over: the rest of its sound, and what was said, unless the answer has its text already."""
+    def finish(self, block: int, out: _Out) -> None:
+        """The answer is over: the rest of its sound, and what was said."""
         self._emit(block, out)
-        if with_words and (said := self._words.getvalue()):
+        if said := self._words.getvalue():
             out.append(TextDelta(said, block, self._replay()))
 
     def _replay(self) -> Replay | None:
