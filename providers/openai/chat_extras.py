@@ -247,18 +247,19 @@ def _whole_counts(
     asked: int, answered: int, read: int, written: int, reasoned: int, total: int | None
 ) -> tuple[int, int]:
     """(input, output) as a whole. Servers count some parts beside them: Grok on Azure what it read from its cache (71),
-    xAI and Perplexity the reasoning (59). The part must fit into the whole, and of what fits the total decides.
+    xAI and Perplexity the reasoning (59), and Kimi K3 more reasoning than output (vercel/ai#19311). The part must fit
+    into the whole, and of what fits the total decides.
 
     A total above all of them counts thinking that is said nowhere else (Google's own OpenAI endpoint:
     mozilla-ai/any-llm#1290): it was output.
     """
     fitting = [
-        (asked + beside, answered + thought)
+        (asked + beside, output)
         for beside in dict.fromkeys((0, read, written, read + written))
-        for thought in dict.fromkeys((0, reasoned))
-        if read + written <= asked + beside and reasoned <= answered + thought
+        for output in dict.fromkeys((answered, answered + reasoned, reasoned))
+        if read + written <= asked + beside and reasoned <= output
     ]
     best = next((way for way in fitting if sum(way) == total), fitting[0])
-    if total is not None and total > sum(fitting[-1]):
+    if total is not None and total > max(map(sum, fitting)):
         return asked, total - asked
     return best
