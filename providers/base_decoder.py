@@ -332,7 +332,8 @@ class BaseDecoder(ABC):
                     text = event.id + event.name if isinstance(event, model.ToolCallStart) else event.kind + event.text
                     self._begin(None, 0, event.replay)
                 elif isinstance(event, model.MediaDelta):
-                    text = event.media.data_base64
+                    text = ""
+                    self._replay_bytes += len(event.media.data_base64)
                     self._begin(event.__class__, event.block, event.media.replay)
                 elif isinstance(event, model.CitationDelta):
                     text = "".join(each.url + each.title + each.cited_text for each in event.citations)
