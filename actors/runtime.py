@@ -535,6 +535,7 @@ def _options(settings: Settings, routes: Iterable[Route]) -> RequestOptions:
         output_price=prices.output if prices else None,
         context_tokens=context_tokens,
         sampling=settings.sampling,
+        prompt_cache=settings.prompt_cache,
         tool_fallback=settings.tool_fallback,
         max_attempts=settings.max_attempts,
     )

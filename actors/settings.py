@@ -32,7 +32,7 @@ from callboard.actors.secret_files import SecretRules
 from callboard.protocol import limits
 from callboard.protocol.errors import UsageError
 from callboard.protocol.masking import mask
-from callboard.protocol.model import Sampling, sampling_faults
+from callboard.protocol.model import PromptCache, Sampling, sampling_faults
 from callboard.protocol.options import ToolFallback
 from callboard.protocol.tools import Policy
 from callboard.providers.catalog import Catalog
@@ -94,6 +94,9 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
     context_tokens: int | None = Field(default=None, ge=1, le=limits.MAX_CALL_TOKENS)
     """None is the model's context window by the catalog; where that does not know it, the server is asked."""
     sampling: Sampling = Sampling()
+    prompt_cache: PromptCache = PromptCache.FIVE_MINUTES
+    """How long the provider keeps the prompt's beginning for the next step, where it must be asked to ("off", "5m",
+    "1h")."""
     tool_fallback: ToolFallback = ToolFallback.RETRY_WITHOUT_TOOLS
     policy: Policy = Field(default_factory=Policy)
     catalog: Catalog = Field(default_factory=Catalog)

@@ -8,7 +8,7 @@ from typing import Final
 
 from callboard.protocol.commands import Outcome
 from callboard.protocol.limits import ANSWER_WINDOW_SHARE, MAX_ANSWER_ROOM_TOKENS, MAX_CALL_COST, MAX_CALL_TOKENS
-from callboard.protocol.model import Usage
+from callboard.protocol.model import USAGE_COUNTS, Usage
 from callboard.protocol.options import RequestOptions
 
 #: A step which may answer less than this is not worth its input.
@@ -19,51 +19,54 @@ MIN_OUTPUT_TOKENS: Final = 16
 class Spending:
     """What the request has used so far."""
 
-    usage: Usage = Usage()
-    """As the providers reported it."""
-    estimated: Usage = Usage()
-    """Our estimate of what they did not report, or reported as what cannot be true. It counts against the budget."""
+    usage: Usage | None = Usage()
+    """As the providers reported it. None once one did not, or reported what cannot be true."""
+    counted: Usage = Usage()
+    """Against the budget: what was not reported is estimated."""
     cost: float | None = 0.0
     """US dollars. None once the cost of a model call was not known: what is added to that is not known either."""
     charged: float = 0.0
     """US dollars against the budget: what is not known is estimated by the prices of the request."""
     last_output_tokens: int = 0
 
-    def add(self, usage: Usage, cost: float | None, estimate: Callable[[], Usage], options: RequestOptions) -> str:
+    def add(
+        self, usage: Usage | None, cost: float | None, estimate: Callable[[], Usage], options: RequestOptions
+    ) -> str:
         """Count one model call. What a provider does not report is estimated, and so is what cannot be true.
 
         A usage or cost that is NaN, negative or absurd would make each later comparison with a budget meaningless.
         Returns a note on such a value; empty when there is none.
         """
-        usage_is_sound, cost_is_sound = _is_sound(usage), cost is None or 0 <= cost <= MAX_CALL_COST
-        reported, estimated = usage if usage_is_sound else Usage(), Usage()
-        if not reported.total_tokens:
-            reported, estimated = Usage(), estimate()
-        elif not reported.input_tokens:
+        usage_is_sound, cost_is_sound = usage is None or _is_sound(usage), cost is None or 0 <= cost <= MAX_CALL_COST
+        reported = usage if usage_is_sound else None
+        counted = reported or Usage()
+        if not counted.total_tokens:
+            counted = estimate()
+        elif not counted.input_tokens:
             # A prompt is never empty: Ollama has left out the count of one that it held in its cache.
-            estimated = Usage(estimate().input_tokens)
-        usage = reported + estimated
-        by_prices = _by_prices(options, usage.input_tokens, usage.output_tokens)
+            counted += Usage(estimate().input_tokens)
+        by_prices = _by_prices(options, counted.input_tokens, counted.output_tokens)
         if not cost_is_sound:
             cost = by_prices
-        self.usage, self.estimated = self.usage + reported, self.estimated + estimated
+        self.usage = None if self.usage is None or reported is None else self.usage + reported
+        self.counted += counted
         self.cost = None if self.cost is None or cost is None else self.cost + cost
         self.charged += (by_prices or 0.0) if cost is None else cost
-        self.last_output_tokens = usage.output_tokens
+        self.last_output_tokens = counted.output_tokens
         wrong = [name for name, sound in (("usage", usage_is_sound), ("cost", cost_is_sound)) if not sound]
         return f"The provider's {' and '.join(wrong)} of this step cannot be true; estimated instead." if wrong else ""
 
     @property
     def total_tokens(self) -> int:
         """All that counts against the token budget."""
-        return self.usage.total_tokens + self.estimated.total_tokens
+        return self.counted.total_tokens
 
 
 def _is_sound(usage: Usage) -> bool:
-    counts = (usage.input_tokens, usage.output_tokens, usage.cached_tokens, usage.cache_write_tokens)
-    total = sum(counts) + usage.reasoning_tokens
+    counts = [getattr(usage, name) for name in USAGE_COUNTS]
+    total = sum(counts)
     # A fraction or NaN in one of them makes a float of the sum.
-    return isinstance(total, int) and total <= MAX_CALL_TOKENS and min(*counts, usage.reasoning_tokens) >= 0
+    return isinstance(total, int) and total <= MAX_CALL_TOKENS and min(counts) >= 0
 
 
 def _by_prices(options: RequestOptions, input_tokens: int, output_tokens: int) -> float | None:

@@ -161,7 +161,8 @@ class Finish(_Command):
     outcome: Outcome
     text: str
     """The answer, or the part of it that came before the request ended."""
-    usage: Usage
+    usage: Usage | None
+    """None once a model call did not say what it used."""
     """As the providers reported it; estimates count against the budget only."""
     cost: float | None
     """US dollars; None where that of a model call is not known."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import orjson
@@ -25,20 +25,72 @@ class Replay:
 
 
 @dataclass(frozen=True, slots=True)
+class Citation:
+    """What a stretch of an answer rests on: a page, a document of the request, a file."""
+
+    url: str = ""
+    title: str = ""
+    cited_text: str = ""
+    """The words of the source."""
+    start: int | None = None
+    """The first character of its Text part that the source supports; None: not known."""
+    end: int | None = None
+    """The character behind the last one."""
+    document: int | None = None
+    """The place of the cited document among those of the request, from 0."""
+    file_id: str = ""
+    raw: Mapping[str, object] = field(default_factory=dict)
+    """As the provider wrote it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Text:
     """What was said."""
 
     text: str
     replay: Replay | None = None
+    citations: tuple[Citation, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Image:
-    """A picture for the model: either `data_base64` with its `media_type`, or a `url` the provider fetches."""
+class Media:
+    """What is no text, by exactly one source: its bytes, a `url` or a `file_id`. Use one of the four kinds below."""
 
     media_type: str = ""
+    """Such as "image/png"; needed with `data_base64`."""
     data_base64: str = ""
     url: str = ""
+    """The provider fetches it. Not only http: some take addresses of their own stores (gs://, s3://)."""
+    file_id: str = ""
+    """Of a file that the provider keeps."""
+    name: str = ""
+    """The name or title by which the model knows it."""
+    replay: Replay | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Image(Media):
+    """A picture."""
+
+
+@dataclass(frozen=True, slots=True)
+class Audio(Media):
+    """Sound, speech most of all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Video(Media):
+    """Moving pictures."""
+
+
+@dataclass(frozen=True, slots=True)
+class Document(Media):
+    """A file to read, such as a PDF."""
+
+    text: str = ""
+    """A plain text, in place of another source."""
+    citations: bool = False
+    """May the model cite it? Where the provider cites only what it is allowed to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +119,18 @@ class ServerTool:
     """A block of a tool the provider ran itself (web search, code execution): shown and replayed, never run by us."""
 
     kind: str
+    """The provider's own word for the block, such as "web_search_call"."""
     replay: Replay
+    name: str = ""
+    """The tool: "web_search", "code_execution", ..."""
+    call_id: str = ""
+    """What a call and its result have in common, where the provider sends them as two blocks."""
+    text: str = ""
+    """What was asked, or what came of it, in short; "" where the block says nothing readable."""
 
 
-AssistantPart = Text | Thinking | ToolCall | ServerTool
-UserPart = Text | Image
+AssistantPart = Text | Thinking | ToolCall | ServerTool | Image | Audio | Document
+UserPart = Text | Image | Document | Audio | Video
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +181,8 @@ class ToolMessage:
     """What the model reads: the tool's result (a text as it is, anything else as JSON), or a ToolFailure as JSON."""
     is_error: bool = False
     """Whether it is a ToolFailure. The content does not tell: a tool may return a text that looks like one."""
+    media: tuple[Media, ...] = ()
+    """Shown behind the content; where an API takes none, a line of text says what is missing."""
 
 
 Message = SystemMessage | UserMessage | AssistantMessage | ToolMessage

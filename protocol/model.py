@@ -6,14 +6,27 @@ The stream events are the one language into which all providers are translated; 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Final
 
-from callboard.protocol.content import AssistantMessage, AssistantPart, Message, Replay, Text, Thinking, ToolCall
+from callboard.protocol.content import (
+    AssistantMessage,
+    AssistantPart,
+    Audio,
+    Citation,
+    Document,
+    Image,
+    Message,
+    Replay,
+    Text,
+    Thinking,
+    ToolCall,
+)
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.ids import CallId, ToolName
 from callboard.protocol.limits import MAX_CALL_TOKENS
+from callboard.protocol.server_tools import ServerToolOffer
 from callboard.protocol.tools import ToolDefinition
 
 
@@ -42,20 +55,35 @@ class Usage:
     cached_tokens: int = 0
     """Input tokens read from the provider's cache."""
     cache_write_tokens: int = 0
+    """Input tokens written to it."""
     reasoning_tokens: int = 0
+    cache_write_1h_tokens: int = 0
+    """Of the written ones, those kept for an hour: they cost more than those kept for minutes."""
+    input_audio_tokens: int = 0
+    output_audio_tokens: int = 0
+    output_image_tokens: int = 0
+    web_searches: int = 0
+    """Searches by the provider's own tool, which are billed by their number."""
 
     def __add__(self, other: Usage) -> Usage:
-        return Usage(
-            self.input_tokens + other.input_tokens,
-            self.output_tokens + other.output_tokens,
-            self.cached_tokens + other.cached_tokens,
-            self.cache_write_tokens + other.cache_write_tokens,
-            self.reasoning_tokens + other.reasoning_tokens,
-        )
+        return Usage(*(getattr(self, name) + getattr(other, name) for name in USAGE_COUNTS))
 
     @property
     def total_tokens(self) -> int:
         return self.input_tokens + self.output_tokens
+
+
+USAGE_COUNTS: Final = tuple(each.name for each in fields(Usage))
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """How likely a token of the answer was: natural logarithms."""
+
+    token: str
+    logprob: float
+    top: tuple[tuple[str, float], ...] = ()
+    """The likeliest tokens in this place, as many as were asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +103,23 @@ class ThinkingDelta:
     text: str
     block: int = 0
     replay: Replay | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CitationDelta:
+    """What the text part of this `block` rests on; may come before, between and behind its pieces."""
+
+    citations: tuple[Citation, ...]
+    block: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MediaDelta:
+    """A picture, sound or file of the answer, or a piece of one: the bytes of pieces that follow each other with the
+    same `block` are one part. Each piece's base64 can be decoded by itself."""
+
+    media: Image | Audio | Document
+    block: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +148,13 @@ class ToolCallComplete:
 
 @dataclass(frozen=True, slots=True)
 class ServerToolEvent:
-    """A block of a tool which the provider runs itself: shown, replayed, never run by us."""
+    """A block of a tool which the provider runs itself: shown, replayed, never run by us. Fields as in ServerTool."""
 
     kind: str
     replay: Replay
+    name: str = ""
+    call_id: str = ""
+    text: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,12 +170,20 @@ class Done:
 
     finish_reason: FinishReason
     raw_finish_reason: str = ""
-    usage: Usage = field(default_factory=Usage)
+    usage: Usage | None = None
+    """None where the provider did not say, or what cannot be true."""
     raw_usage: Mapping[str, object] = field(default_factory=dict)
     model: str = ""
     """The model that answered, as the provider names it; may differ from the one asked."""
     notes: tuple[str, ...] = ()
-    """What the provider's API could not express of the request."""
+    """What the provider's API could not express of the request, or this one could not keep of the answer."""
+    response_id: str = ""
+    """The provider's id of the answer."""
+    provider_request_id: str = ""
+    """The provider's id of the HTTP request, for its support."""
+    service_tier: str = ""
+    """In which of its tiers the provider served the request, in its own word."""
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,11 +205,15 @@ class Error:
     """The next try needs no pause: what failed has been put right (a kept connection was closed, a token renewed)."""
     notes: tuple[str, ...] = ()
     """What the provider's API could not express of the request."""
+    provider_request_id: str = ""
+    """The provider's id of the HTTP request, for its support."""
 
 
 StreamEvent = (
     TextDelta
     | ThinkingDelta
+    | CitationDelta
+    | MediaDelta
     | ToolCallStart
     | ToolCallDelta
     | ToolCallComplete
@@ -193,6 +253,8 @@ class Sampling:
     seed: int | None = None
     reasoning_effort: str | None = None
     """"none", "minimal", "low", "medium" or "high"; each adapter maps it to its API's budget or level."""
+    logprobs: int | None = None
+    """Log probabilities of each token of the answer, and of so many others in its place (0 to 20)."""
 
 
 #: What APIs take, by field: OpenAI, Gemini and OpenRouter document 0 to 2 for the temperature (Anthropic 0 to 1, and
@@ -202,6 +264,7 @@ _SAMPLING_RANGES: Final = (
     ("top_p", 0, 1, (int, float)),
     ("max_output_tokens", 1, MAX_CALL_TOKENS, (int,)),
     ("seed", -(2**63), 2**63 - 1, (int,)),
+    ("logprobs", 0, 20, (int,)),
 )
 
 
@@ -221,6 +284,34 @@ def sampling_faults(sampling: Sampling) -> list[str]:
     return faults
 
 
+class PromptCache(StrEnum):
+    """How long a provider keeps the beginning of a prompt for the next request, where it must be asked to."""
+
+    OFF = "off"
+    FIVE_MINUTES = "5m"
+    ONE_HOUR = "1h"
+    """Writing costs more (Anthropic: twice the price of input, against 1.25 times)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseStorage:
+    """What the provider keeps of an answer. Only the Responses API can."""
+
+    store: bool = False
+    previous_response_id: str = ""
+    """Of the last turn of the model's in the messages, which was stored: only what follows it is sent."""
+    background: bool = False
+    """The provider works on it without a connection; it is asked until the answer is whole. Stores the answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class AudioOut:
+    """An answer that is spoken too, in the provider's words."""
+
+    voice: str = "alloy"
+    format: str = "wav"
+
+
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
     """One model call. An adapter's `encode` turns it into bytes; it repairs nothing silently."""
@@ -237,6 +328,15 @@ class ModelRequest:
     stream: bool = True
     options: Mapping[str, object] = field(default_factory=dict)
     """Further fields for the provider, merged into the body last, as they are."""
+    server_tools: tuple[ServerToolOffer, ...] = ()
+    """Tools that the provider runs itself. UsageError where it has none of that kind."""
+    prompt_cache: PromptCache = PromptCache.FIVE_MINUTES
+    storage: ResponseStorage | None = None
+    service_tier: str = ""
+    """In which of its tiers the provider is to serve the request, in its own word; "": its default."""
+    images_out: bool = False
+    """May the model answer with pictures?"""
+    audio_out: AudioOut | None = None
     is_last_try: bool = False
     """No other request may follow where this one fails: it is not sent over a connection that may be closed."""
 
@@ -248,12 +348,20 @@ class ModelResponse:
     parts: tuple[AssistantPart, ...] = ()
     finish_reason: FinishReason = FinishReason.STOP
     raw_finish_reason: str = ""
-    usage: Usage = Usage()
+    usage: Usage | None = None
+    """None where it is not known."""
     raw_usage: Mapping[str, object] = field(default_factory=dict)
     error: Error | None = None
     model: str = ""
     notes: tuple[str, ...] = ()
-    """What the provider's API could not express of the request."""
+    """What the provider's API could not express of the request, or this one could not keep of the answer."""
+    response_id: str = ""
+    """The provider's id of the answer."""
+    provider_request_id: str = ""
+    """The provider's id of the HTTP request, for its support."""
+    service_tier: str = ""
+    """In which of its tiers the provider served the request, in its own word."""
+    logprobs: tuple[TokenLogprob, ...] = ()
 
     @property
     def text(self) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from callboard.protocol import limits
-from callboard.protocol.model import Sampling, ToolChoice
+from callboard.protocol.model import PromptCache, Sampling, ToolChoice
 from callboard.protocol.tools import Decision, ToolContract, ToolDefinition
 
 
@@ -55,6 +55,7 @@ class RequestOptions:
     """The provider's input tokens by our count of them, learned from earlier requests; at least 1, since a lower ratio
     holds only for the text it was measured on."""
     sampling: Sampling = Sampling()
+    prompt_cache: PromptCache = PromptCache.FIVE_MINUTES
     tool_choice: ToolChoice = ToolChoice()
     parallel_tool_calls: bool | None = None
     tool_fallback: ToolFallback = ToolFallback.RETRY_WITHOUT_TOOLS

@@ -219,12 +219,19 @@ class PromptSize:
 MESSAGE_OVERHEAD_TOKENS: Final = 6
 #: A picture at the largest size providers keep (Anthropic: width x height / 750, about 1,600).
 IMAGE_TOKENS: Final = 1_600
+#: Sound takes 32 tokens a second and pictures of a film 258 a second (Gemini's documentation, "Understand and count
+#: tokens"), a page of a PDF 1,500 to 3,000 (Anthropic's, "PDF support"). By bytes that is: speech at 64 kbit/s, film at
+#: 1 Mbit/s, and a page of 100 kB.
+BYTES_A_TOKEN: Final = {content.Audio: 250, content.Video: 484, content.Document: 33}
+#: Of what is not sent along and could be of any size.
+FAR_MEDIA_TOKENS: Final = 3_000
 
 
 def message_tokens(message: Message, count: TokenCounter) -> int:
     """Tokens of one message, what surrounds it included."""
     if isinstance(message, content.ToolMessage):
-        return count(message.content) + MESSAGE_OVERHEAD_TOKENS
+        shown = sum(media_tokens(media, count) for media in message.media)
+        return count(message.content) + shown + MESSAGE_OVERHEAD_TOKENS
     if isinstance(message, content.SystemMessage):
         return count(message.text) + MESSAGE_OVERHEAD_TOKENS
     total = MESSAGE_OVERHEAD_TOKENS
@@ -234,11 +241,22 @@ def message_tokens(message: Message, count: TokenCounter) -> int:
                 total += count(part.text)
             case content.ToolCall():
                 total += count(part.name) + count(part.arguments) + MESSAGE_OVERHEAD_TOKENS
-            case content.Image():
-                total += IMAGE_TOKENS
+            case content.Media():
+                total += media_tokens(part, count)
             case content.ServerTool():
                 total += count(content.json_text(part.replay.data))
     return total
+
+
+def media_tokens(media: content.Media, count: TokenCounter) -> int:
+    """Tokens of a picture, sound, film or file: a rough estimate, by its kind and its bytes."""
+    if isinstance(media, content.Document) and media.text:
+        return count(media.text) + MESSAGE_OVERHEAD_TOKENS
+    if isinstance(media, content.Image):
+        return IMAGE_TOKENS
+    data_bytes = len(media.data_base64) * 3 // 4
+    bytes_a_token = next(rate for kind, rate in BYTES_A_TOKEN.items() if isinstance(media, kind))
+    return data_bytes // bytes_a_token + MESSAGE_OVERHEAD_TOKENS if data_bytes else FAR_MEDIA_TOKENS
 
 
 def tools_tokens(tools: Sequence[ToolDefinition], count: TokenCounter) -> int:
@@ -329,7 +347,15 @@ class PromptBuilder:
         if not self._may_choose(choice):
             choice = ToolChoice()
         parallel = options.parallel_tool_calls if self.definitions else None
-        return ModelRequest(options.model, self.messages(), self.definitions, choice, parallel, sampling=sampling)
+        return ModelRequest(
+            options.model,
+            self.messages(),
+            self.definitions,
+            choice,
+            parallel,
+            sampling=sampling,
+            prompt_cache=options.prompt_cache,
+        )
 
     def _may_choose(self, choice: ToolChoice) -> bool:
         """A call is forced in the first step only, or the model could never answer; and no tool that is not shown."""
@@ -351,14 +377,14 @@ class PromptBuilder:
 
     # What came of it.
 
-    def charge(self, usage: Usage, cost: float | None, answer: content.AssistantMessage) -> str:
+    def charge(self, usage: Usage | None, cost: float | None, answer: content.AssistantMessage) -> str:
         """Count what a model call used, as `Spending.add` does, and return its note."""
 
         def estimate() -> Usage:
             return Usage(self.tokens, message_tokens(answer, self._count))
 
         note = self._spent.add(usage, cost, estimate, self._options)
-        if self.size.measured(usage.input_tokens):
+        if usage is not None and self.size.measured(usage.input_tokens):
             self._are_tools_measured = True
             for piece in self._pieces():
                 piece.is_measured = True

@@ -78,14 +78,22 @@ class Turn:
 
 def is_too_long(response: ModelResponse) -> bool:
     """Whether text, thinking and arguments are over the limit of an answer together."""
-    texts = [
-        part.arguments if isinstance(part, ToolCall) else part.text
-        for part in response.parts
-        if not isinstance(part, content.ServerTool)
-    ]
+    texts = [_written(part) for part in response.parts]
     limit = limits.MAX_ANSWER_BYTES
     # A character takes at most four bytes: most answers need not be measured in bytes.
     return sum(map(len, texts)) * 4 > limit and sum(map(content.byte_size, texts)) > limit
+
+
+def _written(part: content.AssistantPart) -> str:
+    """What a model wrote of a part, character by character."""
+    match part:
+        case ToolCall():
+            return part.arguments
+        case content.Text() | content.Thinking():
+            return part.text
+        case content.Media():
+            return part.data_base64
+    return ""
 
 
 def judge(response: ModelResponse, turn: Turn, may_retry: bool) -> tuple[TurnVerdict, str]:
@@ -103,7 +111,8 @@ def judge(response: ModelResponse, turn: Turn, may_retry: bool) -> tuple[TurnVer
         return TurnVerdict.GO_ON, ""
     if reason is FinishReason.CONTENT_FILTER:
         return TurnVerdict.FAIL, "The provider's content filter stopped the answer."
-    text = turn.message.text
+    # A picture or a sound is an answer too.
+    text = turn.message.text or any(isinstance(part, content.Media) for part in turn.message.parts)
     if reason is FinishReason.LENGTH and not text:
         return unusable, NO_ROOM
     if reason is FinishReason.ERROR or (not text and reason is not FinishReason.REFUSAL):

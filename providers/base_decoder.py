@@ -8,14 +8,14 @@ but an event without its blank line at the end of the body counts too: recorded 
 of an unexpected shape, and an answer beyond all bounds, end here, as an Error(MALFORMED) with a snippet.
 
 A decoder asks a document for a field by the type that it must have (`text_at`, `object_at`, `objects_at`). Null and a
-missing field are the empty value; a value of another type is a TypeError. Token counts that make no sense are 0
-(`count_at`): an answer is not lost because its bill cannot be read.
+missing field are the empty value; a value of another type is a TypeError. Token counts that make no sense are not known
+(`count_at`, `usage_of`): an answer is not lost because its bill cannot be read.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias, TypeGuard
 
@@ -25,7 +25,7 @@ from callboard.protocol import model
 from callboard.protocol.content import Replay
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.limits import ANSWER_PART_BYTES, MAX_ANSWER_BYTES, MAX_RESPONSE_BYTES
-from callboard.protocol.model import Done, Error, StreamEvent
+from callboard.protocol.model import Done, Error, StreamEvent, TokenLogprob, Usage
 from callboard.providers.http_errors import error_from_body, error_from_payload, make_error, scrubbed, snippet
 from callboard.providers.json_values import SHAPE_ERRORS, Json, JsonObject, loads, storable_bytes
 from callboard.providers.response_builder import ToolCallTracker
@@ -36,6 +36,8 @@ MAX_ERROR_BODY_BYTES: Final = 64 * 1024
 _SNIFF_BYTES: Final = 1024
 #: Of the words that a server ends with (its reason, the model's name) so much is kept.
 _MAX_WORD_CHARS: Final = 200
+#: With twenty alternatives each takes 3 kB.
+_MAX_LOGPROBS: Final = 20_000
 #: A count of tokens above this is none: it is a hundred times the largest context there is.
 MAX_TOKEN_COUNT: Final = 1_000_000_000
 _BOM: Final = b"\xef\xbb\xbf"
@@ -46,6 +48,8 @@ _DOCUMENT_STARTS: Final = (b"{", b"[", b"<", b'"')
 _STREAM_STARTS: Final = (b":", b"data", b"event", b"id", b"retry")
 
 _PROSE: Final = (model.TextDelta, model.ThinkingDelta)
+#: Where servers put the id of an HTTP request: OpenAI and most others, Anthropic, Azure, OpenRouter, Cloudflare.
+_REQUEST_IDS: Final = ("x-request-id", "request-id", "apim-request-id", "x-generation-id", "cf-ray")
 
 ServerSentEvent: TypeAlias = tuple[str, bytes]
 """The event's type, "" where the stream named none, and its data lines joined by LF. Bytes: JSON parsers want them."""
@@ -159,6 +163,11 @@ class BaseDecoder(ABC):
         self.model = ""
         self.usage: JsonObject = {}
         """As the provider gives it; how its parts count is for each API to say."""
+        self.response_id = ""
+        self.service_tier = ""
+        self.logprobs: list[TokenLogprob] = []
+        self.notes: list[str] = []
+        """What the answer has that could not be kept."""
         self._sse = SseDecoder()
         self._body = bytearray()
         self._last_data = b""
@@ -199,14 +208,35 @@ class BaseDecoder(ABC):
             storable_bytes(done.raw_usage)
         except ValueError:
             done = replace(done, raw_usage={})
-        reason = done.raw_finish_reason[:_MAX_WORD_CHARS]
-        out.append(replace(done, model=done.model[:_MAX_WORD_CHARS], raw_finish_reason=reason))
+        out.append(
+            replace(
+                done,
+                model=done.model[:_MAX_WORD_CHARS],
+                raw_finish_reason=done.raw_finish_reason[:_MAX_WORD_CHARS],
+                response_id=self.response_id[:_MAX_WORD_CHARS],
+                provider_request_id=self.provider_request_id,
+                service_tier=self.service_tier[:_MAX_WORD_CHARS],
+                logprobs=tuple(self.logprobs),
+                notes=(*done.notes, *self.notes),
+            )
+        )
 
     def fail(self, out: list[StreamEvent], error: Error) -> None:
         """Close the stream with an error."""
         if not self.ended:
             self.ended = True
-            out.append(scrubbed(error, self._secret))
+            out.append(scrubbed(replace(error, provider_request_id=self.provider_request_id), self._secret))
+
+    @property
+    def provider_request_id(self) -> str:
+        """The provider's id of the HTTP request, by the answer's headers; "" where they have none."""
+        return next((self.headers[name] for name in _REQUEST_IDS if name in self.headers), "")[:_MAX_WORD_CHARS]
+
+    def note_logprobs(self, tokens: Iterable[TokenLogprob]) -> None:
+        """Keep what the answer says of its tokens. Raises ValueError past the limit."""
+        self.logprobs.extend(tokens)
+        if len(self.logprobs) > _MAX_LOGPROBS:
+            raise ValueError(f"log probabilities of more than {_MAX_LOGPROBS} tokens")
 
     def fail_payload(self, payload: Json, out: list[StreamEvent]) -> None:
         """Close the stream with the error that the provider put into it (quirks 24-26)."""
@@ -270,8 +300,14 @@ class BaseDecoder(ABC):
                 elif isinstance(event, model.ToolCallDelta):
                     text = event.args_delta
                 elif isinstance(event, model.ToolCallStart | model.ServerToolEvent):
-                    text = event.id + event.name if isinstance(event, model.ToolCallStart) else event.kind
+                    text = event.id + event.name if isinstance(event, model.ToolCallStart) else event.kind + event.text
                     self._begin(None, 0, event.replay)
+                elif isinstance(event, model.MediaDelta):
+                    text = event.media.data_base64
+                    self._begin(event.__class__, event.block, event.media.replay)
+                elif isinstance(event, model.CitationDelta):
+                    text = "".join(each.url + each.title + each.cited_text for each in event.citations)
+                    self._replay_bytes += sum(storable_bytes(each.raw) for each in event.citations)
                 else:
                     continue
                 self._answer_bytes += len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
@@ -456,9 +492,33 @@ def index_at(holder: JsonObject, key: str) -> int:
     raise TypeError(f"expected a whole number, not {type(value).__name__}")
 
 
-def count_at(holder: JsonObject, key: str) -> int:
-    """The count of tokens at `key`; 0 (unknown) for what cannot be one: text, NaN, a negative or absurd number."""
+def count_at(holder: JsonObject, key: str) -> int | None:
+    """The count at `key`; None (not known) where it is missing or cannot be one: text, NaN, a negative or absurd
+    number."""
     value = holder.get(key)
     if not isinstance(value, int | float) or isinstance(value, bool):
-        return 0
-    return int(value) if 0 <= value <= MAX_TOKEN_COUNT else 0
+        return None
+    return int(value) if 0 <= value <= MAX_TOKEN_COUNT else None
+
+
+def usage_of(*, input_tokens: int | None, output_tokens: int | None, **details: int | None) -> Usage | None:
+    """Usage by the counts that are known; `details` are the other fields of Usage.
+
+    None where neither input nor output is known, or where the numbers contradict the definition: what was read from the
+    cache and written to it is part of the input, reasoning, sound and pictures of the output.
+    """
+    if input_tokens is None and output_tokens is None:
+        return None
+    known = {name: count for name, count in details.items() if count is not None}
+    usage = Usage(input_tokens or 0, output_tokens or 0, **known)
+    parts_of_input = usage.cached_tokens + usage.cache_write_tokens
+    parts_of_output = max(
+        usage.reasoning_tokens + usage.output_audio_tokens, usage.reasoning_tokens + usage.output_image_tokens
+    )
+    is_sound = (
+        parts_of_input <= usage.input_tokens
+        and usage.input_audio_tokens <= usage.input_tokens
+        and usage.cache_write_1h_tokens <= usage.cache_write_tokens
+        and parts_of_output <= usage.output_tokens
+    )
+    return usage if is_sound else None

@@ -118,7 +118,7 @@ class Catalog:
         self,
         provider: str,
         model: str,
-        usage: Usage,
+        usage: Usage | None,
         raw_usage: Mapping[str, object] | None = None,
         answered_by: str = "",
     ) -> float | None:
@@ -134,14 +134,16 @@ class Catalog:
         given = self._given(provider, model, answered_by).prices
         if given == FREE or (given is None and _is_free(provider, model)):
             return 0.0
-        if not usage.input_tokens:
+        if usage is None or not usage.input_tokens:
             return None
         if given is not None:
             return given.cost(usage)
         listed = (_list_cost(provider, name, usage) for name in dict.fromkeys((answered_by, model)))
         return next((float(dollars) for dollars in listed if dollars is not None), None)
 
-    def cost_of(self, name: str, usage: Usage, raw_usage: Mapping[str, object], answered_by: str) -> float | None:
+    def cost_of(
+        self, name: str, usage: Usage | None, raw_usage: Mapping[str, object], answered_by: str
+    ) -> float | None:
         """`cost`, of a model named "provider/model"."""
         provider, _, model = name.partition("/")
         return self.cost(provider, model, usage, raw_usage, answered_by)

@@ -276,8 +276,8 @@ class TurnEncoding(Encoding, ABC):
         """A part that is text."""
 
     @abstractmethod
-    def image(self, image: content.Image) -> Body:
-        """A part that is an image."""
+    def media(self, media: content.Media) -> Body:
+        """A part that is a picture, sound, film or file. Raises UsageError for what the API does not take."""
 
     def say(self, role: str, parts: list[Body]) -> None:
         """Add what one role says; nothing, where there are no parts."""
@@ -296,9 +296,9 @@ class TurnEncoding(Encoding, ABC):
             self.say("user", [self.text(f"<system>\n{message.text}\n</system>")] if message.text.strip() else [])
             return
         parts = [
-            self.image(part) if isinstance(part, content.Image) else self.text(part.text)
+            self.media(part) if isinstance(part, content.Media) else self.text(part.text)
             for part in message.parts
-            if isinstance(part, content.Image) or part.text.strip()
+            if isinstance(part, content.Media) or part.text.strip()
         ]
         self.say("user", parts or [self.text(BLANK_USER)])
 
@@ -318,19 +318,41 @@ def user_content(message: content.UserMessage, written: Callable[[content.UserPa
     return [written(part) for part in message.parts]
 
 
-def image_bytes(image: content.Image) -> tuple[str, str]:
-    """(media type, base64) of an image without a url. Raises UsageError where it has neither."""
-    if not image.data_base64 or not image.media_type:
-        raise UsageError("an image needs a url, or data_base64 together with its media_type (e.g. image/png)")
-    return image.media_type, image.data_base64
+def kind_of(part: object) -> str:
+    """What a part is called in messages: "Image", "Document (application/pdf)"."""
+    media_type = part.media_type if isinstance(part, content.Media) else ""
+    return f"{type(part).__name__}{f' ({media_type})' if media_type else ''}"
 
 
-def image_url(image: content.Image) -> str:
-    """The URL of an image, as `data:` where its bytes are given. Raises UsageError where it has neither."""
-    if image.url:
-        return image.url
-    media_type, data = image_bytes(image)
+def refused_part(part: object, model: str, takes: str) -> UsageError:
+    """The error for a part that cannot be sent. `takes` lists what can: "text, Image (image/png, image/jpeg)"."""
+    return UsageError(
+        f"{model} takes no {kind_of(part)} here; it takes {takes}. Leave the part out, or ask a model that does."
+    )
+
+
+def media_bytes(media: content.Media) -> tuple[str, str]:
+    """(media type, base64) of a medium given by its bytes. Raises UsageError where it has none."""
+    if not media.data_base64 or not media.media_type:
+        raise UsageError(
+            f"{kind_of(media)} needs a url, a file_id, or data_base64 together with its media_type (e.g. image/png)."
+        )
+    return media.media_type, media.data_base64
+
+
+def data_url(media: content.Media) -> str:
+    """The URL of a medium, as `data:` where its bytes are given. Raises UsageError where it has neither."""
+    if media.url:
+        return media.url
+    media_type, data = media_bytes(media)
     return f"data:{media_type};base64,{data}"
+
+
+def stand_in(media: content.Media) -> str:
+    """What is sent in place of a medium in a result, where the API takes none there: a line that says what it was."""
+    size = f", {len(media.data_base64) * 3 // 4:,} bytes" if media.data_base64 else ""
+    name = media.name or media.url or media.file_id
+    return f"[{kind_of(media)}{f' {name}' if name else ''}{size}: not shown, since this model takes none in a result]"
 
 
 def post(url: str, headers: Mapping[str, str], body: Body, notes: Sequence[str]) -> WireRequest:

@@ -6,21 +6,35 @@ A ModelResponse is a collected stream, never a second path.
 from __future__ import annotations
 
 import json
+from base64 import b64decode, b64encode
 from collections.abc import Hashable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2s
 from io import StringIO
 from itertools import chain, count
 from typing import Final
 
 from callboard.protocol import model
-from callboard.protocol.content import AssistantPart, Replay, ServerTool, Text, Thinking, ToolCall
+from callboard.protocol.content import (
+    AssistantPart,
+    Audio,
+    Citation,
+    Document,
+    Image,
+    Replay,
+    ServerTool,
+    Text,
+    Thinking,
+    ToolCall,
+)
 from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind
 from callboard.protocol.ids import CallId, ToolName
 from callboard.protocol.limits import MAX_ARGUMENT_BYTES, MAX_CALLS_PER_STEP
 from callboard.providers.json_values import Json, dumps, finite_loads
 
 _PROSE: Final = (model.TextDelta, model.ThinkingDelta)
+#: What any piece of a medium may tell.
+_OF_MEDIA: Final = ("media_type", "url", "file_id", "name", "replay")
 
 
 def arguments_text(arguments: Json) -> str:
@@ -277,17 +291,53 @@ class _BuiltProse:
     block: int
     replay: Replay | None
     pieces: StringIO = field(default_factory=StringIO)
+    citations: list[Citation] = field(default_factory=list)
 
     def part(self) -> AssistantPart:
         text = self.pieces.getvalue()
-        return Text(text, self.replay) if self.kind is model.TextDelta else Thinking(text, self.replay)
+        if self.kind is model.TextDelta:
+            return Text(text, self.replay, tuple(self.citations))
+        return Thinking(text, self.replay)
+
+
+@dataclass(slots=True)
+class _BuiltMedia:
+    """A picture, sound or file that is coming."""
+
+    media: Image | Audio | Document
+    block: int
+    pieces: list[str] = field(default_factory=list)
+
+    def add(self, piece: Image | Audio | Document) -> None:
+        self.pieces.append(piece.data_base64)
+        said = {name: value for name in _OF_MEDIA if (value := getattr(piece, name))}
+        self.media = replace(self.media, **said)
+
+    def part(self) -> AssistantPart:
+        if len(self.pieces) == 1:
+            return replace(self.media, data_base64=self.pieces[0])
+        # Padding may end each piece, and must not be in the middle of the whole.
+        data = b"".join(map(_decoded, self.pieces))
+        return replace(self.media, data_base64=b64encode(data).decode())
+
+
+def _decoded(piece: str) -> bytes:
+    """The bytes of one piece; none, where it is not base64: an answer is not lost over its sound."""
+    try:
+        return b64decode(piece)
+    except ValueError:
+        return b""
 
 
 class ResponseBuilder:
     """Collects the events of one stream. `response()` may be asked at any time, for the turn as far as it has come."""
 
     def __init__(self) -> None:
-        self._parts: list[_BuiltProse | _Call | ServerTool] = []
+        self._parts: list[_BuiltProse | _BuiltMedia | _Call | ServerTool] = []
+        self._texts: dict[int, _BuiltProse] = {}
+        """The last text part of each block, which citations belong to."""
+        self._early: dict[int, list[Citation]] = {}
+        """Citations of blocks that have no text yet."""
         self._calls: dict[CallId, _Call] = {}
         self._taken: set[CallId] = set()
         self._writing: _BuiltProse | None = None
@@ -317,10 +367,29 @@ class ResponseBuilder:
         parts = tuple(part if isinstance(part, ServerTool) else part.part() for part in self._parts)
         if isinstance(end := self._end, model.Done):
             reason, raw_reason = end.finish_reason, end.raw_finish_reason
-            return model.ModelResponse(parts, reason, raw_reason, end.usage, end.raw_usage, None, end.model, end.notes)
+            return model.ModelResponse(
+                parts,
+                reason,
+                raw_reason,
+                end.usage,
+                end.raw_usage,
+                None,
+                end.model,
+                end.notes,
+                end.response_id,
+                end.provider_request_id,
+                end.service_tier,
+                end.logprobs,
+            )
         kind = ErrorKind.TRUNCATED
         error = end or model.Error(kind, "The stream ended before the turn did.", retryable=kind in RETRYABLE_KINDS)
-        return model.ModelResponse(parts, model.FinishReason.ERROR, error=error, notes=error.notes)
+        return model.ModelResponse(
+            parts,
+            model.FinishReason.ERROR,
+            error=error,
+            notes=error.notes,
+            provider_request_id=error.provider_request_id,
+        )
 
     def _prose(self, event: model.TextDelta | model.ThinkingDelta) -> None:
         last, text = self._writing, event.text
@@ -329,6 +398,9 @@ class ResponseBuilder:
                 return
             last = self._writing = _BuiltProse(event.__class__, event.block, event.replay)
             self._parts.append(last)
+            if last.kind is model.TextDelta:
+                self._texts[event.block] = last
+                last.citations += self._early.pop(event.block, [])
         elif event.replay is not None:
             last.replay = event.replay
         last.pieces.write(text)
@@ -339,6 +411,13 @@ class ResponseBuilder:
             if event.id in self._calls:
                 self._calls[event.id].completed = True
             return
+        if isinstance(event, model.CitationDelta):
+            text = self._texts.get(event.block)
+            (text.citations if text else self._early.setdefault(event.block, [])).extend(event.citations)
+            return
+        if isinstance(event, model.MediaDelta):
+            self._media(event)
+            return
         self._writing = None
         if isinstance(event, model.ToolCallStart):
             call = _Call(event.id, event.name, event.replay, self._unique(event.id))
@@ -346,13 +425,24 @@ class ResponseBuilder:
             # The provider's id, repeated or not, names the newest call that bears it.
             self._calls[event.id] = call
         elif isinstance(event, model.ServerToolEvent):
-            self._parts.append(ServerTool(event.kind, event.replay))
+            self._parts.append(ServerTool(event.kind, event.replay, event.name, event.call_id, event.text))
         elif isinstance(event, model.Restarted):
             self._parts.clear()
+            self._texts.clear()
+            self._early.clear()
             self._calls.clear()
             self._taken.clear()
         else:
             raise TypeError(f"it yielded a {type(event).__name__} among its events")
+
+    def _media(self, event: model.MediaDelta) -> None:
+        self._writing = None
+        last = self._parts[-1] if self._parts else None
+        if not isinstance(last, _BuiltMedia) or last.block != event.block or type(last.media) is not type(event.media):
+            last = _BuiltMedia(event.media, event.block)
+            self._parts.append(last)
+        last.add(event.media)
+        self.text_bytes += len(event.media.data_base64)
 
     def _unique(self, call_id: CallId) -> CallId:
         names = chain((call_id,), (CallId(f"{call_id}_{n}") for n in count(2)))

@@ -104,7 +104,7 @@ async def _examine(settings: Settings, model: str) -> Finding:
         status = f"HTTP {failed.status}, " if failed.status else ""
         return Finding(model, key, False, f"{status}{failed.kind}: {failed.message}", advice(failed.kind, model))
     text = " ".join(response.text.split())[:SHOWN_CHARS]
-    tokens = f", {response.usage.output_tokens} tokens" if response.usage.output_tokens else ""
+    tokens = f", {response.usage.output_tokens} tokens" if response.usage and response.usage.output_tokens else ""
     return Finding(model, key, True, f"{text!r} in {seconds:.1f} s{tokens}")
 
 

@@ -46,7 +46,7 @@ ModelEvent = ModelStreamed | ModelNoted | ModelResponded | ModelFailed
 """What a session hears of its model call."""
 Routes = Callable[[str], Sequence["Route"]]
 """From "provider/model" to the routes to try in turn: the model itself, then its fallbacks."""
-Cost = Callable[[str, Usage, Mapping[str, object], str], float | None]
+Cost = Callable[[str, Usage | None, Mapping[str, object], str], float | None]
 """US dollars for one call, None where that is not known: of the name of the route that answered, the tokens used, the
 provider's own account of them, and the model that answered in the provider's words."""
 Emit = Callable[[list[StreamEvent]], None]
@@ -359,18 +359,18 @@ class LlmManager(Actor[LlmMessage]):
 
     def _take(self, call: _OpenCall, response: ModelResponse) -> None:
         """What an attempt came to."""
-        route = call.routes[call.route]
+        route, used = call.routes[call.route], response.usage or Usage()
         if limiter := route.limiter:
             call.doing = "the rate limiter"
-            is_unknown = response.error is None and response.usage.total_tokens == 0
-            limiter.settle(call.guessed_tokens, call.guessed_tokens if is_unknown else response.usage.total_tokens)
+            is_unknown = response.error is None and not used.total_tokens
+            limiter.settle(call.guessed_tokens, call.guessed_tokens if is_unknown else used.total_tokens)
         if response.error is not None:
             call.unread = "" if call.asked.is_read_along else response.text
-            if response.parts or response.usage.total_tokens:
+            if response.parts or used.total_tokens:
                 call.lost_cost = self._cost_with(call, response)
             self._attempt_failed(call, response.error)
             return
-        self._ratios.learn(route.name, response.usage.input_tokens, call.asked.call.prompt_tokens)
+        self._ratios.learn(route.name, used.input_tokens, call.asked.call.prompt_tokens)
         cost = self._cost_with(call, response)
         self._drop(call.tag)
         self._tell(call.asked.reply_to, ModelResponded(call.tag, self.now(), response, cost, call.attempt))

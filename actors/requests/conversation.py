@@ -113,8 +113,8 @@ class Reply:
     """The answer to one request."""
 
     text: str
-    usage: Usage
-    """As the providers reported it: nothing is estimated. Zeros where they reported none."""
+    usage: Usage | None
+    """As the providers reported it: nothing is estimated. None where a model call did not say what it used."""
     request_id: RequestId
     outcome: Outcome
     steps: int

@@ -241,8 +241,11 @@ class Telemetry(Actor[TelemetryMessage]):
     @handles(Finish)
     def _finished(self, command: Finish) -> None:
         self._close(command.tag, command.outcome.value, ok=command.outcome is Outcome.ANSWERED)
-        self._metrics.counters["tokens.input"] += command.usage.input_tokens
-        self._metrics.counters["tokens.output"] += command.usage.output_tokens
+        if command.usage is None:
+            self._metrics.counters["tokens.unknown"] += 1
+        else:
+            self._metrics.counters["tokens.input"] += command.usage.input_tokens
+            self._metrics.counters["tokens.output"] += command.usage.output_tokens
         if command.cost is None:
             self._metrics.counters["cost.unknown"] += 1
         else:

@@ -140,7 +140,7 @@ class SimulatedRun:
             chance=lambda: 0.5,
         )
 
-    def _cost(self, name: str, usage: Usage, _: object, __: str) -> float | None:
+    def _cost(self, name: str, usage: Usage | None, _: object, __: str) -> float | None:
         return cost_of(usage, self.world.scenarios[RequestId(name.partition("/")[2])].options)
 
     def _begin(self, request: SimulatedRequest, *, is_read_along: bool) -> None:

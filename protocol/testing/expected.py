@@ -8,7 +8,7 @@ from enum import Enum, auto
 from functools import lru_cache
 from typing import Final
 
-from callboard.protocol.content import AssistantPart, Text, ToolCall, ToolMessage
+from callboard.protocol.content import AssistantPart, Media, Text, ToolCall, ToolMessage
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.events import ModelFailed, ModelLost, ModelResponded
 from callboard.protocol.ids import ToolName
@@ -146,9 +146,10 @@ def _follows_turn(response: ModelResponse, again: Follows) -> Follows:
         return Follows.GO_ON
     if reason is FinishReason.CONTENT_FILTER:
         return Follows.FAIL
+    said = response.text or any(isinstance(part, Media) for part in response.parts)
     if reason is FinishReason.REFUSAL:
-        return Follows.ANSWER if response.text else Follows.FAIL
-    return Follows.ANSWER if response.text and reason is not FinishReason.ERROR else again
+        return Follows.ANSWER if said else Follows.FAIL
+    return Follows.ANSWER if said and reason is not FinishReason.ERROR else again
 
 
 def is_kept(part: AssistantPart) -> bool:

@@ -161,7 +161,7 @@ def ended_by(event: ModelResponded, reason: FinishReason) -> ModelResponded:
     return replace(event, response=replace(event.response, finish_reason=reason))
 
 
-def with_usage(event: ModelResponded, usage: Usage) -> ModelResponded:
+def with_usage(event: ModelResponded, usage: Usage | None) -> ModelResponded:
     """The turn with this usage."""
     return replace(event, response=replace(event.response, usage=usage))
 

@@ -40,14 +40,16 @@ class CountsTokensTwice(ChangedResponse):
     """Each turn's tokens are counted twice: requests stop at half of their budget, and reports are double."""
 
     def response(self, event: ModelResponded) -> ModelResponded:
-        return with_usage(event, event.response.usage + event.response.usage)
+        usage = event.response.usage
+        return with_usage(event, usage and usage + usage)
 
 
 class CountsOnlyOutputTokens(ChangedResponse):
     """Input tokens are not counted: a long conversation spends many times its token budget."""
 
     def response(self, event: ModelResponded) -> ModelResponded:
-        return with_usage(event, replace(event.response.usage, input_tokens=0))
+        usage = event.response.usage
+        return with_usage(event, usage and replace(usage, input_tokens=0))
 
 
 class CountsNoCost(ChangedResponse):
@@ -94,10 +96,12 @@ class HidesTheUsageOfRetries(ChangedFinish):
 
     def says(self, event: Event, commands: list[Command]) -> Sequence[Command]:
         if isinstance(event, ModelResponded) and asked_again(event, commands):
-            self._hidden += event.response.usage
+            self._hidden += event.response.usage or Usage()
         return super().says(event, commands)
 
     def finish(self, finish: Finish) -> Finish:
+        if finish.usage is None:
+            return finish
         usage = replace(
             finish.usage,
             input_tokens=finish.usage.input_tokens - self._hidden.input_tokens,

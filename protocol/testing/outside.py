@@ -166,9 +166,9 @@ def _ending(turn: PlannedTurn, command: CallModel, options: RequestOptions, now:
     return lambda at: ModelResponded(tag, at, response, cost, requests_of(turn, command))
 
 
-def cost_of(usage: Usage, options: RequestOptions, extra: float = 0.0) -> float | None:
-    """US dollars for these tokens by the prices of the request, and `extra`; None where a price is not known."""
-    if options.input_price is None or options.output_price is None:
+def cost_of(usage: Usage | None, options: RequestOptions, extra: float = 0.0) -> float | None:
+    """US dollars for these tokens by the prices of the request, and `extra`; None where one of them is not known."""
+    if usage is None or options.input_price is None or options.output_price is None:
         return None
     return usage.input_tokens * options.input_price + usage.output_tokens * options.output_price + extra
 
@@ -190,7 +190,7 @@ def respond(turn: PlannedTurn, request: ModelRequest) -> ModelResponse:
     reason = turn.finish_reason or (FinishReason.TOOL_CALLS if turn.calls else FinishReason.STOP)
     limit = request.sampling.max_output_tokens
     output = turn.output_tokens if limit is None else min(turn.output_tokens, limit)
-    usage = Usage(input_tokens(request), output) if turn.counts_tokens else Usage()
+    usage = Usage(input_tokens(request), output) if turn.counts_tokens else None
     return ModelResponse(tuple(parts), reason, usage=usage)
 
 

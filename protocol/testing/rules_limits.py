@@ -72,8 +72,8 @@ class Spending:
 
     def __init__(self) -> None:
         self.usage = Usage()
-        self.reported_usage = Usage()
-        """Without the estimates."""
+        self.reported_usage: Usage | None = Usage()
+        """Without the estimates; None once that of a model call is not known."""
         self.cost: float | None = 0.0
         """None once that of a model call is not known."""
         self.charged = 0.0
@@ -91,13 +91,17 @@ class Spending:
         usage, cost = event.response.usage, event.cost
         if cost is not None and not 0 <= cost <= MAX_CALL_COST:
             cost, self.exact = None, False
-        if not usage.total_tokens or not _can_be_true(usage):
+        reported = usage if usage is not None and _can_be_true(usage) else None
+        self.reported_usage = (
+            None if self.reported_usage is None or reported is None else self.reported_usage + reported
+        )
+        if reported is None or not reported.total_tokens:
             self.reported = False
             output = message_tokens(model.record.messages[0], estimate_tokens) if model.record else 0
             usage = Usage(input_tokens(model.command.request), output)
             self.exact = self.exact and taken and model.record is not None
         else:
-            self.reported_usage = self.reported_usage + usage
+            usage = reported
             if not usage.input_tokens:
                 self.reported = False
                 usage = replace(usage, input_tokens=input_tokens(model.command.request))

@@ -3,15 +3,30 @@
 from __future__ import annotations
 
 import json
+from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from callboard.protocol.content import AssistantMessage, AssistantPart, Replay, ServerTool, Text, Thinking, ToolCall
+from callboard.protocol.content import (
+    AssistantMessage,
+    AssistantPart,
+    Audio,
+    Citation,
+    Document,
+    Image,
+    Replay,
+    ServerTool,
+    Text,
+    Thinking,
+    ToolCall,
+)
 from callboard.protocol.ids import CallId, ToolName
 from callboard.protocol.model import (
+    CitationDelta,
     Done,
     Error,
+    MediaDelta,
     Restarted,
     ServerToolEvent,
     StreamEvent,
@@ -43,6 +58,9 @@ class Part:
     block: int = 0
     replay: Replay | None = None
     """As the adapter wrote it, to be given back."""
+    citations: tuple[Citation, ...] = ()
+    media: type[Image | Audio | Document] | None = None
+    """Of a picture, sound or file: which of them; its bytes are `text`, its address is `call_id`."""
 
     @property
     def arguments(self) -> Any:
@@ -64,6 +82,7 @@ def summary_of(events: Iterable[StreamEvent]) -> Summary:
     """Collect a stream."""
     told = Summary()
     calls: dict[str, Part] = {}
+    cited: dict[int, list[Citation]] = {}
     for event in events:
         if told.end is not None:
             told.faults.append(f"{_short(event)} comes after the end")
@@ -72,16 +91,24 @@ def summary_of(events: Iterable[StreamEvent]) -> Summary:
         elif isinstance(event, Restarted):
             told.parts.clear()
             calls.clear()
+            cited.clear()
             told.restarted = True
         elif isinstance(event, TextDelta | ThinkingDelta):
             _say(told.parts, event)
         elif isinstance(event, ServerToolEvent):
             told.parts.append(Part("server tool", name=event.kind, kept=_kept(event.replay), replay=event.replay))
+        elif isinstance(event, CitationDelta):
+            cited.setdefault(event.block, []).extend(event.citations)
+        elif isinstance(event, MediaDelta):
+            _show(told.parts, event)
         else:
             fault = _call_event(event, told.parts, calls)
             told.faults += [fault] if fault else []
     if told.end is None:
         told.faults.append("it ends without Done or Error")
+    for part in told.parts:
+        if part.kind == "text":
+            part.citations = tuple(cited.pop(part.block, ()))
     told.parts = [part for part in told.parts if part.text or part.kept or part.kind not in ("text", "thinking")]
     told.parts = _joined_texts(told.parts)
     return told
@@ -151,14 +178,29 @@ def _say(parts: list[Part], event: TextDelta | ThinkingDelta) -> None:
     last.replay = event.replay or last.replay
 
 
+def _show(parts: list[Part], event: MediaDelta) -> None:
+    kind = type(event.media)
+    if not parts or parts[-1].media is not kind or parts[-1].block != event.block:
+        parts.append(Part("media", name=kind.__name__, block=event.block, media=kind))
+    last = parts[-1]
+    last.text = b64encode(b64decode(last.text) + b64decode(event.media.data_base64)).decode()
+    last.call_id = event.media.url or event.media.file_id or last.call_id
+    last.kept |= _kept(event.media.replay)
+    last.replay = event.media.replay or last.replay
+
+
 def _history_part(part: Part) -> AssistantPart:
+    if part.media is not None:
+        return part.media(data_base64=part.text, url=part.call_id, replay=part.replay)
     if part.kind == "call":
         text = part.text or "{}"
         return ToolCall(CallId(part.call_id), ToolName(part.name), text, part.complete, part.replay)
     if part.kind == "server tool":
         assert part.replay is not None
         return ServerTool(part.name, part.replay)
-    return (Text if part.kind == "text" else Thinking)(part.text, part.replay)
+    if part.kind == "text":
+        return Text(part.text, part.replay, part.citations)
+    return Thinking(part.text, part.replay)
 
 
 def _joined_texts(parts: Sequence[Part]) -> list[Part]:
@@ -168,7 +210,11 @@ def _joined_texts(parts: Sequence[Part]) -> list[Part]:
         last = joined[-1] if joined else None
         if last is not None and last.kind == part.kind == "text":
             joined[-1] = replace(
-                last, text=last.text + part.text, kept=last.kept | part.kept, replay=part.replay or last.replay
+                last,
+                text=last.text + part.text,
+                kept=last.kept | part.kept,
+                replay=part.replay or last.replay,
+                citations=last.citations + part.citations,
             )
         else:
             joined.append(part)

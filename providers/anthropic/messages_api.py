@@ -25,6 +25,7 @@ from callboard.providers.base_decoder import (
     objects_at,
     text_at,
     text_of,
+    usage_of,
 )
 from callboard.providers.json_values import Body, Json, JsonObject, loads
 from callboard.providers.tool_schema import ANTHROPIC, ANTHROPIC_ANSWER, ANTHROPIC_STRICT
@@ -130,7 +131,7 @@ class _MessagesEncoding(encoding.TurnEncoding):
             return self.text(part.text) if part.text.strip() else None
         if own is None:
             return None
-        if isinstance(part, content.ServerTool):
+        if not isinstance(part, content.Thinking):
             return dict(own)
         if "data" in own:
             return {"type": "redacted_thinking", "data": own["data"]}
@@ -141,10 +142,12 @@ class _MessagesEncoding(encoding.TurnEncoding):
     def text(self, text: str) -> Body:
         return {"type": "text", "text": text}
 
-    def image(self, image: content.Image) -> Body:
-        if image.url:
-            return {"type": "image", "source": {"type": "url", "url": image.url}}
-        media_type, data = encoding.image_bytes(image)
+    def media(self, media: content.Media) -> Body:
+        if not isinstance(media, content.Image):
+            raise encoding.refused_part(media, self.request.model, "text, Image")
+        if media.url:
+            return {"type": "image", "source": {"type": "url", "url": media.url}}
+        media_type, data = encoding.media_bytes(media)
         return {"type": "image", "source": {"type": "base64", "media_type": media_type, "data": data}}
 
     # The rest of the body.
@@ -421,11 +424,12 @@ def _server_block(block: _Block) -> JsonObject:
         return block.start  # cut off by the length limit: no reason to lose the answer around it (quirk 64)
 
 
-def _usage(raw: JsonObject) -> model.Usage:
+def _usage(raw: JsonObject) -> model.Usage | None:
     """Anthropic's input_tokens leave the cache out: the whole input is the sum of three (docs/wire.md 1.3)."""
     read, written = count_at(raw, "cache_read_input_tokens"), count_at(raw, "cache_creation_input_tokens")
-    return model.Usage(
-        input_tokens=count_at(raw, "input_tokens") + read + written,
+    fresh = count_at(raw, "input_tokens")
+    return usage_of(
+        input_tokens=None if fresh is None else fresh + (read or 0) + (written or 0),
         output_tokens=count_at(raw, "output_tokens"),
         cached_tokens=read,
         cache_write_tokens=written,

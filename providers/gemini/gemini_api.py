@@ -31,6 +31,7 @@ from callboard.providers.base_decoder import (
     objects_at,
     text_at,
     text_of,
+    usage_of,
 )
 from callboard.providers.http_errors import make_error
 from callboard.providers.json_values import Body, Json, JsonObject
@@ -119,11 +120,13 @@ class _GeminiEncoding(encoding.TurnEncoding):
     def text(self, text: str) -> Body:
         return {"text": text}
 
-    def image(self, image: content.Image) -> Body:
-        if image.url:
-            kind = {"mimeType": image.media_type} if image.media_type else {}
-            return {"fileData": {**kind, "fileUri": image.url}}
-        media_type, data = encoding.image_bytes(image)
+    def media(self, media: content.Media) -> Body:
+        if not isinstance(media, content.Image):
+            raise encoding.refused_part(media, self.request.model, "text, Image")
+        if media.url:
+            kind = {"mimeType": media.media_type} if media.media_type else {}
+            return {"fileData": {**kind, "fileUri": media.url}}
+        media_type, data = encoding.media_bytes(media)
         return {"inlineData": {"mimeType": media_type, "data": data}}
 
     # The rest of the body.
@@ -177,7 +180,7 @@ def _declaration(tool: ToolDefinition) -> Body:
 def _part(part: content.AssistantPart) -> Body | None:
     """A part of a model's turn, with its own signature on exactly the part it came on; None for what is left out."""
     own = encoding.own_replay(part.replay, ORIGIN)
-    if isinstance(part, content.ServerTool):
+    if isinstance(part, content.ServerTool | content.Media):
         return dict(own) if own is not None else None
     signature = {"thoughtSignature": own["thoughtSignature"]} if own and "thoughtSignature" in own else {}
     if isinstance(part, content.ToolCall):
@@ -515,12 +518,14 @@ class GeminiDecoder(BaseDecoder):
             self.calls.complete(out, index=index)
 
 
-def _usage(raw: JsonObject) -> model.Usage:
+def _usage(raw: JsonObject) -> model.Usage | None:
     """candidatesTokenCount leaves the thoughts out, promptTokenCount the results of the provider's own tools."""
-    thoughts = count_at(raw, "thoughtsTokenCount")
-    return model.Usage(
-        input_tokens=count_at(raw, "promptTokenCount") + count_at(raw, "toolUsePromptTokenCount"),
-        output_tokens=count_at(raw, "candidatesTokenCount") + thoughts,
+    asked, thoughts = count_at(raw, "promptTokenCount"), count_at(raw, "thoughtsTokenCount")
+    if asked is None:
+        return None
+    return usage_of(
+        input_tokens=asked + (count_at(raw, "toolUsePromptTokenCount") or 0),
+        output_tokens=(count_at(raw, "candidatesTokenCount") or 0) + (thoughts or 0),
         cached_tokens=count_at(raw, "cachedContentTokenCount"),
         reasoning_tokens=thoughts,
     )

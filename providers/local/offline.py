@@ -66,7 +66,7 @@ def answer(request: model.ModelRequest, cwd: str = "") -> list[list[model.Stream
         model.ToolCallStart(call_id, CONTEXT_TOOL),
         model.ToolCallDelta(call_id, orjson.dumps({"token_budget": TOKEN_BUDGET, "hint": question}).decode()),
         model.ToolCallComplete(call_id),
-        model.Done(model.FinishReason.TOOL_CALLS, model="offline"),
+        model.Done(model.FinishReason.TOOL_CALLS, usage=model.Usage(), model="offline"),
     ]
     return [asked]
 
@@ -74,7 +74,7 @@ def answer(request: model.ModelRequest, cwd: str = "") -> list[list[model.Stream
 def _said(paragraphs: list[str]) -> list[list[model.StreamEvent]]:
     texts = [*(f"{paragraph}\n" for paragraph in paragraphs), f"{HOW_TO_CONFIGURE}\n"]
     batches: list[list[model.StreamEvent]] = [[model.TextDelta(text)] for text in texts]
-    batches[-1].append(model.Done(model.FinishReason.STOP, model="offline"))
+    batches[-1].append(model.Done(model.FinishReason.STOP, usage=model.Usage(), model="offline"))
     return batches
 
 

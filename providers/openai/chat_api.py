@@ -30,6 +30,7 @@ from callboard.providers.base_decoder import (
     objects_at,
     text_at,
     text_of,
+    usage_of,
 )
 from callboard.providers.http_errors import make_error
 from callboard.providers.json_values import Body, Json, JsonObject, storable_bytes
@@ -143,7 +144,9 @@ def _tool_choice(choice: model.ToolChoice) -> Body:
 def _user_part(part: content.UserPart) -> Body:
     if isinstance(part, content.Text):
         return {"type": "text", "text": part.text}
-    return {"type": "image_url", "image_url": {"url": encoding.image_url(part)}}
+    if isinstance(part, content.Image):
+        return {"type": "image_url", "image_url": {"url": encoding.data_url(part)}}
+    raise encoding.refused_part(part, "Chat Completions", "text, Image")
 
 
 _FINISH_REASONS: Final = {
@@ -390,21 +393,26 @@ def _legacy_call(holder: JsonObject) -> JsonObject:
     return legacy if legacy.get("name") or legacy.get("arguments") else {}
 
 
-def normal_usage(raw: JsonObject) -> model.Usage:
+def normal_usage(raw: JsonObject) -> model.Usage | None:
     """Chat Completions usage: prompt tokens include cached ones, completion tokens include reasoning, except xAI's."""
     prompt, completion = fields_at(raw, "prompt_tokens_details"), fields_at(raw, "completion_tokens_details")
     asked, answered = count_at(raw, "prompt_tokens"), count_at(raw, "completion_tokens")
-    reasoned = count_at(completion, "reasoning_tokens")
+    if asked is None and answered is None:
+        return None
+    asked, answered, reasoned = asked or 0, answered or 0, count_at(completion, "reasoning_tokens") or 0
     # DeepSeek and Moonshot put it on the top level.
     cached = (
-        count_at(prompt, "cached_tokens") or count_at(raw, "prompt_cache_hit_tokens") or count_at(raw, "cached_tokens")
+        count_at(prompt, "cached_tokens")
+        or count_at(raw, "prompt_cache_hit_tokens")
+        or count_at(raw, "cached_tokens")
+        or 0
     )
     if cached > asked:
         asked += cached  # counted beside the prompt's, by Grok on Azure (71)
     if reasoned and count_at(raw, "total_tokens") == asked + answered + reasoned:
         # xAI counts the reasoning beside the answer: 12 + 1 + 314 = 327.
         answered += reasoned
-    return model.Usage(
+    return usage_of(
         input_tokens=asked,
         output_tokens=answered,
         cached_tokens=cached,

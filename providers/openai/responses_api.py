@@ -32,6 +32,7 @@ from callboard.providers.base_decoder import (
     objects_at,
     text_at,
     text_of,
+    usage_of,
 )
 from callboard.providers.http_errors import make_error
 from callboard.providers.json_values import Body, Json, JsonObject
@@ -190,7 +191,9 @@ def _tool(tool: ToolDefinition) -> Body:
 def _user_part(part: content.UserPart) -> Body:
     if isinstance(part, content.Text):
         return {"type": "input_text", "text": part.text}
-    return {"type": "input_image", "image_url": encoding.image_url(part), "detail": "auto"}
+    if isinstance(part, content.Image):
+        return {"type": "input_image", "image_url": encoding.data_url(part), "detail": "auto"}
+    raise encoding.refused_part(part, "Responses", "text, Image")
 
 
 _INCOMPLETE: Final = {"max_output_tokens": FinishReason.LENGTH, "content_filter": FinishReason.CONTENT_FILTER}
@@ -466,10 +469,10 @@ def _key(document: JsonObject) -> Hashable:
     return text_at(document, "item_id") or text_at(object_at(document, "item"), "id")
 
 
-def _usage(raw: JsonObject) -> model.Usage:
+def _usage(raw: JsonObject) -> model.Usage | None:
     """Input includes the cached tokens already, output the reasoning."""
     read, written = fields_at(raw, "input_tokens_details"), fields_at(raw, "output_tokens_details")
-    return model.Usage(
+    return usage_of(
         input_tokens=count_at(raw, "input_tokens"),
         output_tokens=count_at(raw, "output_tokens"),
         cached_tokens=count_at(read, "cached_tokens"),

@@ -122,7 +122,7 @@ POISONS: Final = (
     Poison("usage-infinite", "its usage is infinite", _usage(output_tokens=float("inf")), _ODD),
     Poison("usage-negative", "its usage is negative", _usage(input_tokens=-5), _ODD),
     Poison("usage-huge", "its usage is 10^30 tokens", _usage(input_tokens=10**30), _ODD),
-    Poison("usage-none", "its usage is None", says((TEXT, Done(FinishReason.STOP, usage=None))), _ODD),  # type: ignore[arg-type]
+    Poison("usage-none", "its usage is None", says((TEXT, Done(FinishReason.STOP, usage=None))), _ODD),
     Poison("usage-text", "its usage is text", _usage(input_tokens="many"), _ODD),
     Poison("text-none", "its text is None", says((TextDelta(None), STOP)), _ODD),  # type: ignore[arg-type]
     Poison("text-bytes", "its text is bytes", says((TextDelta(b"so"), STOP)), _ODD),  # type: ignore[arg-type]
