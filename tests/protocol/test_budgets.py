@@ -22,7 +22,7 @@ def estimate() -> Usage:
 
 @given(st.integers(0, 400), st.integers(0, 400), st.integers(0, 60), st.integers(1, 500))
 def test_an_allowed_step_fits_the_token_budget(used: int, needs: int, last: int, budget: int) -> None:
-    spent = Spending(Usage(used), last_output_tokens=last)
+    spent = Spending(counted=Usage(used), last_output_tokens=last)
     allowed = allow_step(replace(OPTIONS, token_budget=budget), spent, needs)
     if isinstance(allowed, int):
         assert used + needs + allowed <= budget
@@ -71,17 +71,25 @@ def test_an_unknown_cost_makes_the_sum_unknown_and_is_charged_by_the_prices() ->
 
 def test_usage_is_estimated_where_a_provider_reports_none() -> None:
     spent = Spending()
-    assert not spent.add(Usage(), 0.0, estimate, OPTIONS)
     assert not spent.add(Usage(1, 1), 0.5, estimate, OPTIONS)
-    assert (spent.usage, spent.estimated, spent.total_tokens) == (Usage(1, 1), Usage(7, 3), 12)
-    assert (spent.cost, spent.last_output_tokens) == (0.5, 1)
+    assert spent.usage == Usage(1, 1)
+    assert not spent.add(None, 0.0, estimate, OPTIONS)
+    assert not spent.add(Usage(1, 1), 0.5, estimate, OPTIONS)
+    assert (spent.usage, spent.counted, spent.total_tokens) == (None, Usage(9, 5), 14)
+    assert (spent.cost, spent.last_output_tokens) == (1.0, 1)
+
+
+def test_a_report_of_no_tokens_is_a_report_and_counts_as_estimated() -> None:
+    spent = Spending()
+    assert not spent.add(Usage(), 0.0, estimate, OPTIONS)
+    assert (spent.usage, spent.counted) == (Usage(), Usage(7, 3))
 
 
 def test_input_that_a_provider_leaves_out_is_estimated() -> None:
     """A prompt is never empty, but some servers report none for one that they hold in a cache."""
     spent = Spending()
     assert not spent.add(Usage(0, 2), None, estimate, PRICED)
-    assert (spent.usage, spent.estimated, spent.total_tokens) == (Usage(0, 2), Usage(7), 9)
+    assert (spent.usage, spent.counted, spent.total_tokens) == (Usage(0, 2), Usage(7, 2), 9)
     assert (spent.cost, spent.charged, spent.last_output_tokens) == (None, pytest.approx(0.11), 2)
 
 
@@ -96,7 +104,7 @@ def test_a_usage_that_cannot_be_true_is_estimated_and_told(usage: Usage) -> None
         spent.add(usage, 0.0, estimate, OPTIONS)
         == "The provider's usage of this step cannot be true; estimated instead."
     )
-    assert (spent.usage, spent.estimated) == (Usage(), Usage(7, 3))
+    assert (spent.usage, spent.counted) == (None, Usage(7, 3))
 
 
 @pytest.mark.parametrize("cost", [NAN, float("inf"), -0.01, 1e5])
@@ -106,7 +114,7 @@ def test_a_cost_that_cannot_be_true_goes_by_the_prices_and_is_told(cost: float) 
     assert (spent.cost, spent.charged) == (4.0, 4.0)
     assert "usage and cost" in spent.add(Usage(-1), cost, lambda: Usage(2, 1), OPTIONS)
     assert (spent.cost, spent.charged) == (None, 4.0), "without prices it is not known"
-    assert (spent.usage, spent.estimated) == (Usage(4, 1), Usage(2, 1))
+    assert (spent.usage, spent.counted) == (None, Usage(6, 2))
 
 
 @given(st.builds(Usage, *[st.integers(0, 10**6)] * 5), st.floats(0, 1_000))
@@ -115,4 +123,4 @@ def test_a_plain_report_is_believed(usage: Usage, cost: float) -> None:
     assert spent.add(usage, cost, estimate, OPTIONS) == ""
     assert (spent.cost, spent.charged) == (cost, cost)
     estimated = Usage() if usage.input_tokens else Usage(7) if usage.total_tokens else Usage(7, 3)
-    assert (spent.usage, spent.estimated) == (usage if usage.total_tokens else Usage(), estimated)
+    assert (spent.usage, spent.counted) == (usage, usage + estimated if usage.total_tokens else estimated)

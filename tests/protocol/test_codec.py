@@ -10,12 +10,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from callboard.protocol.codec import CodecError, decode_event, decode_messages, encode_event, encode_messages
-from callboard.protocol.content import Message, Replay, Text, Thinking, UserMessage
+from callboard.protocol.content import (
+    AssistantMessage,
+    Audio,
+    Citation,
+    Document,
+    Image,
+    Media,
+    Message,
+    Replay,
+    Text,
+    Thinking,
+    ToolMessage,
+    UserMessage,
+    Video,
+)
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.events import ModelResponded, ModelStreamed, RequestStarted
-from callboard.protocol.ids import MessageId, RequestId, Tag
+from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
 from callboard.protocol.machine import Session
-from callboard.protocol.model import Error, ModelResponse, StreamEvent, Usage
+from callboard.protocol.model import CitationDelta, Error, MediaDelta, ModelResponse, StreamEvent, TokenLogprob, Usage
 from callboard.protocol.options import RequestOptions
 from callboard.protocol.states import RequestState
 from callboard.protocol.testing import Scenario, drive
@@ -43,6 +57,40 @@ def test_events_round_trip(scenario: Scenario) -> None:
 def test_streams_round_trip(events: list[StreamEvent], text: str) -> None:
     streamed = ModelStreamed(TAG, 1.5, tuple(events))
     assert decode_event(encode_event(streamed)) == streamed
+
+
+sources = {"media_type": texts(), "data_base64": texts(), "url": texts(), "file_id": texts(), "name": texts()}
+media = st.one_of(
+    *(st.builds(kind, **sources) for kind in (Image, Audio, Video)),
+    st.builds(Document, **sources, text=texts(), citations=st.booleans()),
+)
+citations = st.builds(
+    Citation, texts(), texts(), texts(), st.none() | st.integers(0, 10**9), raw=st.dictionaries(texts(), json_values())
+)
+
+
+@given(st.lists(media, max_size=3), st.lists(citations, max_size=2))
+def test_media_and_citations_round_trip(shown: list[Media], cited: list[Citation]) -> None:
+    given_parts = tuple(part for part in shown if isinstance(part, Image | Audio | Video | Document))
+    answered = tuple(part for part in shown if isinstance(part, Image | Audio | Document))
+    history = (
+        UserMessage(given_parts),
+        AssistantMessage((Text("a", None, tuple(cited)), *answered)),
+        ToolMessage(CallId("c"), ToolName("t"), "done", media=tuple(shown)),
+    )
+    assert decode_messages(encode_messages(history)) == history
+    events = (CitationDelta(tuple(cited), 1), *(MediaDelta(part) for part in answered))
+    streamed = ModelStreamed(TAG, 1.5, events)
+    assert decode_event(encode_event(streamed)) == streamed
+
+
+def test_what_is_not_known_of_an_answer_and_what_is_round_trips() -> None:
+    whole = ModelResponse(
+        usage=None, response_id="r", provider_request_id="q", service_tier="flex",
+        logprobs=(TokenLogprob("a", -0.5, (("a", -0.5), ("b", -1.0))),),
+    )  # fmt: skip
+    event = ModelResponded(TAG, 1.0, whole)
+    assert decode_event(encode_event(event)) == event
 
 
 @given(st.dictionaries(texts(), json_values()))

@@ -527,7 +527,8 @@ def test_a_usage_and_a_cost_that_cannot_be_true_are_told_and_estimated() -> None
     assert kinds(commands) == ["Note", "RecordStep", "CallModel"]
     assert "usage and cost of this step cannot be true" in only(commands, Note).text
     assert 0 < (talk.session.spent.cost or 0) < 0.1
-    assert 0 < talk.session.spent.estimated.total_tokens < 1_000
+    assert talk.session.spent.usage is None
+    assert 0 < talk.session.spent.total_tokens < 1_000
 
 
 odd_texts = st.text(st.characters()) | st.sampled_from(["", "\ud800", "NaN", "x" * 900])
@@ -548,7 +549,7 @@ odd_parts = st.one_of(
     ),
 )
 odd_numbers = st.integers() | st.floats()
-odd_usages = st.builds(Usage, *[odd_numbers] * 5)
+odd_usages = st.none() | st.builds(Usage, *[odd_numbers] * 10)
 odd_errors = st.none() | st.builds(Error, st.sampled_from(ErrorKind), odd_texts)
 odd_responses = st.builds(
     ModelResponse, st.lists(odd_parts, max_size=4).map(tuple), st.sampled_from(FinishReason), odd_texts, odd_usages,
@@ -578,7 +579,7 @@ def test_no_answer_of_a_model_is_an_exception_of_the_session(
                 talk.session.apply(ToolCallCompleted(tag, 2.0, "\ud800"))
     assert math.isfinite(talk.session.spent.charged)
     assert talk.session.spent.cost is None or math.isfinite(talk.session.spent.cost)
-    assert 0 <= talk.session.spent.usage.total_tokens < 10**9
+    assert 0 <= talk.session.spent.total_tokens < 10**9
 
 
 def test_objects_in_each_other_without_end_are_arguments_like_others() -> None:

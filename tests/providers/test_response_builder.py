@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-import pytest
+from base64 import b64decode, b64encode
 
-from callboard.protocol.content import Replay, ServerTool, Text, Thinking, ToolCall
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from callboard.protocol.content import Audio, Citation, Image, Replay, ServerTool, Text, Thinking, ToolCall
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.ids import CallId, ToolName
 from callboard.protocol.model import (
+    CitationDelta,
     Done,
     Error,
     FinishReason,
+    MediaDelta,
     Restarted,
     ServerToolEvent,
     StreamEvent,
@@ -85,6 +91,44 @@ def test_server_tools_stand_where_they_came() -> None:
     replay = Replay("anthropic", {"type": "server_tool_use"})
     response = build_response([TextDelta("a"), ServerToolEvent("web_search", replay), TextDelta("b"), DONE])
     assert response.parts == (Text("a"), ServerTool("web_search", replay), Text("b"))
+
+
+def test_citations_belong_to_the_text_of_their_block_whenever_they_come() -> None:
+    early, late, other = Citation("https://a"), Citation("https://b"), Citation("https://c")
+    events = (
+        CitationDelta((early,), 1),
+        TextDelta("a", 1),
+        CitationDelta((late,), 1),
+        TextDelta("b", 1),
+        TextDelta("c", 2),
+        CitationDelta((other,), 2),
+    )
+    assert build_response(events).parts == (Text("ab", None, (early, late)), Text("c", None, (other,)))
+    assert build_response(events[:1]).parts == ()
+
+
+def test_pieces_of_a_sound_are_one_part_and_pictures_stay_apart() -> None:
+    replay = Replay("x", {"id": "a1"})
+    events = (
+        MediaDelta(Audio("audio/wav", "aA=="), 0),
+        MediaDelta(Audio(data_base64="aQ==", replay=replay), 0),
+        MediaDelta(Image("image/png", "aWcK"), 1),
+        MediaDelta(Image("image/png", "aWcL"), 2),
+        MediaDelta(Image(url="https://x/y.png"), 3),
+    )
+    assert build_response(events).parts == (
+        Audio("audio/wav", "aGk=", replay=replay),
+        Image("image/png", "aWcK"),
+        Image("image/png", "aWcL"),
+        Image(url="https://x/y.png"),
+    )
+
+
+@given(st.lists(st.binary(max_size=5), min_size=1, max_size=5))
+def test_a_sound_is_the_same_however_it_was_cut(pieces: list[bytes]) -> None:
+    [sound] = build_response(MediaDelta(Audio("audio/pcm", b64encode(piece).decode())) for piece in pieces).parts
+    assert isinstance(sound, Audio)
+    assert b64decode(sound.data_base64) == b"".join(pieces)
 
 
 def test_the_end_carries_reason_usage_and_model() -> None:

@@ -68,9 +68,9 @@ def expected_finish(api: Api, turn: Turn) -> FinishReason:
     return turn.finish_reason
 
 
-def expected_usage(api: Api, told: Tokens | None) -> Usage:
+def expected_usage(api: Api, told: Tokens | None) -> Usage | None:
     if told is None:
-        return Usage()
+        return None
     written = 0 if api is Api.GEMINI else told.cache_write
     return Usage(told.input, told.output, told.cached, written, told.reasoning)
 

@@ -1,0 +1,55 @@
+"""What all decoders do alike: usage that is true or unknown, and what an answer's head says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.wire import sse
+
+from callboard.protocol.model import Usage
+from callboard.providers.base_decoder import count_at, usage_of
+from callboard.providers.json_values import Json
+from callboard.providers.openai.chat_api import OpenAIChat
+from callboard.providers.response_builder import build_response
+
+counts = st.none() | st.integers(0, 30)
+DETAILS = ("cached_tokens", "cache_write_tokens", "cache_write_1h_tokens", "reasoning_tokens", "input_audio_tokens",
+           "output_audio_tokens", "output_image_tokens")  # fmt: skip
+
+
+@given(counts, counts, st.fixed_dictionaries(dict.fromkeys(DETAILS, counts)))
+def test_usage_satisfies_its_definition_or_is_unknown(
+    asked: int | None, answered: int | None, details: dict[str, Any]
+) -> None:
+    usage = usage_of(input_tokens=asked, output_tokens=answered, **details)
+    if usage is None:
+        return
+    assert (usage.input_tokens, usage.output_tokens) == (asked or 0, answered or 0)
+    assert usage.cached_tokens + usage.cache_write_tokens <= usage.input_tokens
+    assert usage.cache_write_1h_tokens <= usage.cache_write_tokens
+    assert max(usage.reasoning_tokens, usage.output_audio_tokens, usage.output_image_tokens) <= usage.output_tokens
+
+
+def test_what_is_not_said_is_unknown() -> None:
+    assert usage_of(input_tokens=None, output_tokens=None, cached_tokens=3) is None
+    assert usage_of(input_tokens=0, output_tokens=None) == Usage()
+    assert usage_of(input_tokens=2, output_tokens=1, cached_tokens=3) is None
+
+
+@pytest.mark.parametrize("value", ["12", True, -1, float("nan"), float("inf"), 10**12, [], None])
+def test_a_count_that_cannot_be_one_is_unknown(value: Json) -> None:
+    assert count_at({"n": value}, "n") is None
+    assert count_at({}, "n") is None
+
+
+@pytest.mark.parametrize("name", ["x-request-id", "Request-Id", "apim-request-id"])
+@pytest.mark.parametrize("status", [200, 500])
+def test_the_providers_id_of_the_request_is_on_answers_and_errors(name: str, status: int) -> None:
+    decoder = OpenAIChat().decoder(status, {name: "req_1"})
+    told = [{"choices": [{"index": 0, "delta": {"content": "a"}, "finish_reason": "stop"}]}]
+    response = build_response([*decoder.feed(sse(told, done=True)), *decoder.finish()])
+    assert response.provider_request_id == "req_1"
+    assert response.error is None or response.error.provider_request_id == "req_1"
