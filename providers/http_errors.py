@@ -54,9 +54,24 @@ _CODES: Final = {
     _K.MALFORMED_TOOL_CALL: "tool_use_failed",  # Groq: what the model wrote was no call
     _K.TOOLS_UNSUPPORTED: "tools_not_supported tool_use_not_supported",
 }
+#: Bedrock's exceptions, as HTTP errors (header x-amzn-errortype) and in the stream; the last ones of AUTHENTICATION are
+#: those of every AWS service ("Common Errors" of the API reference).
+_BEDROCK: Final = {
+    _K.AUTHENTICATION: "expiredtokenexception unrecognizedclientexception invalidsignatureexception "
+    "incompletesignatureexception missingauthenticationtokenexception expiredtoken invalidclienttokenid",
+    _K.PERMISSION: "accessdeniedexception",
+    _K.BILLING: "servicequotaexceededexception",  # a quota of the account, which waiting does not raise
+    _K.NOT_FOUND: "resourcenotfoundexception",
+    _K.INVALID_REQUEST: "validationexception",
+    _K.RATE_LIMITED: "throttlingexception",
+    _K.OVERLOADED: "serviceunavailableexception modelnotreadyexception",
+    _K.TIMEOUT: "modeltimeoutexception",
+    _K.SERVER: "internalserverexception modelerrorexception modelstreamerrorexception internalfailure",
+}
 KINDS: Final[Mapping[tuple[str, int, str], ErrorKind]] = {
     **{(ANY, status, ""): kind for kind, statuses in _STATUSES.items() for status in statuses},
     **{(ANY, 0, code): kind for kind, codes in _CODES.items() for code in codes.split()},
+    **{("bedrock", 0, code): kind for kind, codes in _BEDROCK.items() for code in codes.split()},
     # Gemini's statuses (google.rpc.Code).
     ("gemini", 0, "invalid_argument"): _K.INVALID_REQUEST,
     ("gemini", 0, "failed_precondition"): _K.BILLING,  # free tier not available there: enable billing

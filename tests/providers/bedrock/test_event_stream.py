@@ -34,9 +34,7 @@ def read(data: bytes, sizes: list[int]) -> list[Frame]:
 
 @settings(max_examples=150, deadline=None)
 @given(_frames, st.lists(st.integers(1, 40), min_size=1, max_size=5))
-def test_frames_are_as_botocore_reads_them(
-    sent: list[tuple[dict[str, HeaderValue], bytes]], sizes: list[int]
-) -> None:
+def test_frames_are_as_botocore_reads_them(sent: list[tuple[dict[str, HeaderValue], bytes]], sizes: list[int]) -> None:
     data = b"".join(frame(headers, payload) for headers, payload in sent)
     theirs = EventStreamBuffer()
     theirs.add_data(data)
