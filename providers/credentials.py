@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import math
 import threading
 import time
 from collections.abc import Awaitable, Callable
@@ -161,6 +162,18 @@ def bearer_of(
 
     todo = "look at the callback that was given as token"
     return RenewedCredential(source, with_bearer, todo=todo, seconds=seconds, clock=clock)
+
+
+def token_authorizer(token: TokenCallback | str) -> RenewedCredential[Token]:
+    """Authorizes by a bearer token, given as it is or by a callback."""
+    if not isinstance(token, str):
+        return bearer_of(token)
+    given = Token(token, math.inf)
+
+    async def source(was_refused: bool) -> Token:
+        return given
+
+    return RenewedCredential(source, with_bearer, todo="look at the token that was given")
 
 
 def described(error: BaseException) -> str:

@@ -71,7 +71,16 @@ class Anthropic(encoding.HttpAdapter):
 
     def encode(self, request: model.ModelRequest, /) -> WireRequest:
         written = _MessagesEncoding(request)
-        return encoding.post(f"{self._url}/v1/messages", self.headers(request), written.body(), written.notes)
+        body = self.envelope(written.body())
+        return encoding.post(self.endpoint(request), self.headers(request), body, written.notes)
+
+    def endpoint(self, request: model.ModelRequest) -> str:
+        """Where the request goes. Clouds that host the API differ here, and in the envelope."""
+        return f"{self._url}/v1/messages"
+
+    def envelope(self, body: Body) -> Body:
+        """What goes into the request of the API's own fields."""
+        return body
 
 
 class _MessagesEncoding(encoding.TurnEncoding):

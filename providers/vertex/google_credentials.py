@@ -8,9 +8,9 @@ thread.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from datetime import UTC
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 from callboard.protocol.errors import UsageError, missing_extra
 from callboard.providers.adapter import WireRequest
@@ -25,7 +25,7 @@ from callboard.providers.credentials import (
 )
 
 if TYPE_CHECKING:
-    from google.auth.credentials import Credentials
+    from google.auth.transport.requests import Request
 
 #: What the address of a request has where the project is only known with the credentials: no project is called so.
 UNKNOWN_PROJECT: Final = "~"
@@ -47,13 +47,28 @@ class GoogleToken:
     """Which is billed, where it is not that of the request."""
 
 
-def google_authorizer(
-    credentials: Credentials | None = None, file: Path | None = None, *, seconds: float = RENEWAL_SECONDS
-) -> RenewedCredential[GoogleToken]:
-    """Authorizes requests by these credentials, by those of a service account's key file, or else by the default ones.
+@runtime_checkable
+class Renewable(Protocol):
+    """What is used of `google.auth.credentials.Credentials`."""
 
-    Raises UsageError without the extra `vertex`.
+    token: str | None
+    expiry: datetime | None
+    """In UTC, without saying so."""
+
+    def refresh(self, request: Request) -> None:
+        """Get a new token."""
+
+
+def google_authorizer(
+    credentials: object = None, file: Path | None = None, *, seconds: float = RENEWAL_SECONDS
+) -> RenewedCredential[GoogleToken]:
+    """Authorizes requests by these credentials of google-auth, by those of a service account's key file, or else by the
+    default ones.
+
+    Raises UsageError without the extra `vertex`, and for other credentials.
     """
+    if not isinstance(credentials, Renewable | None):
+        raise UsageError(f"vertex takes credentials of google-auth, not a {type(credentials).__name__}.")
     ask = InThread(_Login(credentials, file).token)
 
     async def source(was_refused: bool) -> GoogleToken:
@@ -77,7 +92,7 @@ def _with_token(wire: WireRequest, token: GoogleToken) -> WireRequest:
 class _Login:
     """Credentials of google-auth. `token` blocks."""
 
-    def __init__(self, credentials: Credentials | None, file: Path | None) -> None:
+    def __init__(self, credentials: Renewable | None, file: Path | None) -> None:
         try:
             import google.auth.transport.requests  # noqa: F401, PLC0415 - an optional extra
         except ImportError:
@@ -97,16 +112,16 @@ class _Login:
         except (GoogleAuthError, OSError, ValueError) as error:
             temporary = isinstance(error, TransportError | OSError) or bool(getattr(error, "retryable", False))
             raise CredentialError(f"Google credentials cannot be got: {described(error)}", temporary) from None
-        expiry = credentials.expiry  # of UTC, and does not say so
+        expiry = credentials.expiry
         expires_at = None if expiry is None else expiry.replace(tzinfo=UTC).timestamp()
         quota_project = getattr(credentials, "quota_project_id", None) or ""
         project = self._project or getattr(credentials, "project_id", None) or ""
         return GoogleToken(str(credentials.token or ""), expires_at, str(project), str(quota_project))
 
-    def _load(self) -> Credentials:
+    def _load(self) -> Renewable:
         import google.auth  # noqa: PLC0415 - an optional extra
 
-        found: tuple[Credentials, str | None]
+        found: tuple[Renewable, str | None]
         if self._file is not None:
             found = google.auth.load_credentials_from_file(str(self._file), scopes=[_SCOPE])
         else:
