@@ -104,8 +104,10 @@ class RenewedCredential(Authorizer, Generic[_C]):
                 return False
         self._kept = None
         found = await self._renewed(True)
+        if found == refused.credential:
+            return False
         self._after_refusal = found, self._clock()
-        return found != refused.credential
+        return True
 
     async def _renewed(self, was_refused: bool) -> _C:
         renewal = self._renewal

@@ -227,6 +227,8 @@ class HttpProvider:
         """The answer's head. _StaleConnection where a kept connection turns out to be closed; for as long as
         connections are kept, none of them is used then, since the server is likely to have closed the others too."""
         request = self._http_request(wire)
+        path = request.url.raw_path.partition(b"?")[0]
+        _escaped_path.set(path.decode("ascii") if b"%" in path else "")
         if self._given is not None:
             return await deadline.run(self._given.handle_async_request(request))
         connections = self._open_connections()
@@ -275,7 +277,7 @@ class HttpProvider:
         traces = aiohttp.TraceConfig()
         traces.on_connection_reuseconn.append(_used_again)
         session = aiohttp.ClientSession(
-            connector=connector, cookie_jar=aiohttp.DummyCookieJar(), trace_configs=[traces]
+            connector=connector, cookie_jar=aiohttp.DummyCookieJar(), trace_configs=[traces], middlewares=[_as_escaped]
         )
         proxy = httpx.Proxy(self._proxy) if self._proxy else None
         return AiohttpTransport(verify=self._tls, trust_env=False, proxy=proxy, client=session)
@@ -355,8 +357,19 @@ def _with_notes(events: list[StreamEvent], wire: WireRequest) -> list[StreamEven
 _is_used_again: ContextVar[bool] = ContextVar("callboard_connection_is_used_again", default=False)
 
 
+#: The path of this task's request, where it has escapes.
+_escaped_path: ContextVar[str] = ContextVar("callboard_escaped_path", default="")
+
+
 async def _used_again(*_: object) -> None:
     _is_used_again.set(True)
+
+
+async def _as_escaped(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
+    """Send escapes as they were written: aiohttp undoes those that it finds needless (%3A), and AWS signs the path."""
+    if path := _escaped_path.get():
+        request.url = request.url.with_path(path, encoded=True, keep_query=True)
+    return await handler(request)
 
 
 @dataclass(slots=True)
