@@ -72,6 +72,7 @@ KINDS: Final[Mapping[tuple[str, int, str], ErrorKind]] = {
     **{(ANY, status, ""): kind for kind, statuses in _STATUSES.items() for status in statuses},
     **{(ANY, 0, code): kind for kind, codes in _CODES.items() for code in codes.split()},
     **{("bedrock", 0, code): kind for kind, codes in _BEDROCK.items() for code in codes.split()},
+    ("azure", 401, "permissiondenied"): _K.PERMISSION,  # an Entra identity without the role
     # Gemini's statuses (google.rpc.Code).
     ("gemini", 0, "invalid_argument"): _K.INVALID_REQUEST,
     ("gemini", 0, "failed_precondition"): _K.BILLING,  # free tier not available there: enable billing
