@@ -120,11 +120,11 @@ class _Login:
 
     def _load(self) -> Renewable:
         import google.auth  # noqa: PLC0415 - an optional extra
+        from google.oauth2 import service_account  # noqa: PLC0415
 
-        found: tuple[Renewable, str | None]
         if self._file is not None:
-            found = google.auth.load_credentials_from_file(str(self._file), scopes=[_SCOPE])
-        else:
-            found = google.auth.default(scopes=[_SCOPE])
+            account: Renewable = service_account.Credentials.from_service_account_file(str(self._file), scopes=[_SCOPE])
+            return account
+        found: tuple[Renewable, str | None] = google.auth.default(scopes=[_SCOPE])
         self._project = found[1] or ""
         return found[0]
