@@ -80,7 +80,7 @@ EMBEDDING_WAIT_SECONDS: Final = 35.0
 class Runtime:
     """Runs requests under supervision.
 
-        async with Runtime(Settings(model="openai/gpt-5"), tools=[lookup]) as runtime:
+        async with Runtime(Settings(model="openai/gpt-6.1-sol"), tools=[lookup]) as runtime:
             reply = await runtime.ask("What is the weather in Oslo?")
 
     `tools` are functions decorated with `@tool`. `approve` decides on calls that the policy asks about (sync or async,

@@ -29,6 +29,9 @@ _PRICED_AS: Final[Mapping[str, str]] = {
     "copilot": "github-copilot",
     "xai": "x-ai",
     "moonshot": "moonshotai",
+    "azure-responses": "azure",
+    "vertex": "google",
+    "bedrock": "aws",
 }
 #: Where the package has no window: by the start of the model's name. What such a model can take at most; a server of
 #: one's own may give it less, so that these are not asked here.
