@@ -90,7 +90,7 @@ async def _examine(settings: Settings, model: str) -> Finding:
     try:
         route = route_for(settings, model, RateLimits(time.monotonic, settings.rate_limits))
         started = time.monotonic()
-        response, end = await _ask(route.provider, route.model)
+        response, end = await _ask(route.provider, route.model, ROWS[provider].api.startswith("OpenAI"))
     except UsageError as error:
         return Finding(model, key, False, "not asked", str(error))
     except TimeoutError:
@@ -123,8 +123,8 @@ def _key(settings: Settings, provider: str) -> str:
     return f"{row.key_variable} is not set" if row.key_variable else "none needed"
 
 
-async def _ask(provider: Provider, name: str) -> tuple[ModelResponse, date | None]:
-    """Its answer, and the day on which the server says that the model ends."""
+async def _ask(provider: Provider, name: str, lists_models: bool) -> tuple[ModelResponse, date | None]:
+    """Its answer, and the day on which the server says that the model ends, if it is one that does."""
     request = ModelRequest(name, (UserMessage.of("Say ok."),), sampling=Sampling(max_output_tokens=ANSWER_TOKENS))
     builder = ResponseBuilder()
     try:
@@ -132,6 +132,6 @@ async def _ask(provider: Provider, name: str) -> tuple[ModelResponse, date | Non
             async for events in provider.stream(request):
                 builder.feed(events)
         response = builder.response()
-        return response, None if response.error else await end_of_service(provider, name)
+        return response, None if response.error or not lists_models else await end_of_service(provider, name)
     finally:
         await provider.aclose()

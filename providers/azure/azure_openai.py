@@ -141,6 +141,7 @@ class AzureResponses(OpenAIResponses):
         # (The address of OpenAI is never asked: see `encode`.)
         address = self._address.api if self._address else None
         super().__init__(base_url=address, api_key=api_key, headers=headers, name=NAME)
+        self.name = RESPONSES_NAME
         self._credential = _credential(api_key)
 
     def encode(self, request: ModelRequest, /) -> WireRequest:

@@ -115,6 +115,7 @@ class ConverseDecoder(BaseDecoder):
         self._frames = EventStreamDecoder()
         self._blocks: dict[int, _Block] = {}
         self._stop_reason = ""
+        self._searches = 0
 
     # The binary stream in place of server-sent events.
 
@@ -277,7 +278,7 @@ class ConverseDecoder(BaseDecoder):
         if block.citations:
             out.append(TextDelta("", index, Replay(ORIGIN, {"citations": block.citations})))
         if block.kind:
-            out.append(_server_tool({block.kind: _server_block(block)}))
+            self._show_server_tool({block.kind: _server_block(block)}, out)
 
     def _message_stop(self, document: JsonObject, out: _Out) -> None:
         self._stop_reason = text_of(document["stopReason"])
@@ -305,13 +306,18 @@ class ConverseDecoder(BaseDecoder):
     def _whole_call(self, index: int, value: Json, out: _Out) -> None:
         use = object_of(value)
         if use.get("type") == "server_tool_use":
-            out.append(_server_tool({"toolUse": use}))
+            self._show_server_tool({"toolUse": use}, out)
             return
         call_id, name = text_at(use, "toolUseId"), text_of(use["name"])
         self.calls.whole(out, id=call_id, name=name, arguments=use.get("input"), complete=False)
 
     def _whole_result(self, index: int, value: Json, out: _Out) -> None:
-        out.append(_server_tool({"toolResult": object_of(value)}))
+        self._show_server_tool({"toolResult": object_of(value)}, out)
+
+    def _show_server_tool(self, block: JsonObject, out: _Out) -> None:
+        shown = _server_tool(block)
+        self._searches += shown.kind == "toolUse" and shown.name == "web_search"
+        out.append(shown)
 
     def _whole_reasoning(self, index: int, value: Json, out: _Out) -> None:
         block, reasoning = _Block(), object_of(value)
@@ -347,7 +353,7 @@ class ConverseDecoder(BaseDecoder):
             self.calls.complete_all(out, cut=finish not in _UNBROKEN)
         if self.calls.count and finish in (FinishReason.STOP, FinishReason.OTHER):
             finish = FinishReason.TOOL_CALLS
-        self.end(out, model.Done(finish, reason, _usage(self.usage), self.usage, self.model))
+        self.end(out, model.Done(finish, reason, _usage(self.usage, self._searches), self.usage, self.model))
 
     _EVENTS: ClassVar[Mapping[str, Callable[[ConverseDecoder, JsonObject, _Out], None]]] = {
         "contentBlockStart": _block_start,
@@ -408,7 +414,7 @@ def _citation_of(raw: JsonObject) -> Citation:
     return Citation(url, text_at(raw, "title"), "".join(texts), document=document, raw=raw)
 
 
-def _usage(raw: JsonObject) -> model.Usage | None:
+def _usage(raw: JsonObject, searches: int) -> model.Usage | None:
     """inputTokens leaves the cache out: the whole input is the sum of three (User Guide, "Prompt caching for faster
     model inference"). OpenAI's models behind Bedrock count it in, and then once more in totalTokens (bifrost #6942)."""
     read, written = count_at(raw, "cacheReadInputTokens"), count_at(raw, "cacheWriteInputTokens")
@@ -422,4 +428,5 @@ def _usage(raw: JsonObject) -> model.Usage | None:
         cached_tokens=read,
         cache_write_tokens=written,
         cache_write_1h_tokens=sum(kept),
+        web_searches=searches,
     )

@@ -131,7 +131,7 @@ class ConverseEncoding(encoding.TurnEncoding):
     def _message(self, message: content.Message) -> None:
         if isinstance(message, content.AssistantMessage):
             blocks = [block for part in message.parts if (block := self._part(part)) is not None]
-            if all("text" in block or "toolUse" in block for block in blocks):
+            if all(map(_is_text_or_call, blocks)):
                 # Another provider's turn may hold text behind a call; results must come directly behind the calls.
                 blocks.sort(key=lambda block: "toolUse" in block)
             self.say("assistant", blocks)
@@ -383,6 +383,12 @@ class ConverseEncoding(encoding.TurnEncoding):
             "audio_out": request.audio_out is not None,
         }
         self.notes += [f"{name}: the API has none; left out" for name, is_asked in asked.items() if is_asked]
+
+
+def _is_text_or_call(block: Body) -> bool:
+    """And no call of a tool that the provider runs itself."""
+    use = block.get("toolUse")
+    return "text" in block or (isinstance(use, dict) and "type" not in use)
 
 
 def _tool(tool: ToolDefinition) -> Body:

@@ -185,7 +185,8 @@ def test_text_and_calls_are_those_that_botocore_reads(blocks: list[Any], size: i
     assert live.text == "".join(piece.get("text", "") for piece in pieces)
     assert live.thinking == "".join(piece.get("reasoningContent", {}).get("text", "") for piece in pieces)
     usage = next(each["metadata"]["usage"] for each in read if "metadata" in each)
-    assert live.usage == Usage(usage["inputTokens"], usage["outputTokens"])
+    searches = sum(block.get("toolUse", {}).get("name") == "nova_grounding" for block in blocks)
+    assert live.usage == Usage(usage["inputTokens"], usage["outputTokens"], web_searches=searches)
     document = {"output": {"message": {"role": "assistant", "content": blocks}}, "stopReason": "end_turn"}
     theirs = read_whole(json.dumps({**document, "usage": USAGE, "metrics": {"latencyMs": 1}}).encode())
     uses = [block["toolUse"] for block in theirs["output"]["message"]["content"] if "toolUse" in block]
