@@ -24,6 +24,7 @@ from callboard.actors import kernel
 from callboard.actors.calls.approvals import ApprovalCallback, Approver, CallbackApprover, NobodyToAsk
 from callboard.actors.calls.registry import offer_of
 from callboard.actors.models.llm_manager import LlmManager, Route, start_on
+from callboard.actors.models.refusals import Refusals
 from callboard.actors.models.token_ratios import TokenRatios
 from callboard.actors.models.windows import UNLIMITED, Windows
 from callboard.actors.processes.supply import ProcessOptions
@@ -42,7 +43,7 @@ from callboard.protocol.events import CancelRequested
 from callboard.protocol.ids import MessageId, RequestId, Tag
 from callboard.protocol.limits import MAX_CALL_TOKENS
 from callboard.protocol.machine import Session
-from callboard.protocol.options import RequestOptions, ToolOffer
+from callboard.protocol.options import RequestOptions, ToolFallback, ToolOffer
 from callboard.protocol.prompt import estimate_tokens, message_tokens
 from callboard.providers.adapter import Provider, Timeouts
 from callboard.providers.catalog import Prices
@@ -211,8 +212,8 @@ class Runtime:
         if len(running.sessions) >= self.settings.max_concurrent_requests:
             raise RuntimeFailure(f"overloaded: {len(running.sessions)} requests are running; try again later")
         answer.conversation.take()
-        history, user, options = answer.conversation.messages, UserMessage.of(text), self._wiring.options_now()
         asked_at, asker = running.system.now(), copy_context()
+        history, user, options = answer.conversation.messages, UserMessage.of(text), self._wiring.options_now(asked_at)
         question = Question(answer.tag, history, user, options, asked_at, asker, is_read_along=reader is not None)
         try:
             running.begin(question, answer, reader or answer)
@@ -391,6 +392,7 @@ class Wiring:
         self.options = _options(settings, self.routes)
         self.count_tokens = counter_for(settings.model)
         self._token_ratios = TokenRatios()
+        self._refusals = Refusals(remembers_no_tools=settings.tool_fallback is ToolFallback.RETRY_WITHOUT_TOOLS)
         self._embeddings: EmbeddingApi | None = None
         if model := settings.embedding_model:
             key = settings.key_for(model.partition("/")[0])
@@ -402,9 +404,22 @@ class Wiring:
         if settings.workspace is not None:
             _import_index(settings)
 
-    def options_now(self) -> RequestOptions:
-        """For a request that begins now: with what was learned of the model's tokenizer so far."""
-        return replace(self.options, token_ratio=self._token_ratios.ratio(self.routes[0].name))
+    def options_now(self, now: float) -> RequestOptions:
+        """For a request that begins now: with what was learned of the model so far."""
+        name = self.routes[0].name
+        windows = [tokens for tokens in (self.options.context_tokens, self._refusals.window(name, now)) if tokens]
+        return replace(
+            self.options,
+            token_ratio=self._token_ratios.ratio(name),
+            context_tokens=min(windows, default=None),
+            takes_tools=self._refusals.takes_tools(name, now),
+        )
+
+    def routes_from(self, model: str) -> tuple[Route, ...]:
+        """The routes to try in turn: that of this model and those behind it. A fallback is named once it has refused
+        tools."""
+        at = next((place for place, route in enumerate(self.routes) if route.name == model), 0)
+        return self.routes[at:]
 
     def plan(self, system: kernel.ActorSystem, scheduler: kernel.LoopScheduler, approver: Approver) -> Plan:
         """The tree of a runtime that starts now."""
@@ -419,7 +434,7 @@ class Wiring:
         code_actors = self._code_actors(system, scheduler)
         return Plan(
             telemetry=lambda: Telemetry(self._make_spans(), settings.log_content, metrics),
-            llm_manager=lambda: LlmManager(lambda _: self.routes, start, retry, cost, self._token_ratios),
+            llm_manager=lambda: LlmManager(self.routes_from, start, retry, cost, self._token_ratios, self._refusals),
             workers=kinds(processes),
             tools=(*self.tools, *self.code_tools),
             approver=approver,
@@ -524,9 +539,10 @@ def _options(settings: Settings, routes: Iterable[Route]) -> RequestOptions:
     provider, model = split_model(settings.model)
     context_tokens = settings.context_tokens or settings.catalog.info(provider, model).context_tokens
     prices = _dearest(settings, [route.name for route in routes], context_tokens)
-    default_prompt = _WORKSPACE_PROMPT.format(workspace=settings.workspace) if settings.workspace else ""
-    system_prompt = settings.system_prompt or default_prompt
-    least = message_tokens(SystemMessage(system_prompt), estimate_tokens) + MIN_OUTPUT_TOKENS
+    system_prompt, tool_prompt = settings.system_prompt, ""
+    if settings.workspace and not system_prompt:
+        system_prompt, tool_prompt = _WORKSPACE_PROMPT.format(workspace=settings.workspace), _WORKSPACE_TOOLS_PROMPT
+    least = message_tokens(SystemMessage(system_prompt + tool_prompt), estimate_tokens) + MIN_OUTPUT_TOKENS
     if settings.token_budget is not None and settings.token_budget < least:
         raise UsageError(
             f"no question fits a token_budget of {settings.token_budget}: instructions and the shortest answer need "
@@ -535,6 +551,7 @@ def _options(settings: Settings, routes: Iterable[Route]) -> RequestOptions:
     return RequestOptions(
         model=settings.model,
         system_prompt=system_prompt,
+        tool_prompt=tool_prompt,
         timeout_seconds=settings.request_timeout_seconds,
         max_steps=settings.max_steps,
         token_budget=settings.token_budget,
@@ -555,7 +572,7 @@ def _dearest(settings: Settings, models: Iterable[str], context_tokens: int | No
     Raises UsageError for a cost budget that could not be kept.
     """
     tokens = MAX_CALL_TOKENS if context_tokens is None else context_tokens
-    prices = {name: settings.catalog.dearest(*split_model(name), tokens) for name in models}
+    prices = {name: settings.catalog.dearest(*split_model(name), tokens, settings.prompt_cache) for name in models}
     known = [price for price in prices.values() if price is not None]
     if len(known) == len(prices):
         return Prices(max(price.input for price in known), max(price.output for price in known))
@@ -569,10 +586,13 @@ def _dearest(settings: Settings, models: Iterable[str], context_tokens: int | No
     return None
 
 
-#: What the code tools are for, and how code is written.
+#: What is asked of a model that answers about a workspace.
 _WORKSPACE_PROMPT: Final = """\
-You answer questions about the code in {workspace}. Look before you answer: request_code_context finds the code that a \
-question is about, read_file and list_dir show the rest. Say only what the code shows, and name the place as file:lines.
+You answer questions about the code in {workspace}. Say only what the code shows, and name the place as file:lines."""
+#: What the code tools are for, and how code is written. A model that takes no tools does not read it.
+_WORKSPACE_TOOLS_PROMPT: Final = """\
+Look before you answer: request_code_context finds the code that a question is about, read_file and list_dir show the \
+rest.
 
 Show code in the form in which the tools give it to you, with the absolute path and the byte offsets of the span:
 <code="/absolute/path" #START:END>

@@ -78,6 +78,8 @@ class ModelFailed(_Event):
     error: Error
     requests: int = 1
     """Those sent for this call, over all models that were asked."""
+    model: str = ""
+    """"provider/model" of the one whose error it is, where that is known: a fallback may have been asked last."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,3 +87,6 @@ TOKEN_RATIO_BOUNDS: Final = (0.2, 3.0)
 MAX_FRAMING_TOKENS: Final = 1_000
 #: Only prompts of this size tell something about other texts: in shorter ones that framing decides.
 MIN_RATIO_TOKENS: Final = 1_000
+#: Of a prompt that the model refused as too long, what is sent the second time, by our count: the estimate was too low,
+#: by up to a third for texts that it was not fitted to.
+OVERFLOW_SHARE: Final = 0.75

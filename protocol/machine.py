@@ -44,6 +44,14 @@ _AMOUNTS: Final = (
     ("output_price", (int, float), "a number"),
 )
 
+#: What can be done about an error that ends a request.
+_ADVICE: Final = {
+    ErrorKind.CONTEXT_LENGTH: "ask for less at once, begin a new conversation, or use a model with a larger context",
+    ErrorKind.TOOLS_UNSUPPORTED: (
+        'use a model that takes tools, or tool_fallback "retry_without_tools" with max_attempts of 2 or more'
+    ),
+}
+
 
 def check_start(history: Sequence[Message], options: RequestOptions, tools: Sequence[ToolOffer] = ()) -> None:
     """Raise UsageError, with all that is wrong, when no request can be started with these.
@@ -90,6 +98,8 @@ class Session:
         self._sent_now = 0
         """Those that the current one is known to have taken: how many, counts when it is lost."""
         self._losses = 0
+        self._has_cut_harder = False
+        """In this step, since the model refused its prompt as too long."""
         self._left_out: set[str] = set()
         """What was already said that the API cannot express: once a request is enough."""
         self._deadline_at = 0.0
@@ -220,8 +230,13 @@ class Session:
         self._repeats = step.Repeats(options.repeated_call_limit)
         self._deadline_at = event.at + options.timeout_seconds
         self._last = (commands.SetTimer(self.tag, self._deadline_at),)
+        notes = [commands.Note(self.tag, note, NoteKind.ASSUMED) for note in event.notes]
+        if not options.takes_tools and self._may_give_up_tools:
+            self._prompt.give_up_tools(options.model)
+            told = f"{options.model} takes no tools, as it has said before; it is asked without them."
+            notes.append(commands.Note(self.tag, told, NoteKind.TOOL_FALLBACK))
         self._plan_next()
-        return [*self._last, *(commands.Note(self.tag, note, NoteKind.ASSUMED) for note in event.notes)]
+        return [*self._last, *notes]
 
     def _cancel_requested(self, event: events.CancelRequested) -> list[Command]:
         self._check_request(event)
@@ -284,9 +299,9 @@ class Session:
         self._sent_now = max(self._sent_now, event.requests)
         return [commands.Note(self.step, event.text, event.kind)]
 
-    def _call_ended_after(self, requests: int) -> None:
+    def _call_ended_after(self, requests: int, least: int = 1) -> None:
         """The model call took so many requests, at least those that it was known to have taken."""
-        self._sent += max(1, requests, self._sent_now)
+        self._sent += max(least, requests, self._sent_now)
 
     def _told_left_out(self, found: tuple[str, ...]) -> list[Command]:
         new = [text for text in dict.fromkeys(found) if text not in self._left_out]
@@ -317,7 +332,7 @@ class Session:
             return notes + self._ask_again(reason)
         if verdict is TurnVerdict.FAIL:
             return notes + self._end(Outcome.FAILED, reason)
-        self._sent = 0
+        self._sent, self._has_cut_harder = 0, False
         self._partial = []
         self._text = text
         if reason:
@@ -334,8 +349,9 @@ class Session:
 
     def _model_failed(self, event: events.ModelFailed) -> list[Command]:
         self._check_step(event)
-        self._call_ended_after(event.requests)
-        return self._told_left_out(event.error.notes) + self._model_error(event.error)
+        # Of a model that is known to take no tools, its holder says so without asking it.
+        self._call_ended_after(event.requests, 0 if event.error.kind is ErrorKind.TOOLS_UNSUPPORTED else 1)
+        return self._told_left_out(event.error.notes) + self._model_error(event.error, event.model)
 
     def _model_lost(self, event: events.ModelLost) -> list[Command]:
         """Ask again, after a pause that grows with each loss in a row: what was lost needs time to come back.
@@ -354,19 +370,32 @@ class Session:
         told = f"the model call was lost; it is asked again after {pause:g} s."
         return self._ask_again(told, event.at + pause)
 
-    def _model_error(self, error: Error) -> list[Command]:
-        fallback = self._options.tool_fallback is ToolFallback.RETRY_WITHOUT_TOOLS
-        self._losses = 0
+    def _model_error(self, error: Error, model: str = "") -> list[Command]:
+        self._losses, model = 0, model or self._options.model
         if self._may_ask_again:
-            if error.kind is ErrorKind.TOOLS_UNSUPPORTED and self._prompt.definitions and fallback:
-                self._prompt.give_up_tools()
+            if error.kind is ErrorKind.TOOLS_UNSUPPORTED and self._may_give_up_tools:
+                self._prompt.give_up_tools(model)
                 self._plan_next(again=True)
-                told = f"{self._options.model} takes no tools; it is asked again without them."
+                told = f"{model} takes no tools; it is asked again without them."
                 return [commands.Note(self.step, told, NoteKind.TOOL_FALLBACK)]
+            if error.kind is ErrorKind.CONTEXT_LENGTH and self._cuts_harder(error):
+                window = f", which takes {error.context_tokens:,} tokens" if error.context_tokens else ""
+                return self._ask_again(f"the prompt was too long for {model}{window}; more of it is left out now.")
             if error.kind in step.ASK_AGAIN_KINDS:
                 return self._ask_again(f"the model call failed ({error.kind}).")
         tries = f"after {self._sent} tries: " if self._sent > 1 else ""
-        return self._end(Outcome.FAILED, f"{error.kind}: {tries}{error.message}")
+        advice = _ADVICE.get(error.kind)
+        message = f"{error.message.rstrip('.')}; {advice}" if advice else error.message
+        return self._end(Outcome.FAILED, f"{error.kind}: {tries}{message}")
+
+    @property
+    def _may_give_up_tools(self) -> bool:
+        return bool(self._prompt.definitions) and self._options.tool_fallback is ToolFallback.RETRY_WITHOUT_TOOLS
+
+    def _cuts_harder(self, error: Error) -> bool:
+        """Once a step: a second refusal of the same prompt says that our count cannot be relied on."""
+        may_cut, self._has_cut_harder = not self._has_cut_harder, True
+        return may_cut and self._prompt.cut_harder(error.context_tokens)
 
     @property
     def _may_ask_again(self) -> bool:

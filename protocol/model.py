@@ -114,6 +114,14 @@ class CitationDelta:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplayDelta:
+    """What must go back with the last text or thinking of this `block`, where other parts have followed that by now."""
+
+    replay: Replay
+    block: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class MediaDelta:
     """A picture, sound or file of the answer, or a piece of one: the bytes of pieces that follow each other with the
     same `block` are one part. Each piece's base64 can be decoded by itself."""
@@ -207,12 +215,15 @@ class Error:
     """What the provider's API could not express of the request."""
     provider_request_id: str = ""
     """The provider's id of the HTTP request, for its support."""
+    context_tokens: int | None = None
+    """How many tokens the model takes, where the error names it (CONTEXT_LENGTH)."""
 
 
 StreamEvent = (
     TextDelta
     | ThinkingDelta
     | CitationDelta
+    | ReplayDelta
     | MediaDelta
     | ToolCallStart
     | ToolCallDelta

@@ -39,6 +39,8 @@ class RequestOptions:
     model: str
     """"provider/model"."""
     system_prompt: str = ""
+    tool_prompt: str = ""
+    """What the instructions say of the tools: behind `system_prompt`, and only where tools are offered."""
     timeout_seconds: float = limits.DEFAULT_REQUEST_TIMEOUT_SECONDS
     max_steps: int = limits.DEFAULT_MAX_STEPS
     token_budget: int | None = None
@@ -50,7 +52,8 @@ class RequestOptions:
     will cost, and what one has cost that does not say so."""
     output_price: float | None = None
     context_tokens: int | None = None
-    """The model's window, input and output together: the history is cut, by whole atoms, to fit; None: unlimited."""
+    """The model's window, input and output together: the history is cut, by whole atoms, to fit; None: unlimited. A
+    smaller one that a model names when it refuses a prompt as too long counts for the rest of the request."""
     token_ratio: float = 1.0
     """The provider's input tokens by our count of them, learned from earlier requests; at least 1, since a lower ratio
     holds only for the text it was measured on."""
@@ -59,6 +62,8 @@ class RequestOptions:
     tool_choice: ToolChoice = ToolChoice()
     parallel_tool_calls: bool | None = None
     tool_fallback: ToolFallback = ToolFallback.RETRY_WITHOUT_TOOLS
+    takes_tools: bool = True
+    """False: the model has refused tools not long ago, and is asked without them from the beginning."""
     repeated_call_limit: int = limits.REPEATED_CALL_LIMIT
     """Equal results in a row after which a call is not run again; 0: no limit."""
     max_attempts: int = limits.MAX_ATTEMPTS

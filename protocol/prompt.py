@@ -27,6 +27,7 @@ from typing import Final
 
 from callboard.protocol import content
 from callboard.protocol.budgets import MIN_OUTPUT_TOKENS, Spending, Stop, allow_step, answer_room
+from callboard.protocol.calls_as_text import calls_as_text
 from callboard.protocol.commands import Outcome
 from callboard.protocol.content import Atom, Message
 from callboard.protocol.events import RequestStarted
@@ -35,10 +36,11 @@ from callboard.protocol.limits import (
     MAX_FRAMING_TOKENS,
     MAX_RESULT_WINDOW_SHARE,
     MIN_RATIO_TOKENS,
+    OVERFLOW_SHARE,
     TOKEN_RATIO_BOUNDS,
 )
 from callboard.protocol.model import ModelRequest, ToolChoice, ToolChoiceMode, Usage
-from callboard.protocol.options import ToolOffer
+from callboard.protocol.options import RequestOptions, ToolOffer
 from callboard.protocol.tools import ToolDefinition
 
 # How many tokens.
@@ -266,6 +268,13 @@ def tools_tokens(tools: Sequence[ToolDefinition], count: TokenCounter) -> int:
 
 # What the model is asked.
 
+
+def instructions(options: RequestOptions, *, has_tools: bool) -> str:
+    """The system prompt; what it says of the tools only where tools are offered."""
+    parts = (options.system_prompt, options.tool_prompt if has_tools else "")
+    return "\n\n".join(part for part in parts if part)
+
+
 #: What stays of a shortened result: enough to see what it was.
 SHORTENED_RESULT_CHARS: Final = 400
 #: Of what stays, the share of the beginning: it says what the text is. The end has sums, errors and the latest lines.
@@ -296,6 +305,9 @@ class PromptBuilder:
         self._options = options = started.options
         self._count = count
         self._steps_taken = 0
+        self._model = options.model
+        self._tells_calls = False
+        """The model takes no tools: calls and results of the history are told in words."""
         self.definitions = tuple(offer.definition for offer in started.tools if offer.is_shown)
         """Of the tools that the model is shown."""
         self._tools_tokens = tools_tokens(self.definitions, count)
@@ -305,10 +317,11 @@ class PromptBuilder:
         leading = 0
         while leading < len(atoms) and isinstance(atoms[leading][0], content.SystemMessage):
             leading += 1
-        prompt: tuple[Message, ...] = (content.SystemMessage(options.system_prompt),) if options.system_prompt else ()
-        window = options.context_tokens
-        self._result_limit = None if window is None else int(window * MAX_RESULT_WINDOW_SHARE)
-        self._head = self._piece(prompt + tuple(message for atom in atoms[:leading] for message in atom))
+        self._leading = tuple(message for atom in atoms[:leading] for message in atom)
+        """What the history itself begins with: instructions of the conversation."""
+        self._most: int | None = None
+        """What a prompt may have at the most, besides what the window says: set once a model has refused one."""
+        self._head = self._make_head()
         self._old = [self._piece(atom) for atom in atoms[leading:]]
         self._user = self._piece((started.user,))
         self._steps: list[_Piece] = []
@@ -325,6 +338,10 @@ class PromptBuilder:
         """Of all messages and tool definitions, as estimated by the counter and what providers said so far."""
         return self.size.tokens
 
+    def _make_head(self) -> _Piece:
+        told = instructions(self._options, has_tools=bool(self.definitions))
+        return self._piece((*((content.SystemMessage(told),) if told else ()), *self._leading))
+
     # What is asked next.
 
     def next_request(self, *, again: bool) -> ModelRequest | Stop:
@@ -332,9 +349,7 @@ class PromptBuilder:
         options = self._options
         if self._steps_taken >= options.max_steps and not again:
             return Stop(Outcome.STEP_LIMIT, f"The limit of {options.max_steps} steps was reached.")
-        before, fits = self.tokens, self.fit()
-        self._cut_tokens += before - self.tokens
-        if not fits:
+        if not self.fit():
             told = f"What must be sent needs about {self.tokens} tokens; the window has {options.context_tokens}."
             return Stop(Outcome.TOKEN_LIMIT, told)
         allowed = allow_step(options, self._spent, self.tokens)
@@ -348,7 +363,7 @@ class PromptBuilder:
             choice = ToolChoice()
         parallel = options.parallel_tool_calls if self.definitions else None
         return ModelRequest(
-            options.model,
+            self._model,
             self.messages(),
             self.definitions,
             choice,
@@ -373,7 +388,8 @@ class PromptBuilder:
         if cut <= 0:
             return ""
         told = f"Older messages and results of about {cut:,} tokens were shortened or left out of the prompt"
-        return f"{told}, to fit into the {self._options.context_tokens:,} of the model's context."
+        window = self._options.context_tokens
+        return f"{told}, to fit into the {f'{window:,} of the ' if window else ''}model's context."
 
     # What came of it.
 
@@ -397,10 +413,14 @@ class PromptBuilder:
         self._flat.extend(piece.messages)
         self.size.add(piece.tokens)
 
-    def give_up_tools(self) -> None:
-        """The model takes no tools: offer none from now on."""
+    def give_up_tools(self, model: str) -> None:
+        """This model takes no tools: from now on it is the one to ask, without them, and nothing speaks of them."""
         self.size.remove(self._tools_tokens, is_measured=self._are_tools_measured)
-        self.offers, self.definitions = {}, ()
+        self.offers, self.definitions, self._model, self._tells_calls = {}, (), model, True
+        self._show(self._head, self._make_head().full)
+        for piece in (*self._old, *self._steps):
+            self._show(piece, piece.messages)
+        self._flatten()
 
     # How it is made to fit.
 
@@ -410,21 +430,34 @@ class PromptBuilder:
         The room for the answer shrinks, down to MIN_OUTPUT_TOKENS, before a request is refused.
         """
         window = self._options.context_tokens
-        if window is None:
-            return True
-        limit = window - answer_room(self._options)
-        if self.tokens > limit:
+        limits = [self._most, None if window is None else window - answer_room(self._options)]
+        limit = min((limit for limit in limits if limit is not None), default=None)
+        if limit is not None and self.tokens > limit:
             self._cut(limit)
-        return self.tokens + MIN_OUTPUT_TOKENS <= window
+        return window is None or self.tokens + MIN_OUTPUT_TOKENS <= window
+
+    def cut_harder(self, context_tokens: int | None) -> bool:
+        """The model has refused the prompt as too long: cut it to OVERFLOW_SHARE, and to the window that it named.
+
+        Both hold for the rest of the request. False where what must stay does not fit, or nothing could be cut.
+        """
+        sent, window = self.tokens, self._options.context_tokens
+        named = [tokens for tokens in (window, context_tokens) if tokens is not None]
+        self._options = replace(self._options, context_tokens=min(named, default=None))
+        self._most = int(sent * OVERFLOW_SHARE)
+        fits = self.fit()
+        self._most = max(self._most, self.tokens)  # what must stay may be more
+        return fits and self.tokens < sent
 
     def _cut(self, limit: int) -> None:
-        target = int(limit * CUT_TO)
+        before, target = self.tokens, int(limit * CUT_TO)
         self._shorten(self._old, target)
         self._drop_old(target)
         self._shorten(self._steps[:-1], limit)
         while len(self._steps) > 1 and self.tokens > limit:
             self._drop(self._steps)
         self._shorten(self._steps[-1:], limit)
+        self._cut_tokens += before - self.tokens
         self._flatten()
 
     def _pieces(self) -> tuple[_Piece, ...]:
@@ -432,14 +465,28 @@ class PromptBuilder:
 
     def _piece(self, messages: Atom) -> _Piece:
         sizes = [message_tokens(message, self._count) for message in messages]
-        limit = self._result_limit
-        if limit is None or max(sizes, default=0) <= limit:
+        window = self._options.context_tokens
+        limit = None if window is None else int(window * MAX_RESULT_WINDOW_SHARE)
+        if (limit is None or max(sizes, default=0) <= limit) and not self._tells_calls:
             return _Piece(messages, messages, sum(sizes))
         shown = tuple(
-            shorten_to(message, limit, self._count) if size > limit else message
+            shorten_to(message, limit, self._count) if limit is not None and size > limit else message
             for message, size in zip(messages, sizes, strict=True)
         )
-        return _Piece(messages, shown, sum(message_tokens(message, self._count) for message in shown))
+        return _Piece(messages, *self._in_words(shown))
+
+    def _in_words(self, messages: Atom) -> tuple[Atom, int]:
+        """As the model is shown it, and its tokens."""
+        shown = calls_as_text(messages) if self._tells_calls else messages
+        return shown, sum(message_tokens(message, self._count) for message in shown)
+
+    def _show(self, piece: _Piece, messages: Atom) -> None:
+        """Show these messages in place of those that the piece has shown."""
+        shown, tokens = self._in_words(messages)
+        if shown != piece.messages:
+            self.size.remove(piece.tokens, is_measured=piece.is_measured)
+            self.size.add(tokens)
+            piece.messages, piece.tokens, piece.is_measured = shown, tokens, False
 
     def _flatten(self) -> None:
         self._flat = [message for piece in self._pieces() for message in piece.messages]
@@ -448,12 +495,9 @@ class PromptBuilder:
         for piece in pieces:
             if self.tokens <= target:
                 return
-            shown = tuple(shorten_result(message) for message in piece.full)
-            tokens = sum(message_tokens(message, self._count) for message in shown)
-            if tokens < piece.tokens:
-                self.size.remove(piece.tokens, is_measured=piece.is_measured)
-                self.size.add(tokens)
-                piece.messages, piece.tokens, piece.is_measured = shown, tokens, False
+            shortened = tuple(shorten_result(message) for message in piece.full)
+            if self._in_words(shortened)[1] < piece.tokens:
+                self._show(piece, shortened)
 
     def _drop(self, pieces: list[_Piece]) -> None:
         piece = pieces.pop(0)

@@ -37,7 +37,7 @@ _SNIFF_BYTES: Final = 1024
 #: Of the words that a server ends with (its reason, the model's name) so much is kept.
 _MAX_WORD_CHARS: Final = 200
 #: With twenty alternatives each takes 3 kB.
-_MAX_LOGPROBS: Final = 20_000
+MAX_LOGPROBS: Final = 20_000
 #: A count of tokens above this is none: it is a hundred times the largest context there is.
 MAX_TOKEN_COUNT: Final = 1_000_000_000
 _BOM: Final = b"\xef\xbb\xbf"
@@ -238,8 +238,8 @@ class BaseDecoder(ABC):
     def note_logprobs(self, tokens: Iterable[TokenLogprob]) -> None:
         """Keep what the answer says of its tokens. Raises ValueError past the limit."""
         self.logprobs.extend(tokens)
-        if len(self.logprobs) > _MAX_LOGPROBS:
-            raise ValueError(f"log probabilities of more than {_MAX_LOGPROBS} tokens")
+        if len(self.logprobs) > MAX_LOGPROBS:
+            raise ValueError(f"log probabilities of more than {MAX_LOGPROBS} tokens")
 
     def fail_payload(self, payload: Json, out: list[StreamEvent]) -> None:
         """Close the stream with the error that the provider put into it (quirks 24-26)."""
@@ -311,6 +311,9 @@ class BaseDecoder(ABC):
                 elif isinstance(event, model.CitationDelta):
                     text = "".join(each.url + each.title + each.cited_text for each in event.citations)
                     self._replay_bytes += sum(storable_bytes(each.raw) for each in event.citations)
+                elif isinstance(event, model.ReplayDelta):
+                    text = ""
+                    self._replay_bytes += storable_bytes(event.replay.data)
                 else:
                     continue
                 self._answer_bytes += len(text) if text.isascii() else len(text.encode("utf-8", "replace"))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from callboard.protocol.errors import UsageError
 from callboard.protocol.limits import MAX_CALL_COST, MAX_CALL_TOKENS
-from callboard.protocol.model import Usage
+from callboard.protocol.model import PromptCache, Usage
 
 if TYPE_CHECKING:
     from genai_prices.types import PriceCalculation
@@ -32,12 +32,19 @@ _PRICED_AS: Final[Mapping[str, str]] = {
     "azure-responses": "azure",
     "vertex": "google",
     "bedrock": "aws",
+    "deepseek-anthropic": "deepseek",
+    "moonshot-anthropic": "moonshotai",
+    "zai-anthropic": "zai",
+    "minimax-anthropic": "minimax",
+    "openrouter-anthropic": "openrouter",
 }
 #: Where the package has no window: by the start of the model's name. What such a model can take at most; a server of
 #: one's own may give it less, so that these are not asked here.
 _WINDOWS: Final = (("gemini-", 1_048_576), ("gemma-3", 131_072), ("llama-3", 131_072), ("llama-4", 131_072))
 #: Models of one's own: a token costs nothing there.
-LOCAL: Final = frozenset({"offline", "scripted", "ollama", "vllm", "llamacpp", "lmstudio"})
+LOCAL: Final = frozenset(
+    {"offline", "scripted", "ollama", "vllm", "llamacpp", "lmstudio", "llamacpp-anthropic", "lmstudio-anthropic"}
+)
 #: Nothing is looked up for these. A server that was given by its address alone may be one's own, or lead to another
 #: (a gateway on this machine, a forwarded port): what it costs is not known.
 _NOT_LISTED: Final = LOCAL | {"openai-compatible"}
@@ -45,6 +52,16 @@ _NOT_LISTED: Final = LOCAL | {"openai-compatible"}
 _MAX_NAME_CHARS: Final = 200
 #: Prices are measured with so many tokens where no other number is given: below the first tier of every price list.
 _FEW_TOKENS: Final = 1_000
+#: What costs something else than text: where the list has no price of its own for it, the cost of a call with it is not
+#: known. Tokens that were read from a cache or written to it fall back to the plain rate.
+_OWN_PRICES: Final[Mapping[str, str]] = {
+    "web_searches": "web_searches_kcount",
+    "input_audio_tokens": "input_audio_mtok",
+    "output_audio_tokens": "output_audio_mtok",
+    "output_image_tokens": "output_image_mtok",
+}
+#: Google names a price for sound only where it differs from that of text.
+_ONE_INPUT_PRICE: Final = frozenset({"gemini"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,22 +73,36 @@ class Prices:
     cached: float | None = None
     """Input read from the cache; None: as other input."""
     cache_write: float | None = None
+    """Input written to the cache; None: as other input."""
+    cache_write_1h: float | None = None
+    """Input written to the cache for an hour; None: as `cache_write`."""
+    web_search: float = 0.0
+    """US dollars for one search by the provider's own tool."""
 
     def __post_init__(self) -> None:
-        for name in ("input", "output", "cached", "cache_write"):
+        for name in ("input", "output", "cached", "cache_write", "cache_write_1h", "web_search"):
             price = getattr(self, name)
             if price is not None and not 0 <= price < math.inf:
-                raise UsageError(f"the price {name!r} must be a number of US dollars a token from 0 on, got {price}")
+                raise UsageError(f"the price {name!r} must be a number of US dollars from 0 on, got {price}")
 
     def cost(self, usage: Usage) -> float:
         """US dollars. Usage counts cached tokens within input, reasoning within output."""
         fresh = usage.input_tokens - usage.cached_tokens - usage.cache_write_tokens
+        minutes = usage.cache_write_tokens - usage.cache_write_1h_tokens
         return (
             max(fresh, 0) * self.input
             + usage.cached_tokens * (self.input if self.cached is None else self.cached)
-            + usage.cache_write_tokens * (self.input if self.cache_write is None else self.cache_write)
+            + max(minutes, 0) * self.written(PromptCache.FIVE_MINUTES)
+            + usage.cache_write_1h_tokens * self.written(PromptCache.ONE_HOUR)
             + usage.output_tokens * self.output
+            + usage.web_searches * self.web_search
         )
+
+    def written(self, cache: PromptCache) -> float:
+        """US dollars for a token of input that the provider keeps for so long."""
+        prices = {PromptCache.ONE_HOUR: (self.cache_write_1h, self.cache_write), PromptCache.OFF: ()}
+        given = (price for price in prices.get(cache, (self.cache_write,)) if price is not None)
+        return next(given, self.input)
 
 
 #: Of a model that costs nothing: `Catalog({"openai-compatible/*": ModelInfo(prices=FREE)})` for a server of one's own.
@@ -109,13 +140,19 @@ class Catalog:
         prices = given.prices or (FREE if _is_free(provider, model) else _list_prices(provider, model, _FEW_TOKENS))
         return ModelInfo(given.context_tokens or _window(provider, model), prices)
 
-    def dearest(self, provider: str, model: str, context_tokens: int) -> Prices | None:
-        """The prices that a call of up to so many tokens can come to: of the highest tier that it can reach."""
+    def dearest(
+        self, provider: str, model: str, context_tokens: int, cache: PromptCache = PromptCache.OFF
+    ) -> Prices | None:
+        """The prices that a call of up to so many tokens can come to: of the highest tier that it can reach, and with
+        all of its input written to the cache, where that costs more."""
         known = self.info(provider, model).prices
-        if known is None or self._given(provider, model).prices or _is_free(provider, model):
-            return known
-        full = _list_prices(provider, model, max(context_tokens, _FEW_TOKENS)) or known
-        return Prices(max(known.input, full.input), max(known.output, full.output))
+        if known is None:
+            return None
+        full = known
+        if not (self._given(provider, model).prices or _is_free(provider, model)):
+            full = _list_prices(provider, model, max(context_tokens, _FEW_TOKENS)) or known
+        inputs = (price for each in (known, full) for price in (each.input, each.written(cache)))
+        return Prices(max(inputs), max(known.output, full.output))
 
     def cost(
         self,
@@ -158,7 +195,7 @@ class Catalog:
 
 def _is_free(provider: str, model: str) -> bool:
     """Models of one's own, and what OpenRouter gives away (its names for that end so)."""
-    return provider in LOCAL or (provider == "openrouter" and model.endswith(":free"))
+    return provider in LOCAL or (provider in ("openrouter", "openrouter-anthropic") and model.endswith(":free"))
 
 
 def _charged(raw_usage: Mapping[str, object]) -> float | None:
@@ -206,6 +243,10 @@ def _list_cost(provider: str, model: str, usage: Usage) -> Decimal | None:
     priced = _priced(provider, model, usage)
     if priced is None or priced.model_price.input_mtok is None or priced.model_price.output_mtok is None:
         return None
+    for count, price in _OWN_PRICES.items():
+        is_plain = count == "input_audio_tokens" and provider in _ONE_INPUT_PRICE
+        if getattr(usage, count) and not is_plain and getattr(priced.model_price, price, None) is None:
+            return None
     return priced.total_price
 
 
@@ -219,6 +260,17 @@ def _priced(provider: str, model: str, usage: Usage) -> PriceCalculation | None:
             output_tokens=usage.output_tokens,
             cache_read_tokens=usage.cached_tokens or None,
             cache_write_tokens=usage.cache_write_tokens or None,
+            cache_write_1h_tokens=usage.cache_write_1h_tokens or None,
+            input_audio_tokens=usage.input_audio_tokens or None,
+            # How much of the sound was cached is not told: as little as there can have been, which costs the most.
+            cache_audio_read_tokens=(
+                max(usage.cached_tokens + usage.input_audio_tokens - usage.input_tokens, 0)
+                if usage.input_audio_tokens
+                else None
+            ),
+            output_audio_tokens=usage.output_audio_tokens or None,
+            output_image_tokens=usage.output_image_tokens or None,
+            web_searches=usage.web_searches or None,
         )
         priced: PriceCalculation = package.calc_price(counted, model, provider_id=_PRICED_AS.get(provider, provider))
         return priced
@@ -238,10 +290,17 @@ def _list_prices(provider: str, model: str, tokens: int) -> Prices | None:
     given, both = dollars(), dollars(output_tokens=_FEW_TOKENS)
     if given is None or both is None:
         return None
-    read, written = (dollars(**{kind: tokens}) for kind in ("cached_tokens", "cache_write_tokens"))
+    searched = dollars(web_searches=1)
+
+    def a_token(**counts: int) -> float | None:
+        each = dollars(**counts)
+        return None if each is None else float(each / tokens)
+
     return Prices(
         float(given / tokens),
         float((both - given) / _FEW_TOKENS),
-        None if read is None else float(read / tokens),
-        None if written is None else float(written / tokens),
+        a_token(cached_tokens=tokens),
+        a_token(cache_write_tokens=tokens),
+        a_token(cache_write_tokens=tokens, cache_write_1h_tokens=tokens),
+        0.0 if searched is None else float(searched - given),
     )

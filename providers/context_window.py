@@ -121,7 +121,10 @@ _OLLAMA: Final = (
 #: Where to ask, by the name of the provider, in turn until one tells. Others: their list of models.
 SOURCES: Final[Mapping[str, tuple[Source, ...]]] = {
     "llamacpp": (_PROPS,),
+    "llamacpp-anthropic": (_PROPS,),
     "lmstudio": (_LMSTUDIO,),
+    "lmstudio-anthropic": (_LMSTUDIO,),
+    "openrouter-anthropic": (Source("{api}/v1/models", _in_list),),
     "ollama": _OLLAMA,
     "copilot": (Source("{api}/models", _of_copilot),),
     "anthropic": (Source("{api}/v1/models/{model}", _of_anthropic),),

@@ -1,20 +1,24 @@
 """What a provider's error means: a table from (family, status, code) to ErrorKind.
 
-The most exact line counts; `ANY` is every family, 0 every status, "" every code. Whether trying again can help follows
-from the kind (protocol.errors), unless the provider says otherwise by `x-should-retry`.
+The most exact line counts; `ANY` is every family, 0 every status, "" every code. Where that says no more than that the
+request is bad, the words of the message may (error_phrases.py), and so may the error of another server that a gateway
+passes on inside its own. Whether trying again can help follows from the kind (protocol.errors), unless the provider
+says otherwise by `x-should-retry`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 from callboard.protocol.content import json_text
 from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind
 from callboard.protocol.limits import ERROR_SNIPPET_CHARS, MAX_RETRY_AFTER_SECONDS
 from callboard.protocol.model import Error
+from callboard.providers.error_phrases import kind_of_phrase, window_of
 from callboard.providers.json_values import SHAPE_ERRORS, Json, loads
 from callboard.providers.retry import details_of, retry_after_seconds, should_retry
 
@@ -36,20 +40,29 @@ _STATUSES: Final = {
     _K.RATE_LIMITED: (429,),
 }
 #: Codes, types and status words, for any HTTP status: OpenAI's, which the compatible servers copy, Anthropic's
-#: (GitHub Copilot sends them too, on its messages route), llama.cpp's and Groq's.
+#: (GitHub Copilot sends them too, on its messages route), llama.cpp's, Groq's, and words of others that mean nothing
+#: else: Moonshot's (platform.moonshot.ai, "Errors"), Alibaba's (help.aliyun.com, "Error codes"), Azure's inner codes.
 _CODES: Final = {
-    _K.AUTHENTICATION: "invalid_api_key account_deactivated authentication_error",
-    # insufficient_quota is a 429 that waiting does not cure.
-    _K.BILLING: "insufficient_quota billing_hard_limit_reached billing_not_active credit_balance_too_low billing_error",
-    _K.PERMISSION: "permission_error",
-    _K.NOT_FOUND: "model_not_found deploymentnotfound not_found_error",
-    _K.CONTEXT_LENGTH: "context_length_exceeded exceed_context_size_error",
-    _K.REQUEST_TOO_LARGE: "string_above_max_length request_too_large",
-    _K.CONTENT_FILTER: "content_filter content_policy_violation",
-    _K.RATE_LIMITED: "rate_limit_exceeded rate_limit_error tokens requests",
-    _K.OVERLOADED: "slow_down server_is_overloaded engine_overloaded service_unavailable overloaded_error",
-    _K.SERVER: "server_error internal_error internalservererror api_error",
-    _K.TIMEOUT: "timeout_error",
+    _K.AUTHENTICATION: "invalid_api_key account_deactivated authentication_error invalid_authentication_error "
+    "incorrect_api_key_error invalidapikey wrong_api_key",
+    # insufficient_quota is a 429 that waiting does not cure; so are Moonshot's and Alibaba's.
+    _K.BILLING: "insufficient_quota billing_hard_limit_reached billing_not_active credit_balance_too_low billing_error "
+    "exceeded_current_quota_error arrearage allocationquota.freetieronly",
+    _K.PERMISSION: "permission_error permission_denied_error accessdenied model.accessdenied",
+    _K.NOT_FOUND: "model_not_found deploymentnotfound not_found_error resource_not_found_error invalid_model "
+    "model_not_supported model_not_available",
+    _K.CONTEXT_LENGTH: "context_length_exceeded exceed_context_size_error model_max_prompt_tokens_exceeded "
+    "tokens_limit_reached",
+    _K.REQUEST_TOO_LARGE: "string_above_max_length request_too_large badrequest.toolarge",
+    _K.CONTENT_FILTER: "content_filter content_policy_violation responsibleaipolicyviolation datainspectionfailed "
+    "data_inspection_failed",
+    _K.RATE_LIMITED: "rate_limit_exceeded rate_limit_error rate_limit_reached_error rate_limited tokens requests "
+    "too_many_requests_error too_many_tokens_error throttling throttling.ratequota throttling.allocationquota "
+    "limit_requests limit_burst_rate",
+    _K.OVERLOADED: "slow_down server_is_overloaded engine_overloaded engine_overloaded_error service_unavailable "
+    "overloaded_error service_tier_capacity_exceeded queue_exceeded",
+    _K.SERVER: "server_error internal_error internalservererror internal_server_error internalerror api_error",
+    _K.TIMEOUT: "timeout_error requesttimeout",
     _K.INVALID_REQUEST: "invalid_request_error invalid_prompt unsupported_value unsupported_parameter",
     _K.MALFORMED_TOOL_CALL: "tool_use_failed",  # Groq: what the model wrote was no call
     _K.TOOLS_UNSUPPORTED: "tools_not_supported tool_use_not_supported",
@@ -68,11 +81,41 @@ _BEDROCK: Final = {
     _K.TIMEOUT: "modeltimeoutexception",
     _K.SERVER: "internalserverexception modelerrorexception modelstreamerrorexception internalfailure",
 }
+#: Numbers that are codes of one family. Z.ai: docs.z.ai/api-reference/api-code; what it calls a limit of the day, the
+#: week or the plan (1304, 1308 to 1310) no wait of ours cures. Mistral: 3051 is "too large for model", and what the
+#: model cannot do (error_phrases.py tells them apart), 3505 "Service tier capacity exceeded".
+_NUMBERS: Final = {
+    "zai": {
+        _K.AUTHENTICATION: "1000 1001 1002 1003 1004",
+        _K.PERMISSION: "1110 1111 1112 1121 1220 1311",
+        _K.BILLING: "1113 1304 1308 1309 1310",
+        _K.NOT_FOUND: "1211 1221 1222",
+        _K.INVALID_REQUEST: "1210 1212 1213 1214 1215 1231",
+        _K.SERVER: "1120 1200 1230 1234",
+        _K.CONTEXT_LENGTH: "1261",
+        _K.CONTENT_FILTER: "1300 1301",
+        _K.RATE_LIMITED: "1302 1303 1305",
+        _K.OVERLOADED: "1312",
+    },
+    "mistral": {
+        _K.RATE_LIMITED: "1300",
+        _K.NOT_FOUND: "1500",
+        _K.CONTEXT_LENGTH: "3051",
+        _K.INVALID_REQUEST: "3230",
+        _K.OVERLOADED: "3505",
+    },
+}
 KINDS: Final[Mapping[tuple[str, int, str], ErrorKind]] = {
     **{(ANY, status, ""): kind for kind, statuses in _STATUSES.items() for status in statuses},
     **{(ANY, 0, code): kind for kind, codes in _CODES.items() for code in codes.split()},
     **{("bedrock", 0, code): kind for kind, codes in _BEDROCK.items() for code in codes.split()},
     ("azure", 401, "permissiondenied"): _K.PERMISSION,  # an Entra identity without the role
+    **{
+        (family, 0, number): kind
+        for family, rows in _NUMBERS.items()
+        for kind, numbers in rows.items()
+        for number in numbers.split()
+    },
     # Gemini's statuses (google.rpc.Code).
     ("gemini", 0, "invalid_argument"): _K.INVALID_REQUEST,
     ("gemini", 0, "failed_precondition"): _K.BILLING,  # free tier not available there: enable billing
@@ -88,18 +131,19 @@ KINDS: Final[Mapping[tuple[str, int, str], ErrorKind]] = {
     ("openrouter", 403, ""): _K.CONTENT_FILTER,  # moderation
     # Groq: one request above the limit of a minute, which waiting does not cure.
     ("groq", 413, "rate_limit_exceeded"): _K.REQUEST_TOO_LARGE,
-    ("copilot", 0, "model_not_supported"): _K.NOT_FOUND,
-    ("copilot", 0, "model_max_prompt_tokens_exceeded"): _K.CONTEXT_LENGTH,
+    # Cerebras sends a prompt that is too long back without a body (pi's list of overflow errors, pi issue 4943).
+    ("cerebras", 413, ""): _K.CONTEXT_LENGTH,
     ("copilot", 0, "quota_exceeded"): _K.BILLING,
 }
-
-#: The only place that looks at an error's text: these servers say "no tools here" by no code of their own (docs/wire.md
-#: 1.5). Vendor wording may change; then the answer is NOT_FOUND or INVALID_REQUEST: a failure, no fallback.
-TOOLS_UNSUPPORTED_TEXTS: Final = (
-    ("openrouter", 404, "No endpoints found that support tool use"),
-    ("openrouter", 404, "No endpoints found that support the provided 'tool_choice' value"),
-    ("ollama", 400, "does not support tools"),
+#: Kinds that say little: the words of the message, or another server's error inside this one, may say more.
+_BROAD: Final = frozenset(
+    {_K.INVALID_REQUEST, _K.OTHER, _K.SERVER, _K.NOT_FOUND, _K.REQUEST_TOO_LARGE, _K.CONTEXT_LENGTH}
 )
+#: Of these, the inner error counts where it is of another kind.
+_VAGUE: Final = frozenset({_K.INVALID_REQUEST, _K.OTHER, _K.SERVER})
+_HTTP_STATUS: Final = re.compile(r"0|[1-5]\d\d")
+#: Gateways pass on errors of gateways: OpenRouter's of Vertex's of Anthropic's is the deepest seen.
+_MAX_LAYERS: Final = 4
 
 
 def make_error(
@@ -111,6 +155,7 @@ def make_error(
     retry_after: float | None = None,
     status: int = 0,
     code: str = "",
+    context_tokens: int | None = None,
 ) -> Error:
     """An Error whose `retryable` follows from its kind, unless it is given.
 
@@ -123,7 +168,7 @@ def make_error(
             f"{message} The provider asks to wait {asked} s; callboard waits {MAX_RETRY_AFTER_SECONDS:g} s at most, so "
             "the call is not tried again."
         )
-    return Error(kind, message, retryable, retry_after, raw, status, code)
+    return Error(kind, message, retryable, retry_after, raw, status, code, context_tokens=context_tokens)
 
 
 def scrubbed(error: Error, secret: str | None) -> Error:
@@ -174,24 +219,88 @@ def error_kind(family: str, status: int, codes: tuple[str, ...] = ()) -> ErrorKi
     return _K.INVALID_REQUEST if status >= 400 else _K.OTHER
 
 
-def _read_error(payload: Json) -> tuple[str, tuple[str, ...], int]:
-    """(message, codes, HTTP status) of an error payload; "", () and 0 for what it does not have. Codes are the
-    provider's code, type and status words, the most telling first.
+def without_tools_blamed(error: Error) -> Error:
+    """The error of a request that offered no tools: one about tools means something else, and its status says what."""
+    return replace(error, kind=error_kind(ANY, error.status)) if error.kind is _K.TOOLS_UNSUPPORTED else error
 
-    Known shapes: {"error": {..} | "text"}, {"detail": ..}, {"message": ..}.
-    """
+
+class _Said(NamedTuple):
+    """What one error document says. Codes are the provider's code, type and status words, the most telling first."""
+
+    message: str
+    codes: tuple[str, ...] = ()
+    status: int = 0
+    """The HTTP status that it names; 0: none."""
+    context_tokens: int | None = None
+    inner: Json = None
+    """The error of another server that this one passes on."""
+    inner_server: str = ""
+
+
+def _read_error(payload: Json) -> _Said:
+    """Known shapes: {"error": {..} | "text"}, {"detail": ..}, {"message": ..}."""
+    payload = _first(payload)  # Gemini wraps the error of a stream in an array
     if not isinstance(payload, dict):
-        return _shown(payload), (), 0
+        return _Said(_shown(payload))
     inner = payload.get("error") or payload.get("detail") or payload.get("errors") or payload
     inner = _first(inner) or payload
     if not isinstance(inner, dict):
-        words = _words(payload.get("code"), payload.get("type"))
-        return _shown(inner), words, _status(payload.get("status"))
+        words = _words(payload.get("code"), payload.get("type"), payload.get("error_type"))
+        return _Said(_shown(inner), words, _status(payload.get("status")), inner=_document(inner))
     message = inner.get("message") or inner.get("msg") or inner.get("error") or payload.get("message") or inner
     code, kind, status = inner.get("code"), inner.get("type"), inner.get("status")
     number = _status(code) or _status(inner.get("status_code")) or _status(status)
     reasons = [detail.get("reason") for detail in details_of(inner)]  # such as Gemini's API_KEY_INVALID
-    return _shown(message), _words(*reasons, code, kind, status), number
+    azure = inner.get("innererror")
+    reasons += [azure.get("code")] if isinstance(azure, dict) else []
+    metadata = inner.get("metadata")  # OpenRouter: whose error it is, and the error as that server sent it
+    metadata = metadata if isinstance(metadata, dict) else {}
+    raw, server = metadata.get("raw"), metadata.get("provider_name")
+    return _Said(
+        _shown(message),
+        _words(*reasons, code, kind, status),
+        number,
+        window_of(inner.get("n_ctx")),  # llama.cpp
+        _document(raw) or raw or _document(message),
+        server if isinstance(server, str) else "",
+    )
+
+
+def _layers(payload: Json) -> Iterator[_Said]:
+    """The error, then the error of another server that it passes on, and so on."""
+    for _ in range(_MAX_LAYERS):
+        said = _read_error(payload)
+        yield said
+        payload = said.inner
+        if not payload:
+            return
+
+
+def _document(value: Json) -> Json:
+    """The JSON document that a text holds: some gateways pass an error on so. None for any other text."""
+    if not isinstance(value, str) or not value.lstrip().startswith(("{", "[")):
+        return None
+    try:
+        return loads(value.encode())
+    except SHAPE_ERRORS:
+        return None
+
+
+def _kind_of(family: str, status: int, layers: Sequence[_Said]) -> tuple[ErrorKind, int | None]:
+    """The kind of an error and the window that it names: the first layer decides, unless it says little."""
+    kind = error_kind(family, status, layers[0].codes)
+    context_tokens = next((said.context_tokens for said in layers if said.context_tokens), None)
+    if kind not in _BROAD:
+        return kind, None
+    for said in layers:
+        by_words, named = kind_of_phrase(family, said.message)
+        if by_words is not None:
+            return by_words, named or context_tokens
+    for said in layers[1:]:
+        inner = error_kind(ANY, said.status, said.codes)
+        if kind in _VAGUE and inner not in _VAGUE:
+            return inner, context_tokens
+    return kind, context_tokens
 
 
 def error_from_payload(
@@ -202,22 +311,29 @@ def error_from_payload(
     `headers` have lower case names. `raw` is shown as snippet, the payload itself where it is left out.
     """
     shown = snippet(json_text(payload) if raw is None else raw)
-    payload = _first(payload)  # Gemini wraps the error of a stream in an array
-    (message, codes, found_status), headers = _read_error(payload), headers or {}
-    real_status = status if status >= 400 else found_status or status
-    kind = error_kind(family, real_status, codes)
-    for text_family, text_status, text in TOOLS_UNSUPPORTED_TEXTS:
-        if (text_family, text_status) == (family, real_status) and text in message:
-            kind = _K.TOOLS_UNSUPPORTED
+    payload, headers, layers = _first(payload), headers or {}, tuple(_layers(payload))
+    real_status = status if status >= 400 else layers[0].status or status
+    kind, context_tokens = _kind_of(family, real_status, layers)
     return make_error(
         kind,
-        snippet(message) or f"The provider sent an error without a message (HTTP {real_status}).",
+        _message_of(layers) or f"The provider sent an error without a message (HTTP {real_status}).",
         shown,
         retryable=should_retry(headers),
         retry_after=retry_after_seconds(headers, payload),
         status=real_status if real_status >= 400 else 0,
-        code=snippet(next(iter(codes), "")),
+        code=snippet(next((code for said in layers for code in said.codes), "")),
+        context_tokens=context_tokens if kind is _K.CONTEXT_LENGTH else None,
     )
+
+
+def _message_of(layers: Sequence[_Said]) -> str:
+    """What to show: the gateway's words, and those of the server behind it."""
+    outer, innermost = layers[0], layers[-1]
+    server = next((said.inner_server for said in layers if said.inner_server), "")
+    if innermost is outer:
+        return snippet(f"{outer.message} ({server})" if server and outer.message else outer.message)
+    behind = f"{server}: {innermost.message}" if server else innermost.message
+    return snippet(behind if _document(outer.message) else f"{outer.message} ({behind})")
 
 
 def error_from_body(family: str, status: int, headers: Mapping[str, str], body: bytes) -> Error:
@@ -241,7 +357,9 @@ def _shown(value: Json) -> str:
 
 
 def _words(*values: Json) -> tuple[str, ...]:
-    return tuple(value for value in values if isinstance(value, str) and value and not value.isdigit())
+    """Codes among these values: words, and numbers that are no HTTP status."""
+    numbers = (str(value) if isinstance(value, int) and not isinstance(value, bool) else value for value in values)
+    return tuple(word for word in numbers if isinstance(word, str) and word and not _HTTP_STATUS.fullmatch(word))
 
 
 def _status(value: Json) -> int:

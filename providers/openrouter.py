@@ -2,19 +2,49 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Final
 
-from callboard.protocol.content import AssistantMessage
-from callboard.protocol.model import ModelRequest, Sampling
+from callboard.protocol.content import Audio, Document, Image, Video
+from callboard.protocol.model import ModelRequest
+from callboard.protocol.server_tools import WebFetch, WebSearch
 from callboard.providers.json_values import Body
+from callboard.providers.openai import chat_fields as fields
 from callboard.providers.openai.chat_api import OpenAIChat
+from callboard.providers.openai.chat_fields import PartForm, ServerToolForm, Source
 from callboard.providers.openai.dialects import ChatDialect
-from callboard.providers.request_encoding import own_replay
 
-DIALECT: Final = ChatDialect("openrouter", "https://openrouter.ai/api/v1", stream_usage=False)
+# "API Reference", "Multimodal" (images, PDFs, audio, video), "Prompt Caching" (marks for Anthropic), "Server Tools"
+# (the plugin `web` and the suffix `:online` are deprecated).
+DIALECT: Final = ChatDialect(
+    "openrouter",
+    "https://openrouter.ai/api/v1",
+    "OPENROUTER_API_KEY",
+    stream_usage=False,
+    effort=fields.OPENROUTER_EFFORT,
+    cached_models=re.compile("~?anthropic/"),
+    modalities=("image", "audio"),
+    parts=MappingProxyType(
+        {
+            Image: PartForm(fields.image_part, (Source.BYTES, Source.URL)),
+            Document: PartForm(fields.file_part, (Source.BYTES, Source.URL)),
+            Audio: PartForm(fields.audio_part, (Source.BYTES,)),
+            Video: PartForm(fields.video_part, (Source.BYTES, Source.URL)),
+        }
+    ),
+    result_media=(Image,),
+    server_tools={
+        WebSearch: ServerToolForm(
+            fields.openrouter_search,
+            ("allowed_domains", "blocked_domains", "country", "city", "region", "timezone"),
+        ),
+        WebFetch: ServerToolForm(fields.openrouter_fetch, ("max_uses", "allowed_domains", "blocked_domains")),
+    },
+)
 
 
 class SendPreferences(StrEnum):
@@ -60,21 +90,9 @@ class OpenRouter(OpenAIChat):
         super().__init__(base_url=base_url, api_key=api_key, dialect=DIALECT, headers=headers)
         self._preferences = preferences or ProviderPreferences()
 
-    def body(self, request: ModelRequest) -> Body:
-        body = super().body(request) | {"usage": {"include": True}}
+    def own_fields(self, request: ModelRequest) -> Body:
+        body: Body = {"usage": {"include": True}}
         send = self._preferences.send
         if send is SendPreferences.ALWAYS or (send is SendPreferences.WITH_TOOLS and request.tools):
             body["provider"] = self._preferences.to_wire()
         return body
-
-    def sampling(self, sampling: Sampling) -> Body:
-        knobs = super().sampling(sampling)
-        effort = knobs.pop("reasoning_effort", None)
-        return knobs | ({"reasoning": {"effort": effort}} if effort else {})
-
-    def assistant(self, message: AssistantMessage) -> Body:
-        """Reasoning goes back unmodified: it holds the signatures of the provider behind."""
-        body = super().assistant(message)
-        kept = ((own_replay(part.replay, self.name) or {}).get("reasoning_details") for part in message.parts)
-        details = [detail for items in kept if isinstance(items, list | tuple) for detail in items]
-        return body | ({"reasoning_details": details} if details else {})

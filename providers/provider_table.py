@@ -9,6 +9,7 @@ from typing import Final
 
 from callboard.providers.adapter import Adapter
 from callboard.providers.anthropic.messages_api import Anthropic
+from callboard.providers.anthropic.messages_dialects import MESSAGES_SERVERS
 from callboard.providers.azure import azure_openai as azure
 from callboard.providers.bedrock.converse_api import Bedrock
 from callboard.providers.copilot.copilot_api import Copilot
@@ -71,6 +72,16 @@ _CHAT_SERVERS: Final[Mapping[str, tuple[str, str]]] = {
     "huggingface": ("open models of many hosts", "huggingface.co/docs/inference-providers"),
     "cohere": ("Cohere's models", "docs.cohere.com/docs/compatibility-api"),
     "nvidia": ("open models, by NVIDIA", "docs.api.nvidia.com/nim/reference/llm-apis"),
+}
+#: Likewise of each server of other models that speaks Anthropic Messages.
+_MESSAGES_SERVERS: Final[Mapping[str, tuple[str, str]]] = {
+    "deepseek-anthropic": ("DeepSeek's models", "api-docs.deepseek.com/guides/anthropic_api"),
+    "moonshot-anthropic": ("Kimi", "platform.moonshot.ai/docs/guide/agent-support"),
+    "zai-anthropic": ("GLM", "docs.z.ai/scenario-example/develop-tools/claude"),
+    "minimax-anthropic": ("MiniMax's models", "platform.minimax.io/docs/api-reference/text-anthropic-api"),
+    "openrouter-anthropic": ("models of many providers", "openrouter.ai/docs/guides/claude-code-integration"),
+    "llamacpp-anthropic": ("models on this machine", "github.com/ggml-org/llama.cpp/tree/master/tools/server"),
+    "lmstudio-anthropic": ("models on this machine", "lmstudio.ai/docs/developer/anthropic-compat"),
 }
 _AZURE: Final[Mapping[str, tuple[str, ...]]] = {
     "base_url": (azure.ENDPOINT_VARIABLE,),
@@ -170,6 +181,11 @@ def _rows() -> Iterator[ProviderRow]:
         "docs.github.com/en/copilot",
         sign_in="the login (`callboard login copilot`)",
     )
+    for name, messages in MESSAGES_SERVERS.items():
+        if name in _MESSAGES_SERVERS:
+            what, source = _MESSAGES_SERVERS[name]
+            make: Callable[..., Adapter] = partial(Anthropic, dialect=messages)
+            yield ProviderRow(name, _MESSAGES, what, make, messages.base_url, source, messages.key_variable)
     for name, dialect in SERVERS.items():
         what, source = _CHAT_SERVERS[name]
         make = partial(OpenAIChat, dialect=dialect)

@@ -11,14 +11,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2s
-from typing import Final
+from typing import ClassVar, Final
 
 import orjson
 
 from callboard.protocol import content
 from callboard.protocol.errors import UsageError
 from callboard.protocol.ids import CallId
-from callboard.protocol.model import ModelRequest, ToolChoiceMode, sampling_faults
+from callboard.protocol.model import ModelRequest, PromptCache, ResponseStorage, ToolChoiceMode, sampling_faults
 from callboard.protocol.tools import ToolDefinition
 from callboard.providers.adapter import Decoder, WireRequest
 from callboard.providers.base_decoder import AnswerHead
@@ -237,10 +237,34 @@ class HttpAdapter:
 class Encoding:
     """One request being written. `notes` say what could not be expressed in the API."""
 
+    keeps_answers: ClassVar[bool] = False
+    """Can the API keep answers (`ModelRequest.storage`)?"""
+
     def __init__(self, request: ModelRequest) -> None:
         check_request(request)
         self.request = request
         self.notes: list[str] = []
+        if request.storage is not None and not self.keeps_answers:
+            self._refuse_storage(request.storage)
+
+    def note(self, note: str) -> None:
+        """Say once what could not be expressed."""
+        if note not in self.notes:
+            self.notes.append(note)
+
+    def note_own_cache(self) -> None:
+        """Where the server decides what it caches: say that it cannot be asked to keep it for an hour."""
+        if self.request.prompt_cache is PromptCache.ONE_HOUR:
+            self.note("prompt_cache: the server decides by itself how long it keeps a prompt; left out")
+
+    def _refuse_storage(self, storage: ResponseStorage) -> None:
+        if storage.previous_response_id:
+            raise UsageError(
+                "storage.previous_response_id: this API keeps no answers; send the whole conversation without it, or "
+                "use a Responses API (openai/...)."
+            )
+        if storage.store or storage.background:
+            self.note("storage: this API keeps no answers; left out")
 
     def adapted_tools(self, lax: SchemaDialect, strict: SchemaDialect) -> tuple[ToolDefinition, ...]:
         """The request's tools with schemas that the API takes, not strict where that is impossible. Raises UsageError

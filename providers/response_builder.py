@@ -336,6 +336,8 @@ class ResponseBuilder:
         self._parts: list[_BuiltProse | _BuiltMedia | _Call | ServerTool] = []
         self._texts: dict[int, _BuiltProse] = {}
         """The last text part of each block, which citations belong to."""
+        self._prose_of: dict[int, _BuiltProse] = {}
+        """The last text or thinking of each block."""
         self._early: dict[int, list[Citation]] = {}
         """Citations of blocks that have no text yet."""
         self._calls: dict[CallId, _Call] = {}
@@ -398,6 +400,7 @@ class ResponseBuilder:
                 return
             last = self._writing = _BuiltProse(event.__class__, event.block, event.replay)
             self._parts.append(last)
+            self._prose_of[event.block] = last
             if last.kind is model.TextDelta:
                 self._texts[event.block] = last
                 last.citations += self._early.pop(event.block, [])
@@ -415,6 +418,10 @@ class ResponseBuilder:
             text = self._texts.get(event.block)
             (text.citations if text else self._early.setdefault(event.block, [])).extend(event.citations)
             return
+        if isinstance(event, model.ReplayDelta):
+            if (prose := self._prose_of.get(event.block)) is not None:
+                prose.replay = event.replay
+            return
         if isinstance(event, model.MediaDelta):
             self._media(event)
             return
@@ -429,6 +436,7 @@ class ResponseBuilder:
         elif isinstance(event, model.Restarted):
             self._parts.clear()
             self._texts.clear()
+            self._prose_of.clear()
             self._early.clear()
             self._calls.clear()
             self._taken.clear()

@@ -347,9 +347,9 @@ def _without_credentials(text: str, wire: WireRequest) -> str:
 
 
 def _with_notes(events: list[StreamEvent], wire: WireRequest) -> list[StreamEvent]:
-    """The end of an answer tells what of its request the API could not express."""
+    """The end of an answer tells what of its request the API could not express, beside what could not be kept of it."""
     if wire.notes and isinstance(last := events[-1], Done | Error):
-        return [*events[:-1], replace(last, notes=wire.notes)]
+        return [*events[:-1], replace(last, notes=(*wire.notes, *last.notes))]
     return events
 
 

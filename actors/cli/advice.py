@@ -22,7 +22,7 @@ _ADVICE: Mapping[ErrorKind, str] = {
     ErrorKind.RATE_LIMITED: "wait, or choose another model with --model",
     ErrorKind.OVERLOADED: "wait, or choose another model with --model",
     ErrorKind.SERVER: "try again later, or choose another model with --model",
-    ErrorKind.CONTEXT_LENGTH: "choose a model with a larger context window with --model",
+    ErrorKind.CONTEXT_LENGTH: "another model is chosen with --model",
     ErrorKind.REQUEST_TOO_LARGE: "ask about less, or choose another model with --model",
     ErrorKind.TOOLS_UNSUPPORTED: "choose a model that takes tools with --model",
     ErrorKind.CONTENT_FILTER: "ask in other words, or choose another model with --model",

@@ -19,6 +19,7 @@ from typing import Final, Protocol, TypeVarTuple
 
 from callboard.actors.kernel import Actor, MailboxFull, Ref, Rejected, Timer, handles, logger_of
 from callboard.actors.kernel.scheduler import TURN_SECONDS
+from callboard.actors.models.refusals import Refusals
 from callboard.actors.models.token_ratios import TokenRatios
 from callboard.protocol.commands import CallModel, NoteKind, StopModel
 from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind, UsageError, said
@@ -27,6 +28,7 @@ from callboard.protocol.ids import Tag
 from callboard.protocol.limits import MAX_ANSWER_BYTES
 from callboard.protocol.model import Done, Error, ModelRequest, ModelResponse, Restarted, StreamEvent, TextDelta, Usage
 from callboard.providers.adapter import Provider
+from callboard.providers.http_errors import without_tools_blamed
 from callboard.providers.rate_limit import RateLimiter
 from callboard.providers.response_builder import ResponseBuilder
 from callboard.providers.retry import RetryPolicy, Tries
@@ -185,8 +187,10 @@ class LlmManager(Actor[LlmMessage]):
         retry: RetryPolicy,
         cost: Cost,
         ratios: TokenRatios | None = None,
+        refusals: Refusals | None = None,
     ) -> None:
         self._ratios = ratios or TokenRatios()
+        self._refusals = refusals or Refusals()
         self._routes = routes
         self._start_provider = start
         self._retry = retry
@@ -303,6 +307,9 @@ class LlmManager(Actor[LlmMessage]):
             call.timer = self.tell_after(FULL_PAUSE_SECONDS, TryAgain(call.tag))
             return
         route, wait = call.routes[call.route], 0.0
+        if call.asked.call.request.tools and not self._refusals.takes_tools(route.name, self.now()):
+            self._end(call, Error(ErrorKind.TOOLS_UNSUPPORTED, f"{route.name} takes no tools, as it has said before"))
+            return
         if limiter := route.limiter:
             call.doing = "the rate limiter"
             if limiter.counts_tokens:
@@ -382,9 +389,22 @@ class LlmManager(Actor[LlmMessage]):
         cost = self._cost(name, response.usage, response.raw_usage, response.model)
         return None if cost is None or call.lost_cost is None else cost + call.lost_cost
 
+    def _learned(self, call: _OpenCall, error: Error) -> Error:
+        """What the error says of the model is remembered. The error as it is meant."""
+        name, now = call.routes[call.route].name, self.now()
+        if error.kind is ErrorKind.CONTEXT_LENGTH and error.context_tokens is not None:
+            self._refusals.learn_window(name, error.context_tokens, now)
+        elif error.kind is ErrorKind.TOOLS_UNSUPPORTED and call.asked.call.request.tools:
+            self._refusals.learn_no_tools(name, now)
+        elif error.kind is ErrorKind.TOOLS_UNSUPPORTED:
+            self._refusals.forget_no_tools(name)
+            return without_tools_blamed(error)
+        return error
+
     def _attempt_failed(self, call: _OpenCall, error: Error) -> None:
         """Again, elsewhere, or not at all."""
         assert call.tries is not None
+        error = self._learned(call, error)
         call.doing = "the retry policy"
         pause = call.tries.failed(error)
         if pause is None:
@@ -419,7 +439,8 @@ class LlmManager(Actor[LlmMessage]):
         self._drop(call.tag)
         if call.unread:
             self._tell(call.asked.reply_to, ModelStreamed(call.tag, self.now(), (TextDelta(call.unread),)))
-        self._tell(call.asked.reply_to, ModelFailed(call.tag, self.now(), error, call.attempt))
+        model = call.routes[call.route].name if call.routes else ""
+        self._tell(call.asked.reply_to, ModelFailed(call.tag, self.now(), error, call.attempt, model))
 
     def _drop(self, tag: Tag) -> None:
         if call := self._open.pop(tag, None):

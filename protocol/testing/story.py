@@ -26,6 +26,7 @@ from callboard.protocol.commands import (
     WithdrawApproval,
 )
 from callboard.protocol.content import Message, ToolCall, ToolMessage, is_json_object
+from callboard.protocol.errors import ErrorKind
 from callboard.protocol.events import (
     ApprovalDenied,
     ApprovalGranted,
@@ -93,10 +94,13 @@ class ModelRun:
 
     @property
     def requests(self) -> int:
-        """Those that it took, as far as the session can know; of a lost call one more than was said."""
+        """Those that it took, as far as the session can know; of a lost call one more than was said. A model that is
+        known to take no tools may have been asked not at all."""
         assert self.end is not None
-        told = self.end.event.requests if isinstance(self.end.event, ModelResponded | ModelFailed) else self.noted + 1
-        return max(1, told, self.noted)
+        event = self.end.event
+        told = event.requests if isinstance(event, ModelResponded | ModelFailed) else self.noted + 1
+        unasked = isinstance(event, ModelFailed) and event.error.kind is ErrorKind.TOOLS_UNSUPPORTED
+        return max(0 if unasked else 1, told, self.noted)
 
     @property
     def response(self) -> ModelResponse | None:

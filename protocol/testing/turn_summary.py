@@ -27,6 +27,7 @@ from callboard.protocol.model import (
     Done,
     Error,
     MediaDelta,
+    ReplayDelta,
     Restarted,
     ServerToolEvent,
     StreamEvent,
@@ -99,8 +100,8 @@ def summary_of(events: Iterable[StreamEvent]) -> Summary:
             told.parts.append(Part("server tool", name=event.kind, kept=_kept(event.replay), replay=event.replay))
         elif isinstance(event, CitationDelta):
             cited.setdefault(event.block, []).extend(event.citations)
-        elif isinstance(event, MediaDelta):
-            _show(told.parts, event)
+        elif isinstance(event, ReplayDelta | MediaDelta):
+            _beside(told.parts, event)
         else:
             fault = _call_event(event, told.parts, calls)
             told.faults += [fault] if fault else []
@@ -176,6 +177,17 @@ def _say(parts: list[Part], event: TextDelta | ThinkingDelta) -> None:
     last.text += event.text
     last.kept |= _kept(event.replay)
     last.replay = event.replay or last.replay
+
+
+def _beside(parts: list[Part], event: ReplayDelta | MediaDelta) -> None:
+    if isinstance(event, MediaDelta):
+        _show(parts, event)
+        return
+    for part in reversed(parts):
+        if part.kind in ("text", "thinking") and part.block == event.block:
+            part.kept |= _kept(event.replay)
+            part.replay = event.replay
+            return
 
 
 def _show(parts: list[Part], event: MediaDelta) -> None:

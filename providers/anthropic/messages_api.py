@@ -1,20 +1,24 @@
-"""Anthropic Messages: requests, then answers. Facts: docs/wire.md 1.3, quirks 31-39 and 57."""
+"""Anthropic Messages: the adapter, and how an answer is read. Facts: docs/wire.md 1.3, quirks 31-39, 57, 64, 68, 69.
+
+`messages_requests.py` writes the requests.
+"""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from io import StringIO
 from typing import ClassVar, Final
 
 from callboard.protocol import content, model
-from callboard.protocol.errors import UsageError
 from callboard.protocol.limits import MAX_ARGUMENT_BYTES
-from callboard.protocol.model import FinishReason, StreamEvent, TextDelta, ThinkingDelta, ToolChoiceMode
-from callboard.protocol.tools import ToolDefinition
+from callboard.protocol.model import FinishReason, StreamEvent, TextDelta, ThinkingDelta
 from callboard.providers import request_encoding as encoding
 from callboard.providers.adapter import WireRequest
+from callboard.providers.anthropic import server_blocks
+from callboard.providers.anthropic.messages_dialects import ANTHROPIC_MESSAGES, MessagesDialect, dialect_at
+from callboard.providers.anthropic.messages_requests import MessagesEncoding
 from callboard.providers.base_decoder import (
     AnswerHead,
     BaseDecoder,
@@ -28,22 +32,9 @@ from callboard.providers.base_decoder import (
     usage_of,
 )
 from callboard.providers.json_values import Body, Json, JsonObject, loads
-from callboard.providers.tool_schema import ANTHROPIC, ANTHROPIC_ANSWER, ANTHROPIC_STRICT
 
-ORIGIN: Final = "anthropic"
 API_VERSION: Final = "2023-06-01"
-#: `max_tokens` is required. 8,192 is the smallest output limit among the models that are still served.
-DEFAULT_MAX_TOKENS: Final = 8_192
-#: Tokens of thinking for an effort, where a model wants a budget; the API's least is 1,024.
-THINKING_BUDGETS: Final = {"minimal": 1_024, "low": 2_048, "medium": 8_192, "high": 16_384, "xhigh": 32_768}
-#: Where the model decides itself how much to think, it takes these instead.
-ADAPTIVE_EFFORTS: Final = {"minimal": "low"} | {effort: effort for effort in ("low", "medium", "high", "xhigh", "max")}
-#: Claude 4.6 and later: `thinking: adaptive`. A date ("claude-opus-4-20250514") has no minor version.
-_ADAPTIVE_MODEL: Final = re.compile(r"claude-[a-z]+-(?:4[-.](?:[6-9]|[1-9]\d)(?!\d)|[5-9](?!\d)|[1-9]\d(?!\d))")
-#: Claude 4.7 and later: 400 "`temperature` is deprecated for this model".
-_NO_SAMPLING_MODEL: Final = re.compile(r"claude-[a-z]+-(?:4[-.](?:[7-9]|[1-9]\d)(?!\d)|[5-9](?!\d)|[1-9]\d(?!\d))")
-#: The modes that force a call, and the API's words for them.
-_FORCED: Final = {ToolChoiceMode.REQUIRED: "any", ToolChoiceMode.NAMED: "tool"}
+_BETA_HEADER: Final = "anthropic-beta"
 
 
 class Anthropic(encoding.HttpAdapter):
@@ -56,172 +47,46 @@ class Anthropic(encoding.HttpAdapter):
         api_key: str | None = None,
         headers: Mapping[str, str] | None = None,
         bearer: bool = False,
-        name: str = "anthropic",
+        name: str = "",
+        dialect: MessagesDialect | None = None,
     ) -> None:
-        """`bearer`: the credential is an OAuth token or a gateway's."""
+        """`bearer`: the credential is an OAuth token or a gateway's. Without a `dialect` the address tells it."""
+        self.dialect = dialect or dialect_at(base_url)
         super().__init__(
-            name,
+            name or (dialect or ANTHROPIC_MESSAGES).name,
             # With the version or without: gateways name their address either way.
-            encoding.checked_url(base_url, "https://api.anthropic.com").removesuffix("/v1"),
+            encoding.checked_url(base_url, self.dialect.base_url).removesuffix("/v1"),
             api_key,
-            AnthropicDecoder,
-            credential=encoding.bearer(api_key) if bearer or not api_key else {"x-api-key": api_key},
+            partial(AnthropicDecoder, dialect=self.dialect),
+            credential=(
+                encoding.bearer(api_key) if bearer or self.dialect.bearer or not api_key else {"x-api-key": api_key}
+            ),
             headers={"anthropic-version": API_VERSION, **(headers or {})},
         )
 
     def encode(self, request: model.ModelRequest, /) -> WireRequest:
-        written = _MessagesEncoding(request)
+        written = MessagesEncoding(request, self.dialect)
         body = self.envelope(written.body())
-        return encoding.post(self.endpoint(request), self.headers(request), body, written.notes)
+        headers = _with_betas(self.headers(request), written.betas)
+        return encoding.post(self.endpoint(request), headers, body, written.notes)
 
     def endpoint(self, request: model.ModelRequest) -> str:
         """Where the request goes. Clouds that host the API differ here, and in the envelope."""
         return f"{self._url}/v1/messages"
 
     def envelope(self, body: Body) -> Body:
-        """What goes into the request of the API's own fields."""
+        """The request's fields, as the server wants them."""
         return body
 
 
-class _MessagesEncoding(encoding.TurnEncoding):
-    def __init__(self, request: model.ModelRequest) -> None:
-        super().__init__(request)
-        self._adaptive = _ADAPTIVE_MODEL.search(request.model) is not None
-
-    def body(self) -> Body:
-        request = self.request
-        system, history = encoding.split_system(encoding.rewrite_call_ids(request.messages, encoding.ANTHROPIC_IDS))
-        for message in history:
-            self._message(message)
-        if not self.turns:
-            raise UsageError("Anthropic needs at least one message besides the instructions")
-        body: Body = {"model": request.model, "max_tokens": request.sampling.max_output_tokens}
-        if system.strip():
-            body["system"] = system
-        body["messages"] = [{"role": role, "content": blocks} for role, blocks in self.turns]
-        body.update(self._tools())
-        body.update(self._sampling(request.sampling))
-        body.update(self._thinking(request.sampling))
-        if adapted := self.answer_schema(ANTHROPIC_ANSWER):
-            config = body.get("output_config")
-            answer = {"format": {"type": "json_schema", "schema": adapted.schema}}
-            body["output_config"] = {**config, **answer} if isinstance(config, dict) else answer
-        body["max_tokens"] = body["max_tokens"] or DEFAULT_MAX_TOKENS
-        if request.stream:
-            body["stream"] = True
-        return {**body, **request.options}
-
-    # History.
-
-    def _message(self, message: content.Message) -> None:
-        if isinstance(message, content.AssistantMessage):
-            self._assistant(message)
-        elif isinstance(message, content.ToolMessage):
-            result: Body = {"type": "tool_result", "tool_use_id": message.call_id, "content": message.content}
-            self.say("user", [{**result, "is_error": True} if message.is_error else result])
-        else:
-            self.say_asked(message)
-
-    def _assistant(self, message: content.AssistantMessage) -> None:
-        blocks = [block for part in message.parts if (block := self._part(part)) is not None]
-        kinds = {block["type"] for block in blocks}
-        if kinds <= {"text", "tool_use"}:
-            # Another provider's turn may hold text behind a call; here results must come directly behind the calls.
-            blocks.sort(key=lambda block: block["type"] == "tool_use")
-        self.say("assistant", blocks)
-
-    def _part(self, part: content.AssistantPart) -> Body | None:
-        own = encoding.own_replay(part.replay, ORIGIN)
-        if isinstance(part, content.ToolCall):
-            name, arguments = encoding.called_name(part), encoding.arguments_object(part)
-            caller = {"caller": own["caller"]} if own and "caller" in own else {}
-            return {"type": "tool_use", "id": part.call_id, "name": name, "input": arguments, **caller}
-        if isinstance(part, content.Text):
-            return self.text(part.text) if part.text.strip() else None
-        if own is None:
-            return None
-        if not isinstance(part, content.Thinking):
-            return dict(own)
-        if "data" in own:
-            return {"type": "redacted_thinking", "data": own["data"]}
-        if "signature" in own:
-            return {"type": "thinking", "thinking": part.text, "signature": own["signature"]}
-        return None
-
-    def text(self, text: str) -> Body:
-        return {"type": "text", "text": text}
-
-    def media(self, media: content.Media) -> Body:
-        if not isinstance(media, content.Image):
-            raise encoding.refused_part(media, self.request.model, "text, Image")
-        if media.url:
-            return {"type": "image", "source": {"type": "url", "url": media.url}}
-        media_type, data = encoding.media_bytes(media)
-        return {"type": "image", "source": {"type": "base64", "media_type": media_type, "data": data}}
-
-    # The rest of the body.
-
-    def _tools(self) -> Body:
-        request = self.request
-        if not request.tools:
-            return {}
-        mode = request.tool_choice.mode
-        choice: Body = {"type": _FORCED.get(mode, mode.value)}
-        if mode is ToolChoiceMode.NAMED:
-            choice["name"] = request.tool_choice.name
-        if request.parallel_tool_calls is not None and mode is not ToolChoiceMode.NONE:
-            choice["disable_parallel_tool_use"] = not request.parallel_tool_calls
-        tools = [_tool(tool) for tool in self.adapted_tools(ANTHROPIC, ANTHROPIC_STRICT)]
-        return {"tools": tools, "tool_choice": choice}
-
-    def _sampling(self, sampling: model.Sampling) -> Body:
-        if sampling.seed is not None:
-            self.notes.append("seed: the API has none; left out")
-        knobs = {"temperature": sampling.temperature, "top_p": sampling.top_p}
-        sent: Body = {name: value for name, value in knobs.items() if value is not None}
-        if _NO_SAMPLING_MODEL.search(self.request.model):
-            self.notes += [f"{name}: this model takes none; left out" for name in sent]
-            sent = {}
-        return {**sent, "stop_sequences": list(sampling.stop)} if sampling.stop else sent
-
-    def _thinking(self, sampling: model.Sampling) -> Body:
-        effort = sampling.reasoning_effort
-        if effort is None or effort == "none":
-            return {"thinking": {"type": "disabled"}} if effort and self._adaptive else {}
-        efforts: Mapping[str, object] = ADAPTIVE_EFFORTS if self._adaptive else THINKING_BUDGETS
-        if effort not in efforts:
-            raise UsageError(f"reasoning_effort {effort!r} is unknown here; use one of none, {', '.join(efforts)}")
-        if self.request.tools and self.request.tool_choice.mode in _FORCED:
-            raise UsageError("Anthropic cannot think when a tool call is forced: drop reasoning_effort or tool_choice")
-        if sampling.temperature not in (None, 1, 1.0):
-            raise UsageError("Anthropic takes no temperature with thinking: drop reasoning_effort or temperature")
-        if self._adaptive:
-            return {"thinking": {"type": "adaptive"}, "output_config": {"effort": ADAPTIVE_EFFORTS[effort]}}
-        if self._in_unthought_tool_loop():
-            self.notes.append("reasoning_effort: left out, since the open tool turn does not start with own thinking")
-            return {}
-        return self._budget(THINKING_BUDGETS[effort], sampling.max_output_tokens)
-
-    def _budget(self, budget: int, max_tokens: int | None) -> Body:
-        if max_tokens is None:
-            max_tokens = DEFAULT_MAX_TOKENS + budget
-        elif max_tokens <= budget:
-            budget = max(max_tokens // 2, THINKING_BUDGETS["minimal"])
-        if max_tokens <= budget:
-            raise UsageError(f"max_output_tokens must be above {budget} to think, not {max_tokens}")
-        return {"max_tokens": max_tokens, "thinking": {"type": "enabled", "budget_tokens": budget}}
-
-    def _in_unthought_tool_loop(self) -> bool:
-        """Are results of a turn being sent that another model (or this one without thinking) began? The API refuses to
-        think on: "Expected `thinking` or `redacted_thinking`, but found `tool_use`"."""
-        if len(self.turns) < 2 or self.turns[-1][1][0]["type"] != "tool_result":
-            return False
-        return self.turns[-2][1][0]["type"] not in ("thinking", "redacted_thinking")
-
-
-def _tool(tool: ToolDefinition) -> Body:
-    wire: Body = {"name": tool.name, "description": tool.description, "input_schema": tool.parameters}
-    return {**wire, "strict": True} if tool.strict else wire
+def _with_betas(headers: dict[str, str], betas: set[str]) -> dict[str, str]:
+    """The headers, which name these beta features beside the caller's."""
+    if not betas:
+        return headers
+    named = [text for name, text in headers.items() if name.lower() == _BETA_HEADER]
+    asked = [beta.strip() for text in named for beta in text.split(",") if beta.strip()]
+    others = {name: text for name, text in headers.items() if name.lower() != _BETA_HEADER}
+    return {**others, _BETA_HEADER: ",".join(dict.fromkeys([*asked, *sorted(betas)]))}
 
 
 _FINISH_REASONS: Final = {
@@ -233,10 +98,13 @@ _FINISH_REASONS: Final = {
     "pause_turn": FinishReason.PAUSE,
     "refusal": FinishReason.REFUSAL,
 }
-#: Blocks that no tool of the provider's wrote; a client makes nothing of `fallback`.
-_NO_TOOL_BLOCKS: Final = frozenset({"text", "thinking", "redacted_thinking", "fallback"})
+#: Blocks that no tool of the provider's wrote. All others, also of kinds to come, are shown and go back as they are.
+_NO_TOOL_BLOCKS: Final = frozenset({"text", "thinking", "redacted_thinking"})
+#: What a delta without a block begins.
+_BEGUN_BY: Final = {"text_delta": "text", "thinking_delta": "thinking"}
 #: After these the last call is as its model wrote it.
 _UNBROKEN: Final = frozenset({FinishReason.STOP, FinishReason.TOOL_CALLS, FinishReason.PAUSE})
+_MAX_NOTE_CHARS: Final = 500
 _Out = list[StreamEvent]
 
 
@@ -251,19 +119,31 @@ class _Block:
     pieces: StringIO = field(default_factory=StringIO)
     """Of a server tool's input."""
     size: int = 0
-    """Of its input, in characters."""
+    """Of its input or its thinking, in characters."""
+    signed: bool = False
 
 
 class AnthropicDecoder(BaseDecoder):
-    """Events of the Messages API. A call is complete at its content_block_stop, and only there."""
+    """Events of the Messages API. A call is complete when its block has ended, and after it another block began or the
+    turn ended for a reason that breaks nothing off: a limit may have cut what looks whole (quirks 57, 69)."""
 
-    def __init__(self, head: AnswerHead) -> None:
+    def __init__(self, head: AnswerHead, dialect: MessagesDialect = ANTHROPIC_MESSAGES) -> None:
         super().__init__(head)
-        self._blocks: dict[Json, _Block] = {}
+        self._origin = dialect.origin
         self._ordinal = 0
+        self._begin_message()
+
+    def _begin_message(self) -> None:
+        self._blocks: dict[Json, _Block] = {}
         self._ids: set[str] = set()
+        self._ended_call: int | None = None
+        """The call whose block was the last to end."""
+        self._pending: set[str] = set()
+        """Calls of server tools that have no result yet."""
+        self._container = ""
         self._started = False
         self._stop_reason = ""
+        self._is_output_counted = False
 
     def on_json(self, event: str, document: JsonObject, out: _Out) -> None:
         # Proxies leave the event line out, or the type: whichever is there.
@@ -276,6 +156,7 @@ class AnthropicDecoder(BaseDecoder):
         if "content" not in document:
             raise KeyError("content")
         self._message_start({"message": document}, out)
+        self._is_output_counted = True
         self._message_stop(document, out)
 
     def on_end(self, out: _Out, marked: bool) -> None:
@@ -290,55 +171,98 @@ class AnthropicDecoder(BaseDecoder):
         """Was the last call broken off? A reason that we do not know may mean that (quirk 69)."""
         return self._stop_reason != "" and _FINISH_REASONS.get(self._stop_reason) not in _UNBROKEN
 
+    # The message.
+
     def _message_start(self, document: JsonObject, out: _Out) -> None:
         message = object_at(document, "message")
         if self._started:
             # A proxy spliced a second answer in: the aborted one must not be run (quirk 37).
             self.calls.restart()
-            self._blocks.clear()
-            self._ids.clear()
             self.usage.clear()
-            self._stop_reason = ""
+            self._begin_message()
             out.append(model.Restarted("a second message_start"))
         self._started = True
-        self.calls.seed = text_at(message, "id")
+        self.calls.seed = self.response_id = text_at(message, "id")
         self.model = text_at(message, "model")
         self._note_end(message, message)
         # All blocks of a whole answer; newer servers may also begin a stream with whole blocks (quirk 68).
-        blocks = objects_at(message, "content")
-        for index, block in enumerate(blocks, 1):
-            self._block_start({"content_block": block}, out)
-            if index == len(blocks) and self._cut and block["type"] == "tool_use":
-                # Arguments that the length limit cut off look finished in a whole answer (quirk 57).
-                self.calls.delta(out, index=self._ordinal - 1, arguments=block.get("input"))
-            else:
-                self._block_stop({}, out)
+        for place, block in enumerate(objects_at(message, "content")):
+            self._block_start({"index": place, "content_block": block}, out)
+            self._block_stop({"index": place}, out)
+
+    def _message_delta(self, document: JsonObject, out: _Out) -> None:
+        self._note_end(object_at(document, "delta"), document)
+        self._is_output_counted |= fields_at(document, "usage").get("output_tokens") is not None
+
+    def _note_end(self, delta: JsonObject, holder: JsonObject) -> None:
+        # Cumulative, field by field: the last value wins, nothing is added up (quirk 36). Null and 0 are placeholders
+        # where another number was said.
+        for key, value in fields_at(holder, "usage").items():
+            if value or self.usage.get(key) is None:
+                self.usage[key] = value
+        if isinstance(tier := self.usage.get("service_tier"), str):
+            self.service_tier = tier
+        self._stop_reason = text_at(delta, "stop_reason") or self._stop_reason
+        if isinstance(container := fields_at(delta, "container").get("id"), str):
+            self._container = container
+        if details := fields_at(delta, "stop_details"):
+            said = (details.get(key) for key in ("type", "category", "explanation"))
+            self.notes.append(": ".join(word for word in said if isinstance(word, str))[:_MAX_NOTE_CHARS])
+
+    def _message_stop(self, document: JsonObject, out: _Out) -> None:
+        # Proxies leave the end of a block out; where the turn was cut, that may be what is missing.
+        for block in tuple(self._blocks.values()):
+            if block.kind != "tool_use" or not self._cut:
+                self._end_block(block, out)
+        if not self._cut:
+            self._complete_call(out)
+        if self._container and self._pending:
+            # "container_id is required when there are pending tool uses generated by code execution" (a public issue
+            # of anthropic-sdk-python, #1801).
+            kept: JsonObject = {"type": server_blocks.CONTAINER, "id": self._container}
+            out.append(server_blocks.shown(kept, self._origin))
+        reason = _FINISH_REASONS.get(self._stop_reason, FinishReason.OTHER)
+        if self.calls.count and reason in (FinishReason.STOP, FinishReason.OTHER):
+            reason = FinishReason.TOOL_CALLS
+        usage = _usage(self.usage) if self._is_output_counted else None
+        self.end(out, model.Done(reason, self._stop_reason, usage, dict(self.usage), self.model))
+
+    # Its blocks.
 
     def _block_start(self, document: JsonObject, out: _Out) -> None:
-        start = object_of(document.get("content_block"))
+        start, index = object_of(document.get("content_block")), document.get("index")
         kind = text_of(start["type"])
+        self._end_left_open(index, out)
         block = _Block(kind, self._ordinal, start)
         self._ordinal += 1
-        self._blocks[document.get("index")] = block
+        self._blocks[index] = block
         self.hold()
-        self.calls.settle(out)
+        self._complete_call(out)
         if kind == "tool_use":
             self._call_start(block, out)
         elif kind == "redacted_thinking":
-            out.append(ThinkingDelta("", block.ordinal, content.Replay(ORIGIN, {"data": text_of(start["data"])})))
+            out.append(ThinkingDelta("", block.ordinal, content.Replay(self._origin, {"data": text_of(start["data"])})))
         elif kind == "text":
             self._text_delta(block, {"text": start.get("text")}, out)
+            self._cite(block, start.get("citations"), out)
         elif kind == "thinking":
             self._thinking_delta(block, {"thinking": start.get("thinking")}, out)
-            if start.get("signature"):
-                self._signature_delta(block, start, out)
+            self._signature_delta(block, start, out)
+
+    def _end_left_open(self, index: Json, out: _Out) -> None:
+        """End what a proxy did not: a block whose index begins another one, and a server tool's, whose place in the
+        turn counts. Calls of ours may be written side by side."""
+        for place, block in tuple(self._blocks.items()):
+            if place == index or block.kind not in (*_NO_TOOL_BLOCKS, "tool_use"):
+                del self._blocks[place]
+                self._end_block(block, out)
 
     def _call_start(self, block: _Block, out: _Out) -> None:
         call_id, name = text_at(block.start, "id"), text_of(block.start["name"])
         # Each block is a call of its own, even where a proxy repeats an id.
         caller = object_at(block.start, "caller") or {"type": "direct"}
         # A call that the provider's own code execution makes must go back with its caller.
-        replay = None if caller["type"] == "direct" else content.Replay(ORIGIN, {"caller": caller})
+        replay = None if caller["type"] == "direct" else content.Replay(self._origin, {"caller": caller})
         sent_id = "" if call_id in self._ids else call_id
         self.calls.delta(out, index=block.ordinal, id=sent_id, name=name, replay=replay)
         self._ids.add(call_id)
@@ -346,9 +270,22 @@ class AnthropicDecoder(BaseDecoder):
     def _block_delta(self, document: JsonObject, out: _Out) -> None:
         block = self._blocks.get(document.get("index"))
         delta = object_at(document, "delta")
-        handler = self._DELTAS.get(text_at(delta, "type"))
-        if block is not None and handler is not None:
+        kind = text_at(delta, "type")
+        if block is None:
+            block = self._block_of_stray(document, kind, out)
+        if block is not None and (handler := self._DELTAS.get(kind)) is not None:
             handler(self, block, delta, out)
+
+    def _block_of_stray(self, document: JsonObject, kind: str, out: _Out) -> _Block | None:
+        """The block of a delta that no open block has the index of: without an index it goes on with the last block;
+        text that was never begun begins one."""
+        if self._blocks and ("index" not in document or None in self._blocks):
+            return next(reversed(self._blocks.values()))
+        if kind in _BEGUN_BY:
+            index = document.get("index")
+            self._block_start({"index": index, "content_block": {"type": _BEGUN_BY[kind]}}, out)
+            return self._blocks[index]
+        return None
 
     def _text_delta(self, block: _Block, delta: JsonObject, out: _Out) -> None:
         if text := text_at(delta, "text"):
@@ -356,10 +293,22 @@ class AnthropicDecoder(BaseDecoder):
 
     def _thinking_delta(self, block: _Block, delta: JsonObject, out: _Out) -> None:
         if text := text_at(delta, "thinking"):
+            block.size += len(text)
             out.append(ThinkingDelta(text, block.ordinal))
 
     def _signature_delta(self, block: _Block, delta: JsonObject, out: _Out) -> None:
-        out.append(ThinkingDelta("", block.ordinal, content.Replay(ORIGIN, {"signature": text_of(delta["signature"])})))
+        # llama.cpp and others send an empty one: it signs nothing.
+        if signature := text_at(delta, "signature"):
+            block.signed = True
+            out.append(ThinkingDelta("", block.ordinal, content.Replay(self._origin, {"signature": signature})))
+
+    def _citations_delta(self, block: _Block, delta: JsonObject, out: _Out) -> None:
+        self._cite(block, [delta.get("citation")], out)
+
+    def _cite(self, block: _Block, citations: Json, out: _Out) -> None:
+        found = [each for each in citations if isinstance(each, dict) and each] if isinstance(citations, list) else []
+        if found:
+            out.append(model.CitationDelta(tuple(map(server_blocks.citation_of, found)), block.ordinal))
 
     def _input_delta(self, block: _Block, delta: JsonObject, out: _Out) -> None:
         text = text_at(delta, "partial_json")
@@ -377,34 +326,44 @@ class AnthropicDecoder(BaseDecoder):
         block.start = {**block.start, **{key: value for key, value in delta.items() if key != "type"}}
 
     def _block_stop(self, document: JsonObject, out: _Out) -> None:
-        block = self._blocks.pop(document.get("index"), None)
-        if block is None:
-            return
+        index = document.get("index")
+        if index not in self._blocks and self._blocks and "index" not in document:
+            index = next(reversed(self._blocks))
+        if (block := self._blocks.pop(index, None)) is not None:
+            self._end_block(block, out)
+
+    def _end_block(self, block: _Block, out: _Out) -> None:
         if block.kind == "tool_use":
             given = block.start.get("input")
             if given and not block.size:
                 # Programmatic tool calling: the input comes with the start, and no delta after it (quirk 32).
                 self.calls.delta(out, index=block.ordinal, arguments=given)
-            self.calls.complete(out, index=block.ordinal)
-        elif block.kind not in _NO_TOOL_BLOCKS:
-            out.append(model.ServerToolEvent(block.kind, content.Replay(ORIGIN, _server_block(block))))
+            self._complete_call(out)
+            self._ended_call = block.ordinal
+        elif block.kind == "thinking":
+            self._mark_unsigned(block, out)
+        elif block.kind not in _NO_TOOL_BLOCKS and (block.kind != "fallback" or "to" in block.start):
+            # A `fallback` that names no model could not go back (the SDK's BetaFallbackBlockParam).
+            shown = _shown_block(block, self._origin)
+            out.append(shown)
+            if server_blocks.is_call(block.start):
+                self._pending.add(shown.call_id)
+            else:
+                self._pending.discard(shown.call_id)
 
-    def _message_delta(self, document: JsonObject, out: _Out) -> None:
-        self._note_end(object_at(document, "delta"), document)
+    def _mark_unsigned(self, block: _Block, out: _Out) -> None:
+        """Thinking without a signature is this server's own all the same: it goes back as it is, or a note says that it
+        did not (quirk 73)."""
+        is_last = block.ordinal == self._ordinal - 1  # behind another block the mark would be a part of its own
+        if block.size and not block.signed and is_last:
+            out.append(ThinkingDelta("", block.ordinal, content.Replay(self._origin, {})))
 
-    def _note_end(self, delta: JsonObject, holder: JsonObject) -> None:
-        # Cumulative, field by field: the last value but null wins, nothing is added up (quirk 36).
-        usage = fields_at(holder, "usage")
-        self.usage.update((key, value) for key, value in usage.items() if value is not None)
-        self._stop_reason = text_at(delta, "stop_reason") or self._stop_reason
-
-    def _message_stop(self, document: JsonObject, out: _Out) -> None:
-        if not self._cut:
+    def _complete_call(self, out: _Out) -> None:
+        """More of the answer came, or its end and no cut: the call that ended last is as its model wrote it."""
+        if (ended := self._ended_call) is not None:
+            self._ended_call = None
+            self.calls.complete(out, index=ended)
             self.calls.settle(out)
-        reason = _FINISH_REASONS.get(self._stop_reason, FinishReason.OTHER)
-        if self.calls.count and reason in (FinishReason.STOP, FinishReason.OTHER):
-            reason = FinishReason.TOOL_CALLS
-        self.end(out, model.Done(reason, self._stop_reason, _usage(self.usage), dict(self.usage), self.model))
 
     _EVENTS: ClassVar[Mapping[str, Callable[[AnthropicDecoder, JsonObject, _Out], None]]] = {
         "message_start": _message_start,
@@ -419,28 +378,56 @@ class AnthropicDecoder(BaseDecoder):
         "text_delta": _text_delta,
         "thinking_delta": _thinking_delta,
         "signature_delta": _signature_delta,
+        "citations_delta": _citations_delta,
         "input_json_delta": _input_delta,
         "compaction_delta": _compaction_delta,
     }
 
 
-def _server_block(block: _Block) -> JsonObject:
-    """The whole block of a server tool, as it must go back."""
+def _shown_block(block: _Block, origin: str) -> model.ServerToolEvent:
+    """The whole block of a server tool, as it must go back. A call that was cut off has no `input`, and stays here
+    (quirk 64)."""
     text = block.pieces.getvalue()
+    if not text.strip():
+        return server_blocks.shown(block.start, origin)
     try:
-        return {**block.start, "input": loads(text)} if text else block.start
-    except ValueError:
-        return block.start  # cut off by the length limit: no reason to lose the answer around it (quirk 64)
+        given = object_of(loads(text))
+    except (ValueError, TypeError):
+        cut = {key: value for key, value in block.start.items() if key != "input"}
+        return replace(server_blocks.shown(cut, origin), text=text[: server_blocks.MAX_SHOWN_CHARS])
+    return server_blocks.shown({**block.start, "input": given}, origin)
 
 
 def _usage(raw: JsonObject) -> model.Usage | None:
-    """Anthropic's input_tokens leave the cache out: the whole input is the sum of three (docs/wire.md 1.3)."""
-    read, written = count_at(raw, "cache_read_input_tokens"), count_at(raw, "cache_creation_input_tokens")
-    fresh = count_at(raw, "input_tokens")
+    """Anthropic's input_tokens leave the cache out: the whole input is the sum of three (docs/wire.md 1.3).
+
+    A compaction of the context is billed besides: "A `compaction` entry's tokens are not included in the top-level
+    `usage` fields" (the SDK's BetaUsage.iterations).
+    """
+    iterations = raw.get("iterations")
+    entries = [each for each in iterations if isinstance(each, dict)] if isinstance(iterations, list) else []
+    billed = [raw, *(entry for entry in entries if entry.get("type") == "compaction")]
+
+    def total(key: str, inside: str = "") -> int | None:
+        holders = (fields_at(each, inside) if inside else each for each in billed)
+        counts = [count for holder in holders if (count := count_at(holder, key)) is not None]
+        return sum(counts) if counts else None
+
+    read, written, fresh = (
+        total(key) for key in ("cache_read_input_tokens", "cache_creation_input_tokens", "input_tokens")
+    )
+    hour = total("ephemeral_1h_input_tokens", "cache_creation") or 0
+    # The parts are newer than their sum, which some gateways leave out.
+    written = max(written or 0, hour + (total("ephemeral_5m_input_tokens", "cache_creation") or 0))
+    asked = (fresh or 0) + (read or 0) + written
+    answered = total("output_tokens")
     return usage_of(
-        input_tokens=None if fresh is None else fresh + (read or 0) + (written or 0),
-        output_tokens=count_at(raw, "output_tokens"),
+        # A prompt is never empty: 0 is a placeholder, and with 0 for the answer nothing was counted.
+        input_tokens=asked or None,
+        output_tokens=answered if asked or answered else None,
         cached_tokens=read,
         cache_write_tokens=written,
+        cache_write_1h_tokens=hour,
         reasoning_tokens=count_at(fields_at(raw, "output_tokens_details"), "thinking_tokens"),
+        web_searches=count_at(fields_at(raw, "server_tool_use"), "web_search_requests"),
     )

@@ -32,7 +32,8 @@ NAME: Final = "azure"
 RESPONSES_NAME: Final = "azure-responses"
 KEY_VARIABLE: Final = "AZURE_OPENAI_API_KEY"
 ENDPOINT_VARIABLE: Final = "AZURE_OPENAI_ENDPOINT"
-DIALECT: Final = replace(OPENAI, name=NAME, base_url="", key_variable=KEY_VARIABLE)
+KEY_HEADER: Final = "api-key"
+DIALECT: Final = replace(OPENAI, name=NAME, base_url="", key_variable=KEY_VARIABLE, key_header=KEY_HEADER)
 _DATED: Final = re.compile(r"\d{4}-\d{2}-\d{2}(-preview)?")
 _DEPLOYMENT: Final = re.compile(r"/openai/deployments/[^/]+$")
 
@@ -83,22 +84,17 @@ class AzureAddress:
         """What all addresses of the API begin with."""
         return f"{self.resource}/openai" if self.is_dated else f"{self.resource}/openai/v1"
 
-    def chat(self, model: str) -> str:
-        """Where Chat Completions of this deployment are."""
-        if not self.is_dated:
-            return self.versioned(f"{self.api}/chat/completions")
-        deployment = self.deployment or f"/openai/deployments/{quote(model, safe='')}"
-        return self.versioned(f"{self.resource}{deployment}/chat/completions")
+    @property
+    def chat_path(self) -> str:
+        """Behind `api`, where Chat Completions are; {model} is the deployment."""
+        deployment = self.deployment.removeprefix("/openai") or "/deployments/{model}"
+        return self.versioned(f"{deployment if self.is_dated else ''}/chat/completions")
 
     def versioned(self, url: str) -> str:
         """The address with the API's version, if one was given."""
         if not self.api_version:
             return url
         return f"{url}{'&' if '?' in url else '?'}api-version={quote(self.api_version, safe='')}"
-
-
-def _credential(api_key: str | None) -> Mapping[str, str]:
-    return {"api-key": api_key} if api_key else {}
 
 
 class AzureChat(OpenAIChat):
@@ -113,13 +109,10 @@ class AzureChat(OpenAIChat):
         headers: Mapping[str, str] | None = None,
     ) -> None:
         self._address = AzureAddress.of(base_url, api_version) if base_url else None
-        address = self._address.api if self._address else None
-        super().__init__(base_url=address, api_key=api_key, dialect=DIALECT, headers=headers)
-        self._credential = _credential(api_key)
-
-    def encode(self, request: ModelRequest, /) -> WireRequest:
-        address = self._address or AzureAddress.of(None, "")
-        return replace(super().encode(request), url=address.chat(request.model))
+        api, dialect = None, DIALECT
+        if self._address is not None:
+            api, dialect = self._address.api, replace(DIALECT, path=self._address.chat_path)
+        super().__init__(base_url=api, api_key=api_key, dialect=dialect, headers=headers)
 
     def question(self, path: str, body: bytes | None = None) -> WireRequest:
         """See `AsksServer.question`."""
@@ -142,7 +135,7 @@ class AzureResponses(OpenAIResponses):
         address = self._address.api if self._address else None
         super().__init__(base_url=address, api_key=api_key, headers=headers, name=NAME)
         self.name = RESPONSES_NAME
-        self._credential = _credential(api_key)
+        self._credential = {KEY_HEADER: api_key} if api_key else {}
 
     def encode(self, request: ModelRequest, /) -> WireRequest:
         return _versioned(super().encode(request), self._address or AzureAddress.of(None, ""))

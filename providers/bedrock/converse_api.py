@@ -81,8 +81,8 @@ _FAILURES: Final = {
     "malformed_tool_use": ErrorKind.MALFORMED_TOOL_CALL,
     "malformed_model_output": ErrorKind.MALFORMED,
 }
-#: After these the last call is as its model wrote it.
-_UNBROKEN: Final = frozenset({FinishReason.STOP, FinishReason.TOOL_CALLS})
+#: After these no call of the turn is whole (docs/wire.md quirk 69); the length limit cuts only the last one.
+_BROKEN_OFF: Final = frozenset({FinishReason.CONTENT_FILTER, FinishReason.OTHER})
 #: Nova's own tools, by what every provider's are called here.
 _TOOL_NAMES: Final = {"nova_grounding": "web_search", "nova_code_interpreter": "code_execution"}
 #: Of what a server tool asked or answered so much is shown.
@@ -349,8 +349,8 @@ class ConverseDecoder(BaseDecoder):
             if block.citations:  # a block that was not closed: what it rests on is known, the rest of it is not whole
                 self._settle_block(index, _Block(citations=block.citations), out)
         finish = _FINISH_REASONS.get(reason, FinishReason.OTHER)
-        if finish is not FinishReason.OTHER:
-            self.calls.complete_all(out, cut=finish not in _UNBROKEN)
+        if finish not in _BROKEN_OFF:
+            self.calls.complete_all(out, cut=finish is FinishReason.LENGTH)
         if self.calls.count and finish in (FinishReason.STOP, FinishReason.OTHER):
             finish = FinishReason.TOOL_CALLS
         self.end(out, model.Done(finish, reason, _usage(self.usage, self._searches), self.usage, self.model))

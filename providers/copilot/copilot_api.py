@@ -12,7 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from callboard.protocol.content import AssistantMessage, Image, ToolMessage, UserMessage
+from callboard.protocol.content import Image, SystemMessage, UserMessage
 from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind, ProviderError, UsageError
 from callboard.protocol.model import Error, ModelRequest, StreamEvent
 from callboard.providers.adapter import Decoder, HttpAnswer, WireRequest
@@ -25,14 +25,25 @@ from callboard.providers.copilot.copilot_login import (
     token_store,
 )
 from callboard.providers.openai.chat_api import OpenAIChat
-from callboard.providers.openai.dialects import ChatDialect
+from callboard.providers.openai.dialects import SEES, ChatDialect
 from callboard.providers.openai.responses_api import OpenAIResponses
 
 if TYPE_CHECKING:
     from callboard.providers.transport import HttpProvider
 
-# Claude's answers come as several choices, and may end without a finish reason (copilot-sdk #1081).
-DIALECT: Final = ChatDialect("copilot", DEFAULT_BASE_URL, merge_choices=True, finish_optional=True)
+# Claude's answers come as several choices, and may end without a finish reason (copilot-sdk #1081). max_tokens is
+# refused (pydantic-ai, providers/github_copilot.py). Gemini loops unless its reasoning goes back
+# (anomalyco/opencode#8900).
+DIALECT: Final = ChatDialect(
+    "copilot",
+    DEFAULT_BASE_URL,
+    max_tokens_field="max_completion_tokens",
+    service_tiers=False,
+    parts=SEES,
+    reasoning_replay_field="reasoning_text",
+    merge_choices=True,
+    finish_optional=True,
+)
 
 
 class CopilotRoute(StrEnum):
@@ -75,9 +86,10 @@ class Copilot:
 
     def encode(self, request: ModelRequest, /) -> WireRequest:
         wire = self._inner.encode(request)
-        # Who began: the first message of a user's is billed, what an agent adds to it is not.
-        acted = any(isinstance(message, AssistantMessage | ToolMessage) for message in request.messages)
-        headers = {**wire.headers, **self._headers, "x-initiator": "agent" if acted else "user"}
+        # A message of a person's is billed, what an agent adds to it is not. Our notes are neither.
+        said = (message for message in reversed(request.messages) if not isinstance(message, SystemMessage))
+        asked = isinstance(next(said, None), UserMessage)
+        headers = {**wire.headers, **self._headers, "x-initiator": "user" if asked else "agent"}
         users = (message for message in request.messages if isinstance(message, UserMessage))
         if any(isinstance(part, Image) for message in users for part in message.parts):
             headers["copilot-vision-request"] = "true"

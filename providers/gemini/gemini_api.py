@@ -1,24 +1,18 @@
-"""Gemini generateContent and streamGenerateContent, also on Vertex AI. Facts: docs/wire.md 1.4, quirks 40-45.
+"""Gemini generateContent and streamGenerateContent, also on Vertex AI. Facts: docs/wire.md 1.4, quirks 40-45, 67, 69.
 
-Requests first, then answers: as SSE, as one long JSON array, or whole.
+The adapter, and its answers: as SSE, as one long JSON array, or whole. What is sent is in gemini_requests.py.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
-from io import StringIO
-from itertools import pairwise
+from collections.abc import Callable, Mapping
 from typing import Final
 from urllib.parse import quote
 
-import orjson
-
 from callboard.protocol import content, model
-from callboard.protocol.errors import ErrorKind, UsageError
-from callboard.protocol.limits import MAX_ARGUMENT_BYTES, MAX_RESPONSE_BYTES
-from callboard.protocol.model import FinishReason, StreamEvent, TextDelta, ThinkingDelta, ToolChoiceMode
-from callboard.protocol.tools import ToolDefinition
+from callboard.protocol.content import json_text
+from callboard.protocol.errors import ErrorKind
+from callboard.protocol.model import FinishReason, StreamEvent, TextDelta, ThinkingDelta, TokenLogprob
 from callboard.providers import request_encoding as encoding
 from callboard.providers.adapter import WireRequest
 from callboard.providers.base_decoder import (
@@ -26,25 +20,27 @@ from callboard.providers.base_decoder import (
     BaseDecoder,
     count_at,
     fields_at,
+    list_at,
     object_at,
     object_of,
     objects_at,
     text_at,
-    text_of,
     usage_of,
 )
+from callboard.providers.gemini.gemini_requests import (
+    FOREIGN_SIGNATURE,
+    GEMINI_API,
+    ORIGIN,
+    VERTEX_AI,
+    GeminiEncoding,
+)
+from callboard.providers.gemini.grounding import AnswerSources, AnswerText
+from callboard.providers.gemini.json_array import BLANK, JsonArraySplitter
+from callboard.providers.gemini.partial_arguments import PartialArguments
 from callboard.providers.http_errors import make_error
-from callboard.providers.json_values import Body, Json, JsonObject
-from callboard.providers.tool_schema import GEMINI, GEMINI_ANSWER
+from callboard.providers.json_values import SHAPE_ERRORS, Json, JsonObject
 
-ORIGIN: Final = "gemini"
-#: What the API takes in place of a signature on a call that another model made (docs/wire.md 1.4). Only on a step's
-#: first call: on its siblings it causes empty answers.
-FOREIGN_SIGNATURE: Final = "skip_thought_signature_validator"
-#: Tokens of thinking for an effort: Gemini 2.5 takes a budget.
-THINKING_BUDGETS: Final = {"none": 0, "minimal": 512, "low": 1_024, "medium": 8_192, "high": 24_576}
-#: Gemini 3 and later take a level, and cannot be kept from thinking altogether.
-THINKING_LEVELS: Final = {"none": "minimal", "minimal": "minimal", "low": "low", "medium": "medium", "high": "high"}
+__all__ = ["FOREIGN_SIGNATURE", "Gemini", "GeminiDecoder"]
 
 
 class Gemini(encoding.HttpAdapter):
@@ -60,6 +56,7 @@ class Gemini(encoding.HttpAdapter):
         project: str | None = None,
         location: str = "us-central1",
     ) -> None:
+        self._platform = GEMINI_API if project is None else VERTEX_AI
         if project is None:
             default, self._path = "https://generativelanguage.googleapis.com", "v1beta"
             credential = {"x-goog-api-key": api_key} if api_key else {}
@@ -72,156 +69,23 @@ class Gemini(encoding.HttpAdapter):
         super().__init__("gemini", url, api_key, GeminiDecoder, credential=credential, headers=headers)
 
     def encode(self, request: model.ModelRequest, /) -> WireRequest:
-        written = _GeminiEncoding(request)
+        written = GeminiEncoding(request, self._platform)
         method = "streamGenerateContent?alt=sse" if request.stream else "generateContent"
         name = quote(request.model.removeprefix("models/"), safe="/")
         url = f"{self._url}/{self._path}/models/{name}:{method}"
         return encoding.post(url, self.headers(request), written.body(), written.notes)
 
 
-class _GeminiEncoding(encoding.TurnEncoding):
-    def body(self) -> Body:
-        request = self.request
-        system, history = encoding.split_system(request.messages)
-        self._history(history)
-        if not self.turns:
-            raise UsageError("Gemini needs at least one message besides the instructions")
-        body: Body = {"contents": [{"role": role, "parts": parts} for role, parts in self.turns]}
-        if system:
-            body["systemInstruction"] = {"parts": [{"text": system}]}
-        body.update(self._tools())
-        config = self._sampling(request.sampling)
-        if adapted := self.answer_schema(GEMINI_ANSWER):
-            config.update(responseMimeType="application/json", responseJsonSchema=adapted.schema)
-        if config:
-            body["generationConfig"] = config
-        return {**body, **request.options}
-
-    # History. A turn's results must be in one message, what follows after them.
-
-    def _history(self, history: Sequence[content.Message]) -> None:
-        for position, message in enumerate(history):
-            if isinstance(message, content.AssistantMessage):
-                self.say("model", self._turn(message))
-                after = history[position + 1 : position + 1 + len(message.tool_calls)]
-                results = {each.call_id: each for each in after if isinstance(each, content.ToolMessage)}
-                # In the order of the calls, by which the API pairs them where there are no ids.
-                self.say("user", [_result(call, results[call.call_id]) for call in message.tool_calls])
-            elif not isinstance(message, content.ToolMessage):
-                self.say_asked(message)
-
-    def _turn(self, message: content.AssistantMessage) -> list[Body]:
-        parts = [wire for part in message.parts if (wire := _part(part)) is not None]
-        first_call = next((part for part in parts if "functionCall" in part), None)
-        if first_call is not None:
-            first_call.setdefault("thoughtSignature", FOREIGN_SIGNATURE)
-        return parts
-
-    def text(self, text: str) -> Body:
-        return {"text": text}
-
-    def media(self, media: content.Media) -> Body:
-        if not isinstance(media, content.Image):
-            raise encoding.refused_part(media, self.request.model, "text, Image")
-        if media.url:
-            kind = {"mimeType": media.media_type} if media.media_type else {}
-            return {"fileData": {**kind, "fileUri": media.url}}
-        media_type, data = encoding.media_bytes(media)
-        return {"inlineData": {"mimeType": media_type, "data": data}}
-
-    # The rest of the body.
-
-    def _tools(self) -> Body:
-        request = self.request
-        if not request.tools:
-            return {}
-        mode = request.tool_choice.mode
-        calling: Body = {"mode": mode.name if mode in (ToolChoiceMode.AUTO, ToolChoiceMode.NONE) else "ANY"}
-        if mode is ToolChoiceMode.NAMED:
-            calling["allowedFunctionNames"] = [request.tool_choice.name]
-        if request.parallel_tool_calls is not None:
-            self.notes.append("parallel_tool_calls: the API has no such flag; left out")
-        declarations = [_declaration(tool) for tool in self.adapted_tools(GEMINI, GEMINI)]
-        self.notes += [
-            f"tool {tool.name}: strict: the API has no such flag; left out" for tool in request.tools if tool.strict
-        ]
-        return {"tools": [{"functionDeclarations": declarations}], "toolConfig": {"functionCallingConfig": calling}}
-
-    def _sampling(self, sampling: model.Sampling) -> Body:
-        knobs = {
-            "temperature": sampling.temperature,
-            "topP": sampling.top_p,
-            "maxOutputTokens": sampling.max_output_tokens,
-            "stopSequences": list(sampling.stop) or None,
-            "seed": sampling.seed,
-            "thinkingConfig": self._thinking(sampling.reasoning_effort),
-        }
-        return {name: value for name, value in knobs.items() if value is not None}
-
-    def _thinking(self, effort: str | None) -> Body | None:
-        if effort is None:
-            return None
-        if effort not in THINKING_BUDGETS:
-            raise UsageError(f"reasoning_effort {effort!r} is unknown here; use one of {', '.join(THINKING_BUDGETS)}")
-        if self.request.model.removeprefix("models/").startswith(("gemini-1", "gemini-2")):
-            return {"includeThoughts": effort != "none", "thinkingBudget": THINKING_BUDGETS[effort]}
-        if effort == "none":
-            self.notes.append("reasoning_effort: this model cannot be kept from thinking; sent as `minimal`")
-        return {"includeThoughts": True, "thinkingLevel": THINKING_LEVELS[effort]}
-
-
-def _declaration(tool: ToolDefinition) -> Body:
-    declaration: Body = {"name": tool.name, "description": tool.description}
-    if tool.parameters.get("properties"):
-        declaration["parametersJsonSchema"] = tool.parameters
-    return declaration
-
-
-def _part(part: content.AssistantPart) -> Body | None:
-    """A part of a model's turn, with its own signature on exactly the part it came on; None for what is left out."""
-    own = encoding.own_replay(part.replay, ORIGIN)
-    if isinstance(part, content.ServerTool | content.Media):
-        return dict(own) if own is not None else None
-    signature = {"thoughtSignature": own["thoughtSignature"]} if own and "thoughtSignature" in own else {}
-    if isinstance(part, content.ToolCall):
-        call: Body = {"name": encoding.called_name(part), "args": encoding.arguments_object(part)}
-        if own and "id" in own:
-            call["id"] = own["id"]
-        return {"functionCall": call, **signature}
-    if isinstance(part, content.Text):
-        return {"text": part.text, **signature} if part.text.strip() or signature else None
-    return {"text": part.text, "thought": True, **signature} if signature else None
-
-
-def _result(call: content.ToolCall, result: content.ToolMessage) -> Body:
-    response: Body = {"name": encoding.called_name(call), "response": _response(result)}
-    own = encoding.own_replay(call.replay, ORIGIN)
-    if own and "id" in own:
-        response["id"] = own["id"]
-    return {"functionResponse": response}
-
-
-def _response(result: content.ToolMessage) -> object:
-    """The result as an object, which is all that the API takes: {"error": ..} is its word for a failure.
-
-    The very text, where it is JSON; what only looks like it (NaN, half of a surrogate pair) goes as a string.
-    """
-    try:
-        value: Json = orjson.loads(result.content)
-    except orjson.JSONDecodeError:
-        return {"error" if result.is_error else "result": result.content}
-    if result.is_error:
-        return {"error": orjson.Fragment(result.content)}
-    return orjson.Fragment(result.content) if isinstance(value, dict) else {"result": result.content}
-
-
 _FILTERS: Final = (
-    "SAFETY RECITATION BLOCKLIST PROHIBITED_CONTENT SPII MODEL_ARMOR "
+    "SAFETY RECITATION BLOCKLIST PROHIBITED_CONTENT SPII MODEL_ARMOR LANGUAGE ESCALATION "
     "IMAGE_SAFETY IMAGE_PROHIBITED_CONTENT IMAGE_RECITATION"
 )
+#: google-genai types.py, FinishReason. All others, those that come later too, say nothing of the turn's calls:
+#: OTHER, NO_IMAGE, IMAGE_OTHER, TOO_MANY_TOOL_CALLS, FINISH_REASON_UNSPECIFIED.
 _FINISH_REASONS: Final = {
     "STOP": FinishReason.STOP,
     "MAX_TOKENS": FinishReason.LENGTH,
+    "CONTINUATION": FinishReason.LENGTH,
     "UNEXPECTED_TOOL_CALL": FinishReason.TOOL_CALLS,
     **dict.fromkeys(_FILTERS.split(), FinishReason.CONTENT_FILTER),
 }
@@ -230,144 +94,26 @@ _FAILURES: Final = {
     "MALFORMED_FUNCTION_CALL": ErrorKind.MALFORMED_TOOL_CALL,
     "MALFORMED_RESPONSE": ErrorKind.MALFORMED,
     "MISSING_THOUGHT_SIGNATURE": ErrorKind.INVALID_REQUEST,
+    "PUP_LIMITED_DISABLED": ErrorKind.PERMISSION,
 }
-#: A step of a JSONPath: .name, [index] or a name in brackets and quotes.
-_STEP: Final = re.compile(r"""\.([^.\[\]'"]+)|\[(\d+)\]|\[(['"])((?:\\.|(?!\3)[^\\])*)\3\]""")
-#: The steps of a path; the pieces of a call and the places of its lists. Models stay far below, broken servers may not.
-_MAX_STEPS: Final = 64
-_MAX_PIECES: Final = 100_000
-_MAX_PLACES: Final = 10_000
-#: What the bounds of an array's elements depend on: strings with their escapes, brackets, commas.
-_MARK: Final = re.compile(rb'\\.?|["{}\[\],]', re.DOTALL)
-_NESTING: Final = {b"{": 1, b"[": 1, b"}": -1, b"]": -1}
-_BLANK: Final = b" \t\r\n\xef\xbb\xbf"
+_SOURCES: Final = frozenset({"groundingMetadata", "citationMetadata", "urlContextMetadata"})
 _SIGNATURE_ONLY: Final = frozenset({"thoughtSignature", "thought"})
+_DATA: Final = frozenset({"inlineData", "fileData"})
+_MEDIA: Final[Mapping[str, type[content.Image | content.Audio]]] = {"image": content.Image, "audio": content.Audio}
+#: google-genai types.py, ToolType.
+_TOOLS: Final = {
+    "GOOGLE_SEARCH_WEB": "web_search",
+    "GOOGLE_SEARCH_IMAGE": "image_search",
+    "URL_CONTEXT": "web_fetch",
+    "GOOGLE_MAPS": "maps_search",
+    "FILE_SEARCH": "file_search",
+}
+#: Of what a server tool was asked, or found, so much is shown.
+_MAX_SHOWN_CHARS: Final = 2_000
+#: What an answer is not lost over, as notes call it.
+_ITS_SOURCES: Final = "the sources of the answer"
+_ITS_LOGPROBS: Final = "log probabilities"
 _Out = list[StreamEvent]
-
-
-class PartialArguments:
-    """The arguments of one call, streamed as (JSONPath, value) pieces, put together to their object (quirk 43).
-
-    Linear in their bytes: strings are joined once, at the end.
-    """
-
-    def __init__(self) -> None:
-        self._strings: dict[str, StringIO] = {}
-        self._values: JsonObject = {}
-        self._size = 0
-        self._padded = 0
-
-    def add(self, piece: JsonObject) -> None:
-        """One entry of `partialArgs`. Raises ValueError past the limits."""
-        path, text = text_of(piece["jsonPath"]), text_at(piece, "stringValue")
-        self._size += len(path) + len(text)
-        if self._size > MAX_ARGUMENT_BYTES or len(self._values) >= _MAX_PIECES:
-            raise ValueError(f"the streamed arguments are longer than {MAX_ARGUMENT_BYTES} characters")
-        if isinstance(piece.get("stringValue"), str):
-            # Text at a path that had some goes on with it.
-            self._strings.setdefault(path, StringIO()).write(text)
-            self._values[path] = None
-        for kind in ("numberValue", "boolValue", "nullValue"):
-            if kind in piece:
-                self._values[path] = None if kind == "nullValue" else piece[kind]
-
-    def value(self) -> JsonObject:
-        """The object so far. Raises ValueError where two pieces contradict each other."""
-        root: JsonObject = {}
-        self._padded = 0
-        for path, value in self._values.items():
-            steps, pieces = _steps(path), self._strings.get(path)
-            inner: Json = root
-            for step, following in pairwise(steps):
-                inner = self._child(inner, step, [] if isinstance(following, int) else {})
-            self._child(inner, steps[-1], value if pieces is None else pieces.getvalue(), replace=True)
-        return root
-
-    def _child(self, node: Json, step: str | int, value: Json, *, replace: bool = False) -> Json:
-        """What is at `step` of `node`; `value` is put there first if nothing is, or always with `replace`."""
-        if isinstance(step, int):
-            if not isinstance(node, list):
-                raise ValueError(f"no list with a place {step}")
-            missing = max(0, step + 1 - len(node))
-            self._padded += missing
-            if self._padded > _MAX_PLACES:
-                raise ValueError(f"lists of more than {_MAX_PLACES} places")
-            node.extend([None] * missing)
-            if replace or node[step] is None:
-                node[step] = value
-            return node[step]
-        if not isinstance(node, dict):
-            raise ValueError(f"no object with a field {step!r}")
-        if replace or node.get(step) is None:
-            node[step] = value
-        return node[step]
-
-
-def _steps(path: str) -> list[str | int]:
-    if not path.startswith("$"):
-        raise ValueError(f"a JSONPath starts with $, not {path[:40]!r}")
-    steps: list[str | int] = []
-    end = 1
-    while end < len(path):
-        match = _STEP.match(path, end)
-        if match is None or len(steps) >= _MAX_STEPS:
-            raise ValueError(f"not a JSONPath to one value: {path[:80]!r}")
-        name, index, _, quoted = match.groups()
-        if index is not None:
-            steps.append(int(index[:6]))
-        else:
-            steps.append(name if quoted is None else re.sub(r"\\(.)", r"\1", quoted))
-        end = match.end()
-    if not steps or isinstance(steps[0], int):
-        raise ValueError(f"the arguments are an object, so {path[:40]!r} is not a place in them")
-    return steps
-
-
-class JsonArraySplitter:
-    """Hands out the elements of one long JSON array as soon as each is whole (Gemini's stream without alt=sse).
-
-    Cuts, and parses nothing: an element that is not JSON fails in the parser. Cost is linear in the bytes for any
-    chunking; memory is bounded by one element.
-    """
-
-    def __init__(self, max_element_bytes: int = MAX_RESPONSE_BYTES) -> None:
-        self._max_element_bytes = max_element_bytes
-        self._element = bytearray()
-        self._scanned = 0
-        """Of the element: bytes that were looked at, but for a backslash at its end."""
-        self._depth = 0
-        self._in_string = False
-        self.closed = False
-        """The array's own bracket was closed: all that follows is ignored."""
-
-    def feed(self, data: bytes) -> list[bytes]:
-        """The elements that `data` completes. Raises ValueError for an element without end."""
-        if self.closed:
-            return []
-        self._element += data
-        elements: list[bytes] = []
-        start, scanned = 0, len(self._element)
-        for mark in _MARK.finditer(self._element, self._scanned):
-            sign = mark.group()
-            if sign == b"\\":
-                scanned = mark.start()  # what it escapes is still to come
-            elif sign == b'"':
-                self._in_string = not self._in_string
-            elif not self._in_string and len(sign) == 1:
-                step = _NESTING.get(sign, 0)
-                self._depth += step
-                self.closed = self._depth <= 0
-                if self.closed or (self._depth == 1 and step >= 0):
-                    element, start = bytes(self._element[start : mark.start()]).strip(_BLANK), mark.end()
-                    elements += [element] if element else []
-                if self.closed:
-                    return elements
-        if start:
-            del self._element[:start]
-        self._scanned = scanned - start
-        if len(self._element) > self._max_element_bytes:
-            raise ValueError(f"an element of more than {self._max_element_bytes} bytes")
-        return elements
 
 
 class GeminiDecoder(BaseDecoder):
@@ -379,7 +125,13 @@ class GeminiDecoder(BaseDecoder):
         self._may_be_array = head.streaming and head.status < 400
         self._partial: tuple[int, PartialArguments] | None = None
         """A call whose arguments are being streamed: its index, and they."""
-        self._block_number = 0
+        self._part_number = -1
+        """The place of the part that is being written, which is its block. Pieces that follow each other are one."""
+        self._writing: type[TextDelta | ThinkingDelta] | str | None = None
+        """What further pieces may go on with: text, thinking, sound of this media type."""
+        self._text = AnswerText()
+        self._sources: AnswerSources | None = None
+        self._unreadable: set[str] = set()
         self._finish_reason = ""
         self._finish_message = ""
         self._block_reason = ""
@@ -388,11 +140,13 @@ class GeminiDecoder(BaseDecoder):
         if document.get("error"):
             self.fail_payload(document, out)
             return
-        if not self.calls.seed:
-            self.calls.seed = text_at(document, "responseId")
-        if "usageMetadata" in document:
-            self._note_usage(fields_at(document, "usageMetadata"))
-        self.model = text_at(document, "modelVersion") or self.model
+        if not self.response_id:
+            self.response_id = self.calls.seed = text_at(document, "responseId")
+        usage = document.get("usageMetadata")
+        if isinstance(usage, dict):
+            self._note_usage(usage)
+        if document.get("modelVersion") != self.model:
+            self.model = text_at(document, "modelVersion") or self.model
         # No candidate will come where the filter took the prompt (quirk 45).
         if "promptFeedback" in document:
             self._block_reason = text_at(object_at(document, "promptFeedback"), "blockReason") or self._block_reason
@@ -401,11 +155,12 @@ class GeminiDecoder(BaseDecoder):
                 self._candidate(candidate, out)
 
     def _note_usage(self, given: JsonObject) -> None:
-        """Cumulative: the last counts, as a whole. Vertex sends some without any count, which add to it (quirk 67)."""
-        if given.get("promptTokenCount") or any(given[key] is not None for key in given if key.endswith("TokenCount")):
+        """Cumulative: the last counts, as a whole. Some have no count (Vertex: `trafficType` alone, or zeros): what
+        else they say is added (quirk 67)."""
+        if given.get("promptTokenCount") or any(count_at(given, key) for key in given if key.endswith("TokenCount")):
             self.usage = given
         else:
-            self.usage = {**self.usage, **{key: value for key, value in given.items() if value is not None}}
+            self.usage = {**{key: value for key, value in given.items() if value is not None}, **self.usage}
 
     def on_body(self, document: Json, out: _Out) -> None:
         for chunk in document if isinstance(document, list) else [document]:
@@ -428,20 +183,31 @@ class GeminiDecoder(BaseDecoder):
         else:
             if finish in (FinishReason.STOP, FinishReason.TOOL_CALLS):
                 # The piece that closes a streamed call may be missing before the finish reason (quirk 43); any other
-                # reason (length, filter, one that we do not know) broke the call off.
+                # reason (length, filter) broke the call off.
                 self._close_partial(out)
+            if finish is not FinishReason.OTHER:
+                # A reason that we do not know may mean that the turn is half (quirk 69).
+                self.calls.complete_all(out, cut=self._partial is not None)
             if finish is FinishReason.STOP and self.calls.count:
                 finish = FinishReason.TOOL_CALLS
             self._done(finish, reason, out)
 
     def _done(self, finish: FinishReason, reason: str, out: _Out) -> None:
-        usage: JsonObject = {key: value for key, value in self.usage.items() if value is not None}
-        self.end(out, model.Done(finish, reason, _usage(usage), usage, self.model))
+        raw: JsonObject = {key: value for key, value in self.usage.items() if value is not None}
+        searches = 0
+        if (sources := self._sources) is not None:
+            self._optional(_ITS_SOURCES, lambda: out.extend(sources.events(self._text.read())))
+            searches = sources.searches(self.model)
+        if _ITS_LOGPROBS in self._unreadable:
+            self.logprobs.clear()
+        tiers = (raw.get("serviceTier"), self.headers.get("x-gemini-service-tier"), raw.get("trafficType"))
+        self.service_tier = next((tier for tier in tiers if isinstance(tier, str) and tier), "")
+        self.end(out, model.Done(finish, reason, _usage(raw, searches), raw, self.model))
 
     # A stream without alt=sse is one JSON array.
 
     def _take_body(self, data: bytes, out: _Out) -> None:
-        if self._may_be_array and data.lstrip(_BLANK).startswith(b"["):
+        if self._may_be_array and data.lstrip(BLANK).startswith(b"["):
             self._array = JsonArraySplitter()
         self._may_be_array = False
         if self._array is None:
@@ -463,11 +229,44 @@ class GeminiDecoder(BaseDecoder):
     # How.
 
     def _candidate(self, candidate: JsonObject, out: _Out) -> None:
-        for part in objects_at(object_at(candidate, "content"), "parts"):
-            self._part(part, out)
+        told = candidate.get("content")
+        for part in objects_at(object_of(told), "parts") if told else ():
+            text = part.get("text")
+            if self._writing is TextDelta and text and len(part) == 1 and isinstance(text, str):
+                # Nearly every part is no more than this.
+                self._text.write(text)
+                out.append(TextDelta(text, self._part_number))
+            else:
+                self._part(part, out)
+        if not told or len(candidate) > (2 if "index" in candidate else 1):
+            self._note_more(candidate)
+
+    def _note_more(self, candidate: JsonObject) -> None:
+        """What stands beside the content."""
         if candidate.get("finishReason"):
             self._finish_reason = text_at(candidate, "finishReason")
             self._finish_message = text_at(candidate, "finishMessage")
+        if not _SOURCES.isdisjoint(candidate):
+            self._optional(_ITS_SOURCES, lambda: self._noted_sources().note(candidate))
+        if "logprobsResult" in candidate:
+            result = fields_at(candidate, "logprobsResult")
+            self._optional(_ITS_LOGPROBS, lambda: self.note_logprobs(_logprobs(result)))
+        if candidate.get("continuationToken"):
+            self.notes.append("continuationToken: the answer could be continued, which is not done here")
+
+    def _optional(self, what: str, read: Callable[[], None]) -> None:
+        """Read what an answer is not lost over; a note says if it makes no sense."""
+        try:
+            if what not in self._unreadable:
+                read()
+        except SHAPE_ERRORS as error:
+            self._unreadable.add(what)
+            self.notes.append(f"{what}: cannot be read ({error}); left out")
+
+    def _noted_sources(self) -> AnswerSources:
+        if self._sources is None:
+            self._sources = AnswerSources()
+        return self._sources
 
     def _part(self, part: JsonObject, out: _Out) -> None:
         signature = text_at(part, "thoughtSignature") if "thoughtSignature" in part else ""
@@ -475,17 +274,81 @@ class GeminiDecoder(BaseDecoder):
             self._call(object_of(part["functionCall"]), signature, out)
         elif "text" in part or part.keys() <= _SIGNATURE_ONLY:
             self._prose(ThinkingDelta if part.get("thought") else TextDelta, text_at(part, "text"), signature, out)
+        elif _DATA.isdisjoint(part):
+            self._server_tool(part, out)
         else:
-            kind = next(key for key in part if key not in _SIGNATURE_ONLY)
-            out.append(model.ServerToolEvent(kind, content.Replay(ORIGIN, part)))
+            self._media(part, out)
+
+    def _new_part(self, kind: type[TextDelta | ThinkingDelta] | str | None) -> None:
+        """A new part. It may go on if more of its kind follows, unless that is None."""
+        self._part_number += 1
+        self._writing = kind
+        if kind is TextDelta:
+            self._text.begin(self._part_number)
 
     def _prose(self, kind: type[TextDelta | ThinkingDelta], text: str, signature: str, out: _Out) -> None:
+        if not (text or signature):
+            return
+        if signature or self._writing is not kind:
+            self._new_part(kind)
+        if kind is TextDelta:
+            self._text.write(text)
         if signature:
             # A signed part is one of its own: it goes back exactly as it came (quirk 44).
-            out.append(kind(text, self._block_number + 1, content.Replay(ORIGIN, {"thoughtSignature": signature})))
-            self._block_number += 2
-        elif text:
-            out.append(kind(text, self._block_number))
+            replay = content.Replay(ORIGIN, {"thoughtSignature": signature})
+            out.append(kind(text, self._part_number, replay))
+            self._writing = None
+        else:
+            out.append(kind(text, self._part_number))
+
+    def _media(self, part: JsonObject, out: _Out) -> None:
+        """A picture or sound. Sound may come in pieces; all else is whole."""
+        blob = object_at(part, "inlineData") or object_at(part, "fileData")
+        media_type = text_at(blob, "mimeType")
+        if part.get("thought"):
+            # A draft from the thinking, not of the answer: it is shown and goes back as what it is.
+            self._new_part(None)
+            out.append(model.ServerToolEvent("inlineData", content.Replay(ORIGIN, part), "draft", text=media_type))
+            return
+        kept = {key: value for key, value in part.items() if key not in _DATA}
+        kind: type[content.Image | content.Audio | content.Document] = _MEDIA.get(
+            media_type.partition("/")[0], content.Document
+        )
+        goes_on = kind is content.Audio and not kept and self._writing == media_type
+        if not goes_on:
+            self._new_part(media_type if kind is content.Audio and not kept else None)
+        media = kind(
+            media_type,
+            text_at(blob, "data"),
+            text_at(blob, "fileUri"),
+            name=text_at(blob, "displayName"),
+            replay=content.Replay(ORIGIN, kept),
+        )
+        out.append(model.MediaDelta(media, self._part_number))
+
+    def _server_tool(self, part: JsonObject, out: _Out) -> None:
+        """A block of a tool that the provider runs, or a part that we do not know: it goes back as it came."""
+        self._new_part(None)
+        kind = next(key for key in part if key not in _SIGNATURE_ONLY)
+        told = fields_at(part, kind)
+        name, shown = "", ""
+        if kind in ("toolCall", "toolResponse"):
+            tool_type = text_at(told, "toolType")
+            name = _TOOLS.get(tool_type, tool_type.lower())
+            given = told.get("args") if kind == "toolCall" else told.get("response")
+            shown = json_text(given) if given else ""
+            if kind == "toolCall" and name == "web_search":
+                for query in _queries(fields_at(told, "args")):
+                    self._noted_sources().note_query(query)
+        elif kind in ("executableCode", "codeExecutionResult"):
+            name, outcome = "code_execution", text_at(told, "outcome")
+            shown = text_at(told, "code") or text_at(told, "output")
+            if outcome not in ("", "OUTCOME_OK"):
+                shown = f"{outcome}: {shown}"
+        replay = content.Replay(ORIGIN, part)
+        call_id = told.get("id")
+        found = call_id if isinstance(call_id, str) else ""
+        out.append(model.ServerToolEvent(kind, replay, name, found, shown[:_MAX_SHOWN_CHARS]))
 
     def _call(self, call: JsonObject, signature: str, out: _Out) -> None:
         name, call_id = text_at(call, "name"), text_at(call, "id")
@@ -496,14 +359,17 @@ class GeminiDecoder(BaseDecoder):
             self._partial_call(call, name, call_id, replay, out)
             return
         self._close_partial(out)
+        self._new_part(None)
+        # Complete only at the turn's end: its reason may mean that the turn is half (quirk 69).
         arguments = call.get("args") or {}
-        self.calls.whole(out, id=call_id, name=name, arguments=arguments, replay=replay)
+        self.calls.whole(out, id=call_id, name=name, arguments=arguments, replay=replay, complete=False)
 
     def _partial_call(
         self, call: JsonObject, name: str, call_id: str, replay: content.Replay | None, out: _Out
     ) -> None:
         if self._partial is None or name:
             self._close_partial(out)
+            self._new_part(None)
             self._partial = self.calls.count, PartialArguments()
             self.calls.delta(out, index=self.calls.count, id=call_id, name=name, replay=replay)
         for piece in objects_at(call, "partialArgs"):
@@ -515,17 +381,74 @@ class GeminiDecoder(BaseDecoder):
         if self._partial is not None:
             (index, arguments), self._partial = self._partial, None
             self.calls.delta(out, index=index, arguments=arguments.value())
-            self.calls.complete(out, index=index)
 
 
-def _usage(raw: JsonObject) -> model.Usage | None:
-    """candidatesTokenCount leaves the thoughts out, promptTokenCount the results of the provider's own tools."""
-    asked, thoughts = count_at(raw, "promptTokenCount"), count_at(raw, "thoughtsTokenCount")
-    if asked is None:
-        return None
-    return usage_of(
-        input_tokens=asked + (count_at(raw, "toolUsePromptTokenCount") or 0),
-        output_tokens=(count_at(raw, "candidatesTokenCount") or 0) + (thoughts or 0),
-        cached_tokens=count_at(raw, "cachedContentTokenCount"),
-        reasoning_tokens=thoughts,
+def _queries(arguments: JsonObject) -> list[str]:
+    return [query for query in (arguments.get("query"), *list_at(arguments, "queries")) if isinstance(query, str)]
+
+
+def _logprobs(result: JsonObject) -> list[TokenLogprob]:
+    """Of each token of this piece of the answer, with the likeliest in its place where those were asked for."""
+    tops = [objects_at(each, "candidates") for each in objects_at(result, "topCandidates")]
+    return [
+        TokenLogprob(*_token(chosen), tuple(map(_token, tops[place])) if place < len(tops) else ())
+        for place, chosen in enumerate(objects_at(result, "chosenCandidates"))
+    ]
+
+
+def _token(told: JsonObject) -> tuple[str, float]:
+    value = told.get("logProbability") or 0.0
+    if not isinstance(value, int | float):
+        raise TypeError(f"expected a number, not {type(value).__name__}")
+    return text_at(told, "token"), float(value)
+
+
+def _usage(raw: JsonObject, searches: int) -> model.Usage | None:
+    """promptTokenCount leaves out the results of the provider's own tools, candidatesTokenCount the thoughts: both are
+    added. None where the counts contradict the provider's total."""
+    thoughts = count_at(raw, "thoughtsTokenCount") or 0
+    asked, answered = _asked_and_answered(raw, thoughts)
+    counts: dict[str, int | None] = {
+        "input_tokens": asked,
+        "output_tokens": answered,
+        "cached_tokens": count_at(raw, "cachedContentTokenCount"),
+        "reasoning_tokens": thoughts,
+        "web_searches": searches,
+    }
+    told = usage_of(
+        **counts,
+        input_audio_tokens=_of_kind(raw, "promptTokensDetails", "AUDIO"),
+        output_audio_tokens=_of_kind(raw, "candidatesTokensDetails", "AUDIO"),
+        output_image_tokens=_of_kind(raw, "candidatesTokensDetails", "IMAGE"),
     )
+    return told or usage_of(**counts)
+
+
+def _asked_and_answered(raw: JsonObject, thoughts: int) -> tuple[int | None, int | None]:
+    """Tokens of input and output, which together are the provider's total, where it gives one.
+
+    Some count the thoughts among the candidates' tokens, or the tools' results among the prompt's: the total tells
+    (llm-gemini #75). What the total has beyond all counts is output that is not shown (new-api #1358). (None, None)
+    for counts that are more than the total in any reading.
+    """
+    prompt, written = count_at(raw, "promptTokenCount"), count_at(raw, "candidatesTokenCount")
+    found = count_at(raw, "toolUsePromptTokenCount") or 0
+    if prompt is None and written is None and not found and not thoughts:
+        return None, None
+    asked, answered, total = (prompt or 0) + found, (written or 0) + thoughts, count_at(raw, "totalTokenCount")
+    if not total or asked + answered == total:
+        return asked, answered
+    readings = ((asked, written or 0), (prompt or 0, answered), (prompt or 0, written or 0))
+    for reading in readings:
+        if sum(reading) == total and reading[0] >= found and reading[1] >= thoughts:
+            return reading
+    if total < asked + answered:
+        return None, None
+    return (total - answered, answered) if prompt is None else (asked, total - asked)
+
+
+def _of_kind(raw: JsonObject, key: str, kind: str) -> int:
+    """The tokens of one kind (AUDIO, IMAGE) in a list of counts by kind."""
+    details = raw.get(key)
+    given = [each for each in details if isinstance(each, dict)] if isinstance(details, list) else []
+    return sum(count_at(each, "tokenCount") or 0 for each in given if each.get("modality") == kind)

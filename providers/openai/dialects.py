@@ -1,31 +1,127 @@
-"""Where servers that speak Chat Completions differ: one value each, so that one encoder and one decoder serve all."""
+"""Where servers that speak Chat Completions differ: one value each, so that one encoder and one decoder serve all.
+
+A column says what a server takes; the defaults suit a server of which nothing is known. Behind each row is where its
+values come from: pages of the makers' documentation by their names, or threads of public repositories.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
 from typing import Final
 
+from callboard.protocol.content import Audio, Document, Image, Media, Video
 from callboard.protocol.errors import UsageError
+from callboard.protocol.model import ToolChoiceMode
+from callboard.protocol.server_tools import CodeExecution, ServerToolOffer, WebFetch, WebSearch
+from callboard.providers.json_values import Body
+from callboard.providers.openai import chat_fields as fields
+from callboard.providers.openai.chat_fields import PartForm, ServerToolForm, Source
 from callboard.providers.request_encoding import MISTRAL_IDS, OPENAI_IDS, CallIdRule, checked_url
+
+
+class StrictTools(StrEnum):
+    """How a server takes `strict` on tools."""
+
+    EACH = "each"
+    """On each tool by itself."""
+    SAME = "same"
+    """All tools of a request or none."""
+    NEVER = "never"
+    """The field is refused or has no meaning."""
+
+
+#: Models of this family, wherever they run, refuse a user's message directly after tool results: their own API by code
+#: 3230, their chat templates on vLLM and NIM by a 400 (NousResearch/hermes-agent#20154, aliou/pi-neuralwatt#12).
+MISTRAL_FAMILY: Final = re.compile(r"(mistral|ministral|magistral|mixtral|devstral|codestral|pixtral)", re.IGNORECASE)
+_EVERY_MODEL: Final = re.compile("")
+_NO_MODEL: Final = re.compile(r"(?!)")
+
+_BYTES, _URL, _FILE_ID = Source.BYTES, Source.URL, Source.FILE_ID
+_IMAGES: Final = PartForm(fields.image_part, (_BYTES, _URL))
+_IMAGE_BYTES: Final = PartForm(fields.image_part, (_BYTES,))
+_VIDEOS: Final = PartForm(fields.video_part, (_BYTES, _URL))
+_SOUNDS: Final = PartForm(fields.audio_part, (_BYTES,))
+_WAV_OR_MP3: Final = ("audio/wav", "audio/x-wav", "audio/wave", "audio/mpeg", "audio/mp3")
 
 
 @dataclass(frozen=True, slots=True)
 class ChatDialect:
-    """One server's Chat Completions. The defaults suit a server of which nothing is known."""
+    """One server's Chat Completions."""
 
     name: str = "openai-compatible"
     """Also the first column of the error table."""
     base_url: str = ""
-    """Where the API lives, without `/chat/completions`; "" must be given by the user."""
+    """Where the API lives, without `path`; "" must be given by the user."""
     key_variable: str = ""
     """The environment variable in which its users keep the key; "" where it needs none."""
+    path: str = "/chat/completions"
+    """Behind the address; {model} in it is the model's name."""
+    key_header: str = ""
+    """The header that takes the bare key, such as Azure's "api-key"; "": a bearer token."""
+
+    # Fields of a request.
     max_tokens_field: str = "max_tokens"
     seed_field: str = "seed"
+    """ "" where there is none."""
     stream_usage: bool = True
     """Send `stream_options.include_usage`; without it most servers send no usage in a stream."""
+    effort: fields.EffortForm = fields.FLAT_EFFORT
+    logprobs: Callable[[int], Body] | None = fields.logprobs_pair
+    """None: the server has none."""
+    answer_format: Callable[[Mapping[str, object]], Body] | None = fields.json_schema_format
+    """None: it knows only that an answer is JSON; the schema goes into the instructions."""
+    service_tiers: bool = True
+    modalities: tuple[str, ...] = ()
+    """What it can answer with beside text: "image", "audio"."""
+    streamed_audio: str = ""
+    """The only format of sound in a streamed answer; "": whichever was asked for."""
+    cached_models: re.Pattern[str] = _NO_MODEL
+    """Models whose prompts are cached only up to `cache_control` marks."""
+
+    # Messages.
+    call_ids: CallIdRule = OPENAI_IDS
+    notes_as_user: bool = True
+    """A system message is taken at the start only; later ones go as the user's text, marked. Chat templates of Qwen and
+    others refuse them (vllm-project/vllm#41114, ggml-org/llama.cpp#20733), and more than one at the start too. Messages
+    of one role must not follow each other (perplexityai/api-discussion#265, charmbracelet/crush#279), and the first one
+    is the user's."""
+    bridged_models: re.Pattern[str] = MISTRAL_FAMILY
+    """Models that need a turn of their own between tool results and the user's next message."""
+    empty_text: bool = False
+    """May a message be empty? xAI and Moonshot refuse that ("content must not be empty")."""
+    text_parts: bool = True
+    """False: the content of a message is one text, never a list."""
+    parts: Mapping[type[Media], PartForm] = field(
+        default_factory=lambda: MappingProxyType(
+            {
+                Image: _IMAGES,
+                Document: PartForm(fields.file_part, (_BYTES, _URL, _FILE_ID)),
+                Audio: _SOUNDS,
+                Video: _VIDEOS,
+            }
+        )
+    )
+    """The media that a user's message may have."""
+    result_media: tuple[type[Media], ...] = ()
+    """Those that the result of a tool may have too."""
     reasoning_replay_field: str = ""
     """The field of an assistant message in which the server wants its own reasoning back; "" = not at all."""
-    call_ids: CallIdRule = OPENAI_IDS
+    thinking_parts: bool = False
+    """It wants its reasoning back as parts of the content (Mistral)."""
+
+    # Tools.
+    strict: StrictTools = StrictTools.EACH
+    tool_choices: frozenset[ToolChoiceMode] = frozenset(ToolChoiceMode)
+    required_word: str = "required"
+    parallel_flag: bool = True
+    """It takes `parallel_tool_calls`."""
+    server_tools: Mapping[type[ServerToolOffer], ServerToolForm] = field(default_factory=dict)
+
+    # Answers.
     merge_choices: bool = False
     """The parts of one answer come as several choices (Copilot with Claude); else all but choice 0 are ignored."""
     finish_optional: bool = False
@@ -42,40 +138,257 @@ class ChatDialect:
         return checked_url(base_url, self.base_url)
 
 
-# The reasoning models refuse max_tokens (docs/wire.md 1.1), the others take both.
+_TEXT_ONLY: Final[Mapping[type[Media], PartForm]] = MappingProxyType({})
+SEES: Final[Mapping[type[Media], PartForm]] = MappingProxyType({Image: _IMAGES})
+"""Pictures beside text, and nothing else."""
+_SEES_AND_WATCHES: Final[Mapping[type[Media], PartForm]] = MappingProxyType({Image: _IMAGES, Video: _VIDEOS})
+_BUT_NAMED: Final = frozenset(ToolChoiceMode) - {ToolChoiceMode.NAMED}
+
 OPENAI: Final = ChatDialect(
-    "openai-chat", "https://api.openai.com/v1", "OPENAI_API_KEY", max_tokens_field="max_completion_tokens"
+    # API reference, "Create chat completion". The reasoning models refuse max_tokens (docs/wire.md 1.1), the others
+    # take both. Sound of a streamed answer: guide "Audio and speech". Files have no URL here: the SDK's FileFile.
+    "openai-chat",
+    "https://api.openai.com/v1",
+    "OPENAI_API_KEY",
+    max_tokens_field="max_completion_tokens",
+    notes_as_user=False,
+    bridged_models=_NO_MODEL,
+    empty_text=True,
+    modalities=("audio",),
+    streamed_audio="pcm16",
+    parts=MappingProxyType(
+        {
+            Image: _IMAGES,
+            Document: PartForm(fields.file_part, (_BYTES, _FILE_ID)),
+            Audio: PartForm(fields.audio_part, (_BYTES,), _WAV_OR_MP3),
+        }
+    ),
+    server_tools={
+        WebSearch: ServerToolForm(fields.openai_search, ("country", "city", "region", "timezone")),
+    },
 )
+#: Chat templates of the open reasoning models read it there, within a turn at least.
 _REASONING: Final = "reasoning_content"
 
 _ROWS: Final = (
     OPENAI,
-    ChatDialect(),
-    ChatDialect("ollama", "http://localhost:11434/v1"),
-    ChatDialect("vllm", "http://localhost:8000/v1"),
-    ChatDialect("llamacpp", "http://localhost:8080/v1"),
-    ChatDialect("lmstudio", "http://localhost:1234/v1"),
-    ChatDialect("groq", "https://api.groq.com/openai/v1", "GROQ_API_KEY"),
-    # Sends usage unasked and refuses fields it does not know.
+    ChatDialect(modalities=("image", "audio")),
     ChatDialect(
+        # "OpenAI compatibility": images in base64 only, no log probabilities; `reasoning` of a message is read.
+        "ollama",
+        "http://localhost:11434/v1",
+        parts=MappingProxyType({Image: _IMAGE_BYTES}),
+        logprobs=None,
+        service_tiers=False,
+        reasoning_replay_field="reasoning",
+    ),
+    ChatDialect(
+        # "Multimodal Inputs": image_url, video_url, input_audio. `reasoning_content` is now `reasoning`
+        # (vllm-project/vllm#27752).
+        "vllm",
+        "http://localhost:8000/v1",
+        parts=MappingProxyType({Image: _IMAGES, Video: _VIDEOS, Audio: _SOUNDS}),
+        service_tiers=False,
+        reasoning_replay_field="reasoning",
+    ),
+    ChatDialect(
+        # tools/server/README.md: tool_choice is a text there; effort goes to the chat template.
+        "llamacpp",
+        "http://localhost:8080/v1",
+        parts=MappingProxyType({Image: _IMAGES, Audio: PartForm(fields.audio_part, (_BYTES,), _WAV_OR_MP3)}),
+        tool_choices=_BUT_NAMED,
+        effort=fields.TEMPLATE_EFFORT,
+        service_tiers=False,
+        reasoning_replay_field=_REASONING,
+    ),
+    ChatDialect("lmstudio", "http://localhost:1234/v1", parts=SEES, service_tiers=False),
+    ChatDialect(
+        # "API Reference": logprobs "not yet supported". "Built-In Tools", "Browser Search", "Web Search".
+        "groq",
+        "https://api.groq.com/openai/v1",
+        "GROQ_API_KEY",
+        parts=SEES,
+        logprobs=None,
+        server_tools={
+            WebSearch: ServerToolForm(fields.groq_search, ("allowed_domains", "blocked_domains", "country")),
+            CodeExecution: ServerToolForm(fields.groq_code),
+            WebFetch: ServerToolForm(fields.groq_fetch),
+        },
+    ),
+    ChatDialect(
+        # API specification "Chat": tool_choice "any", random_seed, document_url, input_audio as one text. Sends usage
+        # unasked and refuses fields it does not know (422 extra_forbidden). Reasoning goes back as thinking parts
+        # (vercel/ai, @ai-sdk/mistral 3.0.52).
         "mistral",
         "https://api.mistral.ai/v1",
         "MISTRAL_API_KEY",
         stream_usage=False,
         seed_field="random_seed",
         call_ids=MISTRAL_IDS,
+        bridged_models=_EVERY_MODEL,
+        required_word="any",
+        logprobs=None,
+        service_tiers=False,
+        thinking_parts=True,
+        parts=MappingProxyType(
+            {
+                Image: _IMAGES,
+                Document: PartForm(fields.mistral_document, (_BYTES, _URL, _FILE_ID)),
+                Audio: PartForm(fields.mistral_audio, (_BYTES, _URL)),
+            }
+        ),
     ),
-    ChatDialect("xai", "https://api.x.ai/v1", "XAI_API_KEY"),
-    # These two want their reasoning back while they call tools, and ignore it afterwards.
-    ChatDialect("deepseek", "https://api.deepseek.com/v1", "DEEPSEEK_API_KEY", reasoning_replay_field=_REASONING),
-    ChatDialect("moonshot", "https://api.moonshot.ai/v1", "MOONSHOT_API_KEY", reasoning_replay_field=_REASONING),
-    ChatDialect("together", "https://api.together.xyz/v1", "TOGETHER_API_KEY"),
-    ChatDialect("fireworks", "https://api.fireworks.ai/inference/v1", "FIREWORKS_API_KEY"),
-    ChatDialect("cerebras", "https://api.cerebras.ai/v1", "CEREBRAS_API_KEY"),
-    ChatDialect("perplexity", "https://api.perplexity.ai", "PERPLEXITY_API_KEY"),
-    ChatDialect("alibaba", "https://dashscope-intl.aliyuncs.com/compatible-mode/v1", "DASHSCOPE_API_KEY"),
-    ChatDialect("zai", "https://api.z.ai/api/paas/v4", "ZAI_API_KEY"),
-    ChatDialect("huggingface", "https://router.huggingface.co/v1", "HF_TOKEN"),
+    ChatDialect(
+        # "REST API Reference". Its search on this API is gone (410 since 2026, vercel/ai#15713): only Responses has it.
+        "xai",
+        "https://api.x.ai/v1",
+        "XAI_API_KEY",
+        parts=SEES,
+        service_tiers=False,
+    ),
+    ChatDialect(
+        # "Create Chat Completion", "Thinking Mode", "JSON Output" (json_object only). It wants its reasoning back while
+        # it calls tools, and ignores it afterwards.
+        "deepseek",
+        "https://api.deepseek.com/v1",
+        "DEEPSEEK_API_KEY",
+        parts=_TEXT_ONLY,
+        text_parts=False,
+        effort=fields.DEEPSEEK_EFFORT,
+        answer_format=None,
+        service_tiers=False,
+        reasoning_replay_field=_REASONING,
+    ),
+    ChatDialect(
+        # "Chat" and "Use the Kimi Vision Model": base64 or ms://FILE, no other URL; max_tokens is deprecated.
+        # "Migrating from OpenAI": no tool_choice "required". Its $web_search is a call that the client must echo, so it
+        # is not offered.
+        "moonshot",
+        "https://api.moonshot.ai/v1",
+        "MOONSHOT_API_KEY",
+        max_tokens_field="max_completion_tokens",
+        parts=MappingProxyType(
+            {
+                Image: PartForm(fields.image_part, (_BYTES, _FILE_ID)),
+                Video: PartForm(fields.video_part, (_BYTES, _FILE_ID)),
+            }
+        ),
+        effort=fields.MOONSHOT_EFFORT,
+        answer_format=None,
+        strict=StrictTools.NEVER,
+        tool_choices=frozenset(ToolChoiceMode) - {ToolChoiceMode.REQUIRED},
+        service_tiers=False,
+        reasoning_replay_field=_REASONING,
+    ),
+    ChatDialect(
+        # "Chat Completions": logprobs is a number there. "Vision": image_url and video_url.
+        "together",
+        "https://api.together.xyz/v1",
+        "TOGETHER_API_KEY",
+        parts=_SEES_AND_WATCHES,
+        logprobs=fields.logprobs_count,
+        service_tiers=False,
+    ),
+    ChatDialect(
+        # "Create Chat Completion", "Reasoning" (reasoning_content goes back; reasoning_history), "Vision models".
+        "fireworks",
+        "https://api.fireworks.ai/inference/v1",
+        "FIREWORKS_API_KEY",
+        parts=SEES,
+        reasoning_replay_field=_REASONING,
+    ),
+    ChatDialect(
+        # "Chat Completions". "Tools with mixed values for 'strict' are not allowed" (mpfaffenberger/code_puppy#368).
+        # "Reasoning": gpt-oss reads `reasoning`.
+        "cerebras",
+        "https://api.cerebras.ai/v1",
+        "CEREBRAS_API_KEY",
+        parts=_TEXT_ONLY,
+        strict=StrictTools.SAME,
+        reasoning_replay_field="reasoning",
+    ),
+    ChatDialect(
+        # "Chat Completions": the SDK's CompletionCreateParams. It always searches; the tool sets where. "File
+        # Attachments": file_url with bare base64.
+        "perplexity",
+        "https://api.perplexity.ai",
+        "PERPLEXITY_API_KEY",
+        parts=MappingProxyType({Image: _IMAGES, Document: PartForm(fields.perplexity_file, (_BYTES, _URL))}),
+        seed_field="",
+        tool_choices=_BUT_NAMED,
+        service_tiers=False,
+        server_tools={
+            WebSearch: ServerToolForm(
+                fields.perplexity_search, ("allowed_domains", "blocked_domains", "country", "city", "region")
+            ),
+        },
+    ),
+    ChatDialect(
+        # "OpenAI compatible - Chat", "Deep thinking" (enable_thinking), "Web search" (enable_search), "Visual
+        # understanding", "Omni-modal". "Structured output": a schema for the newest models only.
+        "alibaba",
+        "https://dashscope-intl.aliyuncs.com/compatible-mode/v1",
+        "DASHSCOPE_API_KEY",
+        parts=MappingProxyType({Image: _IMAGES, Video: _VIDEOS, Audio: PartForm(fields.alibaba_audio, (_BYTES, _URL))}),
+        effort=fields.ALIBABA_EFFORT,
+        answer_format=None,
+        modalities=("audio",),
+        service_tiers=False,
+        server_tools={WebSearch: ServerToolForm(fields.alibaba_search)},
+    ),
+    ChatDialect(
+        # "Chat Completion": tool_choice is "auto" only, response_format text or json_object, files and videos by URL.
+        # "Thinking Mode": reasoning_content goes back with tool results. "Web Search in Chat".
+        "zai",
+        "https://api.z.ai/api/paas/v4",
+        "ZAI_API_KEY",
+        parts=MappingProxyType(
+            {
+                Image: _IMAGES,
+                Video: PartForm(fields.video_part, (_URL,)),
+                Document: PartForm(fields.zai_file, (_URL,)),
+            }
+        ),
+        seed_field="",
+        effort=fields.ZAI_EFFORT,
+        logprobs=None,
+        answer_format=None,
+        tool_choices=frozenset({ToolChoiceMode.AUTO}),
+        parallel_flag=False,
+        service_tiers=False,
+        reasoning_replay_field=_REASONING,
+        server_tools={WebSearch: ServerToolForm(fields.zai_search, ("allowed_domains",))},
+    ),
+    ChatDialect(
+        # Inference Providers, "Chat Completion".
+        "huggingface",
+        "https://router.huggingface.co/v1",
+        "HF_TOKEN",
+        parts=SEES,
+        service_tiers=False,
+    ),
+    ChatDialect(
+        # NIM for LLMs and VLMs, "API Reference", hosted at build.nvidia.com.
+        "nvidia",
+        "https://integrate.api.nvidia.com/v1",
+        "NVIDIA_API_KEY",
+        parts=_SEES_AND_WATCHES,
+        service_tiers=False,
+    ),
+    ChatDialect(
+        # "Using Cohere models via the OpenAI SDK": no parallel_tool_calls; json_object with a schema. `strict` is
+        # an unknown field of a tool (OpenRouterTeam/openrouter-examples#71); tool_choice is REQUIRED or NONE.
+        "cohere",
+        "https://api.cohere.ai/compatibility/v1",
+        "COHERE_API_KEY",
+        parts=SEES,
+        logprobs=fields.logprobs_flag,
+        answer_format=fields.json_object_format,
+        strict=StrictTools.NEVER,
+        tool_choices=_BUT_NAMED,
+        parallel_flag=False,
+        service_tiers=False,
+    ),
 )
 
 SERVERS: Final = {row.name: row for row in _ROWS}

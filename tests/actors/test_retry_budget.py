@@ -6,9 +6,12 @@ Each step of a request may take `max_attempts` of them, however the answers fail
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from support.shared_double import shared_double, stall
@@ -67,10 +70,10 @@ FAULTS: dict[str, tuple[Answer, int]] = {
 STALE = Turn("fine", fault=Fault(FaultKind.HANGUP))
 
 
-def runtime_for(server: WireDouble, models: int = 1, **more: object) -> Runtime:
+def runtime_for(server: WireDouble, models: int = 1, script: str = "", **more: object) -> Runtime:
     names = [f"openai-compatible/m{number}" for number in range(models)]
     settings = Settings(
-        model=names[0], fallback_models=tuple(names[1:]), base_url=server.base_url(), api_key="k", **more
+        model=names[0], fallback_models=tuple(names[1:]), base_url=server.base_url(script=script), api_key="k", **more
     )
     return Runtime(settings, tools=[double])
 
@@ -87,11 +90,13 @@ async def ask_each(runtime: Runtime, questions: Sequence[str]) -> list[Reply | R
 
 
 def sent_a_step(server: WireDouble) -> Counter[tuple[str, int]]:
-    """Requests by script and step, which is told by the results that they carry."""
-    return Counter(
-        (asked.script, sum(message["role"] == "tool" for message in asked.body["messages"]))
-        for asked in server.requests()
-    )
+    """Requests by script and step, which is told by the results that they carry, in words too."""
+    return Counter((asked.script, sum(map(results_in, asked.body["messages"]))) for asked in server.requests())
+
+
+def results_in(message: dict[str, Any]) -> int:
+    told = json.dumps(message["content"]) if message["role"] == "user" else ""
+    return (message["role"] == "tool") + told.count("[double returned]") + told.count("[double failed]")
 
 
 def test_a_stream_that_is_always_cut_takes_four_requests_of_four() -> None:
@@ -108,7 +113,8 @@ def test_a_stream_that_is_always_cut_takes_four_requests_of_four() -> None:
 def test_no_fault_takes_more_requests_than_a_call_may() -> None:
     with shared_double() as server, runtime_for(server, max_attempts=3) as runtime:
         server.play_scripts(*(Script((answer,) * 20, name=name) for name, (answer, _) in FAULTS.items()))
-        asyncio.run(ask_each(runtime, list(FAULTS)))
+        asyncio.run(ask_each(runtime, [name for name in FAULTS if name != "no-tools"]))
+        asyncio.run(ask_each(runtime, ["no-tools"]))  # last, since it is remembered of the model
         sent = sent_a_step(server)
     expected = {(name, 0): requests for name, (_, requests) in FAULTS.items()}
     # Half a call is told to the model when it has come three times, and that is a step.
@@ -123,9 +129,15 @@ def test_faults_in_any_order_with_tools_and_other_models(max_attempts: int, mode
     fine = [STALE, Turn("fine"), Turn(calls=(CALL,)), Turn(calls=(CALL,))]
     answers = [answer for answer, _ in FAULTS.values()] + fine * 3
     scripts = [Script(tuple(chosen.choices(answers, k=60)), name=f"q{number}") for number in range(20)]
-    with shared_double() as server, runtime_for(server, models, max_attempts=max_attempts, max_steps=8) as runtime:
+    with shared_double() as server:
         server.play_scripts(*scripts)
-        asyncio.run(ask_each(runtime, [script.name for script in scripts]))
+
+        def ask(name: str) -> None:  # each with a runtime of its own: what a model refused is remembered
+            with runtime_for(server, models, name, max_attempts=max_attempts, max_steps=8) as runtime:
+                asyncio.run(ended(runtime, "go"))
+
+        with ThreadPoolExecutor(5) as threads:
+            list(threads.map(ask, [script.name for script in scripts]))
         sent = sent_a_step(server)
     assert set(script for script, _ in sent) == {script.name for script in scripts}
     assert max(sent.values()) <= max_attempts, sent

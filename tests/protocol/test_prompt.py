@@ -66,7 +66,7 @@ def test_tools_that_are_no_longer_offered_take_no_room(missing: int, kind: type)
     options = replace(RequestOptions("m"), context_tokens=room)
     asking = PromptBuilder(RequestStarted(TAG, 0.0, (), QUESTION, options, STANDARD_TOOLS), Spending(), length)
     assert isinstance(asking.next_request(again=False), Stop)
-    asking.give_up_tools()
+    asking.give_up_tools("m")
     assert isinstance(asking.next_request(again=False), kind)
 
 

@@ -10,23 +10,15 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.wire import answer, cut, sse
+from support.turns import WIRES, Manner, Part, Turn, Wire
+from support.wire import answer, cut, sse, usage_is_true
 
 from callboard.protocol.limits import ERROR_SNIPPET_CHARS
 from callboard.protocol.model import Done, Error
 from callboard.providers.adapter import Adapter
-from callboard.providers.anthropic.messages_api import Anthropic
-from callboard.providers.gemini.gemini_api import Gemini
-from callboard.providers.openai.chat_api import OpenAIChat
-from callboard.providers.openai.responses_api import OpenAIResponses
 from callboard.providers.response_builder import build_response
 
-ADAPTERS: dict[str, Adapter] = {
-    "anthropic": Anthropic(),
-    "responses": OpenAIResponses(),
-    "gemini": Gemini(),
-    "chat": OpenAIChat(),
-}
+ADAPTERS: dict[str, Adapter] = {api: wire.adapter for api, wire in WIRES.items()}
 DEEP = "CALLBOARD_FUZZ_ROUNDS" in os.environ
 ROUNDS = int(os.environ.get("CALLBOARD_FUZZ_ROUNDS", "1500"))
 
@@ -37,12 +29,20 @@ output_index content_index summary_index item_id call_id output response status 
 function finish_reason candidates parts functionCall args partialArgs jsonPath stringValue willContinue thought
 thoughtSignature finishReason promptFeedback blockReason usageMetadata promptTokenCount summary phase encrypted_content
 incomplete_details reason refusal stop_reason input_tokens output_tokens data responseId reasoning_details numberValue
-boolValue nullValue functionResponse executableCode input_tokens_details
+boolValue nullValue functionResponse executableCode codeExecutionResult inlineData mimeType groundingMetadata
+groundingChunks groundingSupports segment startIndex endIndex web uri title input_tokens_details output_tokens_details
+cached_tokens prompt_tokens completion_tokens total_tokens cache_read_input_tokens cache_creation_input_tokens
+cachedContentTokenCount candidatesTokenCount thoughtsTokenCount totalTokenCount citations citation cited_text url
+document_index start_char_index annotations annotation annotation_index url_citation start_index end_index audio
+transcript images image_url action query result logprobs top_logprobs token logprob bytes service_tier x_groq
 """
 _VALUES = """
 message_start message_delta message_stop content_block_start content_block_delta content_block_stop ping error
 text_delta thinking_delta signature_delta input_json_delta compaction_delta text thinking redacted_thinking tool_use
-server_tool_use mcp_tool_use response.created response.output_item.added response.output_item.done
+server_tool_use mcp_tool_use web_search_tool_result citations_delta web_search_result_location char_location
+url_citation image_generation_call code_interpreter_call mcp_call response.output_text.annotation.added
+response.image_generation_call.partial_image iVBORw0KGgo= image/png
+response.created response.output_item.added response.output_item.done
 response.output_text.delta
 response.output_text.done response.refusal.delta response.refusal.done response.function_call_arguments.delta
 response.function_call_arguments.done response.reasoning_summary_text.delta response.reasoning_text.delta
@@ -80,59 +80,21 @@ def mutate(dice: Random, value: Any) -> Any:
     return value
 
 
-def _block(index: int, block: dict[str, Any], *deltas: dict[str, Any]) -> list[dict[str, Any]]:
-    return [
-        {"type": "content_block_start", "index": index, "content_block": block},
-        *({"type": "content_block_delta", "index": index, "delta": delta} for delta in deltas),
-        {"type": "content_block_stop", "index": index},
-    ]
+def _documents(wire: Wire) -> list[dict[str, Any]]:
+    """A stream with a part of each kind that the API has, two calls, and usage."""
+    said = [Part("call", ("{}",), "f", 90), Part("call", ('{"a":', "[1]}"), "g", 91)]
+    kinds = [kind for kind in wire.rows if kind != "call"]
+    parts = [Part(kind, ("x", "y"), number=number) for number, kind in enumerate(kinds)] + said
+    return wire.stream(Turn(tuple(wire.sayable(parts)), wire.usage(5, 4, 3, 2, 1)), Manner())
 
 
-def _item(index: int, item: dict[str, Any], event: str, **delta: Any) -> list[dict[str, Any]]:
-    return [
-        {"type": "response.output_item.added", "output_index": index, "item": item},
-        {"type": f"response.{event}.delta", "output_index": index, **delta},
-        {"type": "response.output_item.done", "output_index": index, "item": item},
-    ]
-
-
-def _candidate(*parts: dict[str, Any], **more: Any) -> dict[str, Any]:
-    return {"candidates": [{"content": {"parts": list(parts)}, **more}], "usageMetadata": {"promptTokenCount": 3}}
-
-
-_INPUT = {"type": "input_json_delta", "partial_json": "{}"}
-_SIGNED = {"type": "signature_delta", "signature": "s"}
 _PIECE = {"partialArgs": [{"jsonPath": "$.a[1]", "stringValue": "v"}], "willContinue": True}
-_CHAT_CALL = {"index": 0, "id": "t", "function": {"name": "f", "arguments": "{}"}}
-CORPUS: dict[str, list[dict[str, Any]]] = {
-    "anthropic": [
-        {"type": "message_start", "message": {"id": "m", "model": "c", "usage": {"input_tokens": 1}}},
-        *_block(0, {"type": "thinking"}, {"type": "thinking_delta", "thinking": "t"}, _SIGNED),
-        *_block(1, {"type": "text", "text": ""}, {"type": "text_delta", "text": "x"}),
-        *_block(2, {"type": "tool_use", "id": "t", "name": "f", "input": {}}, _INPUT),
-        *_block(3, {"type": "server_tool_use", "id": "s", "name": "w"}, _INPUT),
-        {"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": {"output_tokens": 5}},
-        {"type": "message_stop"},
-    ],
-    "responses": [
-        {"type": "response.created", "response": {"id": "r", "model": "g"}},
-        *_item(0, {"type": "reasoning", "summary": []}, "reasoning_summary_text", summary_index=0, delta="s"),
-        *_item(1, {"type": "message", "phase": "p"}, "output_text", content_index=0, delta="x"),
-        *_item(2, {"type": "function_call", "call_id": "c", "name": "f"}, "function_call_arguments", delta="{}"),
-        {"type": "response.completed", "response": {"status": "completed", "usage": {"input_tokens": 1}, "output": []}},
-    ],
-    "gemini": [
-        _candidate({"text": "x", "thought": True}, {"text": "", "thoughtSignature": "s"}),
-        _candidate({"functionCall": {"name": "f", "willContinue": True}}),
-        _candidate({"functionCall": _PIECE}),
-        _candidate({"functionCall": {}}, finishReason="STOP"),
-    ],
-    "chat": [
-        {"id": "c", "choices": [{"index": 0, "delta": {"role": "assistant", "content": "x"}}]},
-        {"choices": [{"delta": {"tool_calls": [_CHAT_CALL]}}]},
-        {"choices": [{"delta": {}, "finish_reason": "tool_calls"}], "usage": {"prompt_tokens": 1}},
-    ],
-}
+CORPUS: dict[str, list[dict[str, Any]]] = {api: _documents(wire) for api, wire in WIRES.items()}
+# What only Gemini 3 sends: a call in pieces.
+CORPUS["gemini"][-1:-1] = [
+    {"candidates": [{"content": {"parts": [{"functionCall": piece}]}}]}
+    for piece in ({"name": "f", "willContinue": True}, _PIECE, {})
+]
 
 
 def check(api: str, body: bytes, sizes: list[int], status: int, streaming: bool) -> None:
@@ -148,6 +110,7 @@ def check(api: str, body: bytes, sizes: list[int], status: int, streaming: bool)
     turn = build_response(found)
     assert all(isinstance(json.loads(call.arguments), dict) for call in turn.tool_calls if call.complete)
     assert isinstance(turn.text + turn.thinking, str)
+    assert usage_is_true(turn.usage)
 
 
 def fuzz_once(dice: Random) -> None:

@@ -27,7 +27,7 @@ def anthropic(kind: str) -> dict[str, Any]:
     return {"type": "error", "error": {"type": kind, "message": "m"}}
 
 
-def said(message: str, code: int) -> dict[str, Any]:
+def said(message: str, code: object) -> dict[str, Any]:
     return {"error": {"code": code, "message": message}}
 
 
@@ -65,6 +65,51 @@ def said(message: str, code: int) -> dict[str, Any]:
         ("mistral", 401, {"detail": "Invalid API Key"}, K.AUTHENTICATION),
         ("mistral", 422, {"detail": [{"loc": ["body"], "msg": "field required"}]}, K.INVALID_REQUEST),
         ("together", 400, {"message": "nope"}, K.INVALID_REQUEST),
+        ("mistral", 400, {"object": "error", "message": "Invalid model: x", "type": "invalid_model", "code": "1500"},
+         K.NOT_FOUND),
+        ("mistral", 429, {"object": "error", "message": "m", "type": "rate_limited", "code": "1300"}, K.RATE_LIMITED),
+        ("mistral", 429, {"object": "error", "message": "m", "type": "service_tier_capacity_exceeded",
+                          "code": "3505"}, K.OVERLOADED),
+        ("mistral", 400, {"object": "error", "message": "m", "type": "invalid_request_message_order", "code": 3230},
+         K.INVALID_REQUEST),
+        ("zai", 401, said("m", "1002"), K.AUTHENTICATION),
+        ("zai", 429, said("m", "1113"), K.BILLING),
+        ("zai", 400, said("m", "1211"), K.NOT_FOUND),
+        ("zai", 400, said("m", "1214"), K.INVALID_REQUEST),
+        ("zai", 400, said("m", "1301"), K.CONTENT_FILTER),
+        ("zai", 429, said("m", 1302), K.RATE_LIMITED),
+        ("zai", 429, said("m", "1308"), K.BILLING),
+        ("zai", 429, said("m", "1312"), K.OVERLOADED),
+        ("zai", 500, said("m", "1234"), K.SERVER),
+        ("x", 400, said("m", "1113"), K.INVALID_REQUEST),
+        ("moonshot", 401, openai("invalid_authentication_error", None), K.AUTHENTICATION),
+        ("moonshot", 429, openai("exceeded_current_quota_error", None), K.BILLING),
+        ("moonshot", 429, openai("rate_limit_reached_error", None), K.RATE_LIMITED),
+        ("moonshot", 429, openai("engine_overloaded_error", None), K.OVERLOADED),
+        ("moonshot", 404, openai("resource_not_found_error", None), K.NOT_FOUND),
+        ("moonshot", 400, openai("content_filter", None), K.CONTENT_FILTER),
+        ("cerebras", 401, openai("invalid_request_error", "wrong_api_key"), K.AUTHENTICATION),
+        ("cerebras", 429, openai("too_many_requests_error", "request_quota_exceeded"), K.RATE_LIMITED),
+        ("cerebras", 429, openai("too_many_requests_error", "queue_exceeded"), K.OVERLOADED),
+        ("alibaba", 400, {"error": {"message": "m", "code": "Arrearage"}}, K.BILLING),
+        ("alibaba", 400, openai("data_inspection_failed", "data_inspection_failed"), K.CONTENT_FILTER),
+        ("alibaba", 429, openai("limit_requests", "limit_requests"), K.RATE_LIMITED),
+        ("perplexity", 400, {"error": {"message": "m", "type": "invalid_model", "code": 400}}, K.NOT_FOUND),
+        ("huggingface", 400, openai("invalid_request_error", "model_not_supported"), K.NOT_FOUND),
+        ("huggingface", 503, {"error": "Model m is currently loading", "estimated_time": 20.0}, K.OVERLOADED),
+        ("huggingface", 422, {"error": "m", "error_type": "validation"}, K.INVALID_REQUEST),
+        ("nvidia", 404, {"status": 404, "title": "Not Found", "detail": "Function not found"}, K.NOT_FOUND),
+        ("nvidia", 402, {"detail": "Account credits exhausted"}, K.BILLING),
+        ("cohere", 404, {"id": "1", "message": "model 'x' not found"}, K.NOT_FOUND),
+        ("cohere", 429, {"message": "Please wait and try again later"}, K.RATE_LIMITED),
+        ("fireworks", 404, {"error": {"message": "Model not found", "code": "NOT_FOUND"}}, K.NOT_FOUND),
+        ("fireworks", 412, {"error": {"message": "suspended", "code": "PRECONDITION_FAILED"}}, K.INVALID_REQUEST),
+        ("together", 404, openai("invalid_request_error", "model_not_available"), K.NOT_FOUND),
+        ("together", 402, openai("credit_limit", None), K.BILLING),
+        ("azure", 400, {"error": {"message": "m", "code": None, "status": 400,
+                                  "innererror": {"code": "ResponsibleAIPolicyViolation"}}}, K.CONTENT_FILTER),
+        ("azure", 404, openai("invalid_request_error", "DeploymentNotFound"), K.NOT_FOUND),
+        ("x", 413, "<html>413 Request Entity Too Large</html>", K.REQUEST_TOO_LARGE),
         ("x", 200, {"error": {"code": "401", "message": "m"}}, K.AUTHENTICATION),
         ("x", 200, {"error": {"code": 401, "message": "m"}}, K.AUTHENTICATION),
         ("x", 200, {"error": {"message": "m"}}, K.OTHER),
@@ -86,6 +131,13 @@ def test_the_table(family: str, status: int, payload: Any, kind: ErrorKind) -> N
 def test_a_broad_type_does_not_hide_a_telling_status() -> None:
     assert error_kind("openai", 429, ("invalid_request_error",)) is K.RATE_LIMITED
     assert error_kind("openai", 0, ("invalid_request_error",)) is K.INVALID_REQUEST
+
+
+@pytest.mark.parametrize(
+    ("code", "told"), [(1261, "1261"), ("1261", "1261"), (400, ""), ("400", ""), (0, ""), (True, "")]
+)
+def test_a_number_is_a_code_unless_it_is_an_http_status(code: object, told: str) -> None:
+    assert error_from_payload("x", said("m", code), 400).code == told
 
 
 def test_codes_in_the_table_are_lower_case() -> None:

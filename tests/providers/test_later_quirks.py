@@ -62,7 +62,9 @@ def test_quirk_64_the_empty_or_cut_input_of_a_server_tool() -> None:
             ),
         )
         assert turn.error is None
-        assert turn.parts == (ServerTool("server_tool_use", Replay("anthropic", block)),)
+        # Half an input is none; the block is shown, and does not go back.
+        kept = {key: value for key, value in block.items() if key != "input" or not piece}
+        assert turn.parts == (ServerTool("server_tool_use", Replay("anthropic", kept), "web_search", "s", piece),)
 
 
 def test_quirk_65_an_empty_function_call_is_none() -> None:
@@ -98,10 +100,10 @@ def test_quirk_68_a_first_message_that_holds_blocks() -> None:
     assert answer(Anthropic(), anthropic({"content": [{"type": "text", "text": "Hi"}]})).text == "Hi"
 
 
-def test_quirk_69_an_unknown_reason_leaves_the_last_call_incomplete() -> None:
+def test_quirk_69_after_an_unknown_reason_no_call_is_whole() -> None:
     calls = [{"index": n, "id": f"c{n}", "function": {"name": "look", "arguments": "{}"}} for n in range(2)]
     turn = answer(CHAT, chat({"tool_calls": calls}, reason="insufficient_system_resource"))
-    assert [call.complete for call in turn.tool_calls] == [True, False]
+    assert [call.complete for call in turn.tool_calls] == [False, False]
     assert turn.finish_reason is FinishReason.OTHER
 
 

@@ -1,116 +1,157 @@
-"""Any legal stream, cut into any chunks, gives the same turn; cut off anywhere, it gives an error and no whole turn."""
+"""Any legal turn of any wire API: the same however it is cut and framed, streamed or whole; cut off anywhere or changed
+at random, it ends once, runs no half call, and its usage is true or unknown."""
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
+from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.streams import Stream, anthropic_streams, gemini_streams, responses_streams
-from support.wire import answer, events, sse
+from support.mutations import changed
+from support.turns import WIRES, Manner, Turn, Wire, framed, heard, manners, turns
+from support.wire import answer, events, sse, usage_is_true
 
-from callboard.protocol.content import Thinking
 from callboard.protocol.errors import ErrorKind
-from callboard.protocol.model import Done, Error
-from callboard.providers.adapter import Adapter
-from callboard.providers.anthropic.messages_api import Anthropic
-from callboard.providers.gemini.gemini_api import Gemini
-from callboard.providers.openai.responses_api import OpenAIResponses
+from callboard.protocol.model import Done, Error, ModelResponse
+from callboard.providers.response_builder import build_response
 
-ADAPTERS: dict[str, Adapter] = {"anthropic": Anthropic(), "responses": OpenAIResponses(), "gemini": Gemini()}
-STREAMS = {"anthropic": anthropic_streams(), "responses": responses_streams(), "gemini": gemini_streams()}
 EXAMPLES = int(os.environ.get("CALLBOARD_DEEP_EXAMPLES", "60"))
-chunk_sizes = st.lists(st.integers(1, 400), min_size=1, max_size=8)
+every_wire = pytest.mark.parametrize("wire", WIRES.values(), ids=WIRES)
+PLAIN = Manner()
 
 
-def canonical(arguments: str) -> object:
-    return json.loads(arguments)
+def for_all(*strategies: st.SearchStrategy[Any]) -> Callable[[Callable[..., None]], None]:
+    """Run the function below at once, with examples of these."""
+
+    def run(check: Callable[..., None]) -> None:
+        settings(max_examples=EXAMPLES, deadline=None)(given(*strategies)(check))()
+
+    return run
 
 
-@pytest.mark.parametrize("api", STREAMS)
-def test_any_chunking_tells_the_same_turn(api: str) -> None:
-    @settings(max_examples=EXAMPLES, deadline=None)
-    @given(STREAMS[api], chunk_sizes)
-    def check(stream: Stream, sizes: list[int]) -> None:
-        whole = answer(ADAPTERS[api], stream.body)
-        assert answer(ADAPTERS[api], stream.body, sizes) == whole
-        assert answer(ADAPTERS[api], stream.body, [1]) == whole
-
-    check()
+def pieces_at(data: bytes, places: list[int]) -> list[int]:
+    """The sizes of the pieces that these cuts make."""
+    marks = sorted({place % (len(data) + 1) for place in places})
+    return [b - a for a, b in zip([0, *marks], [*marks, len(data)], strict=True) if b > a]
 
 
-@pytest.mark.parametrize("api", STREAMS)
-def test_the_turn_is_what_was_told(api: str) -> None:
-    @settings(max_examples=EXAMPLES, deadline=None)
-    @given(STREAMS[api])
-    def check(stream: Stream) -> None:
-        turn, told = answer(ADAPTERS[api], stream.body), stream.told
-        assert turn.error is None
-        assert turn.finish_reason is told.finish
-        assert turn.text == "".join(told.texts)
-        assert turn.thinking == "".join(told.thinking)
-        if api != "gemini":
-            # Blocks stay apart: each is replayed by itself. (Gemini's bear no number; there a signature parts them.)
-            assert [part.text for part in turn.parts if isinstance(part, Thinking)] == list(told.thinking)
-        assert all(call.complete for call in turn.tool_calls)
-        assert [(c.call_id, c.name, canonical(c.arguments)) for c in turn.tool_calls] == [
-            (call_id, name, canonical(arguments)) for call_id, name, arguments in told.calls
-        ]
-
-    check()
+def awkward_places(data: bytes) -> list[int]:
+    """Inside each character of several bytes, and between each CR and LF."""
+    continued = [at for at in range(1, len(data)) if data[at] & 0xC0 == 0x80]
+    return continued + [at + 1 for at in range(len(data)) if data[at : at + 2] == b"\r\n"]
 
 
-@pytest.mark.parametrize("api", STREAMS)
-def test_a_stream_cut_off_anywhere_is_an_error(api: str) -> None:
-    @settings(max_examples=EXAMPLES, deadline=None)
-    @given(STREAMS[api], st.data())
-    def check(stream: Stream, data: st.DataObject) -> None:
-        body = stream.body.rstrip().removesuffix(b"data: [DONE]").rstrip()
-        end = data.draw(st.integers(0, len(body) - 1))
-        last = events(ADAPTERS[api], body[:end])[-1]
-        if api == "gemini" and isinstance(last, Done):
-            # Nothing is missing but bytes behind the finish reason's own object.
-            assert b"finishReason" in body[:end]
-            return
-        assert isinstance(last, Error)
-        assert last.kind in (ErrorKind.TRUNCATED, ErrorKind.MALFORMED)
+@every_wire
+def test_any_chunks_and_any_framing_tell_the_same_turn(wire: Wire) -> None:
+    @for_all(turns(wire), manners, st.lists(st.integers(0, 4_000), max_size=8))
+    def check(turn: Turn, manner: Manner, places: list[int]) -> None:
+        body = wire.body(turn, manner)
+        whole = answer(wire.adapter, body)
+        assert answer(wire.adapter, body, [1]) == whole
+        assert answer(wire.adapter, body, pieces_at(body, places) or [1]) == whole
+        assert answer(wire.adapter, body, pieces_at(body, awkward_places(body)) or [1]) == whole
+        plain = Manner(told=manner.told, rotate=manner.rotate, indexed=manner.indexed)
+        assert answer(wire.adapter, wire.body(turn, plain)) == whole
 
-    check()
+
+@every_wire
+def test_the_turn_is_what_was_told(wire: Wire) -> None:
+    @for_all(turns(wire), manners)
+    def check(turn: Turn, manner: Manner) -> None:
+        found = answer(wire.adapter, wire.body(turn, manner))
+        assert found.error is None
+        assert heard(found) == wire.told(turn)
+        assert found.finish_reason is turn.finish
+        assert found.usage == turn.usage
+        assert bool(found.raw_usage) == (turn.usage is not None)
+        assert found.model
+        assert found.response_id
+
+
+@every_wire
+def test_a_stream_and_its_whole_answer_are_the_same_turn(wire: Wire) -> None:
+    """Of Responses the whole answer is also what the stream's last event repeats."""
+
+    @for_all(turns(wire), manners)
+    def check(turn: Turn, manner: Manner) -> None:
+        whole = answer(wire.adapter, json.dumps(wire.whole(turn)).encode(), streaming=False)
+        assert answer(wire.adapter, wire.body(turn, manner)) == whole
+
+
+@every_wire
+def test_a_stream_cut_behind_any_event(wire: Wire) -> None:
+    @for_all(turns(wire), manners)
+    def check(turn: Turn, manner: Manner) -> None:
+        documents = wire.stream(turn, manner)
+        whole = answer(wire.adapter, wire.body(turn, manner))
+        for count in range(len(documents)):
+            cut = answer(wire.adapter, framed(documents[:count], Manner(done=False)))
+            assert_part_of(cut, whole)
+
+
+def assert_part_of(cut: ModelResponse, whole: ModelResponse) -> None:
+    """Nothing is in it that the whole turn has not, and no call is complete that is not there."""
+    complete = {(call.call_id, call.name, call.arguments) for call in whole.tool_calls if call.complete}
+    assert {(call.call_id, call.name, call.arguments) for call in cut.tool_calls if call.complete} <= complete
+    assert whole.text.startswith(cut.text)
+    assert whole.thinking.startswith(cut.thinking)
+    assert cut.usage in (None, whole.usage)
+    if cut.error is None:
+        assert cut.finish_reason is whole.finish_reason
+    else:
+        assert cut.error.kind is ErrorKind.TRUNCATED
+
+
+@every_wire
+def test_a_stream_cut_off_at_any_byte(wire: Wire) -> None:
+    @for_all(turns(wire), manners, st.integers(0, 10_000))
+    def check(turn: Turn, manner: Manner, place: int) -> None:
+        body = wire.body(turn, manner)
+        last = events(wire.adapter, body[: place % len(body)])[-1]
+        if isinstance(last, Done):
+            # Nothing is missing but what follows the finish reason's own event.
+            assert last.finish_reason is turn.finish
+        else:
+            assert isinstance(last, Error)
+            assert last.kind in (ErrorKind.TRUNCATED, ErrorKind.MALFORMED)
+
+
+@every_wire
+@pytest.mark.parametrize("streaming", [True, False], ids=["streamed", "whole"])
+def test_an_answer_changed_at_random(wire: Wire, streaming: bool) -> None:
+    """Fields dropped, doubled, of another type or null, unknown ones, events swapped, dropped and doubled."""
+
+    @for_all(turns(wire), manners, st.randoms(use_true_random=False))
+    def check(turn: Turn, manner: Manner, dice: Random) -> None:
+        documents = wire.stream(turn, manner) if streaming else [wire.whole(turn)]
+        for _ in range(dice.randrange(1, 4)):
+            documents = changed(dice, documents)
+        body = sse(documents) if streaming else json.dumps(documents[:1]).encode()[1:-1]
+        found = build_response(events(wire.adapter, body, streaming=streaming))
+        assert all(isinstance(json.loads(call.arguments), dict) for call in found.tool_calls if call.complete)
+        assert usage_is_true(found.usage)
 
 
 WORDS = "a\u2028b\u2029c\x85d\x0be\x0cf \U0001f3ad"
 
 
 @pytest.mark.parametrize(
-    ("api", "documents"),
+    ("wire", "documents"),
     [
+        ("chat", [{"choices": [{"index": 0, "delta": {"content": WORDS}}]}]),
         (
-            "anthropic",
+            "messages",
             [{"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": WORDS}}],
         ),
         ("responses", [{"type": "response.output_text.delta", "output_index": 0, "delta": WORDS}]),
         ("gemini", [{"candidates": [{"content": {"parts": [{"text": WORDS}]}}]}]),
     ],
 )
-def test_quirk_29_and_30_only_newlines_end_lines_and_characters_may_be_split(api: str, documents: list[object]) -> None:
+def test_quirk_29_and_30_only_newlines_end_lines_and_characters_may_be_split(wire: str, documents: list[Any]) -> None:
     for size in (1, 2, 3, 1000):
-        assert answer(ADAPTERS[api], sse(documents), [size]).text == WORDS
-
-
-@pytest.mark.parametrize("api", STREAMS)
-def test_usage_is_normalised(api: str) -> None:
-    totals = {"anthropic": (15, 42, 5, 0), "responses": (20, 9, 4, 3), "gemini": (7, 5, 0, 2)}
-
-    @settings(max_examples=5, deadline=None)
-    @given(STREAMS[api])
-    def check(stream: Stream) -> None:
-        turn = answer(ADAPTERS[api], stream.body)
-        usage = turn.usage
-        found = (usage.input_tokens, usage.output_tokens, usage.cached_tokens, usage.reasoning_tokens)
-        assert found == totals[api]
-        assert turn.raw_usage
-        assert turn.model
-
-    check()
+        assert answer(WIRES[wire].adapter, sse(documents), [size]).text == WORDS

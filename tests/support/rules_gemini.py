@@ -12,7 +12,11 @@ GEMINI_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_.:-]{0,127}|[a-zA-Z0-9_-]{1,64}")
 #: docs/wire.md 1.4: "full JSON Schema", but these are refused or to be stripped.
 GEMINI_SCHEMA_REFUSED = {"$schema", "const", "exclusiveMinimum", "exclusiveMaximum", "title", "oneOf", "allOf", "not"}
 
-GEMINI_PARTS = {"text", "inlineData", "fileData", "functionCall", "functionResponse", "executableCode"}
+#: All the kinds of google-genai's Part.
+GEMINI_PARTS = {
+    *("text", "inlineData", "fileData", "functionCall", "functionResponse", "executableCode", "codeExecutionResult"),
+    *("toolCall", "toolResponse"),
+}
 
 
 def gemini(body: Body) -> list[str]:
@@ -54,7 +58,7 @@ def _gemini_answered(asked: Sequence[Body], role: str, parts: Sequence[Body]) ->
 
 def _gemini_part(part: Body, role: str) -> Iterator[str]:
     kinds = set(part) & GEMINI_PARTS
-    if len(kinds) != 1 or set(part) - kinds - {"thoughtSignature", "thought"}:
+    if len(kinds) != 1 or set(part) - kinds - {"thoughtSignature", "thought", "videoMetadata"}:
         yield f"a part with {sorted(part)}"
         return
     (kind,) = kinds
@@ -81,7 +85,7 @@ def _gemini_signatures(parts: Sequence[Body]) -> Iterator[str]:
 
 def _gemini_tools(body: Body) -> Iterator[str]:
     names = []
-    for declaration in [d for tool in body.get("tools", ()) for d in tool["functionDeclarations"]]:
+    for declaration in [d for tool in body.get("tools", ()) for d in tool.get("functionDeclarations", ())]:
         names.append(declaration["name"])
         if not GEMINI_NAME.fullmatch(declaration["name"]):
             yield f"name {declaration['name']!r}"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import astuple
 from typing import Any
 
 from callboard.protocol.content import Message, UserMessage
-from callboard.protocol.model import Done, Error, ModelRequest, ModelResponse, StreamEvent
+from callboard.protocol.model import Done, Error, ModelRequest, ModelResponse, StreamEvent, Usage
 from callboard.providers.adapter import Adapter
 from callboard.providers.response_builder import build_response
 
@@ -55,6 +56,20 @@ def body(adapter: Adapter, *messages: Message, **fields: Any) -> dict[str, Any]:
     request = ModelRequest(fields.pop("model", "m"), messages or (UserMessage.of("Hi"),), **fields)
     decoded: dict[str, Any] = json.loads(adapter.encode(request).body)
     return decoded
+
+
+def usage_is_true(usage: Usage | None) -> bool:
+    """Is it unknown, or do its counts satisfy their own definition?"""
+    if usage is None:
+        return True
+    parts = (
+        (usage.cached_tokens + usage.cache_write_tokens, usage.input_tokens),
+        (usage.cache_write_1h_tokens, usage.cache_write_tokens),
+        (usage.input_audio_tokens, usage.input_tokens),
+        (usage.reasoning_tokens + usage.output_audio_tokens, usage.output_tokens),
+        (usage.reasoning_tokens + usage.output_image_tokens, usage.output_tokens),
+    )
+    return all(count >= 0 for count in astuple(usage)) and all(part <= whole for part, whole in parts)
 
 
 def header(headers: Mapping[str, str], name: str) -> str | None:

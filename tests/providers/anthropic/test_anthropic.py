@@ -22,7 +22,7 @@ from callboard.protocol.content import (
 )
 from callboard.protocol.errors import UsageError
 from callboard.protocol.ids import CallId, ToolName
-from callboard.protocol.model import ModelRequest, Sampling, ToolChoice, ToolChoiceMode
+from callboard.protocol.model import ModelRequest, PromptCache, Sampling, ToolChoice, ToolChoiceMode
 from callboard.protocol.tools import ToolDefinition
 from callboard.providers.anthropic.messages_api import Anthropic
 
@@ -80,6 +80,7 @@ def test_a_whole_tool_turn() -> None:
         result("toolu_2", '{"ok": false}', is_error=True),
         SystemMessage("Careful now."),
         tools=(LOOKUP,),
+        prompt_cache=PromptCache.OFF,
     )
     assert violations(sent) == []
     assert sent["system"] == "Be brief."

@@ -214,12 +214,12 @@ def call_events(text: str = '{"city": "Rome"}', index: int = 0) -> list[tuple[st
         ("stop_sequence", FinishReason.TOOL_CALLS, [True, True]),
         ("max_tokens", FinishReason.LENGTH, [True, False]),
         ("model_context_window_exceeded", FinishReason.LENGTH, [True, False]),
-        ("guardrail_intervened", FinishReason.CONTENT_FILTER, [True, False]),
-        ("content_filtered", FinishReason.CONTENT_FILTER, [True, False]),
+        ("guardrail_intervened", FinishReason.CONTENT_FILTER, [False, False]),
+        ("content_filtered", FinishReason.CONTENT_FILTER, [False, False]),
         ("a_reason_of_next_year", FinishReason.TOOL_CALLS, [False, False]),
     ],
 )
-def test_an_unknown_reason_completes_no_call_and_a_cut_not_the_last_one(
+def test_quirk_69_an_unknown_reason_completes_no_call_and_the_length_limit_not_the_last(
     reason: str, finish: FinishReason, complete: list[bool]
 ) -> None:
     live = streamed(*call_events(), *call_events(index=1), stop(reason), METADATA)

@@ -15,8 +15,18 @@ import httpx
 import pytest
 from support.wire import sse
 
-from callboard.protocol.content import AssistantMessage, Image, Text, UserMessage
+from callboard.protocol.content import (
+    AssistantMessage,
+    Image,
+    Message,
+    SystemMessage,
+    Text,
+    ToolCall,
+    ToolMessage,
+    UserMessage,
+)
 from callboard.protocol.errors import ErrorKind, ProviderError, UsageError
+from callboard.protocol.ids import CallId, ToolName
 from callboard.protocol.model import ModelRequest, StreamEvent
 from callboard.providers.adapter import HttpAnswer, WireRequest
 from callboard.providers.copilot.copilot_api import Copilot, CopilotProvider, CopilotRoute, route_of
@@ -82,13 +92,36 @@ def test_each_model_has_its_route(model: str, route: CopilotRoute, path: str) ->
     assert wire.headers["copilot-integration-id"] == "vscode-chat"
 
 
-def test_headers_say_who_began_and_whether_there_are_pictures() -> None:
+def test_headers_say_whether_there_are_pictures() -> None:
     copilot = Copilot(api_key="t")
     first = copilot.encode(ModelRequest("gpt-4.1", (USER,))).headers
     assert (first["x-initiator"], first.get("copilot-vision-request")) == ("user", None)
     seen = UserMessage((Image("image/png", "aGk="),))
     later = copilot.encode(ModelRequest("gpt-4.1", (seen, AssistantMessage((Text("a"),)), USER))).headers
-    assert (later["x-initiator"], later["copilot-vision-request"]) == ("agent", "true")
+    assert later["copilot-vision-request"] == "true"
+
+
+CALL = ToolCall(CallId("a"), ToolName("look"), "{}")
+RESULT = ToolMessage(CallId("a"), ToolName("look"), "seen")
+
+
+@pytest.mark.parametrize("route", list(CopilotRoute))
+@pytest.mark.parametrize(
+    ("messages", "initiator"),
+    [
+        ((SystemMessage("Be kind."), USER), "user"),
+        ((USER, AssistantMessage((Text("a"),)), USER), "user"),
+        ((USER, AssistantMessage((CALL,)), RESULT), "agent"),
+        ((USER, AssistantMessage((CALL,)), RESULT, SystemMessage("a note of ours")), "agent"),
+        ((USER, AssistantMessage((CALL,)), RESULT, USER), "user"),
+    ],
+    ids=["first", "later", "result", "note", "interrupted"],
+)
+def test_quirk_78_who_asks_is_told_by_the_last_message(
+    messages: tuple[Message, ...], initiator: str, route: CopilotRoute
+) -> None:
+    wire = Copilot(api_key="t", route=route).encode(ModelRequest("gpt-4.1", messages))
+    assert wire.headers["x-initiator"] == initiator
 
 
 def login(*answers: tuple[int, Any]) -> tuple[str, list[float]]:

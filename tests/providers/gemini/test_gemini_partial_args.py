@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from callboard.providers.gemini.gemini_api import PartialArguments
+from callboard.providers.gemini.partial_arguments import PartialArguments
 
 names = st.one_of(st.sampled_from(["a", "b", "a b", "x.y", "it's", "[0]"]), st.text(min_size=1, max_size=4))
 #: Empty containers have no piece that could tell them.

@@ -6,17 +6,17 @@ import json
 from typing import Any
 
 import pytest
+from google.genai import types as genai_types
 from support.wire import answer, body, events, sse
 
 from callboard.protocol.content import (
-    Replay,
     ToolCall,
     ToolMessage,
     UserMessage,
 )
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.ids import CallId, ToolName
-from callboard.protocol.model import Done, Error, FinishReason, ServerToolEvent, ToolCallStart, Usage
+from callboard.protocol.model import Error, FinishReason, ToolCallStart, Usage
 from callboard.providers.gemini.gemini_api import Gemini
 
 ADAPTER = Gemini(api_key="secret-key")
@@ -121,7 +121,7 @@ def test_quirk_43_streamed_arguments_start_early_and_may_be_cut() -> None:
     assert turn.finish_reason is FinishReason.LENGTH
 
 
-@pytest.mark.parametrize("reason", ["SAFETY", "RECITATION", "OTHER", "LANGUAGE"])
+@pytest.mark.parametrize("reason", ["SAFETY", "RECITATION", "OTHER", "LANGUAGE", "A_REASON_OF_NEXT_YEAR"])
 def test_quirk_69_a_streamed_call_that_any_reason_but_stop_broke_off_is_not_run(reason: str) -> None:
     begun = chunk(function_call(name="now", willContinue=True))
     for stream in ([begun], PARTIAL):
@@ -129,6 +129,46 @@ def test_quirk_69_a_streamed_call_that_any_reason_but_stop_broke_off_is_not_run(
         assert [c.complete for c in turn.tool_calls] == [False]
     turn = answer(ADAPTER, sse([begun, chunk(finishReason="STOP")]))
     assert [(c.arguments, c.complete) for c in turn.tool_calls] == [("{}", True)]
+
+
+#: google-genai's FinishReason, by what they say of a turn: whole, cut at a limit, stopped by a filter, not known.
+REASONS = {
+    FinishReason.TOOL_CALLS: ["STOP", "UNEXPECTED_TOOL_CALL"],
+    FinishReason.LENGTH: ["MAX_TOKENS", "CONTINUATION"],
+    FinishReason.CONTENT_FILTER: [
+        *("SAFETY", "RECITATION", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "MODEL_ARMOR", "LANGUAGE", "ESCALATION"),
+        *("IMAGE_SAFETY", "IMAGE_PROHIBITED_CONTENT", "IMAGE_RECITATION"),
+    ],
+    FinishReason.OTHER: [
+        *("OTHER", "FINISH_REASON_UNSPECIFIED", "TOO_MANY_TOOL_CALLS", "NO_IMAGE", "IMAGE_OTHER"),
+        *("A_REASON_OF_NEXT_YEAR", "stop"),
+    ],
+}
+NO_ANSWER = {"MALFORMED_FUNCTION_CALL", "MALFORMED_RESPONSE", "MISSING_THOUGHT_SIGNATURE", "PUP_LIMITED_DISABLED"}
+
+
+@pytest.mark.parametrize(("finish", "reason"), [(finish, each) for finish, all_ in REASONS.items() for each in all_])
+def test_quirk_69_only_a_known_reason_makes_whole_calls_complete(finish: FinishReason, reason: str) -> None:
+    """A whole call is complete when it came; what is still being streamed, only if the turn is whole."""
+    same = function_call("look", args={"n": 1})
+    stream = [chunk(same), chunk(same), chunk({"text": "."})]
+    turn = answer(ADAPTER, sse([*stream, chunk(finishReason=reason)]))
+    assert (turn.finish_reason, turn.raw_finish_reason) == (finish, reason)
+    assert [call.complete for call in turn.tool_calls] == [finish is not FinishReason.OTHER] * 2
+    turn = answer(ADAPTER, sse([chunk(same), *PARTIAL, chunk(finishReason=reason)]))
+    is_whole = finish is FinishReason.TOOL_CALLS
+    assert [call.complete for call in turn.tool_calls] == [finish is not FinishReason.OTHER, is_whole]
+
+
+def test_quirk_69_every_reason_of_the_official_types_is_known_here() -> None:
+    ours = {reason for reasons in REASONS.values() for reason in reasons} | NO_ANSWER
+    assert {reason.value for reason in genai_types.FinishReason} <= ours
+
+
+def test_a_turn_that_could_be_continued_is_noted() -> None:
+    turn = answer(ADAPTER, sse([chunk({"text": "A"}, finishReason="CONTINUATION", continuationToken="dG9r")]))
+    assert turn.finish_reason is FinishReason.LENGTH
+    assert "continuationToken" in " ".join(turn.notes)
 
 
 def test_quirk_44_signatures_go_back_on_the_very_part() -> None:
@@ -232,19 +272,13 @@ def test_a_whole_answer() -> None:
     assert (turn.thinking, turn.text, len(turn.tool_calls)) == ("Hmm", "Hi", 1)
 
 
-def test_code_that_the_provider_ran_is_shown() -> None:
-    part = {"executableCode": {"language": "PYTHON", "code": "1"}}
-    found = events(ADAPTER, sse([chunk(part, finishReason="STOP")]))
-    assert found[0] == ServerToolEvent("executableCode", Replay("gemini", part))
-    assert isinstance(found[-1], Done)
-
-
 @pytest.mark.parametrize(
     ("reason", "kind"),
     [
         ("MALFORMED_FUNCTION_CALL", ErrorKind.MALFORMED_TOOL_CALL),
         ("MALFORMED_RESPONSE", ErrorKind.MALFORMED),
         ("MISSING_THOUGHT_SIGNATURE", ErrorKind.INVALID_REQUEST),
+        ("PUP_LIMITED_DISABLED", ErrorKind.PERMISSION),
     ],
 )
 def test_finish_reasons_that_mean_that_there_is_no_answer(reason: str, kind: ErrorKind) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from callboard.providers.gemini.gemini_api import JsonArraySplitter
+from callboard.providers.gemini.json_array import JsonArraySplitter
 
 values: st.SearchStrategy[Any] = st.recursive(
     st.one_of(st.none(), st.integers(), st.text(alphabet='a"\\[]{},\n', max_size=8), st.text(max_size=4)),

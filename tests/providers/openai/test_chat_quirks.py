@@ -405,8 +405,15 @@ def test_quirk_51_a_200_of_something_else(page: bytes, streaming: bool) -> None:
 def test_quirk_52_other_choices_are_left_out() -> None:
     other = chunk({"content": "no"})
     other["choices"][0]["index"] = 1
-    response = streamed(chunk({"content": "yes"}), other, chunk(finish="stop"))
+    response = streamed(chunk({"content": "yes"}), other, other, chunk(finish="stop"))
     assert response.parts == (Text("yes"),)
+    assert response.notes == ("the answer has several choices; all but the first were left out",)
+    choices = [
+        {"index": n, "message": {"content": text}, "finish_reason": "stop"} for n, text in enumerate(("yes", "no"))
+    ]
+    body = answer(COMPATIBLE, orjson.dumps({"id": "chatcmpl-1", "model": "m", "choices": choices}), streaming=False)
+    assert body == response
+    assert streamed(chunk({"content": "yes"}), chunk(finish="stop")).notes == ()
 
 
 def test_quirk_52_copilot_merges_its_choices() -> None:

@@ -244,13 +244,12 @@ def test_server_tools_are_shown_and_their_own_stream_is_not_ours() -> None:
         completed(item),
     ]
     found = events(ADAPTER, sse(stream))
-    assert [e for e in found if isinstance(e, ServerToolEvent)] == [
-        ServerToolEvent("web_search_call", Replay("openai-responses", item))
-    ]
-    # The server keeps nothing with store: false, so the item cannot go back.
+    shown = ServerToolEvent("web_search_call", Replay("openai-responses", item), "web_search", text="x")
+    assert [e for e in found if isinstance(e, ServerToolEvent)] == [shown]
+    # The item says all by itself, so the server need not remember it.
     turn = AssistantMessage((ServerTool("web_search_call", Replay("openai-responses", item)), Text("Hi")))
     sent = body(ADAPTER, UserMessage.of("Hi"), turn, UserMessage.of("More"))
-    assert [entry["type"] for entry in sent["input"]] == ["message"] * 3
+    assert sent["input"][1] == item
 
 
 def test_usage_includes_what_it_includes() -> None:

@@ -1,0 +1,429 @@
+"""Anthropic Messages: how a request is written. Facts: docs/wire.md 1.3, quirks 31-39, 57, 73 and 82."""
+
+from __future__ import annotations
+
+import re
+from base64 import b64decode
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from callboard.protocol import content, model, server_tools
+from callboard.protocol.errors import UsageError
+from callboard.protocol.model import ToolChoiceMode
+from callboard.protocol.tools import ToolDefinition
+from callboard.providers import request_encoding as encoding
+from callboard.providers.anthropic.cache_marks import mark_prompt
+from callboard.providers.anthropic.messages_dialects import MessagesDialect
+from callboard.providers.anthropic.server_blocks import CONTAINER, is_call, own_citations
+from callboard.providers.json_values import Body
+from callboard.providers.tool_schema import ANTHROPIC, ANTHROPIC_ANSWER, ANTHROPIC_STRICT
+
+#: `max_tokens` is required. 8,192 is the smallest output limit among the models that are still served.
+DEFAULT_MAX_TOKENS: Final = 8_192
+#: Tokens of thinking for an effort, where a model wants a budget; the API's least is 1,024.
+THINKING_BUDGETS: Final = {"minimal": 1_024, "low": 2_048, "medium": 8_192, "high": 16_384, "xhigh": 32_768}
+#: Where the model decides itself how much to think, it takes these instead.
+ADAPTIVE_EFFORTS: Final = {"minimal": "low"} | {effort: effort for effort in ("low", "medium", "high", "xhigh", "max")}
+#: Claude 4.6 and later: `thinking: adaptive`. A date ("claude-opus-4-20250514") has no minor version.
+_ADAPTIVE_MODEL: Final = re.compile(r"claude-[a-z]+-(?:4[-.](?:[6-9]|[1-9]\d)(?!\d)|[5-9](?!\d)|[1-9]\d(?!\d))")
+#: Claude 4.7 and later: 400 "`temperature` is deprecated for this model"; and thinking comes back empty beside its
+#: signature, unless its display is asked for (jin-bo/agentao PR 296; the SDK's ThinkingConfigAdaptiveParam).
+_NEWER_MODEL: Final = re.compile(r"claude-[a-z]+-(?:4[-.](?:[7-9]|[1-9]\d)(?!\d)|[5-9](?!\d)|[1-9]\d(?!\d))")
+#: The modes that force a call, and the API's words for them.
+_FORCED: Final = {ToolChoiceMode.REQUIRED: "any", ToolChoiceMode.NAMED: "tool"}
+SERVICE_TIERS: Final = ("auto", "standard_only")
+
+#: What the API reads (the SDK's Base64ImageSourceParam, Base64PDFSourceParam and PlainTextSourceParam).
+_IMAGES: Final = ("image/jpeg", "image/png", "image/gif", "image/webp")
+_PDF: Final = "application/pdf"
+_TEXT: Final = "text/plain"
+_MEDIA_TYPES: Final = {content.Image: _IMAGES, content.Document: (_PDF, _TEXT)}
+_SPELLINGS: Final = {"image/jpg": "image/jpeg"}
+#: A URL that holds the bytes themselves (RFC 2397): the API fetches none.
+_DATA_URL: Final = re.compile(r"data:([\w.+/-]+);base64,(.*)", re.DOTALL)
+
+#: What must be asked for in the header `anthropic-beta` (the SDK's AnthropicBetaParam).
+FILES_BETA: Final = "files-api-2025-04-14"
+MCP_BETA: Final = "mcp-client-2025-11-20"
+
+
+class MessagesEncoding(encoding.TurnEncoding):
+    """One request, in the words of one dialect. `betas` are known once the body is written."""
+
+    def __init__(self, request: model.ModelRequest, dialect: MessagesDialect) -> None:
+        super().__init__(request)
+        self._dialect = dialect
+        self._adaptive = _ADAPTIVE_MODEL.search(request.model) is not None
+        self.betas: set[str] = set()
+        self._open_turn: content.Message | None = None
+        """The last turn of the model's, where it goes on: it was paused, or the results of its calls are being sent."""
+        self._server_calls: set[str] = set()
+        self._server_results: set[str] = set()
+        self._container = ""
+
+    def body(self) -> Body:
+        """The whole body. Raises UsageError for what the API cannot be asked."""
+        request = self.request
+        system, history = encoding.split_system(encoding.rewrite_call_ids(request.messages, encoding.ANTHROPIC_IDS))
+        self._survey(history)
+        for message in history:
+            self._message(message)
+        if not self.turns:
+            raise UsageError("Anthropic needs at least one message besides the instructions")
+        body: Body = {"model": request.model, "max_tokens": request.sampling.max_output_tokens}
+        if system.strip():
+            body["system"] = system
+        body.update(self._tools())
+        body["messages"] = [{"role": role, "content": blocks} for role, blocks in self.turns]
+        body.update(self._sampling(request.sampling))
+        body.update(self._thinking(request.sampling))
+        body.update(self._answer_format(body))
+        body.update(self._service())
+        body["max_tokens"] = body["max_tokens"] or DEFAULT_MAX_TOKENS
+        if request.stream:
+            body["stream"] = True
+        mark_prompt(body, self.turns, request.prompt_cache, request.options)
+        return {**body, **request.options}
+
+    # History.
+
+    def _survey(self, history: Sequence[content.Message]) -> None:
+        """See which server tools have ended, and whether the last turn goes on."""
+        for message in history:
+            if isinstance(message, content.AssistantMessage):
+                self._open_turn = message
+                for block in self._server_blocks(message):
+                    into, key = (self._server_calls, "id") if is_call(block) else (self._server_results, "tool_use_id")
+                    into.add(str(block.get(key)))
+            elif isinstance(message, content.UserMessage):
+                self._open_turn = None
+
+    def _server_blocks(self, message: content.AssistantMessage) -> Iterator[Mapping[str, object]]:
+        for part in message.parts:
+            own = encoding.own_replay(part.replay, self._dialect.origin)
+            if own is not None and isinstance(part, content.ServerTool):
+                yield own
+
+    def _message(self, message: content.Message) -> None:
+        if isinstance(message, content.AssistantMessage):
+            self._assistant(message)
+        elif isinstance(message, content.ToolMessage):
+            result: Body = {"type": "tool_result", "tool_use_id": message.call_id, "content": self._result(message)}
+            self.say("user", [{**result, "is_error": True} if message.is_error else result])
+        else:
+            self.say_asked(message)
+
+    def _result(self, message: content.ToolMessage) -> str | list[Body]:
+        if not message.media:
+            return message.content
+        said = [self.text(message.content)] if message.content.strip() else []
+        return said + [self._shown_result(media) for media in message.media]
+
+    def _shown_result(self, media: content.Media) -> Body:
+        if (block := self._medium(media)) is not None:
+            return block
+        self.notes.append(f"{encoding.kind_of(media)} in a result: {self._dialect.name or 'the API'} takes none; named")
+        return self.text(encoding.stand_in(media))
+
+    def _assistant(self, message: content.AssistantMessage) -> None:
+        is_open = message is self._open_turn
+        blocks = [block for part in message.parts if (block := self._part(part, is_open)) is not None]
+        kinds = {block["type"] for block in blocks}
+        if kinds <= {"text", "tool_use"}:
+            # Another provider's turn may hold text behind a call; here results must come directly behind the calls.
+            blocks.sort(key=lambda block: block["type"] == "tool_use")
+        self.say("assistant", blocks)
+
+    def _part(self, part: content.AssistantPart, is_open: bool) -> Body | None:
+        own = encoding.own_replay(part.replay, self._dialect.origin)
+        if isinstance(part, content.ToolCall):
+            name, arguments = encoding.called_name(part), encoding.arguments_object(part)
+            caller = {"caller": own["caller"]} if own and "caller" in own else {}
+            return {"type": "tool_use", "id": part.call_id, "name": name, "input": arguments, **caller}
+        if isinstance(part, content.Text):
+            return self._said(part) if part.text.strip() else None
+        if isinstance(part, content.Thinking):
+            return self._thought(part, own)
+        if isinstance(part, content.ServerTool):
+            return None if own is None else self._server_tool(own, is_open)
+        self.notes.append(f"{encoding.kind_of(part)} of an earlier answer: the API takes none there; named")
+        return self.text(f"[{encoding.kind_of(part)}]")
+
+    def _said(self, part: content.Text) -> Body:
+        citations = own_citations(part.citations)
+        return {**self.text(part.text), "citations": citations} if citations else self.text(part.text)
+
+    def _thought(self, part: content.Thinking, own: Mapping[str, object] | None) -> Body | None:
+        if own and "data" in own:
+            return {"type": "redacted_thinking", "data": own["data"]}
+        if own and own.get("signature"):
+            return {"type": "thinking", "thinking": part.text, "signature": own["signature"]}
+        if not part.text.strip() or (own is None and part.replay is not None):
+            return None
+        if self._dialect.takes_unsigned(self.request.model):
+            return {"type": "thinking", "thinking": part.text, "signature": ""}
+        if own is not None:
+            self._note_once("thinking without a signature: the API takes none back; left out")
+        return None
+
+    def _server_tool(self, own: Mapping[str, object], is_open: bool) -> Body | None:
+        """A block of a server tool, as it came. A call that was cut off, or whose other half is missing, would make the
+        API refuse the whole history."""
+        kind = own.get("type")
+        if kind == CONTAINER:
+            self._container = str(own.get("id")) if is_open else ""
+            return None
+        if is_call(own):
+            is_whole = own.get("id") in self._server_results or (is_open and "input" in own)
+        else:
+            is_whole = "tool_use_id" not in own or own["tool_use_id"] in self._server_calls
+        if is_whole:
+            return dict(own)
+        self.notes.append(f"{kind}: its call and its result are not both there; left out")
+        return None
+
+    def _note_once(self, note: str) -> None:
+        if note not in self.notes:
+            self.notes.append(note)
+
+    def text(self, text: str) -> Body:
+        return {"type": "text", "text": text}
+
+    # Pictures and documents.
+
+    def media(self, media: content.Media) -> Body:
+        block = self._medium(media)
+        if block is None:
+            kinds = [f"{kind.__name__} ({', '.join(_MEDIA_TYPES[kind])})" for kind in self._dialect.media]
+            raise encoding.refused_part(media, self.request.model, ", ".join(["text", *kinds]))
+        return block
+
+    def _medium(self, media: content.Media) -> Body | None:
+        """The block of a picture or document; None for what this server does not take."""
+        if not isinstance(media, self._dialect.media) or (media.file_id and not self._dialect.files):
+            return None
+        if found := _DATA_URL.fullmatch(media.url):
+            media = replace(media, url="", media_type=found[1], data_base64=found[2])
+        if isinstance(media, content.Document):
+            return self._document(media)
+        source = self._kept_source(media)
+        if source is None:
+            media_type, data = encoding.media_bytes(media)
+            media_type = _SPELLINGS.get(media_type, media_type)
+            if media_type not in _IMAGES:
+                return None
+            source = {"type": "base64", "media_type": media_type, "data": data}
+        return {"type": "image", "source": source}
+
+    def _document(self, document: content.Document) -> Body | None:
+        source = self._kept_source(document)
+        if source is None:
+            source = _document_source(document)
+        elif document.url and document.media_type not in ("", _PDF):
+            return None
+        if source is None:
+            return None
+        block: Body = {"type": "document", "source": source}
+        if document.name:
+            block["title"] = document.name
+        return {**block, "citations": {"enabled": True}} if document.citations else block
+
+    def _kept_source(self, media: content.Media) -> Body | None:
+        """The source of what the server keeps or fetches; None where the bytes are given."""
+        if media.file_id:
+            self.betas.add(FILES_BETA)
+            return {"type": "file", "file_id": media.file_id}
+        return {"type": "url", "url": media.url} if media.url else None
+
+    # Tools.
+
+    def _tools(self) -> Body:
+        request = self.request
+        offered = [_tool(tool) for tool in self._own_tools()]
+        servers: list[Body] = []
+        for offer in request.server_tools:
+            offered.append(self._server_offer(offer, servers))
+        if not offered:
+            return {}
+        names = [tool["name"] for tool in offered if "name" in tool]
+        if twice := {str(name) for name in names if names.count(name) > 1}:
+            raise UsageError(
+                f"A tool and a server tool are both named {min(twice)!r}; rename or leave out one of them."
+            )
+        mode = request.tool_choice.mode
+        choice: Body = {"type": _FORCED.get(mode, mode.value)}
+        if mode is ToolChoiceMode.NAMED:
+            choice["name"] = request.tool_choice.name
+        if request.parallel_tool_calls is not None and mode is not ToolChoiceMode.NONE:
+            choice["disable_parallel_tool_use"] = not request.parallel_tool_calls
+        return {"tools": offered, "tool_choice": choice, **({"mcp_servers": servers} if servers else {})}
+
+    def _own_tools(self) -> Sequence[ToolDefinition]:
+        if self._dialect.schemas:
+            return self.adapted_tools(ANTHROPIC, ANTHROPIC_STRICT)
+        if any(tool.strict for tool in self.request.tools):
+            self.notes.append(f"strict: {self._dialect.name} has no such field; left out")
+        return [replace(tool, strict=False) for tool in self.adapted_tools(ANTHROPIC, ANTHROPIC)]
+
+    def _server_offer(self, offer: server_tools.ServerToolOffer, servers: list[Body]) -> Body:
+        if not isinstance(offer, self._dialect.server_tools):
+            has = ", ".join(kind.__name__ for kind in self._dialect.server_tools) or "none"
+            raise UsageError(
+                f"{self.request.model} has no server tool {type(offer).__name__} here, only: {has}. Leave it out, or "
+                "ask a model of another provider."
+            )
+        if isinstance(offer, server_tools.RemoteMcp):
+            self.betas.add(MCP_BETA)
+            if offer.headers:
+                self.notes.append(f"headers of the MCP server {offer.name}: the API sends none; left out")
+            servers.append(_mcp_server(offer))
+            return _mcp_toolset(offer)
+        if isinstance(offer, server_tools.CodeExecution):
+            self._upload(offer)
+            return {"type": "code_execution_20250825", "name": "code_execution"}
+        return _WEB_TOOLS[type(offer)](offer)
+
+    def _upload(self, offer: server_tools.CodeExecution) -> None:
+        """Files go to the programs with the first message, which stays the same from step to step."""
+        if not offer.file_ids:
+            return
+        self.betas.add(FILES_BETA)
+        uploads: list[Body] = [{"type": "container_upload", "file_id": file_id} for file_id in offer.file_ids]
+        self.turns[0][1].extend(uploads)
+
+    # The rest of the body.
+
+    def _sampling(self, sampling: model.Sampling) -> Body:
+        if sampling.seed is not None:
+            self.notes.append("seed: the API has none; left out")
+        if sampling.logprobs is not None:
+            self.notes.append("logprobs: the API has none; left out")
+        knobs = {"temperature": sampling.temperature, "top_p": sampling.top_p}
+        sent: Body = {name: value for name, value in knobs.items() if value is not None}
+        if _NEWER_MODEL.search(self.request.model):
+            self.notes += [f"{name}: this model takes none; left out" for name in sent]
+            sent = {}
+        return {**sent, "stop_sequences": list(sampling.stop)} if sampling.stop else sent
+
+    def _service(self) -> Body:
+        request = self.request
+        if request.images_out or request.audio_out is not None:
+            what = "pictures" if request.images_out else "sound"
+            raise UsageError(f"{request.model} answers with text only; ask a model that makes {what}.")
+        fields: Body = {"container": self._container} if self._container else {}
+        if request.service_tier in SERVICE_TIERS:
+            fields["service_tier"] = request.service_tier
+        elif request.service_tier:
+            tiers = " or ".join(SERVICE_TIERS)
+            self.notes.append(f"service_tier {request.service_tier!r}: the API takes {tiers}; left out")
+        return fields
+
+    def _answer_format(self, body: Body) -> Body:
+        if self.request.response_schema is None:
+            return {}
+        if not self._dialect.schemas:
+            self.notes.append(f"response_schema: {self._dialect.name} has no such field; left out")
+            return {}
+        adapted = self.answer_schema(ANTHROPIC_ANSWER)
+        config = body.get("output_config")
+        answer = {"format": {"type": "json_schema", "schema": adapted.schema if adapted else {}}}
+        return {"output_config": {**config, **answer} if isinstance(config, dict) else answer}
+
+    def _thinking(self, sampling: model.Sampling) -> Body:
+        effort = sampling.reasoning_effort
+        if effort is None or effort == "none":
+            # Models of other vendors think unless they are told not to.
+            said = effort and (self._adaptive or self._dialect.takes_unsigned(self.request.model))
+            return {"thinking": {"type": "disabled"}} if said else {}
+        efforts: Mapping[str, object] = ADAPTIVE_EFFORTS if self._adaptive else THINKING_BUDGETS
+        if effort not in efforts:
+            raise UsageError(f"reasoning_effort {effort!r} is unknown here; use one of none, {', '.join(efforts)}")
+        if self.request.tools and self.request.tool_choice.mode in _FORCED:
+            raise UsageError("Anthropic cannot think when a tool call is forced: drop reasoning_effort or tool_choice")
+        if sampling.temperature not in (None, 1, 1.0):
+            raise UsageError("Anthropic takes no temperature with thinking: drop reasoning_effort or temperature")
+        if self._adaptive:
+            shown = {"display": "summarized"} if _NEWER_MODEL.search(self.request.model) else {}
+            return {"thinking": {"type": "adaptive", **shown}, "output_config": {"effort": ADAPTIVE_EFFORTS[effort]}}
+        if self._in_unthought_tool_loop():
+            self.notes.append("reasoning_effort: left out, since the open tool turn does not start with own thinking")
+            return {}
+        return self._budget(THINKING_BUDGETS[effort], sampling.max_output_tokens)
+
+    def _budget(self, budget: int, max_tokens: int | None) -> Body:
+        if max_tokens is None:
+            max_tokens = DEFAULT_MAX_TOKENS + budget
+        elif max_tokens <= budget:
+            budget = max(max_tokens // 2, THINKING_BUDGETS["minimal"])
+        if max_tokens <= budget:
+            raise UsageError(f"max_output_tokens must be above {budget} to think, not {max_tokens}")
+        return {"max_tokens": max_tokens, "thinking": {"type": "enabled", "budget_tokens": budget}}
+
+    def _in_unthought_tool_loop(self) -> bool:
+        """Are results of a turn being sent that another model (or this one without thinking) began? The API refuses to
+        think on: "Expected `thinking` or `redacted_thinking`, but found `tool_use`"."""
+        if len(self.turns) < 2 or self.turns[-1][1][0]["type"] != "tool_result":
+            return False
+        return self.turns[-2][1][0]["type"] not in ("thinking", "redacted_thinking")
+
+
+def _tool(tool: ToolDefinition) -> Body:
+    wire: Body = {"name": tool.name, "description": tool.description, "input_schema": tool.parameters}
+    return {**wire, "strict": True} if tool.strict else wire
+
+
+def _document_source(document: content.Document) -> Body | None:
+    if document.text:
+        return {"type": "text", "media_type": _TEXT, "data": document.text}
+    media_type, data = encoding.media_bytes(document)
+    if media_type == _PDF:
+        return {"type": "base64", "media_type": _PDF, "data": data}
+    if not media_type.startswith("text/"):
+        return None
+    try:
+        return {"type": "text", "media_type": _TEXT, "data": b64decode(data, validate=True).decode()}
+    except ValueError:
+        raise UsageError(f"{encoding.kind_of(document)}: its data_base64 is not the base64 of UTF-8 text.") from None
+
+
+def _web_search(offer: server_tools.WebSearch) -> Body:
+    place = {"country": offer.country, "city": offer.city, "region": offer.region, "timezone": offer.timezone}
+    known = {name: value for name, value in place.items() if value}
+    located: Body = {"user_location": {"type": "approximate", **known}} if known else {}
+    return {"type": "web_search_20250305", "name": "web_search", **_limits(offer), **located}
+
+
+def _web_fetch(offer: server_tools.WebFetch) -> Body:
+    return {"type": "web_fetch_20250910", "name": "web_fetch", **_limits(offer)}
+
+
+def _limits(offer: server_tools.WebSearch | server_tools.WebFetch) -> Body:
+    if offer.allowed_domains and offer.blocked_domains:
+        raise UsageError(f"{type(offer).__name__} takes allowed_domains or blocked_domains, not both.")
+    fields: Body = {
+        "max_uses": offer.max_uses,
+        "allowed_domains": list(offer.allowed_domains),
+        "blocked_domains": list(offer.blocked_domains),
+    }
+    return {name: value for name, value in fields.items() if value not in (None, [])}
+
+
+def _mcp_server(offer: server_tools.RemoteMcp) -> Body:
+    server: Body = {"type": "url", "name": offer.name, "url": offer.url}
+    return {**server, "authorization_token": offer.authorization} if offer.authorization else server
+
+
+def _mcp_toolset(offer: server_tools.RemoteMcp) -> Body:
+    toolset: Body = {"type": "mcp_toolset", "mcp_server_name": offer.name}
+    if not offer.allowed_tools:
+        return toolset
+    allowed = {name: {"enabled": True} for name in offer.allowed_tools}
+    return {**toolset, "default_config": {"enabled": False}, "configs": allowed}
+
+
+#: Any model takes these versions; later ones run programs of their own around the search.
+_WEB_TOOLS: Final[Mapping[type, Callable[..., Body]]] = {
+    server_tools.WebSearch: _web_search,
+    server_tools.WebFetch: _web_fetch,
+}

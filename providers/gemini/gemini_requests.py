@@ -1,0 +1,432 @@
+"""A ModelRequest in the words of generateContent. Facts: docs/wire.md 1.4; types: google-genai 3.4."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import orjson
+
+from callboard.protocol import content, model, server_tools
+from callboard.protocol.errors import UsageError
+from callboard.protocol.model import ToolChoiceMode
+from callboard.protocol.tools import ToolDefinition
+from callboard.providers import request_encoding as encoding
+from callboard.providers.json_values import Body, Json, dumps
+from callboard.providers.tool_schema import GEMINI, GEMINI_ANSWER
+
+ORIGIN: Final = "gemini"
+#: What the API takes in place of a signature on a part that another model made (docs/wire.md 1.4). Of a step's calls
+#: only on the first: on its siblings it causes empty answers.
+FOREIGN_SIGNATURE: Final = "skip_thought_signature_validator"
+#: What is told beside an answer's parts. We show it as a block of a server tool; it is no part, and cannot go back.
+METADATA_KINDS: Final = frozenset({"groundingMetadata", "urlContextMetadata"})
+#: Blocks that Vertex AI does not take (google-genai models.py, _Part_to_vertex).
+_NOT_ON_VERTEX: Final = frozenset({"toolCall", "toolResponse"})
+#: Tokens of thinking for an effort: Gemini 2.5 takes a budget.
+THINKING_BUDGETS: Final = {"none": 0, "minimal": 512, "low": 1_024, "medium": 8_192, "high": 24_576}
+#: Gemini 3 and later take a level, and cannot be kept from thinking altogether.
+THINKING_LEVELS: Final = {"none": "minimal", "minimal": "minimal", "low": "low", "medium": "medium", "high": "high"}
+
+#: The media types that the API takes (ai.google.dev, "File input methods", "Image/Audio/Video understanding", and the
+#: model pages of Vertex AI); of documents also every text.
+_TYPES: Final[Mapping[type[content.Media], str]] = {
+    content.Image: "image/png image/jpeg image/webp image/heic image/heif image/bmp",
+    content.Audio: "audio/wav audio/x-wav audio/mp3 audio/mpeg audio/mpga audio/aiff audio/aac audio/ogg audio/opus "
+    "audio/flac audio/m4a audio/mp4 audio/webm audio/pcm audio/l16",
+    content.Video: "video/mp4 video/mpeg video/mpegs video/mpg video/mov video/quicktime video/avi video/x-msvideo "
+    "video/x-flv video/webm video/wmv video/x-ms-wmv video/3gpp",
+    content.Document: "application/pdf application/json application/rtf application/x-javascript "
+    "application/x-python-code text/*",
+}
+#: What Gemini 3 takes within the result of a call (ai.google.dev, "Function calling: multimodal function responses").
+_RESULT_TYPES: Final = frozenset({"image/png", "image/jpeg", "image/webp", "application/pdf", "text/plain"})
+_INSTEAD_OF_A_SCHEMA: Final = "Answer with one JSON value that fits this JSON Schema, and with nothing around it:\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Platform:
+    """One of the two places that serve the API, by what they take (google-genai models.py, *_to_mldev, *_to_vertex)."""
+
+    name: str
+    server_tools: tuple[type[server_tools.ServerToolOffer], ...]
+    files: str = ""
+    """Where kept files are; "" where it keeps none."""
+    excludes_domains: bool = False
+    """May a search leave out domains?"""
+    shows_server_tools: bool = False
+    """Can the calls of server tools, and their results, be parts of the answer?"""
+
+
+GEMINI_API: Final = Platform(
+    "the Gemini API",
+    (
+        server_tools.WebSearch,
+        server_tools.WebFetch,
+        server_tools.CodeExecution,
+        server_tools.FileSearch,
+        server_tools.RemoteMcp,
+    ),
+    files="https://generativelanguage.googleapis.com/v1beta/",
+    shows_server_tools=True,
+)
+VERTEX_AI: Final = Platform(
+    "Vertex AI",
+    (server_tools.WebSearch, server_tools.WebFetch, server_tools.CodeExecution),
+    excludes_domains=True,
+)
+
+
+def is_before_gemini_3(name: str) -> bool:
+    """Is it one of the models that think within a budget, take no media in results, and take no tools of ours beside
+    server tools or a schema? Aliases without a number ("gemini-flash-latest") are newer ones."""
+    return name.rpartition("/")[2].startswith(("gemini-1", "gemini-2"))
+
+
+class GeminiEncoding(encoding.TurnEncoding):
+    """One request being written."""
+
+    def __init__(self, request: model.ModelRequest, platform: Platform) -> None:
+        super().__init__(request)
+        self._platform = platform
+        self._is_old = is_before_gemini_3(request.model)
+        #: These check the signature of the first part and of each picture (js-genai #1116, langchain-google #1431).
+        self._wants_signed_media = not self._is_old and "-image" in request.model
+
+    def body(self) -> Body:
+        """The request's body; `notes` hold what it could not say. Raises UsageError for what the API cannot take."""
+        request = self.request
+        system, history = encoding.split_system(request.messages)
+        self._history(history)
+        if not self.turns:
+            raise UsageError("Gemini needs at least one message besides the instructions")
+        body: Body = {"contents": [{"role": role, "parts": parts} for role, parts in self.turns]}
+        config = {**self._sampling(request.sampling), **self._modalities()}
+        if adapted := self.answer_schema(GEMINI_ANSWER):
+            if self._is_old and (request.tools or request.server_tools):
+                # 400 "Function calling with a response mime type: 'application/json' is unsupported" (python-genai
+                # #867, #706).
+                self.notes.append("response_schema: this model takes none beside tools; sent as an instruction")
+                words = _INSTEAD_OF_A_SCHEMA + dumps(adapted.schema).decode()
+                system = f"{system}\n\n{words}" if system else words
+            else:
+                config.update(responseMimeType="application/json", responseJsonSchema=adapted.schema)
+        if system:
+            body["systemInstruction"] = {"parts": [{"text": system}]}
+        body.update(self._tools())
+        if config:
+            body["generationConfig"] = config
+        if request.service_tier:
+            body["serviceTier"] = request.service_tier
+        self._note_what_is_missing()
+        return {**body, **request.options}
+
+    # History. A turn's results must be in one message, what follows after them.
+
+    def _history(self, history: Sequence[content.Message]) -> None:
+        for position, message in enumerate(history):
+            if isinstance(message, content.AssistantMessage):
+                self.say("model", self._turn(message))
+                after = history[position + 1 : position + 1 + len(message.tool_calls)]
+                results = {each.call_id: each for each in after if isinstance(each, content.ToolMessage)}
+                # In the order of the calls, by which the API pairs them where there are no ids.
+                self.say("user", [self._result(call, results[call.call_id]) for call in message.tool_calls])
+            elif not isinstance(message, content.ToolMessage):
+                self.say_asked(message)
+
+    def _turn(self, message: content.AssistantMessage) -> list[Body]:
+        parts = [wire for part in message.parts if (wire := self._part(part)) is not None]
+        first_call = next((part for part in parts if "functionCall" in part), None)
+        if first_call is not None:
+            first_call.setdefault("thoughtSignature", FOREIGN_SIGNATURE)
+        if self._wants_signed_media:
+            said = [part for part in parts if "thought" not in part and "functionCall" not in part]
+            for part in said:
+                if part is said[0] or "inlineData" in part:
+                    part.setdefault("thoughtSignature", FOREIGN_SIGNATURE)
+        return parts
+
+    def _part(self, part: content.AssistantPart) -> Body | None:
+        """A part of a model's turn, with its own signature on exactly the part it came on; None if it is left out."""
+        own = encoding.own_replay(part.replay, ORIGIN)
+        if isinstance(part, content.ServerTool):
+            return self._server_block(part, own)
+        if isinstance(part, content.Media):
+            return self._shown(part, own)
+        signature = {"thoughtSignature": own["thoughtSignature"]} if own and "thoughtSignature" in own else {}
+        if isinstance(part, content.ToolCall):
+            call: Body = {"name": encoding.called_name(part), "args": encoding.arguments_object(part)}
+            if own and "id" in own:
+                call["id"] = own["id"]
+            return {"functionCall": call, **signature}
+        if isinstance(part, content.Text):
+            return {"text": part.text, **signature} if part.text.strip() or signature else None
+        return {"text": part.text, "thought": True, **signature} if signature else None
+
+    def _server_block(self, part: content.ServerTool, own: Mapping[str, object] | None) -> Body | None:
+        if own is None:
+            self.note(f"{part.kind}: a block of another provider's server tool; left out")
+        elif not self._platform.shows_server_tools and part.kind in _NOT_ON_VERTEX:
+            self.note(f"{part.kind}: {self._platform.name} takes no such block back; left out")
+        elif part.kind not in METADATA_KINDS:
+            return dict(own)
+        return None
+
+    def _shown(self, media: content.Media, own: Mapping[str, object] | None) -> Body:
+        """A picture or sound that a model made."""
+        is_taken = bool(media.data_base64) and _is_of(media, _TYPES.get(type(media), ""))
+        if own is not None or is_taken:
+            return {**_data(media, self._platform), **(own or {})}
+        self.note(f"{encoding.kind_of(media)} of an earlier answer: cannot be shown to this model; left out")
+        return {"text": f"[{encoding.kind_of(media)} {media.name or media.url or media.file_id}: not shown]"}
+
+    def _result(self, call: content.ToolCall, result: content.ToolMessage) -> Body:
+        said: list[str] = []
+        parts: list[Body] = []
+        for media in result.media:
+            _check_sources(media)
+            if isinstance(media, content.Document) and media.text:
+                said.append(_document_text(media))
+            elif self._is_old or (media.media_type and _bare_type(media) not in _RESULT_TYPES):
+                said.append(encoding.stand_in(media))
+                self.note(f"{encoding.kind_of(media)} in a result: this model takes none there; a line of text instead")
+            else:
+                # Without a display name: nothing refers to it, and the API has trouble with such references
+                # (python-genai #2268, #2792).
+                parts.append(_data(media, self._platform, named=False))
+        response: Body = {"name": encoding.called_name(call), "response": _response(result, said)}
+        if parts:
+            response["parts"] = parts
+        own = encoding.own_replay(call.replay, ORIGIN)
+        if own and "id" in own:
+            response["id"] = own["id"]
+        return {"functionResponse": response}
+
+    def text(self, text: str) -> Body:
+        return {"text": text}
+
+    def media(self, media: content.Media) -> Body:
+        _check_sources(media)
+        if isinstance(media, content.Document):
+            if media.citations:
+                self.note("citations of documents: the API has none; left out")
+            if media.text:
+                return {"text": _document_text(media)}
+        types = _TYPES.get(type(media), "")
+        if not _is_of(media, types):
+            takes = f"{type(media).__name__} ({types.replace(' ', ', ')})" if types else "Image, Document, Audio, Video"
+            raise encoding.refused_part(media, self.request.model, takes)
+        # What the API has for a medium beyond ours: videoMetadata, mediaResolution. A signature is of the answer that
+        # the medium may come from.
+        own = encoding.own_replay(media.replay, ORIGIN) or {}
+        return {**_data(media, self._platform), **{name: own[name] for name in own if name != "thoughtSignature"}}
+
+    # Tools.
+
+    def _tools(self) -> Body:
+        request = self.request
+        offered: list[Body] = []
+        config: Body = {}
+        if request.tools:
+            # All declarations in one tool: with one tool each, calls are not matched with them (dust #26621).
+            offered.append(
+                {"functionDeclarations": [_declaration(tool) for tool in self.adapted_tools(GEMINI, GEMINI)]}
+            )
+            config["functionCallingConfig"] = self._calling()
+            self.notes += [
+                f"tool {tool.name}: strict: the API has no such flag; left out" for tool in request.tools if tool.strict
+            ]
+        if request.server_tools:
+            if request.tools and self._is_old:
+                # 400 "Tool use with function calling is unsupported" (go-genai #323, celeste-python #197).
+                raise UsageError(
+                    f"{request.model} takes server tools or tools of yours, not both in one request. Leave one kind "
+                    "out, or ask gemini-3 or later."
+                )
+            offered += [self._server_tool(offer) for offer in request.server_tools]
+            if self._platform.shows_server_tools and not self._is_old:
+                # Required where both kinds are offered (strands-agents #3646).
+                config["includeServerSideToolInvocations"] = True
+        return {"tools": offered, **({"toolConfig": config} if config else {})} if offered else {}
+
+    def _calling(self) -> Body:
+        choice = self.request.tool_choice
+        is_free = choice.mode in (ToolChoiceMode.AUTO, ToolChoiceMode.NONE)
+        calling: Body = {"mode": choice.mode.name if is_free else "ANY"}
+        if choice.mode is ToolChoiceMode.NAMED:
+            calling["allowedFunctionNames"] = [choice.name]
+        return calling
+
+    def _server_tool(self, offer: server_tools.ServerToolOffer) -> Body:
+        """A tool of the provider's. Raises UsageError where it has none, or not with these limits."""
+        if isinstance(offer, self._platform.server_tools):
+            match offer:
+                case server_tools.WebSearch():
+                    return {"googleSearch": self._search(offer)}
+                case server_tools.WebFetch():
+                    self._refuse_limits(offer, "allowed_domains", "blocked_domains")
+                    self._note_limits(offer, "max_uses")
+                    return {"urlContext": {}}
+                case server_tools.CodeExecution():
+                    self._refuse_limits(offer, "file_ids")
+                    return {"codeExecution": {}}
+                case server_tools.FileSearch():
+                    names = [_prefixed("fileSearchStores/", name) for name in offer.store_ids]
+                    most = {"topK": offer.max_results} if offer.max_results is not None else {}
+                    return {"fileSearch": {"fileSearchStoreNames": names, **most}}
+                case server_tools.RemoteMcp():
+                    self._refuse_limits(offer, "allowed_tools")
+                    return {"mcpServers": [_mcp_server(offer)]}
+        known = ", ".join(kind.__name__ for kind in self._platform.server_tools)
+        hint = " For pictures in the answer set images_out." if isinstance(offer, server_tools.ImageGeneration) else ""
+        raise UsageError(f"{self._platform.name} has no server tool {type(offer).__name__}; it has {known}.{hint}")
+
+    def _search(self, offer: server_tools.WebSearch) -> Body:
+        self._refuse_limits(offer, "allowed_domains")
+        self._note_limits(offer, "max_uses", "country", "city", "region", "timezone")
+        if not self._platform.excludes_domains:
+            self._refuse_limits(offer, "blocked_domains")
+        return {"excludeDomains": list(offer.blocked_domains)} if offer.blocked_domains else {}
+
+    def _refuse_limits(self, offer: server_tools.ServerToolOffer, *fields: str) -> None:
+        """For limits that are there to keep something out: without them the tool must not run."""
+        for field in fields:
+            if getattr(offer, field):
+                raise UsageError(f"{type(offer).__name__}: {self._platform.name} has no {field}; leave it empty.")
+
+    def _note_limits(self, offer: server_tools.ServerToolOffer, *fields: str) -> None:
+        for field in fields:
+            if getattr(offer, field):
+                self.note(f"{type(offer).__name__}.{field}: the API has no such option; left out")
+
+    # The rest of the body.
+
+    def _sampling(self, sampling: model.Sampling) -> Body:
+        knobs = {
+            "temperature": sampling.temperature,
+            "topP": sampling.top_p,
+            "maxOutputTokens": sampling.max_output_tokens,
+            "stopSequences": list(sampling.stop) or None,
+            "seed": sampling.seed,
+            "thinkingConfig": self._thinking(sampling.reasoning_effort),
+            "responseLogprobs": True if sampling.logprobs is not None else None,
+            "logprobs": sampling.logprobs or None,
+        }
+        return {name: value for name, value in knobs.items() if value is not None}
+
+    def _thinking(self, effort: str | None) -> Body | None:
+        if effort is None:
+            return None
+        if effort not in THINKING_BUDGETS:
+            raise UsageError(f"reasoning_effort {effort!r} is unknown here; use one of {', '.join(THINKING_BUDGETS)}")
+        if self._is_old:
+            return {"includeThoughts": effort != "none", "thinkingBudget": THINKING_BUDGETS[effort]}
+        if effort == "none":
+            self.notes.append("reasoning_effort: this model cannot be kept from thinking; sent as `minimal`")
+        return {"includeThoughts": True, "thinkingLevel": THINKING_LEVELS[effort]}
+
+    def _modalities(self) -> Body:
+        """What the answer may be made of: text alone, unless it is asked for more. Speech comes without text."""
+        request, audio = self.request, self.request.audio_out
+        wanted = (["TEXT", "IMAGE"] if request.images_out else []) + (["AUDIO"] if audio else [])
+        config: Body = {"responseModalities": wanted} if wanted else {}
+        if audio is not None:
+            if audio.voice == model.AudioOut().voice:
+                self.note(f"audio_out.voice: the API has no {audio.voice!r}; its own default speaks")
+            else:
+                config["speechConfig"] = {"voiceConfig": {"prebuiltVoiceConfig": {"voiceName": audio.voice}}}
+            if audio.format not in ("pcm", "pcm16"):
+                self.note(f"audio_out.format: the API has no {audio.format}; the sound comes as PCM (audio/L16)")
+        return config
+
+    def _note_what_is_missing(self) -> None:
+        request = self.request
+        self.note_own_cache()
+        if request.tools and request.parallel_tool_calls is not None:
+            self.note("parallel_tool_calls: the API has no such flag; left out")
+
+
+def _declaration(tool: ToolDefinition) -> Body:
+    declaration: Body = {"name": tool.name, "description": tool.description}
+    if tool.parameters.get("properties"):
+        declaration["parametersJsonSchema"] = tool.parameters
+    return declaration
+
+
+def _mcp_server(offer: server_tools.RemoteMcp) -> Body:
+    headers = dict(offer.headers)
+    if offer.authorization:
+        headers["Authorization"] = f"Bearer {offer.authorization}"
+    transport: Body = {"url": offer.url}
+    if headers:
+        transport["headers"] = headers
+    return {"name": offer.name, "streamableHttpTransport": transport}
+
+
+def _bare_type(media: content.Media) -> str:
+    """The media type without its parameters: "audio/L16;rate=24000" is "audio/l16"."""
+    return media.media_type.partition(";")[0].strip().lower()
+
+
+def _is_of(media: content.Media, types: str) -> bool:
+    """Is the media type among these? A medium that is given by its address may leave it to the provider."""
+    if not media.media_type:
+        return bool(types)
+    return _bare_type(media) in types.split() or ("text/*" in types and _bare_type(media).startswith("text/"))
+
+
+def _check_sources(media: content.Media) -> None:
+    """Raises UsageError for a medium that is given twice."""
+    text = media.text if isinstance(media, content.Document) else ""
+    if sum(map(bool, (media.data_base64, media.url, media.file_id, text))) > 1:
+        raise UsageError(
+            f"{encoding.kind_of(media)} has several sources; give its bytes, url, file_id or text, only one."
+        )
+
+
+def _data(media: content.Media, platform: Platform, *, named: bool = True) -> Body:
+    """A medium by its source. Raises UsageError where it has none, or one that the platform has not."""
+    name = {"displayName": media.name} if named and media.name else {}
+    uri = _file_uri(media, platform) if media.file_id else media.url
+    if uri:
+        kind = {"mimeType": media.media_type} if media.media_type else {}
+        return {"fileData": {**kind, "fileUri": uri, **name}}
+    media_type, data = encoding.media_bytes(media)
+    return {"inlineData": {"mimeType": media_type, "data": data, **name}}
+
+
+def _file_uri(media: content.Media, platform: Platform) -> str:
+    if "://" in media.file_id:
+        return media.file_id
+    if not platform.files:
+        raise UsageError(f"{platform.name} keeps no files; give {encoding.kind_of(media)} by a gs:// address in `url`.")
+    return platform.files + _prefixed("files/", media.file_id)
+
+
+def _prefixed(prefix: str, name: str) -> str:
+    return name if name.startswith(prefix) else prefix + name
+
+
+def _document_text(document: content.Document) -> str:
+    name = f' name="{document.name}"' if document.name else ""
+    return f"<document{name}>\n{document.text}\n</document>"
+
+
+def _response(result: content.ToolMessage, said: Sequence[str]) -> object:
+    """The result as an object, which is all that the API takes: {"error": ..} is its word for a failure.
+
+    The very text, where it is JSON; what only looks like it (NaN, half of a surrogate pair) goes as a string. What is
+    `said` of its media stands beside it.
+    """
+    name = "error" if result.is_error else "result"
+    try:
+        value: Json = orjson.loads(result.content)
+    except orjson.JSONDecodeError:
+        answer: Body = {name: result.content}
+    else:
+        if isinstance(value, dict) and not result.is_error and not said:
+            return orjson.Fragment(result.content)
+        goes_as_json = isinstance(value, dict) or result.is_error
+        answer = {name: orjson.Fragment(result.content) if goes_as_json else result.content}
+    return {**answer, "attachments": list(said)} if said else answer

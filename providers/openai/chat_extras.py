@@ -1,0 +1,262 @@
+"""What a Chat Completions answer may have beside text, reasoning and calls: sources, pictures, sound, log
+probabilities, the tools that its server ran, and usage.
+
+None of it is worth losing an answer over: what is not of the expected shape is not taken.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from collections.abc import Iterable, Iterator
+from io import StringIO
+from typing import Final
+
+from callboard.protocol import model
+from callboard.protocol.content import Audio, Citation, Image, Replay
+from callboard.protocol.limits import MAX_RESPONSE_BYTES
+from callboard.protocol.model import MediaDelta, ServerToolEvent, StreamEvent, TextDelta, TokenLogprob
+from callboard.providers.base_decoder import count_at, fields_at, usage_of
+from callboard.providers.json_values import Json, JsonObject
+
+#: Of what a server's tool was asked so much is shown.
+_SHOWN_CHARS: Final = 500
+_Out = list[StreamEvent]
+
+
+def dicts(value: Json) -> list[JsonObject]:
+    """The objects of a list; [] for anything else."""
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def word(holder: JsonObject, *names: str) -> str:
+    """The first of these fields that is a text; "" where none is."""
+    return next((value for name in names if isinstance(value := holder.get(name), str) and value), "")
+
+
+# Sources.
+
+
+def citation(raw: JsonObject) -> Citation:
+    """An annotation (OpenAI, OpenRouter), a search result (Perplexity, Z.ai, Groq), or any other source."""
+    inner = fields_at(raw, "url_citation") or raw
+    start, end = inner.get("start_index"), inner.get("end_index")
+    placed = isinstance(start, int) and isinstance(end, int) and 0 <= start < end
+    return Citation(
+        url=word(inner, "url", "link"),
+        title=word(inner, "title"),
+        cited_text=word(inner, "cited_text", "content", "snippet"),
+        start=start if placed and isinstance(start, int) else None,
+        end=end if placed and isinstance(end, int) else None,
+        raw=raw,
+    )
+
+
+class Sources:
+    """The pages that an answer rests on as a whole, in the order of its marks [1], [2] ..., each once. Servers repeat
+    them in every chunk, so the last list of each kind counts."""
+
+    def __init__(self) -> None:
+        self._lists: dict[str, list[JsonObject]] = {}
+
+    def note(self, field: str, found: Json) -> None:
+        """Take a list of URLs or of results in."""
+        entries = [_entry(each) for each in found] if isinstance(found, list) else []
+        if known := [entry for entry in entries if entry]:
+            self._lists[field] = known
+
+    def citations(self) -> tuple[Citation, ...]:
+        """What has come."""
+        told: dict[str, JsonObject] = {}
+        for entry in (entry for entries in self._lists.values() for entry in entries):
+            url = word(entry, "url", "link")
+            # A result tells more than its bare URL.
+            if url not in told or len(entry) > len(told[url]):
+                told[url] = entry
+        return tuple(map(citation, told.values()))
+
+
+def _entry(found: Json) -> JsonObject:
+    """A result, or a bare URL; {} for anything else."""
+    return found if isinstance(found, dict) else {"url": found} if isinstance(found, str) and found else {}
+
+
+# Pictures and sound.
+
+
+def picture(raw: JsonObject) -> Image | None:
+    """An image of an answer: {"image_url": {"url": ..}}, by its bytes or its address."""
+    holder = raw.get("image_url")
+    url = holder if isinstance(holder, str) else word(fields_at(raw, "image_url") or raw, "url")
+    if not url.startswith("data:"):
+        return Image(url=url) if url else None
+    head, _, data = url.partition(",")
+    return Image(head.removeprefix("data:").partition(";")[0], data)
+
+
+#: How sound begins, by its format; what begins otherwise is bare samples.
+_SOUNDS: Final = (
+    (b"RIFF", "audio/wav"),
+    (b"ID3", "audio/mpeg"),
+    (b"\xff\xfb", "audio/mpeg"),
+    (b"\xff\xf3", "audio/mpeg"),
+    (b"\xff\xf1", "audio/aac"),
+    (b"fLaC", "audio/flac"),
+    (b"OggS", "audio/ogg"),
+)
+
+
+#: So much base64 tells the format: four bytes.
+_SNIFF_CHARS: Final = 8
+
+
+def _sound_type(data_base64: str) -> str:
+    try:
+        head = b64decode(data_base64[:_SNIFF_CHARS])
+    except ValueError:
+        return "audio/pcm"
+    return next((kind for start, kind in _SOUNDS if head.startswith(start)), "audio/pcm")
+
+
+class Speech:
+    """A spoken answer: sound as it comes, its words at its end (pieces of both are mixed, and must not cut each other
+    into many parts). It goes back by its id."""
+
+    def __init__(self, origin: str) -> None:
+        self._origin = origin
+        self._id = ""
+        self._words = StringIO()
+        self._rest = ""
+        """Base64 that was cut off in the middle of a group of four."""
+        self._begun = False
+
+    def feed(self, piece: JsonObject, block: int, out: _Out) -> None:
+        """Take a piece in. Raises ValueError past the limit."""
+        self._id = self._id or word(piece, "id")
+        self._words.write(word(piece, "transcript"))
+        if self._words.tell() > MAX_RESPONSE_BYTES:
+            raise ValueError(f"the transcript is longer than {MAX_RESPONSE_BYTES} characters")
+        if data := word(piece, "data"):
+            self._rest += data
+            # The first piece tells the format; padding ends a piece.
+            if self._begun or len(self._rest) >= _SNIFF_CHARS or data.endswith("="):
+                self._emit(block, out)
+
+    def _emit(self, block: int, out: _Out) -> None:
+        whole = len(self._rest) - len(self._rest) % 4
+        data, self._rest = self._rest[:whole], self._rest[whole:]
+        if data:
+            media_type, replay = ("", None) if self._begun else (_sound_type(data), self._replay())
+            self._begun = True
+            out.append(MediaDelta(Audio(media_type, data, replay=replay), block))
+
+    def finish(self, block: int, out: _Out) -> None:
+        """The answer is over: the rest of its sound, and what was said."""
+        self._emit(block, out)
+        if said := self._words.getvalue():
+            out.append(TextDelta(said, block, self._replay()))
+
+    def _replay(self) -> Replay | None:
+        return Replay(self._origin, {"audio": {"id": self._id}}) if self._id else None
+
+
+# Tools that the server ran.
+
+
+class ExecutedTools:
+    """Groq's `executed_tools`: each comes when it is called, and again with its output."""
+
+    def __init__(self, origin: str) -> None:
+        self._origin = origin
+        self._tools: dict[object, JsonObject] = {}
+
+    def note(self, entries: Iterable[JsonObject], sources: Sources) -> None:
+        """Take calls and outputs in."""
+        for place, entry in enumerate(entries):
+            index = entry.get("index")
+            tool = self._tools.setdefault(index if isinstance(index, int) else (word(entry, "type"), place), {})
+            tool |= {key: value for key, value in entry.items() if value is not None}
+            sources.note(f"executed_tools {len(self._tools)}", fields_at(tool, "search_results").get("results"))
+
+    def events(self) -> Iterator[ServerToolEvent]:
+        """What was run, in its order."""
+        for tool in self._tools.values():
+            name = word(tool, "name", "type")
+            text = word(tool, "arguments", "output")[:_SHOWN_CHARS]
+            yield ServerToolEvent("executed_tools", Replay(self._origin, {"executed_tools": [tool]}), name, "", text)
+
+
+# Numbers.
+
+
+def token_logprobs(raw: JsonObject) -> Iterator[TokenLogprob]:
+    """OpenAI's list of objects, or Together's two lists."""
+    for entry in dicts(raw.get("content")):
+        if (likely := _likely(entry)) is not None:
+            yield TokenLogprob(*likely, tuple(filter(None, map(_likely, dicts(entry.get("top_logprobs"))))))
+    tokens, numbers = raw.get("tokens"), raw.get("token_logprobs")
+    if isinstance(tokens, list) and isinstance(numbers, list):
+        for token, number in zip(tokens, numbers, strict=False):
+            if (likely := _likely({"token": token, "logprob": number})) is not None:
+                yield TokenLogprob(*likely)
+
+
+def _likely(entry: JsonObject) -> tuple[str, float] | None:
+    token, logprob = entry.get("token"), entry.get("logprob")
+    known = isinstance(token, str) and isinstance(logprob, int | float) and logprob == logprob
+    return (str(token), float(logprob)) if known and isinstance(logprob, int | float) else None
+
+
+def normal_usage(raw: JsonObject) -> model.Usage | None:
+    """Usage by our definition: input includes what was read from the cache and written to it, output the reasoning."""
+    prompt, completion = fields_at(raw, "prompt_tokens_details"), fields_at(raw, "completion_tokens_details")
+    asked, answered = _count(raw, "prompt_tokens", "input_tokens"), _count(raw, "completion_tokens", "output_tokens")
+    if asked is None and answered is None:
+        return None
+    # DeepSeek and Moonshot put it on the top level, LiteLLM under Anthropic's names, Perplexity its reasoning.
+    read = (
+        _count(prompt, "cached_tokens")
+        or _count(raw, "prompt_cache_hit_tokens", "cached_tokens", "cache_read_input_tokens")
+        or 0
+    )
+    written = (
+        _count(prompt, "cache_write_tokens", "cache_creation_tokens") or _count(raw, "cache_creation_input_tokens") or 0
+    )
+    reasoned = _count(completion, "reasoning_tokens") or _count(raw, "reasoning_tokens") or 0
+    asked, answered = _whole_counts(asked or 0, answered or 0, read, written, reasoned, count_at(raw, "total_tokens"))
+    return usage_of(
+        input_tokens=asked,
+        output_tokens=answered,
+        cached_tokens=read,
+        cache_write_tokens=written,
+        reasoning_tokens=reasoned,
+        input_audio_tokens=_count(prompt, "audio_tokens"),
+        output_audio_tokens=_count(completion, "audio_tokens"),
+        output_image_tokens=_count(completion, "image_tokens"),
+        web_searches=_count(raw, "num_search_queries")
+        or _count(fields_at(raw, "server_tool_use"), "web_search_requests"),
+    )
+
+
+def _count(holder: JsonObject, *names: str) -> int | None:
+    return next((count for name in names if (count := count_at(holder, name)) is not None), None)
+
+
+def _whole_counts(
+    asked: int, answered: int, read: int, written: int, reasoned: int, total: int | None
+) -> tuple[int, int]:
+    """(input, output) as a whole. Servers count some parts beside them: Grok on Azure what it read from its cache (71),
+    xAI and Perplexity the reasoning (59). The part must fit into the whole, and of what fits the total decides.
+
+    A total above all of them counts thinking that is said nowhere else (Google's own OpenAI endpoint:
+    mozilla-ai/any-llm#1290): it was output.
+    """
+    fitting = [
+        (asked + beside, answered + thought)
+        for beside in dict.fromkeys((0, read, written, read + written))
+        for thought in dict.fromkeys((0, reasoned))
+        if read + written <= asked + beside and reasoned <= answered + thought
+    ]
+    best = next((way for way in fitting if sum(way) == total), fitting[0])
+    if total is not None and total > sum(fitting[-1]):
+        return asked, total - asked
+    return best

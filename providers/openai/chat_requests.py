@@ -1,0 +1,397 @@
+"""A request in the words of Chat Completions, as one server takes them (`dialects.ChatDialect`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from callboard.protocol import content, model
+from callboard.protocol.content import json_text
+from callboard.protocol.errors import UsageError
+from callboard.protocol.model import PromptCache, ToolChoiceMode
+from callboard.protocol.tools import ToolDefinition
+from callboard.providers import request_encoding as encoding
+from callboard.providers.json_values import Body
+from callboard.providers.openai.chat_fields import document_text
+from callboard.providers.openai.dialects import ChatDialect, StrictTools
+from callboard.providers.tool_schema import OPENAI as OPENAI_SCHEMA
+from callboard.providers.tool_schema import OPENAI_STRICT
+
+#: The model's turn between tool results and the user's next message, where a server demands one (quirk 74).
+BRIDGE: Final = "I have the results."
+#: A turn of the model's in which it said nothing, where a server refuses an empty one.
+BLANK_TURN: Final = "(no text)"
+_Content = str | list[Body]
+
+
+class ChatEncoding(encoding.Encoding):
+    """One request being written."""
+
+    def __init__(self, request: model.ModelRequest, dialect: ChatDialect) -> None:
+        super().__init__(request)
+        self.dialect = dialect
+
+    def body(self) -> Body:
+        """The request's fields, without the caller's `options`. Raises UsageError for what the server cannot do."""
+        request, dialect = self.request, self.dialect
+        body: Body = {"model": request.model}
+        if request.stream:
+            body["stream"] = True
+            if dialect.stream_usage:
+                body["stream_options"] = {"include_usage": True}
+        body |= self._tool_fields()
+        answer_format, instructions = self._answer_format()
+        body |= answer_format
+        body["messages"] = self._messages(instructions)
+        body |= self._knobs() | self._modalities()
+        self._server_tools(body)
+        return body
+
+    # Messages.
+
+    def _messages(self, instructions: str) -> list[Body]:
+        messages = encoding.rewrite_call_ids(self.request.messages, self.dialect.call_ids)
+        written: list[Body] = []
+        if self.dialect.notes_as_user:
+            leading, messages_after = encoding.split_system(messages)
+            if system := "\n\n".join(text for text in (leading, instructions) if text):
+                written.append({"role": "system", "content": system})
+        else:
+            messages_after = messages
+        for message in messages_after:
+            if (said := self._message(message)) is not None:
+                self._add(written, said)
+        if self.dialect.notes_as_user and not any(each["role"] != "system" for each in written):
+            written.append({"role": "user", "content": encoding.BLANK_USER})
+        self._mark_for_cache(written)
+        return written
+
+    def _message(self, message: content.Message) -> Body | None:
+        if isinstance(message, content.AssistantMessage):
+            return self._assistant(message)
+        if isinstance(message, content.ToolMessage):
+            return {"role": "tool", "tool_call_id": message.call_id, "content": self._result(message)}
+        if isinstance(message, content.UserMessage):
+            return {"role": "user", "content": self._user_content(message)}
+        if not self.dialect.notes_as_user:
+            return {"role": "system", "content": message.text}
+        return {"role": "user", "content": f"<system>\n{message.text}\n</system>"} if message.text.strip() else None
+
+    def _add(self, written: list[Body], message: Body) -> None:
+        """Add a message in the order that the server takes."""
+        role, last = message["role"], written[-1]["role"] if written else "system"
+        if self.dialect.notes_as_user:
+            if role == last == "user":
+                written[-1] = {"role": "user", "content": self._joined(written[-1]["content"], message["content"])}
+                return
+            if role == "assistant" and last == "system":
+                written.append({"role": "user", "content": encoding.TRIMMED_START})
+        if role == "user" and last == "tool" and self.dialect.bridged_models.search(self.request.model):
+            written.append({"role": "assistant", "content": BRIDGE})
+        written.append(message)
+
+    def _user_content(self, message: content.UserMessage) -> _Content:
+        kept = (
+            part
+            for part in message.parts
+            if self.dialect.empty_text or isinstance(part, content.Media) or part.text.strip()
+        )
+        return self._content([self._user_part(part) for part in kept])
+
+    def _content(self, parts: list[Body]) -> _Content:
+        """One text as it is; several parts as a list, or as one text where a server takes no list. Two texts stay two
+        parts: glued together, words would run into each other (docs/wire.md quirk 81)."""
+        if not parts:
+            return self._filled("")
+        texts = [str(part["text"]) for part in parts if part["type"] == "text"]
+        if len(texts) == len(parts) and (len(parts) == 1 or not self.dialect.text_parts):
+            return self._filled("\n\n".join(texts))
+        return parts
+
+    def _filled(self, text: str) -> str:
+        return text if text or self.dialect.empty_text else encoding.BLANK_USER
+
+    def _joined(self, first: object, second: object) -> _Content:
+        return self._content([*_as_parts(first), *_as_parts(second)])
+
+    def _user_part(self, part: content.UserPart) -> Body:
+        if isinstance(part, content.Text):
+            return {"type": "text", "text": part.text}
+        if (written := self._media(part)) is not None:
+            return written
+        takes = ", ".join(("text", *(f"{kind.__name__} {form}" for kind, form in self.dialect.parts.items())))
+        raise encoding.refused_part(part, f"{self.dialect.name}/{self.request.model}", takes)
+
+    def _media(self, media: content.Media) -> Body | None:
+        """A medium as the server takes it; None where it does not."""
+        if isinstance(media, content.Document) and media.text:
+            return document_text(media)
+        form = self.dialect.parts.get(type(media))
+        if form is None or not form.takes(media):
+            return None
+        if media.data_base64:
+            encoding.media_bytes(media)
+        return form.write(media)
+
+    def _result(self, message: content.ToolMessage) -> _Content:
+        """The result of a call: its text, the media that the server takes in results, and a line for each other one."""
+        texts, shown = [message.content], list[Body]()
+        for media in message.media:
+            part = self._media(media) if type(media) in self.dialect.result_media else None
+            if part is not None:
+                shown.append(part)
+            elif isinstance(media, content.Document) and media.text:
+                texts.append(str(document_text(media)["text"]))
+            else:
+                texts.append(encoding.stand_in(media))
+                self.notes.append(
+                    f"result of {message.name}: {self.dialect.name} takes no {encoding.kind_of(media)} in a result; "
+                    "a line of text says what is missing"
+                )
+        text = self._filled("\n".join(text for text in texts if text))
+        return [{"type": "text", "text": text}, *shown] if shown else text
+
+    def _assistant(self, message: content.AssistantMessage) -> Body:
+        """A turn of the model's. What its server sent goes back to it; thinking, only where it wants its own back."""
+        turn = _Turn(self)
+        for part in message.parts:
+            turn.add(part)
+        return turn.body()
+
+    def note_left_out(self, what: str) -> None:
+        """Note once that a part of an earlier answer cannot go back."""
+        self.note(f"{what} of an earlier answer was left out: {self.dialect.name} takes none back")
+
+    def _mark_for_cache(self, written: list[Body]) -> None:
+        """Let the provider behind keep the prompt: marks on the instructions and on the last message."""
+        cache = self.request.prompt_cache
+        if not self.dialect.cached_models.match(self.request.model):
+            self.note_own_cache()
+            return
+        if cache is PromptCache.OFF:
+            return
+        mark: Body = {"type": "ephemeral", **({"ttl": "1h"} if cache is PromptCache.ONE_HOUR else {})}
+        for message in (written[0], written[-1]) if len(written) > 1 else written:
+            if message["role"] == "assistant":
+                continue
+            parts = _as_parts(message["content"])
+            texts = [place for place, part in enumerate(parts) if part["type"] == "text"]
+            if texts:
+                parts[texts[-1]] = parts[texts[-1]] | {"cache_control": mark}
+                message["content"] = parts
+
+    # Tools.
+
+    def _tool_fields(self) -> Body:
+        request = self.request
+        if not request.tools:
+            return {}
+        tools, choice = self._tool_choice(self._tools())
+        if not tools:
+            return {}
+        body: Body = {"tools": [_tool(tool) for tool in tools], **choice}
+        if request.parallel_tool_calls is not None:
+            if self.dialect.parallel_flag:
+                body["parallel_tool_calls"] = request.parallel_tool_calls
+            else:
+                self._note_missing("parallel_tool_calls")
+        return body
+
+    def _tools(self) -> Sequence[ToolDefinition]:
+        """The tools in schemas that the server takes, `strict` as it takes that."""
+        tools = self.adapted_tools(OPENAI_SCHEMA, OPENAI_STRICT)
+        strict, rule = {tool.strict for tool in tools}, self.dialect.strict
+        if strict == {False} or rule is StrictTools.EACH or (rule is StrictTools.SAME and strict == {True}):
+            return tools
+        why = "is not known" if rule is StrictTools.NEVER else "must be the same for all tools"
+        self.notes = [f"strict: it {why} at {self.dialect.name}, so no tool is; arguments are checked when they come"]
+        self.request = replace(self.request, tools=tuple(replace(tool, strict=False) for tool in self.request.tools))
+        return self.adapted_tools(OPENAI_SCHEMA, OPENAI_STRICT)
+
+    def _tool_choice(self, tools: Sequence[ToolDefinition]) -> tuple[Sequence[ToolDefinition], Body]:
+        """The tools to be offered and the fields that say which must be called. What a server cannot be told by its
+        fields it is told by the offer: no tools, or the one tool."""
+        choice, taken = self.request.tool_choice, self.dialect.tool_choices
+        mode = choice.mode
+        if mode is ToolChoiceMode.REQUIRED and mode not in taken and len(tools) == 1:
+            mode, choice = ToolChoiceMode.NAMED, model.ToolChoice(ToolChoiceMode.NAMED, tools[0].name)
+        if mode is ToolChoiceMode.NAMED and mode not in taken:
+            tools, mode = [tool for tool in tools if tool.name == choice.name], ToolChoiceMode.REQUIRED
+        if mode is ToolChoiceMode.NONE and mode not in taken:
+            return (), {}
+        if mode is ToolChoiceMode.AUTO:
+            return tools, {}
+        if mode not in taken:
+            self._note_missing(f"tool_choice {choice.mode.value}", "the model may answer without a call")
+            return tools, {}
+        if mode is ToolChoiceMode.NAMED:
+            return tools, {"tool_choice": {"type": "function", "function": {"name": choice.name}}}
+        return tools, {"tool_choice": self.dialect.required_word if mode is ToolChoiceMode.REQUIRED else mode.value}
+
+    def _server_tools(self, body: Body) -> None:
+        dialect = self.dialect
+        for offer in self.request.server_tools:
+            kind = type(offer).__name__
+            form = dialect.server_tools.get(type(offer))
+            if form is None:
+                has = ", ".join(known.__name__ for known in dialect.server_tools) or "none"
+                raise UsageError(
+                    f"{dialect.name}/{self.request.model} has no {kind} of its own on this API; it has: {has}. "
+                    "Leave it out, or ask another provider."
+                )
+            lost = [name for name in offer.__dataclass_fields__ if name not in form.takes and getattr(offer, name)]
+            for name in lost:
+                self._note_missing(f"{name} of {kind}")
+            _merge(body, form.write(offer, self.request.model))
+
+    # Knobs.
+
+    def _answer_format(self) -> tuple[Body, str]:
+        """The field that asks for a schema, and the words that do where a server only knows that an answer is JSON."""
+        schema = self.request.response_schema
+        if schema is None:
+            return {}, ""
+        if self.dialect.answer_format is not None:
+            return {"response_format": self.dialect.answer_format(schema)}, ""
+        self._note_missing("response_schema", "it is asked for JSON, and the schema is in the instructions")
+        words = f"Answer with one JSON object, and nothing else, that follows this JSON Schema:\n{json_text(schema)}"
+        return {"response_format": {"type": "json_object"}}, words
+
+    def _knobs(self) -> Body:
+        """The knobs that were set."""
+        sampling, dialect = self.request.sampling, self.dialect
+        knobs: Body = {
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            dialect.max_tokens_field: sampling.max_output_tokens,
+            "stop": list(sampling.stop) or None,
+        }
+        if sampling.seed is not None:
+            knobs |= {dialect.seed_field: sampling.seed} if dialect.seed_field else self._note_missing("seed")
+        if (effort := sampling.reasoning_effort) is not None:
+            knobs |= dialect.effort.write(effort)
+            if not dialect.effort.levels and effort != "none":
+                self._note_missing(f"reasoning effort {effort!r}", "thinking is on, without a level")
+        if sampling.logprobs is not None:
+            write = dialect.logprobs
+            knobs |= write(sampling.logprobs) if write is not None else self._note_missing("logprobs")
+        if tier := self.request.service_tier:
+            knobs |= {"service_tier": tier} if dialect.service_tiers else self._note_missing("service_tier")
+        return {name: value for name, value in knobs.items() if value is not None}
+
+    def _modalities(self) -> Body:
+        """What the model may answer with beside text."""
+        request, dialect = self.request, self.dialect
+        if request.images_out and "image" not in dialect.modalities:
+            self._note_missing("images_out")
+        if request.audio_out is not None and "audio" not in dialect.modalities:
+            self._note_missing("audio_out")
+        body: Body = {}
+        if request.images_out and "image" in dialect.modalities:
+            body["modalities"] = ["image", "text"]
+        if (audio := request.audio_out) is not None and "audio" in dialect.modalities:
+            sound = audio.format
+            if request.stream and dialect.streamed_audio and sound != dialect.streamed_audio:
+                sound = dialect.streamed_audio
+                self._note_missing(f"streamed sound as {audio.format}", f"it comes as {sound}")
+            modalities = ["text", "audio", *(["image"] if "modalities" in body else [])]
+            body |= {"modalities": modalities, "audio": {"voice": audio.voice, "format": sound}}
+        return body
+
+    def _note_missing(self, what: str, instead: str = "left out") -> Body:
+        """Note what the server has not. The fields that say it: none."""
+        self.notes.append(f"{what}: {self.dialect.name} has none on this API; {instead}")
+        return {}
+
+
+class _Turn:
+    """One turn of the model's, as it goes back."""
+
+    def __init__(self, request: ChatEncoding) -> None:
+        self._request, self._dialect = request, request.dialect
+        self._texts: list[str] = []
+        self._thoughts: list[str] = []
+        self._calls: list[Body] = []
+        self._own: Body = {}
+        """The server's own fields of this message."""
+
+    def add(self, part: content.AssistantPart) -> None:
+        """Take a part in."""
+        own = encoding.own_replay(part.replay, self._dialect.name)
+        if isinstance(part, content.Text):
+            # What was spoken is said by the sound's id.
+            if own is None or "audio" not in own:
+                self._texts.append(part.text)
+            self._keep(own)
+        elif isinstance(part, content.Thinking):
+            if own is not None and part.text:
+                self._thoughts.append(part.text)
+            self._keep(own)
+        elif isinstance(part, content.ToolCall):
+            function = {"name": encoding.called_name(part), "arguments": encoding.sent_arguments(part)}
+            self._calls.append({"id": part.call_id, "type": "function", "function": function, **(own or {})})
+        elif isinstance(part, content.ServerTool):
+            self._request.note_left_out(f"{part.name or part.kind} (a tool of its server)")
+        elif own is None:
+            self._request.note_left_out(encoding.kind_of(part))
+        else:
+            self._keep(own)
+
+    def _keep(self, own: Mapping[str, object] | None) -> None:
+        for name, value in (own or {}).items():
+            if isinstance(value, list | tuple):
+                kept = self._own.setdefault(name, [])
+                assert isinstance(kept, list)
+                kept += [item for item in value if not _is_unsigned(item)]
+            else:
+                self._own[name] = value
+
+    def body(self) -> Body:
+        """The message."""
+        dialect, text = self._dialect, "".join(self._texts)
+        body: Body = {"role": "assistant"}
+        if text:
+            body["content"] = text
+        elif "audio" not in self._own:
+            body["content"] = None if self._calls else "" if dialect.empty_text else BLANK_TURN
+        if self._thoughts and dialect.thinking_parts:
+            thinking = [{"type": "thinking", "thinking": [{"type": "text", "text": each}]} for each in self._thoughts]
+            body["content"] = [*thinking, *([{"type": "text", "text": text}] if text else [])]
+        elif self._thoughts and dialect.reasoning_replay_field:
+            body[dialect.reasoning_replay_field] = "".join(self._thoughts)
+        if self._calls:
+            body["tool_calls"] = self._calls
+        return body | {name: value for name, value in self._own.items() if value not in ([], None)}
+
+
+def _is_unsigned(item: object) -> bool:
+    """Reasoning of Claude's that was cut off before its signature: sent back, it is refused ("Invalid signature in
+    thinking block", OpenRouterTeam/ai-sdk-provider#423)."""
+    return (
+        isinstance(item, Mapping)
+        and item.get("type") == "reasoning.text"
+        and item.get("format") == "anthropic-claude-v1"
+        and not item.get("signature")
+    )
+
+
+def _as_parts(said: object) -> list[Body]:
+    return list(said) if isinstance(said, list) else [{"type": "text", "text": said}]
+
+
+def _tool(tool: ToolDefinition) -> Body:
+    function = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
+    return {"type": "function", "function": function | ({"strict": True} if tool.strict else {})}
+
+
+def _merge(body: Body, more: Mapping[str, object]) -> None:
+    """Add fields to a body: lists are joined, objects merged."""
+    for name, value in more.items():
+        kept = body.get(name)
+        if isinstance(kept, list) and isinstance(value, list):
+            body[name] = [*kept, *value]
+        elif isinstance(kept, dict) and isinstance(value, Mapping):
+            _merge(kept, value)
+        else:
+            body[name] = value

@@ -1,0 +1,369 @@
+"""OpenAI Responses: requests. Facts: docs/wire.md 1.2, quirks 72, 73 and 81.
+
+The whole history goes out, and nothing is stored, unless `ModelRequest.storage` says otherwise. Calls go back as
+`function_call` items without the server's id, all calls of a turn before their outputs; reasoning with its encrypted or
+plain content; items of the server's tools as far as they say all by themselves (responses_items.py).
+"""
+
+from __future__ import annotations
+
+import re
+from base64 import b64encode
+from collections.abc import Callable, Mapping
+from typing import ClassVar, Final
+
+from callboard.protocol import content, model, server_tools
+from callboard.protocol.errors import UsageError
+from callboard.protocol.ids import CallId
+from callboard.protocol.model import ToolChoiceMode
+from callboard.protocol.tools import ToolDefinition
+from callboard.providers import request_encoding as encoding
+from callboard.providers.json_values import Body
+from callboard.providers.openai.responses_items import sent_back
+from callboard.providers.tool_schema import OPENAI, OPENAI_STRICT
+
+#: A call_id longer than 64 is refused, and an output is paired with its call by it alone: it must not repeat.
+RESPONSES_IDS: Final = encoding.CallIdRule(re.compile(r"[\x21-\x7e]{1,64}"))
+#: Models that answer 400 "Encrypted content is not supported with this model".
+_PLAIN_MODEL: Final = re.compile(r"(?:^|/)(?:chatgpt|gpt-[34]|gpt-\d.*chat)")
+#: Models that reason and give their reasoning encrypted. Others are asked for it too, once any came from there.
+_REASONING_MODEL: Final = re.compile(
+    r"(?:^|[/.])(?:o\d|gpt-(?:[5-9]|\d\d)(?!.*chat)|codex|gpt-oss|computer-use|grok-(?:[4-9]|code|build))"
+)
+_TAKES: Final = "text, Image, Document"
+#: What is asked for beside the answer, by the tool that was offered: without it the item does not hold what came.
+_TOOL_INCLUDES: Final = {
+    "code_interpreter": "code_interpreter_call.outputs",
+    "file_search": "file_search_call.results",
+}
+
+
+class ResponsesEncoding(encoding.Encoding):
+    """One request. `names_tell`: the names of models there are OpenAI's own, and say what they can."""
+
+    keeps_answers: ClassVar[bool] = True
+
+    def __init__(self, request: model.ModelRequest, origin: str, *, names_tell: bool = True) -> None:
+        super().__init__(request)
+        self._origin = origin
+        self._refuses_reasoning = names_tell and _PLAIN_MODEL.search(request.model) is not None
+        self._storage = request.storage or model.ResponseStorage()
+        self._input: list[Body] = []
+        self._callers: dict[CallId, object] = {}
+        """Who called, by call: the output must say it too."""
+
+    def body(self) -> Body:
+        """The request's JSON. Raises UsageError for what the API does not have."""
+        request, storage = self.request, self._storage
+        if request.audio_out is not None:
+            raise UsageError("the Responses API answers without sound; use the openai-chat adapter, or drop audio_out")
+        system, history = encoding.split_system(self._messages())
+        for message in history:
+            self._message(message)
+        if not self._input:
+            raise UsageError("the Responses API needs at least one message besides the instructions")
+        body: Body = {"model": request.model, "input": self._input, "store": storage.store or storage.background}
+        if storage.previous_response_id:
+            body["previous_response_id"] = storage.previous_response_id
+        if storage.background:
+            body["background"] = True
+        self.note_own_cache()
+        if system:
+            body["instructions"] = system
+        body.update(self._tools())
+        body.update(self._sampling(request.sampling))
+        if include := self._include(body):
+            body["include"] = include
+        if adapted := self.answer_schema(OPENAI_STRICT):
+            answer = {"type": "json_schema", "name": "answer", "schema": adapted.schema, "strict": adapted.strict}
+            body["text"] = {"format": answer}
+        if request.service_tier:
+            body["service_tier"] = request.service_tier
+        if request.stream:
+            body["stream"] = True
+        return {**body, **request.options}
+
+    def _include(self, body: Body) -> list[str]:
+        tools = body.get("tools")
+        kinds = [str(tool.get("type")) for tool in tools] if isinstance(tools, list) else []
+        include = [_TOOL_INCLUDES[kind] for kind in dict.fromkeys(kinds) if kind in _TOOL_INCLUDES]
+        if self._wants_reasoning():
+            include.append("reasoning.encrypted_content")
+        if self.request.sampling.logprobs is not None:
+            include.append("message.output_text.logprobs")
+        return include
+
+    def _wants_reasoning(self) -> bool:
+        """Does this model give its reasoning encrypted? By its name, by what it is asked for, or since it has done so
+        (docs/wire.md quirk 72: a deployment may have any name)."""
+        effort = self.request.sampling.reasoning_effort
+        return not self._refuses_reasoning and (
+            _REASONING_MODEL.search(self.request.model) is not None
+            or effort not in (None, "none")
+            or any(item.get("type") == "reasoning" and item.get("encrypted_content") for item in self._input)
+        )
+
+    # History.
+
+    def _messages(self) -> tuple[content.Message, ...]:
+        """What is sent of the messages: the server has all up to the model's last turn, if it has that."""
+        messages = self.request.messages
+        if not self._storage.previous_response_id:
+            return encoding.rewrite_call_ids(messages, RESPONSES_IDS)
+        turns = [(place, each) for place, each in enumerate(messages) if isinstance(each, content.AssistantMessage)]
+        if not turns:
+            return messages
+        last, turn = turns[-1]
+        for call in turn.tool_calls:
+            self._note_caller(call)
+        system, _ = encoding.split_system(messages)
+        return (*([content.SystemMessage(system)] if system else []), *messages[last + 1 :])
+
+    def _say(self, role: str, said: object, **more: object) -> None:
+        self._input.append({"type": "message", "role": role, "content": said, **more})
+
+    def _message(self, message: content.Message) -> None:
+        if isinstance(message, content.AssistantMessage):
+            self._assistant(message)
+        elif isinstance(message, content.ToolMessage):
+            self._result(message)
+        elif isinstance(message, content.SystemMessage):
+            self._say("system", message.text)
+        else:
+            self._say("user", encoding.user_content(message, self._part))
+
+    def _result(self, message: content.ToolMessage) -> None:
+        output: object = message.content
+        if message.media:
+            said = [{"type": "input_text", "text": message.content}] if message.content else []
+            output = [*said, *(self._shown(media) for media in message.media)]
+        item: Body = {"type": "function_call_output", "call_id": message.call_id, "output": output}
+        if (caller := self._callers.get(message.call_id)) is not None:
+            item["caller"] = caller
+        self._input.append(item)
+
+    def _shown(self, media: content.Media) -> Body:
+        """A medium in a result."""
+        if isinstance(media, content.Image | content.Document):
+            return self._part(media)
+        self.notes.append(f"{encoding.kind_of(media)} in a result: the API takes none; a line of text says so")
+        return {"type": "input_text", "text": encoding.stand_in(media)}
+
+    def _part(self, part: content.UserPart) -> Body:
+        if isinstance(part, content.Text):
+            return {"type": "input_text", "text": part.text}
+        if isinstance(part, content.Image):
+            source = {"file_id": part.file_id} if part.file_id else {"image_url": encoding.data_url(part)}
+            return {"type": "input_image", **source, "detail": "auto"}
+        if isinstance(part, content.Document):
+            return {"type": "input_file", **_file(part)}
+        raise encoding.refused_part(part, f"{self.request.model} (Responses API)", _TAKES)
+
+    def _assistant(self, message: content.AssistantMessage) -> None:
+        start = len(self._input)
+        turn = [own for part in message.parts if (own := self._own(part)) is not None]
+        lost_reasoning = False
+        for part in message.parts:
+            if isinstance(part, content.Text):
+                self._text(part, start)
+            elif isinstance(part, content.ToolCall):
+                self._input.append(self._call(part))
+            elif isinstance(part, content.Thinking):
+                lost_reasoning = not self._thinking(part) or lost_reasoning
+            else:
+                self._item(part, turn, start, lost_reasoning)
+        # "Item 'rs_..' of type 'reasoning' was provided without its required following item": a cut turn's.
+        while len(self._input) > start and self._input[-1]["type"] == "reasoning":
+            self._input.pop()
+            self._left_out("reasoning", "nothing follows it in its turn")
+
+    def _own(self, part: content.AssistantPart) -> Mapping[str, object] | None:
+        return encoding.own_replay(part.replay, self._origin)
+
+    def _left_out(self, what: str, why: str) -> None:
+        note = f"{what}: {why}; it cannot go back, and was left out"
+        if note not in self.notes:
+            self.notes.append(note)
+
+    def _text(self, part: content.Text, start: int) -> None:
+        if not part.text:
+            return
+        own = self._own(part) or {}
+        self._speak(part.text, start, {"phase": own["phase"]} if "phase" in own else {})
+
+    def _speak(self, text: str, start: int, more: Body) -> None:
+        last = self._input[-1] if len(self._input) > start else {}
+        if last.get("role") == "assistant" and last.get("phase") == more.get("phase"):
+            last["content"] = f"{last['content']}{text}"
+        else:
+            self._say("assistant", text, **more)
+
+    def _call(self, part: content.ToolCall) -> Body:
+        self._note_caller(part)
+        call = {"type": "function_call", "call_id": part.call_id, "name": encoding.called_name(part)}
+        return {**call, "arguments": encoding.sent_arguments(part), **(self._own(part) or {})}
+
+    def _note_caller(self, part: content.ToolCall) -> None:
+        if caller := (self._own(part) or {}).get("caller"):
+            self._callers[part.call_id] = caller
+
+    def _thinking(self, part: content.Thinking) -> bool:
+        """Send reasoning back; False, where what came from this server cannot go back."""
+        own = self._own(part)
+        if own is None:
+            return True
+        encrypted = own.get("encrypted_content")
+        if self._refuses_reasoning and encrypted:
+            self._left_out("reasoning", "the model takes no encrypted reasoning")
+        elif not encrypted and not own.get("content"):
+            # Without `store` the server remembers no item, so only one that carries its content can go back.
+            self._left_out("reasoning", "it came without its encrypted content")
+        else:
+            self._input.append({**own, "type": "reasoning", "summary": own.get("summary") or []})
+            return True
+        return False
+
+    def _item(
+        self,
+        part: content.ServerTool | content.Image | content.Audio | content.Document,
+        turn: list[Mapping[str, object]],
+        start: int,
+        lost_reasoning: bool,
+    ) -> None:
+        """An item of the server's own: a tool's, or a picture that it made."""
+        own = self._own(part)
+        what = part.kind if isinstance(part, content.ServerTool) else encoding.kind_of(part)
+        if own is None:
+            if isinstance(part, content.Media):
+                # The model's pictures of another provider: the API takes none from an assistant.
+                self._speak(encoding.stand_in(part), start, {})
+                self.notes.append(f"{what} of the model's: the API takes none there; a line of text says so")
+            return
+        if lost_reasoning and own.get("type") != "compaction":
+            # "Item 'ws_..' of type 'web_search_call' was provided without its required 'reasoning' item".
+            self._left_out(what, "its reasoning was left out")
+            return
+        item, why = sent_back(own, turn)
+        if item is None:
+            self._left_out(what, why)
+            return
+        if isinstance(part, content.Image):
+            item["result"] = part.data_base64
+        self._input.append(item)
+
+    # The rest of the body.
+
+    def _tools(self) -> Body:
+        request, choice = self.request, self.request.tool_choice
+        offers = [_server_tool(offer, self.notes) for offer in request.server_tools]
+        if request.images_out and not any(offer["type"] == "image_generation" for offer in offers):
+            offers.append({"type": "image_generation"})
+        tools: Body = {}
+        if request.tools or offers:
+            tools["tools"] = [*(_tool(tool) for tool in self.adapted_tools(OPENAI, OPENAI_STRICT)), *offers]
+        if request.tools:
+            named = {"type": "function", "name": choice.name}
+            tools["tool_choice"] = named if choice.mode is ToolChoiceMode.NAMED else choice.mode.value
+            if request.parallel_tool_calls is not None:
+                tools["parallel_tool_calls"] = request.parallel_tool_calls
+        return tools
+
+    def _sampling(self, sampling: model.Sampling) -> Body:
+        if sampling.stop:
+            raise UsageError("the Responses API takes no stop sequences; use the openai-chat adapter, or drop `stop`")
+        if sampling.seed is not None:
+            self.notes.append("seed: the API has none; left out")
+        effort = sampling.reasoning_effort
+        knobs = {
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "max_output_tokens": sampling.max_output_tokens,
+            "reasoning": {"effort": effort} if effort is not None else None,
+            "top_logprobs": sampling.logprobs,
+        }
+        return {name: value for name, value in knobs.items() if value is not None}
+
+
+def _tool(tool: ToolDefinition) -> Body:
+    wire = {"type": "function", "name": tool.name, "description": tool.description}
+    return {**wire, "parameters": tool.parameters, "strict": tool.strict}
+
+
+def _file(part: content.Document) -> Body:
+    """The source of an input_file. Bytes go as a data URL, which OpenAI and Azure take where they refuse plain base64
+    (strands-agents/harness-sdk pull 3576); a plain text is a text file."""
+    if part.file_id:
+        return {"file_id": part.file_id}
+    if part.url:
+        return {"file_url": part.url}
+    if part.text:
+        part = content.Document("text/plain", b64encode(part.text.encode("utf-8", "replace")).decode(), name=part.name)
+    media_type, _ = encoding.media_bytes(part)
+    name = part.name or f"document.{'txt' if media_type.startswith('text/') else 'pdf'}"
+    return {"filename": name, "file_data": encoding.data_url(part)}
+
+
+# Server tools.
+
+
+def _server_tool(offer: server_tools.ServerToolOffer, notes: list[str]) -> Body:
+    """A tool of the server's in the API's words. Raises UsageError for one that the API does not have."""
+    if (written := _SERVER_TOOLS.get(type(offer))) is None:
+        raise UsageError(
+            f"the Responses API has no {type(offer).__name__}; it has "
+            f"{', '.join(sorted(each.__name__ for each in _SERVER_TOOLS))}"
+        )
+    return written(offer, notes)
+
+
+def _web_search(offer: server_tools.WebSearch, notes: list[str]) -> Body:
+    for name, what in (("max_uses", "a limit of searches"), ("blocked_domains", "blocked domains")):
+        if getattr(offer, name):
+            notes.append(f"{name} of WebSearch: the API has not {what}; left out")
+    place = {name: getattr(offer, name) for name in ("country", "city", "region", "timezone") if getattr(offer, name)}
+    return {
+        "type": "web_search",
+        **({"filters": {"allowed_domains": list(offer.allowed_domains)}} if offer.allowed_domains else {}),
+        **({"user_location": {"type": "approximate", **place}} if place else {}),
+    }
+
+
+def _code_execution(offer: server_tools.CodeExecution, notes: list[str]) -> Body:
+    files = {"file_ids": list(offer.file_ids)} if offer.file_ids else {}
+    return {"type": "code_interpreter", "container": {"type": "auto", **files}}
+
+
+def _file_search(offer: server_tools.FileSearch, notes: list[str]) -> Body:
+    most = {"max_num_results": offer.max_results} if offer.max_results is not None else {}
+    return {"type": "file_search", "vector_store_ids": list(offer.store_ids), **most}
+
+
+def _mcp(offer: server_tools.RemoteMcp, notes: list[str]) -> Body:
+    knobs: Body = {
+        "authorization": offer.authorization,
+        "headers": dict(offer.headers),
+        "allowed_tools": list(offer.allowed_tools),
+    }
+    given = {name: value for name, value in knobs.items() if value}
+    # A call that waits for an approval could not be answered: it is offered only to be used.
+    return {
+        "type": "mcp",
+        "server_label": offer.name,
+        "server_url": offer.url,
+        "require_approval": "never",
+        **given,
+    }
+
+
+def _image_generation(offer: server_tools.ImageGeneration, notes: list[str]) -> Body:
+    knobs = {"size": offer.size, "quality": offer.quality}
+    return {"type": "image_generation", **{name: value for name, value in knobs.items() if value}}
+
+
+_SERVER_TOOLS: Final[Mapping[type, Callable[..., Body]]] = {
+    server_tools.WebSearch: _web_search,
+    server_tools.CodeExecution: _code_execution,
+    server_tools.FileSearch: _file_search,
+    server_tools.RemoteMcp: _mcp,
+    server_tools.ImageGeneration: _image_generation,
+}
