@@ -158,7 +158,7 @@ class ConverseEncoding(encoding.TurnEncoding):
         if isinstance(part, content.ServerTool):
             return dict(own) if own else None
         if own is None:
-            self._note(f"{type(part).__name__} of another provider's answer: left out")
+            self.note(f"{type(part).__name__} of another provider's answer: left out")
             return None
         return self.media(part)
 
@@ -176,7 +176,7 @@ class ConverseEncoding(encoding.TurnEncoding):
         if "signature" in own:
             return {"reasoningContent": {"reasoningText": {"text": part.text, "signature": own["signature"]}}}
         if self._is_claude or "deepseek" in self.request.model or not part.text:
-            self._note("reasoning: this model takes none back without a signature; left out")
+            self.note("reasoning: this model takes none back without a signature; left out")
             return None
         return {"reasoningContent": {"reasoningText": {"text": part.text}}}
 
@@ -187,7 +187,7 @@ class ConverseEncoding(encoding.TurnEncoding):
                 blocks.append(self.media(media))
             else:
                 blocks.append(self.text(encoding.stand_in(media)))
-                self._note(f"a result of {message.name}: no {encoding.kind_of(media)} here; described instead")
+                self.note(f"a result of {message.name}: no {encoding.kind_of(media)} here; described instead")
         result: Body = {"toolUseId": message.call_id, "content": blocks or [self.text("(no output)")]}
         return {"toolResult": {**result, "status": "error"} if message.is_error else result}
 
@@ -234,12 +234,10 @@ class ConverseEncoding(encoding.TurnEncoding):
         tools += [{"systemTool": {"name": self._system_tool(offer)}} for offer in request.server_tools]
         mode = request.tool_choice.mode
         if mode is ToolChoiceMode.NONE and tools:
-            self._note("tool_choice none: the API has no such choice; " + self._without_tools(tools))
+            self.note("tool_choice none: the API has no such choice; " + self._without_tools(tools))
         if not tools and (called := self._called()):
             # "The toolConfig field must be defined when using toolUse and toolResult content blocks."
-            self._note(
-                "no tools: the API wants those declared that the conversation has used; it was given their names"
-            )
+            self.note("no tools: the API wants those declared that the conversation has used; it was given their names")
             tools = [_tool(ToolDefinition(name, "", {"type": "object"})) for name in called]
         if not tools:
             return {}
@@ -304,7 +302,7 @@ class ConverseEncoding(encoding.TurnEncoding):
         elif "gpt-oss" in name and effort != "none":
             more["reasoning_effort"] = _THREE_EFFORTS[effort]
         else:
-            self._note(f"reasoning_effort {effort}: no way to tell this model so is known; left out")
+            self.note(f"reasoning_effort {effort}: no way to tell this model so is known; left out")
         return {}
 
     def _claude_thinking(self, effort: str, config: Body, more: Body) -> Body:
@@ -323,7 +321,7 @@ class ConverseEncoding(encoding.TurnEncoding):
             more["thinking"] = {"type": "adaptive"}
             return {"effort": ADAPTIVE_EFFORTS[effort]}
         if self._is_in_unthought_tool_loop():
-            self._note("reasoning_effort: left out, since the open tool turn does not start with own thinking")
+            self.note("reasoning_effort: left out, since the open tool turn does not start with own thinking")
             return {}
         budget, limit = THINKING_BUDGETS[effort], self.request.sampling.max_output_tokens
         if limit is not None and limit <= budget:
@@ -347,14 +345,17 @@ class ConverseEncoding(encoding.TurnEncoding):
         """Cache points behind tools (Claude), behind the instructions, and behind the last two of the user's turns."""
         cache, name = self.request.prompt_cache, self.request.model
         claude = self._is_claude and not _UNCACHED_CLAUDE.search(name)
-        if cache is PromptCache.OFF or not (claude or _CACHING_NOVA.search(name)):
+        if not (claude or _CACHING_NOVA.search(name)):
+            self.note_own_cache()
+            return
+        if cache is PromptCache.OFF:
             return
         point: Body = {"cachePoint": {"type": "default"}}
         if cache is PromptCache.ONE_HOUR:
             if claude:
                 point = {"cachePoint": {"type": "default", "ttl": "1h"}}
             else:
-                self._note("prompt_cache 1h: this model keeps its cache for five minutes")
+                self.note("prompt_cache 1h: this model keeps its cache for five minutes")
         config, system = body.get("toolConfig"), body.get("system")
         if claude and isinstance(config, dict):
             config["tools"] = [*config["tools"], point]
@@ -365,22 +366,17 @@ class ConverseEncoding(encoding.TurnEncoding):
             if role == "user" and marked < _MESSAGE_CACHE_POINTS and (claude or "toolResult" not in blocks[-1]):
                 marked += _mark_turn(blocks, point)
 
-    # Notes.
-
-    def _note(self, note: str) -> None:
-        if note not in self.notes:
-            self.notes.append(note)
-
     def _note_the_rest(self) -> None:
-        """What a request may ask for, and this API has not."""
+        """What a request may ask for, and this API has not. Raises UsageError for sound, without which an answer is
+        another one."""
         request, sampling = self.request, self.request.sampling
+        if request.audio_out is not None:
+            raise UsageError(f"{request.model} does not speak on Bedrock; ask a model that makes sound.")
         asked = {
             "seed": sampling.seed is not None,
             "logprobs": sampling.logprobs is not None,
             "parallel_tool_calls": request.parallel_tool_calls is not None,
-            "storage": request.storage is not None,
             "images_out": request.images_out,
-            "audio_out": request.audio_out is not None,
         }
         self.notes += [f"{name}: the API has none; left out" for name, is_asked in asked.items() if is_asked]
 

@@ -414,13 +414,20 @@ def test_novas_own_tools() -> None:
         sent(model=NOVA, server_tools=(WebSearch(max_uses=2),))
 
 
-def test_what_the_api_has_not_is_noted() -> None:
+def test_what_the_api_has_not_is_noted_or_refused() -> None:
     said = notes(
         sampling=Sampling(seed=7, logprobs=3),
         parallel_tool_calls=False,
         storage=ResponseStorage(store=True),
         images_out=True,
-        audio_out=AudioOut(),
     )
-    names = ["seed", "logprobs", "parallel_tool_calls", "storage", "images_out", "audio_out"]
-    assert said == tuple(f"{name}: the API has none; left out" for name in names)
+    names = ["seed", "logprobs", "parallel_tool_calls", "images_out"]
+    assert said == (
+        "storage: this API keeps no answers; left out",
+        *(f"{name}: the API has none; left out" for name in names),
+    )
+    with pytest.raises(UsageError, match="does not speak on Bedrock"):
+        notes(audio_out=AudioOut())
+    with pytest.raises(UsageError, match="keeps no answers; send the whole conversation"):
+        notes(storage=ResponseStorage(previous_response_id="resp_1"))
+    assert notes(model=OTHERS[0], prompt_cache=PromptCache.ONE_HOUR)[0].startswith("prompt_cache: the server decides")
