@@ -128,11 +128,10 @@ class ConverseDecoder(BaseDecoder):
                 return
 
     def _take_frame(self, frame: Frame, out: _Out) -> None:
-        self._last_data = frame.payload
+        self._last_data = payload = frame.payload
         kind = frame.text(":message-type")
         if kind == "event":
-            document = loads(frame.payload) if frame.payload else {}
-            self.on_json(frame.text(":event-type"), object_of(document), out)
+            self.on_json(frame.text(":event-type"), object_of(loads(payload)) if payload else {}, out)
         elif kind in ("exception", "error"):
             code = frame.text(":exception-type") or frame.text(":error-code")
             said = load_object(frame.payload) or {}

@@ -25,6 +25,8 @@ HeaderValue: TypeAlias = bool | int | bytes | str
 #: The limits of the specification, which botocore keeps too.
 MAX_HEADER_BYTES: Final = 128 * 1024
 MAX_PAYLOAD_BYTES: Final = 24 * 1024 * 1024
+#: Longer ones are not remembered.
+_KNOWN_HEADER_BYTES: Final = 256
 _PRELUDE: Final = Struct("!III")
 _CRC: Final = Struct("!I")
 _FRAMING_BYTES: Final = _PRELUDE.size + _CRC.size
@@ -67,24 +69,23 @@ class EventStreamDecoder:
         buffer = self._buffer
         buffer += data
         frames: list[Frame] = []
-        start = 0
-        while len(buffer) - start >= _PRELUDE.size:
-            length, header_length = self._lengths(start)
-            end = start + length
-            if len(buffer) < end:
-                break
-            with memoryview(buffer) as view:
-                frame = bytes(view[start:end])
-            frames.append(_frame(frame, header_length))
-            start = end
+        start, size = 0, len(buffer)
+        with memoryview(buffer) as view:
+            while size - start >= _PRELUDE.size:
+                length, header_length = self._lengths(view, start)
+                if size < start + length:
+                    break
+                with view[start : start + length] as frame:
+                    frames.append(_frame(frame, header_length))
+                start += length
         if start:
             del buffer[:start]
         return frames
 
-    def _lengths(self, start: int) -> tuple[int, int]:
+    def _lengths(self, view: memoryview, start: int) -> tuple[int, int]:
         """Of the frame that begins at `start`: its bytes, and those of its headers."""
-        length, header_length, checksum = _PRELUDE.unpack_from(self._buffer, start)
-        if crc32(self._buffer[start : start + 8]) != checksum:
+        length, header_length, checksum = _PRELUDE.unpack_from(view, start)
+        if crc32(view[start : start + 8]) != checksum:
             raise ValueError("a frame of the event stream has a wrong checksum in its first 12 bytes")
         payload_length = length - header_length - _FRAMING_BYTES
         if header_length > MAX_HEADER_BYTES or not 0 <= payload_length <= self._max_payload_bytes:
@@ -92,14 +93,15 @@ class EventStreamDecoder:
         return length, header_length
 
 
-def _frame(data: bytes, header_length: int) -> Frame:
-    if crc32(data[: -_CRC.size]) != _CRC.unpack_from(data, len(data) - _CRC.size)[0]:
+def _frame(data: memoryview, header_length: int) -> Frame:
+    end = len(data) - _CRC.size
+    if crc32(data[:end]) != _CRC.unpack_from(data, end)[0]:
         raise ValueError("a frame of the event stream has a wrong checksum")
     payload_start = _PRELUDE.size + header_length
-    header = data[_PRELUDE.size : payload_start]
+    header = bytes(data[_PRELUDE.size : payload_start])
     # A stream has a handful of different headers, on thousands of frames.
-    headers = _known_headers(header) if len(header) <= 256 else _headers(header)
-    return Frame(headers, data[payload_start : -_CRC.size])
+    headers = _known_headers(header) if header_length <= _KNOWN_HEADER_BYTES else _headers(header)
+    return Frame(headers, bytes(data[payload_start:end]))
 
 
 def _headers(data: bytes) -> Mapping[str, HeaderValue]:
