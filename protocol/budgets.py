@@ -89,9 +89,10 @@ def answer_room(options: RequestOptions) -> int:
     window, asked = options.context_tokens, options.sampling.max_output_tokens
     if window is None:
         return 0
-    if asked is not None:
-        return min(asked, window // 2)
-    return min(int(window * ANSWER_WINDOW_SHARE), MAX_ANSWER_ROOM_TOKENS)
+    wanted = (
+        min(int(window * ANSWER_WINDOW_SHARE), MAX_ANSWER_ROOM_TOKENS) if asked is None else min(asked, window // 2)
+    )
+    return max(wanted, MIN_OUTPUT_TOKENS)
 
 
 def allow_step(options: RequestOptions, spent: Spending, input_tokens: int) -> int | Stop | None:

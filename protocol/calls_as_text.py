@@ -11,6 +11,7 @@ from itertools import groupby
 
 from callboard.protocol.content import (
     AssistantMessage,
+    AssistantPart,
     Audio,
     Document,
     Image,
@@ -42,17 +43,14 @@ def calls_as_text(messages: Sequence[Message]) -> tuple[Message, ...]:
 def _turn(turn: AssistantMessage) -> AssistantMessage:
     if not turn.tool_calls:
         return turn
-    kept = (part for part in turn.parts if not isinstance(part, Thinking))
-    return AssistantMessage(
-        tuple(
-            Text(f"[Called {part.name} with {part.arguments}]")
-            if isinstance(part, ToolCall)
-            else Text(part.text)
-            if isinstance(part, Text)
-            else part
-            for part in kept
-        )
-    )
+    told: list[AssistantPart] = []
+    for part in turn.parts:
+        if isinstance(part, ToolCall):
+            call = f"[Called {part.name} with {part.arguments}]"
+            told.append(Text(f"\n{call}" if told else call))  # most APIs join the texts of a turn
+        elif not isinstance(part, Thinking):
+            told.append(Text(part.text) if isinstance(part, Text) else part)
+    return AssistantMessage(tuple(told))
 
 
 def _result(result: ToolMessage) -> Iterator[UserPart]:

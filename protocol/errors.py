@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Final
 
 
 class CallboardError(Exception):
@@ -97,6 +98,20 @@ class ToolError(CallboardError):
 
 class RuntimeFailure(CallboardError):
     """callboard could not finish: the request's deadline, limits, a lost actor, a full queue."""
+
+
+#: What can be done about an error that the session has tried to get round, and could not.
+_ADVICE: Final = {
+    ErrorKind.CONTEXT_LENGTH: "ask for less at once, begin a new conversation, or use a model with a larger context",
+    ErrorKind.TOOLS_UNSUPPORTED: (
+        'use a model that takes tools, or tool_fallback "retry_without_tools" with max_attempts of 2 or more'
+    ),
+}
+
+
+def with_advice(kind: ErrorKind, message: str) -> str:
+    """An error's message, and what can be done about it where that is not plain."""
+    return f"{message.rstrip('.')}; {_ADVICE[kind]}" if kind in _ADVICE else message
 
 
 def said(error: BaseException) -> str:

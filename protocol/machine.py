@@ -18,7 +18,7 @@ from callboard.protocol import commands, events, limits, states, step
 from callboard.protocol.budgets import Spending, Stop
 from callboard.protocol.commands import Command, NoteKind, Outcome
 from callboard.protocol.content import AssistantMessage, Message, Text, history_faults
-from callboard.protocol.errors import ErrorKind, ProtocolError, UsageError
+from callboard.protocol.errors import ErrorKind, ProtocolError, UsageError, with_advice
 from callboard.protocol.events import Event
 from callboard.protocol.ids import Tag
 from callboard.protocol.model import (
@@ -43,14 +43,6 @@ _AMOUNTS: Final = (
     ("input_price", (int, float), "a number"),
     ("output_price", (int, float), "a number"),
 )
-
-#: What can be done about an error that ends a request.
-_ADVICE: Final = {
-    ErrorKind.CONTEXT_LENGTH: "ask for less at once, begin a new conversation, or use a model with a larger context",
-    ErrorKind.TOOLS_UNSUPPORTED: (
-        'use a model that takes tools, or tool_fallback "retry_without_tools" with max_attempts of 2 or more'
-    ),
-}
 
 
 def check_start(history: Sequence[Message], options: RequestOptions, tools: Sequence[ToolOffer] = ()) -> None:
@@ -384,9 +376,7 @@ class Session:
             if error.kind in step.ASK_AGAIN_KINDS:
                 return self._ask_again(f"the model call failed ({error.kind}).")
         tries = f"after {self._sent} tries: " if self._sent > 1 else ""
-        advice = _ADVICE.get(error.kind)
-        message = f"{error.message.rstrip('.')}; {advice}" if advice else error.message
-        return self._end(Outcome.FAILED, f"{error.kind}: {tries}{message}")
+        return self._end(Outcome.FAILED, f"{error.kind}: {tries}{with_advice(error.kind, error.message)}")
 
     @property
     def _may_give_up_tools(self) -> bool:

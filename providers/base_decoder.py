@@ -158,10 +158,7 @@ class BaseDecoder(ABC):
     """See the module."""
 
     def __init__(self, head: AnswerHead) -> None:
-        self.family, self.status, self._secret = head.family, head.status, head.secret
-        self.headers = {name.lower(): value for name, value in (head.headers or {}).items()}
-        self.ended = False
-        """Done or Error was emitted: everything after it is ignored."""
+        self.family, self._secret = head.family, head.secret
         self.calls = ToolCallTracker()
         self.model = ""
         self.usage: JsonObject = {}
@@ -171,20 +168,26 @@ class BaseDecoder(ABC):
         self.logprobs: list[TokenLogprob] = []
         self.notes: list[str] = []
         """What the answer has that could not be kept."""
-        self._sse = SseDecoder()
-        self._body = bytearray()
-        self._last_data = b""
-        self._head = b""
         self._answer_bytes = 0
         self._replay_bytes = 0
         self._held_bytes = 0
         # Which part of the answer was written last.
         self._kind: type[StreamEvent] | None = None
         self._block = 0
+        self.reopen(head.status, head.headers)
+
+    def reopen(self, status: int, headers: Mapping[str, str] | None) -> None:
+        """Read on in an HTTP answer that begins now; what earlier ones have told of the turn stays."""
+        self.status = status
+        self.headers = {name.lower(): value for name, value in (headers or {}).items()}
+        self.ended = False
+        """Done or Error was emitted: everything after it is ignored."""
+        self._sse = SseDecoder()
+        self._body = bytearray()
+        self._last_data = b""
+        self._head = b""
         # Decided by the bytes: servers stream unasked, and answer whole where a stream was wanted.
-        self._take: Callable[[bytes, list[StreamEvent]], None] = (
-            self._take_first if head.status < 400 else self._take_error
-        )
+        self._take: Callable[[bytes, list[StreamEvent]], None] = self._take_first if status < 400 else self._take_error
 
     # What an adapter's decoder says.
 

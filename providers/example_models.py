@@ -28,7 +28,7 @@ CHEAPEST: Final[Mapping[str, str]] = {
     "openrouter": "openai/gpt-6-luna",
     "mistral": "mistral-small-latest",
     "groq": "openai/gpt-oss-20b",
-    "deepseek": "deepseek-v4-flash",
+    "deepseek": "deepseek-flash",
     "xai": "grok-4.7",
 }
 

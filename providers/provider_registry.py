@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -17,6 +16,7 @@ from callboard.providers.credentials import TokenCallback, token_authorizer
 from callboard.providers.local.offline import Offline
 from callboard.providers.local.scripted import Scripted
 from callboard.providers.openai.dialects import SERVERS
+from callboard.providers.openai.responses_api import OpenAIResponses
 from callboard.providers.provider_table import ROWS
 from callboard.providers.vertex.google_credentials import google_authorizer
 from callboard.providers.vertex.vertex_api import publisher_of
@@ -128,9 +128,20 @@ def provider_for(
     if token is not None and api_key:
         raise UsageError(f"{provider} was given a key and a token; leave one of them out.")
     # HTTP takes 0.2 s to load, and `offline` never needs it.
+    from callboard.providers.openai.background import ResponsesProvider  # noqa: PLC0415
     from callboard.providers.transport import HttpProvider  # noqa: PLC0415
 
-    http = partial(HttpProvider, timeouts=timeouts, on_headers=on_headers, proxy=proxy, transport=transport)
+    def http(adapter: Adapter, authorizer: Authorizer | None = None) -> HttpProvider:
+        kind = ResponsesProvider if isinstance(adapter, OpenAIResponses) else HttpProvider
+        return kind(
+            adapter,
+            timeouts=timeouts,
+            on_headers=on_headers,
+            proxy=proxy,
+            transport=transport,
+            authorizer=authorizer,
+        )
+
     if provider == "copilot" and api_key is None and token is None:
         return copilot_of(options, http(Copilot())), name
     authorizer: Authorizer | None = None if token is None else token_authorizer(token)

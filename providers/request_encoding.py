@@ -73,7 +73,7 @@ def check_request(request: ModelRequest) -> None:
         raise UsageError("Two tools have the same name; names are unique in a request.")
     if choice.mode is ToolChoiceMode.NAMED and choice.name not in names:
         raise UsageError(f"tool_choice names {choice.name!r}, which is not offered; offered are: {names or 'none'}.")
-    if choice.mode is ToolChoiceMode.REQUIRED and not names:
+    if choice.mode is ToolChoiceMode.REQUIRED and not (names or request.server_tools):
         raise UsageError("tool_choice is REQUIRED, but no tool is offered.")
     for name in names:
         if not _NAME.fullmatch(name):

@@ -102,13 +102,13 @@ class HttpProvider:
         return self.adapter.name
 
     async def stream(
-        self, request: ModelRequest, /, adapter: Adapter | None = None
+        self, request: ModelRequest, /, adapter: Adapter | None = None, timeouts: Timeouts | None = None
     ) -> AsyncGenerator[list[StreamEvent], None]:
         """See `Provider.stream`. With another adapter it uses the same connections: Copilot has one for each token and
-        route."""
+        route. `timeouts` take the place of the provider's own."""
         adapter = adapter or self.adapter
         wire = adapter.encode(request)
-        host, deadline = _host(wire.url), _CallDeadline(self._timeouts)
+        host, deadline = _host(wire.url), _CallDeadline(timeouts or self._timeouts)
         ended = False
         try:
             wire = await self._authorized(wire, deadline)

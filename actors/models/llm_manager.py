@@ -369,7 +369,8 @@ class LlmManager(Actor[LlmMessage]):
         route, used = call.routes[call.route], response.usage or Usage()
         if limiter := route.limiter:
             call.doing = "the rate limiter"
-            is_unknown = response.error is None and not used.total_tokens
+            # Of an error before the answer nothing was used; what an answer took that was cut off is not known.
+            is_unknown = not used.total_tokens and (response.error is None or bool(response.parts))
             limiter.settle(call.guessed_tokens, call.guessed_tokens if is_unknown else used.total_tokens)
         if response.error is not None:
             call.unread = "" if call.asked.is_read_along else response.text

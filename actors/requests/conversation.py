@@ -19,7 +19,7 @@ from typing import Final
 from callboard.actors.kernel import Down, ExitReason
 from callboard.protocol.commands import AskApproval, Command, Finish, Note, Outcome, ReportFailure, RunTool
 from callboard.protocol.content import Message, UserMessage, history_faults
-from callboard.protocol.errors import ProviderError, RuntimeFailure, UsageError, said
+from callboard.protocol.errors import ProviderError, RuntimeFailure, UsageError, said, with_advice
 from callboard.protocol.events import (
     Event,
     ModelFailed,
@@ -148,7 +148,8 @@ class ModelCallFailed(ProviderError):
 
     def __init__(self, reply: Reply, error: Error) -> None:
         self.reply = reply
-        super().__init__(error.kind, error.message, status=error.status, retry_after_seconds=error.retry_after)
+        message = with_advice(error.kind, error.message)
+        super().__init__(error.kind, message, status=error.status, retry_after_seconds=error.retry_after)
 
 
 StreamItem = Shown | StreamEvent | Reply

@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from functools import lru_cache
 from typing import Final
 
-from callboard.protocol.content import AssistantPart, Media, Text, ToolCall, ToolMessage
+from callboard.protocol.content import (
+    AssistantMessage,
+    AssistantPart,
+    Media,
+    Message,
+    SystemMessage,
+    Text,
+    ToolCall,
+    ToolMessage,
+)
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.events import ModelFailed, ModelLost, ModelResponded
-from callboard.protocol.ids import ToolName
+from callboard.protocol.ids import Tag, ToolName
 from callboard.protocol.limits import MAX_CALLS_PER_STEP
-from callboard.protocol.model import FinishReason, ModelResponse
+from callboard.protocol.model import Error, FinishReason, ModelResponse
 from callboard.protocol.options import ToolFallback, ToolOffer
+from callboard.protocol.prompt import estimate_tokens, message_tokens, shorten_result
+from callboard.protocol.testing.outside import input_tokens
 from callboard.protocol.testing.story import (
     CUT,
     STOPPED,
@@ -26,6 +37,7 @@ from callboard.protocol.testing.story import (
     is_whole,
     signature,
 )
+from callboard.protocol.testing.told_calls import in_words
 from callboard.protocol.tools import Decision, FailureCode, Risk
 
 
@@ -38,7 +50,13 @@ class Follows(Enum):
     """The provider paused: the turn is recorded and sent back."""
     AGAIN = auto()
     WITHOUT_TOOLS = auto()
+    CUT_HARDER = auto()
+    """The prompt was too long, and more of it is left out."""
     FAIL = auto()
+
+
+#: The same step is asked once more.
+ASKED_AGAIN: Final = frozenset({Follows.AGAIN, Follows.WITHOUT_TOOLS, Follows.CUT_HARDER})
 
 
 _ASKED_AGAIN: Final = frozenset({ErrorKind.TRUNCATED, ErrorKind.MALFORMED_TOOL_CALL})
@@ -75,6 +93,10 @@ class ExpectedTurn:
     """A repeated call ends the run."""
     steps: int = 1
     """Steps begun so far, this one included: repeated tries are one step."""
+    context_tokens: int | None = None
+    """The window that counted when it was asked: that of the request, or a smaller one that a model has named since."""
+    told_in_words: bool = False
+    """It was asked without the tools of the request, since the model had refused them."""
 
     @property
     def taken(self) -> bool:
@@ -88,23 +110,42 @@ def expected_turns(story: Story) -> tuple[ExpectedTurn, ...]:
     return tuple(_expected_turns(story))
 
 
+def windows(story: Story) -> dict[Tag | None, int | None]:
+    """The window that counts for each model call, by its tag; under None, the one that counts in the end."""
+    assert story.start is not None
+    found: dict[Tag | None, int | None] = {}
+    window = story.start.options.context_tokens
+    turns = {turn.model.command.tag: turn for turn in expected_turns(story)}
+    for model in story.models:
+        found[model.command.tag] = window
+        turn = turns.get(model.command.tag)
+        if turn is not None and turn.follows is Follows.CUT_HARDER:
+            window = _smaller(window, _named_window(model))
+    found[None] = window
+    return found
+
+
 def _expected_turns(story: Story) -> Iterator[ExpectedTurn]:
     if story.start is None:
         return
-    options = story.start.options
-    offers = dict(story.offers)
-    sent, steps, again = 0, 0, False
+    options, window = story.start.options, story.start.options.context_tokens
+    told = begins_without_tools(story)
+    offers = {} if told else dict(story.offers)
+    sent, steps, again, has_cut = 0, 0, False, False
     steps_made: list[_Made] = []
     for model in story.models:
         steps += not again
         if model.end is None:
             return
         before, sent = sent, sent + model.requests
-        follows = _follows(story, model, offers, may_retry=sent < options.max_attempts)
-        turn = ExpectedTurn(model, follows, before, [], steps=steps)
+        turn = ExpectedTurn(model, Follows.FAIL, before, [], steps=steps, context_tokens=window, told_in_words=told)
+        turn.follows = follows = _follows(story, turn, offers, sent < options.max_attempts, may_cut=not has_cut)
         if follows is Follows.WITHOUT_TOOLS:
-            offers = {}
-        again = follows in (Follows.AGAIN, Follows.WITHOUT_TOOLS)
+            offers, told = {}, True
+        if follows is Follows.CUT_HARDER:
+            window = _smaller(window, _named_window(model))
+        again = follows in ASKED_AGAIN
+        has_cut = again and (has_cut or follows is Follows.CUT_HARDER)
         sent = sent if again else 0
         if follows is Follows.CALLS and model.response is not None:
             turn.loops = _expect_calls(turn, model.response.tool_calls, offers, steps_made, options.repeated_call_limit)
@@ -112,21 +153,71 @@ def _expected_turns(story: Story) -> Iterator[ExpectedTurn]:
         yield turn
 
 
-def _follows(story: Story, model: ModelRun, offers: dict[ToolName, ToolOffer], *, may_retry: bool) -> Follows:
+def begins_without_tools(story: Story) -> bool:
+    """The model is known to take no tools, and may be asked without those of the request."""
     assert story.start is not None
-    assert model.end is not None
-    event = model.end.event
+    options = story.start.options
+    shown = any(offer.decision is not Decision.DENY for offer in story.start.tools)
+    return shown and not options.takes_tools and options.tool_fallback is ToolFallback.RETRY_WITHOUT_TOOLS
+
+
+def _error_of(model: ModelRun) -> Error | None:
+    event = model.end.event if model.end else None
+    if isinstance(event, ModelResponded):
+        return event.response.error
+    return event.error if isinstance(event, ModelFailed) else None
+
+
+def _named_window(model: ModelRun) -> int | None:
+    error = _error_of(model)
+    return error.context_tokens if error is not None else None
+
+
+def _smaller(one: int | None, other: int | None) -> int | None:
+    return min((window for window in (one, other) if window is not None), default=None)
+
+
+def _can_cut(story: Story, turn: ExpectedTurn) -> bool:
+    """Something of the prompt may be left out, and what must stay fits into the window that the model has named."""
+    assert story.start is not None
+    request, model = turn.model.command.request, turn.model
+    messages = request.messages
+    question = max(place for place, message in enumerate(messages) if message == story.start.user)
+    first = next(place for place, message in enumerate(messages) if not isinstance(message, SystemMessage))
+    turns = [place for place, message in enumerate(messages) if isinstance(message, AssistantMessage)]
+    turns = [place for place in turns if place > question]
+    last = messages[turns[-1] :] if turns else ()
+    shortest = last
+    if turns:
+        recorded = tuple(map(shorten_result, story.records[model.records_before - 1].messages))
+        recorded = in_words(recorded) if turn.told_in_words else recorded
+        shortest = min(last, recorded, key=_tokens)
+    least = replace(request, messages=(*messages[:first], messages[question], *shortest))
+    window = _smaller(turn.context_tokens, _named_window(model))
+    return input_tokens(least) < input_tokens(request) and (window is None or input_tokens(least) + 16 <= window)
+
+
+def _tokens(messages: tuple[Message, ...]) -> int:
+    return sum(message_tokens(message, estimate_tokens) for message in messages)
+
+
+def _follows(
+    story: Story, turn: ExpectedTurn, offers: dict[ToolName, ToolOffer], may_retry: bool, *, may_cut: bool
+) -> Follows:
+    assert story.start is not None
+    assert turn.model.end is not None
+    event = turn.model.end.event
     again = Follows.AGAIN if may_retry else Follows.FAIL
     if isinstance(event, ModelLost):
         return again
-    error = event.error if isinstance(event, ModelFailed) else None
-    if isinstance(event, ModelResponded):
-        error = event.response.error
+    error = _error_of(turn.model)
     if error is not None:
         fallback = story.start.options.tool_fallback is ToolFallback.RETRY_WITHOUT_TOOLS
         shown = any(offer.decision is not Decision.DENY for offer in offers.values())
         if error.kind is ErrorKind.TOOLS_UNSUPPORTED and shown and fallback and may_retry:
             return Follows.WITHOUT_TOOLS
+        if error.kind is ErrorKind.CONTEXT_LENGTH and may_retry and may_cut and _can_cut(story, turn):
+            return Follows.CUT_HARDER
         return again if error.kind in _ASKED_AGAIN else Follows.FAIL
     assert isinstance(event, ModelResponded)
     return _follows_turn(event.response, again)

@@ -39,7 +39,7 @@ from callboard.protocol.testing.scenario import (
 )
 
 #: Raise it whenever the same seed gives another scenario: an old seed is then refused instead of telling another story.
-VERSION: Final = 3
+VERSION: Final = 4
 
 MAX_TURNS: Final = 12
 MAX_PARALLEL_CALLS: Final = 8
@@ -53,7 +53,7 @@ BAD_ARGUMENTS: Final = ('{"x":', "[1]", "")
 _TOOLS: Final = tuple(
     ToolName(name) for name in ("look", "look", "again", "write", "quick", "patient", "deploy", "never", "nowhere")
 )
-_ASKED_AGAIN: Final = (ModelDoes.CUT, ModelDoes.LOST, ModelDoes.REFUSE_TOOLS)
+_ASKED_AGAIN: Final = (ModelDoes.CUT, ModelDoes.LOST, ModelDoes.REFUSE_TOOLS, ModelDoes.OVERFLOW)
 
 _Item = TypeVar("_Item")
 
@@ -245,6 +245,7 @@ def draw_options(choices: Choices) -> RequestOptions:
     options = RequestOptions(
         "sim/model",
         system_prompt=choices.pick(("", "be brief")),
+        tool_prompt=choices.pick(("", "", "look first")),
         timeout_seconds=choices.pick((1_800.0, 120.0, 20.0, 6.0)) if tight else 1_800.0,
         max_steps=choices.pick((32, 32, 3, 1)) if tight else 32,
         token_budget=choices.number(10, 6_000) if tight and _chance(choices, 40) else None,
@@ -256,6 +257,7 @@ def draw_options(choices: Choices) -> RequestOptions:
         tool_choice=_tool_choice(choices),
         parallel_tool_calls=choices.pick((None, None, True)),
         tool_fallback=choices.pick(list(ToolFallback)),
+        takes_tools=not _chance(choices, 5),
         repeated_call_limit=choices.pick((3, 3, 2, 1, 0)) if _chance(choices, 40) else 3,
         max_attempts=choices.pick((4, 3, 2, 2, 2, 1)),
     )

@@ -11,6 +11,7 @@ from callboard.protocol.content import (
     ToolMessage,
     UserMessage,
 )
+from callboard.protocol.errors import ErrorKind
 from callboard.protocol.events import Event, ModelFailed, ModelLost, ModelResponded, RequestStarted
 from callboard.protocol.model import ModelRequest, ToolChoice, Usage
 from callboard.protocol.options import RequestOptions
@@ -238,6 +239,69 @@ class ForcesACallEachTime(ChangedPrompt):
         return replace(request, tool_choice=self.started.options.tool_choice) if request.tools else request
 
 
+class AsksTheSameWhenItWasTooLong(ChangedPrompt):
+    """A prompt that was too long is sent again as it was: it is refused again, and the request fails."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._refused: Messages = ()
+
+    def hears(self, event: Event) -> Event | None:
+        self._was_too_long = isinstance(event, ModelFailed) and event.error.kind is ErrorKind.CONTEXT_LENGTH
+        return event
+
+    def shown(self, event: Event, messages: Messages) -> Messages:
+        self._refused = self._refused if self._was_too_long else messages
+        return self._refused
+
+
+class ForgetsTheWindowThatWasNamed(Mutation):
+    """The window that a model names is not kept to: each later step is refused as too long once more."""
+
+    def hears(self, event: Event) -> Event | None:
+        if not isinstance(event, ModelFailed) or event.error.context_tokens is None:
+            return event
+        return replace(event, error=replace(event.error, context_tokens=None))
+
+
+class EndsWhenItWasTooLong(Mutation):
+    """A prompt that was too long ends the request: the person gets no answer that a shorter prompt would have given."""
+
+    def hears(self, event: Event) -> Event | None:
+        if not isinstance(event, ModelFailed) or event.error.kind is not ErrorKind.CONTEXT_LENGTH:
+            return event
+        return replace(event, error=replace(event.error, kind=ErrorKind.OTHER))
+
+
+class SpeaksOfToolsThatAreNotOffered(ChangedPrompt):
+    """The instructions go on about tools to a model that takes none: it writes calls into its answer."""
+
+    def shown(self, event: Event, messages: Messages) -> Messages:
+        told = SystemMessage(self.started.options.tool_prompt)
+        return (told, *messages) if told.text and any(offer.is_shown for offer in self.started.tools) else messages
+
+    def prompt(self, event: Event, request: ModelRequest) -> ModelRequest:
+        return request if request.tools else super().prompt(event, request)
+
+
+class ShowsCallsToAModelWithoutTools(ChangedPrompt):
+    """A model that takes no tools is shown old calls as calls: its server refuses the message."""
+
+    def prompt(self, event: Event, request: ModelRequest) -> ModelRequest:
+        return request if request.tools else super().prompt(event, request)
+
+    def shown(self, event: Event, messages: Messages) -> Messages:
+        at = self.question_at(messages)
+        return messages[: at + 1] + tuple(message for step in self.steps for message in step.messages)
+
+
+class BeginsWithToolsThatAreRefused(ChangedStart):
+    """A model that is known to take no tools is offered them each time: every request begins with a refusal."""
+
+    def options(self, options: RequestOptions) -> RequestOptions:
+        return replace(options, takes_tools=True)
+
+
 HISTORY_FAULTS: tuple[type[Mutation], ...] = (
     ForgetsInstructions,
     RepeatsTheQuestionWhenAskingAgain,
@@ -251,4 +315,10 @@ HISTORY_FAULTS: tuple[type[Mutation], ...] = (
     OffersToolsOnlyOnce,
     OffersToolsAfterARefusal,
     ForcesACallEachTime,
+    AsksTheSameWhenItWasTooLong,
+    ForgetsTheWindowThatWasNamed,
+    EndsWhenItWasTooLong,
+    SpeaksOfToolsThatAreNotOffered,
+    ShowsCallsToAModelWithoutTools,
+    BeginsWithToolsThatAreRefused,
 )

@@ -150,18 +150,27 @@ def _reads(turn: PlannedTurn) -> Iterator[tuple[float, tuple[StreamEvent, ...]]]
         yield 0.25, (Restarted("planned"),)
 
 
+_FAILS: Final = {
+    ModelDoes.CUT: ErrorKind.TRUNCATED,
+    ModelDoes.BREAK: ErrorKind.SERVER,
+    ModelDoes.OVERFLOW: ErrorKind.CONTEXT_LENGTH,
+}
+
+
 def _ending(turn: PlannedTurn, command: CallModel, options: RequestOptions, now: float) -> Make:
     tag = command.tag
-    kind = {ModelDoes.CUT: ErrorKind.TRUNCATED, ModelDoes.BREAK: ErrorKind.SERVER}.get(turn.does)
+    kind = _FAILS.get(turn.does)
     if turn.does is ModelDoes.REFUSE_TOOLS and command.request.tools:
         kind = ErrorKind.TOOLS_UNSUPPORTED
     if kind is None and now + turn.seconds > command.deadline_at:
         kind = ErrorKind.TIMEOUT
-    if kind is not None and not turn.charged:
-        return partial(ModelFailed, tag, error=_error(kind), requests=requests_of(turn, command))
+    window = input_tokens(command.request) * 6 // 10 if turn.does is ModelDoes.OVERFLOW and turn.text else None
+    error = None if kind is None else replace(_error(kind), context_tokens=window)
+    if error is not None and not turn.charged:
+        return partial(ModelFailed, tag, error=error, requests=requests_of(turn, command))
     response = respond(turn, command.request)
-    if kind is not None:
-        response = replace(response, parts=(), error=_error(kind))
+    if error is not None:
+        response = replace(response, parts=(), error=error)
     cost = cost_of(response.usage, options, turn.extra_cost)
     return lambda at: ModelResponded(tag, at, response, cost, requests_of(turn, command))
 

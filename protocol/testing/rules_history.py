@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from callboard.protocol.commands import CallModel, Finish, RecordStep
+from callboard.protocol.commands import CallModel, Finish, Note, NoteKind, RecordStep
 from callboard.protocol.content import (
     AssistantMessage,
     AssistantPart,
@@ -16,6 +16,8 @@ from callboard.protocol.content import (
     Text,
     ToolCall,
     ToolMessage,
+    UserMessage,
+    UserPart,
     is_json_object,
 )
 from callboard.protocol.events import ModelResponded, ModelStreamed
@@ -23,7 +25,14 @@ from callboard.protocol.ids import CallId
 from callboard.protocol.model import ModelRequest, ModelResponse, Restarted, TextDelta, ToolChoice, ToolChoiceMode
 from callboard.protocol.options import RequestOptions
 from callboard.protocol.prompt import estimate_tokens, message_tokens
-from callboard.protocol.testing.expected import ExpectedTurn, Follows, expected_turns, is_kept
+from callboard.protocol.testing.expected import (
+    ExpectedTurn,
+    Follows,
+    begins_without_tools,
+    expected_turns,
+    is_kept,
+    windows,
+)
 from callboard.protocol.testing.outside import input_tokens
 from callboard.protocol.testing.rules_limits import room_for_answer
 from callboard.protocol.testing.story import (
@@ -36,6 +45,7 @@ from callboard.protocol.testing.story import (
     is_whole,
     responses,
 )
+from callboard.protocol.testing.told_calls import in_words
 from callboard.protocol.tools import Decision
 
 #: A result of up to twice as many characters is not worth shortening (docs/protocol.md, "History").
@@ -201,28 +211,38 @@ def shown_as_recorded(story: Story) -> Iterator[str]:
     """I18: the model sees instructions, history, the user's message and every recorded step, in this order.
 
     Without a limit on the context that is all of it, exactly; with one, what is left out is left out from the oldest
-    on, by whole exchanges and steps, or shortened. Tools, tool choice and sampling are those of the request, without
-    the tools that policy denies.
+    on, by whole exchanges and steps, or shortened; after a prompt that was too long, less is shown. A model that takes
+    no tools is shown calls and results in words, and no instructions on tools. Tools, tool choice and sampling are
+    those of the request, without the tools that policy denies.
     """
     if story.start is None:
         return
-    options, offered, cut = story.start.options, True, False
+    options, told, cut = story.start.options, begins_without_tools(story), False
+    known = windows(story)
+    too_long: ModelRequest | None = None
+    if told and not any(note.kind is NoteKind.TOOL_FALLBACK for note in story.reactions[0].given(Note)):
+        yield "the model is asked without its tools, and no note says so"
     for model, turn in _with_turns(story):
-        full = _full_history(story, model)
+        recorded = _full_history(story, model, told)
+        full = in_words(recorded) if told else recorded
         request = model.command.request
         shown = [offer.definition for offer in story.start.tools if offer.decision is not Decision.DENY]
-        tools = tuple(shown) if offered else ()
+        tools = () if told else tuple(shown)
         size = input_tokens(replace(request, messages=full, tools=tools))
-        cut = cut or _must_cut(options, size, full)
+        window = known[model.command.tag]
+        cut = cut or too_long is not None or _must_cut(replace(options, context_tokens=window), size, recorded)
         step = model.command.tag.step
         if not cut and request.messages != full:
             yield f"model call {step} shows {_kinds(request.messages)}, recorded is {_kinds(full)}"
-        elif cut and not _is_cut_of(story, model, request.messages):
+        elif cut and not _is_cut_of(story, model, request.messages, told):
             yield f"model call {step} shows {_kinds(request.messages)}, which is no rightful cut of {_kinds(full)}"
         if request.tools != tools:
             yield f"model call {step} offers {[tool.name for tool in request.tools]}"
         yield from _wrong_options(request, options, first=model.records_before == 0, step=step)
-        offered = offered and not (turn is not None and turn.follows is Follows.WITHOUT_TOOLS)
+        if too_long is not None and input_tokens(request) >= input_tokens(too_long):
+            yield f"model call {step} shows no less than one that was too long"
+        told = told or (turn is not None and turn.follows is Follows.WITHOUT_TOOLS)
+        too_long = request if turn is not None and turn.follows is Follows.CUT_HARDER else None
 
 
 def _must_cut(options: RequestOptions, size: int, full: Sequence[Message]) -> bool:
@@ -240,31 +260,37 @@ def _with_turns(story: Story) -> Iterator[tuple[ModelRun, ExpectedTurn | None]]:
     return ((model, turns.get(model.command.tag)) for model in story.models)
 
 
-def _head_and_old(story: Story) -> tuple[tuple[Message, ...], tuple[Message, ...]]:
-    """Instructions with the history's own leading ones, and the rest of the history."""
+def _head_and_old(story: Story, told: bool) -> tuple[tuple[Message, ...], tuple[Message, ...]]:
+    """Instructions with the history's own leading ones, and the rest of the history. `told`: without tools."""
     assert story.start is not None
-    history, prompt = story.start.history, story.start.options.system_prompt
+    history, options = story.start.history, story.start.options
+    are_shown = not told and any(offer.decision is not Decision.DENY for offer in story.start.tools)
+    prompt = options.system_prompt
+    if options.tool_prompt and are_shown:
+        prompt = f"{prompt}\n\n{options.tool_prompt}" if prompt else options.tool_prompt
     leading = next((i for i, message in enumerate(history) if not isinstance(message, SystemMessage)), len(history))
     head: tuple[Message, ...] = (SystemMessage(prompt),) if prompt else ()
     return head + history[:leading], history[leading:]
 
 
-def _full_history(story: Story, model: ModelRun) -> tuple[Message, ...]:
+def _full_history(story: Story, model: ModelRun, told: bool) -> tuple[Message, ...]:
     assert story.start is not None
-    head, old = _head_and_old(story)
+    head, old = _head_and_old(story, told)
     steps = tuple(message for record in story.records[: model.records_before] for message in record.messages)
     return (*head, *old, story.start.user, *steps)
 
 
-def _is_cut_of(story: Story, model: ModelRun, shown: tuple[Message, ...]) -> bool:
+def _is_cut_of(story: Story, model: ModelRun, shown: tuple[Message, ...], told: bool) -> bool:
     assert story.start is not None
-    head, old = _head_and_old(story)
+    head, old = _head_and_old(story, told)
+    old = in_words(old) if told else old
     if shown[: len(head)] != head:
         return False
     records = story.records[: model.records_before]
     rest = shown[len(head) :]
     for steps in range(len(records), -1 if not records else 0, -1):
-        tail = [message for record in records[len(records) - steps :] for message in record.messages]
+        tail = tuple(message for record in records[len(records) - steps :] for message in record.messages)
+        tail = in_words(tail) if told else tail
         place = len(rest) - len(tail) - 1
         if place >= 0 and rest[place] == story.start.user and all(map(_alike, rest[place + 1 :], tail)):
             kept = old[len(old) - place :] if place else ()
@@ -284,12 +310,22 @@ _LEFT_OUT = re.compile(r"\n\[\.\.\. ([\d,]+) of ([\d,]+) characters[^\n]* are le
 
 def _alike(shown: Message, original: Message) -> bool:
     """The same, or a result of which the beginning and the end are left, and in between how much was left out."""
+    if isinstance(shown, UserMessage) and isinstance(original, UserMessage) and shown != original:
+        return len(shown.parts) == len(original.parts) and all(map(_is_same_text, shown.parts, original.parts))
     if shown == original or not isinstance(shown, ToolMessage) or not isinstance(original, ToolMessage):
         return shown == original
     same = (shown.call_id, shown.name, shown.is_error) == (original.call_id, original.name, original.is_error)
     return same and any(
         _is_shortened(shown.content, original.content, cut) for cut in _LEFT_OUT.finditer(shown.content)
     )
+
+
+def _is_same_text(shown: UserPart, original: UserPart) -> bool:
+    """The same, or a result told in words of which the beginning and the end are left."""
+    if shown == original or not (isinstance(shown, Text) and isinstance(original, Text)):
+        return shown == original
+    (said, _, one), (meant, _, other) = shown.text.partition("\n"), original.text.partition("\n")
+    return said == meant and any(_is_shortened(one, other, cut) for cut in _LEFT_OUT.finditer(one))
 
 
 def _is_shortened(shown: str, original: str, cut: re.Match[str]) -> bool:

@@ -29,7 +29,7 @@ from callboard.protocol.limits import (
 from callboard.protocol.model import Usage
 from callboard.protocol.options import RequestOptions
 from callboard.protocol.prompt import estimate_tokens, message_tokens
-from callboard.protocol.testing.expected import ExpectedTurn, Follows, expected_turns
+from callboard.protocol.testing.expected import ASKED_AGAIN, ExpectedTurn, Follows, expected_turns, windows
 from callboard.protocol.testing.outside import input_tokens
 from callboard.protocol.testing.story import CALL_ENDINGS, EPSILON, ModelRun, Reaction, Story
 
@@ -122,16 +122,17 @@ def budgets_hold(story: Story) -> Iterator[str]:
     if options.cost_budget is not None and None in (options.input_price, options.output_price):
         yield "a cost budget was accepted without the prices by which it could be kept"
     turns = {turn.model.command.tag: turn for turn in expected_turns(story)}
+    known = windows(story)
     for model in story.models:
         steps += not again
         step = model.command.tag.step
         if not again and steps > options.max_steps:
             yield f"model call {step} begins step {steps} of {options.max_steps}"
         if spent.exact:
-            yield from _wrong_allowance(model, options, spent)
+            yield from _wrong_allowance(model, replace(options, context_tokens=known[model.command.tag]), spent)
         turn = turns.get(model.command.tag)
         spent.add(model, options, taken=turn is not None and turn.taken)
-        again = turn is not None and turn.follows in (Follows.AGAIN, Follows.WITHOUT_TOOLS)
+        again = turn is not None and turn.follows in ASKED_AGAIN
     if options.token_budget is not None and spent.reported and spent.usage.total_tokens > options.token_budget:
         yield f"{spent.usage.total_tokens} tokens used, the budget was {options.token_budget}"
     end = story.finish()
@@ -145,7 +146,7 @@ def room_for_answer(options: RequestOptions) -> int:
     if window is None:
         return 0
     limit = options.sampling.max_output_tokens
-    return min(window // 4, 16_384) if limit is None else min(limit, window // 2)
+    return max(_MIN_OUTPUT_TOKENS, min(window // 4, 16_384) if limit is None else min(limit, window // 2))
 
 
 def _needed(options: RequestOptions, spent: Spending, tokens: int) -> tuple[int, float]:
@@ -190,6 +191,8 @@ def _stopped_too_early(story: Story, finish: Finish, spent: Spending, steps: int
     """A limit ends a request only when the next step would have passed it."""
     assert story.start is not None
     options, outcome = story.start.options, finish.outcome
+    if story.models:
+        options = replace(options, context_tokens=windows(story)[None])
     if outcome is Outcome.STEP_LIMIT and steps != options.max_steps:
         yield f"ended at the step limit after {steps} of {options.max_steps} steps"
     if outcome is Outcome.COST_LIMIT and options.cost_budget is None:
@@ -236,7 +239,7 @@ def turns_decide(story: Story) -> Iterator[str]:
         finishes = reaction.given(Finish)
         outcome = finishes[0].outcome if finishes else None
         told = f"step {turn.model.command.tag.step} must lead to {turn.follows.name} ({turn.sent} requests before it)"
-        if turn.follows in (Follows.AGAIN, Follows.WITHOUT_TOOLS):
+        if turn.follows in ASKED_AGAIN:
             if not notes:
                 yield f"{told}: it was asked again without a note"
             if not calls and (outcome not in LIMITS or outcome is Outcome.STEP_LIMIT):

@@ -199,6 +199,7 @@ def _outcomes_of_turn(story: Story) -> frozenset[Outcome]:
         Follows.GO_ON: LIMITS,
         Follows.AGAIN: LIMITS,
         Follows.WITHOUT_TOOLS: LIMITS,
+        Follows.CUT_HARDER: LIMITS,
     }[turn.follows]
 
 

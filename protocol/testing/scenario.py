@@ -54,6 +54,8 @@ class ModelDoes(StrEnum):
     """The stream ends without its terminal event."""
     REFUSE_TOOLS = "refuse_tools"
     """The route takes no tools."""
+    OVERFLOW = "overflow"
+    """The prompt is too long for it; where the turn has text, it names a window, which is six tenths of the prompt."""
     BREAK = "break"
     """The provider fails for good."""
     VANISH = "vanish"

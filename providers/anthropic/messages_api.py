@@ -13,7 +13,7 @@ from typing import ClassVar, Final
 
 from callboard.protocol import content, model
 from callboard.protocol.limits import MAX_ARGUMENT_BYTES
-from callboard.protocol.model import FinishReason, StreamEvent, TextDelta, ThinkingDelta
+from callboard.protocol.model import FinishReason, ReplayDelta, StreamEvent, TextDelta, ThinkingDelta
 from callboard.providers import request_encoding as encoding
 from callboard.providers.adapter import WireRequest
 from callboard.providers.anthropic import server_blocks
@@ -135,6 +135,8 @@ class AnthropicDecoder(BaseDecoder):
 
     def _begin_message(self) -> None:
         self._blocks: dict[Json, _Block] = {}
+        self._server_tools: list[Json] = []
+        """The indexes of those that are a server tool's."""
         self._ids: set[str] = set()
         self._ended_call: int | None = None
         """The call whose block was the last to end."""
@@ -236,6 +238,8 @@ class AnthropicDecoder(BaseDecoder):
         block = _Block(kind, self._ordinal, start)
         self._ordinal += 1
         self._blocks[index] = block
+        if kind not in (*_NO_TOOL_BLOCKS, "tool_use"):
+            self._server_tools.append(index)
         self.hold()
         self._complete_call(out)
         if kind == "tool_use":
@@ -252,10 +256,10 @@ class AnthropicDecoder(BaseDecoder):
     def _end_left_open(self, index: Json, out: _Out) -> None:
         """End what a proxy did not: a block whose index begins another one, and a server tool's, whose place in the
         turn counts. Calls of ours may be written side by side."""
-        for place, block in tuple(self._blocks.items()):
-            if place == index or block.kind not in (*_NO_TOOL_BLOCKS, "tool_use"):
-                del self._blocks[place]
+        for place in (*self._server_tools, index):
+            if (block := self._blocks.pop(place, None)) is not None:
                 self._end_block(block, out)
+        self._server_tools.clear()
 
     def _call_start(self, block: _Block, out: _Out) -> None:
         call_id, name = text_at(block.start, "id"), text_of(block.start["name"])
@@ -300,7 +304,12 @@ class AnthropicDecoder(BaseDecoder):
         # llama.cpp and others send an empty one: it signs nothing.
         if signature := text_at(delta, "signature"):
             block.signed = True
-            out.append(ThinkingDelta("", block.ordinal, content.Replay(self._origin, {"signature": signature})))
+            self._keep(block, content.Replay(self._origin, {"signature": signature}), out)
+
+    def _keep(self, block: _Block, replay: content.Replay, out: _Out) -> None:
+        """Say what must go back with a thought. llama.cpp signs and ends it behind the text that follows it."""
+        is_late = block.size and block.ordinal + 1 < self._ordinal
+        out.append(ReplayDelta(replay, block.ordinal) if is_late else ThinkingDelta("", block.ordinal, replay))
 
     def _citations_delta(self, block: _Block, delta: JsonObject, out: _Out) -> None:
         self._cite(block, [delta.get("citation")], out)
@@ -354,9 +363,8 @@ class AnthropicDecoder(BaseDecoder):
     def _mark_unsigned(self, block: _Block, out: _Out) -> None:
         """Thinking without a signature is this server's own all the same: it goes back as it is, or a note says that it
         did not (quirk 73)."""
-        is_last = block.ordinal == self._ordinal - 1  # behind another block the mark would be a part of its own
-        if block.size and not block.signed and is_last:
-            out.append(ThinkingDelta("", block.ordinal, content.Replay(self._origin, {})))
+        if block.size and not block.signed:
+            self._keep(block, content.Replay(self._origin, {}), out)
 
     def _complete_call(self, out: _Out) -> None:
         """More of the answer came, or its end and no cut: the call that ended last is as its model wrote it."""

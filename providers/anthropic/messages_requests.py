@@ -164,7 +164,7 @@ class MessagesEncoding(encoding.TurnEncoding):
         if self._dialect.takes_unsigned(self.request.model):
             return {"type": "thinking", "thinking": part.text, "signature": ""}
         if own is not None:
-            self._note_once("thinking without a signature: the API takes none back; left out")
+            self.note("thinking without a signature: the API takes none back; left out")
         return None
 
     def _server_tool(self, own: Mapping[str, object], is_open: bool) -> Body | None:
@@ -182,10 +182,6 @@ class MessagesEncoding(encoding.TurnEncoding):
             return dict(own)
         self.notes.append(f"{kind}: its call and its result are not both there; left out")
         return None
-
-    def _note_once(self, note: str) -> None:
-        if note not in self.notes:
-            self.notes.append(note)
 
     def text(self, text: str) -> Body:
         return {"type": "text", "text": text}
@@ -323,8 +319,11 @@ class MessagesEncoding(encoding.TurnEncoding):
         if self.request.response_schema is None:
             return {}
         if not self._dialect.schemas:
-            self.notes.append(f"response_schema: {self._dialect.name} has no such field; left out")
+            self.note(f"response_schema: {self._dialect.name} has no such field; left out")
             return {}
+        if any(block.get("citations") for _, blocks in self.turns for block in blocks if block["type"] == "document"):
+            # "this combination is incompatible at the Anthropic API level" (prism-php/prism PR 967)
+            raise UsageError("Anthropic cites no documents in an answer by a schema: drop response_schema or citations")
         adapted = self.answer_schema(ANTHROPIC_ANSWER)
         config = body.get("output_config")
         answer = {"format": {"type": "json_schema", "schema": adapted.schema if adapted else {}}}

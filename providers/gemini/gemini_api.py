@@ -77,11 +77,11 @@ class Gemini(encoding.HttpAdapter):
 
 
 _FILTERS: Final = (
-    "SAFETY RECITATION BLOCKLIST PROHIBITED_CONTENT SPII MODEL_ARMOR LANGUAGE ESCALATION "
+    "SAFETY RECITATION BLOCKLIST PROHIBITED_CONTENT SPII MODEL_ARMOR ESCALATION "
     "IMAGE_SAFETY IMAGE_PROHIBITED_CONTENT IMAGE_RECITATION"
 )
 #: google-genai types.py, FinishReason. All others, those that come later too, say nothing of the turn's calls:
-#: OTHER, NO_IMAGE, IMAGE_OTHER, TOO_MANY_TOOL_CALLS, FINISH_REASON_UNSPECIFIED.
+#: OTHER, LANGUAGE, NO_IMAGE, IMAGE_OTHER, TOO_MANY_TOOL_CALLS, FINISH_REASON_UNSPECIFIED.
 _FINISH_REASONS: Final = {
     "STOP": FinishReason.STOP,
     "MAX_TOKENS": FinishReason.LENGTH,
@@ -314,8 +314,7 @@ class GeminiDecoder(BaseDecoder):
         kind: type[content.Image | content.Audio | content.Document] = _MEDIA.get(
             media_type.partition("/")[0], content.Document
         )
-        goes_on = kind is content.Audio and not kept and self._writing == media_type
-        if not goes_on:
+        if kept or self._writing != media_type:
             self._new_part(media_type if kind is content.Audio and not kept else None)
         media = kind(
             media_type,

@@ -217,8 +217,8 @@ class GeminiEncoding(encoding.TurnEncoding):
         if not _is_of(media, types):
             takes = f"{type(media).__name__} ({types.replace(' ', ', ')})" if types else "Image, Document, Audio, Video"
             raise encoding.refused_part(media, self.request.model, takes)
-        # What the API has for a medium beyond ours: videoMetadata, mediaResolution. A signature is of the answer that
-        # the medium may come from.
+        # What the API has for a medium beyond ours: videoMetadata, mediaResolution. A signature belongs to the answer
+        # that the medium came in.
         own = encoding.own_replay(media.replay, ORIGIN) or {}
         return {**_data(media, self._platform), **{name: own[name] for name in own if name != "thoughtSignature"}}
 

@@ -70,9 +70,8 @@ class WrittenText:
     def __init__(self, text: str, blocks: Sequence[int], starts: Sequence[int]) -> None:
         self.blocks = blocks
         self._starts = starts
-        self._length = len(text)
         self._data = text.encode("utf-8", "replace")
-        strides = (text[place : place + _STRIDE] for place in range(0, self._length, _STRIDE))
+        strides = (text[place : place + _STRIDE] for place in range(0, len(text), _STRIDE))
         #: Bytes before every _STRIDE-th character, and of the whole text.
         self._bytes_before = [0, *accumulate(len(piece.encode("utf-8", "replace")) for piece in strides)]
         self._starts_in_bytes = [
@@ -114,7 +113,7 @@ class WrittenText:
         if part < 0:
             return None
         begins, following = self._starts[part], self._starts[part + 1 : part + 2]
-        return TextPlace(self.blocks[part], first - begins, min(last, *following, self._length) - begins)
+        return TextPlace(self.blocks[part], first - begins, min((last, *following)) - begins)
 
     def _character(self, place: int) -> int:
         stride = bisect_right(self._bytes_before, place, hi=max(1, len(self._bytes_before) - 1)) - 1

@@ -39,8 +39,8 @@ from callboard.providers.base_decoder import (
 from callboard.providers.http_errors import make_error
 from callboard.providers.json_values import Body, Json, JsonObject
 from callboard.providers.openai.chat_extras import (
+    CitedSources,
     ExecutedTools,
-    Sources,
     Speech,
     citation,
     dicts,
@@ -130,7 +130,7 @@ class ChatDecoder(BaseDecoder):
         # Given back to the server that wants it (ChatDialect.reasoning_replay_field).
         wanted = dialect.reasoning_replay_field or dialect.thinking_parts
         self._thinking_replay = content.Replay(dialect.name, {}) if wanted else None
-        self._sources = Sources()
+        self._sources = CitedSources()
         self._tools = ExecutedTools(dialect.name)
         self._speech: Speech | None = None
         self._pictures = 0
@@ -350,7 +350,8 @@ class ChatDecoder(BaseDecoder):
     def _part(self, part: JsonObject, index: int, out: _Out) -> None:
         kind = text_at(part, "type")
         if kind in ("", "text", "output_text"):
-            self._text(text_of(part["text"]), index, out)
+            if said := text_at(part, "text"):
+                self._text(said, index, out)
         elif kind == "thinking":
             inner = part.get("thinking") or ""
             if not isinstance(inner, str):

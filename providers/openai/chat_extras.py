@@ -33,7 +33,7 @@ def word(holder: JsonObject, *names: str) -> str:
     return next((value for name in names if isinstance(value := holder.get(name), str) and value), "")
 
 
-# Sources.
+# CitedSources.
 
 
 def citation(raw: JsonObject) -> Citation:
@@ -51,7 +51,7 @@ def citation(raw: JsonObject) -> Citation:
     )
 
 
-class Sources:
+class CitedSources:
     """The pages that an answer rests on as a whole, in the order of its marks [1], [2] ..., each once. Servers repeat
     them in every chunk, so the last list of each kind counts."""
 
@@ -169,7 +169,7 @@ class ExecutedTools:
         self._origin = origin
         self._tools: dict[object, JsonObject] = {}
 
-    def note(self, entries: Iterable[JsonObject], sources: Sources) -> None:
+    def note(self, entries: Iterable[JsonObject], sources: CitedSources) -> None:
         """Take calls and outputs in."""
         for place, entry in enumerate(entries):
             index = entry.get("index")

@@ -50,6 +50,7 @@ from callboard.providers.openai.responses_tracking import (
     TextEvent,
     in_order,
     paired_texts,
+    whole_texts,
 )
 
 _INCOMPLETE: Final = {"max_output_tokens": FinishReason.LENGTH, "content_filter": FinishReason.CONTENT_FILTER}
@@ -60,6 +61,8 @@ PENDING: Final = frozenset({"queued", "in_progress"})
 _WHOLE: Final = PENDING | {"completed", "complete", ""}
 #: A call's own fields that must go back with it: a tool of a namespace, a call that a program of the server's makes.
 _CALL_REPLAY: Final = ("namespace", "caller", "async")
+#: By what an event says of itself, of whatever type that is.
+_DELTAS: Final[Mapping[Json, TextEvent]] = {kind: told for kind, told in TEXT_EVENTS.items() if not told.whole}
 _Out = list[StreamEvent]
 
 
@@ -80,7 +83,9 @@ class ResponsesDecoder(BaseDecoder):
         self._items = StreamedItems()
         self._owners.clear()
         self._blocks = 0
-        self._emissions = 0
+        self._begun_items = 0
+        self._emitting: StreamedItem | None = None
+        """The item that was emitted last."""
         self._writing: StreamedText | None = None
         """The text that was emitted last, if nothing else was since."""
         self._place: tuple[object, ...] | None = None
@@ -89,16 +94,16 @@ class ResponsesDecoder(BaseDecoder):
         self._searches = 0
 
     def on_json(self, event: str, document: JsonObject, out: _Out) -> None:
+        # Nearly all events are deltas, so these come first: a call for each of their fields would cost a tenth.
+        if (told := _DELTAS.get(document.get("type"))) is not None:
+            self._text_delta(document, told, out)
+            return
         # Some servers leave the event line out, none the type.
         kind = text_at(document, "type") or event
-        if (told := TEXT_EVENTS.get(kind)) is not None:
-            if told.whole:
-                self._text_done(document, told, out)
-            elif delta := text_at(document, "delta"):
-                self._text_delta(delta, document, told, out)
-            return
         self._place = None
-        if (handler := self._EVENTS.get(kind)) is not None:
+        if (told := TEXT_EVENTS.get(kind)) is not None:
+            (self._text_done if told.whole else self._text_delta)(document, told, out)
+        elif (handler := self._EVENTS.get(kind)) is not None:
             handler(self, document, out)
         elif document.get("error") and not kind.startswith("response."):
             self.fail_payload(document, out)
@@ -121,14 +126,20 @@ class ResponsesDecoder(BaseDecoder):
 
     # Texts.
 
-    def _text_delta(self, delta: str, document: JsonObject, told: TextEvent, out: _Out) -> None:
-        place = told, document.get("output_index"), document.get(told.place), document.get("item_id")
+    def _text_delta(self, document: JsonObject, told: TextEvent, out: _Out) -> None:
+        get = document.get
+        delta = get("delta")
+        if not isinstance(delta, str):
+            delta = text_of(delta)
+        if not delta:
+            return
+        place = told, get("output_index"), get(told.place), get("item_id")
         text = self._writing
         if text is None or place != self._place:
             text = self._text_of(document, told)
             self._place = place
             self._refused = self._refused or told.refusal
-        if logprobs := document.get("logprobs"):
+        if logprobs := get("logprobs"):
             text.logprobs += self._bounded(_logprobs(logprobs))
         text.written.write(delta)
         out.append(told.kind(delta, text.block))
@@ -151,13 +162,14 @@ class ResponsesDecoder(BaseDecoder):
         return self._blocks - 1
 
     def _emits(self, item: StreamedItem, text: StreamedText | None) -> None:
-        """Note what is emitted now. A text that others have followed already becomes two parts by that."""
-        if text is not self._writing and text is not None and text.written.tell():
+        """Note what is emitted now. A text or an item that others have followed already is torn apart by that."""
+        resumed = text is not None and text is not self._writing and text.written.tell() > 0
+        if resumed or (item is not self._emitting and item.began is not None):
             self._contradicted = True
-        self._writing = text
+        self._writing, self._emitting = text, item
         if item.began is None:
-            item.began = self._emissions
-        self._emissions += 1
+            item.began = self._begun_items
+            self._begun_items += 1
 
     def _text_done(self, document: JsonObject, told: TextEvent, out: _Out) -> None:
         self._place = None
@@ -269,12 +281,14 @@ class ResponsesDecoder(BaseDecoder):
 
     def _message_done(self, state: StreamedItem, item: JsonObject, out: _Out) -> None:
         parts = objects_at(item, "content")
-        wholes = [text_at(part, "refusal") or text_at(part, "text") for part in parts]
         self._refused = self._refused or any(part.get("type") == "refusal" for part in parts)
-        texts = self._finish_texts(state, TEXT, wholes, out)
+        # An item that is told without its citations says nothing about them; likewise `_finish_texts`.
+        cites = any(part.get("annotations") for part in parts)
+        texts = self._finish_texts(state, TEXT, whole_texts(item, TEXT), out)
         for part, text in zip(parts, texts, strict=True):
             if text is not None:
-                self._finish_citations(_objects_in(part.get("annotations")), text, out)
+                if cites:
+                    self._finish_citations(_objects_in(part.get("annotations")), text, out)
                 self._note_logprobs(text, _logprobs(part.get("logprobs")))
         if (phase := item.get("phase")) and state.texts:
             # Later requests must carry it (openai SDK: "dropping it can degrade performance").
@@ -284,14 +298,13 @@ class ResponsesDecoder(BaseDecoder):
         told = len(text.citations)
         if annotations[:told] == text.citations:
             self._cite(annotations[told:], text, out)
-        elif annotations:
+        else:
             self._contradicted = True
 
     def _reasoning_done(self, state: StreamedItem, item: JsonObject, out: _Out) -> None:
         texts: list[StreamedText | None] = []
-        for slot, name in ((SUMMARY, "summary"), (REASONING, "content")):
-            wholes = [text_at(part, "text") for part in objects_at(item, name)]
-            texts += self._finish_texts(state, slot, wholes, out)
+        for slot in (SUMMARY, REASONING):
+            texts += self._finish_texts(state, slot, whole_texts(item, slot), out)
         self._contradicted = self._contradicted or not in_order(texts)
         kept = {key: value for key, value in item.items() if key != "status" and value is not None}
         self._keep(state, ThinkingDelta, Replay(self._origin, kept), out)
@@ -307,7 +320,7 @@ class ResponsesDecoder(BaseDecoder):
         """Complete the texts of one slot. Returns the text that each of `wholes` is; None where it is empty."""
         kind: Prose = TextDelta if slot == TEXT else ThinkingDelta
         mine = [text for text in state.texts if text.slot == slot]
-        if not any(wholes):
+        if not state.has_whole_texts():
             # An item that is told without its texts says nothing about them.
             return [None] * len(wholes)
         found = paired_texts(mine, wholes)
@@ -430,6 +443,12 @@ class ResponsesDecoder(BaseDecoder):
                 self._contradicted = self._contradicted or state.began < last
                 last = state.began
             items.append(state)
+        self._contradicted = self._contradicted or _is_selective(items)
+        if items:
+            # What was never finished and is not in the final response was part of another item, misnumbered.
+            unknown = [item for item in self._items.all if item.final is None]
+            self._contradicted = self._contradicted or any(item.began is not None for item in unknown)
+            self._items.all = [item for item in self._items.all if item.final is not None]
         return items
 
     def _tell_again(self, items: list[StreamedItem], out: _Out) -> None:
@@ -496,6 +515,41 @@ class ResponsesDecoder(BaseDecoder):
         "function_call": _call_done,
         "image_generation_call": _image_done,
     }
+
+
+class FollowedResponse(ResponsesDecoder):
+    """A response that several HTTP answers tell, one after the other: each continues where the last one broke off."""
+
+    def __init__(self, head: AnswerHead, origin: str) -> None:
+        super().__init__(head, origin)
+        self.sequence = -1
+        """The number of the last event."""
+        self.concluded = False
+        """The response itself has ended, well or badly."""
+
+    def on_json(self, event: str, document: JsonObject, out: _Out) -> None:
+        number = document.get("sequence_number")
+        if isinstance(number, int):
+            if number <= self.sequence:
+                return
+            self.sequence = number
+        super().on_json(event, document, out)
+        self.concluded = self.ended
+
+    def on_body(self, document: Json, out: _Out) -> None:
+        super().on_body(document, out)
+        self.concluded = object_of(document).get("status") not in PENDING
+
+    def fail_payload(self, payload: Json, out: _Out) -> None:
+        super().fail_payload(payload, out)
+        self.concluded = True
+
+
+def _is_selective(items: Sequence[StreamedItem]) -> bool:
+    """Does the final response tell the texts of some items, and leave out those of others that were streamed?"""
+    told = {item for item in items if item.has_whole_texts()}
+    kinds = {item.kind for item in told}
+    return any(item.kind in kinds and item not in told and item.has_written() for item in items)
 
 
 def _index(document: JsonObject, key: str) -> int | None:

@@ -8,7 +8,8 @@ from urllib.parse import urlsplit
 from callboard.protocol import model
 from callboard.providers import request_encoding as encoding
 from callboard.providers.adapter import WireRequest
-from callboard.providers.openai.responses_answers import ResponsesDecoder
+from callboard.providers.base_decoder import AnswerHead
+from callboard.providers.openai.responses_answers import FollowedResponse, ResponsesDecoder
 from callboard.providers.openai.responses_requests import ResponsesEncoding
 
 #: Where a model's name says what it can: elsewhere a deployment may have any name.
@@ -31,6 +32,10 @@ class OpenAIResponses(encoding.HttpAdapter):
         url = encoding.checked_url(base_url, "https://api.openai.com/v1")
         self._names_tell = (urlsplit(url).hostname or "").endswith(_NAMES_TELL)
         super().__init__(name, url, api_key, lambda head: ResponsesDecoder(head, origin), headers=headers)
+
+    def followed(self, status: int, headers: Mapping[str, str] | None) -> FollowedResponse:
+        """A decoder for a response that more than one HTTP answer tells."""
+        return FollowedResponse(AnswerHead(self.name, status, headers, True, self._api_key), self.origin)
 
     def encode(self, request: model.ModelRequest, /) -> WireRequest:
         written = ResponsesEncoding(request, self.origin, names_tell=self._names_tell)

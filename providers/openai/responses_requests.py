@@ -15,7 +15,7 @@ from typing import ClassVar, Final
 from callboard.protocol import content, model, server_tools
 from callboard.protocol.errors import UsageError
 from callboard.protocol.ids import CallId
-from callboard.protocol.model import ToolChoiceMode
+from callboard.protocol.model import PromptCache, ToolChoiceMode
 from callboard.protocol.tools import ToolDefinition
 from callboard.providers import request_encoding as encoding
 from callboard.providers.json_values import Body
@@ -258,14 +258,15 @@ class ResponsesEncoding(encoding.Encoding):
         offers = [_server_tool(offer, self.notes) for offer in request.server_tools]
         if request.images_out and not any(offer["type"] == "image_generation" for offer in offers):
             offers.append({"type": "image_generation"})
-        tools: Body = {}
-        if request.tools or offers:
-            tools["tools"] = [*(_tool(tool) for tool in self.adapted_tools(OPENAI, OPENAI_STRICT)), *offers]
-        if request.tools:
+        if not request.tools and not offers:
+            return {}
+        ours = (_tool(tool) for tool in self.adapted_tools(OPENAI, OPENAI_STRICT))
+        tools: Body = {"tools": [*ours, *offers]}
+        if request.tools or choice.mode is not ToolChoiceMode.AUTO:
             named = {"type": "function", "name": choice.name}
             tools["tool_choice"] = named if choice.mode is ToolChoiceMode.NAMED else choice.mode.value
-            if request.parallel_tool_calls is not None:
-                tools["parallel_tool_calls"] = request.parallel_tool_calls
+        if request.tools and request.parallel_tool_calls is not None:
+            tools["parallel_tool_calls"] = request.parallel_tool_calls
         return tools
 
     def _sampling(self, sampling: model.Sampling) -> Body:
@@ -273,6 +274,8 @@ class ResponsesEncoding(encoding.Encoding):
             raise UsageError("the Responses API takes no stop sequences; use the openai-chat adapter, or drop `stop`")
         if sampling.seed is not None:
             self.notes.append("seed: the API has none; left out")
+        if self.request.prompt_cache is PromptCache.ONE_HOUR:
+            self.notes.append("prompt_cache: the API caches by itself, for a time of its own; left out")
         effort = sampling.reasoning_effort
         knobs = {
             "temperature": sampling.temperature,

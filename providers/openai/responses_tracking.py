@@ -10,18 +10,20 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from io import StringIO
-from typing import Final, NamedTuple
+from typing import Final
 
 from callboard.protocol.content import Replay
 from callboard.protocol.model import TextDelta, ThinkingDelta, TokenLogprob
-from callboard.providers.base_decoder import text_at, text_of
+from callboard.providers.base_decoder import objects_at, text_at, text_of
 from callboard.providers.json_values import JsonObject
 
 SUMMARY, REASONING, TEXT = "summary", "reasoning", "text"
+_SLOTS: Final = {"message": (TEXT,), "reasoning": (SUMMARY, REASONING)}
 Prose = type[TextDelta | ThinkingDelta]
 
 
-class TextEvent(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class TextEvent:
     """What an event says of a text: of what kind of item, which of its texts, and the field with all of it ("": the
     event is a delta)."""
 
@@ -90,27 +92,42 @@ class StreamedItem:
     """The call's id and name, as first told."""
     call_replay: Replay | None = None
     began: int | None = None
-    """Which emission of the answer was its first."""
+    """How many items had been emitted in part before it."""
     final: JsonObject | None = None
     """The finished item, as far as it has come."""
+
+    def has_written(self) -> bool:
+        """Has any of its texts been emitted?"""
+        return any(text.written.tell() for text in self.texts)
+
+    def has_whole_texts(self) -> bool:
+        """Does the finished item tell any text?"""
+        return self.final is not None and any(any(whole_texts(self.final, slot)) for slot in (SUMMARY, REASONING, TEXT))
+
+    def can_be(self, document: JsonObject) -> bool:
+        """Does this finished item begin as what was emitted does?"""
+        written = "".join(text.written.getvalue() for text in self.texts) + self.arguments.getvalue()
+        whole = "".join(whole for slot in (SUMMARY, REASONING, TEXT) for whole in whole_texts(document, slot))
+        return (whole + text_at(document, "arguments")).startswith(written)
 
     def text_for(self, told: TextEvent, place: int | None) -> StreamedText | None:
         """The text that a delta goes on with; None: it begins a new one.
 
         A content_index that was not announced names no new text: vLLM counts it up with every delta.
         """
-        last: StreamedText | None = None
-        for text in self.texts:
-            if text.slot == told.slot:
-                last = text
-                if place is not None and text.place == place and not text.closed:
-                    return text
-        if last is None or last.closed or self.begins_text:
+        if self.begins_text:
             return None
-        return last if place is None or told.place == "content_index" else None
+        mine = [text for text in self.texts if text.slot == told.slot and not text.closed]
+        exact = [text for text in mine if place is not None and text.place == place]
+        if exact or not mine:
+            return exact[-1] if exact else None
+        is_last = mine[-1] is self.texts[-1]
+        return mine[-1] if is_last and (place is None or told.place == "content_index") else None
 
     def finished_text_for(self, told: TextEvent, place: int | None, whole: str) -> StreamedText | None:
         """The text that a `.done` event finishes; None: one of which nothing has come."""
+        if self.begins_text:
+            return None
         mine = [text for text in self.texts if text.slot == told.slot]
         exact = [text for text in mine if place is not None and text.place == place]
         found = exact or [text for text in mine if not text.closed or text.written.getvalue() == whole]
@@ -177,8 +194,10 @@ class StreamedItems:
                 continue
             if without_id(item.final) == without_id(document):
                 return None
-        item = self.take(kind, index, item_id)
-        self._know(item, None, item_id)
+        item = self.about(kind, index, item_id)
+        if item is None or (index is None and item_id not in item.ids and not item.can_be(document)):
+            return self.open(kind, index, item_id)
+        self._know(item, index if item.index is None else None, item_id)
         return item
 
     def matching(self, documents: Sequence[JsonObject]) -> list[StreamedItem | None]:
@@ -216,6 +235,16 @@ class StreamedItems:
             item.ids.add(item_id)
             self._by_id[item_id] = item
         self._latest = item
+
+
+def whole_texts(item: JsonObject, slot: str) -> list[str]:
+    """The texts of a finished item. Raises TypeError for what is none."""
+    parts = (
+        objects_at(item, "summary" if slot == SUMMARY else "content")
+        if slot in _SLOTS.get(text_of(item["type"]), ())
+        else []
+    )
+    return [text_at(part, "refusal") or text_at(part, "text") for part in parts]
 
 
 def without_id(item: JsonObject) -> JsonObject:

@@ -35,6 +35,7 @@ cached_tokens prompt_tokens completion_tokens total_tokens cache_read_input_toke
 cachedContentTokenCount candidatesTokenCount thoughtsTokenCount totalTokenCount citations citation cited_text url
 document_index start_char_index annotations annotation annotation_index url_citation start_index end_index audio
 transcript images image_url action query result logprobs top_logprobs token logprob bytes service_tier x_groq
+queries output_format namespace caller sequence_number
 """
 _VALUES = """
 message_start message_delta message_stop content_block_start content_block_delta content_block_stop ping error
@@ -46,6 +47,8 @@ response.created response.output_item.added response.output_item.done
 response.output_text.delta
 response.output_text.done response.refusal.delta response.refusal.done response.function_call_arguments.delta
 response.function_call_arguments.done response.reasoning_summary_text.delta response.reasoning_text.delta
+response.output_text.annotation.added response.content_part.added response.reasoning_summary_part.added response.done
+response.error image_generation_call compaction url_citation
 response.reasoning_text.done response.completed response.incomplete response.failed message reasoning function_call
 web_search_call output_text completed incomplete max_tokens end_turn STOP MAX_TOKENS MALFORMED_FUNCTION_CALL SAFETY $.a
 $.a[1].b $['x'] $ $[0] tool_calls stop length {} {"a":1} {"a":

@@ -23,11 +23,11 @@ def test_the_tables_of_the_page_are_true() -> None:
 @pytest.mark.parametrize("feature", REQUESTS)
 def test_no_api_drops_a_feature_in_silence(feature: str) -> None:
     for column, api in APIS.items():
-        assert cell(api.adapter, api.model, REQUESTS[feature]) != DROPPED, column
+        assert cell(api.adapter, api.model, feature) != DROPPED, column
 
 
 @pytest.mark.parametrize("server", SERVERS)
 def test_no_server_drops_a_feature_in_silence(server: str) -> None:
     adapter = adapter_for(server, base_url="http://localhost:1/v1")
-    for feature, asked in REQUESTS.items():
-        assert cell(adapter, "model", asked) != DROPPED, feature
+    for feature in REQUESTS:
+        assert cell(adapter, "model", feature) != DROPPED, feature

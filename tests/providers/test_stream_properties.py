@@ -69,6 +69,7 @@ def test_the_turn_is_what_was_told(wire: Wire) -> None:
         assert found.finish_reason is turn.finish
         assert found.usage == turn.usage
         assert bool(found.raw_usage) == (turn.usage is not None)
+        assert found.logprobs == turn.tokens
         assert found.model
         assert found.response_id
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -59,9 +59,10 @@ from callboard.providers.openai.dialects import SERVERS
 from callboard.providers.provider_registry import adapter_for
 
 YES, NOTED, REFUSED, DROPPED, NONE = "yes", "noted", "`UsageError`", "dropped", "-"
-#: In base64 and in names, where nothing else writes it.
-MARK = "TUFSSw=="
-URL = "https://example.org/TUFSSw"
+UNASKED_WORD, LEFT_OUT = "by itself", "left out"
+#: What nothing else writes, and its base64: a text may be sent as a file.
+WORD, MARK = "marked", "bWFya2Vk"
+URL = f"https://example.org/{WORD}"
 FLAG = ToolDefinition(
     ToolName("flag"),
     "Raise a flag.",
@@ -84,7 +85,7 @@ class Api:
 
     adapter: Adapter
     model: str
-    wire: Wire | None = None
+    wire: Wire
     """How its answers are written, for what an answer has."""
 
 
@@ -102,8 +103,8 @@ class Asked:
 
     plain: Request
     full: Request
-    mark: str = ""
-    """What must be in the body where it was sent; "": anything that was not in the plain one's."""
+    marks: tuple[str, ...] = ()
+    """One of these must be in the body where it was sent; (): anything that was not in the plain one's."""
 
 
 def _plain(**fields: Any) -> Request:
@@ -123,7 +124,7 @@ def _tools(**fields: Any) -> Asked:
 
 
 def _shown(part: UserPart) -> Asked:
-    return Asked(_plain(), _plain(messages=(UserMessage((Text("Look:"), part)),)), MARK.rstrip("="))
+    return Asked(_plain(), _plain(messages=(UserMessage((Text("Look:"), part)),)), (WORD, MARK.rstrip("=")))
 
 
 def _result(media: Media) -> Asked:
@@ -131,7 +132,7 @@ def _result(media: Media) -> Asked:
         result = ToolMessage(CALL.call_id, CALL.name, "done", media=shown)
         return _plain(messages=(ASKED, AssistantMessage((CALL,)), result), tools=(FLAG,))
 
-    return Asked(history(), history(media), MARK)
+    return Asked(history(), history(media), (MARK,))
 
 
 def _offer(tool: ServerToolOffer) -> Asked:
@@ -145,11 +146,11 @@ _TALKED = (ASKED, AssistantMessage((Text("Hi."),)), UserMessage.of("Well?"))
 REQUESTS: Mapping[str, Asked] = {
     "image: bytes": _shown(Image("image/png", MARK)),
     "image: URL": _shown(Image("image/png", url=URL)),
-    "image: file id": _shown(Image("image/png", file_id="file-TUFSSw")),
+    "image: file id": _shown(Image("image/png", file_id=f"file-{WORD}")),
     "PDF: bytes": _shown(Document("application/pdf", MARK, name="a.pdf")),
     "PDF: URL": _shown(Document("application/pdf", url=URL, name="a.pdf")),
-    "PDF: file id": _shown(Document("application/pdf", file_id="file-TUFSSw", name="a.pdf")),
-    "plain text as a document": _shown(Document(text="TUFSSw", name="a.txt")),
+    "PDF: file id": _shown(Document("application/pdf", file_id=f"file-{WORD}", name="a.pdf")),
+    "plain text as a document": _shown(Document(text=WORD, name="a.txt")),
     "audio: bytes (WAV)": _shown(Audio("audio/wav", MARK)),
     "audio: URL": _shown(Audio("audio/wav", url=URL)),
     "video: bytes": _shown(Video("video/mp4", MARK)),
@@ -157,7 +158,7 @@ REQUESTS: Mapping[str, Asked] = {
     "a result with an image": _result(Image("image/png", MARK)),
     "a result with a PDF": _result(Document("application/pdf", MARK, name="a.pdf")),
     "a result with audio": _result(Audio("audio/wav", MARK)),
-    "tools": Asked(_plain(), _plain(tools=(FLAG,)), "flag"),
+    "tools": Asked(_plain(), _plain(tools=(FLAG,)), ("flag",)),
     "`strict` tools": _tools(tools=(replace(FLAG, strict=True),)),
     "tool choice: none": _tools(tool_choice=ToolChoice(ToolChoiceMode.NONE)),
     "tool choice: required": _tools(tool_choice=ToolChoice(ToolChoiceMode.REQUIRED)),
@@ -177,32 +178,40 @@ REQUESTS: Mapping[str, Asked] = {
     "seed": _sampling(seed=7),
     "reasoning effort": _sampling(reasoning_effort="low"),
     "log probabilities": _sampling(logprobs=2),
-    "service tier": _with(service_tier="flex"),
+    "service tier": _with(service_tier="auto"),
     "pictures in the answer": _with(images_out=True),
-    "sound in the answer": _with(audio_out=AudioOut()),
+    "sound in the answer": _with(audio_out=AudioOut(format="pcm16")),
     "prompt cache for 5 minutes": Asked(_plain(prompt_cache=PromptCache.OFF), _plain()),
     "prompt cache for an hour": Asked(_plain(), _plain(prompt_cache=PromptCache.ONE_HOUR)),
     "stored answers": Asked(_plain(messages=_TALKED), _plain(messages=_TALKED, storage=_STORED)),
     "background answers": _with(storage=ResponseStorage(background=True)),
-    "further options": Asked(_plain(), _plain(options={"TUFSSw": 1}), "TUFSSw"),
+    "further options": Asked(_plain(), _plain(options={WORD: 1}), (WORD,)),
 }
-#: These providers cache by themselves: nothing is sent for it, and nothing is lost.
-CACHED_BY_ITSELF = "prompt cache for 5 minutes"
+#: Features that some servers give unasked, by the adapter's name: nothing is sent for them, and nothing is lost.
+UNASKED: Mapping[str, frozenset[str]] = {
+    "prompt cache for 5 minutes": frozenset({*SERVERS, "openai", "gemini", "openrouter", "copilot"}),
+    "web search": frozenset({"perplexity"}),
+}
 
 
-def cell(adapter: Adapter, model: str, asked: Asked) -> str:
+def cell(adapter: Adapter, model: str, feature: str) -> str:
     """Is the feature sent, left out with a note, or refused?"""
+    found = compared(adapter, model, REQUESTS[feature])
+    return UNASKED_WORD if found == DROPPED and adapter.name in UNASKED.get(feature, ()) else found
+
+
+def compared(adapter: Adapter, model: str, asked: Asked) -> str:
+    """What becomes of that in which the two requests differ."""
     plain = adapter.encode(replace(asked.plain, model=model))
     try:
         full = adapter.encode(replace(asked.full, model=model))
     except UsageError:
         return REFUSED
     noted = set(full.notes) - set(plain.notes)
-    sent = asked.mark in full.body.decode() if asked.mark else _written(full) != _written(plain)
+    body = full.body.decode()
+    sent = any(mark in body for mark in asked.marks) if asked.marks else _written(full) != _written(plain)
     if sent:
         return f"{YES}, {NOTED}" if noted else YES
-    if asked is REQUESTS[CACHED_BY_ITSELF]:
-        return "by itself"
     return NOTED if noted else DROPPED
 
 
@@ -222,9 +231,9 @@ ANSWERS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def answered(wire: Wire, kinds: Sequence[str]) -> str:
+def answered(api: Api, kinds: Sequence[str]) -> str:
     """Is a part of this kind read, where the API has one?"""
-    own = [kind for kind in kinds if kind in wire.rows]
+    wire, own = api.wire, [kind for kind in kinds if kind in api.wire.rows]
     if not own:
         return NONE
     turn = _turn_of(wire, *own)
@@ -233,20 +242,16 @@ def answered(wire: Wire, kinds: Sequence[str]) -> str:
 
 def goes_back(api: Api, kinds: Sequence[str]) -> str:
     """Does a part of this kind go back in the next request?"""
-    assert api.wire is not None
-    own = [kind for kind in kinds if kind in api.wire.rows]
+    wire, own = api.wire, [kind for kind in kinds if kind in api.wire.rows]
     if not own:
         return NONE
-    said, more = _turn_of(api.wire, "text"), _turn_of(api.wire, *own, "text")
-    plain, full = (
-        answer(api.wire.adapter, api.wire.body(turn, Manner()), headers={"content-type": "text/event-stream"}).parts
-        for turn in (said, more)
-    )
-    last = UserMessage.of("And?")
-    asked = Asked(
-        *(_plain(messages=(ASKED, AssistantMessage(parts), last)) for parts in (plain, full)),
-    )
-    return cell(api.adapter, api.model, asked)
+
+    def next_request(*kinds: str) -> ModelRequest:
+        said = answer(wire.adapter, wire.body(_turn_of(wire, *kinds), Manner())).message
+        return _plain(messages=(ASKED, said, UserMessage.of("And?")))
+
+    found = compared(api.adapter, api.model, Asked(next_request("text"), next_request(*own, "text")))
+    return LEFT_OUT if found == DROPPED else found
 
 
 def _turn_of(wire: Wire, *kinds: str) -> Turn:
@@ -263,17 +268,17 @@ BACK: Mapping[str, tuple[str, ...]] = {
 
 def features_table() -> str:
     """Features by API."""
-    rows = [[f"| {' | '.join(['', *APIS])} |"], ["|---" * (len(APIS) + 1) + "|"]]
-    for name, asked in REQUESTS.items():
-        cells = [cell(api.adapter, api.model, asked) for api in APIS.values()]
-        rows.append([f"| {' | '.join([name, *cells])} |"])
-    for name, kinds in ANSWERS.items():
-        cells = [answered(api.wire, kinds) if api.wire else NONE for api in APIS.values()]
-        rows.append([f"| {' | '.join([name, *cells])} |"])
-    for name, kinds in BACK.items():
-        cells = [goes_back(api, kinds) if api.wire else NONE for api in APIS.values()]
-        rows.append([f"| {' | '.join([name, *cells])} |"])
-    return "\n".join(row for [row] in rows) + "\n"
+    rows = {
+        **{name: [cell(api.adapter, api.model, name) for api in APIS.values()] for name in REQUESTS},
+        **{name: [answered(api, kinds) for api in APIS.values()] for name, kinds in ANSWERS.items()},
+        **{name: [goes_back(api, kinds) for api in APIS.values()] for name, kinds in BACK.items()},
+    }
+    return _table(["", *APIS], ([name, *cells] for name, cells in rows.items()))
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 # Chat Completions, server by server.
@@ -320,14 +325,12 @@ def bridged(adapter: Adapter) -> str:
 
 def servers_table() -> str:
     """Features by server that speaks Chat Completions."""
-    names = [*SERVERS, "openrouter", "copilot"]
-    columns = [*_OF_SERVERS, "a note in the middle", "before a user's message after results"]
-    lines = [f"| server | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
-    for name in names:
+    rows = []
+    for name in (*SERVERS, "openrouter", "copilot"):
         adapter = adapter_for(name, base_url="http://localhost:1/v1")
-        cells = [cell(adapter, "model", REQUESTS[column]) for column in _OF_SERVERS]
-        lines.append(f"| `{name}` | {' | '.join([*cells, note_role(adapter), bridged(adapter)])} |")
-    return "\n".join(lines) + "\n"
+        cells = [cell(adapter, "model", feature) for feature in _OF_SERVERS]
+        rows.append([f"`{name}`", *cells, note_role(adapter), bridged(adapter)])
+    return _table(["server", *_OF_SERVERS, "a note in the middle", "a user's message after results"], rows)
 
 
 _BLOCK = re.compile(r"(<!-- written: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)

@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, ClassVar
 
 from hypothesis import strategies as st
+from support.streams import chop, objects
 from support.wire import sse
 
 from callboard.protocol.content import (
@@ -24,7 +25,7 @@ from callboard.protocol.content import (
     Thinking,
     ToolCall,
 )
-from callboard.protocol.model import FinishReason, ModelResponse, Usage
+from callboard.protocol.model import FinishReason, ModelResponse, TokenLogprob, Usage
 from callboard.providers.adapter import Adapter
 from callboard.providers.anthropic.messages_api import Anthropic
 from callboard.providers.gemini.gemini_api import Gemini
@@ -32,8 +33,8 @@ from callboard.providers.openai.chat_api import OpenAIChat
 from callboard.providers.openai.responses_api import OpenAIResponses
 
 Json = dict[str, Any]
-#: A picture of one pixel and a sound of nothing; what is in them is read by nobody here.
-PIXEL, SOUND = "iVBORw0KGgo=", "UklGRg=="
+#: The beginnings of a PNG and of a WAV.
+PIXEL, SOUND = "iVBORw0KGgo=", "UklGRiQAAABXQVZF"
 #: The source of every cited text.
 SOURCE = ("https://example.org/a", "A page")
 
@@ -48,10 +49,18 @@ class Part:
     name: str = ""
     number: int = 0
     """Its place in the turn, from which its ids are made."""
+    likely: bool = False
+    """Text: each of its pieces is a token, and comes with its log probability."""
 
     @property
     def text(self) -> str:
         return "".join(self.pieces)
+
+    @property
+    def tokens(self) -> tuple[TokenLogprob, ...]:
+        """What is told of its pieces' probabilities."""
+        pieces = [piece for piece in self.pieces if piece] if self.likely else []
+        return tuple(TokenLogprob(piece, -0.5, ((piece, -0.5), ("x", -1.5))) for piece in pieces)
 
 
 @dataclass(frozen=True)
@@ -68,6 +77,10 @@ class Turn:
         if self.cut:
             return FinishReason.LENGTH
         return FinishReason.TOOL_CALLS if any(part.kind == "call" for part in self.parts) else FinishReason.STOP
+
+    @property
+    def tokens(self) -> tuple[TokenLogprob, ...]:
+        return tuple(token for part in self.parts for token in part.tokens)
 
 
 @dataclass(frozen=True)
@@ -141,27 +154,26 @@ def _heard(part: AssistantPart) -> Said:
 
 _words = st.text(st.characters(codec="utf-8"), max_size=5)
 _prose = st.lists(_words, min_size=1, max_size=4).map(tuple).filter(lambda pieces: "".join(pieces).strip())
-_objects = st.dictionaries(
-    st.text(max_size=4), st.one_of(st.integers(-9, 9), st.text(max_size=5), st.booleans(), st.none()), max_size=3
-)
 
 
-def _chopped(text: str, marks: list[int]) -> tuple[str, ...]:
-    places = sorted(min(mark, len(text)) for mark in marks)
-    return tuple(text[a:b] for a, b in zip([0, *places], [*places, len(text)], strict=True))
+@st.composite
+def _arguments(draw: st.DrawFn) -> tuple[str, ...]:
+    # As the servers that send an object write it, so that both say the same text.
+    return tuple(chop(draw, json.dumps(draw(objects), ensure_ascii=False, separators=(",", ":"))))
 
 
-#: As the servers that send an object write it, so that both say the same text.
-_written = _objects.map(lambda value: json.dumps(value, ensure_ascii=False, separators=(",", ":")))
-_arguments = st.builds(_chopped, _written, st.lists(st.integers(0, 40), max_size=3))
 _counts = st.integers(0, 50)
+#: Nobody counts a prompt or an answer of nothing: servers that send zeros do not know.
+_some = st.integers(1, 50)
 
 
 def _part(kind: str) -> st.SearchStrategy[Part]:
     if kind in _PROSE:
         return st.builds(Part, st.just(kind), _prose)
     if kind == "call":
-        return st.builds(Part, st.just(kind), _arguments, st.sampled_from(["lookup", "now"]))
+        return st.builds(Part, st.just(kind), _arguments(), st.sampled_from(["lookup", "now"]))
+    if kind == "audio":
+        return st.just(Part(kind, ("spoken ", "words")))
     return st.just(Part(kind))
 
 
@@ -169,8 +181,14 @@ def _part(kind: str) -> st.SearchStrategy[Part]:
 def turns(draw: st.DrawFn, wire: Wire) -> Turn:
     """Any turn that the API can say."""
     found = draw(st.lists(st.sampled_from(sorted(wire.rows)).flatmap(_part), max_size=5))
-    parts = [Part(part.kind, part.pieces, part.name, number) for number, part in enumerate(wire.sayable(found))]
-    usage = draw(st.one_of(st.none(), st.builds(wire.usage, _counts, _counts, _counts, _counts, _counts)))
+    likely = wire.has_logprobs and draw(st.booleans())
+    parts = [
+        replace(part, number=number, likely=likely and part.kind in ("text", "cited"))
+        for number, part in enumerate(wire.sayable(found))
+    ]
+    usage = draw(st.one_of(st.none(), st.builds(wire.usage, _some, _counts, _counts, _some, _counts)))
+    if usage is not None:
+        usage = replace(usage, web_searches=sum(part.kind == "search" for part in parts))
     cut = bool(parts) and parts[-1].kind == "text" and draw(st.booleans())
     return Turn(tuple(parts), usage, cut)
 
@@ -196,6 +214,7 @@ class Wire(ABC):
     rows: ClassVar[Mapping[str, Callable[[Part], Any]]]
     blocks: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     """How the API calls what a server tool leaves in an answer."""
+    has_logprobs: ClassVar[bool] = True
 
     @abstractmethod
     def stream(self, turn: Turn, manner: Manner) -> list[Json]:
@@ -240,6 +259,29 @@ def _chat_cited(part: Part) -> tuple[list[Json], Json]:
     return [*deltas, {"annotations": annotations}], {"content": part.text, "annotations": annotations}
 
 
+def _chat_image(part: Part) -> tuple[list[Json], Json]:
+    shown = {"images": [{"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PIXEL}"}}]}
+    return [shown], shown
+
+
+def _chat_audio(part: Part) -> tuple[list[Json], Json]:
+    ids = {"id": "audio_1", "expires_at": 1}
+    words = [{"audio": {**ids, "transcript": piece}} for piece in part.pieces]
+    whole = {"audio": {**ids, "data": SOUND, "transcript": part.text}}
+    return [*words, {"audio": {**ids, "data": SOUND[:10]}}, {"audio": {**ids, "data": SOUND[10:]}}], whole
+
+
+def _openai_logprobs(tokens: Iterable[TokenLogprob]) -> list[Json]:
+    return [
+        {
+            "token": token.token,
+            "logprob": token.logprob,
+            "top_logprobs": [{"token": text, "logprob": logprob} for text, logprob in token.top],
+        }
+        for token in tokens
+    ]
+
+
 class Chat(Wire):
     """Says each thing in a field of its own, so that only the order of calls is told."""
 
@@ -251,22 +293,33 @@ class Chat(Wire):
         ),
         "text": lambda part: ([{"content": piece} for piece in part.pieces], {"content": part.text}),
         "cited": _chat_cited,
+        "image": _chat_image,
+        "audio": _chat_audio,
         "call": _chat_call,
     }
 
     def sayable(self, parts: Sequence[Part]) -> Sequence[Part]:
-        prose: dict[str, Part] = {}
+        fields: dict[str, Part] = {}
         for part in parts:
             if part.kind != "call":
-                prose.setdefault(_PROSE.get(part.kind, part.kind), part)
+                fields.setdefault(_PROSE.get(part.kind, part.kind), part)
         calls = [part for part in parts if part.kind == "call"]
-        return [*(prose[kind] for kind in ("thinking", "text") if kind in prose), *calls]
+        return [*(fields[kind] for kind in ("thinking", "text", "image", "audio") if kind in fields), *calls]
+
+    def told(self, turn: Turn) -> list[Said]:
+        # What was spoken is read out at the end.
+        return super().told(turn) + [("text", part.text, ()) for part in turn.parts if part.kind == "audio"]
 
     def stream(self, turn: Turn, manner: Manner) -> list[Json]:
-        deltas = [{"role": "assistant", "content": None}]
+        documents = [self._document(turn, [{"index": 0, "delta": {"role": "assistant"}, "finish_reason": None}])]
         for part in turn.parts:
-            deltas += self.rows[part.kind](part)[0]
-        documents = [self._document(turn, [{"index": 0, "delta": delta, "finish_reason": None}]) for delta in deltas]
+            deltas = self.rows[part.kind](part)[0]
+            # A token for each delta that brings some of the text.
+            tokens = iter(part.tokens)
+            for delta in deltas:
+                likely = [next(tokens)] if part.likely and delta.get("content") else []
+                more = {"logprobs": {"content": _openai_logprobs(likely)}} if likely else {}
+                documents.append(self._document(turn, [{"index": 0, "delta": delta, "finish_reason": None, **more}]))
         documents.append(self._document(turn, [{"index": 0, "delta": {}, "finish_reason": str(turn.finish)}]))
         if turn.usage is not None:
             documents.append(self._document(turn, [], usage=self._usage(turn.usage)))
@@ -277,7 +330,9 @@ class Chat(Wire):
         for part in turn.parts:
             for name, value in self.rows[part.kind](part)[1].items():
                 message[name] = message.get(name, []) + value if isinstance(value, list) else value
-        choice = {"index": 0, "message": message, "finish_reason": str(turn.finish)}
+        choice: Json = {"index": 0, "message": message, "finish_reason": str(turn.finish)}
+        if turn.tokens:
+            choice["logprobs"] = {"content": _openai_logprobs(turn.tokens)}
         usage = {} if turn.usage is None else {"usage": self._usage(turn.usage)}
         return self._document(turn, [choice], **usage)
 
@@ -315,14 +370,19 @@ def _deltas(stem: str, part: Part, **place: int) -> list[Json]:
 def _item_text(part: Part, *annotations: Json) -> Item:
     place = {"content_index": 0}
     added = {"type": "message", "id": f"msg_{part.number}", "role": "assistant", "content": [], "status": "in_progress"}
-    content = {"type": "output_text", "text": part.text, "annotations": list(annotations)}
+    likely = {"logprobs": _openai_logprobs(part.tokens)} if part.likely else {}
+    content = {"type": "output_text", "text": part.text, "annotations": list(annotations), **likely}
     sources = [
         {"type": "response.output_text.annotation.added", **place, "annotation_index": index, "annotation": annotation}
         for index, annotation in enumerate(annotations)
     ]
-    closing = {"type": "response.output_text.done", **place, "text": part.text}
+    closing = {"type": "response.output_text.done", **place, "text": part.text, **likely}
     done = {**added, "content": [content], "status": "completed"}
-    return Item(added, _deltas("output_text", part, **place), done, (*sources, closing))
+    deltas, tokens = _deltas("output_text", part, **place), iter(part.tokens)
+    for delta in deltas:
+        if part.likely and delta["delta"]:
+            delta["logprobs"] = _openai_logprobs([next(tokens)])
+    return Item(added, deltas, done, (*sources, closing))
 
 
 def _item_cited(part: Part) -> Item:
@@ -472,10 +532,15 @@ def _block_search(part: Part) -> list[Block]:
     return [Block(call, deltas, {**call, "input": {"query": "x"}}), Block(result, [], result)]
 
 
+#: What the last event of usage has; the rest comes with the first one.
+_COUNTED_LAST = ("output_tokens", "server_tool_use")
+
+
 class Messages(Wire):
     """Numbers its blocks, and says how many tokens came before it and how many after."""
 
     adapter = Anthropic()
+    has_logprobs = False
     rows: ClassVar[Mapping[str, Callable[[Part], list[Block]]]] = {
         "thinking": _block_thinking,
         "text": _block_text,
@@ -496,7 +561,7 @@ class Messages(Wire):
             documents.append({"type": "content_block_start", "index": index, "content_block": block.start})
             documents += [{"type": "content_block_delta", "index": index, "delta": delta} for delta in block.deltas]
             documents.append({"type": "content_block_stop", "index": index})
-        after = {"usage": {"output_tokens": usage["output_tokens"]}} if usage else {}
+        after = {"usage": {name: usage[name] for name in _COUNTED_LAST if name in usage}} if usage else {}
         ended = {"stop_reason": self._reason(turn), "stop_sequence": None}
         return [*documents, {"type": "message_delta", "delta": ended, **after}, {"type": "message_stop"}]
 
@@ -523,6 +588,8 @@ class Messages(Wire):
             "cache_read_input_tokens": usage.cached_tokens,
             "cache_creation_input_tokens": usage.cache_write_tokens,
             "output_tokens": usage.output_tokens,
+            "service_tier": "standard",
+            **({"server_tool_use": {"web_search_requests": usage.web_searches}} if usage.web_searches else {}),
         }
 
 
@@ -537,11 +604,21 @@ def _prose_parts(part: Part, **more: Any) -> tuple[list[Json], list[Json]]:
 
 
 def _adjoin(one: Part, other: Part) -> bool:
-    return one.kind == other.kind and one.kind in _PROSE
+    return one.kind == other.kind and one.kind in (*_PROSE, "audio")
 
 
 def _same(*parts: Json) -> tuple[list[Json], list[Json]]:
     return list(parts), list(parts)
+
+
+def _gemini_logprobs(tokens: Sequence[TokenLogprob]) -> Json:
+    def likely(token: str, logprob: float) -> Json:
+        return {"token": token, "logProbability": logprob}
+
+    return {
+        "chosenCandidates": [likely(token.token, token.logprob) for token in tokens],
+        "topCandidates": [{"candidates": [likely(*each) for each in token.top]} for token in tokens],
+    }
 
 
 class GenerateContent(Wire):
@@ -551,10 +628,12 @@ class GenerateContent(Wire):
     rows: ClassVar[Mapping[str, Callable[[Part], tuple[list[Json], list[Json]]]]] = {
         "thinking": lambda part: _prose_parts(part, thought=True),
         "text": _prose_parts,
+        "cited": _prose_parts,
         "call": lambda part: _same(
             {"functionCall": {"id": f"g_{part.number}", "name": part.name, "args": json.loads(part.text)}}
         ),
         "image": lambda part: _same({"inlineData": {"mimeType": "image/png", "data": PIXEL}}),
+        "audio": lambda part: _same({"inlineData": {"mimeType": "audio/wav", "data": SOUND}}),
         "code": lambda part: _same(
             {"executableCode": {"language": "PYTHON", "code": "1"}},
             {"codeExecutionResult": {"outcome": "OUTCOME_OK", "output": "1\n"}},
@@ -563,24 +642,46 @@ class GenerateContent(Wire):
     blocks: ClassVar = {"code": ("executableCode", "codeExecutionResult")}
 
     def sayable(self, parts: Sequence[Part]) -> Sequence[Part]:
-        # Nothing parts two texts that follow each other.
+        # Nothing parts two texts, or two sounds, that follow each other; of the sources' places only those of the one
+        # text are told here.
+        cited = [part for part in parts if part.kind == "cited"][:1]
+        parts = [part for part in parts if not cited or part is cited[0] or part.kind not in ("text", "cited")]
         return [part for before, part in pairwise((None, *parts)) if part and not (before and _adjoin(before, part))]
 
+    def told(self, turn: Turn) -> list[Said]:
+        grounded = any(part.kind == "cited" for part in turn.parts)
+        return super().told(turn) + ([("server tool", "groundingMetadata")] if grounded else [])
+
     def stream(self, turn: Turn, manner: Manner) -> list[Json]:
-        parts = [each for part in turn.parts for each in self.rows[part.kind](part)[0]]
-        chunks = [self._chunk([part]) for part in parts]
+        chunks = []
+        for part in turn.parts:
+            tokens = iter(part.tokens)
+            for each in self.rows[part.kind](part)[0]:
+                chunks.append(self._chunk([each], tokens=[next(tokens)] if part.likely else []))
         return [*chunks, self._chunk([{"text": ""}], turn)]
 
     def whole(self, turn: Turn) -> Json:
-        return self._chunk([each for part in turn.parts for each in self.rows[part.kind](part)[1]], turn)
+        return self._chunk([each for part in turn.parts for each in self.rows[part.kind](part)[1]], turn, turn.tokens)
 
-    def _chunk(self, parts: list[Json], ended: Turn | None = None) -> Json:
+    def _chunk(self, parts: list[Json], ended: Turn | None = None, tokens: Sequence[TokenLogprob] = ()) -> Json:
         candidate: Json = {"content": {"parts": parts, "role": "model"}, "index": 0}
+        if tokens:
+            candidate["logprobsResult"] = _gemini_logprobs(tokens)
         usage: Json = {}
         if ended is not None:
             candidate["finishReason"] = "MAX_TOKENS" if ended.cut else "STOP"
             usage = {} if ended.usage is None else {"usageMetadata": self._usage(ended.usage)}
+            for part in ended.parts:
+                if part.kind == "cited":
+                    candidate["groundingMetadata"] = self._grounding(part.text)
         return {"candidates": [candidate], **usage, "modelVersion": "gemini", "responseId": "r1"}
+
+    def _grounding(self, text: str) -> Json:
+        segment = {"startIndex": 0, "endIndex": len(text.encode()), "text": text}
+        return {
+            "groundingChunks": [{"web": {"uri": SOURCE[0], "title": SOURCE[1]}}],
+            "groundingSupports": [{"segment": segment, "groundingChunkIndices": [0]}],
+        }
 
     def _usage(self, usage: Usage) -> Json:
         return {

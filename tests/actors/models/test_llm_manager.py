@@ -25,6 +25,7 @@ from callboard.actors.models.llm_manager import (
     StartModel,
     TellAgain,
 )
+from callboard.actors.models.refusals import NO_TOOLS_SECONDS, Refusals
 from callboard.actors.testing.simulation import SimulatedScheduler
 from callboard.protocol.commands import CallModel, StopModel
 from callboard.protocol.content import (
@@ -33,8 +34,9 @@ from callboard.protocol.content import (
 )
 from callboard.protocol.errors import ErrorKind, UsageError
 from callboard.protocol.events import ModelFailed, ModelNoted, ModelResponded, ModelStreamed
-from callboard.protocol.ids import MessageId, RequestId, Tag
+from callboard.protocol.ids import MessageId, RequestId, Tag, ToolName
 from callboard.protocol.model import Error, ModelRequest, ModelResponse, Restarted, TextDelta, Usage
+from callboard.protocol.tools import ToolDefinition
 from callboard.providers.adapter import Provider
 from callboard.providers.http_errors import make_error
 from callboard.providers.local.scripted import Scripted, ScriptedTurn, TimedBatch
@@ -108,6 +110,7 @@ class Desk:
         limiter: RateLimiter | None = None,
         retry: RetryPolicy | None = None,
         cost: Cost = lambda *_: 0.5,
+        refusals: Refusals | None = None,
     ) -> None:
         assert isinstance(system.scheduler, SimulatedScheduler)
         self.system, self.scheduler = system, system.scheduler
@@ -124,7 +127,8 @@ class Desk:
             return found
 
         def make() -> LlmManager:
-            return LlmManager(routes_of, self._start, retry or RetryPolicy(chance=lambda: 1.0), cost)
+            policy = retry or RetryPolicy(chance=lambda: 1.0)
+            return LlmManager(routes_of, self._start, policy, cost, refusals=refusals)
 
         pause = Backoff(initial_seconds=1.0, jitter=0.0)
         self.root = system.spawn(lambda: Supervisor([ChildSpec("llm", make, backoff=pause)]), "root")
@@ -145,8 +149,9 @@ class Desk:
         not_before_at: float = 0.0,
         asker: Context | None = None,
         attempts: int = 4,
+        tools: tuple[ToolDefinition, ...] = (),
     ) -> None:
-        request = ModelRequest(model, (UserMessage.of("x" * 400),))
+        request = ModelRequest(model, (UserMessage.of("x" * 400),), tools)
         call = CallModel(tag, request, DEADLINE, not_before_at, attempts, prompt_tokens=131)
         self.ref.tell_control(StartModel(call, reply_to or self.session.ref, asker))
 
@@ -338,6 +343,63 @@ def test_at_which_errors_the_next_route_is_asked(simulated: ActorSystem, kind: E
     assert asked_the_other == (kind not in NO_FALLBACK)
 
 
+LOOK = ToolDefinition(ToolName("look"), "looks")
+
+
+def refusing(error: Error, *more: ScriptedTurn | str) -> Scripted:
+    return Scripted([ScriptedTurn(error=error), *more])
+
+
+def test_a_model_that_has_refused_tools_is_not_asked_with_them_for_an_hour(simulated: ActorSystem) -> None:
+    refused = refusing(Error(ErrorKind.TOOLS_UNSUPPORTED, "no tools"), "without", "with again")
+    desk = Desk(simulated, refused, refusals=Refusals())
+    for step, tools in ((1, (LOOK,)), (2, (LOOK,)), (3, ())):
+        desk.ask(tag=TAG.at_step(step), tools=tools)
+        desk.run()
+    first, second = desk.session.of(ModelFailed)
+    assert (first.requests, second.requests) == (1, 0)
+    assert (first.model, second.model) == ("scripted/model-0", "scripted/model-0")
+    assert "scripted/model-0 takes no tools" in second.error.message
+    assert len(desk.driver.started) == 2, "the one that offered none was sent"
+    desk.scheduler.call_at(desk.scheduler.now() + NO_TOOLS_SECONDS, lambda: None)
+    desk.run()
+    desk.ask(tag=TAG.at_step(4), tools=(LOOK,))
+    desk.run()
+    assert len(desk.driver.started) == 3
+
+
+def test_a_fallback_that_takes_no_tools_is_remembered_and_not_sent_to(simulated: ActorSystem) -> None:
+    refusals = Refusals()
+    refusals.learn_no_tools("other/model-1", simulated.scheduler.now())
+    broke = Scripted(failing(ErrorKind.BILLING))
+    desk = Desk(simulated, broke, Scripted(["from the other"], name="other"), refusals=refusals)
+    desk.ask(tools=(LOOK,))
+    desk.run()
+    (failed,) = desk.session.of(ModelFailed)
+    assert (failed.error.kind, failed.model, failed.requests) == (ErrorKind.TOOLS_UNSUPPORTED, "other/model-1", 1)
+    assert [name for name, _ in desk.driver.started] == ["scripted/model-0"]
+
+
+def test_what_a_model_without_tools_refuses_is_something_else(simulated: ActorSystem) -> None:
+    refusals = Refusals()
+    refusals.learn_no_tools("scripted/model-0", simulated.scheduler.now())
+    desk = Desk(simulated, refusing(Error(ErrorKind.TOOLS_UNSUPPORTED, "no", status=404)), refusals=refusals)
+    desk.ask()
+    desk.run()
+    (failed,) = desk.session.of(ModelFailed)
+    assert failed.error.kind is ErrorKind.NOT_FOUND
+    assert refusals.takes_tools("scripted/model-0", desk.scheduler.now())
+
+
+def test_the_window_that_a_model_names_is_remembered_of_it(simulated: ActorSystem) -> None:
+    refusals = Refusals()
+    error = Error(ErrorKind.CONTEXT_LENGTH, "too long", context_tokens=8_192)
+    desk = Desk(simulated, refusing(error), refusals=refusals)
+    desk.ask()
+    desk.run()
+    assert refusals.window("scripted/model-0", desk.scheduler.now()) == 8_192
+
+
 def test_when_all_routes_fail_the_last_error_is_told(simulated: ActorSystem) -> None:
     desk = Desk(simulated, *(Scripted(failing(ErrorKind.SERVER, times=4), name=name) for name in ("a", "b")))
     desk.ask()
@@ -427,15 +489,26 @@ def test_a_turn_that_was_cut_is_paid_for_with_the_one_after_it(
     assert (responded.cost, responded.requests) == (cost, 3)
 
 
-def test_an_answer_without_usage_has_taken_the_tokens_that_were_guessed(simulated: ActorSystem) -> None:
+@pytest.mark.parametrize(
+    "first",
+    [
+        ScriptedTurn("one", usage=Usage()),
+        ScriptedTurn("one", usage=None),
+        ScriptedTurn("cut off", error=Error(ErrorKind.OTHER, "broke off")),
+    ],
+    ids=["zero", "unknown", "cut"],
+)
+def test_an_answer_without_usage_has_taken_the_tokens_that_were_guessed(
+    simulated: ActorSystem, first: ScriptedTurn
+) -> None:
     limiter = RateLimiter(simulated.scheduler.now, tokens_per_minute=200.0)
-    desk = Desk(simulated, Scripted([ScriptedTurn("one", usage=Usage()), "two"]), limiter=limiter)
+    desk = Desk(simulated, Scripted([first, "two"]), limiter=limiter)
     desk.ask()  # 131 tokens
     desk.run()
     desk.ask(tag=TAG.at_step(2))
     desk.run()
-    first, second = (at for _, at in desk.driver.started)
-    assert second - first == pytest.approx((2 * 131 - 200) / 200 * 60)
+    began, second = (at for _, at in desk.driver.started)
+    assert second - began == pytest.approx((2 * 131 - 200) / 200 * 60)
 
 
 def test_tokens_are_guessed_before_and_settled_after(simulated: ActorSystem) -> None:

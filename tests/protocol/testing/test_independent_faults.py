@@ -264,6 +264,13 @@ REQUESTS: dict[str, list[Event]] = {
         failed(1, 12.0, ErrorKind.TOOLS_UNSUPPORTED),
         turn(2, 13.0, ANSWER),
     ],
+    "no tools after a step with calls": [
+        start(),
+        turn(1, 12.0, call("a")),
+        done(1, 13.0, "a"),
+        failed(2, 14.0, ErrorKind.TOOLS_UNSUPPORTED),
+        turn(3, 15.0, ANSWER),
+    ],
     "a turn that ended in an error": [start(), turn(1, 12.0, ANSWER, error=ErrorKind.TRUNCATED), turn(2, 13.0, ANSWER)],
     "a final error": [start(), failed(1, 12.0, ErrorKind.AUTHENTICATION)],
     "a loop": [
@@ -286,6 +293,12 @@ REQUESTS: dict[str, list[Event]] = {
         done(1, 13.0, "a"),
     ],
     "an unknown cost": [start(), turn(1, 12.0, ANSWER, cost=None)],
+    "a prompt that is too long": [
+        start(),
+        ModelFailed(step(1), 12.0, Error(ErrorKind.CONTEXT_LENGTH, "too long", context_tokens=500)),
+        turn(2, 13.0, ANSWER),
+    ],
+    "a model that is known to take no tools": [start(takes_tools=False, tool_prompt="Look."), turn(1, 12.0, ANSWER)],
     "a small context": [start(context_tokens=200), turn(1, 12.0, ANSWER)],
 }
 

@@ -207,6 +207,29 @@ def test_quotations(name: str) -> None:
     assert tools(turn) == []
 
 
+@pytest.mark.parametrize(
+    ("start", "end", "expected"),
+    [
+        (0, 7, (0, 6)),
+        # Over the end of its part: the part's own words.
+        (0, 22, (0, 17)),
+        (0, 5_000, (None, None)),
+        (5, 5, (None, None)),
+        (9, 3, (None, None)),
+        (-2, 3, (None, None)),
+        # In the middle of a character.
+        (0, 2, (None, None)),
+        (len("Zürich 🎭 is big. ".encode()), len(SAID.encode()), (0, 27)),
+    ],
+)
+def test_places_of_quotations(start: int, end: int, expected: tuple[int | None, int | None]) -> None:
+    source = {"startIndex": start, "endIndex": end, "uri": "https://a.example"}
+    parts = [{"text": SAID[:17]}, {"executableCode": {"code": "1"}}, {"text": SAID[17:]}]
+    turn = streamed(*(candidate(part) for part in parts), alone(citationMetadata={"citationSources": [source]}))
+    (citation,) = [each for part in turn.parts if isinstance(part, Text) for each in part.citations]
+    assert (citation.start, citation.end) == expected
+
+
 def test_pages_that_were_read() -> None:
     good = {"retrievedUrl": "https://a.example", "urlRetrievalStatus": "URL_RETRIEVAL_STATUS_SUCCESS"}
     bad = {"retrievedUrl": "https://b.example", "urlRetrievalStatus": "URL_RETRIEVAL_STATUS_ERROR"}

@@ -89,6 +89,10 @@ def test_any_usage_adds_up_to_the_total_or_is_not_known(metadata: list[dict[str,
         # More than the total in any reading.
         ({"promptTokenCount": 11, "candidatesTokenCount": 9, "totalTokenCount": 15}, None),
         ({"promptTokenCount": 5, "cachedContentTokenCount": 9, "totalTokenCount": 5}, None),
+        (
+            {"promptTokenCount": 3, "toolUsePromptTokenCount": 9, "candidatesTokenCount": 2, "totalTokenCount": 5},
+            None,
+        ),
         ({"totalTokenCount": 15}, None),
         ({"candidatesTokenCount": "many", "promptTokenCount": float("nan")}, None),
     ],

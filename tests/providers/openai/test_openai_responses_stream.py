@@ -241,7 +241,7 @@ def test_server_tools_are_shown_and_their_own_stream_is_not_ours() -> None:
         delta("mcp_call_arguments", 1, "{}"),
         done(0, **item),
         text("Hi", 2),
-        completed(item),
+        completed(item, message("Hi")),
     ]
     found = events(ADAPTER, sse(stream))
     shown = ServerToolEvent("web_search_call", Replay("openai-responses", item), "web_search", text="x")

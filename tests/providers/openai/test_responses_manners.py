@@ -1,0 +1,102 @@
+"""A Responses stream is its own final response, in whatever way a server numbers and repeats its events (quirk 63)."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.told_responses import SEEN, Manner, manners, responses, told
+from support.wire import answer, events, sse
+
+from callboard.protocol.errors import ErrorKind
+from callboard.protocol.model import Error, ModelResponse, Restarted
+from callboard.providers.openai.responses_api import OpenAIResponses
+from callboard.providers.response_builder import build_response
+
+ADAPTER = OpenAIResponses()
+EXAMPLES = int(os.environ.get("CALLBOARD_DEEP_EXAMPLES", "150"))
+
+
+def whole(response: dict[str, Any]) -> ModelResponse:
+    return answer(ADAPTER, json.dumps(response).encode(), streaming=False)
+
+
+@pytest.mark.parametrize("manner", SEEN.values(), ids=SEEN)
+def test_quirk_63_in_every_manner_seen_the_stream_is_the_final_response_and_nothing_is_told_again(
+    manner: Manner,
+) -> None:
+    # Without an announcement a new part cannot be told from the last one by a content_index.
+    parts = 1 if manner.content_index == "rolling" or not manner.announced else 3
+
+    @settings(max_examples=EXAMPLES // 3, deadline=None)
+    @given(responses(parts, spoken=manner.item_done != "in place"), st.data())
+    def check(response: dict[str, Any], data: st.DataObject) -> None:
+        found = events(ADAPTER, sse(told(data.draw, response, manner)))
+        assert build_response(found) == whole(response)
+        assert not any(isinstance(event, Restarted) for event in found)
+
+    check()
+
+
+def test_quirk_63_in_any_manner_the_stream_is_the_final_response() -> None:
+    @settings(max_examples=EXAMPLES, deadline=None)
+    @given(responses(), manners, st.data())
+    def check(response: dict[str, Any], manner: Manner, data: st.DataObject) -> None:
+        assert answer(ADAPTER, sse(told(data.draw, response, manner))) == whole(response)
+
+    check()
+
+
+def test_quirk_63_where_deltas_and_the_finished_item_contradict_each_other_the_item_wins() -> None:
+    @settings(max_examples=EXAMPLES, deadline=None)
+    @given(responses(), manners, st.data())
+    def check(response: dict[str, Any], manner: Manner, data: st.DataObject) -> None:
+        stream = sse(told(data.draw, response, manner, contradicts=True))
+        found = events(ADAPTER, stream)
+        assert build_response(found) == whole(response)
+        assert sum(isinstance(event, Restarted) for event in found) <= 1
+        assert answer(ADAPTER, stream, [1]) == whole(response)
+
+    check()
+
+
+def test_a_stream_in_any_manner_that_ends_before_its_last_event_is_cut() -> None:
+    @settings(max_examples=EXAMPLES // 3, deadline=None)
+    @given(responses(), manners, st.data())
+    def check(response: dict[str, Any], manner: Manner, data: st.DataObject) -> None:
+        stream = told(data.draw, response, manner)
+        for end in range(1, len(stream)):
+            error = events(ADAPTER, sse(stream[:end]))[-1]
+            assert isinstance(error, Error)
+            assert error.kind is ErrorKind.TRUNCATED
+
+    check()
+
+
+#: What stands in the place of a field.
+_wrong = st.sampled_from([None, 0, -1, 2**70, 1.5, True, "", "x", [], [None], {}, {"type": 7}, "response.done"])
+
+
+def test_a_stream_with_a_wrong_field_ends_once_and_raises_nothing() -> None:
+    @settings(max_examples=EXAMPLES * 2, deadline=None)
+    @given(responses(), manners, st.data())
+    def check(response: dict[str, Any], manner: Manner, data: st.DataObject) -> None:
+        stream = json.loads(json.dumps(told(data.draw, response, manner)))
+        holder, key = data.draw(st.sampled_from(list(_places(stream))))
+        holder[key] = data.draw(_wrong)
+        found = events(ADAPTER, sse(stream))
+        assert build_response(found) == answer(ADAPTER, sse(stream), [7])
+
+    check()
+
+
+def _places(value: Any) -> Iterator[tuple[Any, Any]]:
+    pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, child in list(pairs):
+        yield value, key
+        yield from _places(child)
