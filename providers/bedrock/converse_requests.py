@@ -16,6 +16,13 @@ from callboard.protocol.model import PromptCache, ToolChoiceMode
 from callboard.protocol.server_tools import CodeExecution, WebSearch
 from callboard.protocol.tools import ToolDefinition
 from callboard.providers import request_encoding as encoding
+from callboard.providers.anthropic.messages_requests import (
+    ADAPTIVE_EFFORTS,
+    ADAPTIVE_MODEL,
+    DEFAULT_MAX_TOKENS,
+    NEWER_MODEL,
+    THINKING_BUDGETS,
+)
 from callboard.providers.json_values import Body
 from callboard.providers.tool_schema import ANTHROPIC, ANTHROPIC_ANSWER, ANTHROPIC_STRICT
 
@@ -65,9 +72,6 @@ _IN_RESULTS: Final = (content.Image, content.Document, content.Video)
 #: What a document's name may hold; it may not have two spaces in a row (`DocumentBlock.name`).
 _NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9\-()\[\]]+")
 _MAX_NAME_CHARS: Final = 180
-#: Claude from 4.6 on thinks adaptively; from 4.7 on it takes no sampling parameters (providers/anthropic).
-_ADAPTIVE_MODEL: Final = re.compile(r"claude-[a-z]+-(?:4[-.](?:[6-9]|[1-9]\d)(?!\d)|[5-9](?!\d)|[1-9]\d(?!\d))")
-_NO_SAMPLING_MODEL: Final = re.compile(r"claude-[a-z]+-(?:4[-.](?:[7-9]|[1-9]\d)(?!\d)|[5-9](?!\d)|[1-9]\d(?!\d))")
 #: The Claude models without prompt caching: 403 "You invoked an unsupported model or your request did not allow prompt
 #: caching" (litellm #39210).
 _UNCACHED_CLAUDE: Final = re.compile(r"claude-(?:v2|instant|3-(?:haiku|sonnet|opus)|3-5-sonnet-20240620)")
@@ -76,14 +80,8 @@ _CACHING_NOVA: Final = re.compile(r"nova-(?:micro|lite|pro|premier|2-)")
 #: Nova's own tools (Nova User Guide, "Using built-in tools").
 _SYSTEM_TOOLS: Final[Mapping[type, str]] = {WebSearch: "nova_grounding", CodeExecution: "nova_code_interpreter"}
 _SYSTEM_TOOL_MODELS: Final = ("nova-2", "nova-premier")
-#: Tokens of thinking for an effort, where a Claude wants a budget; Bedrock's least is 1,024.
-THINKING_BUDGETS: Final = {"minimal": 1_024, "low": 2_048, "medium": 8_192, "high": 16_384, "xhigh": 32_768}
-#: Where a Claude decides itself how much to think (`OutputConfig.effort`).
-ADAPTIVE_EFFORTS: Final = {"minimal": "low"} | {effort: effort for effort in ("low", "medium", "high", "xhigh", "max")}
 #: Other models take one of three (Nova 2 User Guide, "Extended thinking"; OpenAI's gpt-oss).
 _THREE_EFFORTS: Final = {"minimal": "low", "low": "low", "medium": "medium", "high": "high", "xhigh": "high"}
-#: What an answer needs besides its thinking, where the caller sets no limit.
-_ANSWER_TOKENS: Final = 8_192
 _FORCED: Final = (ToolChoiceMode.REQUIRED, ToolChoiceMode.NAMED)
 #: Bedrock takes four cache points; tools and system have one each.
 _MESSAGE_CACHE_POINTS: Final = 2
@@ -277,7 +275,7 @@ class ConverseEncoding(encoding.TurnEncoding):
             for name, value in (("temperature", sampling.temperature), ("topP", sampling.top_p))
             if value is not None
         }
-        if _NO_SAMPLING_MODEL.search(self.request.model):
+        if NEWER_MODEL.search(self.request.model):
             self.notes += [f"{name}: this model takes none; left out" for name in sent]
             sent = {}
         if sampling.max_output_tokens is not None:
@@ -306,7 +304,7 @@ class ConverseEncoding(encoding.TurnEncoding):
         return {}
 
     def _claude_thinking(self, effort: str, config: Body, more: Body) -> Body:
-        is_adaptive = _ADAPTIVE_MODEL.search(self.request.model) is not None
+        is_adaptive = ADAPTIVE_MODEL.search(self.request.model) is not None
         if effort == "none":
             more.update({"thinking": {"type": "disabled"}} if is_adaptive else {})
             return {}
@@ -328,7 +326,7 @@ class ConverseEncoding(encoding.TurnEncoding):
             budget = max(limit // 2, THINKING_BUDGETS["minimal"])
         if limit is not None and limit <= budget:
             raise UsageError(f"max_output_tokens must be above {budget} to think, not {limit}")
-        config["maxTokens"] = limit or _ANSWER_TOKENS + budget
+        config["maxTokens"] = limit or DEFAULT_MAX_TOKENS + budget
         more["thinking"] = {"type": "enabled", "budget_tokens": budget}
         return {}
 

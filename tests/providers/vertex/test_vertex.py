@@ -18,9 +18,10 @@ from google.genai import types
 from support.caught import Reply, Request, caught
 from support.wire import sse
 
-from callboard.protocol.content import SystemMessage, UserMessage
+from callboard.protocol.content import AssistantMessage, Replay, SystemMessage, Text, Thinking, UserMessage
 from callboard.protocol.errors import ErrorKind, UsageError
 from callboard.protocol.model import ModelRequest, ModelResponse, PromptCache, Sampling
+from callboard.protocol.server_tools import CodeExecution, WebSearch
 from callboard.providers.provider_registry import adapter_for, provider_for
 from callboard.providers.response_builder import ResponseBuilder
 from callboard.providers.transport import HttpProvider
@@ -301,6 +302,22 @@ def test_the_key_file_of_a_service_account(tmp_path: Path) -> None:
 def test_credentials_of_another_kind_are_refused() -> None:
     with pytest.raises(UsageError, match="takes credentials of google-auth, not a str"):
         provider_for(f"vertex/{GEMINI}", credentials="key.json")
+
+
+def test_claude_has_its_web_search_there_and_no_other_tool() -> None:
+    claude = adapter_for("vertex", project="p", publisher="anthropic")
+    sent = json.loads(claude.encode(ModelRequest("claude-sonnet-5-5", HI, server_tools=(WebSearch(),))).body)
+    assert [tool["name"] for tool in sent["tools"]] == ["web_search"]
+    with pytest.raises(UsageError, match="CodeExecution"):
+        claude.encode(ModelRequest("claude-sonnet-5-5", HI, server_tools=(CodeExecution(),)))
+
+
+def test_signatures_of_claude_are_the_same_at_anthropic_and_there() -> None:
+    """Anthropic, "Extended thinking": signatures are compatible across platforms."""
+    turn = AssistantMessage((Thinking("Hm.", Replay("anthropic", {"signature": "c2ln"})), Text("Yes.")))
+    claude = adapter_for("vertex", project="p", publisher="anthropic")
+    body = json.loads(claude.encode(ModelRequest("claude-sonnet-5-5", (HI[1], turn, HI[1]))).body)
+    assert {"type": "thinking", "thinking": "Hm.", "signature": "c2ln"} in body["messages"][1]["content"]
 
 
 def test_the_adapters_by_name() -> None:
