@@ -233,10 +233,9 @@ class ConverseEncoding(encoding.TurnEncoding):
         mode = request.tool_choice.mode
         if mode is ToolChoiceMode.NONE and tools:
             self.note("tool_choice none: the API has no such choice; " + self._without_tools(tools))
-        if not tools and (called := self._called()):
+        if not tools and (tools := self._used_tools()):
             # "The toolConfig field must be defined when using toolUse and toolResult content blocks."
             self.note("no tools: the API wants those declared that the conversation has used; it was given their names")
-            tools = [_tool(ToolDefinition(name, "", {"type": "object"})) for name in called]
         if not tools:
             return {}
         choices: Mapping[ToolChoiceMode, Body] = {
@@ -247,16 +246,19 @@ class ConverseEncoding(encoding.TurnEncoding):
         return {"tools": tools} | ({"toolChoice": choice} if choice else {})
 
     def _without_tools(self, tools: list[Body]) -> str:
-        if self._called():
+        if self._used_tools():
             return "the model may call one"
         tools.clear()
         return "the tools were left out"
 
-    def _called(self) -> list[ToolName]:
-        """The names of all tools that the conversation has used."""
+    def _used_tools(self) -> list[Body]:
+        """All tools that the conversation has used, declared by their names alone."""
         blocks = (block for _, blocks in self.turns for block in blocks)
-        uses = (use for block in blocks if isinstance(use := block.get("toolUse"), Mapping))
-        return list(dict.fromkeys(ToolName(str(use["name"])) for use in uses))
+        uses = [use for block in blocks if isinstance(use := block.get("toolUse"), Mapping)]
+        own = dict.fromkeys(ToolName(str(use["name"])) for use in uses if "type" not in use)
+        servers = dict.fromkeys(use["name"] for use in uses if "type" in use)
+        tools = [_tool(ToolDefinition(name, "", {"type": "object"})) for name in own]
+        return tools + [{"systemTool": {"name": name}} for name in servers]
 
     def _system_tool(self, offer: object) -> str:
         name = _SYSTEM_TOOLS.get(type(offer))

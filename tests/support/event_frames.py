@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from zlib import crc32
@@ -48,3 +49,58 @@ def exception(kind: str, message: str) -> bytes:
 def stream(events: Iterable[tuple[str, Any]]) -> bytes:
     """A whole answer: (event type, document) pairs."""
     return b"".join(event(kind, document) for kind, document in events)
+
+
+# The events of ConverseStream.
+
+USAGE = {"inputTokens": 12, "outputTokens": 7, "totalTokens": 19}
+METADATA = ("metadata", {"usage": USAGE, "metrics": {"latencyMs": 300}})
+
+
+def stop(reason: str) -> tuple[str, dict[str, Any]]:
+    return "messageStop", {"stopReason": reason}
+
+
+def delta(index: int, **piece: Any) -> tuple[str, dict[str, Any]]:
+    return "contentBlockDelta", {"contentBlockIndex": index, "delta": piece, "p": "abcdefg"}
+
+
+def _pieces(text: str, size: int) -> list[str]:
+    return [text[start : start + size] for start in range(0, len(text), size)]
+
+
+def converse_events(blocks: list[Any], reason: str, size: int) -> list[tuple[str, Any]]:
+    """The events by which a server tells these blocks, their texts in pieces of so many characters."""
+    told: list[tuple[str, Any]] = [("messageStart", {"role": "assistant"})]
+    for index, block in enumerate(blocks):
+        ((kind, value),) = block.items()
+        if kind in ("toolUse", "toolResult"):
+            start = {name: each for name, each in value.items() if name not in ("input", "content")}
+            told.append(("contentBlockStart", {"contentBlockIndex": index, "start": {kind: start}}))
+        if kind == "image":
+            start = {"format": value["format"]}
+            told.append(("contentBlockStart", {"contentBlockIndex": index, "start": {"image": start}}))
+        told += [delta(index, **piece) for piece in _deltas(kind, value, size)]
+        told.append(("contentBlockStop", {"contentBlockIndex": index}))
+    return [*told, stop(reason), METADATA]
+
+
+def _deltas(kind: str, value: Any, size: int) -> list[dict[str, Any]]:
+    if kind == "text":
+        return [{"text": piece} for piece in _pieces(value, size)]
+    if kind == "toolUse":
+        return [{"toolUse": {"input": piece}} for piece in _pieces(json.dumps(value["input"]), size)]
+    if kind == "toolResult":
+        return [{"toolResult": value["content"]}]
+    if kind == "citationsContent":
+        texts = [{"text": piece} for each in value["content"] for piece in _pieces(each["text"], size)]
+        return texts + [{"citation": each} for each in value["citations"]]
+    if kind == "image":
+        data = b64decode(value["source"]["bytes"])
+        parts = [data[start : start + size] for start in range(0, len(data), size)]
+        return [{"image": {"source": {"bytes": b64encode(part).decode()}}} for part in parts]
+    if "redactedContent" in value:
+        return [{"reasoningContent": {"redactedContent": value["redactedContent"]}}]
+    said = value["reasoningText"]
+    texts = [{"reasoningContent": {"text": piece}} for piece in _pieces(said["text"], size)]
+    return texts + [{"reasoningContent": {"signature": piece}} for piece in _pieces(said["signature"], size)]

@@ -26,7 +26,7 @@ def _turns(body: Body) -> Iterator[str]:
         if not blocks:
             yield "an empty message"
         yield from _results(asked, blocks)
-        asked = [block["toolUse"]["toolUseId"] for block in blocks if "toolUse" in block]
+        asked = [block["toolUse"]["toolUseId"] for block in blocks if "type" not in block.get("toolUse", {"type": ""})]
         if seen & set(asked) or len(set(asked)) < len(asked):
             yield f"repeated ids {asked}"
         seen.update(asked)

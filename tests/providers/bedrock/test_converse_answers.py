@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from base64 import b64decode, b64encode
+from base64 import b64encode
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.aws_model import read_stream, read_whole
-from support.event_frames import event, exception, frame, stream
+from support.event_frames import METADATA, USAGE, converse_events, delta, event, exception, frame, stop, stream
 from support.wire import answer, body, events
 
 from callboard.protocol.content import Citation, Image, Replay, ServerTool, Text, Thinking, ToolCall, UserMessage
@@ -21,16 +21,6 @@ from callboard.providers.bedrock.converse_api import Bedrock
 
 ADAPTER = Bedrock(api_key="bedrock-api-key-1234567890")
 HEADERS = {"content-type": "application/vnd.amazon.eventstream", "x-amzn-requestid": "11111111-2222"}
-USAGE = {"inputTokens": 12, "outputTokens": 7, "totalTokens": 19}
-METADATA = ("metadata", {"usage": USAGE, "metrics": {"latencyMs": 300}})
-
-
-def stop(reason: str) -> tuple[str, dict[str, Any]]:
-    return "messageStop", {"stopReason": reason}
-
-
-def delta(index: int, **piece: Any) -> tuple[str, dict[str, Any]]:
-    return "contentBlockDelta", {"contentBlockIndex": index, "delta": piece, "p": "abcdefg"}
 
 
 def streamed(*told: tuple[str, Any], sizes: tuple[int, ...] = (65536,)) -> ModelResponse:
@@ -98,47 +88,6 @@ def _identified(blocks: list[Any]) -> list[Any]:
     ]
 
 
-def _pieces(text: str, size: int) -> list[str]:
-    return [text[start : start + size] for start in range(0, len(text), size)]
-
-
-def as_stream(blocks: list[Any], reason: str, size: int) -> list[tuple[str, Any]]:
-    """The events by which a server tells these blocks, their texts in pieces of so many characters."""
-    told: list[tuple[str, Any]] = [("messageStart", {"role": "assistant"})]
-    for index, block in enumerate(blocks):
-        ((kind, value),) = block.items()
-        if kind in ("toolUse", "toolResult"):
-            start = {name: each for name, each in value.items() if name not in ("input", "content")}
-            told.append(("contentBlockStart", {"contentBlockIndex": index, "start": {kind: start}}))
-        if kind == "image":
-            start = {"format": value["format"]}
-            told.append(("contentBlockStart", {"contentBlockIndex": index, "start": {"image": start}}))
-        told += [delta(index, **piece) for piece in _deltas(kind, value, size)]
-        told.append(("contentBlockStop", {"contentBlockIndex": index}))
-    return [*told, stop(reason), METADATA]
-
-
-def _deltas(kind: str, value: Any, size: int) -> list[dict[str, Any]]:
-    if kind == "text":
-        return [{"text": piece} for piece in _pieces(value, size)]
-    if kind == "toolUse":
-        return [{"toolUse": {"input": piece}} for piece in _pieces(json.dumps(value["input"]), size)]
-    if kind == "toolResult":
-        return [{"toolResult": value["content"]}]
-    if kind == "citationsContent":
-        texts = [{"text": piece} for each in value["content"] for piece in _pieces(each["text"], size)]
-        return texts + [{"citation": each} for each in value["citations"]]
-    if kind == "image":
-        data = b64decode(value["source"]["bytes"])
-        parts = [data[start : start + size] for start in range(0, len(data), size)]
-        return [{"image": {"source": {"bytes": b64encode(part).decode()}}} for part in parts]
-    if "redactedContent" in value:
-        return [{"reasoningContent": {"redactedContent": value["redactedContent"]}}]
-    said = value["reasoningText"]
-    texts = [{"reasoningContent": {"text": piece}} for piece in _pieces(said["text"], size)]
-    return texts + [{"reasoningContent": {"signature": piece}} for piece in _pieces(said["signature"], size)]
-
-
 @settings(max_examples=200, deadline=None)
 @given(
     _blocks.map(_identified),
@@ -147,7 +96,7 @@ def _deltas(kind: str, value: Any, size: int) -> list[dict[str, Any]]:
     st.lists(st.integers(1, 50), min_size=1, max_size=4),
 )
 def test_a_streamed_answer_is_its_whole_twin(blocks: list[Any], reason: str, size: int, cuts: list[int]) -> None:
-    data = stream(as_stream(blocks, reason, size))
+    data = stream(converse_events(blocks, reason, size))
     live = answer(ADAPTER, data, cuts, headers=HEADERS)
     assert live == answer(ADAPTER, data, headers=HEADERS)
     twin = whole(blocks, reason)
@@ -178,7 +127,7 @@ def _goes_back(blocks: list[Any], response: ModelResponse) -> None:
 @settings(max_examples=60, deadline=None)
 @given(_blocks.map(_identified), st.integers(1, 9))
 def test_text_and_calls_are_those_that_botocore_reads(blocks: list[Any], size: int) -> None:
-    data = stream(as_stream(blocks, "end_turn", size))
+    data = stream(converse_events(blocks, "end_turn", size))
     read = read_stream(data)
     pieces = [each["contentBlockDelta"]["delta"] for each in read if "contentBlockDelta" in each]
     live = answer(ADAPTER, data, headers=HEADERS)
@@ -436,7 +385,11 @@ def test_a_server_that_answers_nonsense_is_one_error(data: bytes) -> None:
 @given(st.data())
 def test_no_bytes_make_the_decoder_raise(data: st.DataObject) -> None:
     told = bytearray(
-        stream(as_stream([{"text": "Hello"}, {"toolUse": {"name": "a", "input": {}, "toolUseId": "t"}}], "tool_use", 2))
+        stream(
+            converse_events(
+                [{"text": "Hello"}, {"toolUse": {"name": "a", "input": {}, "toolUseId": "t"}}], "tool_use", 2
+            )
+        )
     )
     for _ in range(data.draw(st.integers(0, 3))):
         told[data.draw(st.integers(0, len(told) - 1))] = data.draw(st.integers(0, 255))

@@ -20,6 +20,7 @@ from callboard.protocol.content import (
     Image,
     Message,
     Replay,
+    ServerTool,
     SystemMessage,
     Text,
     Thinking,
@@ -296,6 +297,10 @@ def test_tools_that_a_conversation_has_used_are_declared_also_where_none_is_offe
         "tools": [{"toolSpec": {"name": "lookup", "inputSchema": {"json": {"type": "object"}}}}]
     }
     assert any("no tools" in note for note in notes(*LOOP))
+    use = {"toolUseId": "t1", "name": "nova_grounding", "type": "server_tool_use", "input": {"query": "Rome"}}
+    searched = AssistantMessage((ServerTool("toolUse", Replay("bedrock", {"toolUse": use})), Text("Sunny.")))
+    found = sent(ASKED, searched, ASKED, model=NOVA, prompt_cache=PromptCache.OFF)["toolConfig"]
+    assert found == {"tools": [{"systemTool": {"name": "nova_grounding"}}]}
 
 
 def test_tool_choice_none_leaves_the_tools_out_where_it_can() -> None:
