@@ -152,6 +152,8 @@ class ConverseDecoder(BaseDecoder):
         body = bytes(self._body)
         said = load_object(body)
         code = self.headers.get("x-amzn-errortype", "").partition(":")[0]
+        if said is not None and not code:  # or in the body: "com.amazon.coral.service#ExpiredTokenException"
+            code = text_at(said, "__type").rpartition("#")[2]
         if said is None or not code:
             super()._fail_status(out)
             return

@@ -13,9 +13,10 @@ from support.wire import answer, events, sse
 
 from callboard.protocol.content import UserMessage
 from callboard.protocol.errors import ErrorKind, UsageError
-from callboard.protocol.model import Error, FinishReason, ModelRequest, ModelResponse, Sampling, Usage
+from callboard.protocol.model import Error, FinishReason, ModelRequest, ModelResponse, ResponseStorage, Sampling, Usage
 from callboard.providers.azure.azure_openai import AzureAddress, AzureChat, AzureResponses
-from callboard.providers.credentials import Token
+from callboard.providers.credentials import Token, token_authorizer
+from callboard.providers.openai.background import ResponsesProvider
 from callboard.providers.provider_registry import provider_for
 from callboard.providers.response_builder import ResponseBuilder
 from callboard.providers.transport import HttpProvider
@@ -252,3 +253,34 @@ def test_an_entra_token_that_has_expired_is_renewed_once() -> None:
     assert refused.error.at_once
     assert answered.text == "ok"
     assert seen == ["Bearer eyJ.old", "Bearer eyJ.new"]
+
+
+def test_questions_about_a_background_answer_carry_version_and_token_too() -> None:
+    document = {"id": "resp_1", "object": "response", "model": "m", "output": []}
+    text = {
+        "type": "message",
+        "role": "assistant",
+        "content": [{"type": "output_text", "text": "ok", "annotations": []}],
+    }
+    replies = [
+        Reply(json.dumps({**document, "status": "queued"}).encode()),
+        Reply(json.dumps({**document, "status": "completed", "output": [text]}).encode()),
+    ]
+    request = ModelRequest("dep", (UserMessage.of("Hi"),), stream=False, storage=ResponseStorage(background=True))
+
+    async def talk(url: str) -> ModelResponse:
+        adapter = AzureResponses(base_url=url, api_version="2025-04-01-preview")
+        provider = ResponsesProvider(adapter, authorizer=token_authorizer("eyJ"), poll_seconds=(0.0,))
+        builder = ResponseBuilder()
+        async for batch in provider.stream(request):
+            builder.feed(batch)
+        await provider.aclose()
+        return builder.response()
+
+    with caught(replies) as server:
+        assert asyncio.run(talk(server.url)).text == "ok"
+        first, second = server.requests
+    assert first.path == "/openai/responses?api-version=2025-04-01-preview"
+    assert second.path.startswith("/openai/responses/resp_1?")
+    assert second.path.endswith("api-version=2025-04-01-preview")
+    assert {request.headers["authorization"] for request in server.requests} == {"Bearer eyJ"}

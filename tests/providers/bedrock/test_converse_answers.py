@@ -351,6 +351,10 @@ def test_http_errors_by_their_name_in_the_header(status: int, code: str, message
     assert isinstance(found, Error)
     assert (found.kind, found.code, found.status) == (expected, code, status)
     assert message in found.message
+    told = {"__type": f"com.amazon.coral.service#{code}", "Message": message}
+    (found,) = events(ADAPTER, json.dumps(told).encode(), status=status)
+    assert isinstance(found, Error)
+    assert (found.kind, found.code) == (expected, code)
 
 
 @pytest.mark.parametrize(
