@@ -128,7 +128,7 @@ class RenewedCredential(Authorizer, Generic[_C]):
 
 
 def _looked_at(renewal: asyncio.Task[_C]) -> None:
-    """Its callers may all be gone: then its failure is nobody's, and asyncio need not warn of it."""
+    """Read the failure of a renewal whose callers were all cancelled, so that asyncio does not warn of it."""
     if not renewal.cancelled():
         renewal.exception()
 

@@ -29,7 +29,7 @@ class ProviderRow:
     """One provider."""
 
     name: str
-    """What stands before the slash of `provider/model`."""
+    """The part before the slash of `provider/model`."""
     api: str
     """Its wire API."""
     what: str

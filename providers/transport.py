@@ -190,7 +190,7 @@ class HttpProvider:
             raise CredentialError("no credential came in the time of the call", retryable=True) from None
 
     async def _ended(self, events: list[StreamEvent], wire: WireRequest, host: str) -> list[StreamEvent]:
-        """The events with the end of an answer as it is told: which host it is from, and without what was sent as a
+        """The events; an error at their end says which host it is from, and holds nothing of what was sent as a
         credential. Where that was refused, the next try may have another at once."""
         if isinstance(error := events[-1], Error):
             answered = f"{host} answered HTTP {error.status}" if error.status else host

@@ -38,7 +38,7 @@ def credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def talk(url: str, credentials: Path) -> list[str]:
-    """The answers to two questions; between them somebody signs in again."""
+    """The answers to two questions; between them the file gets new keys."""
 
     async def run() -> list[str]:
         async with Runtime(Settings(model="bedrock/us.amazon.nova-2-lite-v1:0", base_url=url)) as runtime:

@@ -105,7 +105,7 @@ class Gate:
         return Token(f"token-{self.asked}", time.time() + 3600)
 
 
-def test_many_callers_share_one_renewal_and_a_cancelled_one_ends_it_for_nobody() -> None:
+def test_many_callers_share_one_renewal_and_a_cancelled_one_does_not_end_it() -> None:
     async def talk() -> tuple[list[str], int]:
         gate = Gate()
         authorizer = RenewedCredential(gate, with_bearer, todo="do it")

@@ -1,4 +1,4 @@
-"""A server that keeps every request as it came, byte for byte, and answers as it is told."""
+"""A server that keeps every request as it came, byte for byte, and sends the answers that the test gave it."""
 
 from __future__ import annotations
 
