@@ -19,7 +19,7 @@ from urllib.parse import quote, urlencode
 
 from callboard.protocol.errors import ErrorKind, ProviderError, UsageError
 from callboard.protocol.model import Error, ModelRequest, StreamEvent
-from callboard.providers.adapter import Adapter, Decoder, Timeouts, WireRequest
+from callboard.providers.adapter import Adapter, Authorizer, Decoder, Timeouts, WireRequest
 from callboard.providers.http_errors import make_error
 from callboard.providers.json_values import load_object
 from callboard.providers.openai.responses_answers import PENDING, FollowedResponse
@@ -49,9 +49,17 @@ class ResponsesProvider(HttpProvider):
         on_headers: HeaderListener | None = None,
         proxy: str | None = None,
         transport: AnyTransport | None = None,
+        authorizer: Authorizer | None = None,
         poll_seconds: Sequence[float] = POLL_SECONDS,
     ) -> None:
-        super().__init__(adapter, timeouts=timeouts, on_headers=on_headers, proxy=proxy, transport=transport)
+        super().__init__(
+            adapter,
+            timeouts=timeouts,
+            on_headers=on_headers,
+            proxy=proxy,
+            transport=transport,
+            authorizer=authorizer,
+        )
         self._poll_seconds = poll_seconds
         self._stopping: set[asyncio.Task[None]] = set()
 
