@@ -85,11 +85,16 @@ def converse_events(blocks: list[Any], reason: str, size: int) -> list[tuple[str
     return [*told, stop(reason), METADATA]
 
 
+def _written(value: Any) -> str:
+    """As what was an object is written by a whole answer's reader too."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
 def _deltas(kind: str, value: Any, size: int) -> list[dict[str, Any]]:
     if kind == "text":
         return [{"text": piece} for piece in _pieces(value, size)]
     if kind == "toolUse":
-        return [{"toolUse": {"input": piece}} for piece in _pieces(json.dumps(value["input"]), size)]
+        return [{"toolUse": {"input": piece}} for piece in _pieces(_written(value["input"]), size)]
     if kind == "toolResult":
         return [{"toolResult": value["content"]}]
     if kind == "citationsContent":

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar
 
 from support.event_frames import METADATA, converse_events, stream
 from support.turns import PIXEL, SOURCE, Json, Manner, Part, Turn, Wire
 
+from callboard.protocol.model import Usage
 from callboard.providers.bedrock.converse_api import Bedrock
 
 Blocks = list[Json]
@@ -47,22 +48,37 @@ class Converse(Wire):
     }
     blocks: ClassVar[Mapping[str, tuple[str, ...]]] = dict.fromkeys(("search", "code"), ("toolUse", "toolResult"))
     has_logprobs = False
+    names_answers = False
+
+    def usage(self, fresh: int, cached: int, written: int, output: int, reasoning: int) -> Usage:
+        return Usage(fresh + cached + written, output, cached, written)
 
     def stream(self, turn: Turn, manner: Manner) -> list[Json]:
-        return [{kind: document} for kind, document in self._events(turn)]
+        *events, _ = converse_events(self._blocks(turn), self._reason(turn), 4)
+        return [{kind: document} for kind, document in (*events, ("metadata", self._metadata(turn)))]
 
     def whole(self, turn: Turn) -> Json:
         message = {"role": "assistant", "content": self._blocks(turn)}
-        return {"output": {"message": message}, "stopReason": self._reason(turn), **METADATA[1]}
+        return {"output": {"message": message}, "stopReason": self._reason(turn), **self._metadata(turn)}
 
-    def body(self, turn: Turn, manner: Manner) -> bytes:
-        return stream(self._events(turn))
-
-    def _events(self, turn: Turn) -> list[tuple[str, Any]]:
-        return converse_events(self._blocks(turn), self._reason(turn), 4)
+    def framed(self, documents: Sequence[Json], manner: Manner) -> bytes:
+        return stream(event for document in documents for event in document.items())
 
     def _blocks(self, turn: Turn) -> Blocks:
         return [block for part in turn.parts for block in self.rows[part.kind](part)]
 
     def _reason(self, turn: Turn) -> str:
         return {"length": "max_tokens", "tool_calls": "tool_use"}.get(turn.finish, "end_turn")
+
+    def _metadata(self, turn: Turn) -> Json:
+        _, metadata = METADATA
+        if (usage := turn.usage) is None:
+            return {name: value for name, value in metadata.items() if name != "usage"}
+        told = {
+            "inputTokens": usage.input_tokens - usage.cached_tokens - usage.cache_write_tokens,
+            "cacheReadInputTokens": usage.cached_tokens,
+            "cacheWriteInputTokens": usage.cache_write_tokens,
+            "outputTokens": usage.output_tokens,
+            "totalTokens": usage.total_tokens,
+        }
+        return {**metadata, "usage": told}
