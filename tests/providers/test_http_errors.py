@@ -205,7 +205,8 @@ def test_retry_after(headers: dict[str, str], body: Any, seconds: float | None) 
     assert retry_after_seconds(headers, body) == seconds
 
 
-KEYS = ["error", "message", "code", "details", "status", "type", "retryDelay"]
+KEYS = ["error", "message", "code", "details", "status", "type", "retryDelay", "metadata", "raw", "provider_name",
+        "innererror", "n_ctx", "detail"]  # fmt: skip
 HEADERS = ["retry-after", "retry-after-ms", "date", "x-ratelimit-reset", "x-ratelimit-remaining"]
 json_values: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers(-5, 700) | st.text(max_size=5) | st.floats(allow_nan=False),
