@@ -1,12 +1,11 @@
 """Record what a llama.cpp server of our own answers, for the answers that `check_provider_adapter` ships.
 
-    pip install -e '.[local-llm]'
+    pip install -e '.[dev]'
     python benchmarks/record_llama_answers.py
 
-writes protocol/testing/answers/*_llama_cpp.json. The server is the real one, its model has random weights (see
-tests/support/llama_server.py), so the texts are babble and the framing is llama.cpp's. The events that stand beside
-each answer are made by our adapters, since only this run knows what the model said: read the difference before it is
-committed, against docs/wire.md.
+writes protocol/testing/answers/*_llama_cpp.json. The server is the real one, its model says what its weights spell out
+(tests/support/llama_server.py), and the framing is llama.cpp's. The events beside each answer are made by our adapters:
+read the difference before it is committed, against docs/wire.md.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ import sys
 import tempfile
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,30 +32,40 @@ from callboard.providers.provider_registry import adapter_for
 ROOT = Path(__file__).resolve().parents[1]
 ANSWERS = ROOT / "protocol" / "testing" / "answers"
 sys.path.insert(0, str(ROOT / "tests"))
-from support.llama_server import CALLS_AND_STOPS, LlamaServer  # noqa: E402 - from the tests' folder
+from support.llama_server import CONTEXT, LlamaServer  # noqa: E402 - from the tests' folder
 
 FLAG = ToolDefinition(
     ToolName("flag"), "Set a flag.", {"type": "object", "properties": {"on": {"type": "boolean"}}, "required": ["on"]}
 )
 ASK = UserMessage.of("hello")
-FORCED = ToolChoice(ToolChoiceMode.REQUIRED)
-BRIEF = Sampling(max_output_tokens=8, temperature=0.0, seed=1)
-CALLING = Sampling(max_output_tokens=100, seed=1)
+BRIEF = Sampling(max_output_tokens=4)
 #: After a call and its result, the wire API's history is read by the server too.
 CALLED = (
     ASK,
     AssistantMessage((Text("look"), ToolCall(CallId("call00001"), FLAG.name, '{"on":true}'))),
     ToolMessage(CallId("call00001"), FLAG.name, "done"),
 )
+
+
+def forced(max_output_tokens: int, *, stream: bool = True) -> ModelRequest:
+    choice, sampling = ToolChoice(ToolChoiceMode.REQUIRED), Sampling(max_output_tokens=max_output_tokens)
+    return ModelRequest("tiny", (ASK,), (FLAG,), choice, sampling=sampling, stream=stream)
+
+
+#: By whether the model thinks.
 REQUESTS = {
-    "a text that the length limit ends": ModelRequest("tiny", (ASK,), sampling=BRIEF),
-    "a text after a call and its result": ModelRequest("tiny", CALLED, (FLAG,), sampling=BRIEF),
-    "a text, whole": ModelRequest("tiny", (ASK,), sampling=BRIEF, stream=False),
-    "a forced call": ModelRequest("tiny", (ASK,), (FLAG,), FORCED, sampling=CALLING, options=CALLS_AND_STOPS),
-    "a forced call, whole": ModelRequest(
-        "tiny", (ASK,), (FLAG,), FORCED, sampling=CALLING, stream=False, options=CALLS_AND_STOPS
-    ),
-    "too long for the context": ModelRequest("tiny", (UserMessage.of("hello " * 3_000),), sampling=BRIEF),
+    False: {
+        "a text that the length limit ends": ModelRequest("tiny", (ASK,), sampling=BRIEF),
+        "a text after a call and its result": ModelRequest("tiny", CALLED, (FLAG,)),
+        "a text, whole": ModelRequest("tiny", (ASK,), stream=False),
+        "a call that the length limit cuts off": forced(48),
+        "a call that the length limit cuts off, whole": forced(48, stream=False),
+        "too long for the context": ModelRequest("tiny", (UserMessage.of("hello " * CONTEXT),)),
+    },
+    True: {
+        "a thought, a text and a forced call": forced(100),
+        "a thought, a text and a forced call, whole": forced(100, stream=False),
+    },
 }
 #: The wire APIs that llama.cpp speaks: the kit's name, the adapter's name, the path of its address.
 APIS = (
@@ -78,25 +87,24 @@ class Received:
 def main() -> None:
     """Record every request on every API."""
     version = importlib.metadata.version("xllamacpp")
-    with tempfile.TemporaryDirectory() as folder, LlamaServer(Path(folder)) as server:
-        for api, name, path in APIS:
-            adapter = adapter_for(name, base_url=f"{server.url}{path}", api_key="none")
-            document = {
-                "version": FORMAT_VERSION,
-                "api": api,
-                "source": f"recorded from llama.cpp (xllamacpp {version}) by benchmarks/record_llama_answers.py",
-                "answers": list(recorded(adapter, f"{folder}/")),
-            }
-            target = ANSWERS / f"{api.replace('-', '_')}_llama_cpp.json"
-            target.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
-            print(f"{target.name}: {len(document['answers'])} answers")
+    answers: dict[str, list[dict[str, Any]]] = {api: [] for api, _, _ in APIS}
+    for thinking, requests in REQUESTS.items():
+        with tempfile.TemporaryDirectory() as folder, LlamaServer(Path(folder), thinking=thinking) as server:
+            for api, name, path in APIS:
+                adapter = adapter_for(name, base_url=f"{server.url}{path}", api_key="none")
+                answers[api] += recorded(adapter, requests)
+    for api, found in answers.items():
+        source = f"recorded from llama.cpp (xllamacpp {version}) by benchmarks/record_llama_answers.py"
+        document = {"version": FORMAT_VERSION, "api": api, "source": source, "answers": found}
+        target = ANSWERS / f"{api.replace('-', '_')}_llama_cpp.json"
+        target.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+        print(f"{target.name}: {len(found)} answers")
 
 
-def recorded(adapter: Adapter, folder: str) -> Iterator[dict[str, Any]]:
-    """Every request, asked, as it stands in a file of answers: without the folder that the model happened to be in."""
-    for name, request in REQUESTS.items():
+def recorded(adapter: Adapter, requests: Mapping[str, ModelRequest]) -> Iterator[dict[str, Any]]:
+    """Every request, asked, as it is in a file of answers."""
+    for name, request in requests.items():
         received = post(adapter.encode(request))
-        received = replace(received, body=received.body.replace(folder.encode(), b""))
         text = received.body.decode()
         yield {
             "name": f"llama.cpp: {name}",

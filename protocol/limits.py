@@ -48,8 +48,8 @@ STREAM_TOTAL_TIMEOUT_SECONDS: Final = 600.0
 
 #: One result handed to a model; about 250,000 tokens, more than any context takes.
 MAX_RESULT_BYTES: Final = 1_000_000
-#: Text, thinking and arguments of one model turn. The longest answers that models can write (128,000 tokens) take less
-#: than 1 MB; the largest arguments of one call fit twice.
+#: Text, thinking and arguments of one model turn; pictures and sound count as the response does. The longest answers
+#: that models can write (128,000 tokens) take less than 1 MB; the largest arguments of one call fit twice.
 MAX_ANSWER_BYTES: Final = 8 * 1024 * 1024
 #: What each part of a turn (a block of text, a call) counts besides its text, so that a turn of empty parts is bounded
 #: too: 8,192 of them.

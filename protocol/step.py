@@ -91,8 +91,6 @@ def _written(part: content.AssistantPart) -> str:
             return part.arguments
         case content.Text() | content.Thinking():
             return part.text
-        case content.Media():
-            return part.data_base64
     return ""
 
 

@@ -154,6 +154,32 @@ class AnswerHead:
 class BaseDecoder(ABC):
     """See the module."""
 
+    # An object with more than 30 attributes beside its slots is slower to read: 5 % of an event.
+    __slots__ = (
+        "_answer_bytes",
+        "_block",
+        "_body",
+        "_head",
+        "_held_bytes",
+        "_kind",
+        "_last_data",
+        "_replay_bytes",
+        "_secret",
+        "_sse",
+        "_take",
+        "calls",
+        "ended",
+        "family",
+        "headers",
+        "logprobs",
+        "model",
+        "notes",
+        "response_id",
+        "service_tier",
+        "status",
+        "usage",
+    )
+
     def __init__(self, head: AnswerHead) -> None:
         self.family, self._secret = head.family, head.secret
         self.calls = ToolCallTracker()
@@ -306,7 +332,8 @@ class BaseDecoder(ABC):
                     text = event.id + event.name if isinstance(event, model.ToolCallStart) else event.kind + event.text
                     self._begin(None, 0, event.replay)
                 elif isinstance(event, model.MediaDelta):
-                    text = event.media.data_base64
+                    text = ""
+                    self._replay_bytes += len(event.media.data_base64)
                     self._begin(event.__class__, event.block, event.media.replay)
                 elif isinstance(event, model.CitationDelta):
                     text = "".join(each.url + each.title + each.cited_text for each in event.citations)

@@ -15,7 +15,7 @@ from callboard.protocol.server_tools import WebFetch, WebSearch
 from callboard.providers.json_values import Body
 from callboard.providers.openai import chat_fields as fields
 from callboard.providers.openai.chat_api import OpenAIChat
-from callboard.providers.openai.chat_fields import PartForm, ServerToolForm, Source
+from callboard.providers.openai.chat_fields import MediaSource, PartForm, ServerToolForm
 from callboard.providers.openai.dialects import ChatDialect
 
 # "API Reference", "Multimodal" (images, PDFs, audio, video), "Prompt Caching" (marks for Anthropic), "Server Tools"
@@ -30,10 +30,10 @@ DIALECT: Final = ChatDialect(
     modalities=("image", "audio"),
     parts=MappingProxyType(
         {
-            Image: PartForm(fields.image_part, (Source.BYTES, Source.URL)),
-            Document: PartForm(fields.file_part, (Source.BYTES, Source.URL)),
-            Audio: PartForm(fields.audio_part, (Source.BYTES,)),
-            Video: PartForm(fields.video_part, (Source.BYTES, Source.URL)),
+            Image: PartForm(fields.image_part, (MediaSource.BYTES, MediaSource.URL)),
+            Document: PartForm(fields.file_part, (MediaSource.BYTES, MediaSource.URL)),
+            Audio: PartForm(fields.audio_part, (MediaSource.BYTES,)),
+            Video: PartForm(fields.video_part, (MediaSource.BYTES, MediaSource.URL)),
         }
     ),
     result_media=(Image,),

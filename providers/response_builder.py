@@ -146,6 +146,11 @@ class ToolCallTracker:
         no argument has come yet, only the API's own word (a finish reason, an end event) can tell."""
         return all(call.is_written() and canonical_arguments(call.arguments.getvalue())[1] for call in self._calls)
 
+    def arguments_at(self, index: Hashable) -> str:
+        """The argument text of the call at `index` as far as it has come."""
+        call = self._by_index.get(index)
+        return call.arguments.getvalue() if call is not None else ""
+
     def delta(
         self,
         out: list[model.StreamEvent],
@@ -345,6 +350,8 @@ class ResponseBuilder:
         self._writing: _BuiltProse | None = None
         """The last part, where it is prose."""
         self._end: model.Done | model.Error | None = None
+        self.media_bytes = 0
+        """Of pictures and sound, as base64."""
         self.text_bytes = 0
         """Of all that was written and thought so far, and of the arguments."""
 
@@ -450,7 +457,7 @@ class ResponseBuilder:
             last = _BuiltMedia(event.media, event.block)
             self._parts.append(last)
         last.add(event.media)
-        self.text_bytes += len(event.media.data_base64)
+        self.media_bytes += len(event.media.data_base64)
 
     def _unique(self, call_id: CallId) -> CallId:
         names = chain((call_id,), (CallId(f"{call_id}_{n}") for n in count(2)))

@@ -36,7 +36,7 @@ PROBES: Final[Mapping[str, str]] = {
     "openrouter": "openai/gpt-5-nano",
     "mistral": "mistral-small-latest",
     "groq": "llama-3.1-8b-instant",
-    "deepseek": "deepseek-chat",
+    "deepseek": "deepseek-flash",
     "xai": "grok-3-mini",
 }
 #: The least that OpenAI's Responses API takes.

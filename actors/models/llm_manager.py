@@ -25,7 +25,7 @@ from callboard.protocol.commands import CallModel, NoteKind, StopModel
 from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind, UsageError, said
 from callboard.protocol.events import ModelFailed, ModelNoted, ModelResponded, ModelStreamed
 from callboard.protocol.ids import Tag
-from callboard.protocol.limits import MAX_ANSWER_BYTES
+from callboard.protocol.limits import MAX_ANSWER_BYTES, MAX_RESPONSE_BYTES
 from callboard.protocol.model import Done, Error, ModelRequest, ModelResponse, Restarted, StreamEvent, TextDelta, Usage
 from callboard.providers.adapter import Provider
 from callboard.providers.http_errors import without_tools_blamed
@@ -529,7 +529,7 @@ async def _turn(stream: AsyncIterator[list[StreamEvent]], emit: Emit) -> ModelRe
         if not events:
             continue
         builder.feed(events)
-        if builder.text_bytes > MAX_ANSWER_BYTES:
+        if builder.text_bytes > MAX_ANSWER_BYTES or builder.media_bytes > MAX_RESPONSE_BYTES:
             return _failed(ErrorKind.MALFORMED, f"the answer is longer than {MAX_ANSWER_BYTES / 1024**2:g} MiB")
         while True:
             try:

@@ -31,7 +31,7 @@ from callboard.providers.base_decoder import (
     text_of,
     usage_of,
 )
-from callboard.providers.json_values import Json, JsonObject, loads
+from callboard.providers.json_values import Body, Json, JsonObject, loads
 
 API_VERSION: Final = "2023-06-01"
 _BETA_HEADER: Final = "anthropic-beta"
@@ -66,9 +66,17 @@ class Anthropic(encoding.HttpAdapter):
 
     def encode(self, request: model.ModelRequest, /) -> WireRequest:
         written = MessagesEncoding(request, self.dialect)
-        body = written.body()
+        body = self.envelope(written.body())
         headers = _with_betas(self.headers(request), written.betas)
-        return encoding.post(f"{self._url}/v1/messages", headers, body, written.notes)
+        return encoding.post(self.endpoint(request), headers, body, written.notes)
+
+    def endpoint(self, request: model.ModelRequest) -> str:
+        """Where the request goes. Clouds that host the API differ here, and in the envelope."""
+        return f"{self._url}/v1/messages"
+
+    def envelope(self, body: Body) -> Body:
+        """What goes into the request of the API's own fields."""
+        return body
 
 
 def _with_betas(headers: dict[str, str], betas: set[str]) -> dict[str, str]:

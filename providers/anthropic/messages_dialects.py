@@ -12,6 +12,9 @@ from callboard.protocol.server_tools import CodeExecution, RemoteMcp, WebFetch, 
 #: Thinking that Claude signed is checked wherever Claude runs: Anthropic, Copilot, Vertex AI, Bedrock.
 CLAUDE_ORIGIN: Final = "anthropic"
 
+#: Google's hosts, one a region: "us-east5-aiplatform.googleapis.com".
+_VERTEX_HOST: Final = "aiplatform.googleapis.com"
+
 
 @dataclass(frozen=True, slots=True)
 class MessagesDialect:
@@ -41,6 +44,15 @@ class MessagesDialect:
 
 
 ANTHROPIC_MESSAGES: Final = MessagesDialect()
+#: Claude behind GitHub Copilot: no files, and web search only with a key of one's own for Anthropic
+#: (microsoft/vscode-copilot-chat PR 1783).
+COPILOT_MESSAGES: Final = replace(
+    ANTHROPIC_MESSAGES, name="copilot", key_variable="", bearer=True, files=False, server_tools=()
+)
+#: Claude at Google Cloud (platform.claude.com, "Features overview": of the server tools only web search, and no files).
+VERTEX_MESSAGES: Final = replace(
+    ANTHROPIC_MESSAGES, name="vertex", key_variable="", bearer=True, files=False, server_tools=(WebSearch,)
+)
 
 
 def _row(
@@ -101,6 +113,8 @@ def dialect_at(base_url: str | None) -> MessagesDialect:
     """The dialect of the server at an address, by its host."""
     if not base_url:
         return ANTHROPIC_MESSAGES
-    host = urlsplit(base_url).hostname
+    host = urlsplit(base_url).hostname or ""
+    if host.endswith(_VERTEX_HOST):
+        return VERTEX_MESSAGES
     remote = (row for row in _ROWS if row.key_variable)
     return next((row for row in remote if urlsplit(row.base_url).hostname == host), _GATEWAY)

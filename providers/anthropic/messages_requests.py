@@ -94,8 +94,10 @@ class MessagesEncoding(encoding.TurnEncoding):
             if isinstance(message, content.AssistantMessage):
                 self._open_turn = message
                 for block in self._server_blocks(message):
-                    into, key = (self._server_calls, "id") if is_call(block) else (self._server_results, "tool_use_id")
-                    into.add(str(block.get(key)))
+                    if is_call(block):
+                        self._server_calls.add(str(block.get("id")))
+                    else:
+                        self._server_results.add(str(block.get("tool_use_id")))
             elif isinstance(message, content.UserMessage):
                 self._open_turn = None
 
@@ -123,7 +125,7 @@ class MessagesEncoding(encoding.TurnEncoding):
     def _shown_result(self, media: content.Media) -> Body:
         if (block := self._medium(media)) is not None:
             return block
-        self.notes.append(f"{encoding.kind_of(media)} in a result: {self._dialect.name or 'the API'} takes none; named")
+        self.note(f"{encoding.kind_of(media)} in a result: {self._dialect.name or 'the API'} takes none; named")
         return self.text(encoding.stand_in(media))
 
     def _assistant(self, message: content.AssistantMessage) -> None:
@@ -147,7 +149,7 @@ class MessagesEncoding(encoding.TurnEncoding):
             return self._thought(part, own)
         if isinstance(part, content.ServerTool):
             return None if own is None else self._server_tool(own, is_open)
-        self.notes.append(f"{encoding.kind_of(part)} of an earlier answer: the API takes none there; named")
+        self.note(f"{encoding.kind_of(part)} of an earlier answer: the API takes none there; named")
         return self.text(f"[{encoding.kind_of(part)}]")
 
     def _said(self, part: content.Text) -> Body:
@@ -164,7 +166,7 @@ class MessagesEncoding(encoding.TurnEncoding):
         if self._dialect.takes_unsigned(self.request.model):
             return {"type": "thinking", "thinking": part.text, "signature": ""}
         if own is not None:
-            self._note_once("thinking without a signature: the API takes none back; left out")
+            self.note("thinking without a signature: the API takes none back; left out")
         return None
 
     def _server_tool(self, own: Mapping[str, object], is_open: bool) -> Body | None:
@@ -180,12 +182,8 @@ class MessagesEncoding(encoding.TurnEncoding):
             is_whole = "tool_use_id" not in own or own["tool_use_id"] in self._server_calls
         if is_whole:
             return dict(own)
-        self.notes.append(f"{kind}: its call and its result are not both there; left out")
+        self.note(f"{kind}: its call and its result are not both there; left out")
         return None
-
-    def _note_once(self, note: str) -> None:
-        if note not in self.notes:
-            self.notes.append(note)
 
     def text(self, text: str) -> Body:
         return {"type": "text", "text": text}
@@ -323,8 +321,11 @@ class MessagesEncoding(encoding.TurnEncoding):
         if self.request.response_schema is None:
             return {}
         if not self._dialect.schemas:
-            self.notes.append(f"response_schema: {self._dialect.name} has no such field; left out")
+            self.note(f"response_schema: {self._dialect.name} has no such field; left out")
             return {}
+        if any(block.get("citations") for _, blocks in self.turns for block in blocks if block["type"] == "document"):
+            # "this combination is incompatible at the Anthropic API level" (prism-php/prism PR 967)
+            raise UsageError("Anthropic cites no documents in an answer by a schema: drop response_schema or citations")
         adapted = self.answer_schema(ANTHROPIC_ANSWER)
         config = body.get("output_config")
         answer = {"format": {"type": "json_schema", "schema": adapted.schema if adapted else {}}}
@@ -339,7 +340,7 @@ class MessagesEncoding(encoding.TurnEncoding):
         efforts: Mapping[str, object] = ADAPTIVE_EFFORTS if self._adaptive else THINKING_BUDGETS
         if effort not in efforts:
             raise UsageError(f"reasoning_effort {effort!r} is unknown here; use one of none, {', '.join(efforts)}")
-        if self.request.tools and self.request.tool_choice.mode in _FORCED:
+        if self.request.tool_choice.mode in _FORCED:
             raise UsageError("Anthropic cannot think when a tool call is forced: drop reasoning_effort or tool_choice")
         if sampling.temperature not in (None, 1, 1.0):
             raise UsageError("Anthropic takes no temperature with thinking: drop reasoning_effort or temperature")

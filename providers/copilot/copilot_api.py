@@ -17,6 +17,7 @@ from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind, ProviderError,
 from callboard.protocol.model import Error, ModelRequest, StreamEvent
 from callboard.providers.adapter import Decoder, HttpAnswer, WireRequest
 from callboard.providers.anthropic.messages_api import Anthropic
+from callboard.providers.anthropic.messages_dialects import COPILOT_MESSAGES
 from callboard.providers.copilot.copilot_login import (
     CLIENT_HEADERS,
     DEFAULT_BASE_URL,
@@ -64,7 +65,7 @@ def route_of(model: str) -> CopilotRoute:
 _ROUTES: Final[Mapping[CopilotRoute, Callable[[str, str | None], OpenAIChat | OpenAIResponses | Anthropic]]] = {
     CopilotRoute.CHAT: lambda url, key: OpenAIChat(base_url=url, api_key=key, dialect=DIALECT),
     CopilotRoute.RESPONSES: lambda url, key: OpenAIResponses(base_url=url, api_key=key, name="copilot"),
-    CopilotRoute.MESSAGES: lambda url, key: Anthropic(base_url=url, api_key=key, bearer=True, name="copilot"),
+    CopilotRoute.MESSAGES: lambda url, key: Anthropic(base_url=url, api_key=key, dialect=COPILOT_MESSAGES),
 }
 
 

@@ -6,7 +6,7 @@ finish reasons doubled, missing or beside content, reasoning under six names. Re
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Final
 from urllib.parse import quote
 
@@ -39,8 +39,8 @@ from callboard.providers.base_decoder import (
 from callboard.providers.http_errors import make_error
 from callboard.providers.json_values import Body, Json, JsonObject
 from callboard.providers.openai.chat_extras import (
+    CitedSources,
     ExecutedTools,
-    Sources,
     Speech,
     citation,
     dicts,
@@ -130,7 +130,7 @@ class ChatDecoder(BaseDecoder):
         # Given back to the server that wants it (ChatDialect.reasoning_replay_field).
         wanted = dialect.reasoning_replay_field or dialect.thinking_parts
         self._thinking_replay = content.Replay(dialect.name, {}) if wanted else None
-        self._sources = Sources()
+        self._sources = CitedSources()
         self._tools = ExecutedTools(dialect.name)
         self._speech: Speech | None = None
         self._pictures = 0
@@ -141,6 +141,8 @@ class ChatDecoder(BaseDecoder):
         self._finish_reason = ""
         self._unfinished: set[int] = set()
         """The choices that have written to a call since their last finish reason."""
+        self._places: dict[tuple[int, int], tuple[Hashable, str]] = {}
+        """The calls that came several at a time without an index: pieces that come so too are theirs, by place."""
         self._refused = False
         self._chosen = False
         self._wrote = False
@@ -251,6 +253,8 @@ class ChatDecoder(BaseDecoder):
     def _ends(self, reason: str, choice: JsonObject, out: _Out) -> bool:
         """Why a choice ended. True where it was an error that says more than its reason (OpenRouter)."""
         self._finish_reason = reason or self._finish_reason
+        # Moonshot's, which comes again at the end where it was asked for.
+        self.usage = self.usage or fields_at(choice, "usage")
         if reason == "error" and choice.get("error"):
             self.fail_payload({"error": choice["error"]}, out)
         return self.ended
@@ -265,21 +269,29 @@ class ChatDecoder(BaseDecoder):
         self._said(delta, index, out)
         if delta.get("tool_calls"):
             self._close_reasoning(out)
-            for call in objects_at(delta, "tool_calls"):
-                self._call_delta(index, call, out)
+            calls = objects_at(delta, "tool_calls")
+            for place, call in enumerate(calls):
+                self._call_delta(index, call, out, place if len(calls) > 1 else None)
         if legacy := _legacy_call(delta):
             self._unfinished.add(index)
             name, arguments = text_at(legacy, "name"), legacy.get("arguments")
             self.calls.delta(out, index="function_call", name=name, arguments=arguments)
 
-    def _call_delta(self, choice: int, call: JsonObject, out: _Out) -> None:
+    def _call_delta(self, choice: int, call: JsonObject, out: _Out, place: int | None) -> None:
+        """A piece of a call, and its place where it came with others."""
         index = call.get("index")
         if isinstance(index, list | dict):
             raise TypeError("the index of a call is not a number")
         name, arguments = _function(call)
         # Copilot's choices count their calls from 0 each; Mistral's continuations may bear the word null.
-        key = (choice, index) if choice and index is not None else index
+        key: Hashable = (choice, index) if choice and index is not None else index
         call_id = "" if call.get("id") in (None, "null") else _id(call)
+        if index is None and place is not None:
+            if call_id or name:
+                key = None if call_id else ("place", self.calls.count)
+                self._places[choice, place] = key, call_id
+            else:
+                key, call_id = self._places.get((choice, place), (None, ""))
         self._unfinished.add(choice)
         self.calls.delta(out, index=key, id=call_id, name=name, arguments=arguments, replay=self._extra(call))
 
@@ -350,7 +362,8 @@ class ChatDecoder(BaseDecoder):
     def _part(self, part: JsonObject, index: int, out: _Out) -> None:
         kind = text_at(part, "type")
         if kind in ("", "text", "output_text"):
-            self._text(text_of(part["text"]), index, out)
+            if said := text_at(part, "text"):
+                self._text(said, index, out)
         elif kind == "thinking":
             inner = part.get("thinking") or ""
             if not isinstance(inner, str):
@@ -371,7 +384,7 @@ class ChatDecoder(BaseDecoder):
         if sound := fields_at(holder, "audio"):
             self._wrote = True
             self._speech = self._speech or Speech(self._dialect.name)
-            self._speech.feed(sound, index, out)
+            self._speech.feed(sound, index, out, written=holder.get("content"))
         annotations = dicts(holder.get("annotations"))
         if files := [annotation for annotation in annotations if annotation.get("type") == "file"]:
             self.hold()

@@ -33,7 +33,7 @@ def word(holder: JsonObject, *names: str) -> str:
     return next((value for name in names if isinstance(value := holder.get(name), str) and value), "")
 
 
-# Sources.
+# CitedSources.
 
 
 def citation(raw: JsonObject) -> Citation:
@@ -51,7 +51,7 @@ def citation(raw: JsonObject) -> Citation:
     )
 
 
-class Sources:
+class CitedSources:
     """The pages that an answer rests on as a whole, in the order of its marks [1], [2] ..., each once. Servers repeat
     them in every chunk, so the last list of each kind counts."""
 
@@ -129,10 +129,12 @@ class Speech:
         """Base64 that was cut off in the middle of a group of four."""
         self._begun = False
 
-    def feed(self, piece: JsonObject, block: int, out: _Out) -> None:
-        """Take a piece in. Raises ValueError past the limit."""
+    def feed(self, piece: JsonObject, block: int, out: _Out, *, written: Json) -> None:
+        """Take a piece in, and what is written beside it: the same words are one text. Raises ValueError past the
+        limit."""
         self._id = self._id or word(piece, "id")
-        self._words.write(word(piece, "transcript"))
+        if (said := word(piece, "transcript")) != written:
+            self._words.write(said)
         if self._words.tell() > MAX_RESPONSE_BYTES:
             raise ValueError(f"the transcript is longer than {MAX_RESPONSE_BYTES} characters")
         if data := word(piece, "data"):
@@ -169,7 +171,7 @@ class ExecutedTools:
         self._origin = origin
         self._tools: dict[object, JsonObject] = {}
 
-    def note(self, entries: Iterable[JsonObject], sources: Sources) -> None:
+    def note(self, entries: Iterable[JsonObject], sources: CitedSources) -> None:
         """Take calls and outputs in."""
         for place, entry in enumerate(entries):
             index = entry.get("index")
@@ -212,10 +214,10 @@ def normal_usage(raw: JsonObject) -> model.Usage | None:
     asked, answered = _count(raw, "prompt_tokens", "input_tokens"), _count(raw, "completion_tokens", "output_tokens")
     if asked is None and answered is None:
         return None
-    # DeepSeek and Moonshot put it on the top level, LiteLLM under Anthropic's names, Perplexity its reasoning.
+    # DeepSeek, Moonshot and Mistral put it on the top level, LiteLLM under Anthropic's names, Perplexity its reasoning.
     read = (
         _count(prompt, "cached_tokens")
-        or _count(raw, "prompt_cache_hit_tokens", "cached_tokens", "cache_read_input_tokens")
+        or _count(raw, "prompt_cache_hit_tokens", "cached_tokens", "num_cached_tokens", "cache_read_input_tokens")
         or 0
     )
     written = (
@@ -245,18 +247,19 @@ def _whole_counts(
     asked: int, answered: int, read: int, written: int, reasoned: int, total: int | None
 ) -> tuple[int, int]:
     """(input, output) as a whole. Servers count some parts beside them: Grok on Azure what it read from its cache (71),
-    xAI and Perplexity the reasoning (59). The part must fit into the whole, and of what fits the total decides.
+    xAI and Perplexity the reasoning (59), and Kimi K3 more reasoning than output (vercel/ai#19311). The part must fit
+    into the whole, and of what fits the total decides.
 
     A total above all of them counts thinking that is said nowhere else (Google's own OpenAI endpoint:
     mozilla-ai/any-llm#1290): it was output.
     """
     fitting = [
-        (asked + beside, answered + thought)
+        (asked + beside, output)
         for beside in dict.fromkeys((0, read, written, read + written))
-        for thought in dict.fromkeys((0, reasoned))
-        if read + written <= asked + beside and reasoned <= answered + thought
+        for output in dict.fromkeys((answered, answered + reasoned, reasoned))
+        if read + written <= asked + beside and reasoned <= output
     ]
     best = next((way for way in fitting if sum(way) == total), fitting[0])
-    if total is not None and total > sum(fitting[-1]):
+    if total is not None and total > max(map(sum, fitting)):
         return asked, total - asked
     return best

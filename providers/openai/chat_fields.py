@@ -18,7 +18,7 @@ from callboard.providers.tool_schema import is_strict
 # Media.
 
 
-class Source(StrEnum):
+class MediaSource(StrEnum):
     """Where a medium is taken from, as messages call it."""
 
     BYTES = "data_base64"
@@ -26,9 +26,11 @@ class Source(StrEnum):
     FILE_ID = "file_id"
 
 
-def source_of(media: Media) -> Source | None:
+def source_of(media: Media) -> MediaSource | None:
     """The source of a medium; None where it has none."""
-    return next((source for source in (Source.URL, Source.FILE_ID, Source.BYTES) if getattr(media, source)), None)
+    return next(
+        (source for source in (MediaSource.URL, MediaSource.FILE_ID, MediaSource.BYTES) if getattr(media, source)), None
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,21 +38,21 @@ class PartForm:
     """How one kind of medium is written, and from where a server takes it."""
 
     write: Callable[[Media], Body]
-    sources: tuple[Source, ...]
+    sources: tuple[MediaSource, ...]
     media_types: tuple[str, ...] = ()
     """Of bytes; (): the server decides."""
 
     def takes(self, media: Media) -> bool:
         """May this medium be written so?"""
         source = source_of(media)
-        if source is not Source.BYTES or not self.media_types:
+        if source is not MediaSource.BYTES or not self.media_types:
             return source in self.sources
         return source in self.sources and media.media_type in self.media_types
 
     def __str__(self) -> str:
         """What it takes, in words: "by data_base64 (audio/wav, audio/mpeg) or url"."""
         types = f" ({', '.join(self.media_types)})" if self.media_types else ""
-        return "by " + " or ".join(source + (types if source is Source.BYTES else "") for source in self.sources)
+        return "by " + " or ".join(source + (types if source is MediaSource.BYTES else "") for source in self.sources)
 
 
 def image_part(media: Media) -> Body:

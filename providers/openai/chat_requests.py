@@ -200,12 +200,16 @@ class ChatEncoding(encoding.Encoding):
 
     def _tools(self) -> Sequence[ToolDefinition]:
         """The tools in schemas that the server takes, `strict` as it takes that."""
+        noted = len(self.notes)
         tools = self.adapted_tools(OPENAI_SCHEMA, OPENAI_STRICT)
         strict, rule = {tool.strict for tool in tools}, self.dialect.strict
         if strict == {False} or rule is StrictTools.EACH or (rule is StrictTools.SAME and strict == {True}):
             return tools
         why = "is not known" if rule is StrictTools.NEVER else "must be the same for all tools"
-        self.notes = [f"strict: it {why} at {self.dialect.name}, so no tool is; arguments are checked when they come"]
+        # What was noted of the strict schemas does not hold for the others.
+        self.notes[noted:] = [
+            f"strict: it {why} at {self.dialect.name}, so no tool is; arguments are checked when they come"
+        ]
         self.request = replace(self.request, tools=tuple(replace(tool, strict=False) for tool in self.request.tools))
         return self.adapted_tools(OPENAI_SCHEMA, OPENAI_STRICT)
 

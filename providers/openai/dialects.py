@@ -19,7 +19,7 @@ from callboard.protocol.model import ToolChoiceMode
 from callboard.protocol.server_tools import CodeExecution, ServerToolOffer, WebFetch, WebSearch
 from callboard.providers.json_values import Body
 from callboard.providers.openai import chat_fields as fields
-from callboard.providers.openai.chat_fields import PartForm, ServerToolForm, Source
+from callboard.providers.openai.chat_fields import MediaSource, PartForm, ServerToolForm
 from callboard.providers.request_encoding import MISTRAL_IDS, OPENAI_IDS, CallIdRule, checked_url
 
 
@@ -40,7 +40,7 @@ MISTRAL_FAMILY: Final = re.compile(r"(mistral|ministral|magistral|mixtral|devstr
 _EVERY_MODEL: Final = re.compile("")
 _NO_MODEL: Final = re.compile(r"(?!)")
 
-_BYTES, _URL, _FILE_ID = Source.BYTES, Source.URL, Source.FILE_ID
+_BYTES, _URL, _FILE_ID = MediaSource.BYTES, MediaSource.URL, MediaSource.FILE_ID
 _IMAGES: Final = PartForm(fields.image_part, (_BYTES, _URL))
 _IMAGE_BYTES: Final = PartForm(fields.image_part, (_BYTES,))
 _VIDEOS: Final = PartForm(fields.video_part, (_BYTES, _URL))
@@ -94,7 +94,7 @@ class ChatDialect:
     empty_text: bool = False
     """May a message be empty? xAI and Moonshot refuse that ("content must not be empty")."""
     text_parts: bool = True
-    """False: the content of a message is one text, never a list."""
+    """False: texts alone are one text, never a list of parts."""
     parts: Mapping[type[Media], PartForm] = field(
         default_factory=lambda: MappingProxyType(
             {
@@ -138,7 +138,6 @@ class ChatDialect:
         return checked_url(base_url, self.base_url)
 
 
-_TEXT_ONLY: Final[Mapping[type[Media], PartForm]] = MappingProxyType({})
 SEES: Final[Mapping[type[Media], PartForm]] = MappingProxyType({Image: _IMAGES})
 """Pictures beside text, and nothing else."""
 _SEES_AND_WATCHES: Final[Mapping[type[Media], PartForm]] = MappingProxyType({Image: _IMAGES, Video: _VIDEOS})
@@ -247,12 +246,13 @@ _ROWS: Final = (
         service_tiers=False,
     ),
     ChatDialect(
-        # "Create Chat Completion", "Thinking Mode", "JSON Output" (json_object only). It wants its reasoning back while
-        # it calls tools, and ignores it afterwards.
+        # "Your First API Call", "Thinking Mode", "JSON Output" (json_object only). It wants its reasoning back while it
+        # calls tools, and ignores it afterwards. A list where one text would do is refused ("invalid type: sequence,
+        # expected a string", QwenLM/qwen-code#2320); its newest models see.
         "deepseek",
-        "https://api.deepseek.com/v1",
+        "https://api.deepseek.com",
         "DEEPSEEK_API_KEY",
-        parts=_TEXT_ONLY,
+        parts=SEES,
         text_parts=False,
         effort=fields.DEEPSEEK_EFFORT,
         answer_format=None,
@@ -281,9 +281,9 @@ _ROWS: Final = (
         reasoning_replay_field=_REASONING,
     ),
     ChatDialect(
-        # "Chat Completions": logprobs is a number there. "Vision": image_url and video_url.
+        # "OpenAI compatibility", "Chat Completions": logprobs is a number there. "Vision": image_url and video_url.
         "together",
-        "https://api.together.xyz/v1",
+        "https://api.together.ai/v1",
         "TOGETHER_API_KEY",
         parts=_SEES_AND_WATCHES,
         logprobs=fields.logprobs_count,
@@ -299,11 +299,11 @@ _ROWS: Final = (
     ),
     ChatDialect(
         # "Chat Completions". "Tools with mixed values for 'strict' are not allowed" (mpfaffenberger/code_puppy#368).
-        # "Reasoning": gpt-oss reads `reasoning`.
+        # "Reasoning": gpt-oss reads `reasoning`. "Image Inputs": base64 only.
         "cerebras",
         "https://api.cerebras.ai/v1",
         "CEREBRAS_API_KEY",
-        parts=_TEXT_ONLY,
+        parts=MappingProxyType({Image: PartForm(fields.image_part, (_BYTES,), ("image/png", "image/jpeg"))}),
         strict=StrictTools.SAME,
         reasoning_replay_field="reasoning",
     ),

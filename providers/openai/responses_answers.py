@@ -27,7 +27,6 @@ from callboard.providers.base_decoder import (
     BaseDecoder,
     count_at,
     fields_at,
-    index_at,
     object_at,
     object_of,
     objects_at,
@@ -48,6 +47,7 @@ from callboard.providers.openai.responses_tracking import (
     StreamedItems,
     StreamedText,
     TextEvent,
+    call_of,
     in_order,
     paired_texts,
     whole_texts,
@@ -90,6 +90,8 @@ class ResponsesDecoder(BaseDecoder):
         """The text that was emitted last, if nothing else was since."""
         self._place: tuple[object, ...] | None = None
         """Where the deltas say that it is."""
+        self._item_id: Json = None
+        """Of which item, by the delta that began there."""
         self._refused = False
         self._searches = 0
 
@@ -101,10 +103,10 @@ class ResponsesDecoder(BaseDecoder):
         # Some servers leave the event line out, none the type.
         kind = text_at(document, "type") or event
         self._place = None
-        if (told := TEXT_EVENTS.get(kind)) is not None:
-            (self._text_done if told.whole else self._text_delta)(document, told, out)
-        elif (handler := self._EVENTS.get(kind)) is not None:
+        if (handler := self._EVENTS.get(kind)) is not None:
             handler(self, document, out)
+        elif (told := TEXT_EVENTS.get(kind)) is not None:
+            (self._text_done if told.whole else self._text_delta)(document, told, out)
         elif document.get("error") and not kind.startswith("response."):
             self.fail_payload(document, out)
 
@@ -133,16 +135,20 @@ class ResponsesDecoder(BaseDecoder):
             delta = text_of(delta)
         if not delta:
             return
-        place = told, get("output_index"), get(told.place), get("item_id")
+        place, item_id = (told, get("output_index"), get(told.place)), get("item_id")
         text = self._writing
-        if text is None or place != self._place:
+        if text is None or place != self._place or (item_id != self._item_id and self._may_be_another(*place, item_id)):
             text = self._text_of(document, told)
-            self._place = place
+            self._place, self._item_id = place, item_id
             self._refused = self._refused or told.refusal
         if logprobs := get("logprobs"):
             text.logprobs += self._bounded(_logprobs(logprobs))
         text.written.write(delta)
         out.append(told.kind(delta, text.block))
+
+    def _may_be_another(self, told: TextEvent, index: Json, place: Json, item_id: Json) -> bool:
+        """Is an id that changes from one delta to the next that of another item?"""
+        return index is None or self._items.knows(item_id)
 
     def _text_of(self, document: JsonObject, told: TextEvent) -> StreamedText:
         """The text that a delta is a piece of; it is about to be emitted."""
@@ -181,7 +187,7 @@ class ResponsesDecoder(BaseDecoder):
             text = self._new_text(item, told.slot, place)
         if text is not None:
             text.closed = True
-            text.logprobs = self._bounded(_logprobs(document.get("logprobs"))) or text.logprobs
+            text.logprobs = text.logprobs or self._bounded(_logprobs(document.get("logprobs")))
             self._complete(item, text, told.kind, whole, out)
 
     def _complete(self, item: StreamedItem, text: StreamedText, kind: Prose, whole: str, out: _Out) -> None:
@@ -207,7 +213,7 @@ class ResponsesDecoder(BaseDecoder):
             self.note_logprobs(tokens)
 
     def _part_added(self, document: JsonObject, out: _Out) -> None:
-        index, item_id = _index(document, "output_index"), text_at(document, "item_id")
+        index, item_id = _index(document, "output_index"), _said(document, "item_id")
         item = self._items.about("message", index, item_id) or self._items.about("reasoning", index, item_id)
         if item is not None:
             item.begins_text = True
@@ -226,19 +232,22 @@ class ResponsesDecoder(BaseDecoder):
     # Items.
 
     def _item_of(self, document: JsonObject, kind: str) -> StreamedItem:
-        index, item_id = _index(document, "output_index"), text_at(document, "item_id")
-        known = len(self._items.all)
-        item = self._items.take(kind, index, item_id)
-        if len(self._items.all) > known:
+        index, item_id = document.get("output_index"), document.get("item_id")
+        item = self._items.take(
+            kind, index if isinstance(index, int) else None, item_id if isinstance(item_id, str) else ""
+        )
+        if not item.held:
+            item.held = True
             self.hold()
         return item
 
     def _item_added(self, document: JsonObject, out: _Out) -> None:
         item = object_of(document.get("item"))
         kind = text_of(item["type"])
-        self.hold()
         self.calls.settle(out)
         state = self._items.announced(kind, _index(document, "output_index"), text_at(item, "id"))
+        state.held = True
+        self.hold()
         if kind == "function_call":
             self._name_call(state, item, out)
 
@@ -337,7 +346,7 @@ class ResponsesDecoder(BaseDecoder):
 
     def _name_call(self, state: StreamedItem, item: JsonObject, out: _Out) -> None:
         # The arguments in here come again, by deltas or by the item's end.
-        call_id, name = text_at(item, "call_id"), text_at(item, "name")
+        call_id, name = call_of(item)
         own = {key: item[key] for key in _CALL_REPLAY if item.get(key)}
         replay = Replay(self._origin, own) if own else None
         if not state.call[1]:
@@ -356,23 +365,21 @@ class ResponsesDecoder(BaseDecoder):
             self.calls.complete(out, index=state.number)
 
     def _arguments_delta(self, document: JsonObject, out: _Out) -> None:
-        state, delta = self._item_of(document, "function_call"), text_at(document, "delta")
-        state.arguments.write(delta)
-        self.calls.delta(out, index=state.number, arguments=delta)
+        state = self._item_of(document, "function_call")
+        self.calls.delta(out, index=state.number, arguments=text_at(document, "delta"))
 
     def _arguments_done(self, document: JsonObject, out: _Out) -> None:
         state = self._item_of(document, "function_call")
         self._finish_arguments(state, text_at(document, "arguments"), out)
 
     def _finish_arguments(self, state: StreamedItem, whole: str, out: _Out) -> None:
-        told = state.arguments.getvalue()
+        told = self.calls.arguments_at(state.number)
         if whole.startswith(told):
             if rest := whole[len(told) :]:
-                state.arguments.write(rest)
                 self.calls.delta(out, index=state.number, arguments=rest)
         elif whole:
             self._contradicted = True
-            state.arguments = _begun(whole)
+            state.arguments = whole
 
     # Ends.
 
@@ -461,6 +468,9 @@ class ResponsesDecoder(BaseDecoder):
                 anchor = item
             else:
                 behind[anchor].append(item)
+        for item in self._items.all:
+            if item.kind == "function_call" and item.arguments is None:
+                item.arguments = self.calls.arguments_at(item.number)
         out.append(model.Restarted("the finished answer differs from what was streamed"))
         self._begin_turn()
         self._contradicted = False
@@ -483,7 +493,7 @@ class ResponsesDecoder(BaseDecoder):
         if old.kind == "function_call":
             call_id, name = old.call
             self._name_call(state, {"call_id": call_id, "name": name}, out)
-            self._finish_arguments(state, old.arguments.getvalue(), out)
+            self._finish_arguments(state, old.arguments or "", out)
 
     _FAILURES: ClassVar[Mapping[str, Callable[[ResponsesDecoder, JsonObject, _Out], None]]] = {
         "failed": _failed,
@@ -553,8 +563,9 @@ def _is_selective(items: Sequence[StreamedItem]) -> bool:
 
 
 def _index(document: JsonObject, key: str) -> int | None:
-    """The place that `key` names; None where it is missing or null. Raises TypeError for anything else."""
-    return None if document.get(key) is None else index_at(document, key)
+    """The place that `key` names; None where it names none."""
+    index = document.get(key)
+    return index if isinstance(index, int) else None
 
 
 def _begun(text: str) -> StringIO:

@@ -81,13 +81,15 @@ class StreamedItem:
     kind: str
     index: int | None = None
     ids: set[str] = field(default_factory=set)
+    held: bool = False
+    """The event that opened it is counted (`BaseDecoder.hold`)."""
     announced: bool = False
     """`output_item.added` has come."""
     begins_text: bool = False
     """`content_part.added` or its like has come, and no text since."""
     texts: list[StreamedText] = field(default_factory=list)
-    arguments: StringIO = field(default_factory=StringIO)
-    """Emitted so far."""
+    arguments: str | None = None
+    """All of them by their own `.done`, where that contradicts their deltas."""
     call: tuple[str, str] = ("", "")
     """The call's id and name, as first told."""
     call_replay: Replay | None = None
@@ -106,9 +108,9 @@ class StreamedItem:
 
     def can_be(self, document: JsonObject) -> bool:
         """Does this finished item begin as what was emitted does?"""
-        written = "".join(text.written.getvalue() for text in self.texts) + self.arguments.getvalue()
+        written = "".join(text.written.getvalue() for text in self.texts)
         whole = "".join(whole for slot in (SUMMARY, REASONING, TEXT) for whole in whole_texts(document, slot))
-        return (whole + text_at(document, "arguments")).startswith(written)
+        return whole.startswith(written) and self.call in (("", ""), call_of(document))
 
     def text_for(self, told: TextEvent, place: int | None) -> StreamedText | None:
         """The text that a delta goes on with; None: it begins a new one.
@@ -170,6 +172,14 @@ class StreamedItems:
 
     def take(self, kind: str, index: int | None, item_id: str) -> StreamedItem:
         """That item, or a new one."""
+        latest = self._latest
+        if latest is not None and latest.index == index and latest.kind == kind and latest.final is None:
+            # Nearly all deltas are about the item that the last one was about.
+            if item_id in latest.ids:
+                self._ids_hold = True
+                return latest
+            if index is not None and item_id not in self._by_id:
+                return latest
         item = self.about(kind, index, item_id)
         if item is None:
             return self.open(kind, index, item_id)
@@ -199,6 +209,10 @@ class StreamedItems:
             return self.open(kind, index, item_id)
         self._know(item, index if item.index is None else None, item_id)
         return item
+
+    def knows(self, item_id: object) -> bool:
+        """Is there an item with this id?"""
+        return item_id in self._by_id
 
     def matching(self, documents: Sequence[JsonObject]) -> list[StreamedItem | None]:
         """For each item of the final response the one that was streamed, if any: by its place and kind, else by its
@@ -235,6 +249,11 @@ class StreamedItems:
             item.ids.add(item_id)
             self._by_id[item_id] = item
         self._latest = item
+
+
+def call_of(item: JsonObject) -> tuple[str, str]:
+    """The id and the name of a call."""
+    return text_at(item, "call_id"), text_at(item, "name")
 
 
 def whole_texts(item: JsonObject, slot: str) -> list[str]:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.wire import sse
+from support.wire import answer, sse
 
+from callboard.protocol.content import Image
+from callboard.protocol.errors import ErrorKind
+from callboard.protocol.limits import MAX_ANSWER_BYTES
 from callboard.protocol.model import Usage
+from callboard.protocol.step import is_too_long
 from callboard.providers.base_decoder import count_at, usage_of
+from callboard.providers.gemini.gemini_api import Gemini
 from callboard.providers.json_values import Json
 from callboard.providers.openai.chat_api import OpenAIChat
 from callboard.providers.response_builder import build_response
@@ -53,3 +59,24 @@ def test_the_providers_id_of_the_request_is_on_answers_and_errors(name: str, sta
     response = build_response([*decoder.feed(sse(told, done=True)), *decoder.finish()])
     assert response.provider_request_id == "req_1"
     assert response.error is None or response.error.provider_request_id == "req_1"
+
+
+def pictures(*sizes: int) -> bytes:
+    """An answer of Gemini's with a picture of so many characters of base64 each."""
+    parts = [{"inlineData": {"mimeType": "image/png", "data": "A" * size}} for size in sizes]
+    return json.dumps({"candidates": [{"content": {"parts": parts}, "finishReason": "STOP"}]}).encode()
+
+
+def test_a_picture_may_be_larger_than_any_text() -> None:
+    size = MAX_ANSWER_BYTES + 4
+    turn = answer(Gemini(), pictures(size), streaming=False)
+    assert turn.error is None
+    assert [len(part.data_base64) for part in turn.parts if isinstance(part, Image)] == [size]
+    assert not is_too_long(turn)
+
+
+def test_pictures_without_end_are_broken_off() -> None:
+    stream = b"".join(b"data: " + pictures(MAX_ANSWER_BYTES) + b"\n\n" for _ in range(9))
+    error = answer(Gemini(), stream, (1024 * 1024,)).error
+    assert error is not None
+    assert error.kind is ErrorKind.MALFORMED

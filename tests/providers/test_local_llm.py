@@ -1,7 +1,7 @@
 """Round trips against a real llama.cpp server, which speaks three of our wire APIs, streamed and whole.
 
 The model is made on the spot and says what support/llama_server.py says it does, so texts, calls and counts of tokens
-are known exactly. What these found is in docs/wire.md, among quirks 21, 57 and 63.
+are known exactly. What these found is in docs/wire.md: quirks 21, 57, 63 and 84.
 """
 
 from __future__ import annotations
@@ -135,8 +135,9 @@ def test_a_text_and_its_tokens(server: LlamaServer, name: str, streaming: bool) 
 
 
 @every_route
-def test_the_stream_and_the_whole_answer_are_equal(thinking_server: LlamaServer, name: str) -> None:
-    """Quirk 63: deltas without an index, and a finished item that repeats what its deltas said."""
+def test_quirk_63_and_84_the_stream_and_the_whole_answer_are_equal(thinking_server: LlamaServer, name: str) -> None:
+    """Deltas without an index, and finished items that repeat what their deltas said; /v1/messages signs a thought
+    behind the text that follows it, with nothing, and /v1/responses ends it there."""
     streamed, whole = (ask(thinking_server, name, "Go", stream=streaming, **FORCED) for streaming in (True, False))
     for turn in (streamed, whole):
         assert [said(part) for part in turn.parts] == [
@@ -236,7 +237,6 @@ def test_a_text_that_the_limit_cuts(server: LlamaServer, name: str, streaming: b
 @every_route
 @both_ways
 def test_thinking_and_the_next_turn(thinking_server: LlamaServer, name: str, streaming: bool) -> None:
-    """/v1/messages signs a thought only after the text that follows it, and with nothing."""
     turn = ask(thinking_server, name, "Hi", stream=streaming)
     assert turn.error is None
     assert [said(part) for part in turn.parts] == [(Thinking, THINKS), (Text, SAYS)]
@@ -260,6 +260,19 @@ def test_an_answer_by_a_schema(server: LlamaServer, streaming: bool) -> None:
     """Of the three APIs, llama.cpp keeps a schema on /v1/chat/completions only."""
     turn = ask(server, "llamacpp", "Is it on?", stream=streaming, response_schema=SCHEMA)
     assert turn.text == ARGUMENTS
+
+
+@both_ways
+def test_log_probabilities(server: LlamaServer, streaming: bool) -> None:
+    """Each token is as good as certain."""
+    sampling = Sampling(max_output_tokens=50, logprobs=2)
+    turn = ask(server, "llamacpp", "Hi", stream=streaming, sampling=sampling)
+    assert "".join(token.token for token in turn.logprobs) == SAYS
+    for token in turn.logprobs:
+        assert -1e-6 < token.logprob <= 0
+        (_, best), (_, next_best) = token.top
+        assert best == token.logprob
+        assert next_best < -30
 
 
 @pytest.mark.parametrize("name", ["llamacpp", "anthropic"])

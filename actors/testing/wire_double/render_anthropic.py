@@ -17,7 +17,7 @@ from callboard.actors.testing.wire_double.wire_api import (
     WireApi,
     objects_in,
     sse,
-    text_in,
+    user_said,
 )
 from callboard.protocol.model import FinishReason
 
@@ -88,7 +88,7 @@ class AnthropicApi(WireApi):
             if message.get("role") == "assistant":
                 yield Said(Speaker.MODEL)
             elif message.get("role") == "user" and not is_result:
-                yield Said(Speaker.USER, text_in(content))
+                yield user_said(content)
             else:
                 yield Said(Speaker.OTHER)
 

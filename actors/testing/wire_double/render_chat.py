@@ -19,7 +19,7 @@ from callboard.actors.testing.wire_double.wire_api import (
     WireApi,
     objects_in,
     sse,
-    text_in,
+    user_said,
 )
 
 #: status -> (type, code) of OpenAI's error object. Other statuses: invalid_request_error below 500, else server_error.
@@ -111,7 +111,7 @@ class ChatApi(WireApi):
     def history(self, body: Document) -> Iterator[Said]:
         for message in objects_in(body.get("messages")):
             speaker = _SPEAKERS.get(str(message.get("role")), Speaker.OTHER)
-            yield Said(speaker, text_in(message.get("content")) if speaker is Speaker.USER else "")
+            yield user_said(message.get("content")) if speaker is Speaker.USER else Said(speaker)
 
 
 class OpenRouterApi(ChatApi):

@@ -21,7 +21,7 @@ from callboard.actors.testing.wire_double.wire_api import (
     WireApi,
     objects_in,
     sse,
-    text_in,
+    user_said,
 )
 from callboard.protocol.model import FinishReason
 
@@ -105,7 +105,7 @@ def _said(content: Document) -> Said:
         return Said(Speaker.MODEL)
     if any("functionResponse" in part or "function_response" in part for part in parts):
         return Said(Speaker.OTHER)
-    return Said(Speaker.USER, text_in(parts))
+    return user_said(parts)
 
 
 def _chunk(turn: ResolvedTurn, *parts: Document, **more: Any) -> Document:

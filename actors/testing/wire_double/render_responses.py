@@ -21,7 +21,7 @@ from callboard.actors.testing.wire_double.wire_api import (
     WireApi,
     objects_in,
     sse,
-    text_in,
+    user_said,
 )
 from callboard.protocol.model import FinishReason
 
@@ -150,7 +150,7 @@ class ResponsesApi(WireApi):
 def _said(item: Document) -> Said:
     role = item.get("role")
     if role == "user":
-        return Said(Speaker.USER, text_in(item.get("content")))
+        return user_said(item.get("content"))
     return Said(Speaker.MODEL if role == "assistant" or item.get("type") in _MODEL_ITEMS else Speaker.OTHER)
 
 

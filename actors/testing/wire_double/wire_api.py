@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -19,6 +20,9 @@ Document = dict[str, Any]
 CREATED: Final = 1_760_000_000
 SIGNATURE: Final = "d2lyZSBkb3VibGU="
 """What the double signs its thinking with, where the API wants a signature (base64)."""
+
+
+_NOTES: Final = re.compile(r"\s*<system>\n.*?\n</system>\s*", re.DOTALL)
 
 
 class Speaker(StrEnum):
@@ -194,6 +198,14 @@ def model_turns(history: list[Said]) -> int:
 def last_user_text(history: list[Said]) -> str:
     """What the user wrote last."""
     return next((said.text for said in reversed(history) if said.speaker is Speaker.USER), "")
+
+
+def user_said(content: Any) -> Said:
+    """What a user wrote, without the notes of a runtime that stand in it, marked, where an API takes them as the user's
+    text only. A message that holds nothing else is not the user's."""
+    text = text_in(content)
+    asked = _NOTES.sub("", text)
+    return Said(Speaker.USER, asked) if asked or not text else Said(Speaker.OTHER)
 
 
 def text_in(content: Any) -> str:

@@ -36,6 +36,7 @@ from callboard.protocol.tools import ToolDefinition
 from callboard.providers.anthropic.messages_api import Anthropic
 from callboard.providers.anthropic.messages_dialects import MESSAGES_SERVERS
 from callboard.providers.catalog import Catalog
+from callboard.providers.copilot.copilot_api import Copilot
 from callboard.providers.provider_registry import KEY_VARIABLES, adapter_for
 
 CLAUDE = Anthropic(api_key="k")
@@ -169,6 +170,16 @@ def test_what_a_server_lacks_is_noted_or_refused() -> None:
     assert [note.split(":")[0] for note in wire.notes] == ["strict", "response_schema"]
     with pytest.raises(UsageError, match="no server tool WebSearch here, only: none"):
         body(DEEPSEEK, server_tools=(WebSearch(),))
+
+
+def test_copilot_takes_pictures_and_marks_but_no_files_and_runs_no_tools_of_its_own() -> None:
+    copilot = Copilot(api_key="k", route="messages")
+    sent = body(copilot, UserMessage((Image("image/png", "aWcK"),)), model="claude-sonnet-4.5")
+    assert "cache_control" in sent["messages"][0]["content"][0]
+    with pytest.raises(UsageError, match="no Image"):
+        body(copilot, UserMessage((Image(file_id="file_1"),)))
+    with pytest.raises(UsageError, match="no server tool WebSearch"):
+        body(copilot, server_tools=(WebSearch(),))
 
 
 def test_a_model_of_ones_own_is_free_over_messages_too() -> None:

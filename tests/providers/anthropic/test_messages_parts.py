@@ -207,6 +207,12 @@ def test_a_refusal_says_why() -> None:
     assert (turn.raw_finish_reason, turn.notes) == ("refusal", ("refusal: cyber: Not this.",))
 
 
+def test_citations_and_a_schema_exclude_each_other() -> None:
+    asked = UserMessage((Document(text="A page", citations=True),))
+    with pytest.raises(UsageError, match="drop response_schema or citations"):
+        body(ADAPTER, asked, response_schema={"type": "object", "properties": {}})
+
+
 # Citations.
 
 OF_DOCUMENT = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import anthropic
@@ -14,7 +15,6 @@ from anthropic.types import Message
 from anthropic.types.beta import BetaMessage
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.streams import chop, objects
 from support.wire import answer, body, sse
 
 from callboard.protocol.content import ServerTool, Text, Thinking, ToolMessage, UserMessage
@@ -24,6 +24,17 @@ from callboard.providers.anthropic.messages_api import Anthropic
 ADAPTER = Anthropic(api_key="k")
 
 texts = st.text(min_size=1, max_size=12)
+objects = st.dictionaries(
+    st.text(max_size=5), st.one_of(st.integers(-9, 9), st.text(max_size=6), st.booleans()), max_size=4
+)
+
+
+def chop(draw: st.DrawFn, text: str) -> list[str]:
+    """`text` in pieces, some of them empty."""
+    marks = sorted(draw(st.lists(st.integers(0, len(text)), max_size=4)))
+    return [text[a:b] for a, b in pairwise([0, *marks, len(text)])]
+
+
 CITATIONS = (
     {
         "type": "char_location",

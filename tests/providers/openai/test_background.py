@@ -213,6 +213,9 @@ def test_the_registry_gives_responses_this_provider_and_others_the_plain_one() -
     assert type(provider_for("openai-chat/gpt-5", api_key="k")[0]) is HttpProvider
 
 
-def test_an_api_that_keeps_no_answers_refuses_to() -> None:
+def test_an_api_that_keeps_no_answers_says_so() -> None:
+    hi = (UserMessage.of("Hi"),)
+    (note,) = OpenAIChat().encode(ModelRequest("m", hi, storage=ResponseStorage(background=True))).notes
+    assert "keeps no answers" in note
     with pytest.raises(UsageError, match="keeps no answers"):
-        OpenAIChat().encode(ModelRequest("m", (UserMessage.of("Hi"),), storage=ResponseStorage(store=True)))
+        OpenAIChat().encode(ModelRequest("m", hi, storage=ResponseStorage(previous_response_id="resp_1")))

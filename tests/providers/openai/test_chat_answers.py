@@ -219,6 +219,8 @@ def counts(asked: int, answered: int, **more: Any) -> dict[str, Any]:
             counts(33, 71, total_tokens=104, reasoning_tokens=739, num_search_queries=28),
             Usage(33, 810, reasoning_tokens=739, web_searches=28),
         ),
+        # Kimi K3: more reasoning than output (vercel/ai#19311).
+        (counts(951, 6000, cached=60, reasoned=6001, total_tokens=6952), Usage(951, 6001, 60, reasoning_tokens=6001)),
         # Google's own endpoint: thinking only in the total (mozilla-ai/any-llm#1290).
         (counts(20, 198, total_tokens=623), Usage(20, 603)),
         # A total that cannot be: the parts count.
@@ -250,6 +252,13 @@ def test_quirk_71_usage_satisfies_its_own_definition(raw: dict[str, Any], usage:
     if usage is not None:
         assert usage.cached_tokens + usage.cache_write_tokens <= usage.input_tokens
         assert usage.reasoning_tokens <= usage.output_tokens
+
+
+def test_usage_may_come_in_the_choice_that_ends() -> None:
+    ends = chunk({"content": "a"}, "stop")
+    ends["choices"][0]["usage"] = {"prompt_tokens": 12, "completion_tokens": 5}
+    assert streamed(ends).usage == Usage(12, 5)
+    assert streamed(ends, {"choices": [], "usage": {"prompt_tokens": 13, "completion_tokens": 6}}).usage == Usage(13, 6)
 
 
 @pytest.mark.parametrize("usage", [None, {}, "12", [], 5])
@@ -413,6 +422,18 @@ def test_a_spoken_answer(piece: int) -> None:
         "role": "assistant",
         "audio": {"id": "audio_1"},
     }
+
+
+def test_a_spoken_answer_that_is_written_too_has_its_text_once() -> None:
+    data = base64.b64encode(SAMPLES).decode()
+    said: dict[str, Any] = {"content": "Hello.", "audio": {"id": "a", "data": data, "transcript": "Hello."}}
+    turn = streamed(
+        chunk({"content": "Hel", "audio": {"id": "a", "transcript": "Hel"}}),
+        chunk({"content": "lo.", "audio": {"transcript": "lo.", "data": data}}, "stop"),
+    )
+    assert turn.text == "Hello."
+    assert [part.data_base64 for part in turn.parts if isinstance(part, Audio)] == [data]
+    assert whole(said).text == "Hello."
 
 
 def test_sound_comes_piece_by_piece_and_each_piece_can_be_decoded() -> None:

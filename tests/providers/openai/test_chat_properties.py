@@ -23,6 +23,7 @@ from callboard.protocol.testing import check_provider_adapter
 from callboard.providers.adapter import Adapter
 from callboard.providers.copilot.copilot_api import Copilot
 from callboard.providers.openai.chat_api import OpenAIChat
+from callboard.providers.openai.dialects import ChatDialect
 from callboard.providers.openrouter import OpenRouter
 from callboard.providers.provider_registry import adapter_for
 
@@ -140,6 +141,12 @@ def test_the_kit_for_writers_of_adapters_agrees(name: str) -> None:
     calls = [("f", {"city": "Zürich"}), ("look_up", {})]
     plain = Told(["Hel", "lo"], ["hm"], calls, 3, True, False, False, True, True, True, True)
     check_provider_adapter(ADAPTERS[name], [plain.body(), replace(plain, crlf=False, repeats=True).body()], examples=20)
+
+
+def test_the_kit_knows_that_not_every_model_takes_pictures() -> None:
+    plain = Told(["Hel", "lo"], ["hm"], [], 3, True, False, False, True, True, True, True)
+    blind = OpenAIChat(base_url="http://localhost:1", dialect=ChatDialect("blind", parts={}))
+    check_provider_adapter(blind, [plain.body()], examples=20)
 
 
 def one_error(data: list[bytes], **how: Any) -> Error:

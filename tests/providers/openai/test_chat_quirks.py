@@ -88,6 +88,29 @@ def test_quirk_04_no_index_at_all() -> None:
     assert calls(response) == [("a", "f", '{"x":1}'), ("b", "f", "{}")]
 
 
+@pytest.mark.parametrize("ids", [("a", "b"), ("", "")])
+def test_quirk_04_several_calls_in_one_piece_without_an_index_go_by_their_place(ids: tuple[str, str]) -> None:
+    def together(*pieces: dict[str, Any]) -> dict[str, Any]:
+        return chunk({"tool_calls": list(pieces)})
+
+    def piece(arguments: str, **fields: str) -> dict[str, Any]:
+        name = {"name": fields.pop("name")} if "name" in fields else {}
+        return {**fields, "function": {"arguments": arguments, **name}}
+
+    response = streamed(
+        together(piece("", id=ids[0], name="f"), piece("", id=ids[1], name="g")),
+        together(piece('{"x"'), piece('{"y"')),
+        together(piece(":1}"), piece(":2}")),
+        # More of them, at the same places.
+        together(piece('{"z":', id="c", name="f"), piece("{}", id="d", name="g")),
+        together(piece("3}"), piece("")),
+        FINISH,
+    )
+    found = [(name, arguments) for _, name, arguments in calls(response)]
+    assert found == [("f", '{"x":1}'), ("g", '{"y":2}'), ("f", '{"z":3}'), ("g", "{}")]
+    assert [each for each, *_ in calls(response)][2:] == ["c", "d"]
+
+
 def test_quirk_05_every_parallel_call_at_index_0() -> None:
     response = streamed(
         call(0, id="a", name="f", arguments='{"n":1}'), call(0, id="b", name="f", arguments='{"n":'),

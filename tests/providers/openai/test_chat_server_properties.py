@@ -56,8 +56,8 @@ def faults(row: ChatDialect, messages: list[dict[str, Any]]) -> list[str]:
         said = message.get("content")
         if not said and not message.get("tool_calls"):
             found.append(f"an empty message: {message}")
-        if isinstance(said, list) and not row.text_parts:
-            found.append("a list of parts")
+        if isinstance(said, list) and not row.text_parts and all(part["type"] == "text" for part in said):
+            found.append("a list of nothing but texts")
     return found
 
 

@@ -47,6 +47,7 @@ from callboard.providers.provider_registry import adapter_for
 from callboard.providers.request_encoding import BLANK_USER, TRIMMED_START, stand_in
 
 ROWS: dict[str, ChatDialect] = {**SERVERS, "openrouter": OPENROUTER, "copilot": COPILOT}
+BLIND = ChatDialect("blind", parts={})
 COMPATIBLE = [name for name in ROWS if name != "openai-chat"]
 HI, GO = UserMessage.of("Hi"), UserMessage.of("Go on")
 NOTE = SystemMessage("Two calls are left.")
@@ -60,7 +61,7 @@ LAX, STRICT = ToolDefinition(LOOK, "Looks.", CLOSED), ToolDefinition(ToolName("s
 
 
 def server(name: str) -> Adapter:
-    return OpenAIChat(base_url="http://localhost:1/v1", dialect=ROWS[name])
+    return OpenAIChat(base_url="http://localhost:1/v1", dialect=BLIND if name == "blind" else ROWS[name])
 
 
 def sent(name: str, *messages: Message, **fields: Any) -> dict[str, Any]:
@@ -167,6 +168,8 @@ def test_quirk_76_strict_is_the_same_for_all_tools_of_a_request() -> None:
     assert lax["function"]["parameters"] == CLOSED
     assert "strict: it must be the same for all tools" in notes("cerebras", tools=(LAX, STRICT))
     assert notes("cerebras", tools=(LAX,)) == ""
+    everything = notes("cerebras", tools=(LAX, STRICT), storage=ResponseStorage(store=True))
+    assert [note.partition(":")[0] for note in everything.splitlines()] == ["storage", "strict"]
 
 
 def choice(name: str, mode: ToolChoiceMode, *tools: ToolDefinition) -> tuple[list[str], Any, str]:
@@ -341,7 +344,8 @@ def test_a_document_that_is_text_is_read_by_every_server(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "part", "says"),
     [
-        ("deepseek", PNG, r"deepseek/m takes no Image \(image/png\) here; it takes text\."),
+        ("blind", PNG, r"blind/m takes no Image \(image/png\) here; it takes text\. Leave the part out"),
+        ("cerebras", Image("image/webp", "aGk="), r"Image by data_base64 \(image/png, image/jpeg\)\."),
         (
             "groq",
             PDF,

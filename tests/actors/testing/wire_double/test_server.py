@@ -421,3 +421,21 @@ def test_a_port_that_is_taken_is_one_sentence(running: WireDouble) -> None:
     assert (process.returncode, out) == (2, "")
     assert "address already in use" in errors
     assert "Traceback" not in errors
+
+
+NOTE = "<system>\nBe brief.\n</system>"
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        [{"role": "user", "content": "mine"}, {"role": "user", "content": NOTE}],
+        [{"role": "user", "content": [{"type": "text", "text": text} for text in ("mine", NOTE)]}],
+        [{"role": "user", "content": f"mine\n\n{NOTE}"}],
+    ],
+    ids=["alone", "part", "joined"],
+)  # fmt: skip
+def test_a_note_of_the_runtime_is_not_what_the_user_asks(double: WireDouble, asked: list[dict[str, object]]) -> None:
+    double.play_scripts(Script((Turn("for me"),), name="mine"), Script((Turn("for anyone"),)))
+    _, answer = talk(double, "POST", "/v1/chat/completions", {"model": "m", "messages": asked})
+    assert answer["choices"][0]["message"]["content"] == "for me"
