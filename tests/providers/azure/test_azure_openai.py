@@ -270,7 +270,8 @@ def test_questions_about_a_background_answer_carry_version_and_token_too() -> No
 
     async def talk(url: str) -> ModelResponse:
         adapter = AzureResponses(base_url=url, api_version="2025-04-01-preview")
-        provider = ResponsesProvider(adapter, authorizer=token_authorizer("eyJ"), poll_seconds=(0.0,))
+        provider = ResponsesProvider(adapter, authorizer=token_authorizer("eyJ"))
+        provider.poll_seconds = (0.0,)
         builder = ResponseBuilder()
         async for batch in provider.stream(request):
             builder.feed(batch)
