@@ -76,6 +76,11 @@ class Usage:
 USAGE_COUNTS: Final = tuple(each.name for each in fields(Usage))
 
 
+#: The logarithm of a probability of zero, which JSON cannot hold: OpenAI's number (API reference, `logprobs`: "the
+#: value -9999.0 is used to signify that the token is very unlikely").
+NEVER_LIKELY: Final = -9999.0
+
+
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
     """How likely a token of the answer was: natural logarithms."""

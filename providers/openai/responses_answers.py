@@ -27,9 +27,11 @@ from callboard.providers.base_decoder import (
     BaseDecoder,
     count_at,
     fields_at,
+    likely_token,
     object_at,
     object_of,
     objects_at,
+    span_at,
     text_at,
     text_of,
     usage_of,
@@ -225,9 +227,8 @@ class ResponsesDecoder(BaseDecoder):
             self._cite([annotation], text, out)
 
     def _cite(self, annotations: Sequence[JsonObject], text: StreamedText, out: _Out) -> None:
-        if annotations:
-            text.citations += annotations
-            out.append(model.CitationDelta(tuple(map(_citation, annotations)), text.block))
+        text.citations += annotations
+        self.cite(out, map(_citation, annotations), text.block)
 
     # Items.
 
@@ -271,9 +272,7 @@ class ResponsesDecoder(BaseDecoder):
         self._emits(state, None)
         self._searches += state.kind == "web_search_call" and fields_at(item, "action").get("type") == "search"
         replay = Replay(self._origin, item)
-        out.append(
-            model.ServerToolEvent(state.kind, replay, tool_name(item), text_at(item, "call_id"), shown_text(item))
-        )
+        out.append(model.ServerToolEvent(state.kind, replay, tool_name(item), _said(item, "call_id"), shown_text(item)))
 
     def _image_done(self, state: StreamedItem, item: JsonObject, out: _Out) -> None:
         if state.began is not None:
@@ -582,26 +581,20 @@ def _objects_in(value: Json) -> list[JsonObject]:
 def _logprobs(value: Json) -> list[TokenLogprob]:
     """The log probabilities of a text's tokens, as far as they can be read."""
     return [
-        TokenLogprob(token, logprob, tuple(filter(None, map(_likely, _objects_in(raw.get("top_logprobs"))))))
+        TokenLogprob(token, logprob, tuple(filter(None, map(likely_token, _objects_in(raw.get("top_logprobs"))))))
         for raw in _objects_in(value)
-        for token, logprob in filter(None, [_likely(raw)])
+        for token, logprob in filter(None, [likely_token(raw)])
     ]
-
-
-def _likely(raw: JsonObject) -> tuple[str, float] | None:
-    token, logprob = raw.get("token"), raw.get("logprob")
-    if not isinstance(token, str) or not isinstance(logprob, int | float):
-        return None
-    return token, float(logprob)
 
 
 def _citation(raw: JsonObject) -> Citation:
     """An annotation. `index` is the place of the file among those that were found or given, not of a character."""
+    start, end = span_at(raw, "start_index", "end_index")
     return Citation(
         url=_said(raw, "url"),
         title=_said(raw, "title") or _said(raw, "filename"),
-        start=count_at(raw, "start_index"),
-        end=count_at(raw, "end_index"),
+        start=start,
+        end=end,
         document=count_at(raw, "index"),
         file_id=_said(raw, "file_id"),
         raw=raw,

@@ -490,3 +490,29 @@ def test_a_long_text_is_one_event_each() -> None:
     found = events(OPENAI, stream)
     assert [event for event in found if isinstance(event, TextDelta)] == [TextDelta("a")] * 50
     assert len(found) == 51
+
+
+def in_message(message: dict[str, Any], finish: Any = None) -> dict[str, Any]:
+    return {"id": "c-1", "model": "m", "choices": [{"index": 0, "message": message, "finish_reason": finish}]}
+
+
+def test_quirk_63_a_message_at_the_end_of_its_stream_repeats_nothing() -> None:
+    call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    told = {"reasoning_content": "Hmm", "content": "Hello", "tool_calls": [call]}
+    deltas = [chunk({"reasoning_content": "Hmm"}), chunk({"content": "Hel"}), chunk({"content": "lo"})]
+    everything = streamed(*deltas, chunk({"tool_calls": [{"index": 0, **call}]}), in_message(told, "tool_calls"))
+    assert (everything.thinking, everything.text, len(everything.tool_calls)) == ("Hmm", "Hello", 1)
+    for before in range(4):
+        completed = streamed(*deltas[:before], in_message(told, "tool_calls"))
+        assert (completed.thinking, completed.text, len(completed.tool_calls)) == ("Hmm", "Hello", 1)
+
+
+def test_quirk_63_messages_that_tell_all_so_far() -> None:
+    turn = streamed(*(in_message({"content": "Hello"[:end]}, "stop" if end == 5 else None) for end in (1, 2, 2, 5)))
+    assert turn.text == "Hello"
+    assert turn.parts == (Text("Hello"),)
+
+
+def test_a_picture_that_is_written_as_it_is() -> None:
+    turn = whole({"images": [{"image_url": {"url": "data:image/svg+xml;charset=utf-8,%3Csvg/%3E"}}]})
+    assert turn.parts == (Image("image/svg+xml", base64.b64encode(b"<svg/>").decode()),)
