@@ -14,6 +14,7 @@ import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from functools import cached_property
 from typing import Final
 from urllib.parse import quote, urlencode
 
@@ -24,7 +25,7 @@ from callboard.providers.http_errors import make_error
 from callboard.providers.json_values import load_object
 from callboard.providers.openai.responses_answers import PENDING, FollowedResponse
 from callboard.providers.openai.responses_api import OpenAIResponses
-from callboard.providers.transport import AnyTransport, HeaderListener, HttpProvider
+from callboard.providers.transport import HttpProvider
 
 logger = logging.getLogger(__name__)
 
@@ -41,19 +42,12 @@ _NOT_STREAMED: Final = frozenset({ErrorKind.INVALID_REQUEST, ErrorKind.NOT_FOUND
 class ResponsesProvider(HttpProvider):
     """A model behind the Responses API; all but background answers is as in `HttpProvider`."""
 
-    def __init__(
-        self,
-        adapter: Adapter,
-        *,
-        timeouts: Timeouts | None = None,
-        on_headers: HeaderListener | None = None,
-        proxy: str | None = None,
-        transport: AnyTransport | None = None,
-        poll_seconds: Sequence[float] = POLL_SECONDS,
-    ) -> None:
-        super().__init__(adapter, timeouts=timeouts, on_headers=on_headers, proxy=proxy, transport=transport)
-        self._poll_seconds = poll_seconds
-        self._stopping: set[asyncio.Task[None]] = set()
+    poll_seconds: Sequence[float] = POLL_SECONDS
+    """How long to wait before each further question about an answer."""
+
+    @cached_property
+    def _stopping(self) -> set[asyncio.Task[None]]:
+        return set()
 
     def stream(
         self, request: ModelRequest, /, adapter: Adapter | None = None, timeouts: Timeouts | None = None
@@ -103,7 +97,7 @@ class ResponsesProvider(HttpProvider):
     def _pause_before_next(self, error: Error, pauses: int) -> float:
         if error.at_once:
             return 0.0
-        return max(self._poll_seconds[min(pauses, len(self._poll_seconds) - 1)], error.retry_after or 0.0)
+        return max(self.poll_seconds[min(pauses, len(self.poll_seconds) - 1)], error.retry_after or 0.0)
 
     async def _stop(self, response_id: str) -> None:
         """Tell the server to stop; in a task of its own, which goes on if the caller is cancelled again."""

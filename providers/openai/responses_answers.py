@@ -339,7 +339,7 @@ class ResponsesDecoder(BaseDecoder):
                 text = found[place] = self._new_text(state, slot, place)
             if text is not None:
                 self._complete(state, text, kind, whole, out)
-        self._contradicted = self._contradicted or any(text not in found for text in mine) or not in_order(found)
+        self._contradicted = self._contradicted or not set(mine) <= set(found) or not in_order(found)
         return found
 
     # Calls.

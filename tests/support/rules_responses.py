@@ -14,6 +14,18 @@ RESPONSES_CONTENT = {
 }
 
 
+#: Items of the server's tools: with all their content they go back as they came, the id included.
+SERVER_ITEMS = {
+    "web_search_call",
+    "file_search_call",
+    "code_interpreter_call",
+    "image_generation_call",
+    "mcp_call",
+    "mcp_list_tools",
+    "compaction",
+}
+
+
 def responses(body: Body) -> list[str]:
     return [*_responses_input(body), *_responses_tools(body)]
 
@@ -60,7 +72,7 @@ def _responses_remembered(items: Sequence[Body], position: int, store: bool) -> 
     if item.get("type") == "reasoning":
         if not _follows_reasoning(items, position):
             yield "reasoning without its required following item"
-    elif item.get("id") and not store:
+    elif item.get("id") and not store and item.get("type") not in SERVER_ITEMS:
         yield f"an item with an id of the server's, which keeps none: {item}"
 
 
@@ -68,7 +80,7 @@ def _follows_reasoning(items: Sequence[Body], position: int) -> bool:
     for item in items[position + 1 :]:
         kind = item.get("type", "message")
         if kind != "reasoning":
-            return kind == "function_call" or item.get("role") == "assistant"
+            return kind in {"function_call", *SERVER_ITEMS} or item.get("role") == "assistant"
     return False
 
 
@@ -81,8 +93,12 @@ def _responses_message(item: Body) -> Iterator[str]:
         for part in content:
             if part.get("type") not in allowed:
                 yield f"{part.get('type')!r} in a message of {item['role']}"
-            if part.get("type") == "input_image" and not str(part.get("image_url")).startswith(("http", "data:")):
+            if part.get("type") == "input_image" and not _shows(part):
                 yield f"an image without url: {part}"
+
+
+def _shows(part: Body) -> bool:
+    return bool(part.get("file_id")) or str(part.get("image_url")).startswith(("http", "data:"))
 
 
 def _responses_call(item: Body) -> Iterator[str]:
@@ -106,8 +122,13 @@ def _responses_call_id(item: Body) -> Iterator[str]:
 
 
 def _responses_reasoning(item: Body) -> Iterator[str]:
-    if not isinstance(item.get("summary"), list) or not item.get("encrypted_content"):
+    if not isinstance(item.get("summary"), list) or not (item.get("encrypted_content") or item.get("content")):
         yield f"reasoning that the server cannot know: {item}"
+
+
+def _responses_server_item(item: Body) -> Iterator[str]:
+    if not item.get("id"):
+        yield f"an item of the server's without its id: {item}"
 
 
 _RESPONSES_ITEMS: Mapping[str, Callable[[Body], Iterator[str]]] = {
@@ -115,6 +136,7 @@ _RESPONSES_ITEMS: Mapping[str, Callable[[Body], Iterator[str]]] = {
     "function_call": _responses_call,
     "function_call_output": _responses_output,
     "reasoning": _responses_reasoning,
+    **dict.fromkeys(SERVER_ITEMS, _responses_server_item),
 }
 
 

@@ -56,7 +56,8 @@ def answer(
 
 
 async def _answer(url: str, request: ModelRequest, timeouts: Timeouts) -> tuple[ModelResponse, list[object]]:
-    provider = ResponsesProvider(OpenAIResponses(base_url=url), timeouts=timeouts, poll_seconds=(0.01,))
+    provider = ResponsesProvider(OpenAIResponses(base_url=url), timeouts=timeouts)
+    provider.poll_seconds = (0.01,)
     builder, found = ResponseBuilder(), []
     try:
         async with aclosing(provider.stream(request)) as batches:

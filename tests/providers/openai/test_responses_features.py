@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from openai.types.responses import ResponseInputItemParam, response_create_params
 from pydantic import TypeAdapter, ValidationError
+from support.validators import responses as violations
 from support.wire import answer, body, events, sse
 
 from callboard.protocol.content import (
@@ -77,6 +78,8 @@ def sent(*messages: Message, adapter: OpenAIResponses = ADAPTER, **fields: Any) 
     exhaust(BODY.validate_python(found))
     for item in found["input"]:
         exhaust(ITEM.validate_python(item))
+    if "previous_response_id" not in found and "tools" not in found:
+        assert [fault for fault in violations(found) if "unknown item" not in fault] == []
     return found
 
 

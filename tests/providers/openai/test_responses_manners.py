@@ -65,6 +65,36 @@ def test_quirk_63_where_deltas_and_the_finished_item_contradict_each_other_the_i
     check()
 
 
+def test_quirk_63_the_finished_items_win_where_the_last_event_repeats_none() -> None:
+    @settings(max_examples=EXAMPLES // 2, deadline=None)
+    @given(responses(), st.sampled_from(["stable", "rotating"]), st.data())
+    def check(response: dict[str, Any], item_id: str, data: st.DataObject) -> None:
+        manner = Manner(item_id=item_id, final_output=False)
+        stream = sse(told(data.draw, response, manner, contradicts=True))
+        assert answer(ADAPTER, stream) == whole(response)
+
+    check()
+
+
+@pytest.mark.parametrize("manner", [Manner(), Manner(item_id="rotating"), Manner(output_index="none")])
+def test_items_whose_events_are_mixed_are_told_apart(manner: Manner) -> None:
+    @settings(max_examples=EXAMPLES // 3, deadline=None)
+    @given(responses(), st.data())
+    def check(response: dict[str, Any], data: st.DataObject) -> None:
+        created, *events_of_items, end = told(data.draw, response, manner)
+        items: dict[str, list[dict[str, Any]]] = {}
+        for event in events_of_items:
+            items.setdefault(str(event.get("output_index", event.get("item_id") or event["item"]["id"])), []).append(
+                event
+            )
+        mixed = []
+        while waiting := [queue for queue in items.values() if queue]:
+            mixed.append(data.draw(st.sampled_from(waiting)).pop(0))
+        assert answer(ADAPTER, sse([created, *mixed, end])) == whole(response)
+
+    check()
+
+
 def test_a_stream_in_any_manner_that_ends_before_its_last_event_is_cut() -> None:
     @settings(max_examples=EXAMPLES // 3, deadline=None)
     @given(responses(), manners, st.data())
