@@ -1,7 +1,7 @@
 """The user's configuration file: settings in TOML, by profile.
 
     [default]               # counts for every profile
-    model = "openai/gpt-5"
+    model = "openai/gpt-6.1-sol"
 
     [profiles.local]        # chosen by --profile local or CALLBOARD_PROFILE=local
     model = "openai-compatible/qwen3"

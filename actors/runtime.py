@@ -48,7 +48,7 @@ from callboard.protocol.prompt import estimate_tokens, message_tokens
 from callboard.providers.adapter import Provider, Timeouts
 from callboard.providers.catalog import Prices
 from callboard.providers.local.offline import CONTEXT_TOOL
-from callboard.providers.provider_registry import embeddings_for, provider_for, split_model
+from callboard.providers.provider_registry import KEY_VARIABLES, embeddings_for, provider_for, split_model
 from callboard.providers.rate_limit import RateLimits
 from callboard.providers.retry import RetryPolicy
 from callboard.providers.tokenizers import counter_for
@@ -81,7 +81,7 @@ EMBEDDING_WAIT_SECONDS: Final = 35.0
 class Runtime:
     """Runs requests under supervision.
 
-        async with Runtime(Settings(model="openai/gpt-5"), tools=[lookup]) as runtime:
+        async with Runtime(Settings(model="openai/gpt-6.1-sol"), tools=[lookup]) as runtime:
             reply = await runtime.ask("What is the weather in Oslo?")
 
     `tools` are functions decorated with `@tool`. `approve` decides on calls that the policy asks about (sync or async,
@@ -506,7 +506,15 @@ def route_for(settings: Settings, model: str, limits: RateLimits) -> Route:
     """How to ask "provider/model" with these settings. Raises UsageError for an unknown one or a missing key."""
     provider, _ = split_model(model)
     key = settings.key_for(provider)
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = {**settings.options_for(provider)}
+    address = options.pop("base_url", None)
+    if provider == settings.provider:
+        address = settings.base_url or address
+    # As its own client has it: a token of the environment's comes before a key of the environment's.
+    if "token" in options and settings.key_source(provider) == KEY_VARIABLES.get(provider):
+        key = None
+    elif key:
+        options.pop("token", None)
     if provider == "offline":
         options["cwd"] = os.getcwd()
     if provider == "scripted" and settings.script is not None:
@@ -516,7 +524,7 @@ def route_for(settings: Settings, model: str, limits: RateLimits) -> Route:
     limiter = limits.limiter(provider, key)
     found, name = provider_for(
         model,
-        base_url=settings.base_url if provider == settings.provider else None,
+        base_url=address,
         api_key=key,
         timeouts=Timeouts(
             idle_seconds=settings.stream_idle_timeout_seconds, total_seconds=settings.stream_total_timeout_seconds

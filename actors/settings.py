@@ -36,8 +36,10 @@ from callboard.protocol.model import PromptCache, Sampling, sampling_faults
 from callboard.protocol.options import ToolFallback
 from callboard.protocol.tools import Policy
 from callboard.providers.catalog import Catalog
+from callboard.providers.example_models import example
 from callboard.providers.local.scripted import Script
 from callboard.providers.provider_registry import KEY_VARIABLES
+from callboard.providers.provider_table import ROWS
 
 #: The embedded default: no key, no network.
 OFFLINE_MODEL = "offline/code-context"
@@ -222,7 +224,7 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
     def _provider_and_model(cls, value: str) -> str:
         provider, slash, model = value.partition("/")
         if not (provider and slash and model):
-            raise ValueError('must be "provider/model", such as "openai/gpt-5" or "offline/code-context"')
+            raise ValueError(f'must be "provider/model", such as "{example("openai")}" or "{OFFLINE_MODEL}"')
         return value
 
     @field_validator("base_url", "embedding_base_url")
@@ -314,6 +316,13 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
             return "api_key"
         variables = ("CALLBOARD_API_KEY" if own else "", KEY_VARIABLES.get(provider, ""))
         return next((name for name in variables if os.environ.get(name)), "")
+
+    def options_for(self, provider: str) -> dict[str, str]:
+        """What a provider's own clients read from the environment besides the key, by the names of its options: the
+        region of bedrock, the project of vertex, the address of azure. An empty variable counts as not set."""
+        variables = ROWS[provider].variables if provider in ROWS else {}
+        found = {option: next(filter(None, map(os.environ.get, names)), "") for option, names in variables.items()}
+        return {option: value for option, value in found.items() if value}
 
     @property
     def copilot_token_file(self) -> Path:

@@ -3,20 +3,22 @@
     python benchmarks/decoders_by_api.py     # an SDK that is not installed has no figures: pip install -e '.[dev]'
 
 Figures are CPU time an event, the best of several rounds, the contenders taking turns so that a busy machine treats all
-alike. "SSE + JSON" is our framing and JSON alone; an SDK's figure is for what its user gets: the typed objects of a
-streamed call, over a transport that hands out the same chunks. Memory is the peak of this process while 100 MB of one
-stream pass through our decoder.
+alike. "SSE + JSON" is our framing and JSON alone (of Bedrock its binary frames); an SDK's figure is for what its user
+gets: the typed objects of a streamed call, over a transport that hands out the same chunks (of botocore, its parsed
+events, without HTTP). Memory is the peak of this process while 100 MB of one stream pass through our decoder.
 """
 
 from __future__ import annotations
 
 import json
 import resource
+import struct
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
+from zlib import crc32
 
 import httpx
 import orjson
@@ -24,6 +26,8 @@ import orjson
 from callboard.providers.adapter import Adapter
 from callboard.providers.anthropic.messages_api import Anthropic
 from callboard.providers.base_decoder import SseDecoder
+from callboard.providers.bedrock.converse_api import Bedrock
+from callboard.providers.bedrock.event_stream import EventStreamDecoder
 from callboard.providers.gemini.gemini_api import Gemini
 from callboard.providers.openai.chat_api import OpenAIChat
 from callboard.providers.openai.responses_api import OpenAIResponses
@@ -94,6 +98,11 @@ def gemini_text(number: int) -> Document:
     details = [{"modality": "TEXT", "tokenCount": 12}]
     usage = {"promptTokenCount": 12, "candidatesTokenCount": number, "promptTokensDetails": details}
     return {"candidates": [candidate], "usageMetadata": usage, "modelVersion": "gemini-2.5-pro", "responseId": "aBcDeF"}
+
+
+def bedrock_text(number: int) -> Document:
+    delta = {"contentBlockIndex": 0, "delta": {"text": f" token{number % 100}"}, "p": "abcdefghijklm"}
+    return {"event": "contentBlockDelta", **delta}
 
 
 def block(kind: str, index: int, **more: Any) -> Document:
@@ -174,6 +183,54 @@ def counted(events: Iterable[object]) -> int:
     return sum(1 for _ in events)
 
 
+def sdk_bedrock(chunks: list[bytes]) -> int:
+    """What botocore does for each event of `converse_stream`, without its HTTP."""
+    from botocore.eventstream import EventStreamBuffer  # noqa: PLC0415
+    from botocore.loaders import Loader  # noqa: PLC0415
+    from botocore.model import ServiceModel  # noqa: PLC0415
+    from botocore.parsers import EventStreamJSONParser  # noqa: PLC0415
+
+    model = ServiceModel(Loader().load_service_model("bedrock-runtime", "service-2"))
+    shape = model.operation_model("ConverseStream").output_shape.members["stream"]
+    buffer, parser, events = EventStreamBuffer(), EventStreamJSONParser(), 0
+    for chunk in chunks:
+        buffer.add_data(chunk)
+        events += sum(1 for message in buffer if parser.parse(message.to_response_dict(), shape))
+    return events
+
+
+# Framing.
+
+
+def framed(document: Document) -> bytes:
+    name = f"event: {document['type']}\n" if "type" in document else ""
+    return f"{name}data: {json.dumps(document, separators=(',', ':'))}\n\n".encode()
+
+
+def framed_by_aws(document: Document) -> bytes:
+    """A frame of the binary event stream; `event` is its type."""
+    headers = {":event-type": document["event"], ":content-type": "application/json", ":message-type": "event"}
+    fields = {name: value for name, value in document.items() if name != "event"}
+    payload = json.dumps(fields, separators=(",", ":")).encode()
+    packed = b"".join(
+        struct.pack("!B", len(name)) + name.encode() + struct.pack("!BH", 7, len(value)) + value.encode()
+        for name, value in headers.items()
+    )
+    lengths = struct.pack("!II", 16 + len(packed) + len(payload), len(packed))
+    frame = lengths + struct.pack("!I", crc32(lengths)) + packed + payload
+    return frame + struct.pack("!I", crc32(frame))
+
+
+def sse_and_json(chunks: list[bytes]) -> int:
+    decoder = SseDecoder()
+    return sum(1 for chunk in chunks for _, data in decoder.feed(chunk) if orjson.loads(data))
+
+
+def frames_and_json(chunks: list[bytes]) -> int:
+    decoder = EventStreamDecoder()
+    return sum(1 for chunk in chunks for frame in decoder.feed(chunk) if orjson.loads(frame.payload))
+
+
 # The contests.
 
 
@@ -186,20 +243,18 @@ class Contest:
     sdk: Read
     package: str
     start: tuple[Document, ...] = ()
+    framed: Callable[[Document], bytes] = framed
+    read: Read = sse_and_json
+    """Our framing and JSON alone."""
 
     def stream(self, events: int) -> list[bytes]:
         """So many events, each with its blank line."""
         documents = [*self.start, *map(self.event, range(events))]
-        return [framed(document) for document in documents]
+        return [self.framed(document) for document in documents]
 
     def ours(self, chunks: list[bytes]) -> int:
         decoder = self.adapter.decoder()
         return sum(len(decoder.feed(chunk)) for chunk in chunks) + len(decoder.finish())
-
-
-def framed(document: Document) -> bytes:
-    name = f"event: {document['type']}\n" if "type" in document else ""
-    return f"{name}data: {json.dumps(document, separators=(',', ':'))}\n\n".encode()
 
 
 CONTESTS = {
@@ -212,16 +267,14 @@ CONTESTS = {
         Anthropic(), anthropic_call, sdk_anthropic, "anthropic", (block("tool_use", 1, id="t", name="f", input={}),)
     ),
     "gemini, text": Contest(Gemini(), gemini_text, sdk_gemini, "google.genai"),
+    "bedrock, text": Contest(
+        Bedrock(), bedrock_text, sdk_bedrock, "botocore", framed=framed_by_aws, read=frames_and_json
+    ),
 }
 
 
 def cut(data: bytes, size: int) -> list[bytes]:
     return [data[start : start + size] for start in range(0, len(data), size)]
-
-
-def sse_and_json(chunks: list[bytes]) -> int:
-    decoder = SseDecoder()
-    return sum(1 for chunk in chunks for _, data in decoder.feed(chunk) if orjson.loads(data))
 
 
 def microseconds(read: Read, chunks: list[bytes], events: int) -> float:
@@ -234,7 +287,7 @@ def measured(contest: Contest) -> dict[str, float]:
     """The best of the rounds, by column."""
     many, some, few = (contest.stream(count) for count in (EVENTS, SDK_EVENTS, SINGLE_EVENTS))
     runs: dict[str, tuple[Read, list[bytes], int, int]] = {
-        "SSE + JSON": (sse_and_json, cut(b"".join(many), CHUNK_BYTES), EVENTS, ROUNDS),
+        "SSE + JSON": (contest.read, cut(b"".join(many), CHUNK_BYTES), EVENTS, ROUNDS),
         "16 kB": (contest.ours, cut(b"".join(many), CHUNK_BYTES), EVENTS, ROUNDS),
         "event": (contest.ours, many, EVENTS, ROUNDS),
         "byte": (contest.ours, cut(b"".join(few), 1), SINGLE_EVENTS, ROUNDS),

@@ -8,11 +8,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 
 from callboard.protocol.limits import STREAM_IDLE_TIMEOUT_SECONDS, STREAM_TOTAL_TIMEOUT_SECONDS
 from callboard.protocol.masking import mask
 from callboard.protocol.model import ModelRequest, StreamEvent
+
+#: Where credentials are put, behind the word of their scheme or alone.
+CREDENTIAL_HEADERS: Final = frozenset(
+    {"authorization", "x-api-key", "x-goog-api-key", "api-key", "x-amz-security-token"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +32,8 @@ class WireRequest:
     body: bytes
     notes: tuple[str, ...] = ()
     """What the API cannot express, and what was done about it: for the log. Nothing is dropped without a note."""
+    credential: object = None
+    """What an `Authorizer` has put into it; kept out of `repr` too."""
 
     def __repr__(self) -> str:
         return f"WireRequest({self.method} {mask(self.url)}, {len(self.body)} bytes, notes={self.notes})"
@@ -78,6 +85,17 @@ class Inquirable(Protocol):
 
     async def inquire(self, path: str, body: bytes | None = None) -> HttpAnswer:
         """See `AsksServer.question`. Raises ProviderError where no answer comes, UsageError where none can be asked."""
+
+
+class Authorizer(Protocol):
+    """Adds to a request, just before it is sent, what its adapter cannot know: a token that expires, a signature."""
+
+    async def authorize(self, wire: WireRequest, /) -> WireRequest:
+        """The request as it is sent. Raises ProviderError (AUTHENTICATION) where there is no credential."""
+
+    async def is_renewed(self, refused: WireRequest, /) -> bool:
+        """The server has refused the credential of this request: will the next one carry another? Gets a new one, at
+        most once for a refused one. Raises ProviderError where none comes."""
 
 
 class Provider(Protocol):

@@ -48,8 +48,11 @@ _DOCUMENT_STARTS: Final = (b"{", b"[", b"<", b'"')
 _STREAM_STARTS: Final = (b":", b"data", b"event", b"id", b"retry")
 
 _PROSE: Final = (model.TextDelta, model.ThinkingDelta)
-#: Where servers put the id of an HTTP request: OpenAI and most others, Anthropic, Azure, OpenRouter, Cloudflare.
-_REQUEST_IDS: Final = ("x-request-id", "request-id", "apim-request-id", "x-generation-id", "cf-ray")
+#: Where servers put the id of an HTTP request: OpenAI and most others, Anthropic, Azure, OpenRouter, AWS, Cloudflare.
+_REQUEST_IDS: Final = (
+    *("x-request-id", "request-id", "apim-request-id", "x-generation-id"),
+    *("x-amzn-requestid", "cf-ray"),
+)
 
 ServerSentEvent: TypeAlias = tuple[str, bytes]
 """The event's type, "" where the stream named none, and its data lines joined by LF. Bytes: JSON parsers want them."""

@@ -129,6 +129,8 @@ SOURCES: Final[Mapping[str, tuple[Source, ...]]] = {
     "copilot": (Source("{api}/models", _of_copilot),),
     "anthropic": (Source("{api}/v1/models/{model}", _of_anthropic),),
     "gemini": (Source("{api}/v1beta/models/{model}", _of_gemini),),
+    # The lists of the clouds say nothing of it; the price list knows most of their models.
+    **dict.fromkeys(("azure", "azure-responses", "vertex", "bedrock"), ()),
     # Known by its address alone, it may be any of them.
     "openai-compatible": (_LIST, _PROPS, _LMSTUDIO, *_OLLAMA),
 }

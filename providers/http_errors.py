@@ -67,6 +67,20 @@ _CODES: Final = {
     _K.MALFORMED_TOOL_CALL: "tool_use_failed",  # Groq: what the model wrote was no call
     _K.TOOLS_UNSUPPORTED: "tools_not_supported tool_use_not_supported",
 }
+#: Bedrock's exceptions, as HTTP errors (header x-amzn-errortype) and in the stream; the last ones of AUTHENTICATION are
+#: those of every AWS service ("Common Errors" of the API reference).
+_BEDROCK: Final = {
+    _K.AUTHENTICATION: "expiredtokenexception unrecognizedclientexception invalidsignatureexception "
+    "incompletesignatureexception missingauthenticationtokenexception expiredtoken invalidclienttokenid",
+    _K.PERMISSION: "accessdeniedexception",
+    _K.BILLING: "servicequotaexceededexception",  # a quota of the account, which waiting does not raise
+    _K.NOT_FOUND: "resourcenotfoundexception",
+    _K.INVALID_REQUEST: "validationexception",
+    _K.RATE_LIMITED: "throttlingexception",
+    _K.OVERLOADED: "serviceunavailableexception modelnotreadyexception",
+    _K.TIMEOUT: "modeltimeoutexception",
+    _K.SERVER: "internalserverexception modelerrorexception modelstreamerrorexception internalfailure",
+}
 #: Numbers that are codes of one family. Z.ai: docs.z.ai/api-reference/api-code; what it calls a limit of the day, the
 #: week or the plan (1304, 1308 to 1310) no wait of ours cures. Mistral: 3051 is "too large for model", and what the
 #: model cannot do (error_phrases.py tells them apart), 3505 "Service tier capacity exceeded".
@@ -94,6 +108,8 @@ _NUMBERS: Final = {
 KINDS: Final[Mapping[tuple[str, int, str], ErrorKind]] = {
     **{(ANY, status, ""): kind for kind, statuses in _STATUSES.items() for status in statuses},
     **{(ANY, 0, code): kind for kind, codes in _CODES.items() for code in codes.split()},
+    **{("bedrock", 0, code): kind for kind, codes in _BEDROCK.items() for code in codes.split()},
+    ("azure", 401, "permissiondenied"): _K.PERMISSION,  # an Entra identity without the role
     **{
         (family, 0, number): kind
         for family, rows in _NUMBERS.items()

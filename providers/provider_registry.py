@@ -1,62 +1,83 @@
-"""Names to adapters and providers: one table each."""
+"""Names to adapters and providers, by the rows of provider_table.py."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from callboard.protocol.errors import UsageError
-from callboard.providers.adapter import Adapter, Provider, Timeouts
-from callboard.providers.anthropic.messages_api import Anthropic
-from callboard.providers.anthropic.messages_dialects import MESSAGES_SERVERS
+from callboard.providers.adapter import Adapter, Authorizer, Provider, Timeouts
+from callboard.providers.azure import azure_openai
+from callboard.providers.azure.azure_openai import AzureAddress
+from callboard.providers.bedrock.aws_credentials import aws_authorizer, configured_region
 from callboard.providers.copilot.copilot_api import Copilot, copilot_of
-from callboard.providers.gemini.gemini_api import Gemini
+from callboard.providers.credentials import TokenCallback, token_authorizer
 from callboard.providers.local.offline import Offline
 from callboard.providers.local.scripted import Scripted
-from callboard.providers.openai.chat_api import OpenAIChat
 from callboard.providers.openai.dialects import SERVERS
 from callboard.providers.openai.responses_api import OpenAIResponses
-from callboard.providers.openrouter import OpenRouter
+from callboard.providers.provider_table import ROWS
+from callboard.providers.vertex.google_credentials import google_authorizer
+from callboard.providers.vertex.vertex_api import publisher_of
 
 if TYPE_CHECKING:
     from callboard.providers.openai.embeddings import EmbeddingApi
     from callboard.providers.transport import AnyTransport, HeaderListener
 
-#: Every factory takes base_url, api_key and keyword options of its own.
-ADAPTERS: Final[Mapping[str, Callable[..., Adapter]]] = {
-    **{name: partial(OpenAIChat, dialect=dialect) for name, dialect in SERVERS.items()},
-    **{name: partial(Anthropic, dialect=dialect) for name, dialect in MESSAGES_SERVERS.items()},
-    "openai": OpenAIResponses,
-    "openai-responses": OpenAIResponses,
-    "anthropic": Anthropic,
-    "gemini": Gemini,
-    "openrouter": OpenRouter,
-    "copilot": Copilot,
-}
-
 #: The environment variable in which a provider's users keep its key. settings.py reads it, nothing here does.
-KEY_VARIABLES: Final[Mapping[str, str]] = {
-    **{name: dialect.key_variable for name, dialect in SERVERS.items() if dialect.key_variable},
-    **{name: dialect.key_variable for name, dialect in MESSAGES_SERVERS.items() if dialect.key_variable},
-    "openai": "OPENAI_API_KEY",
-    "openai-responses": "OPENAI_API_KEY",
-    "gemini": "GEMINI_API_KEY",
-    "openrouter": "OPENROUTER_API_KEY",
-}
+KEY_VARIABLES: Final[Mapping[str, str]] = {row.name: row.key_variable for row in ROWS.values() if row.key_variable}
 
 #: Providers without HTTP.
 _LOCAL: Final[Mapping[str, Callable[..., Provider]]] = {"offline": Offline, "scripted": Scripted}
 
-PROVIDERS: Final = tuple(sorted({*ADAPTERS, *_LOCAL}))
+PROVIDERS: Final = tuple(sorted(ROWS))
 """All names that may come before the slash of `provider/model`."""
+
+
+_Prepared = tuple[str, Authorizer | None]
+"""The model's name as the adapter wants it, and what signs in where no credential was given."""
+
+
+def _prepare_azure(name: str, base_url: str | None, options: dict[str, object], is_signed_in: bool) -> _Prepared:
+    AzureAddress.of(base_url, str(options.get("api_version", "")))  # what is wrong with it is said now
+    return name, None
+
+
+def _prepare_vertex(name: str, base_url: str | None, options: dict[str, object], is_signed_in: bool) -> _Prepared:
+    options["publisher"], name = publisher_of(name)
+    credentials, file = options.pop("credentials", None), options.pop("credentials_file", None)
+    if not is_signed_in:
+        return name, google_authorizer(credentials, Path(str(file)) if file else None)
+    if not options.get("project"):
+        raise UsageError("vertex needs a project: set GOOGLE_CLOUD_PROJECT, or give project.")
+    return name, None
+
+
+def _prepare_bedrock(name: str, base_url: str | None, options: dict[str, object], is_signed_in: bool) -> _Prepared:
+    profile = str(options.pop("profile", ""))
+    region = str(options.get("region", "")) or ("" if is_signed_in else configured_region(profile))
+    if not region:
+        raise UsageError("bedrock needs a region: set AWS_REGION, or give region.")
+    options["region"] = region
+    return name, None if is_signed_in else aws_authorizer(region, profile)
+
+
+#: What a cloud needs besides a key and an address.
+_CLOUDS: Final[Mapping[str, Callable[[str, str | None, dict[str, object], bool], _Prepared]]] = {
+    azure_openai.NAME: _prepare_azure,
+    azure_openai.RESPONSES_NAME: _prepare_azure,
+    "vertex": _prepare_vertex,
+    "bedrock": _prepare_bedrock,
+}
 
 
 def adapter_for(name: str, *, base_url: str | None = None, api_key: str | None = None, **options: object) -> Adapter:
     """The adapter of a wire API or a well-known server. UsageError for an unknown name, with the known ones."""
-    factory = ADAPTERS.get(name)
+    factory = ROWS[name].make if name in ROWS else None
     if factory is None:
-        raise UsageError(f"There is no adapter {name!r}; known are: {', '.join(sorted(ADAPTERS))}.")
+        known = ", ".join(name for name in PROVIDERS if ROWS[name].make is not None)
+        raise UsageError(f"There is no adapter {name!r}; known are: {known}.")
     return factory(base_url=base_url, api_key=api_key, **options)
 
 
@@ -86,6 +107,7 @@ def provider_for(
     *,
     base_url: str | None = None,
     api_key: str | None = None,
+    token: TokenCallback | str | None = None,
     timeouts: Timeouts | None = None,
     on_headers: HeaderListener | None = None,
     proxy: str | None = None,
@@ -94,26 +116,43 @@ def provider_for(
 ) -> tuple[Provider, str]:
     """The provider of `provider/model`, and its own name of the model.
 
-    `options` go to the adapter (or to Offline: cwd, Scripted: script, copilot: tokens or login_file). Raises UsageError
-    for an unknown provider, and for a missing key, naming its environment variable. With a base_url of the user's own
-    the key may be left out: many a local server wants none.
+    `token` is a bearer token in place of the key, or a callback that gives one (credentials.TokenCallback): Entra's for
+    Azure, or that of any other that hands out short-lived ones. `options` go to the adapter (or to Offline: cwd,
+    Scripted: script, copilot: tokens or login_file; to sign in to vertex: credentials or credentials_file, to bedrock:
+    profile). Raises UsageError for an unknown provider, and for a missing key, naming its environment variable. With a
+    base_url of the user's own the key may be left out: many a local server wants none.
     """
     provider, name = split_model(model)
     if provider in _LOCAL:
         return _LOCAL[provider](**options), name
+    if token is not None and api_key:
+        raise UsageError(f"{provider} was given a key and a token; leave one of them out.")
     # HTTP takes 0.2 s to load, and `offline` never needs it.
     from callboard.providers.openai.background import ResponsesProvider  # noqa: PLC0415
     from callboard.providers.transport import HttpProvider  # noqa: PLC0415
 
-    def http(adapter: Adapter) -> HttpProvider:
+    def http(adapter: Adapter, authorizer: Authorizer | None = None) -> HttpProvider:
         kind = ResponsesProvider if isinstance(adapter, OpenAIResponses) else HttpProvider
-        return kind(adapter, timeouts=timeouts, on_headers=on_headers, proxy=proxy, transport=transport)
+        return kind(
+            adapter,
+            timeouts=timeouts,
+            on_headers=on_headers,
+            proxy=proxy,
+            transport=transport,
+            authorizer=authorizer,
+        )
 
-    if provider == "copilot" and api_key is None:
+    if provider == "copilot" and api_key is None and token is None:
         return copilot_of(options, http(Copilot())), name
-    variable = KEY_VARIABLES.get(provider)
-    if variable and not api_key and not base_url:
-        raise UsageError(f"{provider} needs a key: set the environment variable {variable}, or the setting api_key.")
+    authorizer: Authorizer | None = None if token is None else token_authorizer(token)
+    if prepare := _CLOUDS.get(provider):
+        is_signed_in = bool(api_key) or authorizer is not None
+        name, other = prepare(name, base_url, options, is_signed_in)
+        authorizer = authorizer or other
+    row = ROWS[provider]
+    if row.key_variable and not api_key and authorizer is None and not (base_url and row.address):
+        ways = f"set the environment variable {row.key_variable}, or the setting api_key"
+        raise UsageError(f"{provider} needs a key: {ways}{f', or use {row.sign_in}' if row.sign_in else ''}.")
     if provider in SERVERS:
         SERVERS[provider].address(base_url)  # missing, it is said now and not at the first question
-    return http(adapter_for(provider, base_url=base_url, api_key=api_key, **options)), name
+    return http(adapter_for(provider, base_url=base_url, api_key=api_key, **options), authorizer=authorizer), name

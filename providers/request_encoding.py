@@ -209,6 +209,8 @@ class HttpAdapter:
     ) -> None:
         """`headers`: the API's own and the caller's. `credential`: the headers with the key; None: a bearer token."""
         self.name = name
+        self.family = name
+        """The first column of the error table."""
         self._url = url
         self._api_key = api_key
         self._decodes = decodes
@@ -217,7 +219,7 @@ class HttpAdapter:
 
     def decoder(self, status: int = 200, headers: Mapping[str, str] | None = None, streaming: bool = True) -> Decoder:
         """See `Adapter.decoder`."""
-        return self._decodes(AnswerHead(self.name, status, headers, streaming, self._api_key))
+        return self._decodes(AnswerHead(self.family, status, headers, streaming, self._api_key))
 
     def headers(self, request: ModelRequest) -> dict[str, str]:
         """The request's headers."""

@@ -28,7 +28,17 @@ from httpx_aiohttp import AiohttpTransport
 from callboard.protocol.errors import ErrorKind, ProviderError, UsageError
 from callboard.protocol.masking import mask
 from callboard.protocol.model import Done, Error, ModelRequest, StreamEvent
-from callboard.providers.adapter import Adapter, AsksServer, Decoder, HttpAnswer, Timeouts, WireRequest
+from callboard.providers.adapter import (
+    CREDENTIAL_HEADERS,
+    Adapter,
+    AsksServer,
+    Authorizer,
+    Decoder,
+    HttpAnswer,
+    Timeouts,
+    WireRequest,
+)
+from callboard.providers.credentials import CredentialError
 from callboard.providers.http_errors import make_error, snippet, without_key
 
 _T = TypeVar("_T")
@@ -52,8 +62,6 @@ _TRANSPORT_ERRORS: Final = (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError
 #: What a kept connection that the server has closed meanwhile ends in, before any byte of an answer. Servers close idle
 #: connections without a word, and llama.cpp closes each one after a stream.
 _STALE: Final = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError)
-#: Where adapters put the key, behind the word of its scheme.
-_CREDENTIAL_HEADERS: Final = frozenset({"authorization", "x-api-key", "x-goog-api-key", "api-key"})
 #: What would end a header before its time.
 _UNSENDABLE: Final = re.compile(r"[\r\n\0]")
 
@@ -76,8 +84,11 @@ class HttpProvider:
         on_headers: HeaderListener | None = None,
         proxy: str | None = None,
         transport: AnyTransport | None = None,
+        authorizer: Authorizer | None = None,
     ) -> None:
+        """`authorizer`: adds the credential, where the adapter has none of its own."""
         self.adapter = adapter
+        self._authorizer = authorizer
         self._timeouts = timeouts or Timeouts()
         self._on_headers = on_headers
         self._proxy = proxy
@@ -100,6 +111,7 @@ class HttpProvider:
         host, deadline = _host(wire.url), _CallDeadline(timeouts or self._timeouts)
         ended = False
         try:
+            wire = await self._authorized(wire, deadline)
             response = await self._send(wire, deadline, is_last_try=request.is_last_try)
             try:
                 decoder, chunks = self._decoder(adapter, wire, request.stream, response, deadline), _chunks(response)
@@ -107,7 +119,7 @@ class HttpProvider:
                     while not ended and (chunk := await deadline.run(anext(chunks, None))) is not None:
                         if events := decoder.feed(chunk):  # one list a socket read
                             ended = isinstance(events[-1], Done | Error)
-                            yield _ended(events, wire, host)
+                            yield await self._ended(events, wire, host) if ended else events
                             if isinstance(events[-1], Done):  # read on to the end, or give the connection up
                                 deadline.shorten(_DRAIN_SECONDS)
                                 while await deadline.run(anext(chunks, None)) is not None:
@@ -118,10 +130,10 @@ class HttpProvider:
                         raise
                 if not ended and (events := decoder.finish()):
                     ended = True
-                    yield _ended(events, wire, host)
+                    yield await self._ended(events, wire, host)
             finally:
                 await response.aclose()
-        except (_CallTimedOut, _Redirected, _StaleConnection, *_TRANSPORT_ERRORS) as error:
+        except (ProviderError, _CallTimedOut, _Redirected, _StaleConnection, *_TRANSPORT_ERRORS) as error:
             # What goes wrong after a finished answer changes nothing about it.
             if not ended:
                 yield _with_notes([self._failure(error, host)], wire)
@@ -159,7 +171,8 @@ class HttpProvider:
         """See `Inquirable.inquire`."""
         if not isinstance(self.adapter, AsksServer):
             raise UsageError(f"{self.name} has no questions but model calls")
-        return await self.fetch(self.adapter.question(path, body))
+        wire = self.adapter.question(path, body)
+        return await self.fetch(wire if self._authorizer is None else await self._authorizer.authorize(wire))
 
     async def aclose(self) -> None:
         """Close the connections of the running loop."""
@@ -167,6 +180,34 @@ class HttpProvider:
         if connections is not None:
             await connections.kept.aclose()
             await connections.single.aclose()
+
+    async def _authorized(self, wire: WireRequest, deadline: _CallDeadline) -> WireRequest:
+        if self._authorizer is None:
+            return wire
+        try:
+            return await deadline.run(self._authorizer.authorize(wire))
+        except _CallTimedOut:
+            raise CredentialError("no credential came in the time of the call", retryable=True) from None
+
+    async def _ended(self, events: list[StreamEvent], wire: WireRequest, host: str) -> list[StreamEvent]:
+        """The events; an error at their end says which host it is from, and holds nothing of what was sent as a
+        credential. Where that was refused, the next try may have another at once."""
+        if isinstance(error := events[-1], Error):
+            answered = f"{host} answered HTTP {error.status}" if error.status else host
+            error = replace(error, message=f"{answered}: {error.message}")
+            if self._authorizer is not None:
+                message, raw = (_without_credentials(text, wire) for text in (error.message, error.raw))
+                error = replace(error, message=message, raw=raw)
+                if error.kind is ErrorKind.AUTHENTICATION and await self._has_another(self._authorizer, wire):
+                    error = replace(error, retryable=True, at_once=True)
+            events = [*events[:-1], error]
+        return _with_notes(events, wire)
+
+    async def _has_another(self, authorizer: Authorizer, wire: WireRequest) -> bool:
+        try:
+            return await authorizer.is_renewed(wire)
+        except ProviderError:
+            return False  # what the server said is what the user should hear
 
     def _decoder(
         self, adapter: Adapter, wire: WireRequest, streaming: bool, response: httpx.Response, deadline: _CallDeadline
@@ -186,6 +227,8 @@ class HttpProvider:
         """The answer's head. _StaleConnection where a kept connection turns out to be closed; for as long as
         connections are kept, none of them is used then, since the server is likely to have closed the others too."""
         request = self._http_request(wire)
+        path = request.url.raw_path.partition(b"?")[0]
+        _escaped_path.set(path.decode("ascii") if b"%" in path else "")
         if self._given is not None:
             return await deadline.run(self._given.handle_async_request(request))
         connections = self._open_connections()
@@ -234,12 +277,14 @@ class HttpProvider:
         traces = aiohttp.TraceConfig()
         traces.on_connection_reuseconn.append(_used_again)
         session = aiohttp.ClientSession(
-            connector=connector, cookie_jar=aiohttp.DummyCookieJar(), trace_configs=[traces]
+            connector=connector, cookie_jar=aiohttp.DummyCookieJar(), trace_configs=[traces], middlewares=[_as_escaped]
         )
         proxy = httpx.Proxy(self._proxy) if self._proxy else None
         return AiohttpTransport(verify=self._tls, trust_env=False, proxy=proxy, client=session)
 
     def _failure(self, error: Exception, host: str) -> Error:
+        if isinstance(error, ProviderError):
+            return make_error(error.kind, f"{self.name} was not asked: {error}.", retryable=error.retryable)
         if isinstance(error, _StaleConnection):
             message = f"{host} closed a connection that it had kept open; the next request gets a new one."
             return replace(make_error(ErrorKind.CONNECTION, message), at_once=True)
@@ -296,17 +341,9 @@ def _chunks(response: httpx.Response) -> AsyncIterator[bytes]:
 
 def _without_credentials(text: str, wire: WireRequest) -> str:
     """What a server says, without what it was told as a credential."""
-    for name in _CREDENTIAL_HEADERS & wire.headers.keys():
+    for name in CREDENTIAL_HEADERS & wire.headers.keys():
         text = without_key(text, wire.headers[name].rpartition(" ")[2])
     return text
-
-
-def _ended(events: list[StreamEvent], wire: WireRequest, host: str) -> list[StreamEvent]:
-    """The events; an error at their end says which host answered, and with which status."""
-    if isinstance(error := events[-1], Error):
-        answered = f"{host} answered HTTP {error.status}" if error.status else host
-        events = [*events[:-1], replace(error, message=f"{answered}: {error.message}")]
-    return _with_notes(events, wire)
 
 
 def _with_notes(events: list[StreamEvent], wire: WireRequest) -> list[StreamEvent]:
@@ -320,8 +357,19 @@ def _with_notes(events: list[StreamEvent], wire: WireRequest) -> list[StreamEven
 _is_used_again: ContextVar[bool] = ContextVar("callboard_connection_is_used_again", default=False)
 
 
+#: The path of this task's request, where it has escapes.
+_escaped_path: ContextVar[str] = ContextVar("callboard_escaped_path", default="")
+
+
 async def _used_again(*_: object) -> None:
     _is_used_again.set(True)
+
+
+async def _as_escaped(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
+    """Send escapes as they were written: aiohttp undoes those that it finds needless (%3A), and AWS signs the path."""
+    if path := _escaped_path.get():
+        request.url = request.url.with_path(path, encoded=True, keep_query=True)
+    return await handler(request)
 
 
 @dataclass(slots=True)

@@ -30,7 +30,9 @@ INSIDE_FUNCTIONS = {
     "actors/runtime.py": {"callboard.actors.index"},  # the extra `index`
     "actors/telemetry/telemetry.py": {"opentelemetry"},
     "protocol/testing/__init__.py": {"callboard.protocol.testing"},  # the extra `testing`
+    "providers/bedrock/aws_credentials.py": {"botocore"},
     "providers/catalog.py": {"genai_prices"},
+    "providers/vertex/google_credentials.py": {"google"},
     "providers/tokenizers.py": {"quicktok"},
     "providers/copilot/copilot_login.py": {"keyring"},
     # Packages whose names are loaded when first used, since child processes import the package but not all of it.

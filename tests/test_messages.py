@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from botocore.credentials import EnvProvider
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -25,6 +26,7 @@ from callboard.actors.cli.advice import advice
 from callboard.actors.cli.arguments import parser
 from callboard.actors.settings import VARIABLES
 from callboard.providers.provider_registry import KEY_VARIABLES
+from callboard.providers.provider_table import ROWS
 
 PRODUCT = [path for path in SOURCES if "testing" not in path.parts]
 #: Variables that belong to no field.
@@ -93,7 +95,9 @@ def test_options_exist(message: Message, option: str) -> None:
     ("message", "variable"), naming(re.compile(r"\b[A-Z]+_[A-Z_]*(?:KEY|TOKEN)\b|CALLBOARD_\w+")), ids=str
 )
 def test_variables_exist(message: Message, variable: str) -> None:
-    assert variable in {*VARIABLES.values(), *OTHER_VARIABLES, *KEY_VARIABLES.values()}, message.where
+    of_clients = {name for row in ROWS.values() for names in row.variables.values() for name in names}
+    known = {*VARIABLES.values(), *OTHER_VARIABLES, *KEY_VARIABLES.values(), *of_clients, EnvProvider.SECRET_KEY}
+    assert variable in known, message.where
 
 
 @pytest.mark.parametrize(("message", "setting"), naming(re.compile(r"Settings\((\w+)=|the setting (\w+)")), ids=str)

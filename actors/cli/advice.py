@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 from callboard import ErrorKind, ModelCallFailed, Settings
 from callboard.protocol.errors import ProviderError
-from callboard.providers.provider_registry import KEY_VARIABLES, split_model
+from callboard.providers.provider_registry import split_model
+from callboard.providers.provider_table import ROWS
 
 _ADVICE: Mapping[ErrorKind, str] = {
     ErrorKind.AUTHENTICATION: "check the key in {variable}",
@@ -30,14 +31,13 @@ _ADVICE: Mapping[ErrorKind, str] = {
     ErrorKind.INTERNAL: "this is a fault in callboard: ask again, and report it",
     ErrorKind.OTHER: "run `callboard doctor` to see what is set up",
 }
-#: Where a credential is kept that no variable holds.
-_KEPT = {"copilot": "the login (`callboard login copilot`)"}
 
 
 def advice(kind: ErrorKind, model: str) -> str:
     """What to do, in a few words. `model` is provider/model."""
     provider, _ = split_model(model)
-    variable = _KEPT.get(provider) or KEY_VARIABLES.get(provider) or "CALLBOARD_API_KEY"
+    row = ROWS[provider]
+    variable = " or ".join(filter(None, (row.key_variable, row.sign_in))) or "CALLBOARD_API_KEY"
     return _ADVICE[kind].format(variable=variable, model=model)
 
 

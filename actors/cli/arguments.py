@@ -68,6 +68,12 @@ def parser() -> CommandParser:
     _add_profile(listing)
     listing.add_argument("--json", action="store_true", help="print them as JSON, with their schemas")
 
+    showing = commands.add_parser("models", help="list the providers that models may be of", allow_abbrev=False)
+    showing.add_argument(
+        "--providers", action="store_true", required=True, help="their wire APIs, addresses, key variables and extras"
+    )
+    showing.add_argument("--json", action="store_true", help="print them as JSON")
+
     completing = commands.add_parser(
         "completion", help="print a script with which a shell completes these commands", allow_abbrev=False
     )

@@ -8,8 +8,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, date, datetime
 from typing import Final
 
 from callboard import RuntimeFailure, Settings, UsageError
@@ -23,26 +24,19 @@ from callboard.protocol.content import UserMessage
 from callboard.protocol.masking import mask
 from callboard.protocol.model import ModelRequest, ModelResponse, Sampling
 from callboard.providers.adapter import Provider
+from callboard.providers.example_models import CHEAPEST
+from callboard.providers.model_end import end_of_service
 from callboard.providers.provider_registry import KEY_VARIABLES, split_model
+from callboard.providers.provider_table import ROWS
 from callboard.providers.rate_limit import RateLimits
 from callboard.providers.response_builder import ResponseBuilder
 
-#: The cheapest small model of a provider, asked when its key is set and no model of it is. A name that has been
-#: retired answers "not found", which still shows that address and key are right.
-PROBES: Final[Mapping[str, str]] = {
-    "openai": "gpt-5-nano",
-    "anthropic": "claude-haiku-4-5",
-    "gemini": "gemini-2.5-flash-lite",
-    "openrouter": "openai/gpt-5-nano",
-    "mistral": "mistral-small-latest",
-    "groq": "llama-3.1-8b-instant",
-    "deepseek": "deepseek-flash",
-    "xai": "grok-3-mini",
-}
 #: The least that OpenAI's Responses API takes.
 ANSWER_TOKENS: Final = 16
 #: A call of a few tokens takes a second or two; a local server may have to load its model first.
 PATIENCE_SECONDS: Final = 60.0
+#: A model that ends within so many days is warned about; OpenAI announces it half a year ahead.
+WARNED_DAYS: Final = 90
 #: Of the answer, enough to see that it is one.
 SHOWN_CHARS: Final = 40
 
@@ -56,10 +50,12 @@ class Finding:
     answered: bool
     what: str
     todo: str = ""
+    note: str = ""
 
     def __str__(self) -> str:
         lines = [f"{'ok  ' if self.answered else 'FAIL'} {self.model}", f"    key:    {self.key}"]
         lines += [f"    answer: {self.what}", f"    to do:  {self.todo}" if self.todo else ""]
+        lines += [f"    note:   {self.note}" if self.note else ""]
         return "\n".join(mask(printable(line)) for line in lines if line)
 
 
@@ -82,7 +78,7 @@ def _configured(settings: Settings) -> Iterator[str]:
     for provider, variable in KEY_VARIABLES.items():
         if variable not in seen and settings.key_for(provider):
             seen.add(variable)
-            yield f"{provider}/{PROBES.get(provider, '')}"
+            yield f"{provider}/{CHEAPEST.get(provider, '')}"
 
 
 async def _examine(settings: Settings, model: str) -> Finding:
@@ -94,7 +90,7 @@ async def _examine(settings: Settings, model: str) -> Finding:
     try:
         route = route_for(settings, model, RateLimits(time.monotonic, settings.rate_limits))
         started = time.monotonic()
-        response = await _ask(route.provider, route.model)
+        response, end = await _ask(route.provider, route.model, ROWS[provider].api.startswith("OpenAI"))
     except UsageError as error:
         return Finding(model, key, False, "not asked", str(error))
     except TimeoutError:
@@ -105,26 +101,37 @@ async def _examine(settings: Settings, model: str) -> Finding:
         return Finding(model, key, False, f"{status}{failed.kind}: {failed.message}", advice(failed.kind, model))
     text = " ".join(response.text.split())[:SHOWN_CHARS]
     tokens = f", {response.usage.output_tokens} tokens" if response.usage and response.usage.output_tokens else ""
-    return Finding(model, key, True, f"{text!r} in {seconds:.1f} s{tokens}")
+    note = _about_its_end(end, datetime.now(UTC).date()) if end else ""
+    return Finding(model, key, True, f"{text!r} in {seconds:.1f} s{tokens}", note=note)
+
+
+def _about_its_end(end: date, today: date) -> str:
+    """A warning, where the server says that the model will soon be gone."""
+    days = (end - today).days
+    if days > WARNED_DAYS:
+        return ""
+    when = f"in {days} days" if days > 0 else "by now"
+    return f"the server says that this model goes out of service on {end} ({when}); choose another with --model"
 
 
 def _key(settings: Settings, provider: str) -> str:
     if source := settings.key_source(provider):
         return f"{source} is set"
-    if provider == "copilot":
-        return "by `callboard login copilot`"
-    if variable := KEY_VARIABLES.get(provider):
-        return f"{variable} is not set"
-    return "none needed"
+    row = ROWS[provider]
+    if row.sign_in:
+        return f"none; instead of one, {row.sign_in}"
+    return f"{row.key_variable} is not set" if row.key_variable else "none needed"
 
 
-async def _ask(provider: Provider, name: str) -> ModelResponse:
+async def _ask(provider: Provider, name: str, lists_models: bool) -> tuple[ModelResponse, date | None]:
+    """Its answer, and the day on which the server says that the model ends, if it is one that does."""
     request = ModelRequest(name, (UserMessage.of("Say ok."),), sampling=Sampling(max_output_tokens=ANSWER_TOKENS))
     builder = ResponseBuilder()
     try:
         async with asyncio.timeout(PATIENCE_SECONDS):
             async for events in provider.stream(request):
                 builder.feed(events)
-        return builder.response()
+        response = builder.response()
+        return response, None if response.error or not lists_models else await end_of_service(provider, name)
     finally:
         await provider.aclose()

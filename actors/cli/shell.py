@@ -71,6 +71,10 @@ def _command(name: str) -> RunCommand:
         from callboard.actors.cli import completion  # noqa: PLC0415
 
         return completion.run
+    if name == "models":
+        from callboard.actors.cli import provider_list  # noqa: PLC0415
+
+        return provider_list.run
     from callboard.actors.cli import doctor, login, tool_list  # noqa: PLC0415
 
     return {"doctor": doctor.run, "login": login.run, "tools": tool_list.run}[name]

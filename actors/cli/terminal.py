@@ -10,6 +10,7 @@ import json
 import os
 import re
 import sys
+from collections.abc import Sequence
 from typing import Final, TextIO
 
 import orjson
@@ -73,6 +74,13 @@ def cleaned(text: str) -> str:
 def printable(text: str) -> str:
     """The text on one line, for messages: line feeds and tabs become spaces."""
     return cleaned(text).replace("\n", " ").replace("\t", " ")
+
+
+def table(rows: Sequence[tuple[str, ...]]) -> str:
+    """Rows of cells in columns, as wide as their longest cell."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
+    return "\n".join(lines)
 
 
 def print_json(document: object) -> None:

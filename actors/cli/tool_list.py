@@ -6,7 +6,7 @@ import argparse
 
 from callboard import Decision, Runtime
 from callboard.actors.cli.arguments import settings_of
-from callboard.actors.cli.terminal import print_json, print_line, printable
+from callboard.actors.cli.terminal import print_json, print_line, printable, table
 from callboard.protocol.options import ToolOffer
 
 _HEADINGS = ("TOOL", "RUNS IN", "DEADLINE", "RISK", "POLICY", "WHAT IT DOES")
@@ -21,7 +21,7 @@ async def run(options: argparse.Namespace, known: dict[str, object]) -> None:
     if options.json:
         print_json([_as_json(each) for each in tools])
     else:
-        print_line(_table([_HEADINGS, *map(_row, tools)]))
+        print_line(table([_HEADINGS, *map(_row, tools)]))
 
 
 def _row(offer: ToolOffer) -> tuple[str, ...]:
@@ -29,12 +29,6 @@ def _row(offer: ToolOffer) -> tuple[str, ...]:
     first_line = definition.description.partition("\n")[0]
     deadline, policy = f"{contract.timeout_seconds:g} s", _POLICY[offer.decision]
     return tuple(map(printable, (definition.name, contract.isolation, deadline, contract.risk, policy, first_line)))
-
-
-def _table(rows: list[tuple[str, ...]]) -> str:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
-    return "\n".join(lines)
 
 
 def _as_json(offer: ToolOffer) -> dict[str, object]:

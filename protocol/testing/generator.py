@@ -94,7 +94,7 @@ def draw_scenario(
     choices: Choices, *, max_turns: int = MAX_TURNS, max_calls: int = MAX_PARALLEL_CALLS, restarts: bool = True
 ) -> Scenario:
     """A whole request: its history, options and tools, what model, tools and people do, what is lost."""
-    return Scenario(
+    drawn = Scenario(
         turns=_draw_turns(choices, max_turns, max_calls),
         history=draw_history(choices, 2) if _chance(choices, 35) else (),
         options=draw_options(choices),
@@ -108,6 +108,12 @@ def draw_scenario(
         store=draw_store(choices) if restarts and _chance(choices, 15) else Store(),
         latency_seconds=choices.pick((0.0, 0.0, 0.0, 0.5)),
     )
+    return replace(drawn, options=draw_tool_options(choices, drawn.options))
+
+
+def draw_tool_options(choices: Choices, options: RequestOptions) -> RequestOptions:
+    """What the instructions say of tools, and whether the model is known to take none."""
+    return replace(options, tool_prompt=choices.pick(("", "", "look first")), takes_tools=not _chance(choices, 5))
 
 
 def draw_tools(choices: Choices) -> tuple[ToolOffer, ...]:
@@ -245,7 +251,6 @@ def draw_options(choices: Choices) -> RequestOptions:
     options = RequestOptions(
         "sim/model",
         system_prompt=choices.pick(("", "be brief")),
-        tool_prompt=choices.pick(("", "", "look first")),
         timeout_seconds=choices.pick((1_800.0, 120.0, 20.0, 6.0)) if tight else 1_800.0,
         max_steps=choices.pick((32, 32, 3, 1)) if tight else 32,
         token_budget=choices.number(10, 6_000) if tight and _chance(choices, 40) else None,
@@ -257,7 +262,6 @@ def draw_options(choices: Choices) -> RequestOptions:
         tool_choice=_tool_choice(choices),
         parallel_tool_calls=choices.pick((None, None, True)),
         tool_fallback=choices.pick(list(ToolFallback)),
-        takes_tools=not _chance(choices, 5),
         repeated_call_limit=choices.pick((3, 3, 2, 1, 0)) if _chance(choices, 40) else 3,
         max_attempts=choices.pick((4, 3, 2, 2, 2, 1)),
     )

@@ -75,7 +75,7 @@ class Anthropic(encoding.HttpAdapter):
         return f"{self._url}/v1/messages"
 
     def envelope(self, body: Body) -> Body:
-        """What goes into the request of the API's own fields."""
+        """The request's fields, as the server wants them."""
         return body
 
 

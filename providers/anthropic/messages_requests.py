@@ -26,10 +26,10 @@ THINKING_BUDGETS: Final = {"minimal": 1_024, "low": 2_048, "medium": 8_192, "hig
 #: Where the model decides itself how much to think, it takes these instead.
 ADAPTIVE_EFFORTS: Final = {"minimal": "low"} | {effort: effort for effort in ("low", "medium", "high", "xhigh", "max")}
 #: Claude 4.6 and later: `thinking: adaptive`. A date ("claude-opus-4-20250514") has no minor version.
-_ADAPTIVE_MODEL: Final = re.compile(r"claude-[a-z]+-(?:4[-.](?:[6-9]|[1-9]\d)(?!\d)|[5-9](?!\d)|[1-9]\d(?!\d))")
+ADAPTIVE_MODEL: Final = re.compile(r"claude-[a-z]+-(?:4[-.](?:[6-9]|[1-9]\d)(?!\d)|[5-9](?!\d)|[1-9]\d(?!\d))")
 #: Claude 4.7 and later: 400 "`temperature` is deprecated for this model"; and thinking comes back empty beside its
 #: signature, unless its display is asked for (jin-bo/agentao PR 296; the SDK's ThinkingConfigAdaptiveParam).
-_NEWER_MODEL: Final = re.compile(r"claude-[a-z]+-(?:4[-.](?:[7-9]|[1-9]\d)(?!\d)|[5-9](?!\d)|[1-9]\d(?!\d))")
+NEWER_MODEL: Final = re.compile(r"claude-[a-z]+-(?:4[-.](?:[7-9]|[1-9]\d)(?!\d)|[5-9](?!\d)|[1-9]\d(?!\d))")
 #: The modes that force a call, and the API's words for them.
 _FORCED: Final = {ToolChoiceMode.REQUIRED: "any", ToolChoiceMode.NAMED: "tool"}
 SERVICE_TIERS: Final = ("auto", "standard_only")
@@ -54,7 +54,7 @@ class MessagesEncoding(encoding.TurnEncoding):
     def __init__(self, request: model.ModelRequest, dialect: MessagesDialect) -> None:
         super().__init__(request)
         self._dialect = dialect
-        self._adaptive = _ADAPTIVE_MODEL.search(request.model) is not None
+        self._adaptive = ADAPTIVE_MODEL.search(request.model) is not None
         self.betas: set[str] = set()
         self._open_turn: content.Message | None = None
         """The last turn of the model's, where it goes on: it was paused, or the results of its calls are being sent."""
@@ -177,9 +177,9 @@ class MessagesEncoding(encoding.TurnEncoding):
             self._container = str(own.get("id")) if is_open else ""
             return None
         if is_call(own):
-            is_whole = own.get("id") in self._server_results or (is_open and "input" in own)
+            is_whole = str(own.get("id")) in self._server_results or (is_open and "input" in own)
         else:
-            is_whole = "tool_use_id" not in own or own["tool_use_id"] in self._server_calls
+            is_whole = "tool_use_id" not in own or str(own["tool_use_id"]) in self._server_calls
         if is_whole:
             return dict(own)
         self.note(f"{kind}: its call and its result are not both there; left out")
@@ -299,7 +299,7 @@ class MessagesEncoding(encoding.TurnEncoding):
             self.notes.append("logprobs: the API has none; left out")
         knobs = {"temperature": sampling.temperature, "top_p": sampling.top_p}
         sent: Body = {name: value for name, value in knobs.items() if value is not None}
-        if _NEWER_MODEL.search(self.request.model):
+        if NEWER_MODEL.search(self.request.model):
             self.notes += [f"{name}: this model takes none; left out" for name in sent]
             sent = {}
         return {**sent, "stop_sequences": list(sampling.stop)} if sampling.stop else sent
@@ -345,7 +345,7 @@ class MessagesEncoding(encoding.TurnEncoding):
         if sampling.temperature not in (None, 1, 1.0):
             raise UsageError("Anthropic takes no temperature with thinking: drop reasoning_effort or temperature")
         if self._adaptive:
-            shown = {"display": "summarized"} if _NEWER_MODEL.search(self.request.model) else {}
+            shown = {"display": "summarized"} if NEWER_MODEL.search(self.request.model) else {}
             return {"thinking": {"type": "adaptive", **shown}, "output_config": {"effort": ADAPTIVE_EFFORTS[effort]}}
         if self._in_unthought_tool_loop():
             self.notes.append("reasoning_effort: left out, since the open tool turn does not start with own thinking")

@@ -96,4 +96,4 @@ def citation_of(raw: JsonObject) -> content.Citation:
 
 def own_citations(citations: Iterable[content.Citation]) -> list[Mapping[str, object]]:
     """Those that this API wrote, as it wrote them."""
-    return [each.raw for each in citations if each.raw.get("type") in _LOCATIONS]
+    return [each.raw for each in citations if str(each.raw.get("type")) in _LOCATIONS]

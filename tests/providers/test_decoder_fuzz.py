@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.turns import WIRES, Manner, Part, Turn, Wire
-from support.wire import answer, cut, sse, usage_is_true
+from support.turns import Manner, Part, Turn, Wire
+from support.wire import answer, cut, usage_is_true
+from support.wires import WIRES
 
 from callboard.protocol.limits import ERROR_SNIPPET_CHARS
 from callboard.protocol.model import Done, Error
@@ -121,7 +122,7 @@ def fuzz_once(dice: Random) -> None:
     documents = [mutate(dice, document) for document in CORPUS[api]]
     if dice.random() < 0.1:
         documents = [random_json(dice) for _ in range(3)]
-    body = sse_of(dice, documents)
+    body = framed_somehow(dice, api, documents)
     if dice.random() < 0.2 and body:
         place = dice.randrange(len(body))
         body = body[:place] + dice.randbytes(dice.randrange(4)) + body[place + dice.randrange(3) :]
@@ -129,13 +130,15 @@ def fuzz_once(dice: Random) -> None:
     check(api, body, sizes, dice.choice([200, 200, 200, 400, 429, 500]), dice.random() < 0.8)
 
 
-def sse_of(dice: Random, documents: list[Any]) -> bytes:
+def framed_somehow(dice: Random, api: str, documents: list[Any]) -> bytes:
     text = [json.dumps(document) for document in documents]
     shape = dice.randrange(4)
     if shape == 0:
         return ("[" + ",\n".join(text) + "]").encode()
     if shape == 1:
         return dice.choice(text or ["{}"]).encode()
+    if shape == 2 and "\\ud800" not in "".join(text) and all(isinstance(document, dict) for document in documents):
+        return WIRES[api].framed(documents, Manner(named=False))
     return "".join(f"data: {line}\n\n" for line in text).encode()
 
 
@@ -179,6 +182,6 @@ def test_nearly_right_documents() -> None:
 
 def test_the_corpus_is_legal() -> None:
     for api, documents in CORPUS.items():
-        turn = answer(ADAPTERS[api], sse(documents))
+        turn = answer(ADAPTERS[api], WIRES[api].framed(documents, Manner()))
         assert turn.error is None, api
         assert turn.tool_calls, api

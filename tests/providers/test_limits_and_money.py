@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from callboard.protocol.errors import UsageError
 from callboard.protocol.model import Usage
-from callboard.providers import provider_registry
 from callboard.providers.catalog import FREE, LOCAL, Catalog, ModelInfo, Prices
 from callboard.providers.copilot.copilot_login import CopilotTokens, FileStore
 from callboard.providers.local.offline import Offline
 from callboard.providers.local.scripted import Scripted
 from callboard.providers.provider_registry import KEY_VARIABLES, PROVIDERS, adapter_for, provider_for
+from callboard.providers.provider_table import ROWS
 from callboard.providers.rate_limit import RateLimiter, RateLimits
 from callboard.providers.transport import HttpProvider
 
@@ -265,7 +265,7 @@ assert "genai_prices" in sys.modules
 # The registry
 
 
-@pytest.mark.parametrize("name", sorted(provider_registry.ADAPTERS))
+@pytest.mark.parametrize("name", sorted(name for name, row in ROWS.items() if row.make is not None))
 def test_every_adapter_can_be_made_and_called_by_its_name(name: str) -> None:
     adapter = adapter_for(name, base_url="http://localhost:1/v1", api_key="key")
     # Replay data carries the adapter family, so the two names of Responses make the same adapter.
@@ -277,12 +277,15 @@ def test_every_provider_has_a_way_to_be_made(tmp_path_factory: pytest.TempPathFa
         raise AssertionError("nothing is asked before a model is")
 
     for name in PROVIDERS:
-        base_url = "http://localhost:1" if name == "openai-compatible" else None
+        row = ROWS[name]
+        base_url = "http://localhost:1" if row.make is not None and not row.address else None
         key = "key" if KEY_VARIABLES.get(name) else None
         tokens = CopilotTokens(FileStore(tmp_path_factory.mktemp("t") / "t"), http)  # type: ignore[arg-type]
-        options: dict[str, Any] = {"tokens": tokens} if name == "copilot" else {}
-        provider, model = provider_for(f"{name}/some/model", base_url=base_url, api_key=key, **options)
-        assert model == "some/model"
+        options: dict[str, Any] = {"copilot": {"tokens": tokens}, "bedrock": {"region": "eu-west-1"}}.get(name, {})
+        # Vertex has the models of publishers, which are part of their names.
+        asked, meant = ("google/model", "model") if name == "vertex" else ("some/model", "some/model")
+        provider, model = provider_for(f"{name}/{asked}", base_url=base_url, api_key=key, **options)
+        assert model == meant
         assert provider.name
 
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from configparser import ConfigParser
+from pathlib import Path
+
 import pytest
 
 from callboard.protocol.content import UserMessage
 from callboard.protocol.errors import UsageError
 from callboard.protocol.model import ModelRequest
-from callboard.providers.provider_registry import PROVIDERS, adapter_for, provider_for
+from callboard.providers.openai.dialects import SERVERS
+from callboard.providers.provider_registry import PROVIDERS, adapter_for, provider_for, split_model
+from callboard.providers.provider_table import ROWS, ProviderRow
 
 
 @pytest.mark.parametrize("name", sorted(set(PROVIDERS) - {"offline", "scripted"}))
@@ -22,3 +28,58 @@ def test_a_request_to_nowhere_says_what_to_give() -> None:
         adapter_for("openai-compatible").encode(ModelRequest("m", (UserMessage.of("hi"),)))
     with pytest.raises(UsageError, match="base_url"):
         provider_for("openai-compatible/m")
+
+
+# The table.
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_every_row_says_what_it_is_and_where_its_address_is_documented() -> None:
+    extras = ConfigParser()
+    extras.read(ROOT / "setup.cfg")
+    assert set(SERVERS) <= set(ROWS)
+    for row in ROWS.values():
+        assert row.what, row
+        assert (row.make is None) == (row.api == "none")
+        assert bool(row.source) or not row.address, f"{row.name}: which page names {row.address}?"
+        assert not row.extra or extras.has_option("options.extras_require", row.extra)
+        names = {row.key_variable, *(name for names in row.variables.values() for name in names)} - {""}
+        assert all(re.fullmatch(r"[A-Z][A-Z0-9_]+", name) for name in names)
+        assert not row.address or row.address.startswith(("https://", "http://localhost:"))
+
+
+def _cells(row: ProviderRow) -> str:
+    key = f"`{row.key_variable}`" if row.key_variable else "(a login)" if row.sign_in else "none"
+    address = f"`{row.address}`" if row.address else "none" if row.make is None else "your own"
+    return f"| `{row.name}` | {row.api} | {key} | {row.extra or '-'} | {address} | {row.what} |"
+
+
+def test_the_documented_table_is_this_one() -> None:
+    """docs/providers.md, "What there is"."""
+    page = (ROOT / "docs" / "providers.md").read_text()
+    section = page.partition("## What there is\n")[2].partition("\n## ")[0]
+    documented = [line for line in section.splitlines() if line.startswith("| `")]
+    assert documented == [_cells(row) for row in ROWS.values()]
+
+
+@pytest.mark.parametrize("name", sorted(name for name, row in ROWS.items() if row.key_variable))
+def test_a_missing_key_is_named_before_anything_is_sent(name: str) -> None:
+    row = ROWS[name]
+    address = None if row.address else "https://own.example.org"
+    options = {"region": "us-east-1"} if name == "bedrock" else {}
+    if row.extra:  # there is another way to sign in
+        provider_for(f"{name}/m", base_url=address, **options)
+    else:
+        with pytest.raises(UsageError, match=f"{name} needs a key: set the environment variable {row.key_variable}"):
+            provider_for(f"{name}/m", base_url=address, **options)
+    provider_for(f"{name}/m", base_url=address, api_key="k", **options)
+
+
+def test_an_unknown_provider_and_a_missing_model_are_one_sentence() -> None:
+    with pytest.raises(UsageError, match=r"no provider 'azur' .*known providers are: .*azure.*bedrock.*vertex"):
+        split_model("azur/m")
+    with pytest.raises(UsageError, match="names no model; write vertex/MODEL"):
+        split_model("vertex/")
+    with pytest.raises(UsageError, match="no adapter 'offline'"):
+        adapter_for("offline")

@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.mutations import changed
-from support.turns import WIRES, Manner, Turn, Wire, framed, heard, manners, turns
+from support.turns import Manner, Turn, Wire, heard, manners, turns
 from support.wire import answer, events, sse, usage_is_true
+from support.wires import WIRES
 
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.model import Done, Error, ModelResponse
@@ -70,8 +71,7 @@ def test_the_turn_is_what_was_told(wire: Wire) -> None:
         assert found.usage == turn.usage
         assert bool(found.raw_usage) == (turn.usage is not None)
         assert found.logprobs == turn.tokens
-        assert found.model
-        assert found.response_id
+        assert bool(found.model) == bool(found.response_id) == wire.names_answers
 
 
 @every_wire
@@ -91,7 +91,7 @@ def test_a_stream_cut_behind_any_event(wire: Wire) -> None:
         documents = wire.stream(turn, manner)
         whole = answer(wire.adapter, wire.body(turn, manner))
         for count in range(len(documents)):
-            cut = answer(wire.adapter, framed(documents[:count], Manner(done=False)))
+            cut = answer(wire.adapter, wire.framed(documents[:count], Manner(done=False)))
             assert_part_of(cut, whole)
 
 
@@ -132,7 +132,7 @@ def test_an_answer_changed_at_random(wire: Wire, streaming: bool) -> None:
         documents = wire.stream(turn, manner) if streaming else [wire.whole(turn)]
         for _ in range(dice.randrange(1, 4)):
             documents = changed(dice, documents)
-        body = sse(documents) if streaming else json.dumps(documents[:1]).encode()[1:-1]
+        body = wire.framed(documents, PLAIN) if streaming else json.dumps(documents[:1]).encode()[1:-1]
         found = build_response(events(wire.adapter, body, streaming=streaming))
         assert all(isinstance(json.loads(call.arguments), dict) for call in found.tool_calls if call.complete)
         assert usage_is_true(found.usage)

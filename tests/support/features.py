@@ -16,8 +16,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from support.turns import WIRES, Manner, Part, Turn, Wire, heard
+from support.turns import Manner, Part, Turn, Wire, heard
 from support.wire import answer
+from support.wires import WIRES
 
 from callboard.protocol.content import (
     AssistantMessage,
@@ -94,6 +95,7 @@ APIS = {
     "Responses": Api(adapter_for("openai"), "gpt-5-mini", WIRES["responses"]),
     "Messages": Api(adapter_for("anthropic"), "claude-sonnet-4-5", WIRES["messages"]),
     "Gemini": Api(adapter_for("gemini"), "gemini-2.5-flash", WIRES["gemini"]),
+    "Converse": Api(adapter_for("bedrock"), "us.anthropic.claude-sonnet-4-5-20250929-v1:0", WIRES["converse"]),
 }
 
 

@@ -215,6 +215,8 @@ class Wire(ABC):
     blocks: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     """How the API calls what a server tool leaves in an answer."""
     has_logprobs: ClassVar[bool] = True
+    names_answers: ClassVar[bool] = True
+    """Does an answer say its id and its model?"""
 
     @abstractmethod
     def stream(self, turn: Turn, manner: Manner) -> list[Json]:
@@ -224,9 +226,13 @@ class Wire(ABC):
     def whole(self, turn: Turn) -> Json:
         """The answer as one document."""
 
+    def framed(self, documents: Sequence[Json], manner: Manner) -> bytes:
+        """The bytes of a stream of these documents: server-sent events, where the API has no frame of its own."""
+        return framed(documents, manner)
+
     def body(self, turn: Turn, manner: Manner) -> bytes:
-        """The bytes of a stream."""
-        return framed(self.stream(turn, manner), manner)
+        """The bytes of a turn's stream."""
+        return self.framed(self.stream(turn, manner), manner)
 
     def sayable(self, parts: Sequence[Part]) -> Sequence[Part]:
         """The parts in an order, and as often, as the API can say them."""
@@ -696,16 +702,7 @@ class GenerateContent(Wire):
 class GeminiArray(GenerateContent):
     """The same without `alt=sse`: all chunks in one JSON array."""
 
-    def body(self, turn: Turn, manner: Manner) -> bytes:
+    def framed(self, documents: Sequence[Json], manner: Manner) -> bytes:
         indent = 2 if manner.named else None
-        text = json.dumps(self.stream(turn, manner), indent=indent, ensure_ascii=manner.comments)
+        text = json.dumps(documents, indent=indent, ensure_ascii=manner.comments)
         return (b"\xef\xbb\xbf" if manner.bom else b"") + text.encode().replace(b"\n", manner.newline.encode())
-
-
-WIRES: dict[str, Wire] = {
-    "chat": Chat(),
-    "responses": Responses(),
-    "messages": Messages(),
-    "gemini": GenerateContent(),
-    "gemini array": GeminiArray(),
-}

@@ -6,11 +6,14 @@ import asyncio
 import json
 import stat
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.caught import Reply, caught
 from support.shared_double import shared_double
+from support.wire import sse
 
 from callboard.actors.cli.login import sign_in
 from callboard.actors.runtime import route_for
@@ -19,6 +22,7 @@ from callboard.actors.testing.wire_double import RawAnswer, Turn
 from callboard.protocol.errors import ProviderError, UsageError
 from callboard.providers.adapter import HttpAnswer, WireRequest
 from callboard.providers.copilot.copilot_login import FileStore
+from callboard.providers.provider_table import ROWS
 from callboard.providers.rate_limit import RateLimits
 
 MODEL = "openai-compatible/any"
@@ -29,7 +33,7 @@ def test_the_doctor_says_what_is_set_and_that_the_model_answers(callboard: Any) 
     callboard.environment["CALLBOARD_API_KEY"] = SECRET
     with shared_double([Turn("ok")]) as server:
         ran = callboard.run("doctor", "--model", MODEL, "--base-url", server.base_url())
-        (asked,) = server.traffic().bodies
+        asked, *_ = server.traffic().bodies  # the others ask when the model goes out of service
     assert ran.status == 0, ran.err
     assert f"ok   {MODEL}" in ran.out
     assert "CALLBOARD_API_KEY is set" in ran.out
@@ -48,6 +52,81 @@ def test_the_doctor_says_what_to_do_and_fails_when_the_model_does_not_answer(cal
     assert ran.status == 1
     assert "HTTP 401" in ran.out
     assert "check the key in CALLBOARD_API_KEY" in ran.sentence
+
+
+@pytest.mark.parametrize(("days", "warned"), [(30, True), (-1, True), (200, False), (None, False)])
+def test_quirk_83_the_doctor_warns_of_a_model_that_goes_out_of_service(
+    callboard: Any, days: int | None, warned: bool
+) -> None:
+    end = None if days is None else str((datetime.now(UTC) + timedelta(days=days)).date())
+    chunk = {"choices": [{"index": 0, "delta": {"content": "ok"}, "finish_reason": "stop"}]}
+    replies = [
+        Reply(sse([chunk], done=True), headers={"content-type": "text/event-stream"}),
+        Reply(json.dumps({"id": "any", "object": "model", "shutdown_date": end}).encode()),
+    ]
+    with caught(replies) as server:
+        ran = callboard.run("doctor", "--model", MODEL, "--base-url", f"{server.url}/v1")
+    assert ran.status == 0, ran.err
+    assert ("goes out of service on" in ran.out) is warned
+    assert not warned or (str(end) in ran.out and "choose another with --model" in ran.out)
+
+
+def test_the_providers_are_listed(callboard: Any) -> None:
+    shown = callboard.run("models", "--providers").out.splitlines()
+    assert shown[0].split()[:2] == ["PROVIDER", "WIRE"]
+    assert [line.split()[0] for line in shown[1:]] == list(ROWS)
+    assert any("AWS_BEARER_TOKEN_BEDROCK" in line and "Bedrock Converse" in line for line in shown)
+    listed = json.loads(callboard.run("models", "--providers", "--json").out)
+    assert [row["name"] for row in listed] == list(ROWS)
+    (azure,) = (row for row in listed if row["name"] == "azure")
+    assert azure["variables"] == {
+        "base_url": ["AZURE_OPENAI_ENDPOINT"],
+        "api_version": ["OPENAI_API_VERSION"],
+        "token": ["AZURE_OPENAI_AD_TOKEN"],
+    }
+    assert callboard.run("models").status == 2
+
+
+@pytest.mark.parametrize(
+    ("environment", "model", "path", "header"),
+    [
+        ({"AZURE_OPENAI_API_KEY": "a", "OPENAI_API_VERSION": "2024-10-21"}, "azure/dep",
+         "/openai/deployments/dep/chat/completions?api-version=2024-10-21", ("api-key", "a")),
+        ({"AZURE_OPENAI_API_KEY": "a"}, "azure/dep", "/openai/v1/chat/completions", ("api-key", "a")),
+        ({"AZURE_OPENAI_API_KEY": "a", "AZURE_OPENAI_AD_TOKEN": "eyJ"}, "azure/dep", "/openai/v1/chat/completions",
+         ("authorization", "Bearer eyJ")),
+        ({"AZURE_OPENAI_AD_TOKEN": "eyJ", "CALLBOARD_API_KEY": "b"}, "azure/dep", "/openai/v1/chat/completions",
+         ("api-key", "b")),
+    ],
+)  # fmt: skip
+def test_azure_is_set_up_by_the_variables_of_its_own_client(
+    callboard: Any, environment: dict[str, str], model: str, path: str, header: tuple[str, str]
+) -> None:
+    chunk = {"choices": [{"index": 0, "delta": {"content": "ok"}, "finish_reason": "stop"}]}
+    answer = Reply(sse([chunk], done=True), headers={"content-type": "text/event-stream"})
+    with caught([answer]) as server:
+        callboard.environment |= {**environment, "AZURE_OPENAI_ENDPOINT": server.url}
+        ran = callboard.run("doctor", "--model", model)
+    assert ran.status == 0, ran.err
+    assert server.requests[0].path == path
+    assert server.requests[0].headers[header[0]] == header[1]
+
+
+def test_vertex_and_bedrock_are_set_up_by_the_variables_of_their_own_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    variables = {
+        "GOOGLE_CLOUD_PROJECT": "p",
+        "CLOUD_ML_REGION": "us-east5",
+        "AWS_DEFAULT_REGION": "eu-west-1",
+        "AWS_PROFILE": "work",
+    }
+    for name in ("GOOGLE_CLOUD_LOCATION", "ANTHROPIC_VERTEX_PROJECT_ID", "AWS_REGION"):
+        monkeypatch.setenv(name, "")
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    settings = Settings()
+    assert settings.options_for("vertex") == {"project": "p", "location": "us-east5"}
+    assert settings.options_for("bedrock") == {"region": "eu-west-1", "profile": "work"}
+    assert settings.options_for("openai") == settings.options_for("no such provider") == {}
 
 
 def test_the_doctor_looks_at_every_provider_that_has_a_key(callboard: Any) -> None:

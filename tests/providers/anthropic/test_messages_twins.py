@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from itertools import pairwise
+from random import Random
 from typing import Any
 
 import anthropic
@@ -15,11 +16,13 @@ from anthropic.types import Message
 from anthropic.types.beta import BetaMessage
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.mutations import changed
 from support.wire import answer, body, sse
 
 from callboard.protocol.content import ServerTool, Text, Thinking, ToolMessage, UserMessage
 from callboard.protocol.model import PromptCache
 from callboard.providers.anthropic.messages_api import Anthropic
+from callboard.providers.anthropic.messages_dialects import MESSAGES_SERVERS
 
 ADAPTER = Anthropic(api_key="k")
 
@@ -239,6 +242,26 @@ def _as_param(block: dict[str, Any]) -> dict[str, Any]:
     if block["type"] == "text" and not block["citations"]:
         return {"type": "text", "text": block["text"]}
     return block
+
+
+@settings(max_examples=150, deadline=None)
+@given(twins(), st.integers(0, 2**32), st.sampled_from(sorted(MESSAGES_SERVERS)))
+def test_an_answer_changed_at_random_costs_that_answer_at_most(twin: Twin, seed: int, name: str) -> None:
+    """It is read the same however it is cut, its usage is sound, and its turn can be sent back: a field of the wrong
+    type would fail every later request of the conversation."""
+    adapter, dice = Anthropic(dialect=MESSAGES_SERVERS[name]), Random(seed)
+    whole, documents = twin
+    for answered, is_stream in (
+        (sse(changed(dice, changed(dice, documents))), True),
+        (b"".join(json.dumps(each).encode() for each in changed(dice, [whole])), False),
+    ):
+        turn = answer(adapter, answered, streaming=is_stream)
+        assert turn == answer(adapter, answered, [1], streaming=is_stream)
+        if (usage := turn.usage) is not None:
+            assert usage.cached_tokens + usage.cache_write_tokens <= usage.input_tokens
+            assert usage.cache_write_1h_tokens <= usage.cache_write_tokens
+        results = [ToolMessage(call.call_id, call.name, "done") for call in turn.tool_calls]
+        assert body(adapter, UserMessage.of("Hi"), turn.message, *results, UserMessage.of("More"))
 
 
 # The official SDK reads the same bytes.

@@ -1,0 +1,38 @@
+"""`callboard models --providers`: every provider, how it is asked, where, and with which credential."""
+
+from __future__ import annotations
+
+import argparse
+
+from callboard.actors.cli.terminal import print_json, print_line, table
+from callboard.providers.provider_table import ROWS, ProviderRow
+
+_HEADINGS = ("PROVIDER", "WIRE API", "KEY", "EXTRA", "ADDRESS", "WHAT IT IS")
+
+
+def run(options: argparse.Namespace, known: dict[str, object]) -> None:
+    """A table for people, or JSON, which also says where an address is documented."""
+    if options.json:
+        print_json([_as_json(row) for row in ROWS.values()])
+    else:
+        print_line(table([_HEADINGS, *map(_cells, ROWS.values())]))
+
+
+def _cells(row: ProviderRow) -> tuple[str, ...]:
+    key = row.key_variable or ("a login" if row.sign_in else "none")
+    address = row.address or ("none" if row.make is None else "your own")
+    return row.name, row.api, key, row.extra or "-", address, row.what
+
+
+def _as_json(row: ProviderRow) -> dict[str, object]:
+    return {
+        "name": row.name,
+        "api": row.api,
+        "what": row.what,
+        "address": row.address,
+        "source": row.source,
+        "key_variable": row.key_variable,
+        "sign_in": row.sign_in,
+        "extra": row.extra,
+        "variables": {option: list(names) for option, names in row.variables.items()},
+    }

@@ -1,0 +1,1 @@
+"""Azure OpenAI: the APIs of OpenAI under Azure's addresses and credentials."""

@@ -1,0 +1,197 @@
+"""Every provider, one row each: how it is asked, where, with which credential. provider_registry.py makes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+from callboard.providers.adapter import Adapter
+from callboard.providers.anthropic.messages_api import Anthropic
+from callboard.providers.anthropic.messages_dialects import MESSAGES_SERVERS
+from callboard.providers.azure import azure_openai as azure
+from callboard.providers.bedrock.converse_api import Bedrock
+from callboard.providers.copilot.copilot_api import Copilot
+from callboard.providers.gemini.gemini_api import Gemini
+from callboard.providers.openai.chat_api import OpenAIChat
+from callboard.providers.openai.dialects import SERVERS
+from callboard.providers.openai.responses_api import OpenAIResponses
+from callboard.providers.openrouter import OpenRouter
+from callboard.providers.vertex.vertex_api import vertex
+
+_CHAT, _RESPONSES, _MESSAGES = "OpenAI Chat Completions", "OpenAI Responses", "Anthropic Messages"
+_GENERATE, _CONVERSE, _NONE = "Gemini generateContent", "Bedrock Converse", "none"
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderRow:
+    """One provider."""
+
+    name: str
+    """The part before the slash of `provider/model`."""
+    api: str
+    """Its wire API."""
+    what: str
+    """What it is, in a few words."""
+    make: Callable[..., Adapter] | None = None
+    """Takes base_url, api_key and keyword options of its own; None: it needs no HTTP."""
+    address: str = ""
+    """Its usual one; "": the user's own."""
+    source: str = ""
+    """Where that address is documented."""
+    key_variable: str = ""
+    """The environment variable in which its users keep the key; "": it needs none."""
+    sign_in: str = ""
+    """How one signs in where that is not by a key, or need not be."""
+    extra: str = ""
+    """The extra of callboard that signing in needs."""
+    variables: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Options by the environment variables that its own clients read them from; the first that is set counts."""
+
+
+#: Of each Chat Completions server: what it is, and the page that names its address.
+_CHAT_SERVERS: Final[Mapping[str, tuple[str, str]]] = {
+    "openai-chat": ("OpenAI's models by the older API", "platform.openai.com/docs/api-reference/chat"),
+    "openai-compatible": ("any other server that speaks this API", ""),
+    "ollama": ("models on this machine", "docs.ollama.com/api/openai-compatibility"),
+    "vllm": ("models on this machine", "docs.vllm.ai/en/latest/serving/openai_compatible_server.html"),
+    "llamacpp": ("models on this machine", "github.com/ggml-org/llama.cpp/tree/master/tools/server"),
+    "lmstudio": ("models on this machine", "lmstudio.ai/docs/developer/openai-compat"),
+    "groq": ("open models, fast", "console.groq.com/docs/openai"),
+    "mistral": ("Mistral's models", "docs.mistral.ai/api"),
+    "xai": ("Grok", "docs.x.ai/docs/api-reference"),
+    "deepseek": ("DeepSeek's models", "api-docs.deepseek.com"),
+    "moonshot": ("Kimi", "platform.moonshot.ai/docs/api/chat"),
+    "together": ("open models", "docs.together.ai/docs/openai-api-compatibility"),
+    "fireworks": ("open models", "docs.fireworks.ai/tools-sdks/openai-compatibility"),
+    "cerebras": ("open models, fast", "inference-docs.cerebras.ai/resources/openai"),
+    "perplexity": ("Sonar, which searches the web", "docs.perplexity.ai/guides/chat-completions-guide"),
+    "alibaba": ("Qwen", "alibabacloud.com/help/en/model-studio/compatibility-of-openai-with-dashscope"),
+    "zai": ("GLM", "docs.z.ai/api-reference/introduction"),
+    "huggingface": ("open models of many hosts", "huggingface.co/docs/inference-providers"),
+    "cohere": ("Cohere's models", "docs.cohere.com/docs/compatibility-api"),
+    "nvidia": ("open models, by NVIDIA", "docs.api.nvidia.com/nim/reference/llm-apis"),
+}
+#: Likewise of each server of other models that speaks Anthropic Messages.
+_MESSAGES_SERVERS: Final[Mapping[str, tuple[str, str]]] = {
+    "deepseek-anthropic": ("DeepSeek's models", "api-docs.deepseek.com/guides/anthropic_api"),
+    "moonshot-anthropic": ("Kimi", "platform.moonshot.ai/docs/guide/agent-support"),
+    "zai-anthropic": ("GLM", "docs.z.ai/scenario-example/develop-tools/claude"),
+    "minimax-anthropic": ("MiniMax's models", "platform.minimax.io/docs/api-reference/text-anthropic-api"),
+    "openrouter-anthropic": ("models of many providers", "openrouter.ai/docs/guides/claude-code-integration"),
+    "llamacpp-anthropic": ("models on this machine", "github.com/ggml-org/llama.cpp/tree/master/tools/server"),
+    "lmstudio-anthropic": ("models on this machine", "lmstudio.ai/docs/developer/anthropic-compat"),
+}
+_AZURE: Final[Mapping[str, tuple[str, ...]]] = {
+    "base_url": (azure.ENDPOINT_VARIABLE,),
+    "api_version": ("OPENAI_API_VERSION",),
+    "token": ("AZURE_OPENAI_AD_TOKEN",),
+}
+
+
+def _rows() -> Iterator[ProviderRow]:
+    openai, key = "https://api.openai.com/v1", "OPENAI_API_KEY"
+    source = "platform.openai.com/docs/api-reference/responses"
+    yield ProviderRow("openai", _RESPONSES, "OpenAI's models", OpenAIResponses, openai, source, key)
+    yield ProviderRow("openai-responses", _RESPONSES, "the same as `openai`", OpenAIResponses, openai, source, key)
+    yield ProviderRow(
+        "anthropic",
+        _MESSAGES,
+        "Claude",
+        Anthropic,
+        "https://api.anthropic.com",
+        "platform.claude.com/docs/en/api/messages",
+        "ANTHROPIC_API_KEY",
+    )
+    yield ProviderRow(
+        "gemini",
+        _GENERATE,
+        "Gemini by Google AI Studio",
+        Gemini,
+        "https://generativelanguage.googleapis.com",
+        "ai.google.dev/api/generate-content",
+        "GEMINI_API_KEY",
+    )
+    source = "learn.microsoft.com/en-us/azure/foundry/openai/api-version-lifecycle"
+    entra = "an Entra token (`token=`)"
+    yield ProviderRow(
+        azure.NAME,
+        _CHAT,
+        "OpenAI's and others' models at a resource of one's own",
+        azure.AzureChat,
+        "",
+        source,
+        azure.KEY_VARIABLE,
+        entra,
+        variables=_AZURE,
+    )
+    yield ProviderRow(
+        azure.RESPONSES_NAME,
+        _RESPONSES,
+        "the same by the newer API",
+        azure.AzureResponses,
+        "",
+        source,
+        azure.KEY_VARIABLE,
+        entra,
+        variables=_AZURE,
+    )
+    yield ProviderRow(
+        "vertex",
+        f"{_GENERATE}, {_MESSAGES}",
+        "Gemini and Claude at Google Cloud",
+        vertex,
+        "https://{location}-aiplatform.googleapis.com",
+        "cloud.google.com/vertex-ai/generative-ai/docs/learn/locations",
+        sign_in="Google's application default credentials (`gcloud auth application-default login`)",
+        extra="vertex",
+        variables={
+            "project": ("GOOGLE_CLOUD_PROJECT", "ANTHROPIC_VERTEX_PROJECT_ID"),
+            "location": ("GOOGLE_CLOUD_LOCATION", "CLOUD_ML_REGION"),
+        },
+    )
+    yield ProviderRow(
+        "bedrock",
+        _CONVERSE,
+        "Claude, Nova and others at AWS",
+        Bedrock,
+        "https://bedrock-runtime.{region}.amazonaws.com",
+        "docs.aws.amazon.com/general/latest/gr/bedrock.html",
+        "AWS_BEARER_TOKEN_BEDROCK",
+        "AWS's credentials (`aws sso login`, AWS_PROFILE ...)",
+        "bedrock",
+        {"region": ("AWS_REGION", "AWS_DEFAULT_REGION"), "profile": ("AWS_PROFILE",)},
+    )
+    yield ProviderRow(
+        "openrouter",
+        _CHAT,
+        "models of many providers",
+        OpenRouter,
+        "https://openrouter.ai/api/v1",
+        "openrouter.ai/docs/api-reference/overview",
+        "OPENROUTER_API_KEY",
+    )
+    yield ProviderRow(
+        "copilot",
+        f"{_CHAT}, {_RESPONSES}, {_MESSAGES}",
+        "models of many makers, by a GitHub account",
+        Copilot,
+        "https://api.githubcopilot.com",
+        "docs.github.com/en/copilot",
+        sign_in="the login (`callboard login copilot`)",
+    )
+    for name, messages in MESSAGES_SERVERS.items():
+        if name in _MESSAGES_SERVERS:
+            what, source = _MESSAGES_SERVERS[name]
+            make: Callable[..., Adapter] = partial(Anthropic, dialect=messages)
+            yield ProviderRow(name, _MESSAGES, what, make, messages.base_url, source, messages.key_variable)
+    for name, dialect in SERVERS.items():
+        what, source = _CHAT_SERVERS[name]
+        make = partial(OpenAIChat, dialect=dialect)
+        yield ProviderRow(name, _CHAT, what, make, dialect.base_url, source, dialect.key_variable)
+    yield ProviderRow("offline", _NONE, "the default: answers from the code index")
+    yield ProviderRow("scripted", _NONE, "the fake, for tests and simulations")
+
+
+ROWS: Final[Mapping[str, ProviderRow]] = {row.name: row for row in _rows()}
