@@ -112,7 +112,8 @@ class ThinkingDelta:
 
 @dataclass(frozen=True, slots=True)
 class CitationDelta:
-    """What the text part of this `block` rests on; may come before, between and behind its pieces."""
+    """What the text of this `block` rests on; may come before, between and behind its pieces. A place counts from the
+    beginning of the block, also where other parts have come between its pieces."""
 
     citations: tuple[Citation, ...]
     block: int = 0

@@ -193,6 +193,7 @@ class AnthropicDecoder(BaseDecoder):
             self._block_stop({"index": place}, out)
 
     def _message_delta(self, document: JsonObject, out: _Out) -> None:
+        self.hold()
         self._note_end(object_at(document, "delta"), document)
         self._is_output_counted |= fields_at(document, "usage").get("output_tokens") is not None
 

@@ -164,6 +164,7 @@ class GeminiDecoder(BaseDecoder):
         if given.get("promptTokenCount") or any(count_at(given, key) for key in given if key.endswith("TokenCount")):
             self.usage = given
         else:
+            self.hold()
             self.usage = {**{key: value for key, value in given.items() if value is not None}, **self.usage}
 
     def on_body(self, document: Json, out: _Out) -> None:
@@ -251,7 +252,7 @@ class GeminiDecoder(BaseDecoder):
             self._finish_reason = text_at(candidate, "finishReason")
             self._finish_message = text_at(candidate, "finishMessage")
         if not _SOURCES.isdisjoint(candidate):
-            self._optional(_ITS_SOURCES, lambda: self._noted_sources().note(candidate))
+            self._optional(_ITS_SOURCES, lambda: self._note_sources(candidate))
         if "logprobsResult" in candidate:
             result = fields_at(candidate, "logprobsResult")
             self._optional(_ITS_LOGPROBS, lambda: self.note_logprobs(_logprobs(result)))
@@ -266,6 +267,10 @@ class GeminiDecoder(BaseDecoder):
         except SHAPE_ERRORS as error:
             self._unreadable.add(what)
             self.notes.append(f"{what}: cannot be read ({error}); left out")
+
+    def _note_sources(self, candidate: JsonObject) -> None:
+        self.hold()
+        self._noted_sources().note(candidate)
 
     def _noted_sources(self) -> AnswerSources:
         if self._sources is None:

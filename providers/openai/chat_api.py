@@ -189,7 +189,7 @@ class ChatDecoder(BaseDecoder):
         if len(choices) > 1 and not self._dialect.merge_choices:
             self.notes.append(_OTHER_CHOICES)
         for choice in choices if self._dialect.merge_choices else choices[:1]:
-            reason = text_at(choice, "finish_reason")
+            reason = str(choice.get("finish_reason") or "")
             # Azure's filter leaves the message out, and says so by the reason (66).
             message = object_at(choice, "message") if reason else object_of(choice.get("message"))
             self._message(index_at(choice, "index"), message, out)
@@ -234,7 +234,7 @@ class ChatDecoder(BaseDecoder):
         if not self.response_id and document.get("id"):
             self.response_id = self.calls.seed = str(document["id"])
         self._named = bool(self.model and self.response_id)
-        if (usage := document.get("usage")) and isinstance(usage, dict):
+        if (usage := document.get("usage")) and isinstance(usage, dict) and (not self.usage or _counts(usage)):
             self.usage = usage
         self._note_tier(document)
 
@@ -460,6 +460,11 @@ class ChatDecoder(BaseDecoder):
         elif self._refused and reason is FinishReason.STOP:
             reason = FinishReason.REFUSAL
         self.end(out, model.Done(reason, self._finish_reason, normal_usage(self.usage), self.usage, self.model))
+
+
+def _counts(usage: JsonObject) -> bool:
+    """Does it count anything? Zeros behind a count are placeholders."""
+    return any(value for value in usage.values() if isinstance(value, int | float))
 
 
 def _function(call: JsonObject) -> tuple[str, Json]:

@@ -178,3 +178,20 @@ def test_a_stream_without_an_end_is_truncated() -> None:
 )
 def test_arguments_are_made_canonical(raw: str, canonical: str, complete: bool) -> None:
     assert canonical_arguments(raw) == (canonical, complete)
+
+
+def test_places_count_in_their_part_where_other_parts_came_between() -> None:
+    places = [(0, 2), (2, 4), (1, 3), (4, 9), (5, 9), (None, None)]
+    cited = [Citation(str(number), start=start, end=end) for number, (start, end) in enumerate(places)]
+    told = [TextDelta("é🙂"), ThinkingDelta("hm"), TextDelta("ab"), CitationDelta(tuple(cited)), ToolCallStart(A, F),
+            TextDelta("c")]  # fmt: skip
+    for end in ([], [DONE]):
+        parts = build_response([*told, *end]).parts
+        texts = [part for part in parts if isinstance(part, Text)]
+        assert [text.text for text in texts] == ["é🙂", "ab", "c"]
+        found = [[(each.url, each.start, each.end) for each in text.citations] for text in texts]
+        assert found == [
+            [("0", 0, 2), ("2", 1, 2)],
+            [("1", 0, 2), ("5", None, None)],
+            [("3", 0, 1), ("4", None, None)],
+        ]
