@@ -578,6 +578,28 @@ def likely_token(raw: JsonObject, key: str = "logprob") -> tuple[str, float] | N
     return (token, logprob) if isinstance(token, str) and logprob is not None else None
 
 
+def whole_counts(
+    asked: int, answered: int, read: int, written: int, reasoned: int, total: int | None
+) -> tuple[int, int]:
+    """(input, output) as a whole. Servers count some parts beside them: Grok on Azure what it read from its cache (71),
+    xAI and Perplexity the reasoning (59), and Kimi K3 more reasoning than output (vercel/ai#19311). The part must fit
+    into the whole, and of what fits the total decides.
+
+    A total above all of them counts thinking that is said nowhere else (Google's own OpenAI endpoint:
+    mozilla-ai/any-llm#1290): it was output.
+    """
+    fitting = [
+        (asked + beside, output)
+        for beside in dict.fromkeys((0, read, written, read + written))
+        for output in dict.fromkeys((answered, answered + reasoned, reasoned))
+        if read + written <= asked + beside and reasoned <= output
+    ]
+    best = next((way for way in fitting if sum(way) == total), fitting[0])
+    if total is not None and total > max(map(sum, fitting)):
+        return asked, total - asked
+    return best
+
+
 def usage_of(*, input_tokens: int | None, output_tokens: int | None, **details: int | None) -> Usage | None:
     """Usage by the counts that are known; `details` are the other fields of Usage.
 

@@ -16,7 +16,7 @@ from callboard.protocol import model
 from callboard.protocol.content import Audio, Citation, Image, Replay
 from callboard.protocol.limits import MAX_RESPONSE_BYTES
 from callboard.protocol.model import MediaDelta, ServerToolEvent, StreamEvent, TextDelta, TokenLogprob
-from callboard.providers.base_decoder import count_at, fields_at, likely_token, span_at, usage_of
+from callboard.providers.base_decoder import count_at, fields_at, likely_token, span_at, usage_of, whole_counts
 from callboard.providers.json_values import Json, JsonObject
 
 #: Of what a server's tool was asked so much is shown.
@@ -221,7 +221,7 @@ def normal_usage(raw: JsonObject) -> model.Usage | None:
         _count(prompt, "cache_write_tokens", "cache_creation_tokens") or _count(raw, "cache_creation_input_tokens") or 0
     )
     reasoned = _count(completion, "reasoning_tokens") or _count(raw, "reasoning_tokens") or 0
-    asked, answered = _whole_counts(asked or 0, answered or 0, read, written, reasoned, count_at(raw, "total_tokens"))
+    asked, answered = whole_counts(asked or 0, answered or 0, read, written, reasoned, count_at(raw, "total_tokens"))
     return usage_of(
         input_tokens=asked,
         output_tokens=answered,
@@ -238,25 +238,3 @@ def normal_usage(raw: JsonObject) -> model.Usage | None:
 
 def _count(holder: JsonObject, *names: str) -> int | None:
     return next((count for name in names if (count := count_at(holder, name)) is not None), None)
-
-
-def _whole_counts(
-    asked: int, answered: int, read: int, written: int, reasoned: int, total: int | None
-) -> tuple[int, int]:
-    """(input, output) as a whole. Servers count some parts beside them: Grok on Azure what it read from its cache (71),
-    xAI and Perplexity the reasoning (59), and Kimi K3 more reasoning than output (vercel/ai#19311). The part must fit
-    into the whole, and of what fits the total decides.
-
-    A total above all of them counts thinking that is said nowhere else (Google's own OpenAI endpoint:
-    mozilla-ai/any-llm#1290): it was output.
-    """
-    fitting = [
-        (asked + beside, output)
-        for beside in dict.fromkeys((0, read, written, read + written))
-        for output in dict.fromkeys((answered, answered + reasoned, reasoned))
-        if read + written <= asked + beside and reasoned <= output
-    ]
-    best = next((way for way in fitting if sum(way) == total), fitting[0])
-    if total is not None and total > max(map(sum, fitting)):
-        return asked, total - asked
-    return best
