@@ -148,10 +148,12 @@ class ChatDecoder(BaseDecoder):
         """The calls that came several at a time without an index: pieces that come so too are theirs, by place."""
         self._refused = False
         self._chosen = False
-        self._wrote = False
+        self._shown = False
+        """Has a picture or sound come?"""
         self._thought = False
         self._written = StringIO()
-        """The text of the first choice as it came."""
+        """The text as it came."""
+        self._write = self._written.write
 
     def on_json(self, event: str, document: JsonObject, out: _Out) -> None:
         # vLLM before 0.10 put the error's own fields on the top level.
@@ -211,7 +213,7 @@ class ChatDecoder(BaseDecoder):
         those of a server that is known to leave the reason out, must tell by themselves that they are whole."""
         if self._finish_reason and not self._unfinished:
             return True
-        said = self._wrote or self._thought or self.calls.count > 0
+        said = bool(self._told_fields())
         return (self._finish_reason != "" or (self._dialect.finish_optional and said)) and self.calls.written()
 
     def _note_rare(self, document: JsonObject, out: _Out) -> bool:
@@ -270,7 +272,7 @@ class ChatDecoder(BaseDecoder):
         """The fields of a message that the stream has told by now."""
         return frozenset().union(
             _REASONING if self._thought else (),
-            _SAID if self._wrote else (),
+            _SAID if self._shown or self._written.tell() else (),
             _CALL_FIELDS if self.calls.count else (),
         )
 
@@ -286,9 +288,12 @@ class ChatDecoder(BaseDecoder):
     def _delta(self, index: int, delta: JsonObject, out: _Out) -> None:
         text = delta.get("content")
         if len(delta) == 1 and isinstance(text, str):
-            # Nearly every chunk of an answer: one piece of text and nothing else.
-            if text:
+            # Nearly every chunk of an answer: one piece of text and nothing else. A call more would cost 2 % of it.
+            if text and (self._held.pending or self._think_tags is not None):
                 self._text(text, index, out)
+            elif text:
+                self._write(text)
+                out.append(TextDelta(text, index))
             return
         self._said(delta, index, out)
         if delta.get("tool_calls"):
@@ -406,7 +411,7 @@ class ChatDecoder(BaseDecoder):
         for picture_of in dicts(holder.get("images")):
             self._picture(picture_of, out)
         if sound := fields_at(holder, "audio"):
-            self._wrote = True
+            self._shown = True
             self._speech = self._speech or Speech(self._dialect.name)
             self._speech.feed(sound, index, out, written=holder.get("content"))
         annotations = dicts(holder.get("annotations"))
@@ -420,14 +425,12 @@ class ChatDecoder(BaseDecoder):
 
     def _picture(self, raw: JsonObject, out: _Out) -> None:
         if (image := picture(raw)) is not None:
-            self._wrote = True
+            self._shown = True
             self._pictures += 1  # a block of its own: two pictures are two parts
             out.append(MediaDelta(image, self._pictures))
 
     def _text(self, text: str, index: int, out: _Out) -> None:
-        self._wrote = True
-        if not index:
-            self._written.write(text)
+        self._write(text)
         if self._held.pending:
             self._close_reasoning(out)
         if self._think_tags is None:
