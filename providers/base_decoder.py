@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from base64 import b64decode
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias, TypeGuard
@@ -23,10 +24,19 @@ from typing import Final, TypeAlias, TypeGuard
 import orjson
 
 from callboard.protocol import model
-from callboard.protocol.content import Citation, Replay
+from callboard.protocol.content import Audio, Citation, Document, Image, Replay
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.limits import ANSWER_PART_BYTES, MAX_ANSWER_BYTES, MAX_RESPONSE_BYTES
-from callboard.protocol.model import NEVER_LIKELY, CitationDelta, Done, Error, StreamEvent, TokenLogprob, Usage
+from callboard.protocol.model import (
+    NEVER_LIKELY,
+    CitationDelta,
+    Done,
+    Error,
+    MediaDelta,
+    StreamEvent,
+    TokenLogprob,
+    Usage,
+)
 from callboard.providers.http_errors import error_from_body, error_from_payload, make_error, scrubbed, snippet
 from callboard.providers.json_values import SHAPE_ERRORS, Json, JsonObject, loads, storable_bytes
 from callboard.providers.response_builder import ToolCallTracker
@@ -42,6 +52,7 @@ MAX_LOGPROBS: Final = 20_000
 #: A count of tokens above this is none: it is a hundred times the largest context there is.
 MAX_TOKEN_COUNT: Final = 1_000_000_000
 _UNSTORABLE: Final = "citations: what a source says of itself is not JSON that can be kept; left out"
+_UNREADABLE: Final = "media: what the answer shows has no bytes that can be read; left out"
 _BOM: Final = b"\xef\xbb\xbf"
 _BLANK: Final = b" \t\r\n" + _BOM
 #: No event stream starts with these, so a body that does is a whole document, even if its content type says otherwise
@@ -280,6 +291,14 @@ class BaseDecoder(ABC):
             out.append(CitationDelta(kept, block))
         return kept
 
+    def show(self, out: list[StreamEvent], media: Image | Audio | Document, block: int = 0) -> None:
+        """A picture, sound or file, or a piece of one. A later request could not carry one without bytes that can be
+        read: it is left out, and a note says so."""
+        if media.url or media.file_id or _is_base64(media.data_base64):
+            out.append(MediaDelta(media, block))
+        elif _UNREADABLE not in self.notes:
+            self.notes.append(_UNREADABLE)
+
     def _storable(self, citation: Citation) -> Citation:
         try:
             storable_bytes(citation.raw)
@@ -471,6 +490,13 @@ class BaseDecoder(ABC):
             self.on_json(event, document, out)
         elif document is not None:
             self.fail_malformed(out, "a streamed event is not a JSON object.", data)
+
+
+def _is_base64(data: str) -> bool:
+    try:
+        return bool(b64decode(data, validate=True))
+    except ValueError:
+        return False
 
 
 def _reason(error: Exception) -> str:

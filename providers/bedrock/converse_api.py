@@ -260,7 +260,7 @@ class ConverseDecoder(BaseDecoder):
         data = text_at(object_at(object_of(value), "source"), "bytes")
         if data:
             kind = f"image/{block.image_format or 'png'}"
-            out.append(model.MediaDelta(content.Image(kind, data, replay=Replay(ORIGIN, {})), index))
+            self.show(out, content.Image(kind, data, replay=Replay(ORIGIN, {})), index)
 
     def _block_stop(self, document: JsonObject, out: _Out) -> None:
         index, block = self._open_block(document)

@@ -335,7 +335,7 @@ class GeminiDecoder(BaseDecoder):
             name=text_at(blob, "displayName"),
             replay=content.Replay(ORIGIN, kept),
         )
-        out.append(model.MediaDelta(media, self._part_number))
+        self.show(out, media, self._part_number)
 
     def _server_tool(self, part: JsonObject, out: _Out) -> None:
         """A block of a tool that the provider runs, or a part that we do not know: it goes back as it came."""

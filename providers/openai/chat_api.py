@@ -16,7 +16,6 @@ from callboard.protocol.content import Citation
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.model import (
     FinishReason,
-    MediaDelta,
     ServerToolEvent,
     StreamEvent,
     TextDelta,
@@ -412,7 +411,7 @@ class ChatDecoder(BaseDecoder):
             self._picture(picture_of, out)
         if sound := fields_at(holder, "audio"):
             self._shown = True
-            self._speech = self._speech or Speech(self._dialect.name)
+            self._speech = self._speech or Speech(self._dialect.name, self.show)
             self._speech.feed(sound, index, out, written=holder.get("content"))
         annotations = dicts(holder.get("annotations"))
         if files := [annotation for annotation in annotations if annotation.get("type") == "file"]:
@@ -427,7 +426,7 @@ class ChatDecoder(BaseDecoder):
         if (image := picture(raw)) is not None:
             self._shown = True
             self._pictures += 1  # a block of its own: two pictures are two parts
-            out.append(MediaDelta(image, self._pictures))
+            self.show(out, image, self._pictures)
 
     def _text(self, text: str, index: int, out: _Out) -> None:
         self._write(text)

@@ -7,7 +7,7 @@ None of it is worth losing an answer over: what is not of the expected shape is 
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from io import StringIO
 from typing import Final
 from urllib.parse import unquote_to_bytes
@@ -15,7 +15,7 @@ from urllib.parse import unquote_to_bytes
 from callboard.protocol import model
 from callboard.protocol.content import Audio, Citation, Image, Replay
 from callboard.protocol.limits import MAX_RESPONSE_BYTES
-from callboard.protocol.model import MediaDelta, ServerToolEvent, StreamEvent, TextDelta, TokenLogprob
+from callboard.protocol.model import ServerToolEvent, StreamEvent, TextDelta, TokenLogprob
 from callboard.providers.base_decoder import count_at, fields_at, likely_token, span_at, usage_of, whole_counts
 from callboard.providers.json_values import Json, JsonObject
 
@@ -124,8 +124,9 @@ class Speech:
     """A spoken answer: sound as it comes, its words at its end (pieces of both are mixed, and must not cut each other
     into many parts). It goes back by its id."""
 
-    def __init__(self, origin: str) -> None:
+    def __init__(self, origin: str, show: Callable[[_Out, Audio, int], None]) -> None:
         self._origin = origin
+        self._show = show
         self._id = ""
         self._words = StringIO()
         self._rest = ""
@@ -152,7 +153,7 @@ class Speech:
         if data:
             media_type, replay = ("", None) if self._begun else (_sound_type(data), self._replay())
             self._begun = True
-            out.append(MediaDelta(Audio(media_type, data, replay=replay), block))
+            self._show(out, Audio(media_type, data, replay=replay), block)
 
     def finish(self, block: int, out: _Out) -> None:
         """The answer is over: the rest of its sound, and what was said."""

@@ -287,7 +287,7 @@ class ResponsesDecoder(BaseDecoder):
         replay = Replay(self._origin, {key: value for key, value in item.items() if key != "result"})
         media_type = f"image/{text_at(item, 'output_format') or 'png'}"
         image = content.Image(media_type, data, name=text_at(item, "id"), replay=replay)
-        out.append(model.MediaDelta(image, self._next_block()))
+        self.show(out, image, self._next_block())
 
     def _message_done(self, state: StreamedItem, item: JsonObject, out: _Out) -> None:
         parts = objects_at(item, "content")

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.wire import answer, sse
+from support.wire import answer, body, sse
 
-from callboard.protocol.content import Image
+from callboard.protocol.content import Image, Media, UserMessage
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.limits import MAX_ANSWER_BYTES
-from callboard.protocol.model import Usage
+from callboard.protocol.model import ModelResponse, Usage
 from callboard.protocol.step import is_too_long
 from callboard.providers import base_decoder
 from callboard.providers.anthropic.messages_api import Anthropic
@@ -21,6 +22,7 @@ from callboard.providers.base_decoder import count_at, usage_of
 from callboard.providers.gemini.gemini_api import Gemini
 from callboard.providers.json_values import Json
 from callboard.providers.openai.chat_api import OpenAIChat
+from callboard.providers.openai.responses_api import OpenAIResponses
 from callboard.providers.response_builder import build_response
 
 counts = st.none() | st.integers(0, 30)
@@ -104,3 +106,38 @@ def test_sources_without_end_are_left_out_and_noted(monkeypatch: pytest.MonkeyPa
     )
     assert (turn.text, turn.error) == ("Hi", None)
     assert [note for note in turn.notes if note.startswith("the sources of the answer: cannot be read")]
+
+
+def gemini_said(*parts: dict[str, Any]) -> ModelResponse:
+    return answer(Gemini(), sse([{"candidates": [{"content": {"parts": parts}, "finishReason": "STOP"}]}]))
+
+
+def chat_said(**message: Any) -> ModelResponse:
+    document = {"choices": [{"message": {"content": "Hi", **message}, "finish_reason": "stop"}]}
+    return answer(OpenAIChat(), json.dumps(document).encode(), streaming=False)
+
+
+def responses_said(*items: dict[str, Any]) -> ModelResponse:
+    said = {"type": "message", "id": "m", "content": [{"type": "output_text", "text": "Hi"}]}
+    document = {"status": "completed", "output": [*items, said]}
+    return answer(OpenAIResponses(), json.dumps(document).encode(), streaming=False)
+
+
+@pytest.mark.parametrize(
+    "turn",
+    [
+        lambda: gemini_said({"inlineData": {"mimeType": "image/png"}}, {"text": "Hi"}),
+        lambda: gemini_said({"inlineData": {"mimeType": "image/png", "data": "!!!!"}}, {"text": "Hi"}),
+        lambda: gemini_said({"fileData": {"mimeType": "video/mp4"}}, {"text": "Hi"}),
+        lambda: chat_said(images=[{"image_url": {"url": "data:image/png;base64,AAA"}}]),
+        lambda: chat_said(audio={"id": "a", "data": "!!!!####"}),
+        lambda: responses_said({"type": "image_generation_call", "id": "g", "result": "not base64"}),
+    ],
+)
+def test_media_that_no_request_could_carry_is_left_out_and_noted(turn: Callable[[], ModelResponse]) -> None:
+    found = turn()
+    assert (found.text, found.error) == ("Hi", None)
+    assert not [part for part in found.parts if isinstance(part, Media)]
+    assert [note for note in found.notes if note.startswith("media: ")]
+    for adapter in (Gemini(), OpenAIChat(), OpenAIResponses()):
+        assert body(adapter, UserMessage.of("Draw"), found.message, UserMessage.of("Again"))
