@@ -412,7 +412,7 @@ class ChatDecoder(BaseDecoder):
         if sound := fields_at(holder, "audio"):
             self._shown = True
             self._speech = self._speech or Speech(self._dialect.name, self.show)
-            self._speech.feed(sound, index, out, written=holder.get("content"))
+            self._speech.feed(sound, index, out)
         annotations = dicts(holder.get("annotations"))
         if files := [annotation for annotation in annotations if annotation.get("type") == "file"]:
             self.hold()
@@ -443,7 +443,7 @@ class ChatDecoder(BaseDecoder):
             self._think_tags.finish(out)
         self._close_reasoning(out)
         if self._speech is not None:
-            self._speech.finish(0, out)
+            self._speech.finish(0, out, self._written.getvalue())
         out.extend(self._tools.events())
         self.cite(out, self._sources.citations())
         if self._files:

@@ -133,12 +133,10 @@ class Speech:
         """Base64 that was cut off in the middle of a group of four."""
         self._begun = False
 
-    def feed(self, piece: JsonObject, block: int, out: _Out, *, written: Json) -> None:
-        """Take a piece in, and what is written beside it: the same words are one text. Raises ValueError past the
-        limit."""
+    def feed(self, piece: JsonObject, block: int, out: _Out) -> None:
+        """Take a piece in. Raises ValueError past the limit."""
         self._id = self._id or word(piece, "id")
-        if (said := word(piece, "transcript")) != written:
-            self._words.write(said)
+        self._words.write(word(piece, "transcript"))
         if self._words.tell() > MAX_RESPONSE_BYTES:
             raise ValueError(f"the transcript is longer than {MAX_RESPONSE_BYTES} characters")
         if data := word(piece, "data"):
@@ -155,10 +153,10 @@ class Speech:
             self._begun = True
             self._show(out, Audio(media_type, data, replay=replay), block)
 
-    def finish(self, block: int, out: _Out) -> None:
-        """The answer is over: the rest of its sound, and what was said."""
+    def finish(self, block: int, out: _Out, written: str) -> None:
+        """The answer is over: the rest of its sound, and what was said, unless the same words are `written` too."""
         self._emit(block, out)
-        if said := self._words.getvalue():
+        if (said := self._words.getvalue()) and said != written:
             out.append(TextDelta(said, block, self._replay()))
 
     def _replay(self) -> Replay | None:

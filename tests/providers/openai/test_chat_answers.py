@@ -545,3 +545,10 @@ def test_a_reason_that_is_no_word_is_not_known(reason: Any) -> None:
     turn = whole({"content": "Hi"}, reason)
     assert (turn.text, turn.finish_reason) == ("Hi", FinishReason.OTHER)
     assert streamed(chunk({"content": "Hi"}), chunk({}, reason)) == turn
+
+
+def test_words_that_are_written_and_spoken_are_one_text() -> None:
+    apart = [{"content": "He"}, {"audio": {"id": "a", "transcript": "Hel"}}, {"content": "llo"}]
+    turn = streamed(*map(chunk, apart), chunk({"audio": {"transcript": "lo"}}), chunk({}, "stop"))
+    assert turn.text == "Hello"
+    assert whole({"content": "Hello", "audio": {"id": "a", "transcript": "Hello"}}).parts == turn.parts
