@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from callboard.protocol.content import Document, Media
+from callboard.protocol.content import Media
 from callboard.protocol.errors import UsageError
 from callboard.protocol.server_tools import CodeExecution, ServerToolOffer, WebFetch, WebSearch
 from callboard.providers.json_values import Body
@@ -104,12 +104,6 @@ def perplexity_file(media: Media) -> Body:
 def zai_file(media: Media) -> Body:
     """By its URL only."""
     return {"type": "file_url", "file_url": {"url": media.url}}
-
-
-def document_text(document: Document) -> Body:
-    """A document that is plain text: every server reads it as a text part."""
-    name = f' name="{document.name}"' if document.name else ""
-    return {"type": "text", "text": f"<document{name}>\n{document.text}\n</document>"}
 
 
 def _file_or_data_url(media: Media) -> str:
