@@ -34,6 +34,8 @@ _M = TypeVar("_M", bound=content.Media)
 
 #: Anthropic and Gemini refuse a blank text, and a conversation that begins with the model (the rest was cut off).
 BLANK_USER: Final = "(empty message)"
+#: The result of a call that came back with nothing, where an API refuses an empty one.
+NO_OUTPUT: Final = "(no output)"
 TRIMMED_START: Final = "(The beginning of this conversation was left out.)"
 #: Where a part of a turn of the model's was, in notes.
 OF_AN_ANSWER: Final = "of an earlier answer"
@@ -138,6 +140,8 @@ class CallIdRule:
 ANTHROPIC_IDS = CallIdRule(re.compile(r"[a-zA-Z0-9_-]{1,64}"))
 #: OpenAI rejects ids longer than 64 characters (responses) and 40 (chat).
 OPENAI_IDS = CallIdRule(re.compile(r".{1,40}", re.DOTALL), unique=False)
+#: What OpenAI's models see, over both of its APIs (guide "Images and vision": PNG, JPEG, WEBP and GIF).
+OPENAI_IMAGES: Final = ("image/png", "image/jpeg", "image/jpg", "image/webp", "image/gif")
 #: Mistral: "must be a-z, A-Z, 0-9, with a length of 9".
 MISTRAL_IDS = CallIdRule(re.compile(r"[a-zA-Z0-9]{9}"), mint=lambda digest: digest[:9])
 

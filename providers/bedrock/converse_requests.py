@@ -187,7 +187,7 @@ class ConverseEncoding(encoding.TurnEncoding):
                 blocks.append(self.media(media))
             else:
                 blocks.append(self.text(self.in_place_of(media, f"in the result of {message.name}")))
-        result: Body = {"toolUseId": message.call_id, "content": blocks or [self.text("(no output)")]}
+        result: Body = {"toolUseId": message.call_id, "content": blocks or [self.text(encoding.NO_OUTPUT)]}
         return {"toolResult": {**result, "status": "error"} if message.is_error else result}
 
     def text(self, text: str) -> Body:

@@ -120,8 +120,8 @@ class ChatEncoding(encoding.Encoding):
             return self._filled("\n\n".join(texts))
         return parts
 
-    def _filled(self, text: str) -> str:
-        return text if text or self.dialect.empty_text else encoding.BLANK_USER
+    def _filled(self, text: str, blank: str = encoding.BLANK_USER) -> str:
+        return text if text or self.dialect.empty_text else blank
 
     def _joined(self, first: object, second: object) -> _Content:
         return self._content([*_as_parts(first), *_as_parts(second)])
@@ -143,11 +143,9 @@ class ChatEncoding(encoding.Encoding):
         if isinstance(media, content.Document) and media.text:
             return {"type": "text", "text": encoding.document_text(media)}
         form = self.dialect.parts.get(type(media))
-        if form is None or not form.takes(media):
-            return None
-        if media.data_base64:
-            encoding.media_bytes(media)
-        return form.write(media)
+        if form is not None and media.data_base64:
+            encoding.media_bytes(media)  # what is wrong with it is said now
+        return form.write(media) if form is not None and form.takes(media) else None
 
     def _result(self, message: content.ToolMessage) -> _Content:
         """The result of a call: its text, the media that the server takes in results, and a line for each other one."""
@@ -160,7 +158,7 @@ class ChatEncoding(encoding.Encoding):
                 texts.append(encoding.document_text(media))
             else:
                 texts.append(self.in_place_of(media, f"in the result of {message.name}"))
-        text = self._filled("\n".join(text for text in texts if text))
+        text = self._filled("\n".join(text for text in texts if text), encoding.NO_OUTPUT)
         return [{"type": "text", "text": text}, *shown] if shown else text
 
     def _assistant(self, message: content.AssistantMessage) -> Body:

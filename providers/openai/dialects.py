@@ -20,7 +20,7 @@ from callboard.protocol.server_tools import CodeExecution, ServerToolOffer, WebF
 from callboard.providers.json_values import Body
 from callboard.providers.openai import chat_fields as fields
 from callboard.providers.openai.chat_fields import MediaSource, PartForm, ServerToolForm
-from callboard.providers.request_encoding import MISTRAL_IDS, OPENAI_IDS, CallIdRule, checked_url
+from callboard.providers.request_encoding import MISTRAL_IDS, OPENAI_IDS, OPENAI_IMAGES, CallIdRule, checked_url
 
 
 class StrictTools(StrEnum):
@@ -157,7 +157,7 @@ OPENAI: Final = ChatDialect(
     streamed_audio="pcm16",
     parts=MappingProxyType(
         {
-            Image: _IMAGES,
+            Image: PartForm(fields.image_part, (_BYTES, _URL), OPENAI_IMAGES),
             Document: PartForm(fields.file_part, (_BYTES, _FILE_ID)),
             Audio: PartForm(fields.audio_part, (_BYTES,), _WAV_OR_MP3),
         }

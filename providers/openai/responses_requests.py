@@ -30,7 +30,6 @@ _PLAIN_MODEL: Final = re.compile(r"(?:^|/)(?:chatgpt|gpt-[34]|gpt-\d.*chat)")
 _REASONING_MODEL: Final = re.compile(
     r"(?:^|[/.])(?:o\d|gpt-(?:[5-9]|\d\d)(?!.*chat)|codex|gpt-oss|computer-use|grok-(?:[4-9]|code|build))"
 )
-_TAKES: Final = "text, Image, Document"
 #: What is asked for beside the answer, by the tool that was offered: without it the item does not hold what came.
 _TOOL_INCLUDES: Final = {
     "code_interpreter": "code_interpreter_call.outputs",
@@ -46,6 +45,8 @@ class ResponsesEncoding(encoding.Encoding):
     def __init__(self, request: model.ModelRequest, origin: str, *, names_tell: bool = True) -> None:
         super().__init__(request)
         self._origin = origin
+        self._images = encoding.OPENAI_IMAGES if names_tell else ()
+        """The media types of pictures by their bytes; (): the server decides."""
         self._refuses_reasoning = names_tell and _PLAIN_MODEL.search(request.model) is not None
         self._storage = request.storage or model.ResponseStorage()
         self._input: list[Body] = []
@@ -144,19 +145,24 @@ class ResponsesEncoding(encoding.Encoding):
 
     def _shown(self, media: content.Media, tool: str) -> Body:
         """A medium in a result."""
-        if isinstance(media, content.Image | content.Document):
+        if isinstance(media, content.Image | content.Document) and self._takes(media):
             return self._part(media)
         return {"type": "input_text", "text": self.in_place_of(media, f"in the result of {tool}")}
 
     def _part(self, part: content.UserPart) -> Body:
         if isinstance(part, content.Text):
             return {"type": "input_text", "text": part.text}
-        if isinstance(part, content.Image):
+        if isinstance(part, content.Image) and self._takes(part):
             source = {"file_id": part.file_id} if part.file_id else {"image_url": encoding.data_url(part)}
             return {"type": "input_image", **source, "detail": "auto"}
         if isinstance(part, content.Document):
             return {"type": "input_file", **_file(part)}
-        raise encoding.refused_part(part, self.asked, _TAKES)
+        types = f" ({', '.join(self._images)})" if self._images else ""
+        raise encoding.refused_part(part, self.asked, f"text, Image{types}, Document")
+
+    def _takes(self, media: content.Image | content.Document) -> bool:
+        is_bare_image = isinstance(media, content.Image) and media.data_base64 and media.media_type
+        return not (is_bare_image and self._images) or media.media_type in self._images
 
     def _assistant(self, message: content.AssistantMessage) -> None:
         start = len(self._input)

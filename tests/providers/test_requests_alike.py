@@ -180,6 +180,18 @@ def test_names_of_documents_do_not_collide_on_bedrock() -> None:
     assert len(set(names)) == len(names) == 4
 
 
+@every_api
+def test_a_picture_of_a_kind_that_no_model_sees_is_refused(api: str) -> None:
+    picture = Image("image/svg+xml", "aWcK")
+    with pytest.raises(
+        UsageError, match=rf"{APIS[api][1]} takes no Image \(image/svg\+xml\) here; it takes .*image/png"
+    ):
+        wired(api, UserMessage((picture,)))
+    shown = ToolMessage(CALL.call_id, CALL.name, "Seen.", media=(picture,))
+    wire = wired(api, HI, AssistantMessage((CALL,)), shown)
+    assert stand_in(picture) in json.dumps(json.loads(wire.body), ensure_ascii=False)
+
+
 @pytest.mark.parametrize("route", ["chat", "responses", "messages"])
 def test_copilot_hears_of_a_picture_in_a_result(route: str) -> None:
     shown = ToolMessage(CALL.call_id, CALL.name, "Seen.", media=(Image("image/png", PNG),))

@@ -44,7 +44,7 @@ from callboard.providers.openai.dialects import SERVERS, ChatDialect, StrictTool
 from callboard.providers.openrouter import DIALECT as OPENROUTER
 from callboard.providers.openrouter import OpenRouter
 from callboard.providers.provider_registry import adapter_for
-from callboard.providers.request_encoding import BLANK_USER, TRIMMED_START, stand_in
+from callboard.providers.request_encoding import BLANK_USER, NO_OUTPUT, TRIMMED_START, stand_in
 
 ROWS: dict[str, ChatDialect] = {**SERVERS, "openrouter": OPENROUTER, "copilot": COPILOT}
 BLIND = ChatDialect("blind", parts={})
@@ -144,7 +144,7 @@ def test_no_message_is_empty(name: str) -> None:
     )
     messages = sent(name, *history)["messages"]
     assert [bool(message["content"]) for message in messages] == [True, True, True, False, True]
-    assert messages[0]["content"] == messages[4]["content"] == BLANK_USER
+    assert (messages[0]["content"], messages[4]["content"]) == (BLANK_USER, NO_OUTPUT)
     assert messages[2]["content"] == "x"
     assert messages[3]["content"] is None
 

@@ -150,7 +150,9 @@ def test_a_plain_text_goes_as_a_text_file() -> None:
 
 @pytest.mark.parametrize("part", [Audio("audio/wav", "UklG"), Video(url="https://x.org/a.mp4")], ids=["audio", "video"])
 def test_a_part_that_the_api_has_not_is_refused_by_name(part: Audio | Video) -> None:
-    with pytest.raises(UsageError, match=rf"gpt-5.*takes no {type(part).__name__}.*text, Image, Document"):
+    with pytest.raises(
+        UsageError, match=rf"gpt-5.*takes no {type(part).__name__}.*text, Image \(image/png, .*\), Document"
+    ):
         body(ADAPTER, UserMessage((part,)), model="gpt-5")
 
 
