@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
+from base64 import b64decode
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from hashlib import blake2s
@@ -30,6 +31,15 @@ from callboard.providers.tool_schema import AdaptedSchema, SchemaDialect, adapt_
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _ILLEGAL: Final = re.compile(r"[^a-zA-Z0-9_-]")
 _VERSION: Final = re.compile(r"/v\d\w*$")
+_SPELLINGS: Final = {"image/jpg": "image/jpeg"}
+#: The end of a file's name, by the types of documents that OpenAI tells by it.
+_ENDINGS: Final = {
+    "application/pdf": "pdf",
+    "application/json": "json",
+    "text/csv": "csv",
+    "text/html": "html",
+    "text/markdown": "md",
+}
 _M = TypeVar("_M", bound=content.Media)
 
 #: Anthropic and Gemini refuse a blank text, and a conversation that begins with the model (the rest was cut off).
@@ -89,6 +99,9 @@ def check_request(request: ModelRequest) -> None:
     for name in names:
         if not _NAME.fullmatch(name):
             raise UsageError(f"tool name {name!r} is taken by no API; it must match {_NAME.pattern}")
+    offers = [(type(offer).__name__, getattr(offer, "name", "")) for offer in request.server_tools]
+    if twice := [kind for kind, name in offers if offers.count((kind, name)) > 1]:
+        raise UsageError(f"server_tools has {twice[0]} twice; offer it once.")
 
 
 def sent_arguments(call: content.ToolCall) -> str:
@@ -141,7 +154,7 @@ ANTHROPIC_IDS = CallIdRule(re.compile(r"[a-zA-Z0-9_-]{1,64}"))
 #: OpenAI rejects ids longer than 64 characters (responses) and 40 (chat).
 OPENAI_IDS = CallIdRule(re.compile(r".{1,40}", re.DOTALL), unique=False)
 #: What OpenAI's models see, over both of its APIs (guide "Images and vision": PNG, JPEG, WEBP and GIF).
-OPENAI_IMAGES: Final = ("image/png", "image/jpeg", "image/jpg", "image/webp", "image/gif")
+OPENAI_IMAGES: Final = ("image/png", "image/jpeg", "image/webp", "image/gif")
 #: Mistral: "must be a-z, A-Z, 0-9, with a length of 9".
 MISTRAL_IDS = CallIdRule(re.compile(r"[a-zA-Z0-9]{9}"), mint=lambda digest: digest[:9])
 
@@ -307,6 +320,12 @@ class Encoding:
             if name not in takes:
                 self.note(f"{kind}.{name}: the API has none; left out")
 
+    def note_choice_among_server_tools(self) -> None:
+        """Where `tool_choice` is about tools of ours only, and there are none: say that it was left out."""
+        request, mode = self.request, self.request.tool_choice.mode
+        if request.server_tools and not request.tools and mode is not ToolChoiceMode.AUTO:
+            self.note(f"tool_choice {mode.value}: the API has none for server tools; left out")
+
     def refused_sound(self) -> UsageError:
         """The error for `audio_out` where answers have no sound: without it an answer is another one."""
         return UsageError(
@@ -406,14 +425,31 @@ def user_content(message: content.UserMessage, written: Callable[[content.UserPa
 
 
 def document_text(document: content.Document) -> str:
-    """A document that is plain text, for an API that reads it as such."""
+    """A document that is plain text, as a text of the message."""
     name = f' name="{document.name}"' if document.name else ""
-    return f"<document{name}>\n{document.text}\n</document>"
+    return f"<document{name}>\n{plain_text(document)}\n</document>"
+
+
+def plain_text(document: content.Document) -> str:
+    """The text of a document that is plain text, given as such or by its bytes; "" for any other. Raises UsageError
+    for bytes that are no UTF-8."""
+    if document.text or not (document.data_base64 and document.media_type.startswith("text/")):
+        return document.text
+    try:
+        return b64decode(document.data_base64, validate=True).decode()
+    except ValueError:
+        raise UsageError(f"{kind_of(document)}: its data_base64 is not the base64 of UTF-8 text.") from None
+
+
+def file_name(document: content.Media) -> str:
+    """The name of a document, or one that fits its type: a server may tell the type by it."""
+    text = "txt" if document.media_type.startswith("text/") else "pdf"
+    return document.name or f"document.{_ENDINGS.get(document.media_type, text)}"
 
 
 def _with_plain_media(message: content.Message) -> content.Message:
-    """The message with its media by one source each: the bytes of a `data:` URL are bytes. Raises UsageError for a
-    medium that is given twice."""
+    """The message with its media by one source and type each: the bytes of a `data:` URL are bytes. Raises UsageError
+    for a medium that is given twice."""
     if isinstance(message, content.UserMessage):
         parts = [_by_one_source(part) if isinstance(part, content.Media) else part for part in message.parts]
         return content.UserMessage(tuple(parts))
@@ -427,7 +463,10 @@ def _by_one_source(media: _M) -> _M:
     if sum(map(bool, (media.data_base64, media.url, media.file_id, text))) > 1:
         raise UsageError(f"{kind_of(media)} has several sources; give its bytes, url, file_id or text, only one.")
     if found := _DATA_URL.match(media.url):
-        return replace(media, url="", media_type=found[1] or "text/plain", data_base64=media.url[found.end() :])
+        media = replace(media, url="", media_type=found[1] or "text/plain", data_base64=media.url[found.end() :])
+    if isinstance(media, content.Image) and media.media_type:
+        spelled = media.media_type.lower()
+        return replace(media, media_type=_SPELLINGS.get(spelled, spelled))
     return media
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from base64 import b64decode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar, Final
@@ -39,7 +38,6 @@ _IMAGES: Final = ("image/jpeg", "image/png", "image/gif", "image/webp")
 _PDF: Final = "application/pdf"
 _TEXT: Final = "text/plain"
 _MEDIA_TYPES: Final = {content.Image: _IMAGES, content.Document: (_PDF, _TEXT)}
-_SPELLINGS: Final = {"image/jpg": "image/jpeg"}
 
 #: What must be asked for in the header `anthropic-beta` (the SDK's AnthropicBetaParam).
 FILES_BETA: Final = "files-api-2025-04-14"
@@ -196,8 +194,8 @@ class MessagesEncoding(encoding.TurnEncoding):
 
     def _medium(self, media: content.Media) -> Body | None:
         """The block of a picture or document; None for what this server does not take."""
-        if isinstance(media, content.Document) and media.text and content.Document not in self._dialect.media:
-            return self.text(encoding.document_text(media))
+        if content.Document not in self._dialect.media and isinstance(media, content.Document):
+            return self.text(encoding.document_text(media)) if encoding.plain_text(media) else None
         if not isinstance(media, self._dialect.media) or (media.file_id and not self._dialect.files):
             return None
         if isinstance(media, content.Document):
@@ -205,7 +203,6 @@ class MessagesEncoding(encoding.TurnEncoding):
         source = self._kept_source(media)
         if source is None:
             media_type, data = encoding.media_bytes(media)
-            media_type = _SPELLINGS.get(media_type, media_type)
             if media_type not in _IMAGES:
                 return None
             source = {"type": "base64", "media_type": media_type, "data": data}
@@ -368,17 +365,10 @@ def _tool(tool: ToolDefinition) -> Body:
 
 
 def _document_source(document: content.Document) -> Body | None:
-    if document.text:
-        return {"type": "text", "media_type": _TEXT, "data": document.text}
+    if text := encoding.plain_text(document):
+        return {"type": "text", "media_type": _TEXT, "data": text}
     media_type, data = encoding.media_bytes(document)
-    if media_type == _PDF:
-        return {"type": "base64", "media_type": _PDF, "data": data}
-    if not media_type.startswith("text/"):
-        return None
-    try:
-        return {"type": "text", "media_type": _TEXT, "data": b64decode(data, validate=True).decode()}
-    except ValueError:
-        raise UsageError(f"{encoding.kind_of(document)}: its data_base64 is not the base64 of UTF-8 text.") from None
+    return {"type": "base64", "media_type": _PDF, "data": data} if media_type == _PDF else None
 
 
 def _web_search(offer: server_tools.WebSearch) -> Body:

@@ -301,6 +301,7 @@ class GeminiEncoding(encoding.TurnEncoding):
     def _note_what_is_missing(self) -> None:
         request = self.request
         self.note_own_cache()
+        self.note_choice_among_server_tools()
         if request.tools and request.parallel_tool_calls is not None:
             self.note("parallel_tool_calls: the API has no such flag; left out")
 

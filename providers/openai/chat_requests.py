@@ -44,6 +44,7 @@ class ChatEncoding(encoding.Encoding):
         body["messages"] = self._messages(instructions)
         body |= self._knobs() | self._modalities()
         self._server_tools(body)
+        self.note_choice_among_server_tools()
         return body
 
     # Messages.
@@ -140,12 +141,14 @@ class ChatEncoding(encoding.Encoding):
 
     def _media(self, media: content.Media) -> Body | None:
         """A medium as the server takes it; None where it does not."""
-        if isinstance(media, content.Document) and media.text:
-            return {"type": "text", "text": encoding.document_text(media)}
         form = self.dialect.parts.get(type(media))
         if form is not None and media.data_base64:
             encoding.media_bytes(media)  # what is wrong with it is said now
-        return form.write(media) if form is not None and form.takes(media) else None
+        if form is not None and form.takes(media):
+            return form.write(media)
+        if isinstance(media, content.Document) and encoding.plain_text(media):
+            return {"type": "text", "text": encoding.document_text(media)}
+        return None
 
     def _result(self, message: content.ToolMessage) -> _Content:
         """The result of a call: its text, the media that the server takes in results, and a line for each other one."""
@@ -154,7 +157,7 @@ class ChatEncoding(encoding.Encoding):
             part = self._media(media) if type(media) in self.dialect.result_media else None
             if part is not None:
                 shown.append(part)
-            elif isinstance(media, content.Document) and media.text:
+            elif isinstance(media, content.Document) and encoding.plain_text(media):
                 texts.append(encoding.document_text(media))
             else:
                 texts.append(self.in_place_of(media, f"in the result of {message.name}"))
@@ -232,7 +235,9 @@ class ChatEncoding(encoding.Encoding):
         if mode is ToolChoiceMode.AUTO:
             return tools, {}
         if mode not in taken:
-            self._note_missing(f"tool_choice {choice.mode.value}", "the model may answer without a call")
+            self._note_missing(
+                f"tool_choice {self.request.tool_choice.mode.value}", "the model may answer without a call"
+            )
             return tools, {}
         if mode is ToolChoiceMode.NAMED:
             return tools, {"tool_choice": {"type": "function", "function": {"name": choice.name}}}
@@ -276,11 +281,18 @@ class ChatEncoding(encoding.Encoding):
             if not dialect.effort.levels and effort != "none":
                 self._note_missing(f"reasoning effort {effort!r}", "thinking is on, without a level")
         if sampling.logprobs is not None:
-            write = dialect.logprobs
-            knobs |= write(sampling.logprobs) if write is not None else self._note_missing("logprobs")
+            knobs |= self._logprobs(sampling.logprobs)
         if tier := self.request.service_tier:
             knobs |= {"service_tier": tier} if dialect.service_tiers else self._note_missing("service_tier")
         return {name: value for name, value in knobs.items() if value is not None}
+
+    def _logprobs(self, count: int) -> Body:
+        form = self.dialect.logprobs
+        if form is None:
+            return self._note_missing("logprobs")
+        if count and not form.others:
+            self._note_missing(f"{count} alternatives in logprobs", "those of the answer's own tokens are asked for")
+        return form.write(count)
 
     def _modalities(self) -> Body:
         """What the model may answer with beside text."""

@@ -309,9 +309,7 @@ def _file(part: content.Document) -> Body:
         return {"file_url": part.url}
     if part.text:
         part = content.Document("text/plain", b64encode(part.text.encode("utf-8", "replace")).decode(), name=part.name)
-    media_type, _ = encoding.media_bytes(part)
-    name = part.name or f"document.{'txt' if media_type.startswith('text/') else 'pdf'}"
-    return {"filename": name, "file_data": encoding.data_url(part)}
+    return {"filename": encoding.file_name(part), "file_data": encoding.data_url(part)}
 
 
 # Server tools.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -24,15 +25,16 @@ from callboard.protocol.content import (
 )
 from callboard.protocol.errors import UsageError
 from callboard.protocol.ids import CallId, ToolName
-from callboard.protocol.model import AudioOut, ModelRequest, PromptCache
+from callboard.protocol.model import AudioOut, ModelRequest, PromptCache, Sampling, ToolChoice, ToolChoiceMode
 from callboard.protocol.server_tools import ImageGeneration, RemoteMcp, ServerToolOffer, WebFetch, WebSearch
+from callboard.protocol.tools import ToolDefinition
 from callboard.providers.adapter import Adapter, WireRequest
 from callboard.providers.anthropic.messages_api import Anthropic
 from callboard.providers.bedrock.converse_api import Bedrock
 from callboard.providers.copilot.copilot_api import Copilot
 from callboard.providers.gemini.gemini_api import Gemini
 from callboard.providers.openai.responses_api import OpenAIResponses
-from callboard.providers.provider_registry import adapter_for
+from callboard.providers.provider_registry import PROVIDERS, adapter_for
 from callboard.providers.request_encoding import stand_in
 
 #: An adapter for each API, and a model of its.
@@ -178,6 +180,56 @@ def test_names_of_documents_do_not_collide_on_bedrock() -> None:
     sent = json.loads(wired("converse", UserMessage((Text("Which?"), *pages))).body)["messages"][0]["content"]
     names = [block["document"]["name"] for block in sent if "document" in block]
     assert len(set(names)) == len(names) == 4
+
+
+@every_api
+@pytest.mark.parametrize("spelled", ["image/jpg", "IMAGE/JPEG"])
+def test_a_media_type_may_be_spelled_in_its_usual_ways(api: str, spelled: str) -> None:
+    meant = wired(api, UserMessage((Text("What?"), Image("image/jpeg", PNG)))).body
+    assert wired(api, UserMessage((Text("What?"), Image(spelled, PNG)))).body == meant
+
+
+@pytest.mark.parametrize("name", [name for name in PROVIDERS if name not in ("offline", "scripted")])
+def test_plain_text_by_its_bytes_is_read_everywhere(name: str) -> None:
+    options = {"bedrock": {"region": "us-east-1"}, "openai-compatible": {"base_url": "http://localhost"}}
+    azure = {"base_url": "https://r.openai.azure.com"} if name.startswith("azure") else {}
+    adapter = adapter_for(name, api_key="k", **{**options.get(name, {}), **azure})
+    page = Document("text/markdown", base64.b64encode(b"A page.").decode())
+    wire = adapter.encode(ModelRequest("m", (UserMessage((Text("Read"), page)),)))
+    assert b"A page." in wire.body or base64.b64encode(b"A page.") in wire.body
+
+
+@every_api
+@pytest.mark.parametrize("mode", [ToolChoiceMode.REQUIRED, ToolChoiceMode.NONE])
+def test_a_choice_among_server_tools_alone_is_sent_or_noted(api: str, mode: ToolChoiceMode) -> None:
+    search = {"server_tools": (WebSearch(),)}
+    if not refusal(api, **search):
+        wire = wired(api, **search, tool_choice=ToolChoice(mode))
+        assert b'"tool_choice"' in wire.body or wire.notes[-1].startswith(f"tool_choice {mode.value}: ")
+
+
+@every_api
+def test_a_server_tool_offered_twice_is_refused(api: str) -> None:
+    assert "server_tools has WebSearch twice" in refusal(api, server_tools=(WebSearch(), WebSearch(max_uses=1)))
+
+
+@pytest.mark.parametrize(("media_type", "name"), [("text/csv", "document.csv"), ("application/pdf", "document.pdf")])
+def test_a_file_without_a_name_gets_one_that_fits_its_type(media_type: str, name: str) -> None:
+    for api in ("chat", "responses"):
+        wire = wired(api, UserMessage((Text("Read"), Document(media_type, "YSxi"))))
+        assert f'"filename":"{name}"' in wire.body.decode()
+
+
+def test_alternatives_in_logprobs_that_a_server_has_not_are_noted() -> None:
+    asked = ModelRequest("m", (HI,), sampling=Sampling(logprobs=3))
+    assert "3 alternatives in logprobs: cohere has none" in adapter_for("cohere", api_key="k").encode(asked).notes[0]
+
+
+def test_a_note_about_the_tool_choice_names_what_was_asked() -> None:
+    """Z.ai has neither; with a single tool the one is tried for the other."""
+    tool = ToolDefinition(ToolName("look"), "Looks.")
+    asked = ModelRequest("m", (HI,), tools=(tool,), tool_choice=ToolChoice(ToolChoiceMode.REQUIRED))
+    assert adapter_for("zai", api_key="k").encode(asked).notes[0].startswith("tool_choice required: ")
 
 
 @every_api
