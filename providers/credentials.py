@@ -99,7 +99,8 @@ class RenewedCredential(Authorizer, Generic[_C]):
             return True  # another call has renewed it meanwhile
         if self._after_refusal is not None:
             last, came_at = self._after_refusal
-            if last == refused.credential and self._clock() - came_at < _FRESH_SECONDS:
+            # Not only the last one: of a token of unknown life, each request has its own.
+            if refused.credential in (last, self._kept) and self._clock() - came_at < _FRESH_SECONDS:
                 self._kept = None
                 return False
         self._kept = None

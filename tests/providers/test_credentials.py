@@ -270,6 +270,35 @@ def test_a_new_token_that_is_refused_too_is_final() -> None:
     assert len(given) == 2
 
 
+def test_a_new_token_of_unknown_life_that_is_refused_too_is_final() -> None:
+    callback, _ = numbered(Clock(), None)
+    errors, _ = asked_twice(bearer_of(callback, clock=Clock()), [REFUSED])
+    assert [error.retryable for error in errors if error is not None] == [True, False]
+
+
+def test_a_renewal_after_a_refusal_takes_no_longer_than_the_call() -> None:
+    class Renewing:
+        async def authorize(self, wire: WireRequest, /) -> WireRequest:
+            return wire
+
+        async def is_renewed(self, refused: WireRequest, /) -> bool:
+            await asyncio.Event().wait()
+            return True
+
+    async def talk(url: str) -> Error | None:
+        timeouts = Timeouts(total_seconds=0.5)
+        provider = HttpProvider(OpenAIChat(base_url=url), timeouts=timeouts, authorizer=Renewing())
+        try:
+            return (await ask(provider)).error
+        finally:
+            await provider.aclose()
+
+    with caught([REFUSED]) as server:
+        error = asyncio.run(talk(server.url))
+    assert error is not None
+    assert (error.kind, error.retryable) == (ErrorKind.AUTHENTICATION, False)
+
+
 def test_the_same_token_again_cures_nothing() -> None:
     errors, seen = asked_twice(bearer_of(lambda: "always"), [REFUSED])
     assert [error.retryable for error in errors if error is not None] == [False, False]
