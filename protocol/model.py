@@ -167,7 +167,8 @@ class ServerToolEvent:
 
 @dataclass(frozen=True, slots=True)
 class Restarted:
-    """Everything emitted so far is void: the provider, or our retry, began the turn again."""
+    """Everything emitted so far is void: the provider, or our retry, began the turn again, or the finished answer says
+    otherwise than what was streamed; the turn follows from its beginning."""
 
     reason: str
 

@@ -122,7 +122,7 @@ def model_turns(max_calls: int = generator.MAX_PARALLEL_CALLS) -> st.SearchStrat
 
 def request_options() -> st.SearchStrategy[RequestOptions]:
     """Options of a request: mostly generous, sometimes any mixture of tight limits."""
-    return _drawn(generator.draw_options)
+    return _drawn(lambda choices: generator.draw_tool_options(choices, generator.draw_options(choices)))
 
 
 def scenarios(

@@ -48,6 +48,7 @@ class Converse(Wire):
     }
     blocks: ClassVar[Mapping[str, tuple[str, ...]]] = dict.fromkeys(("search", "code"), ("toolUse", "toolResult"))
     has_logprobs = False
+    ends_each_call = False
     names_answers = False
 
     def usage(self, fresh: int, cached: int, written: int, output: int, reasoning: int) -> Usage:

@@ -189,7 +189,8 @@ def turns(draw: st.DrawFn, wire: Wire) -> Turn:
     usage = draw(st.one_of(st.none(), st.builds(wire.usage, _some, _counts, _counts, _some, _counts)))
     if usage is not None:
         usage = replace(usage, web_searches=sum(part.kind == "search" for part in parts))
-    cut = bool(parts) and parts[-1].kind == "text" and draw(st.booleans())
+    may_be_cut = wire.ends_each_call or all(part.kind != "call" for part in parts)
+    cut = may_be_cut and bool(parts) and parts[-1].kind == "text" and draw(st.booleans())
     return Turn(tuple(parts), usage, cut)
 
 
@@ -215,6 +216,8 @@ class Wire(ABC):
     blocks: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     """How the API calls what a server tool leaves in an answer."""
     has_logprobs: ClassVar[bool] = True
+    ends_each_call: ClassVar[bool] = True
+    """Is a call known to be whole before the turn is, so that a limit hit behind it takes nothing from it?"""
     names_answers: ClassVar[bool] = True
     """Does an answer say its id and its model?"""
 

@@ -332,3 +332,22 @@ def test_one_feed_gives_what_it_completes() -> None:
     found = decoder.feed(sse(block(0, "text", text("Hi"), text="")))
     assert found == [TextDelta("Hi", 0)]
     assert isinstance(decoder.feed(sse([end("end_turn"), STOP]))[0], Done)
+
+
+@pytest.mark.parametrize(("signature", "kept"), [("", {}), ("c2ln", {"signature": "c2ln"})])
+def test_quirk_84_a_thought_signed_behind_the_text_that_follows_it(signature: str, kept: dict[str, str]) -> None:
+    """As llama.cpp streams it, with "" for a signature."""
+    documents = [
+        {"type": "message_start", "message": {"id": "m", "model": "tiny", "content": []}},
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "thinking", "thinking": ""}},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "thinking_delta", "thinking": "Hum"}},
+        {"type": "content_block_start", "index": 1, "content_block": {"type": "text", "text": ""}},
+        {"type": "content_block_delta", "index": 1, "delta": {"type": "text_delta", "text": "W"}},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "signature_delta", "signature": signature}},
+        {"type": "content_block_stop", "index": 0},
+        {"type": "content_block_stop", "index": 1},
+        {"type": "message_delta", "delta": {"stop_reason": "end_turn"}},
+        {"type": "message_stop"},
+    ]
+    turn = answer(Anthropic(), sse(documents, named=True), [7])
+    assert turn.parts == (Thinking("Hum", Replay("anthropic", kept)), Text("W"))

@@ -12,7 +12,8 @@ from support.background_server import asked, background_server
 from callboard.protocol.content import UserMessage
 from callboard.protocol.errors import ErrorKind, UsageError
 from callboard.protocol.model import FinishReason, ModelRequest, ModelResponse, ResponseStorage, Restarted, TextDelta
-from callboard.providers.adapter import Timeouts
+from callboard.providers.adapter import Adapter, Timeouts
+from callboard.providers.azure.azure_openai import AzureResponses
 from callboard.providers.openai.background import ResponsesProvider
 from callboard.providers.openai.chat_api import OpenAIChat
 from callboard.providers.openai.responses_api import OpenAIResponses
@@ -52,11 +53,11 @@ WHOLE = numbered(CREATED, text("Hello, "), text("world"), {"type": "response.com
 def answer(
     url: str, request: ModelRequest = STREAMED, timeouts: Timeouts = PATIENT
 ) -> tuple[ModelResponse, list[object]]:
-    return asyncio.run(_answer(url, request, timeouts))
+    return asyncio.run(_answer(OpenAIResponses(base_url=url), request, timeouts))
 
 
-async def _answer(url: str, request: ModelRequest, timeouts: Timeouts) -> tuple[ModelResponse, list[object]]:
-    provider = ResponsesProvider(OpenAIResponses(base_url=url), timeouts=timeouts)
+async def _answer(adapter: Adapter, request: ModelRequest, timeouts: Timeouts) -> tuple[ModelResponse, list[object]]:
+    provider = ResponsesProvider(adapter, timeouts=timeouts)
     provider.poll_seconds = (0.01,)
     builder, found = ResponseBuilder(), []
     try:
@@ -207,6 +208,18 @@ def test_an_answer_that_has_ended_is_not_stopped() -> None:
     with background_server({"events": WHOLE}) as url:
         answer(url)
         assert asked(url) == [POSTED]
+
+
+def test_at_azure_every_question_names_the_version_of_the_api() -> None:
+    with background_server({"events": WHOLE[:2], "how": "cut"}, {"events": WHOLE[2:]}) as url:
+        azure = AzureResponses(base_url=url.removesuffix("/v1"), api_key="k", api_version="2025-04-01-preview")
+        assert is_whole(asyncio.run(_answer(azure, STREAMED, PATIENT))[0])
+        version = "api-version=2025-04-01-preview"
+        include = "include%5B%5D=reasoning.encrypted_content"
+        assert asked(url) == [
+            f"POST /openai/responses?{version} background=True store=True",
+            f"GET /openai/responses/resp_1?{include}&stream=true&starting_after=1&{version}",
+        ]
 
 
 def test_the_registry_gives_responses_this_provider_and_others_the_plain_one() -> None:
