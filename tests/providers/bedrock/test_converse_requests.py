@@ -299,7 +299,7 @@ def test_tools_that_a_conversation_has_used_are_declared_also_where_none_is_offe
     assert any("no tools" in note for note in notes(*LOOP))
     use = {"toolUseId": "t1", "name": "nova_grounding", "type": "server_tool_use", "input": {"query": "Rome"}}
     called = ServerTool("toolUse", Replay("bedrock", {"toolUse": use}), call_id="t1")
-    result = {"toolUseId": "t1", "content": [{"text": "Sunny"}]}
+    result = {"toolUseId": "t1", "type": "nova_grounding_result", "content": [{"text": "Sunny"}]}
     found_out = ServerTool("toolResult", Replay("bedrock", {"toolResult": result}), call_id="t1")
     searched = AssistantMessage((called, found_out, Text("Sunny.")))
     found = sent(ASKED, searched, ASKED, model=NOVA, prompt_cache=PromptCache.OFF)["toolConfig"]
