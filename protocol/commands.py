@@ -162,8 +162,7 @@ class Finish(_Command):
     text: str
     """The answer, or the part of it that came before the request ended."""
     usage: Usage | None
-    """None once a model call did not say what it used."""
-    """As the providers reported it; estimates count against the budget only."""
+    """As the providers reported it; estimates count against the budget only. None once a model call did not say."""
     cost: float | None
     """US dollars; None where that of a model call is not known."""
     steps: int

@@ -83,6 +83,8 @@ class RenewedCredential(Authorizer, Generic[_C]):
         self._seconds, self._clock = seconds, clock
         self._kept: _C | None = None
         self._renewal: asyncio.Task[_C] | None = None
+        self._is_after_refusal = False
+        """What the source was told for that renewal."""
         self._after_refusal: tuple[_C, float] | None = None
         """The last credential that came in place of a refused one, and when."""
 
@@ -99,7 +101,8 @@ class RenewedCredential(Authorizer, Generic[_C]):
             return True  # another call has renewed it meanwhile
         if self._after_refusal is not None:
             last, came_at = self._after_refusal
-            if last == refused.credential and self._clock() - came_at < _FRESH_SECONDS:
+            # Not only the last one: of a token of unknown life, each request has its own.
+            if refused.credential in (last, self._kept) and self._clock() - came_at < _FRESH_SECONDS:
                 self._kept = None
                 return False
         self._kept = None
@@ -110,11 +113,20 @@ class RenewedCredential(Authorizer, Generic[_C]):
         return True
 
     async def _renewed(self, was_refused: bool) -> _C:
-        renewal = self._renewal
-        if renewal is None or renewal.done() or renewal.get_loop() is not asyncio.get_running_loop():
+        if was_refused and (renewal := self._running()) and not self._is_after_refusal:
+            await asyncio.wait({renewal})  # its source may have looked into a cache
+        renewal = self._running()
+        if renewal is None:
             renewal = self._renewal = asyncio.create_task(self._renew(was_refused))
             renewal.add_done_callback(_looked_at)
+            self._is_after_refusal = was_refused
         return await asyncio.shield(renewal)
+
+    def _running(self) -> asyncio.Task[_C] | None:
+        renewal = self._renewal
+        if renewal is None or renewal.done() or renewal.get_loop() is not asyncio.get_running_loop():
+            return None
+        return renewal
 
     async def _renew(self, was_refused: bool) -> _C:
         try:

@@ -36,9 +36,17 @@ _WRAPPERS: Final = (
     r"ValidationException: ",
     r"The model returned the following errors: ",
     r"Upstream error from [\w .-]{1,40}: ",
-    r"litellm\.\w{1,60}: ",
-    r"\w{1,40}(?:Exception|Error) - ",
+    # LiteLLM nests them: "litellm.X: litellm.Y: X: OpenAIException - ...".
+    r"litellm\.[\w.]{1,60}: ",
+    r"\w{1,40}(?:Exception|Error)(?: -|:) ",
+    r"b['\"]",  # the bytes of the server behind it (suna 217)
+    # The openai package's "Error code: 400 - {'error': {'message': ...", which proxies in Python pass on (OpenHands
+    # 5350); Cohere's begins with an id.
+    r"\{(?:'error': \{)?(?:'(?:id|object)': '[\w-]{1,60}', )?'message': ['\"]",
+    r"context_length_exceeded: ",  # ik_llama.cpp 2051
 )
+#: More are not read: LiteLLM's take four, and the server's behind it may have its own.
+_MAX_WRAPPERS: Final = 8
 _TOOLS: Final = r"(?:tools?|tool[ _-](?:use|calls?|calling)|functions?|function[ _-]?(?:calls?|calling))"
 _MODEL: Final = r"(?:\S{1,200}|(?:this|the) (?:model|API|endpoint|provider)|(?:the )?model \S{1,200})"
 
@@ -49,10 +57,10 @@ _TABLE: Final = (
         (
             # Anthropic, also behind Bedrock (goose 7504), and SiliconFlow without the numbers (cc-haha 860).
             rf"prompt is too long(?:: {_N} tokens > {_WINDOW} maximum|\.?$)",
-            rf"input length and `max_tokens` exceed context limit: {_N} \+ {_N} > {_WINDOW}",  # bolt.new 7414
+            rf"input length and `?max_tokens`? exceed context limit: {_N} \+ {_N} > {_WINDOW}",  # bolt.new 7414
             # OpenAI (deepwiki-open 144), vLLM (vllm 20409), DeepSeek, NVIDIA NIM, Llama on Bedrock; OpenRouter says
             # "endpoint's".
-            rf"This (?:model|endpoint)'s maximum context length is {_WINDOW} tokens",
+            rf"This (?:model|endpoint)['’]s maximum context length is {_WINDOW} tokens",
             # vLLM, where the answer leaves no room for the prompt.
             rf"'max_tokens' or 'max_completion_tokens' is too large: {_N}\. This model's maximum context length is "
             rf"{_WINDOW} tokens",
@@ -78,6 +86,9 @@ _TABLE: Final = (
             # Cohere (docs.cohere.com/reference/errors).
             r"too many tokens: total number of tokens (?:in the prompt|\(prompt and prediction\)) cannot exceed "
             rf"{_WINDOW}",
+            # Command A says the limit too, after a sentence of advice or at once.
+            rf"too many tokens: size limit exceeded by {_N} tokens(?:\.(?: Try using shorter or fewer inputs\.)? "
+            rf"The limit for this model is {_WINDOW} tokens)?",
             rf"Your request exceeded model token limit(?:: {_WINDOW})?",  # Moonshot
             rf"model max length exceeded, max length: ?{_WINDOW}",  # Moonshot (MoonshotAI-Cookbook 18)
             rf"Range of input length should be \[1, ?{_WINDOW}\]",  # Alibaba (qwen-code 98)
@@ -87,6 +98,7 @@ _TABLE: Final = (
             # llama.cpp (its type is exceed_context_size_error), and llama-cpp-python.
             rf"(?:the )?request (?:\({_N} tokens\) )?exceeds the available context size(?: \({_WINDOW} tokens\))?",
             r"Context size has been exceeded",
+            r"context shift is disabled",  # llama.cpp 13577, where the answer fills the context
             rf"Requested tokens \({_N}\) exceed context window of {_WINDOW}",
             # LM Studio (lmstudio-bug-tracker 546, 2205, opencode 11141).
             rf"Trying to keep the first {_N} tokens when context the overflows\. However, the model is loaded with "
@@ -105,6 +117,7 @@ _TABLE: Final = (
             # Hugging Face TGI and Together (chat-ui 340, text-generation-inference 695).
             rf"`inputs` tokens \+ `max_new_tokens` must be <= {_WINDOW}",
             rf"`inputs` must have less than {_WINDOW} tokens",
+            r"Input token count \+ max_tokens parameter must be less than the context length of the model",  # Together
             # Bedrock: Claude and others, Nova, Titan.
             r"Input is too long for requested model",
             r"Input Tokens Exceeded: Number of input tokens exceeds maximum length",
@@ -152,17 +165,26 @@ def _phrases(family: str) -> tuple[tuple[ErrorKind, re.Pattern[str]], ...]:
 
 @cache
 def _wrapped() -> re.Pattern[str]:
-    return re.compile(rf"\s*(?:{'|'.join(_WRAPPERS)}){{0,4}}", re.IGNORECASE)
+    return re.compile(rf"\s*(?:{'|'.join(_WRAPPERS)}){{0,{_MAX_WRAPPERS}}}", re.IGNORECASE)
 
 
 def kind_of_phrase(family: str, message: str) -> tuple[ErrorKind | None, int | None]:
     """What a server's message means by its words, and the window that it names; None and None for any other text."""
-    wrapped = _wrapped().match(message)
-    start = wrapped.end() if wrapped else 0
+    start = _start(message)
     for kind, phrase in _phrases(family if family in _OF_FAMILY else ""):
         if found := phrase.match(message, start):
             return kind, window_of(found.groupdict().get("window"))
     return None, None
+
+
+def unwrapped(message: str) -> str:
+    """The message without what gateways and SDKs put before it."""
+    return message[_start(message) :]
+
+
+def _start(message: str) -> int:
+    wrapped = _wrapped().match(message)
+    return wrapped.end() if wrapped else 0
 
 
 def window_of(value: object) -> int | None:

@@ -18,7 +18,7 @@ from callboard.protocol.content import json_text
 from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind
 from callboard.protocol.limits import ERROR_SNIPPET_CHARS, MAX_RETRY_AFTER_SECONDS
 from callboard.protocol.model import Error
-from callboard.providers.error_phrases import kind_of_phrase, window_of
+from callboard.providers.error_phrases import kind_of_phrase, unwrapped, window_of
 from callboard.providers.json_values import SHAPE_ERRORS, Json, loads
 from callboard.providers.retry import details_of, retry_after_seconds, should_retry
 
@@ -277,11 +277,13 @@ def _layers(payload: Json) -> Iterator[_Said]:
 
 
 def _document(value: Json) -> Json:
-    """The JSON document that a text holds: some gateways pass an error on so. None for any other text."""
-    if not isinstance(value, str) or not value.lstrip().startswith(("{", "[")):
+    """The JSON document that a text holds: some gateways pass an error on so, and LiteLLM puts words before and behind
+    it. None for any other text."""
+    text = unwrapped(value) if isinstance(value, str) else ""
+    if not text.startswith(("{", "[")):
         return None
     try:
-        return loads(value.encode())
+        return loads(text[: max(text.rfind("}"), text.rfind("]")) + 1].encode())
     except SHAPE_ERRORS:
         return None
 

@@ -1,25 +1,17 @@
-"""Names to adapters and providers, by the rows of provider_table.py."""
+"""Names to adapters and providers, by the rows of provider_table.py and the adapters of http_adapters.py."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from callboard.protocol.errors import UsageError
 from callboard.providers.adapter import Adapter, Authorizer, Provider, Timeouts
-from callboard.providers.azure import azure_openai
-from callboard.providers.azure.azure_openai import AzureAddress
-from callboard.providers.bedrock.aws_credentials import aws_authorizer, configured_region
-from callboard.providers.copilot.copilot_api import Copilot, copilot_of
 from callboard.providers.credentials import TokenCallback, token_authorizer
 from callboard.providers.local.offline import Offline
 from callboard.providers.local.scripted import Scripted
 from callboard.providers.openai.dialects import SERVERS
-from callboard.providers.openai.responses_api import OpenAIResponses
 from callboard.providers.provider_table import ROWS
-from callboard.providers.vertex.google_credentials import google_authorizer
-from callboard.providers.vertex.vertex_api import publisher_of
 
 if TYPE_CHECKING:
     from callboard.providers.openai.embeddings import EmbeddingApi
@@ -35,50 +27,13 @@ PROVIDERS: Final = tuple(sorted(ROWS))
 """All names that may come before the slash of `provider/model`."""
 
 
-_Prepared = tuple[str, Authorizer | None]
-"""The model's name as the adapter wants it, and what signs in where no credential was given."""
-
-
-def _prepare_azure(name: str, base_url: str | None, options: dict[str, object], is_signed_in: bool) -> _Prepared:
-    AzureAddress.of(base_url, str(options.get("api_version", "")))  # what is wrong with it is said now
-    return name, None
-
-
-def _prepare_vertex(name: str, base_url: str | None, options: dict[str, object], is_signed_in: bool) -> _Prepared:
-    options["publisher"], name = publisher_of(name)
-    credentials, file = options.pop("credentials", None), options.pop("credentials_file", None)
-    if not is_signed_in:
-        return name, google_authorizer(credentials, Path(str(file)) if file else None)
-    if not options.get("project"):
-        raise UsageError("vertex needs a project: set GOOGLE_CLOUD_PROJECT, or give project.")
-    return name, None
-
-
-def _prepare_bedrock(name: str, base_url: str | None, options: dict[str, object], is_signed_in: bool) -> _Prepared:
-    profile = str(options.pop("profile", ""))
-    region = str(options.get("region", "")) or ("" if is_signed_in else configured_region(profile))
-    if not region:
-        raise UsageError("bedrock needs a region: set AWS_REGION, or give region.")
-    options["region"] = region
-    return name, None if is_signed_in else aws_authorizer(region, profile)
-
-
-#: What a cloud needs besides a key and an address.
-_CLOUDS: Final[Mapping[str, Callable[[str, str | None, dict[str, object], bool], _Prepared]]] = {
-    azure_openai.NAME: _prepare_azure,
-    azure_openai.RESPONSES_NAME: _prepare_azure,
-    "vertex": _prepare_vertex,
-    "bedrock": _prepare_bedrock,
-}
-
-
 def adapter_for(name: str, *, base_url: str | None = None, api_key: str | None = None, **options: object) -> Adapter:
     """The adapter of a wire API or a well-known server. UsageError for an unknown name, with the known ones."""
-    factory = ROWS[name].make if name in ROWS else None
-    if factory is None:
-        known = ", ".join(name for name in PROVIDERS if ROWS[name].make is not None)
-        raise UsageError(f"There is no adapter {name!r}; known are: {known}.")
-    return factory(base_url=base_url, api_key=api_key, **options)
+    from callboard.providers.http_adapters import ADAPTERS  # noqa: PLC0415 - all of them take 0.1 s to load
+
+    if name not in ADAPTERS:
+        raise UsageError(f"There is no adapter {name!r}; known are: {', '.join(sorted(ADAPTERS))}.")
+    return ADAPTERS[name](base_url=base_url, api_key=api_key, **options)
 
 
 def embeddings_for(model: str, *, base_url: str | None = None, api_key: str | None = None) -> EmbeddingApi:
@@ -127,8 +82,11 @@ def provider_for(
         return _LOCAL[provider](**options), name
     if token is not None and api_key:
         raise UsageError(f"{provider} was given a key and a token; leave one of them out.")
-    # HTTP takes 0.2 s to load, and `offline` never needs it.
+    # HTTP takes 0.2 s to load and the adapters 0.1 s; `offline` never needs them.
+    from callboard.providers.copilot.copilot_api import Copilot, copilot_of  # noqa: PLC0415
+    from callboard.providers.http_adapters import CLOUDS  # noqa: PLC0415
     from callboard.providers.openai.background import ResponsesProvider  # noqa: PLC0415
+    from callboard.providers.openai.responses_api import OpenAIResponses  # noqa: PLC0415
     from callboard.providers.transport import HttpProvider  # noqa: PLC0415
 
     def http(adapter: Adapter, authorizer: Authorizer | None = None) -> HttpProvider:
@@ -145,7 +103,7 @@ def provider_for(
     if provider == "copilot" and api_key is None and token is None:
         return copilot_of(options, http(Copilot())), name
     authorizer: Authorizer | None = None if token is None else token_authorizer(token)
-    if prepare := _CLOUDS.get(provider):
+    if prepare := CLOUDS.get(provider):
         is_signed_in = bool(api_key) or authorizer is not None
         name, other = prepare(name, base_url, options, is_signed_in)
         authorizer = authorizer or other

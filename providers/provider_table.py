@@ -1,24 +1,16 @@
-"""Every provider, one row each: how it is asked, where, with which credential. provider_registry.py makes them."""
+"""Every provider, one row each: how it is asked, where, with which credential.
+
+Loads no adapter: those take 0.1 s, and a run that stays offline needs none of them. http_adapters.py has them by name.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Final
 
-from callboard.providers.adapter import Adapter
-from callboard.providers.anthropic.messages_api import Anthropic
 from callboard.providers.anthropic.messages_dialects import MESSAGES_SERVERS
-from callboard.providers.azure import azure_openai as azure
-from callboard.providers.bedrock.converse_api import Bedrock
-from callboard.providers.copilot.copilot_api import Copilot
-from callboard.providers.gemini.gemini_api import Gemini
-from callboard.providers.openai.chat_api import OpenAIChat
 from callboard.providers.openai.dialects import SERVERS
-from callboard.providers.openai.responses_api import OpenAIResponses
-from callboard.providers.openrouter import OpenRouter
-from callboard.providers.vertex.vertex_api import vertex
 
 _CHAT, _RESPONSES, _MESSAGES = "OpenAI Chat Completions", "OpenAI Responses", "Anthropic Messages"
 _GENERATE, _CONVERSE, _NONE = "Gemini generateContent", "Bedrock Converse", "none"
@@ -34,8 +26,6 @@ class ProviderRow:
     """Its wire API."""
     what: str
     """What it is, in a few words."""
-    make: Callable[..., Adapter] | None = None
-    """Takes base_url, api_key and keyword options of its own; None: it needs no HTTP."""
     address: str = ""
     """Its usual one; "": the user's own."""
     source: str = ""
@@ -48,6 +38,11 @@ class ProviderRow:
     """The extra of callboard that signing in needs."""
     variables: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Options by the environment variables that its own clients read them from; the first that is set counts."""
+
+    @property
+    def is_local(self) -> bool:
+        """It needs no HTTP."""
+        return self.api == _NONE
 
 
 #: Of each Chat Completions server: what it is, and the page that names its address.
@@ -84,7 +79,7 @@ _MESSAGES_SERVERS: Final[Mapping[str, tuple[str, str]]] = {
     "lmstudio-anthropic": ("models on this machine", "lmstudio.ai/docs/developer/anthropic-compat"),
 }
 _AZURE: Final[Mapping[str, tuple[str, ...]]] = {
-    "base_url": (azure.ENDPOINT_VARIABLE,),
+    "base_url": ("AZURE_OPENAI_ENDPOINT",),
     "api_version": ("OPENAI_API_VERSION",),
     "token": ("AZURE_OPENAI_AD_TOKEN",),
 }
@@ -93,13 +88,12 @@ _AZURE: Final[Mapping[str, tuple[str, ...]]] = {
 def _rows() -> Iterator[ProviderRow]:
     openai, key = "https://api.openai.com/v1", "OPENAI_API_KEY"
     source = "platform.openai.com/docs/api-reference/responses"
-    yield ProviderRow("openai", _RESPONSES, "OpenAI's models", OpenAIResponses, openai, source, key)
-    yield ProviderRow("openai-responses", _RESPONSES, "the same as `openai`", OpenAIResponses, openai, source, key)
+    yield ProviderRow("openai", _RESPONSES, "OpenAI's models", openai, source, key)
+    yield ProviderRow("openai-responses", _RESPONSES, "the same as `openai`", openai, source, key)
     yield ProviderRow(
         "anthropic",
         _MESSAGES,
         "Claude",
-        Anthropic,
         "https://api.anthropic.com",
         "platform.claude.com/docs/en/api/messages",
         "ANTHROPIC_API_KEY",
@@ -108,7 +102,6 @@ def _rows() -> Iterator[ProviderRow]:
         "gemini",
         _GENERATE,
         "Gemini by Google AI Studio",
-        Gemini,
         "https://generativelanguage.googleapis.com",
         "ai.google.dev/api/generate-content",
         "GEMINI_API_KEY",
@@ -116,24 +109,22 @@ def _rows() -> Iterator[ProviderRow]:
     source = "learn.microsoft.com/en-us/azure/foundry/openai/api-version-lifecycle"
     entra = "an Entra token (`token=`)"
     yield ProviderRow(
-        azure.NAME,
+        "azure",
         _CHAT,
         "OpenAI's and others' models at a resource of one's own",
-        azure.AzureChat,
         "",
         source,
-        azure.KEY_VARIABLE,
+        "AZURE_OPENAI_API_KEY",
         entra,
         variables=_AZURE,
     )
     yield ProviderRow(
-        azure.RESPONSES_NAME,
+        "azure-responses",
         _RESPONSES,
         "the same by the newer API",
-        azure.AzureResponses,
         "",
         source,
-        azure.KEY_VARIABLE,
+        "AZURE_OPENAI_API_KEY",
         entra,
         variables=_AZURE,
     )
@@ -141,7 +132,6 @@ def _rows() -> Iterator[ProviderRow]:
         "vertex",
         f"{_GENERATE}, {_MESSAGES}",
         "Gemini and Claude at Google Cloud",
-        vertex,
         "https://{location}-aiplatform.googleapis.com",
         "cloud.google.com/vertex-ai/generative-ai/docs/learn/locations",
         sign_in="Google's application default credentials (`gcloud auth application-default login`)",
@@ -155,7 +145,6 @@ def _rows() -> Iterator[ProviderRow]:
         "bedrock",
         _CONVERSE,
         "Claude, Nova and others at AWS",
-        Bedrock,
         "https://bedrock-runtime.{region}.amazonaws.com",
         "docs.aws.amazon.com/general/latest/gr/bedrock.html",
         "AWS_BEARER_TOKEN_BEDROCK",
@@ -167,7 +156,6 @@ def _rows() -> Iterator[ProviderRow]:
         "openrouter",
         _CHAT,
         "models of many providers",
-        OpenRouter,
         "https://openrouter.ai/api/v1",
         "openrouter.ai/docs/api-reference/overview",
         "OPENROUTER_API_KEY",
@@ -176,7 +164,6 @@ def _rows() -> Iterator[ProviderRow]:
         "copilot",
         f"{_CHAT}, {_RESPONSES}, {_MESSAGES}",
         "models of many makers, by a GitHub account",
-        Copilot,
         "https://api.githubcopilot.com",
         "docs.github.com/en/copilot",
         sign_in="the login (`callboard login copilot`)",
@@ -184,12 +171,10 @@ def _rows() -> Iterator[ProviderRow]:
     for name, messages in MESSAGES_SERVERS.items():
         if name in _MESSAGES_SERVERS:
             what, source = _MESSAGES_SERVERS[name]
-            make: Callable[..., Adapter] = partial(Anthropic, dialect=messages)
-            yield ProviderRow(name, _MESSAGES, what, make, messages.base_url, source, messages.key_variable)
+            yield ProviderRow(name, _MESSAGES, what, messages.base_url, source, messages.key_variable)
     for name, dialect in SERVERS.items():
         what, source = _CHAT_SERVERS[name]
-        make = partial(OpenAIChat, dialect=dialect)
-        yield ProviderRow(name, _CHAT, what, make, dialect.base_url, source, dialect.key_variable)
+        yield ProviderRow(name, _CHAT, what, dialect.base_url, source, dialect.key_variable)
     yield ProviderRow("offline", _NONE, "the default: answers from the code index")
     yield ProviderRow("scripted", _NONE, "the fake, for tests and simulations")
 

@@ -39,7 +39,7 @@ from callboard.providers.adapter import (
     WireRequest,
 )
 from callboard.providers.credentials import CredentialError
-from callboard.providers.http_errors import make_error, snippet, without_key
+from callboard.providers.http_errors import make_error, scrubbed, snippet, without_key
 
 _T = TypeVar("_T")
 
@@ -119,7 +119,7 @@ class HttpProvider:
                     while not ended and (chunk := await deadline.run(anext(chunks, None))) is not None:
                         if events := decoder.feed(chunk):  # one list a socket read
                             ended = isinstance(events[-1], Done | Error)
-                            yield await self._ended(events, wire, host) if ended else events
+                            yield await self._ended(events, wire, deadline) if ended else events
                             if isinstance(events[-1], Done):  # read on to the end, or give the connection up
                                 deadline.shorten(_DRAIN_SECONDS)
                                 while await deadline.run(anext(chunks, None)) is not None:
@@ -130,7 +130,7 @@ class HttpProvider:
                         raise
                 if not ended and (events := decoder.finish()):
                     ended = True
-                    yield await self._ended(events, wire, host)
+                    yield await self._ended(events, wire, deadline)
             finally:
                 await response.aclose()
         except (ProviderError, _CallTimedOut, _Redirected, _StaleConnection, *_TRANSPORT_ERRORS) as error:
@@ -189,24 +189,26 @@ class HttpProvider:
         except _CallTimedOut:
             raise CredentialError("no credential came in the time of the call", retryable=True) from None
 
-    async def _ended(self, events: list[StreamEvent], wire: WireRequest, host: str) -> list[StreamEvent]:
+    async def _ended(self, events: list[StreamEvent], wire: WireRequest, deadline: _CallDeadline) -> list[StreamEvent]:
         """The events; an error at their end says which host it is from, and holds nothing of what was sent as a
         credential. Where that was refused, the next try may have another at once."""
         if isinstance(error := events[-1], Error):
+            host = _host(wire.url)
             answered = f"{host} answered HTTP {error.status}" if error.status else host
             error = replace(error, message=f"{answered}: {error.message}")
             if self._authorizer is not None:
-                message, raw = (_without_credentials(text, wire) for text in (error.message, error.raw))
-                error = replace(error, message=message, raw=raw)
-                if error.kind is ErrorKind.AUTHENTICATION and await self._has_another(self._authorizer, wire):
+                for secret in _credentials(wire):
+                    error = scrubbed(error, secret)
+                if error.kind is ErrorKind.AUTHENTICATION and await self._has_another(self._authorizer, wire, deadline):
                     error = replace(error, retryable=True, at_once=True)
             events = [*events[:-1], error]
         return _with_notes(events, wire)
 
-    async def _has_another(self, authorizer: Authorizer, wire: WireRequest) -> bool:
+    async def _has_another(self, authorizer: Authorizer, wire: WireRequest, deadline: _CallDeadline) -> bool:
         try:
-            return await authorizer.is_renewed(wire)
-        except ProviderError:
+            async with asyncio.timeout_at(deadline.call_ends_at):
+                return await authorizer.is_renewed(wire)
+        except (ProviderError, TimeoutError):
             return False  # what the server said is what the user should hear
 
     def _decoder(
@@ -217,8 +219,10 @@ class HttpProvider:
         if self._on_headers is not None:
             self._on_headers(status, headers)
         if 300 <= status < 400:
-            location = mask(_without_credentials(snippet(headers.get("location", "")), wire)) or "nowhere"
-            raise _Redirected(f"redirects to {location}; set base_url to where the API is")
+            location = snippet(headers.get("location", ""))
+            for secret in _credentials(wire):
+                location = without_key(location, secret)
+            raise _Redirected(f"redirects to {mask(location) or 'nowhere'}; set base_url to where the API is")
         if status >= 400:
             deadline.shorten(self._timeouts.error_body_seconds)
         return adapter.decoder(status, headers, streaming)
@@ -339,11 +343,9 @@ def _chunks(response: httpx.Response) -> AsyncIterator[bytes]:
     return aiter(response.stream if plain else response.aiter_bytes())  # type: ignore[arg-type]
 
 
-def _without_credentials(text: str, wire: WireRequest) -> str:
-    """What a server says, without what it was told as a credential."""
-    for name in CREDENTIAL_HEADERS & wire.headers.keys():
-        text = without_key(text, wire.headers[name].rpartition(" ")[2])
-    return text
+def _credentials(wire: WireRequest) -> list[str]:
+    """What the server was told as a credential."""
+    return [wire.headers[name].rpartition(" ")[2] for name in CREDENTIAL_HEADERS & wire.headers.keys()]
 
 
 def _with_notes(events: list[StreamEvent], wire: WireRequest) -> list[StreamEvent]:
@@ -410,7 +412,8 @@ class _CallDeadline:
     def __init__(self, timeouts: Timeouts) -> None:
         self._loop = asyncio.get_running_loop()
         self._timeouts = timeouts
-        self._ends_at = self._loop.time() + timeouts.total_seconds
+        #: Not shortened: for what is done about an error once its body has been read.
+        self.call_ends_at = self._ends_at = self._loop.time() + timeouts.total_seconds
         self._waits_since = 0.0
         self._waiting: asyncio.Task[object] | None = None
         self._passed = ""

@@ -40,7 +40,7 @@ INSIDE_FUNCTIONS = {
     "actors/index/__init__.py": {"callboard.actors.index"},
     "providers/__init__.py": {"callboard.providers"},
     "actors/testing/chaos/hosts.py": {"trio"},
-    "providers/provider_registry.py": {"callboard.providers"},  # HTTP takes 0.2 s to load
+    "providers/provider_registry.py": {"callboard.providers"},  # HTTP and the adapters take 0.3 s to load
     "actors/cli/model_choice.py": {"callboard.providers.openai.served_models"},  # likewise
     "actors/testing/pytest_plugin.py": {"callboard.protocol.testing"},
     # A command is loaded when it is called, and after Ctrl-C is looked after.

@@ -20,7 +20,7 @@ def run(options: argparse.Namespace, known: dict[str, object]) -> None:
 
 def _cells(row: ProviderRow) -> tuple[str, ...]:
     key = row.key_variable or ("a login" if row.sign_in else "none")
-    address = row.address or ("none" if row.make is None else "your own")
+    address = row.address or ("none" if row.is_local else "your own")
     return row.name, row.api, key, row.extra or "-", address, row.what
 
 

@@ -61,10 +61,11 @@ def aws_authorizer(
 
 def configured_region(profile: str = "") -> str:
     """The region that the profile names; "" for none. Raises UsageError without the extra `bedrock`, or the profile."""
-    from botocore.exceptions import BotoCoreError  # noqa: PLC0415 - `_new_session` says where it is missing
+    session = _new_session(profile)
+    from botocore.exceptions import BotoCoreError  # noqa: PLC0415 - behind `_new_session`, which says if it is missing
 
     try:
-        region = _new_session(profile).get_config_variable("region")
+        region = session.get_config_variable("region")
     except BotoCoreError as error:
         raise UsageError(f"AWS's configuration cannot be used: {described(error)}.") from None
     return str(region or "")

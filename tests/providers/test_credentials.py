@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -118,6 +119,29 @@ def test_many_callers_share_one_renewal_and_a_cancelled_one_does_not_end_it() ->
         return [sent_token(await caller) for caller in callers[1:]], gate.asked
 
     assert asyncio.run(talk()) == (["token-1"] * 19, 1)
+
+
+def test_a_refused_token_is_not_had_again_from_a_renewal_that_was_under_way() -> None:
+    told: list[bool] = []
+
+    async def talk() -> tuple[str, bool]:
+        opened = asyncio.Event()
+
+        async def cached(was_refused: bool) -> Token:
+            told.append(was_refused)
+            await opened.wait()
+            return Token("new" if was_refused else "old")
+
+        authorizer = RenewedCredential(cached, with_bearer, todo="do it")
+        other = asyncio.create_task(authorizer.authorize(WIRE))
+        await asyncio.sleep(0)
+        refused = asyncio.create_task(authorizer.is_renewed(replace(WIRE, credential=Token("old"))))
+        await asyncio.sleep(0)
+        opened.set()
+        return sent_token(await other), await refused
+
+    assert asyncio.run(talk()) == ("old", True)
+    assert told == [False, True]
 
 
 def test_a_renewal_goes_on_where_all_its_callers_are_gone() -> None:
@@ -268,6 +292,35 @@ def test_a_new_token_that_is_refused_too_is_final() -> None:
     assert [error.retryable for error in errors if error is not None] == [True, False]
     assert seen == ["token-1", "token-2"]
     assert len(given) == 2
+
+
+def test_a_new_token_of_unknown_life_that_is_refused_too_is_final() -> None:
+    callback, _ = numbered(Clock(), None)
+    errors, _ = asked_twice(bearer_of(callback, clock=Clock()), [REFUSED])
+    assert [error.retryable for error in errors if error is not None] == [True, False]
+
+
+def test_a_renewal_after_a_refusal_takes_no_longer_than_the_call() -> None:
+    class Renewing:
+        async def authorize(self, wire: WireRequest, /) -> WireRequest:
+            return wire
+
+        async def is_renewed(self, refused: WireRequest, /) -> bool:
+            await asyncio.Event().wait()
+            return True
+
+    async def talk(url: str) -> Error | None:
+        timeouts = Timeouts(total_seconds=0.5)
+        provider = HttpProvider(OpenAIChat(base_url=url), timeouts=timeouts, authorizer=Renewing())
+        try:
+            return (await ask(provider)).error
+        finally:
+            await provider.aclose()
+
+    with caught([REFUSED]) as server:
+        error = asyncio.run(talk(server.url))
+    assert error is not None
+    assert (error.kind, error.retryable) == (ErrorKind.AUTHENTICATION, False)
 
 
 def test_the_same_token_again_cures_nothing() -> None:

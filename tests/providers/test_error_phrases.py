@@ -100,6 +100,8 @@ def test_quirk_79_without_tools_the_refused_parameters_are_others() -> None:
         ("The input is too long for this field", 400, K.INVALID_REQUEST),
         ("max_tokens is too large: 5000. This model supports at most 4096 completion tokens", 400, K.INVALID_REQUEST),
         ("Image input is not enabled for this model", 400, K.INVALID_REQUEST),
+        ("too many tokens: max tokens must be less than or equal to 4096, the maximum output", 400, K.INVALID_REQUEST),
+        ("{'role': 'user', 'message': 'prompt is too long: 3 tokens > 2 maximum'}", 400, K.INVALID_REQUEST),
         # A status or code that says something else is believed.
         (TOO_LONG, 429, K.RATE_LIMITED),
         (TOO_LONG, 401, K.AUTHENTICATION),

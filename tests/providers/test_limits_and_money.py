@@ -265,7 +265,7 @@ assert "genai_prices" in sys.modules
 # The registry
 
 
-@pytest.mark.parametrize("name", sorted(name for name, row in ROWS.items() if row.make is not None))
+@pytest.mark.parametrize("name", sorted(name for name, row in ROWS.items() if not row.is_local))
 def test_every_adapter_can_be_made_and_called_by_its_name(name: str) -> None:
     adapter = adapter_for(name, base_url="http://localhost:1/v1", api_key="key")
     # Replay data carries the adapter family, so the two names of Responses make the same adapter.
@@ -278,7 +278,7 @@ def test_every_provider_has_a_way_to_be_made(tmp_path_factory: pytest.TempPathFa
 
     for name in PROVIDERS:
         row = ROWS[name]
-        base_url = "http://localhost:1" if row.make is not None and not row.address else None
+        base_url = "http://localhost:1" if not row.is_local and not row.address else None
         key = "key" if KEY_VARIABLES.get(name) else None
         tokens = CopilotTokens(FileStore(tmp_path_factory.mktemp("t") / "t"), http)  # type: ignore[arg-type]
         options: dict[str, Any] = {"copilot": {"tokens": tokens}, "bedrock": {"region": "eu-west-1"}}.get(name, {})

@@ -11,6 +11,8 @@ import pytest
 from callboard.protocol.content import UserMessage
 from callboard.protocol.errors import UsageError
 from callboard.protocol.model import ModelRequest
+from callboard.providers.azure import azure_openai
+from callboard.providers.http_adapters import ADAPTERS
 from callboard.providers.openai.dialects import SERVERS
 from callboard.providers.provider_registry import PROVIDERS, adapter_for, provider_for, split_model
 from callboard.providers.provider_table import ROWS, ProviderRow
@@ -35,13 +37,19 @@ def test_a_request_to_nowhere_says_what_to_give() -> None:
 ROOT = Path(__file__).resolve().parents[2]
 
 
+def test_every_row_has_an_adapter_unless_it_is_local() -> None:
+    assert set(ADAPTERS) == {row.name for row in ROWS.values() if not row.is_local}
+    for name in (azure_openai.NAME, azure_openai.RESPONSES_NAME):
+        assert ROWS[name].key_variable == azure_openai.KEY_VARIABLE
+        assert ROWS[name].variables["base_url"] == (azure_openai.ENDPOINT_VARIABLE,)
+
+
 def test_every_row_says_what_it_is_and_where_its_address_is_documented() -> None:
     extras = ConfigParser()
     extras.read(ROOT / "setup.cfg")
     assert set(SERVERS) <= set(ROWS)
     for row in ROWS.values():
         assert row.what, row
-        assert (row.make is None) == (row.api == "none")
         assert bool(row.source) or not row.address, f"{row.name}: which page names {row.address}?"
         assert not row.extra or extras.has_option("options.extras_require", row.extra)
         names = {row.key_variable, *(name for names in row.variables.values() for name in names)} - {""}
@@ -51,7 +59,7 @@ def test_every_row_says_what_it_is_and_where_its_address_is_documented() -> None
 
 def _cells(row: ProviderRow) -> str:
     key = f"`{row.key_variable}`" if row.key_variable else "(a login)" if row.sign_in else "none"
-    address = f"`{row.address}`" if row.address else "none" if row.make is None else "your own"
+    address = f"`{row.address}`" if row.address else "none" if row.is_local else "your own"
     return f"| `{row.name}` | {row.api} | {key} | {row.extra or '-'} | {address} | {row.what} |"
 
 

@@ -314,4 +314,8 @@ def test_what_is_missing_is_said_before_anything_is_sent(monkeypatch: pytest.Mon
     monkeypatch.setitem(__import__("sys").modules, "botocore.session", None)
     with pytest.raises(UsageError, match=r"needs the extra 'bedrock'.*pip install"):
         provider_for(f"bedrock/{MODEL}", region="us-east-1")
+    for name in [name for name in __import__("sys").modules if name.partition(".")[0] == "botocore"]:
+        monkeypatch.setitem(__import__("sys").modules, name, None)
+    with pytest.raises(UsageError, match=r"needs the extra 'bedrock'.*pip install"):
+        provider_for(f"bedrock/{MODEL}")  # the region would be asked for there too
     provider_for(f"bedrock/{MODEL}", region="us-east-1", api_key="k")  # needs no extra

@@ -624,7 +624,18 @@ def test_unknown_events_tell_nothing_and_unknown_items_are_shown() -> None:
     ("usage", "expected"),
     [
         ({}, None),
-        ({"input_tokens": 5, "output_tokens": 2, "input_tokens_details": {"cached_tokens": 9}}, None),
+        (
+            {"input_tokens": 5, "output_tokens": 2, "input_tokens_details": {"cached_tokens": 9}},
+            Usage(14, 2, cached_tokens=9),
+        ),
+        (
+            {"input_tokens": 5, "output_tokens": 2, "total_tokens": 7, "input_tokens_details": {"cached_tokens": 9}},
+            Usage(14, 2, cached_tokens=9),
+        ),
+        (
+            {"input_tokens": 5, "output_tokens": 2, "output_tokens_details": {"reasoning_tokens": 8}},
+            Usage(5, 10, reasoning_tokens=8),
+        ),
         (
             {"input_tokens": 5, "output_tokens": 2, "total_tokens": 16, "input_tokens_details": {"cached_tokens": 9}},
             Usage(14, 2, cached_tokens=9),
@@ -639,7 +650,14 @@ def test_unknown_events_tell_nothing_and_unknown_items_are_shown() -> None:
             Usage(5, 10, reasoning_tokens=8),
         ),
     ],
-    ids=["none", "against its definition", "the cached beside", "the reasoning beside"],
+    ids=[
+        "none",
+        "more cached than asked",
+        "by its total too",
+        "more reasoned than answered",
+        "the cached beside",
+        "the reasoning beside",
+    ],
 )
 def test_quirk_80_usage_is_right_or_not_known(usage: dict[str, Any], expected: Usage | None) -> None:
     assert both(message("Hi"), usage=usage).usage == expected
@@ -651,3 +669,12 @@ def test_the_sdks_types_do_refuse() -> None:
     thinking = Thinking("", Replay(ORIGIN, {"type": "reasoning", "summary": [], "encrypted_content": "E"}))
     with pytest.raises(ValidationError):  # an id that the server left out is not invented
         sent(HI, AssistantMessage((thinking, Text("Yes"))))
+
+
+def test_quirk_10_arguments_that_are_an_object() -> None:
+    call = {"type": "function_call", "id": "f", "call_id": "c", "name": "look", "arguments": {"n": 1}}
+    turn = both(call)
+    assert [(each.arguments, each.complete) for each in turn.tool_calls] == [('{"n":1}', True)]
+    ended = {"type": "response.function_call_arguments.done", "output_index": 0, "arguments": {"n": 1}}
+    added = {"type": "response.output_item.added", "output_index": 0, "item": {**call, "arguments": ""}}
+    assert answer(ADAPTER, sse([added, ended, done(call)])).tool_calls == turn.tool_calls
