@@ -1,7 +1,8 @@
 """What the encoders of all APIs share: what is asked of a request, and how its common parts are written.
 
-An illegal history, or a number that JSON has not (NaN), is a UsageError. Only call ids are changed, where an API has
-rules for them, in the call and in its result alike: a history of one provider can be continued on any other.
+An illegal history, or a number that JSON has not (NaN), is a UsageError. Call ids are changed where an API has rules
+for them, in call and result alike: a history of one provider can be continued on any other. What cannot be said
+is refused, left out or named by the helpers of `Encoding`, so that all APIs say so in the same words.
 """
 
 from __future__ import annotations

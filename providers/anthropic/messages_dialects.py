@@ -12,9 +12,6 @@ from callboard.protocol.server_tools import CodeExecution, RemoteMcp, WebFetch, 
 #: Thinking that Claude signed is checked wherever Claude runs: Anthropic, Copilot, Vertex AI, Bedrock.
 CLAUDE_ORIGIN: Final = "anthropic"
 
-#: Google's hosts, one a region: "us-east5-aiplatform.googleapis.com".
-_VERTEX_HOST: Final = "aiplatform.googleapis.com"
-
 
 @dataclass(frozen=True, slots=True)
 class MessagesDialect:
@@ -114,7 +111,5 @@ def dialect_at(base_url: str | None) -> MessagesDialect:
     if not base_url:
         return ANTHROPIC_MESSAGES
     host = urlsplit(base_url).hostname or ""
-    if host.endswith(_VERTEX_HOST):
-        return VERTEX_MESSAGES
     remote = (row for row in _ROWS if row.key_variable)
     return next((row for row in remote if urlsplit(row.base_url).hostname == host), _GATEWAY)

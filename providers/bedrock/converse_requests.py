@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 import re
 from base64 import b64encode
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import ClassVar, Final
 
 from callboard.protocol import content, model
@@ -98,6 +98,8 @@ class ConverseEncoding(encoding.TurnEncoding):
         self._is_claude = "claude" in request.model
         self._names: set[str] = set()
         """The names of documents, which are unique in a request."""
+        self._whole_tools: Collection[str] = ()
+        """The ids of the provider's own calls in a turn that have their results there."""
 
     def body(self) -> Body:
         """The body; the model is in the address."""
@@ -131,6 +133,7 @@ class ConverseEncoding(encoding.TurnEncoding):
 
     def _message(self, message: content.Message) -> None:
         if isinstance(message, content.AssistantMessage):
+            self._whole_tools = _whole_server_tools(message)
             blocks = [block for part in message.parts if (block := self._part(part)) is not None]
             if all(map(_is_text_or_call, blocks)):
                 # Another provider's turn may hold text behind a call; results must come directly behind the calls.
@@ -157,10 +160,18 @@ class ConverseEncoding(encoding.TurnEncoding):
         if isinstance(part, content.Thinking):
             return self._reasoning(part, own)
         if isinstance(part, content.ServerTool):
-            if own is None:
-                self.note_left_out(part)
-            return dict(own) if own else None
+            return self._server_block(part, own)
         return self.text(self.in_place_of(part, encoding.OF_AN_ANSWER)) if own is None else self.media(part)
+
+    def _server_block(self, part: content.ServerTool, own: Mapping[str, object] | None) -> Body | None:
+        """A block of a tool that the provider ran, as it came; one half of a pair that was cut would be refused."""
+        if own is None:
+            self.note_left_out(part)
+        elif part.call_id in self._whole_tools:
+            return dict(own)
+        else:
+            self.note(f"{part.kind}: its call and its result are not both there; left out")
+        return None
 
     def _text(self, part: content.Text, own: Mapping[str, object] | None) -> Body | None:
         if own and "citations" in own:
@@ -387,6 +398,13 @@ def _format_of(media: content.Media) -> str | None:
 def _is_taken(media: content.Media) -> bool:
     """Does the API take it, by this source too?"""
     return _format_of(media) is not None and not media.file_id and (not media.url or media.url.startswith("s3://"))
+
+
+def _whole_server_tools(message: content.AssistantMessage) -> set[str]:
+    """The ids of those calls of the provider's own tools whose results are in the turn too."""
+    blocks = [part for part in message.parts if isinstance(part, content.ServerTool)]
+    results = {part.call_id for part in blocks if part.kind == "toolResult"}
+    return {part.call_id for part in blocks if part.kind == "toolUse"} & results
 
 
 def _is_text_or_call(block: Body) -> bool:

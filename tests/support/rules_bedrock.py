@@ -44,7 +44,9 @@ def _turns(body: Body) -> Iterator[str]:
 
 
 def _results(asked: Sequence[str], blocks: Sequence[Body]) -> Iterator[str]:
-    results = [block["toolResult"]["toolUseId"] for block in blocks if "toolResult" in block]
+    # Results of the provider's own tools have a type, and stand in the turn of their calls.
+    ours = [block["toolResult"] for block in blocks if "type" not in block.get("toolResult", {"type": ""})]
+    results = [result["toolUseId"] for result in ours]
     if sorted(results) != sorted(asked):
         yield f"results {results} for the calls {asked}"
     if any("toolResult" not in block for block in blocks[: len(results)]):

@@ -298,7 +298,10 @@ def test_tools_that_a_conversation_has_used_are_declared_also_where_none_is_offe
     }
     assert any("no tools" in note for note in notes(*LOOP))
     use = {"toolUseId": "t1", "name": "nova_grounding", "type": "server_tool_use", "input": {"query": "Rome"}}
-    searched = AssistantMessage((ServerTool("toolUse", Replay("bedrock", {"toolUse": use})), Text("Sunny.")))
+    called = ServerTool("toolUse", Replay("bedrock", {"toolUse": use}), call_id="t1")
+    result = {"toolUseId": "t1", "type": "nova_grounding_result", "content": [{"text": "Sunny"}]}
+    found_out = ServerTool("toolResult", Replay("bedrock", {"toolResult": result}), call_id="t1")
+    searched = AssistantMessage((called, found_out, Text("Sunny.")))
     found = sent(ASKED, searched, ASKED, model=NOVA, prompt_cache=PromptCache.OFF)["toolConfig"]
     assert found == {"tools": [{"systemTool": {"name": "nova_grounding"}}]}
 
@@ -438,3 +441,13 @@ def test_what_the_api_has_not_is_noted_or_refused() -> None:
     with pytest.raises(UsageError, match="keeps no answers; send the whole conversation"):
         notes(storage=ResponseStorage(previous_response_id="resp_1"))
     assert notes(model=OTHERS[0], prompt_cache=PromptCache.ONE_HOUR)[0].startswith("prompt_cache: the server decides")
+
+
+@pytest.mark.parametrize("half", ["toolUse", "toolResult"])
+def test_one_half_of_a_server_tool_is_left_out_with_a_note(half: str) -> None:
+    """A turn that was cut behind the call; sent back, it would be refused as a call without its result."""
+    own = Replay("bedrock", {half: {"toolUseId": "t1", "name": "nova_grounding", "type": "server_tool_use"}})
+    turn = AssistantMessage((ServerTool(half, own, "web_search", "t1"), Text("So far")))
+    history = (UserMessage.of("Hi"), turn, UserMessage.of("Go on"))
+    assert sent(*history, model=NOVA)["messages"][1]["content"] == [{"text": "So far"}]
+    assert notes(*history, model=NOVA) == (f"{half}: its call and its result are not both there; left out",)
