@@ -19,7 +19,7 @@ from callboard.protocol import content, events, model, options, tools
 from callboard.protocol.content import Message
 from callboard.protocol.errors import UsageError
 from callboard.protocol.events import Event, ModelResponded
-from callboard.protocol.model import Usage
+from callboard.protocol.model import NEVER_LIKELY, TokenLogprob, Usage
 
 #: Raised when a field changes its meaning. New fields with a default need no new version: old journals lack them.
 FORMAT_VERSION: Final = 1
@@ -42,6 +42,13 @@ _CLASSES: Final[dict[str, type]] = {
 _OPAQUE: Final = {
     cls: frozenset(field.name for field in fields(cls) if "Mapping" in str(field.type)) for cls in _CLASSES.values()
 }
+
+#: Whole numbers that may be unknown.
+_OPTIONAL_COUNTS: Final = {
+    cls: frozenset(field.name for field in fields(cls) if str(field.type) == "int | None") for cls in _CLASSES.values()
+}
+#: No float is 2**1024 or more.
+_MAX_BITS: Final = 1_023
 
 _ADAPTERS: Final[dict[type, TypeAdapter[object]]] = {cls: TypeAdapter(cls) for cls in _CLASSES.values()}
 
@@ -84,6 +91,9 @@ def _dump(value: object) -> bytes:
 
 
 def _name(value: object) -> object:
+    if isinstance(value, TokenLogprob):
+        top = [(token, _likelihood(logprob)) for token, logprob in value.top]
+        return {_NAME: "TokenLogprob", "token": value.token, "logprob": _likelihood(value.logprob), "top": top}
     if is_dataclass(value):
         return {_NAME: type(value).__name__, **{field.name: getattr(value, field.name) for field in fields(value)}}
     if isinstance(value, tuple):
@@ -93,12 +103,19 @@ def _name(value: object) -> object:
     raise TypeError(f"{type(value).__name__} cannot be written")
 
 
+def _likelihood(logprob: float) -> float:
+    return logprob if math.isfinite(logprob) else NEVER_LIKELY
+
+
 def _clean(value: object) -> object:
     if isinstance(value, str):
         return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if isinstance(value, float) and not math.isfinite(value):
         return None
-    if isinstance(value, int | float) or value is None:
+    if isinstance(value, int):
+        # orjson reads those of more than 64 bits as floats, and nothing at all of a line with a larger one.
+        return value if value.bit_length() <= _MAX_BITS else None
+    if isinstance(value, float) or value is None:
         return value
     if isinstance(value, Mapping):
         return {str(_clean(key)): _clean(item) for key, item in value.items()}
@@ -136,9 +153,12 @@ def _revive(value: object, where: str) -> object:
         key: item if key in opaque else _revive(item, f"{where}.{key}") for key, item in value.items() if key != _NAME
     }
     # JSON has no NaN: one is written as null. What cannot be true is read as something else that cannot be true (see
-    # `budgets`), so that a provider's bad number leaves no journal that cannot be read.
+    # `budgets`) or as not known, so that a provider's bad number leaves no journal that cannot be read.
     if cls is Usage:
         plain = {key: -1 if count is None or isinstance(count, float) else count for key, count in plain.items()}
+    for key in _OPTIONAL_COUNTS[cls]:
+        if isinstance(plain.get(key), float):
+            plain[key] = None
     try:
         return _ADAPTERS[cls].validate_python(plain)
     except ValidationError as error:

@@ -76,6 +76,11 @@ class Usage:
 USAGE_COUNTS: Final = tuple(each.name for each in fields(Usage))
 
 
+#: The logarithm of a probability of zero, which JSON cannot hold: OpenAI's number (API reference, `logprobs`: "the
+#: value -9999.0 is used to signify that the token is very unlikely").
+NEVER_LIKELY: Final = -9999.0
+
+
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
     """How likely a token of the answer was: natural logarithms."""
@@ -107,7 +112,8 @@ class ThinkingDelta:
 
 @dataclass(frozen=True, slots=True)
 class CitationDelta:
-    """What the text part of this `block` rests on; may come before, between and behind its pieces."""
+    """What the text of this `block` rests on; may come before, between and behind its pieces. A place counts from the
+    beginning of the block, also where other parts have come between its pieces."""
 
     citations: tuple[Citation, ...]
     block: int = 0

@@ -14,6 +14,7 @@ missing field are the empty value; a value of another type is a TypeError. Token
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -22,10 +23,10 @@ from typing import Final, TypeAlias, TypeGuard
 import orjson
 
 from callboard.protocol import model
-from callboard.protocol.content import Replay
+from callboard.protocol.content import Citation, Replay
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.limits import ANSWER_PART_BYTES, MAX_ANSWER_BYTES, MAX_RESPONSE_BYTES
-from callboard.protocol.model import Done, Error, StreamEvent, TokenLogprob, Usage
+from callboard.protocol.model import NEVER_LIKELY, CitationDelta, Done, Error, StreamEvent, TokenLogprob, Usage
 from callboard.providers.http_errors import error_from_body, error_from_payload, make_error, scrubbed, snippet
 from callboard.providers.json_values import SHAPE_ERRORS, Json, JsonObject, loads, storable_bytes
 from callboard.providers.response_builder import ToolCallTracker
@@ -40,6 +41,7 @@ _MAX_WORD_CHARS: Final = 200
 MAX_LOGPROBS: Final = 20_000
 #: A count of tokens above this is none: it is a hundred times the largest context there is.
 MAX_TOKEN_COUNT: Final = 1_000_000_000
+_UNSTORABLE: Final = "citations: what a source says of itself is not JSON that can be kept; left out"
 _BOM: Final = b"\xef\xbb\xbf"
 _BLANK: Final = b" \t\r\n" + _BOM
 #: No event stream starts with these, so a body that does is a whole document, even if its content type says otherwise
@@ -269,6 +271,23 @@ class BaseDecoder(ABC):
         self.logprobs.extend(tokens)
         if len(self.logprobs) > MAX_LOGPROBS:
             raise ValueError(f"log probabilities of more than {MAX_LOGPROBS} tokens")
+
+    def cite(self, out: list[StreamEvent], citations: Iterable[Citation], block: int = 0) -> tuple[Citation, ...]:
+        """Say what the text of a block rests on, and return it. An answer is not lost over a source whose own form
+        cannot be kept (NaN in it): that is left out, and a note says so."""
+        kept = tuple(map(self._storable, citations))
+        if kept:
+            out.append(CitationDelta(kept, block))
+        return kept
+
+    def _storable(self, citation: Citation) -> Citation:
+        try:
+            storable_bytes(citation.raw)
+        except ValueError:
+            if _UNSTORABLE not in self.notes:
+                self.notes.append(_UNSTORABLE)
+            return replace(citation, raw={})
+        return citation
 
     def fail_payload(self, payload: Json, out: list[StreamEvent]) -> None:
         """Close the stream with the error that the provider put into it (quirks 24-26)."""
@@ -535,6 +554,50 @@ def count_at(holder: JsonObject, key: str) -> int | None:
     if not isinstance(value, int | float) or isinstance(value, bool):
         return None
     return int(value) if 0 <= value <= MAX_TOKEN_COUNT else None
+
+
+def span_at(holder: JsonObject, start_key: str, end_key: str) -> tuple[int | None, int | None]:
+    """The characters of a text that two fields name, from the first to the one behind the last; (None, None) for what
+    names none in any answer."""
+    start, end = holder.get(start_key), holder.get(end_key)
+    if type(start) is int and type(end) is int and 0 <= start < end <= MAX_ANSWER_BYTES:
+        return start, end
+    return None, None
+
+
+def log_probability(value: Json) -> float | None:
+    """A logarithm that JSON can hold; None for what is none (NaN, a text)."""
+    if not isinstance(value, int | float) or isinstance(value, bool) or not value < math.inf:
+        return None
+    return float(value) if value > -math.inf else NEVER_LIKELY
+
+
+def likely_token(raw: JsonObject, key: str = "logprob") -> tuple[str, float] | None:
+    """A token and the logarithm of its probability; None where either cannot be read."""
+    token, logprob = raw.get("token"), log_probability(raw.get(key))
+    return (token, logprob) if isinstance(token, str) and logprob is not None else None
+
+
+def whole_counts(
+    asked: int, answered: int, read: int, written: int, reasoned: int, total: int | None
+) -> tuple[int, int]:
+    """(input, output) as a whole. Servers count some parts beside them: Grok on Azure what it read from its cache (71),
+    xAI and Perplexity the reasoning (59), and Kimi K3 more reasoning than output (vercel/ai#19311). The part must fit
+    into the whole, and of what fits the total decides.
+
+    A total above all of them counts thinking that is said nowhere else (Google's own OpenAI endpoint:
+    mozilla-ai/any-llm#1290): it was output.
+    """
+    fitting = [
+        (asked + beside, output)
+        for beside in dict.fromkeys((0, read, written, read + written))
+        for output in dict.fromkeys((answered, answered + reasoned, reasoned))
+        if read + written <= asked + beside and reasoned <= output
+    ]
+    best = next((way for way in fitting if sum(way) == total), fitting[0])
+    if total is not None and total > max(map(sum, fitting)):
+        return asked, total - asked
+    return best
 
 
 def usage_of(*, input_tokens: int | None, output_tokens: int | None, **details: int | None) -> Usage | None:

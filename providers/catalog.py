@@ -61,7 +61,7 @@ _OWN_PRICES: Final[Mapping[str, str]] = {
     "output_image_tokens": "output_image_mtok",
 }
 #: Google names a price for sound only where it differs from that of text.
-_ONE_INPUT_PRICE: Final = frozenset({"gemini"})
+_ONE_INPUT_PRICE: Final = frozenset({"gemini", "vertex"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +253,8 @@ def _list_cost(provider: str, model: str, usage: Usage) -> Decimal | None:
 def _priced(provider: str, model: str, usage: Usage) -> PriceCalculation | None:
     if provider in _NOT_LISTED or not 0 < len(model) <= _MAX_NAME_CHARS:
         return None
+    if provider == "vertex":
+        model = model.rpartition("/")[2]  # without its publisher
     package = _package()
     try:
         counted = package.Usage(

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from base64 import b64decode
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from hashlib import blake2s
-from typing import ClassVar, Final
+from typing import ClassVar, Final, TypeVar
 
 import orjson
 
@@ -19,6 +20,7 @@ from callboard.protocol import content
 from callboard.protocol.errors import UsageError
 from callboard.protocol.ids import CallId
 from callboard.protocol.model import ModelRequest, PromptCache, ResponseStorage, ToolChoiceMode, sampling_faults
+from callboard.protocol.server_tools import ServerToolOffer
 from callboard.protocol.tools import ToolDefinition
 from callboard.providers.adapter import Decoder, WireRequest
 from callboard.providers.base_decoder import AnswerHead
@@ -29,10 +31,29 @@ from callboard.providers.tool_schema import AdaptedSchema, SchemaDialect, adapt_
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _ILLEGAL: Final = re.compile(r"[^a-zA-Z0-9_-]")
 _VERSION: Final = re.compile(r"/v\d\w*$")
+_SPELLINGS: Final = {"image/jpg": "image/jpeg"}
+#: The end of a file's name, by the types of documents that OpenAI tells by it.
+_ENDINGS: Final = {
+    "application/pdf": "pdf",
+    "application/json": "json",
+    "text/csv": "csv",
+    "text/html": "html",
+    "text/markdown": "md",
+}
+_M = TypeVar("_M", bound=content.Media)
 
 #: Anthropic and Gemini refuse a blank text, and a conversation that begins with the model (the rest was cut off).
 BLANK_USER: Final = "(empty message)"
+#: The result of a call that came back with nothing, where an API refuses an empty one.
+NO_OUTPUT: Final = "(no output)"
 TRIMMED_START: Final = "(The beginning of this conversation was left out.)"
+#: Where a part of a turn of the model's was, in notes.
+OF_AN_ANSWER: Final = "of an earlier answer"
+#: Options of server tools that keep something out, or name what is worked on: without them the tool would do another
+#: thing than it was asked for. The others set how it does it.
+_FIRM_OPTIONS: Final = frozenset({"allowed_domains", "blocked_domains", "allowed_tools", "file_ids"})
+#: A URL that holds the bytes themselves (RFC 2397). Few APIs fetch one.
+_DATA_URL: Final = re.compile(r"data:([^,]*?)(?:;charset=[^;,]*)?;base64,", re.IGNORECASE)
 
 
 def check_history(messages: Sequence[content.Message]) -> None:
@@ -78,6 +99,9 @@ def check_request(request: ModelRequest) -> None:
     for name in names:
         if not _NAME.fullmatch(name):
             raise UsageError(f"tool name {name!r} is taken by no API; it must match {_NAME.pattern}")
+    offers = [(type(offer).__name__, getattr(offer, "name", "")) for offer in request.server_tools]
+    if twice := [kind for kind, name in offers if offers.count((kind, name)) > 1]:
+        raise UsageError(f"server_tools has {twice[0]} twice; offer it once.")
 
 
 def sent_arguments(call: content.ToolCall) -> str:
@@ -129,6 +153,8 @@ class CallIdRule:
 ANTHROPIC_IDS = CallIdRule(re.compile(r"[a-zA-Z0-9_-]{1,64}"))
 #: OpenAI rejects ids longer than 64 characters (responses) and 40 (chat).
 OPENAI_IDS = CallIdRule(re.compile(r".{1,40}", re.DOTALL), unique=False)
+#: What OpenAI's models see, over both of its APIs (guide "Images and vision": PNG, JPEG, WEBP and GIF).
+OPENAI_IMAGES: Final = ("image/png", "image/jpeg", "image/webp", "image/gif")
 #: Mistral: "must be a-z, A-Z, 0-9, with a length of 9".
 MISTRAL_IDS = CallIdRule(re.compile(r"[a-zA-Z0-9]{9}"), mint=lambda digest: digest[:9])
 
@@ -244,11 +270,15 @@ class Encoding:
 
     keeps_answers: ClassVar[bool] = False
     """Can the API keep answers (`ModelRequest.storage`)?"""
+    cites_documents: ClassVar[bool] = False
+    """Can the model be asked to cite a document (`Document.citations`)?"""
 
     def __init__(self, request: ModelRequest) -> None:
         check_request(request)
-        self.request = request
+        self.request = replace(request, messages=tuple(map(_with_plain_media, request.messages)))
         self.notes: list[str] = []
+        if not self.cites_documents and any(map(_asks_for_citations, self.request.messages)):
+            self.note("citations of documents: the API has none; left out")
         if request.storage is not None and not self.keeps_answers:
             self._refuse_storage(request.storage)
 
@@ -256,6 +286,56 @@ class Encoding:
         """Say once what could not be expressed."""
         if note not in self.notes:
             self.notes.append(note)
+
+    @property
+    def asked(self) -> str:
+        """The model, as errors and notes call it."""
+        return self.request.model
+
+    def in_place_of(self, media: content.Media, where: str) -> str:
+        """The line of text that is sent for a medium where the API takes none. Noted."""
+        self.note(f"{kind_of(media)} {where}: {self.asked} takes none there; a line of text says what is missing")
+        return stand_in(media)
+
+    def note_left_out(self, part: content.ServerTool) -> None:
+        """Say that a block of a server tool cannot go back, since another server wrote it."""
+        self.note(
+            f"{part.name or part.kind} (a tool of its server) {OF_AN_ANSWER}: {self.asked} takes none back; left out"
+        )
+
+    def refused_tool(self, offer: ServerToolOffer, has: Iterable[type], hint: str = "") -> UsageError:
+        """The error for a server tool that the API has not, with those that it `has`."""
+        names = ", ".join(kind.__name__ for kind in has) or "none"
+        return UsageError(
+            f"{self.asked} has no {type(offer).__name__} of its own on this API; it has: {names}. Leave it out, or ask "
+            f"another provider.{hint and f' {hint}'}"
+        )
+
+    def check_options(self, offer: ServerToolOffer, takes: Collection[str]) -> None:
+        """Note the options of a server tool that the API has not. Raises UsageError for one that keeps something out:
+        without it the tool must not run."""
+        kind = type(offer).__name__
+        given = [each.name for each in fields(offer) if getattr(offer, each.name) not in (None, "", (), {})]
+        for name in given:
+            if name in _FIRM_OPTIONS and name not in takes:
+                raise UsageError(
+                    f"{kind}.{name}: {self.asked} has none on this API, and the tool must not run without it; leave "
+                    "it out, or ask another provider."
+                )
+            if name not in takes:
+                self.note(f"{kind}.{name}: the API has none; left out")
+
+    def note_choice_among_server_tools(self) -> None:
+        """Where `tool_choice` is about tools of ours only, and there are none: say that it was left out."""
+        request, mode = self.request, self.request.tool_choice.mode
+        if request.server_tools and not request.tools and mode is not ToolChoiceMode.AUTO:
+            self.note(f"tool_choice {mode.value}: the API has none for server tools; left out")
+
+    def refused_sound(self) -> UsageError:
+        """The error for `audio_out` where answers have no sound: without it an answer is another one."""
+        return UsageError(
+            f"{self.asked} answers without sound on this API; leave audio_out out, or ask a model that speaks."
+        )
 
     def note_own_cache(self) -> None:
         """Where the server decides what it caches: say that it cannot be asked to keep it for an hour."""
@@ -349,6 +429,63 @@ def user_content(message: content.UserMessage, written: Callable[[content.UserPa
     return [written(part) for part in message.parts]
 
 
+def document_text(document: content.Document) -> str:
+    """A document that is plain text, as a text of the message."""
+    name = f' name="{document.name}"' if document.name else ""
+    return f"<document{name}>\n{plain_text(document)}\n</document>"
+
+
+def plain_text(document: content.Document) -> str:
+    """The text of a document that is plain text, given as such or by its bytes; "" for any other. Raises UsageError
+    for bytes that are no UTF-8."""
+    if document.text or not (document.data_base64 and document.media_type.startswith("text/")):
+        return document.text
+    try:
+        return b64decode(document.data_base64, validate=True).decode()
+    except ValueError:
+        raise UsageError(f"{kind_of(document)}: its data_base64 is not the base64 of UTF-8 text.") from None
+
+
+def file_name(document: content.Media) -> str:
+    """The name of a document, or one that fits its type: a server may tell the type by it."""
+    text = "txt" if document.media_type.startswith("text/") else "pdf"
+    return document.name or f"document.{_ENDINGS.get(document.media_type, text)}"
+
+
+def _with_plain_media(message: content.Message) -> content.Message:
+    """The message with its media by one source and type each: the bytes of a `data:` URL are bytes. Raises UsageError
+    for a medium that is given twice."""
+    if isinstance(message, content.UserMessage):
+        parts = [_by_one_source(part) if isinstance(part, content.Media) else part for part in message.parts]
+        return content.UserMessage(tuple(parts))
+    if isinstance(message, content.ToolMessage) and message.media:
+        return replace(message, media=tuple(map(_by_one_source, message.media)))
+    return message
+
+
+def _by_one_source(media: _M) -> _M:
+    text = media.text if isinstance(media, content.Document) else ""
+    if sum(map(bool, (media.data_base64, media.url, media.file_id, text))) > 1:
+        raise UsageError(f"{kind_of(media)} has several sources; give its bytes, url, file_id or text, only one.")
+    if found := _DATA_URL.match(media.url):
+        media = replace(media, url="", media_type=found[1] or "text/plain", data_base64=media.url[found.end() :])
+    if isinstance(media, content.Image) and media.media_type:
+        spelled = media.media_type.lower()
+        return replace(media, media_type=_SPELLINGS.get(spelled, spelled))
+    return media
+
+
+def shown_parts(message: content.Message) -> Sequence[object]:
+    """The parts of a user's message, or the media of a result."""
+    if isinstance(message, content.ToolMessage):
+        return message.media
+    return message.parts if isinstance(message, content.UserMessage) else ()
+
+
+def _asks_for_citations(message: content.Message) -> bool:
+    return any(isinstance(each, content.Document) and each.citations for each in shown_parts(message))
+
+
 def kind_of(part: object) -> str:
     """What a part is called in messages: "Image", "Document (application/pdf)"."""
     media_type = part.media_type if isinstance(part, content.Media) else ""
@@ -380,10 +517,10 @@ def data_url(media: content.Media) -> str:
 
 
 def stand_in(media: content.Media) -> str:
-    """What is sent in place of a medium in a result, where the API takes none there: a line that says what it was."""
+    """What is sent in place of a medium where the API takes none: a line that says what it was."""
     size = f", {len(media.data_base64) * 3 // 4:,} bytes" if media.data_base64 else ""
     name = media.name or media.url or media.file_id
-    return f"[{kind_of(media)}{f' {name}' if name else ''}{size}: not shown, since this model takes none in a result]"
+    return f"[{kind_of(media)}{f' {name}' if name else ''}{size}: not shown, since this model takes none here]"
 
 
 def post(url: str, headers: Mapping[str, str], body: Body, notes: Sequence[str]) -> WireRequest:

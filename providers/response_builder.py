@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Hashable, Iterable
+from bisect import bisect_right
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2s
 from io import StringIO
-from itertools import chain, count
+from itertools import accumulate, chain, count
 from typing import Final
 
 from callboard.protocol import model
@@ -296,13 +297,36 @@ class _BuiltProse:
     block: int
     replay: Replay | None
     pieces: StringIO = field(default_factory=StringIO)
-    citations: list[Citation] = field(default_factory=list)
 
-    def part(self) -> AssistantPart:
+    def part(self, citations: Sequence[Citation] = ()) -> AssistantPart:
         text = self.pieces.getvalue()
         if self.kind is model.TextDelta:
-            return Text(text, self.replay, tuple(self.citations))
+            return Text(text, self.replay, tuple(citations))
         return Thinking(text, self.replay)
+
+
+@dataclass(slots=True)
+class _BuiltBlock:
+    """The text of one block: several parts, where other parts came between its pieces."""
+
+    texts: list[_BuiltProse] = field(default_factory=list)
+    citations: list[tuple[int, Citation]] = field(default_factory=list)
+    """Each with the part that was being written when it came."""
+
+    def placed(self) -> Iterator[tuple[_BuiltProse, Citation]]:
+        """Each citation with its part, and its place in that."""
+        starts = [0, *accumulate(text.pieces.tell() for text in self.texts)]
+        for at, citation in self.citations if self.texts else ():
+            start, end = citation.start, citation.end
+            if len(self.texts) == 1 or start is None or end is None:
+                yield self.texts[max(at, 0)], citation
+                continue
+            at = bisect_right(starts, start) - 1
+            if 0 <= at < len(self.texts):
+                end = min(end, starts[at + 1])
+                yield self.texts[at], replace(citation, start=start - starts[at], end=end - starts[at])
+            else:
+                yield self.texts[-1], replace(citation, start=None, end=None)
 
 
 @dataclass(slots=True)
@@ -339,12 +363,10 @@ class ResponseBuilder:
 
     def __init__(self) -> None:
         self._parts: list[_BuiltProse | _BuiltMedia | _Call | ServerTool] = []
-        self._texts: dict[int, _BuiltProse] = {}
-        """The last text part of each block, which citations belong to."""
+        self._blocks: dict[int, _BuiltBlock] = {}
+        """Those that have text or citations."""
         self._prose_of: dict[int, _BuiltProse] = {}
         """The last text or thinking of each block."""
-        self._early: dict[int, list[Citation]] = {}
-        """Citations of blocks that have no text yet."""
         self._calls: dict[CallId, _Call] = {}
         self._taken: set[CallId] = set()
         self._writing: _BuiltProse | None = None
@@ -373,7 +395,7 @@ class ResponseBuilder:
 
     def response(self) -> model.ModelResponse:
         """The turn. Without Done or Error it is cut off: its `error` says TRUNCATED."""
-        parts = tuple(part if isinstance(part, ServerTool) else part.part() for part in self._parts)
+        parts = tuple(self._finished_parts())
         if isinstance(end := self._end, model.Done):
             reason, raw_reason = end.finish_reason, end.raw_finish_reason
             return model.ModelResponse(
@@ -400,6 +422,17 @@ class ResponseBuilder:
             provider_request_id=error.provider_request_id,
         )
 
+    def _finished_parts(self) -> Iterator[AssistantPart]:
+        cited: dict[int, list[Citation]] = {}
+        for block in self._blocks.values():
+            for text, citation in block.placed():
+                cited.setdefault(id(text), []).append(citation)
+        for part in self._parts:
+            if isinstance(part, _BuiltProse):
+                yield part.part(cited.get(id(part), ()))
+            else:
+                yield part if isinstance(part, ServerTool) else part.part()
+
     def _prose(self, event: model.TextDelta | model.ThinkingDelta) -> None:
         last, text = self._writing, event.text
         if last is None or last.kind is not event.__class__ or last.block != event.block:
@@ -409,8 +442,7 @@ class ResponseBuilder:
             self._parts.append(last)
             self._prose_of[event.block] = last
             if last.kind is model.TextDelta:
-                self._texts[event.block] = last
-                last.citations += self._early.pop(event.block, [])
+                self._block(event.block).texts.append(last)
         elif event.replay is not None:
             last.replay = event.replay
         last.pieces.write(text)
@@ -422,8 +454,8 @@ class ResponseBuilder:
                 self._calls[event.id].completed = True
             return
         if isinstance(event, model.CitationDelta):
-            text = self._texts.get(event.block)
-            (text.citations if text else self._early.setdefault(event.block, [])).extend(event.citations)
+            block = self._block(event.block)
+            block.citations += [(len(block.texts) - 1, citation) for citation in event.citations]
             return
         if isinstance(event, model.ReplayDelta):
             if (prose := self._prose_of.get(event.block)) is not None:
@@ -442,13 +474,15 @@ class ResponseBuilder:
             self._parts.append(ServerTool(event.kind, event.replay, event.name, event.call_id, event.text))
         elif isinstance(event, model.Restarted):
             self._parts.clear()
-            self._texts.clear()
+            self._blocks.clear()
             self._prose_of.clear()
-            self._early.clear()
             self._calls.clear()
             self._taken.clear()
         else:
             raise TypeError(f"it yielded a {type(event).__name__} among its events")
+
+    def _block(self, number: int) -> _BuiltBlock:
+        return self._blocks.setdefault(number, _BuiltBlock())
 
     def _media(self, event: model.MediaDelta) -> None:
         self._writing = None

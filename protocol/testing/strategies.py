@@ -5,6 +5,7 @@ They shrink towards the plain: no fault, one call, one turn.
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any, Final, TypeVar
@@ -12,13 +13,17 @@ from typing import Any, Final, TypeVar
 from hypothesis import strategies as st
 
 from callboard.protocol import limits
-from callboard.protocol.content import Message, Replay
+from callboard.protocol.content import Audio, Citation, Document, Image, Message, Replay
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.ids import CallId, ToolName
 from callboard.protocol.model import (
+    CitationDelta,
     Done,
     Error,
     FinishReason,
+    MediaDelta,
+    ReplayDelta,
+    ServerToolEvent,
     StreamEvent,
     TextDelta,
     ThinkingDelta,
@@ -33,6 +38,7 @@ from callboard.protocol.testing.scenario import STANDARD_TOOLS, PlannedCall, Pla
 from callboard.protocol.tools import Isolation, Latency, Origin, Risk, ToolContract
 
 _NAMES: Final = tuple(offer.definition.name for offer in STANDARD_TOOLS)
+_MEDIA: Final[tuple[type[Image] | type[Audio] | type[Document], ...]] = (Image, Audio, Document)
 _Item = TypeVar("_Item")
 
 
@@ -142,15 +148,27 @@ def seconds(longest: float = 12.0) -> st.SearchStrategy[float]:
 
 @st.composite
 def stream_events(draw: st.DrawFn, max_parts: int = 5) -> list[StreamEvent]:
-    """One legal stream: text, thinking and calls in pieces, ended by exactly one Done or Error."""
+    """One legal stream: all kinds of parts, in pieces, ended by exactly one Done or Error."""
     events: list[StreamEvent] = []
     for index in range(draw(st.integers(0, max_parts))):
         pieces = draw(st.lists(texts(), min_size=1, max_size=3))
-        match draw(st.sampled_from(("text", "thinking", "call"))):
+        match draw(st.sampled_from(("text", "thinking", "call", "cited", "server tool", "media"))):
             case "text":
                 events += [TextDelta(piece, index) for piece in pieces]
             case "thinking":
                 events += [ThinkingDelta(piece, index) for piece in pieces]
+                events += [ReplayDelta(each, index) for each in (draw(replays()),) if each is not None]
+            case "cited":
+                source = Citation(pieces[0], start=draw(st.none() | st.integers(0, 20)), raw={"at": index})
+                events += [TextDelta(piece, index) for piece in pieces]
+                events.insert(draw(st.integers(0, len(events))), CitationDelta((source,), index))
+            case "server tool":
+                replay = Replay("anthropic", {"id": index})
+                events.append(ServerToolEvent("web_search_call", replay, "web_search", f"s{index}", pieces[0]))
+            case "media":
+                kind = draw(st.sampled_from(_MEDIA))
+                data = [b64encode(piece.encode()).decode() for piece in pieces]
+                events += [MediaDelta(kind("text/plain", each), index) for each in data]
             case _:
                 events += _call_events(CallId(f"c{index}"), draw(st.sampled_from(_NAMES)), whole=draw(st.booleans()))
     usage = Usage(draw(st.integers(0, 1_000)), draw(st.integers(0, 1_000)))

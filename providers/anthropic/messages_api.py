@@ -193,6 +193,7 @@ class AnthropicDecoder(BaseDecoder):
             self._block_stop({"index": place}, out)
 
     def _message_delta(self, document: JsonObject, out: _Out) -> None:
+        self.hold()
         self._note_end(object_at(document, "delta"), document)
         self._is_output_counted |= fields_at(document, "usage").get("output_tokens") is not None
 
@@ -224,7 +225,7 @@ class AnthropicDecoder(BaseDecoder):
             kept: JsonObject = {"type": server_blocks.CONTAINER, "id": self._container}
             out.append(server_blocks.shown(kept, self._origin))
         reason = _FINISH_REASONS.get(self._stop_reason, FinishReason.OTHER)
-        if self.calls.count and reason in (FinishReason.STOP, FinishReason.OTHER):
+        if self.calls.count and (reason is FinishReason.STOP or not self._stop_reason):
             reason = FinishReason.TOOL_CALLS
         usage = _usage(self.usage) if self._is_output_counted else None
         self.end(out, model.Done(reason, self._stop_reason, usage, dict(self.usage), self.model))
@@ -266,7 +267,7 @@ class AnthropicDecoder(BaseDecoder):
         # Each block is a call of its own, even where a proxy repeats an id.
         caller = object_at(block.start, "caller") or {"type": "direct"}
         # A call that the provider's own code execution makes must go back with its caller.
-        replay = None if caller["type"] == "direct" else content.Replay(self._origin, {"caller": caller})
+        replay = None if caller.get("type") == "direct" else content.Replay(self._origin, {"caller": caller})
         sent_id = "" if call_id in self._ids else call_id
         self.calls.delta(out, index=block.ordinal, id=sent_id, name=name, replay=replay)
         self._ids.add(call_id)
@@ -316,8 +317,7 @@ class AnthropicDecoder(BaseDecoder):
 
     def _cite(self, block: _Block, citations: Json, out: _Out) -> None:
         found = [each for each in citations if isinstance(each, dict) and each] if isinstance(citations, list) else []
-        if found:
-            out.append(model.CitationDelta(tuple(map(server_blocks.citation_of, found)), block.ordinal))
+        self.cite(out, map(server_blocks.citation_of, found), block.ordinal)
 
     def _input_delta(self, block: _Block, delta: JsonObject, out: _Out) -> None:
         text = text_at(delta, "partial_json")

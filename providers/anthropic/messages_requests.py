@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from base64 import b64decode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import ClassVar, Final
 
 from callboard.protocol import content, model, server_tools
 from callboard.protocol.errors import UsageError
@@ -39,9 +38,6 @@ _IMAGES: Final = ("image/jpeg", "image/png", "image/gif", "image/webp")
 _PDF: Final = "application/pdf"
 _TEXT: Final = "text/plain"
 _MEDIA_TYPES: Final = {content.Image: _IMAGES, content.Document: (_PDF, _TEXT)}
-_SPELLINGS: Final = {"image/jpg": "image/jpeg"}
-#: A URL that holds the bytes themselves (RFC 2397): the API fetches none.
-_DATA_URL: Final = re.compile(r"data:([\w.+/-]+);base64,(.*)", re.DOTALL)
 
 #: What must be asked for in the header `anthropic-beta` (the SDK's AnthropicBetaParam).
 FILES_BETA: Final = "files-api-2025-04-14"
@@ -50,6 +46,8 @@ MCP_BETA: Final = "mcp-client-2025-11-20"
 
 class MessagesEncoding(encoding.TurnEncoding):
     """One request, in the words of one dialect. `betas` are known once the body is written."""
+
+    cites_documents: ClassVar[bool] = True
 
     def __init__(self, request: model.ModelRequest, dialect: MessagesDialect) -> None:
         super().__init__(request)
@@ -120,13 +118,8 @@ class MessagesEncoding(encoding.TurnEncoding):
         if not message.media:
             return message.content
         said = [self.text(message.content)] if message.content.strip() else []
-        return said + [self._shown_result(media) for media in message.media]
-
-    def _shown_result(self, media: content.Media) -> Body:
-        if (block := self._medium(media)) is not None:
-            return block
-        self.note(f"{encoding.kind_of(media)} in a result: {self._dialect.name or 'the API'} takes none; named")
-        return self.text(encoding.stand_in(media))
+        where = f"in the result of {message.name}"
+        return said + [self._medium(media) or self.text(self.in_place_of(media, where)) for media in message.media]
 
     def _assistant(self, message: content.AssistantMessage) -> None:
         is_open = message is self._open_turn
@@ -148,9 +141,8 @@ class MessagesEncoding(encoding.TurnEncoding):
         if isinstance(part, content.Thinking):
             return self._thought(part, own)
         if isinstance(part, content.ServerTool):
-            return None if own is None else self._server_tool(own, is_open)
-        self.note(f"{encoding.kind_of(part)} of an earlier answer: the API takes none there; named")
-        return self.text(f"[{encoding.kind_of(part)}]")
+            return self._server_block(part, own, is_open)
+        return self.text(self.in_place_of(part, encoding.OF_AN_ANSWER))
 
     def _said(self, part: content.Text) -> Body:
         citations = own_citations(part.citations)
@@ -169,9 +161,12 @@ class MessagesEncoding(encoding.TurnEncoding):
             self.note("thinking without a signature: the API takes none back; left out")
         return None
 
-    def _server_tool(self, own: Mapping[str, object], is_open: bool) -> Body | None:
+    def _server_block(self, part: content.ServerTool, own: Mapping[str, object] | None, is_open: bool) -> Body | None:
         """A block of a server tool, as it came. A call that was cut off, or whose other half is missing, would make the
         API refuse the whole history."""
+        if own is None:
+            self.note_left_out(part)
+            return None
         kind = own.get("type")
         if kind == CONTAINER:
             self._container = str(own.get("id")) if is_open else ""
@@ -199,16 +194,15 @@ class MessagesEncoding(encoding.TurnEncoding):
 
     def _medium(self, media: content.Media) -> Body | None:
         """The block of a picture or document; None for what this server does not take."""
+        if content.Document not in self._dialect.media and isinstance(media, content.Document):
+            return self.text(encoding.document_text(media)) if encoding.plain_text(media) else None
         if not isinstance(media, self._dialect.media) or (media.file_id and not self._dialect.files):
             return None
-        if found := _DATA_URL.fullmatch(media.url):
-            media = replace(media, url="", media_type=found[1], data_base64=found[2])
         if isinstance(media, content.Document):
             return self._document(media)
         source = self._kept_source(media)
         if source is None:
             media_type, data = encoding.media_bytes(media)
-            media_type = _SPELLINGS.get(media_type, media_type)
             if media_type not in _IMAGES:
                 return None
             source = {"type": "base64", "media_type": media_type, "data": data}
@@ -266,15 +260,10 @@ class MessagesEncoding(encoding.TurnEncoding):
 
     def _server_offer(self, offer: server_tools.ServerToolOffer, servers: list[Body]) -> Body:
         if not isinstance(offer, self._dialect.server_tools):
-            has = ", ".join(kind.__name__ for kind in self._dialect.server_tools) or "none"
-            raise UsageError(
-                f"{self.request.model} has no server tool {type(offer).__name__} here, only: {has}. Leave it out, or "
-                "ask a model of another provider."
-            )
+            raise self.refused_tool(offer, self._dialect.server_tools)
         if isinstance(offer, server_tools.RemoteMcp):
             self.betas.add(MCP_BETA)
-            if offer.headers:
-                self.notes.append(f"headers of the MCP server {offer.name}: the API sends none; left out")
+            self.check_options(offer, ("name", "url", "authorization", "allowed_tools"))
             servers.append(_mcp_server(offer))
             return _mcp_toolset(offer)
         if isinstance(offer, server_tools.CodeExecution):
@@ -306,9 +295,10 @@ class MessagesEncoding(encoding.TurnEncoding):
 
     def _service(self) -> Body:
         request = self.request
-        if request.images_out or request.audio_out is not None:
-            what = "pictures" if request.images_out else "sound"
-            raise UsageError(f"{request.model} answers with text only; ask a model that makes {what}.")
+        if request.audio_out is not None:
+            raise self.refused_sound()
+        if request.images_out:
+            self.note("images_out: the API has none; left out")
         fields: Body = {"container": self._container} if self._container else {}
         if request.service_tier in SERVICE_TIERS:
             fields["service_tier"] = request.service_tier
@@ -375,17 +365,10 @@ def _tool(tool: ToolDefinition) -> Body:
 
 
 def _document_source(document: content.Document) -> Body | None:
-    if document.text:
-        return {"type": "text", "media_type": _TEXT, "data": document.text}
+    if text := encoding.plain_text(document):
+        return {"type": "text", "media_type": _TEXT, "data": text}
     media_type, data = encoding.media_bytes(document)
-    if media_type == _PDF:
-        return {"type": "base64", "media_type": _PDF, "data": data}
-    if not media_type.startswith("text/"):
-        return None
-    try:
-        return {"type": "text", "media_type": _TEXT, "data": b64decode(data, validate=True).decode()}
-    except ValueError:
-        raise UsageError(f"{encoding.kind_of(document)}: its data_base64 is not the base64 of UTF-8 text.") from None
+    return {"type": "base64", "media_type": _PDF, "data": data} if media_type == _PDF else None
 
 
 def _web_search(offer: server_tools.WebSearch) -> Body:

@@ -12,6 +12,7 @@ from typing import Final
 from callboard.protocol import content
 from callboard.protocol.content import json_text
 from callboard.protocol.model import ServerToolEvent
+from callboard.providers.base_decoder import count_at
 from callboard.providers.json_values import Json, JsonObject
 
 #: Of what is shown of a block.
@@ -83,12 +84,11 @@ def citation_of(raw: JsonObject) -> content.Citation:
     def word(*keys: str) -> str:
         return next((value for key in keys if isinstance(value := raw.get(key), str)), "")
 
-    place = raw.get("document_index")
     return content.Citation(
         word("url", "source"),
         word("title", "document_title"),
         word("cited_text"),
-        document=place if isinstance(place, int) and not isinstance(place, bool) else None,
+        document=count_at(raw, "document_index"),
         file_id=word("file_id"),
         raw=raw,
     )

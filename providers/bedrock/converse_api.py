@@ -103,7 +103,7 @@ class _Block:
     has_reasoning: bool = False
     signature: StringIO = field(default_factory=StringIO)
     redacted: bytearray = field(default_factory=bytearray)
-    citations: list[Json] = field(default_factory=list)
+    citations: list[Mapping[str, object]] = field(default_factory=list)
     image_format: str = ""
 
 
@@ -254,8 +254,7 @@ class ConverseDecoder(BaseDecoder):
     def _citation(self, index: int, block: _Block, value: Json, out: _Out) -> None:
         self.hold()
         raw = object_of(value)
-        block.citations.append(raw)
-        out.append(model.CitationDelta((_citation_of(raw),), index))
+        block.citations += [each.raw for each in self.cite(out, [_citation_of(raw)], index) if each.raw]
 
     def _image(self, index: int, block: _Block, value: Json, out: _Out) -> None:
         data = text_at(object_at(object_of(value), "source"), "bytes")
@@ -352,7 +351,7 @@ class ConverseDecoder(BaseDecoder):
         finish = _FINISH_REASONS.get(reason, FinishReason.OTHER)
         if finish not in _BROKEN_OFF:
             self.calls.complete_all(out, cut=finish is FinishReason.LENGTH)
-        if self.calls.count and finish in (FinishReason.STOP, FinishReason.OTHER):
+        if self.calls.count and finish is FinishReason.STOP:
             finish = FinishReason.TOOL_CALLS
         self.end(out, model.Done(finish, reason, _usage(self.usage, self._searches), self.usage, self.model))
 

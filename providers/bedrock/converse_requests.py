@@ -3,17 +3,18 @@ adapter, and reads the answers."""
 
 from __future__ import annotations
 
+import itertools
 import re
 from base64 import b64encode
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Final
+from typing import ClassVar, Final
 
 from callboard.protocol import content, model
 from callboard.protocol.content import json_text
 from callboard.protocol.errors import UsageError
 from callboard.protocol.ids import ToolName
 from callboard.protocol.model import PromptCache, ToolChoiceMode
-from callboard.protocol.server_tools import CodeExecution, WebSearch
+from callboard.protocol.server_tools import CodeExecution, ServerToolOffer, WebSearch
 from callboard.protocol.tools import ToolDefinition
 from callboard.providers import request_encoding as encoding
 from callboard.providers.anthropic.messages_requests import (
@@ -90,11 +91,13 @@ _MESSAGE_CACHE_POINTS: Final = 2
 class ConverseEncoding(encoding.TurnEncoding):
     """One request being written."""
 
+    cites_documents: ClassVar[bool] = True
+
     def __init__(self, request: model.ModelRequest) -> None:
         super().__init__(request)
         self._is_claude = "claude" in request.model
-        self._names: dict[str, int] = {}
-        """How often a document's name was used: names are unique in a request."""
+        self._names: set[str] = set()
+        """The names of documents, which are unique in a request."""
 
     def body(self) -> Body:
         """The body; the model is in the address."""
@@ -154,11 +157,10 @@ class ConverseEncoding(encoding.TurnEncoding):
         if isinstance(part, content.Thinking):
             return self._reasoning(part, own)
         if isinstance(part, content.ServerTool):
+            if own is None:
+                self.note_left_out(part)
             return dict(own) if own else None
-        if own is None:
-            self.note(f"{type(part).__name__} of another provider's answer: left out")
-            return None
-        return self.media(part)
+        return self.text(self.in_place_of(part, encoding.OF_AN_ANSWER)) if own is None else self.media(part)
 
     def _text(self, part: content.Text, own: Mapping[str, object] | None) -> Body | None:
         if own and "citations" in own:
@@ -181,12 +183,11 @@ class ConverseEncoding(encoding.TurnEncoding):
     def _result(self, message: content.ToolMessage) -> Body:
         blocks: list[Body] = [{"text": message.content}] if message.content.strip() else []
         for media in message.media:
-            if isinstance(media, _IN_RESULTS):
+            if isinstance(media, _IN_RESULTS) and _is_taken(media):
                 blocks.append(self.media(media))
             else:
-                blocks.append(self.text(encoding.stand_in(media)))
-                self.note(f"a result of {message.name}: no {encoding.kind_of(media)} here; described instead")
-        result: Body = {"toolUseId": message.call_id, "content": blocks or [self.text("(no output)")]}
+                blocks.append(self.text(self.in_place_of(media, f"in the result of {message.name}")))
+        result: Body = {"toolUseId": message.call_id, "content": blocks or [self.text(encoding.NO_OUTPUT)]}
         return {"toolResult": {**result, "status": "error"} if message.is_error else result}
 
     def text(self, text: str) -> Body:
@@ -194,18 +195,14 @@ class ConverseEncoding(encoding.TurnEncoding):
 
     def media(self, media: content.Media) -> Body:
         """A picture, document, film or sound: by its bytes, or an address in S3."""
-        formats, kind = FORMATS[type(media)], type(media).__name__.lower()
-        media_type = media.media_type
-        if isinstance(media, content.Document) and media.text:
-            media_type = media_type or "text/plain"
-        if media_type not in formats:
+        if (media_format := _format_of(media)) is None:
             raise encoding.refused_part(media, self.request.model, _taken())
-        block: Body = {"format": formats[media_type], "source": self._source(media)}
+        block: Body = {"format": media_format, "source": self._source(media)}
         if isinstance(media, content.Document):
             block["name"] = self._unique_name(media.name)
             if media.citations:
                 block["citations"] = {"enabled": True}
-        return {kind: block}
+        return {type(media).__name__.lower(): block}
 
     def _source(self, media: content.Media) -> Body:
         if isinstance(media, content.Document) and media.text:
@@ -221,8 +218,10 @@ class ConverseEncoding(encoding.TurnEncoding):
 
     def _unique_name(self, name: str) -> str:
         name = _NOT_IN_NAMES.sub(" ", name).strip()[:_MAX_NAME_CHARS] or "document"
-        count = self._names[name] = self._names.get(name, 0) + 1
-        return name if count == 1 else f"{name} ({count})"
+        tries = (f"{name} ({count})" if count > 1 else name for count in itertools.count(1))
+        unique = next(each for each in tries if each not in self._names)
+        self._names.add(unique)
+        return unique
 
     # The rest of the body.
 
@@ -260,15 +259,13 @@ class ConverseEncoding(encoding.TurnEncoding):
         tools = [_tool(ToolDefinition(name, "", {"type": "object"})) for name in own]
         return tools + [{"systemTool": {"name": name}} for name in servers]
 
-    def _system_tool(self, offer: object) -> str:
-        name = _SYSTEM_TOOLS.get(type(offer))
-        if name is None or not any(each in self.request.model for each in _SYSTEM_TOOL_MODELS):
-            raise UsageError(
-                f"{self.request.model} has no {type(offer).__name__} on Bedrock; Amazon Nova 2 and Nova Premier have "
-                "WebSearch and CodeExecution. Leave it out, or ask one of these."
-            )
-        if offer != type(offer)():
-            raise UsageError(f"{type(offer).__name__} of Bedrock takes no options; leave them out.")
+    def _system_tool(self, offer: ServerToolOffer) -> str:
+        has = _SYSTEM_TOOLS if any(each in self.request.model for each in _SYSTEM_TOOL_MODELS) else {}
+        name = has.get(type(offer))
+        if name is None:
+            hint = "" if has else "Amazon Nova 2 and Nova Premier have some."
+            raise self.refused_tool(offer, has, hint)
+        self.check_options(offer, ())
         return name
 
     def _sampling(self, sampling: model.Sampling) -> Body:
@@ -371,7 +368,7 @@ class ConverseEncoding(encoding.TurnEncoding):
         another one."""
         request, sampling = self.request, self.request.sampling
         if request.audio_out is not None:
-            raise UsageError(f"{request.model} does not speak on Bedrock; ask a model that makes sound.")
+            raise self.refused_sound()
         asked = {
             "seed": sampling.seed is not None,
             "logprobs": sampling.logprobs is not None,
@@ -379,6 +376,17 @@ class ConverseEncoding(encoding.TurnEncoding):
             "images_out": request.images_out,
         }
         self.notes += [f"{name}: the API has none; left out" for name, is_asked in asked.items() if is_asked]
+
+
+def _format_of(media: content.Media) -> str | None:
+    """The API's word for a medium's type; None where it has none."""
+    text = isinstance(media, content.Document) and media.text
+    return FORMATS.get(type(media), {}).get(media.media_type or ("text/plain" if text else ""))
+
+
+def _is_taken(media: content.Media) -> bool:
+    """Does the API take it, by this source too?"""
+    return _format_of(media) is not None and not media.file_id and (not media.url or media.url.startswith("s3://"))
 
 
 def _is_text_or_call(block: Body) -> bool:

@@ -28,6 +28,7 @@ from callboard.providers.copilot.copilot_login import (
 from callboard.providers.openai.chat_api import OpenAIChat
 from callboard.providers.openai.dialects import SEES, ChatDialect
 from callboard.providers.openai.responses_api import OpenAIResponses
+from callboard.providers.request_encoding import shown_parts
 
 if TYPE_CHECKING:
     from callboard.providers.transport import HttpProvider
@@ -91,8 +92,7 @@ class Copilot:
         said = (message for message in reversed(request.messages) if not isinstance(message, SystemMessage))
         asked = isinstance(next(said, None), UserMessage)
         headers = {**wire.headers, **self._headers, "x-initiator": "user" if asked else "agent"}
-        users = (message for message in request.messages if isinstance(message, UserMessage))
-        if any(isinstance(part, Image) for message in users for part in message.parts):
+        if any(isinstance(shown, Image) for message in request.messages for shown in shown_parts(message)):
             headers["copilot-vision-request"] = "true"
         return replace(wire, headers=headers)
 

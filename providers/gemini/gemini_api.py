@@ -21,6 +21,7 @@ from callboard.providers.base_decoder import (
     count_at,
     fields_at,
     list_at,
+    log_probability,
     object_at,
     object_of,
     objects_at,
@@ -113,6 +114,7 @@ _MAX_SHOWN_CHARS: Final = 2_000
 #: What an answer is not lost over, as notes call it.
 _ITS_SOURCES: Final = "the sources of the answer"
 _ITS_LOGPROBS: Final = "log probabilities"
+_OTHER_CANDIDATES: Final = "the answer has several candidates; all but the first were left out"
 _Out = list[StreamEvent]
 
 
@@ -153,6 +155,8 @@ class GeminiDecoder(BaseDecoder):
         for candidate in objects_at(document, "candidates"):
             if not candidate.get("index"):
                 self._candidate(candidate, out)
+            elif _OTHER_CANDIDATES not in self.notes:
+                self.notes.append(_OTHER_CANDIDATES)
 
     def _note_usage(self, given: JsonObject) -> None:
         """Cumulative: the last counts, as a whole. Some have no count (Vertex: `trafficType` alone, or zeros): what
@@ -160,6 +164,7 @@ class GeminiDecoder(BaseDecoder):
         if given.get("promptTokenCount") or any(count_at(given, key) for key in given if key.endswith("TokenCount")):
             self.usage = given
         else:
+            self.hold()
             self.usage = {**{key: value for key, value in given.items() if value is not None}, **self.usage}
 
     def on_body(self, document: Json, out: _Out) -> None:
@@ -185,8 +190,8 @@ class GeminiDecoder(BaseDecoder):
                 # The piece that closes a streamed call may be missing before the finish reason (quirk 43); any other
                 # reason (length, filter) broke the call off.
                 self._close_partial(out)
-            if finish is not FinishReason.OTHER:
-                # A reason that we do not know may mean that the turn is half (quirk 69).
+            if finish not in (FinishReason.OTHER, FinishReason.CONTENT_FILTER):
+                # A filter broke the turn off; a reason that we do not know may mean that too (quirk 69).
                 self.calls.complete_all(out, cut=self._partial is not None)
             if finish is FinishReason.STOP and self.calls.count:
                 finish = FinishReason.TOOL_CALLS
@@ -247,7 +252,7 @@ class GeminiDecoder(BaseDecoder):
             self._finish_reason = text_at(candidate, "finishReason")
             self._finish_message = text_at(candidate, "finishMessage")
         if not _SOURCES.isdisjoint(candidate):
-            self._optional(_ITS_SOURCES, lambda: self._noted_sources().note(candidate))
+            self._optional(_ITS_SOURCES, lambda: self._note_sources(candidate))
         if "logprobsResult" in candidate:
             result = fields_at(candidate, "logprobsResult")
             self._optional(_ITS_LOGPROBS, lambda: self.note_logprobs(_logprobs(result)))
@@ -263,12 +268,19 @@ class GeminiDecoder(BaseDecoder):
             self._unreadable.add(what)
             self.notes.append(f"{what}: cannot be read ({error}); left out")
 
+    def _note_sources(self, candidate: JsonObject) -> None:
+        self.hold()
+        self._noted_sources().note(candidate)
+
     def _noted_sources(self) -> AnswerSources:
         if self._sources is None:
             self._sources = AnswerSources()
         return self._sources
 
     def _part(self, part: JsonObject, out: _Out) -> None:
+        if None in part.values():
+            # A field of a part that has another one in its place: servers that write out every field of their types.
+            part = {key: value for key, value in part.items() if value is not None}
         signature = text_at(part, "thoughtSignature") if "thoughtSignature" in part else ""
         if "functionCall" in part:
             self._call(object_of(part["functionCall"]), signature, out)
@@ -396,10 +408,11 @@ def _logprobs(result: JsonObject) -> list[TokenLogprob]:
 
 
 def _token(told: JsonObject) -> tuple[str, float]:
-    value = told.get("logProbability") or 0.0
-    if not isinstance(value, int | float):
-        raise TypeError(f"expected a number, not {type(value).__name__}")
-    return text_at(told, "token"), float(value)
+    # A field that is 0 is left out (ProtoJSON).
+    value = log_probability(told.get("logProbability") or 0.0)
+    if value is None:
+        raise TypeError("expected the logarithm of a probability")
+    return text_at(told, "token"), value
 
 
 def _usage(raw: JsonObject, searches: int) -> model.Usage | None:

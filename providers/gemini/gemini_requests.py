@@ -50,31 +50,29 @@ class Platform:
     """One of the two places that serve the API, by what they take (google-genai models.py, *_to_mldev, *_to_vertex)."""
 
     name: str
-    server_tools: tuple[type[server_tools.ServerToolOffer], ...]
+    server_tools: Mapping[type[server_tools.ServerToolOffer], tuple[str, ...]]
+    """Those that it has, with the options that each has there."""
     files: str = ""
     """Where kept files are; "" where it keeps none."""
-    excludes_domains: bool = False
-    """May a search leave out domains?"""
     shows_server_tools: bool = False
     """Can the calls of server tools, and their results, be parts of the answer?"""
 
 
 GEMINI_API: Final = Platform(
     "the Gemini API",
-    (
-        server_tools.WebSearch,
-        server_tools.WebFetch,
-        server_tools.CodeExecution,
-        server_tools.FileSearch,
-        server_tools.RemoteMcp,
-    ),
+    {
+        server_tools.WebSearch: (),
+        server_tools.WebFetch: (),
+        server_tools.CodeExecution: (),
+        server_tools.FileSearch: ("store_ids", "max_results"),
+        server_tools.RemoteMcp: ("name", "url", "authorization", "headers"),
+    },
     files="https://generativelanguage.googleapis.com/v1beta/",
     shows_server_tools=True,
 )
 VERTEX_AI: Final = Platform(
     "Vertex AI",
-    (server_tools.WebSearch, server_tools.WebFetch, server_tools.CodeExecution),
-    excludes_domains=True,
+    {server_tools.WebSearch: ("blocked_domains",), server_tools.WebFetch: (), server_tools.CodeExecution: ()},
 )
 
 
@@ -166,7 +164,7 @@ class GeminiEncoding(encoding.TurnEncoding):
 
     def _server_block(self, part: content.ServerTool, own: Mapping[str, object] | None) -> Body | None:
         if own is None:
-            self.note(f"{part.kind}: a block of another provider's server tool; left out")
+            self.note_left_out(part)
         elif not self._platform.shows_server_tools and part.kind in _NOT_ON_VERTEX:
             self.note(f"{part.kind}: {self._platform.name} takes no such block back; left out")
         elif part.kind not in METADATA_KINDS:
@@ -178,19 +176,16 @@ class GeminiEncoding(encoding.TurnEncoding):
         is_taken = bool(media.data_base64) and _is_of(media, _TYPES.get(type(media), ""))
         if own is not None or is_taken:
             return {**_data(media, self._platform), **(own or {})}
-        self.note(f"{encoding.kind_of(media)} of an earlier answer: cannot be shown to this model; left out")
-        return {"text": f"[{encoding.kind_of(media)} {media.name or media.url or media.file_id}: not shown]"}
+        return {"text": self.in_place_of(media, encoding.OF_AN_ANSWER)}
 
     def _result(self, call: content.ToolCall, result: content.ToolMessage) -> Body:
         said: list[str] = []
         parts: list[Body] = []
         for media in result.media:
-            _check_sources(media)
             if isinstance(media, content.Document) and media.text:
-                said.append(_document_text(media))
+                said.append(encoding.document_text(media))
             elif self._is_old or (media.media_type and _bare_type(media) not in _RESULT_TYPES):
-                said.append(encoding.stand_in(media))
-                self.note(f"{encoding.kind_of(media)} in a result: this model takes none there; a line of text instead")
+                said.append(self.in_place_of(media, f"in the result of {result.name}"))
             else:
                 # Without a display name: nothing refers to it, and the API has trouble with such references
                 # (python-genai #2268, #2792).
@@ -207,12 +202,8 @@ class GeminiEncoding(encoding.TurnEncoding):
         return {"text": text}
 
     def media(self, media: content.Media) -> Body:
-        _check_sources(media)
-        if isinstance(media, content.Document):
-            if media.citations:
-                self.note("citations of documents: the API has none; left out")
-            if media.text:
-                return {"text": _document_text(media)}
+        if isinstance(media, content.Document) and media.text:
+            return {"text": encoding.document_text(media)}
         types = _TYPES.get(type(media), "")
         if not _is_of(media, types):
             takes = f"{type(media).__name__} ({types.replace(' ', ', ')})" if types else "Image, Document, Audio, Video"
@@ -260,45 +251,12 @@ class GeminiEncoding(encoding.TurnEncoding):
 
     def _server_tool(self, offer: server_tools.ServerToolOffer) -> Body:
         """A tool of the provider's. Raises UsageError where it has none, or not with these limits."""
-        if isinstance(offer, self._platform.server_tools):
-            match offer:
-                case server_tools.WebSearch():
-                    return {"googleSearch": self._search(offer)}
-                case server_tools.WebFetch():
-                    self._refuse_limits(offer, "allowed_domains", "blocked_domains")
-                    self._note_limits(offer, "max_uses")
-                    return {"urlContext": {}}
-                case server_tools.CodeExecution():
-                    self._refuse_limits(offer, "file_ids")
-                    return {"codeExecution": {}}
-                case server_tools.FileSearch():
-                    names = [_prefixed("fileSearchStores/", name) for name in offer.store_ids]
-                    most = {"topK": offer.max_results} if offer.max_results is not None else {}
-                    return {"fileSearch": {"fileSearchStoreNames": names, **most}}
-                case server_tools.RemoteMcp():
-                    self._refuse_limits(offer, "allowed_tools")
-                    return {"mcpServers": [_mcp_server(offer)]}
-        known = ", ".join(kind.__name__ for kind in self._platform.server_tools)
-        hint = " For pictures in the answer set images_out." if isinstance(offer, server_tools.ImageGeneration) else ""
-        raise UsageError(f"{self._platform.name} has no server tool {type(offer).__name__}; it has {known}.{hint}")
-
-    def _search(self, offer: server_tools.WebSearch) -> Body:
-        self._refuse_limits(offer, "allowed_domains")
-        self._note_limits(offer, "max_uses", "country", "city", "region", "timezone")
-        if not self._platform.excludes_domains:
-            self._refuse_limits(offer, "blocked_domains")
-        return {"excludeDomains": list(offer.blocked_domains)} if offer.blocked_domains else {}
-
-    def _refuse_limits(self, offer: server_tools.ServerToolOffer, *fields: str) -> None:
-        """For limits that are there to keep something out: without them the tool must not run."""
-        for field in fields:
-            if getattr(offer, field):
-                raise UsageError(f"{type(offer).__name__}: {self._platform.name} has no {field}; leave it empty.")
-
-    def _note_limits(self, offer: server_tools.ServerToolOffer, *fields: str) -> None:
-        for field in fields:
-            if getattr(offer, field):
-                self.note(f"{type(offer).__name__}.{field}: the API has no such option; left out")
+        has = self._platform.server_tools
+        if type(offer) not in has:
+            is_picture = isinstance(offer, server_tools.ImageGeneration)
+            raise self.refused_tool(offer, has, "For pictures in the answer set images_out." if is_picture else "")
+        self.check_options(offer, has[type(offer)])
+        return _server_tool(offer)
 
     # The rest of the body.
 
@@ -343,6 +301,7 @@ class GeminiEncoding(encoding.TurnEncoding):
     def _note_what_is_missing(self) -> None:
         request = self.request
         self.note_own_cache()
+        self.note_choice_among_server_tools()
         if request.tools and request.parallel_tool_calls is not None:
             self.note("parallel_tool_calls: the API has no such flag; left out")
 
@@ -352,6 +311,22 @@ def _declaration(tool: ToolDefinition) -> Body:
     if tool.parameters.get("properties"):
         declaration["parametersJsonSchema"] = tool.parameters
     return declaration
+
+
+def _server_tool(offer: server_tools.ServerToolOffer) -> Body:
+    match offer:
+        case server_tools.WebSearch():
+            return {"googleSearch": {"excludeDomains": list(offer.blocked_domains)} if offer.blocked_domains else {}}
+        case server_tools.WebFetch():
+            return {"urlContext": {}}
+        case server_tools.FileSearch():
+            names = [_prefixed("fileSearchStores/", name) for name in offer.store_ids]
+            most = {"topK": offer.max_results} if offer.max_results is not None else {}
+            return {"fileSearch": {"fileSearchStoreNames": names, **most}}
+        case server_tools.RemoteMcp():
+            return {"mcpServers": [_mcp_server(offer)]}
+        case _:
+            return {"codeExecution": {}}
 
 
 def _mcp_server(offer: server_tools.RemoteMcp) -> Body:
@@ -376,15 +351,6 @@ def _is_of(media: content.Media, types: str) -> bool:
     return _bare_type(media) in types.split() or ("text/*" in types and _bare_type(media).startswith("text/"))
 
 
-def _check_sources(media: content.Media) -> None:
-    """Raises UsageError for a medium that is given twice."""
-    text = media.text if isinstance(media, content.Document) else ""
-    if sum(map(bool, (media.data_base64, media.url, media.file_id, text))) > 1:
-        raise UsageError(
-            f"{encoding.kind_of(media)} has several sources; give its bytes, url, file_id or text, only one."
-        )
-
-
 def _data(media: content.Media, platform: Platform, *, named: bool = True) -> Body:
     """A medium by its source. Raises UsageError where it has none, or one that the platform has not."""
     name = {"displayName": media.name} if named and media.name else {}
@@ -406,11 +372,6 @@ def _file_uri(media: content.Media, platform: Platform) -> str:
 
 def _prefixed(prefix: str, name: str) -> str:
     return name if name.startswith(prefix) else prefix + name
-
-
-def _document_text(document: content.Document) -> str:
-    name = f' name="{document.name}"' if document.name else ""
-    return f"<document{name}>\n{document.text}\n</document>"
 
 
 def _response(result: content.ToolMessage, said: Sequence[str]) -> object:

@@ -7,6 +7,7 @@ finish reasons doubled, missing or beside content, reasoning under six names. Re
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
+from io import StringIO
 from typing import Final
 from urllib.parse import quote
 
@@ -14,7 +15,6 @@ from callboard.protocol import content, model
 from callboard.protocol.content import Citation
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.model import (
-    CitationDelta,
     FinishReason,
     MediaDelta,
     ServerToolEvent,
@@ -115,6 +115,9 @@ _SOURCE_FIELDS: Final = ("citations", "search_results", "web_search")
 _RARE: Final = frozenset({"error", "x_groq", *_SOURCE_FIELDS})
 #: Those of a delta or a message.
 _EXTRAS: Final = frozenset({"images", "audio", "annotations", "executed_tools"})
+#: Those with what was said, and those with calls.
+_SAID: Final = frozenset({"content", "refusal", "images", "audio"})
+_CALL_FIELDS: Final = frozenset({"tool_calls", "function_call"})
 _OTHER_CHOICES: Final = "the answer has several choices; all but the first were left out"
 _Out = list[StreamEvent]
 
@@ -146,6 +149,9 @@ class ChatDecoder(BaseDecoder):
         self._refused = False
         self._chosen = False
         self._wrote = False
+        self._thought = False
+        self._written = StringIO()
+        """The text of the first choice as it came."""
 
     def on_json(self, event: str, document: JsonObject, out: _Out) -> None:
         # vLLM before 0.10 put the error's own fields on the top level.
@@ -183,7 +189,7 @@ class ChatDecoder(BaseDecoder):
         if len(choices) > 1 and not self._dialect.merge_choices:
             self.notes.append(_OTHER_CHOICES)
         for choice in choices if self._dialect.merge_choices else choices[:1]:
-            reason = text_at(choice, "finish_reason")
+            reason = str(choice.get("finish_reason") or "")
             # Azure's filter leaves the message out, and says so by the reason (66).
             message = object_at(choice, "message") if reason else object_of(choice.get("message"))
             self._message(index_at(choice, "index"), message, out)
@@ -205,7 +211,7 @@ class ChatDecoder(BaseDecoder):
         those of a server that is known to leave the reason out, must tell by themselves that they are whole."""
         if self._finish_reason and not self._unfinished:
             return True
-        said = self._wrote or self.calls.count > 0
+        said = self._wrote or self._thought or self.calls.count > 0
         return (self._finish_reason != "" or (self._dialect.finish_optional and said)) and self.calls.written()
 
     def _note_rare(self, document: JsonObject, out: _Out) -> bool:
@@ -228,7 +234,7 @@ class ChatDecoder(BaseDecoder):
         if not self.response_id and document.get("id"):
             self.response_id = self.calls.seed = str(document["id"])
         self._named = bool(self.model and self.response_id)
-        if (usage := document.get("usage")) and isinstance(usage, dict):
+        if (usage := document.get("usage")) and isinstance(usage, dict) and (not self.usage or _counts(usage)):
             self.usage = usage
         self._note_tier(document)
 
@@ -241,14 +247,32 @@ class ChatDecoder(BaseDecoder):
         if delta := choice.get("delta"):
             self._delta(index, delta if isinstance(delta, dict) else object_of(delta), out)
         elif delta is None and "message" in choice:
-            # A server that ignores `stream` and wraps its whole answer in one event. (With a delta beside it, the
-            # message is Perplexity's running total and says everything twice: 54.)
-            self._message(index, object_of(choice["message"]), out)
+            # With a delta beside it, the message is Perplexity's running total and says everything twice (54).
+            self._message(index, self._untold(index, object_of(choice["message"])), out)
         if (logprobs := choice.get("logprobs")) and isinstance(logprobs, dict):
             self.note_logprobs(token_logprobs(logprobs))
         if reason := choice.get("finish_reason"):
             self._unfinished.discard(index)
             self._ends(str(reason), choice, out)
+
+    def _untold(self, index: int, message: JsonObject) -> JsonObject:
+        """What a message in a stream says more than what came before it. It may be the whole answer (of a server that
+        ignores `stream`), all of it so far, or a last word that repeats the deltas: nothing is said twice (63)."""
+        if index:
+            return message
+        told, text, written = self._told_fields(), message.get("content"), self._written.getvalue()
+        rest = {key: value for key, value in message.items() if key not in told}
+        if isinstance(text, str) and text.startswith(written):
+            rest["content"] = text[len(written) :]
+        return rest
+
+    def _told_fields(self) -> frozenset[str]:
+        """The fields of a message that the stream has told by now."""
+        return frozenset().union(
+            _REASONING if self._thought else (),
+            _SAID if self._wrote else (),
+            _CALL_FIELDS if self.calls.count else (),
+        )
 
     def _ends(self, reason: str, choice: JsonObject, out: _Out) -> bool:
         """Why a choice ended. True where it was an error that says more than its reason (OpenRouter)."""
@@ -340,7 +364,7 @@ class ChatDecoder(BaseDecoder):
             if opaque := delta.get(name):
                 self._held.keep(name, text_of(opaque))
         if isinstance(text, str) and text:
-            self._wrote = True
+            self._thought = True
             out.append(ThinkingDelta(text, index, self._thinking_replay))
 
     def _close_reasoning(self, out: _Out) -> None:
@@ -371,7 +395,7 @@ class ChatDecoder(BaseDecoder):
             if inner:
                 out.append(ThinkingDelta(inner, index, self._thinking_replay))
         elif kind == "reference":
-            out.append(CitationDelta((Citation(raw=part),), index))
+            self.cite(out, [Citation(raw=part)], index)
         elif kind == "image_url":
             self._picture(part, out)
         else:
@@ -389,8 +413,7 @@ class ChatDecoder(BaseDecoder):
         if files := [annotation for annotation in annotations if annotation.get("type") == "file"]:
             self.hold()
             self._files += files
-        if cited := tuple(citation(each) for each in annotations if each.get("type") != "file"):
-            out.append(CitationDelta(cited, index))
+        self.cite(out, (citation(each) for each in annotations if each.get("type") != "file"), index)
         if tools := dicts(holder.get("executed_tools")):
             self.hold()
             self._tools.note(tools, self._sources)
@@ -403,6 +426,8 @@ class ChatDecoder(BaseDecoder):
 
     def _text(self, text: str, index: int, out: _Out) -> None:
         self._wrote = True
+        if not index:
+            self._written.write(text)
         if self._held.pending:
             self._close_reasoning(out)
         if self._think_tags is None:
@@ -418,8 +443,7 @@ class ChatDecoder(BaseDecoder):
         if self._speech is not None:
             self._speech.finish(0, out)
         out.extend(self._tools.events())
-        if sources := self._sources.citations():
-            out.append(CitationDelta(sources))
+        self.cite(out, self._sources.citations())
         if self._files:
             out.append(TextDelta("", 0, content.Replay(self._dialect.name, {"annotations": self._files})))
 
@@ -436,6 +460,11 @@ class ChatDecoder(BaseDecoder):
         elif self._refused and reason is FinishReason.STOP:
             reason = FinishReason.REFUSAL
         self.end(out, model.Done(reason, self._finish_reason, normal_usage(self.usage), self.usage, self.model))
+
+
+def _counts(usage: JsonObject) -> bool:
+    """Does it count anything? Zeros behind a count are placeholders."""
+    return any(value for value in usage.values() if isinstance(value, int | float))
 
 
 def _function(call: JsonObject) -> tuple[str, Json]:

@@ -6,16 +6,17 @@ None of it is worth losing an answer over: what is not of the expected shape is 
 
 from __future__ import annotations
 
-from base64 import b64decode
+from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator
 from io import StringIO
 from typing import Final
+from urllib.parse import unquote_to_bytes
 
 from callboard.protocol import model
 from callboard.protocol.content import Audio, Citation, Image, Replay
 from callboard.protocol.limits import MAX_RESPONSE_BYTES
 from callboard.protocol.model import MediaDelta, ServerToolEvent, StreamEvent, TextDelta, TokenLogprob
-from callboard.providers.base_decoder import count_at, fields_at, usage_of
+from callboard.providers.base_decoder import count_at, fields_at, likely_token, span_at, usage_of, whole_counts
 from callboard.providers.json_values import Json, JsonObject
 
 #: Of what a server's tool was asked so much is shown.
@@ -39,14 +40,13 @@ def word(holder: JsonObject, *names: str) -> str:
 def citation(raw: JsonObject) -> Citation:
     """An annotation (OpenAI, OpenRouter), a search result (Perplexity, Z.ai, Groq), or any other source."""
     inner = fields_at(raw, "url_citation") or raw
-    start, end = inner.get("start_index"), inner.get("end_index")
-    placed = isinstance(start, int) and isinstance(end, int) and 0 <= start < end
+    start, end = span_at(inner, "start_index", "end_index")
     return Citation(
         url=word(inner, "url", "link"),
         title=word(inner, "title"),
         cited_text=word(inner, "cited_text", "content", "snippet"),
-        start=start if placed and isinstance(start, int) else None,
-        end=end if placed and isinstance(end, int) else None,
+        start=start,
+        end=end,
         raw=raw,
     )
 
@@ -89,8 +89,11 @@ def picture(raw: JsonObject) -> Image | None:
     url = holder if isinstance(holder, str) else word(fields_at(raw, "image_url") or raw, "url")
     if not url.startswith("data:"):
         return Image(url=url) if url else None
-    head, _, data = url.partition(",")
-    return Image(head.removeprefix("data:").partition(";")[0], data)
+    head, _, data = url.removeprefix("data:").partition(",")
+    media_type, *parameters = head.split(";")
+    if "base64" not in parameters:  # SVG is written as it is (RFC 2397)
+        data = b64encode(unquote_to_bytes(data)).decode()
+    return Image(media_type, data)
 
 
 #: How sound begins, by its format; what begins otherwise is bare samples.
@@ -193,19 +196,13 @@ class ExecutedTools:
 def token_logprobs(raw: JsonObject) -> Iterator[TokenLogprob]:
     """OpenAI's list of objects, or Together's two lists."""
     for entry in dicts(raw.get("content")):
-        if (likely := _likely(entry)) is not None:
-            yield TokenLogprob(*likely, tuple(filter(None, map(_likely, dicts(entry.get("top_logprobs"))))))
+        if (likely := likely_token(entry)) is not None:
+            yield TokenLogprob(*likely, tuple(filter(None, map(likely_token, dicts(entry.get("top_logprobs"))))))
     tokens, numbers = raw.get("tokens"), raw.get("token_logprobs")
     if isinstance(tokens, list) and isinstance(numbers, list):
         for token, number in zip(tokens, numbers, strict=False):
-            if (likely := _likely({"token": token, "logprob": number})) is not None:
+            if (likely := likely_token({"token": token, "logprob": number})) is not None:
                 yield TokenLogprob(*likely)
-
-
-def _likely(entry: JsonObject) -> tuple[str, float] | None:
-    token, logprob = entry.get("token"), entry.get("logprob")
-    known = isinstance(token, str) and isinstance(logprob, int | float) and logprob == logprob
-    return (str(token), float(logprob)) if known and isinstance(logprob, int | float) else None
 
 
 def normal_usage(raw: JsonObject) -> model.Usage | None:
@@ -224,7 +221,7 @@ def normal_usage(raw: JsonObject) -> model.Usage | None:
         _count(prompt, "cache_write_tokens", "cache_creation_tokens") or _count(raw, "cache_creation_input_tokens") or 0
     )
     reasoned = _count(completion, "reasoning_tokens") or _count(raw, "reasoning_tokens") or 0
-    asked, answered = _whole_counts(asked or 0, answered or 0, read, written, reasoned, count_at(raw, "total_tokens"))
+    asked, answered = whole_counts(asked or 0, answered or 0, read, written, reasoned, count_at(raw, "total_tokens"))
     return usage_of(
         input_tokens=asked,
         output_tokens=answered,
@@ -241,25 +238,3 @@ def normal_usage(raw: JsonObject) -> model.Usage | None:
 
 def _count(holder: JsonObject, *names: str) -> int | None:
     return next((count for name in names if (count := count_at(holder, name)) is not None), None)
-
-
-def _whole_counts(
-    asked: int, answered: int, read: int, written: int, reasoned: int, total: int | None
-) -> tuple[int, int]:
-    """(input, output) as a whole. Servers count some parts beside them: Grok on Azure what it read from its cache (71),
-    xAI and Perplexity the reasoning (59), and Kimi K3 more reasoning than output (vercel/ai#19311). The part must fit
-    into the whole, and of what fits the total decides.
-
-    A total above all of them counts thinking that is said nowhere else (Google's own OpenAI endpoint:
-    mozilla-ai/any-llm#1290): it was output.
-    """
-    fitting = [
-        (asked + beside, output)
-        for beside in dict.fromkeys((0, read, written, read + written))
-        for output in dict.fromkeys((answered, answered + reasoned, reasoned))
-        if read + written <= asked + beside and reasoned <= output
-    ]
-    best = next((way for way in fitting if sum(way) == total), fitting[0])
-    if total is not None and total > max(map(sum, fitting)):
-        return asked, total - asked
-    return best

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from callboard.protocol.content import Document, Media
+from callboard.protocol.content import Media
 from callboard.protocol.errors import UsageError
 from callboard.protocol.server_tools import CodeExecution, ServerToolOffer, WebFetch, WebSearch
 from callboard.providers.json_values import Body
-from callboard.providers.request_encoding import data_url
+from callboard.providers.request_encoding import data_url, file_name
 from callboard.providers.tool_schema import is_strict
 
 # Media.
@@ -84,7 +84,7 @@ def file_part(media: Media) -> Body:
     """OpenAI's form; OpenRouter takes a URL in the place of `file_data`."""
     if media.file_id:
         return {"type": "file", "file": {"file_id": media.file_id}}
-    return {"type": "file", "file": {"filename": media.name or "document.pdf", "file_data": data_url(media)}}
+    return {"type": "file", "file": {"filename": file_name(media), "file_data": data_url(media)}}
 
 
 def mistral_document(media: Media) -> Body:
@@ -104,12 +104,6 @@ def perplexity_file(media: Media) -> Body:
 def zai_file(media: Media) -> Body:
     """By its URL only."""
     return {"type": "file_url", "file_url": {"url": media.url}}
-
-
-def document_text(document: Document) -> Body:
-    """A document that is plain text: every server reads it as a text part."""
-    name = f' name="{document.name}"' if document.name else ""
-    return {"type": "text", "text": f"<document{name}>\n{document.text}\n</document>"}
 
 
 def _file_or_data_url(media: Media) -> str:
@@ -293,19 +287,21 @@ TEMPLATE_EFFORT: Final = EffortForm(
 )
 
 
-def logprobs_pair(count: int) -> Body:
-    """OpenAI's two fields."""
-    return {"logprobs": True, **({"top_logprobs": count} if count else {})}
+@dataclass(frozen=True, slots=True)
+class LogprobsForm:
+    """How log probabilities are asked for."""
+
+    write: Callable[[int], Body]
+    """Fields of the request, by the number of other tokens in the place of each."""
+    others: bool = True
+    """False: only those of the answer's own tokens."""
 
 
-def logprobs_count(count: int) -> Body:
-    """Together's one number, from 1."""
-    return {"logprobs": max(count, 1)}
-
-
-def logprobs_flag(count: int) -> Body:
-    """Cohere's: of the answer's tokens, without others."""
-    return {"logprobs": True}
+#: OpenAI's two fields.
+LOGPROBS_PAIR: Final = LogprobsForm(lambda count: {"logprobs": True, **({"top_logprobs": count} if count else {})})
+#: Together's one number, from 1.
+LOGPROBS_COUNT: Final = LogprobsForm(lambda count: {"logprobs": max(count, 1)})
+LOGPROBS_FLAG: Final = LogprobsForm(lambda count: {"logprobs": True}, others=False)
 
 
 def json_schema_format(schema: Mapping[str, object]) -> Body:

@@ -8,12 +8,10 @@ from typing import Final
 
 from callboard.protocol import content, model
 from callboard.protocol.content import json_text
-from callboard.protocol.errors import UsageError
 from callboard.protocol.model import PromptCache, ToolChoiceMode
 from callboard.protocol.tools import ToolDefinition
 from callboard.providers import request_encoding as encoding
 from callboard.providers.json_values import Body
-from callboard.providers.openai.chat_fields import document_text
 from callboard.providers.openai.dialects import ChatDialect, StrictTools
 from callboard.providers.tool_schema import OPENAI as OPENAI_SCHEMA
 from callboard.providers.tool_schema import OPENAI_STRICT
@@ -46,6 +44,7 @@ class ChatEncoding(encoding.Encoding):
         body["messages"] = self._messages(instructions)
         body |= self._knobs() | self._modalities()
         self._server_tools(body)
+        self.note_choice_among_server_tools()
         return body
 
     # Messages.
@@ -59,13 +58,26 @@ class ChatEncoding(encoding.Encoding):
                 written.append({"role": "system", "content": system})
         else:
             messages_after = messages
-        for message in messages_after:
+        for message in self._in_turns(messages_after):
             if (said := self._message(message)) is not None:
                 self._add(written, said)
         if self.dialect.notes_as_user and not any(each["role"] != "system" for each in written):
             written.append({"role": "user", "content": encoding.BLANK_USER})
         self._mark_for_cache(written)
         return written
+
+    def _in_turns(self, messages: Sequence[content.Message]) -> list[content.Message]:
+        """The messages, where roles must take turns with those of the model's that follow each other (a turn that was
+        paused, and the rest of it) as one."""
+        joined: list[content.Message] = []
+        for message in messages:
+            last = joined[-1] if joined and self.dialect.notes_as_user else None
+            if isinstance(message, content.AssistantMessage) and isinstance(last, content.AssistantMessage):
+                between = (content.Text("\n\n"),) if last.text and message.text else ()
+                joined[-1] = content.AssistantMessage((*last.parts, *between, *message.parts))
+            else:
+                joined.append(message)
+        return joined
 
     def _message(self, message: content.Message) -> Body | None:
         if isinstance(message, content.AssistantMessage):
@@ -109,8 +121,8 @@ class ChatEncoding(encoding.Encoding):
             return self._filled("\n\n".join(texts))
         return parts
 
-    def _filled(self, text: str) -> str:
-        return text if text or self.dialect.empty_text else encoding.BLANK_USER
+    def _filled(self, text: str, blank: str = encoding.BLANK_USER) -> str:
+        return text if text or self.dialect.empty_text else blank
 
     def _joined(self, first: object, second: object) -> _Content:
         return self._content([*_as_parts(first), *_as_parts(second)])
@@ -121,18 +133,22 @@ class ChatEncoding(encoding.Encoding):
         if (written := self._media(part)) is not None:
             return written
         takes = ", ".join(("text", *(f"{kind.__name__} {form}" for kind, form in self.dialect.parts.items())))
-        raise encoding.refused_part(part, f"{self.dialect.name}/{self.request.model}", takes)
+        raise encoding.refused_part(part, self.asked, takes)
+
+    @property
+    def asked(self) -> str:
+        return f"{self.dialect.name}/{self.request.model}"
 
     def _media(self, media: content.Media) -> Body | None:
         """A medium as the server takes it; None where it does not."""
-        if isinstance(media, content.Document) and media.text:
-            return document_text(media)
         form = self.dialect.parts.get(type(media))
-        if form is None or not form.takes(media):
-            return None
-        if media.data_base64:
-            encoding.media_bytes(media)
-        return form.write(media)
+        if form is not None and media.data_base64:
+            encoding.media_bytes(media)  # what is wrong with it is said now
+        if form is not None and form.takes(media):
+            return form.write(media)
+        if isinstance(media, content.Document) and encoding.plain_text(media):
+            return {"type": "text", "text": encoding.document_text(media)}
+        return None
 
     def _result(self, message: content.ToolMessage) -> _Content:
         """The result of a call: its text, the media that the server takes in results, and a line for each other one."""
@@ -141,15 +157,11 @@ class ChatEncoding(encoding.Encoding):
             part = self._media(media) if type(media) in self.dialect.result_media else None
             if part is not None:
                 shown.append(part)
-            elif isinstance(media, content.Document) and media.text:
-                texts.append(str(document_text(media)["text"]))
+            elif isinstance(media, content.Document) and encoding.plain_text(media):
+                texts.append(encoding.document_text(media))
             else:
-                texts.append(encoding.stand_in(media))
-                self.notes.append(
-                    f"result of {message.name}: {self.dialect.name} takes no {encoding.kind_of(media)} in a result; "
-                    "a line of text says what is missing"
-                )
-        text = self._filled("\n".join(text for text in texts if text))
+                texts.append(self.in_place_of(media, f"in the result of {message.name}"))
+        text = self._filled("\n".join(text for text in texts if text), encoding.NO_OUTPUT)
         return [{"type": "text", "text": text}, *shown] if shown else text
 
     def _assistant(self, message: content.AssistantMessage) -> Body:
@@ -158,10 +170,6 @@ class ChatEncoding(encoding.Encoding):
         for part in message.parts:
             turn.add(part)
         return turn.body()
-
-    def note_left_out(self, what: str) -> None:
-        """Note once that a part of an earlier answer cannot go back."""
-        self.note(f"{what} of an earlier answer was left out: {self.dialect.name} takes none back")
 
     def _mark_for_cache(self, written: list[Body]) -> None:
         """Let the provider behind keep the prompt: marks on the instructions and on the last message."""
@@ -227,7 +235,9 @@ class ChatEncoding(encoding.Encoding):
         if mode is ToolChoiceMode.AUTO:
             return tools, {}
         if mode not in taken:
-            self._note_missing(f"tool_choice {choice.mode.value}", "the model may answer without a call")
+            self._note_missing(
+                f"tool_choice {self.request.tool_choice.mode.value}", "the model may answer without a call"
+            )
             return tools, {}
         if mode is ToolChoiceMode.NAMED:
             return tools, {"tool_choice": {"type": "function", "function": {"name": choice.name}}}
@@ -236,17 +246,10 @@ class ChatEncoding(encoding.Encoding):
     def _server_tools(self, body: Body) -> None:
         dialect = self.dialect
         for offer in self.request.server_tools:
-            kind = type(offer).__name__
             form = dialect.server_tools.get(type(offer))
             if form is None:
-                has = ", ".join(known.__name__ for known in dialect.server_tools) or "none"
-                raise UsageError(
-                    f"{dialect.name}/{self.request.model} has no {kind} of its own on this API; it has: {has}. "
-                    "Leave it out, or ask another provider."
-                )
-            lost = [name for name in offer.__dataclass_fields__ if name not in form.takes and getattr(offer, name)]
-            for name in lost:
-                self._note_missing(f"{name} of {kind}")
+                raise self.refused_tool(offer, dialect.server_tools)
+            self.check_options(offer, form.takes)
             _merge(body, form.write(offer, self.request.model))
 
     # Knobs.
@@ -278,11 +281,18 @@ class ChatEncoding(encoding.Encoding):
             if not dialect.effort.levels and effort != "none":
                 self._note_missing(f"reasoning effort {effort!r}", "thinking is on, without a level")
         if sampling.logprobs is not None:
-            write = dialect.logprobs
-            knobs |= write(sampling.logprobs) if write is not None else self._note_missing("logprobs")
+            knobs |= self._logprobs(sampling.logprobs)
         if tier := self.request.service_tier:
             knobs |= {"service_tier": tier} if dialect.service_tiers else self._note_missing("service_tier")
         return {name: value for name, value in knobs.items() if value is not None}
+
+    def _logprobs(self, count: int) -> Body:
+        form = self.dialect.logprobs
+        if form is None:
+            return self._note_missing("logprobs")
+        if count and not form.others:
+            self._note_missing(f"{count} alternatives in logprobs", "those of the answer's own tokens are asked for")
+        return form.write(count)
 
     def _modalities(self) -> Body:
         """What the model may answer with beside text."""
@@ -290,11 +300,11 @@ class ChatEncoding(encoding.Encoding):
         if request.images_out and "image" not in dialect.modalities:
             self._note_missing("images_out")
         if request.audio_out is not None and "audio" not in dialect.modalities:
-            self._note_missing("audio_out")
+            raise self.refused_sound()
         body: Body = {}
         if request.images_out and "image" in dialect.modalities:
             body["modalities"] = ["image", "text"]
-        if (audio := request.audio_out) is not None and "audio" in dialect.modalities:
+        if (audio := request.audio_out) is not None:
             sound = audio.format
             if request.stream and dialect.streamed_audio and sound != dialect.streamed_audio:
                 sound = dialect.streamed_audio
@@ -336,9 +346,10 @@ class _Turn:
             function = {"name": encoding.called_name(part), "arguments": encoding.sent_arguments(part)}
             self._calls.append({"id": part.call_id, "type": "function", "function": function, **(own or {})})
         elif isinstance(part, content.ServerTool):
-            self._request.note_left_out(f"{part.name or part.kind} (a tool of its server)")
+            self._request.note_left_out(part)
         elif own is None:
-            self._request.note_left_out(encoding.kind_of(part))
+            shown = self._request.in_place_of(part, encoding.OF_AN_ANSWER)
+            self._texts.append(f"\n{shown}" if self._texts else shown)
         else:
             self._keep(own)
 

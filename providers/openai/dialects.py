@@ -20,7 +20,7 @@ from callboard.protocol.server_tools import CodeExecution, ServerToolOffer, WebF
 from callboard.providers.json_values import Body
 from callboard.providers.openai import chat_fields as fields
 from callboard.providers.openai.chat_fields import MediaSource, PartForm, ServerToolForm
-from callboard.providers.request_encoding import MISTRAL_IDS, OPENAI_IDS, CallIdRule, checked_url
+from callboard.providers.request_encoding import MISTRAL_IDS, OPENAI_IDS, OPENAI_IMAGES, CallIdRule, checked_url
 
 
 class StrictTools(StrEnum):
@@ -70,7 +70,7 @@ class ChatDialect:
     stream_usage: bool = True
     """Send `stream_options.include_usage`; without it most servers send no usage in a stream."""
     effort: fields.EffortForm = fields.FLAT_EFFORT
-    logprobs: Callable[[int], Body] | None = fields.logprobs_pair
+    logprobs: fields.LogprobsForm | None = fields.LOGPROBS_PAIR
     """None: the server has none."""
     answer_format: Callable[[Mapping[str, object]], Body] | None = fields.json_schema_format
     """None: it knows only that an answer is JSON; the schema goes into the instructions."""
@@ -157,7 +157,7 @@ OPENAI: Final = ChatDialect(
     streamed_audio="pcm16",
     parts=MappingProxyType(
         {
-            Image: _IMAGES,
+            Image: PartForm(fields.image_part, (_BYTES, _URL), OPENAI_IMAGES),
             Document: PartForm(fields.file_part, (_BYTES, _FILE_ID)),
             Audio: PartForm(fields.audio_part, (_BYTES,), _WAV_OR_MP3),
         }
@@ -286,7 +286,7 @@ _ROWS: Final = (
         "https://api.together.ai/v1",
         "TOGETHER_API_KEY",
         parts=_SEES_AND_WATCHES,
-        logprobs=fields.logprobs_count,
+        logprobs=fields.LOGPROBS_COUNT,
         service_tiers=False,
     ),
     ChatDialect(
@@ -382,7 +382,7 @@ _ROWS: Final = (
         "https://api.cohere.ai/compatibility/v1",
         "COHERE_API_KEY",
         parts=SEES,
-        logprobs=fields.logprobs_flag,
+        logprobs=fields.LOGPROBS_FLAG,
         answer_format=fields.json_object_format,
         strict=StrictTools.NEVER,
         tool_choices=_BUT_NAMED,

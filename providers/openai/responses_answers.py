@@ -27,12 +27,15 @@ from callboard.providers.base_decoder import (
     BaseDecoder,
     count_at,
     fields_at,
+    likely_token,
     object_at,
     object_of,
     objects_at,
+    span_at,
     text_at,
     text_of,
     usage_of,
+    whole_counts,
 )
 from callboard.providers.http_errors import make_error
 from callboard.providers.json_values import Json, JsonObject
@@ -52,6 +55,7 @@ from callboard.providers.openai.responses_tracking import (
     paired_texts,
     whole_texts,
 )
+from callboard.providers.response_builder import arguments_text
 
 _INCOMPLETE: Final = {"max_output_tokens": FinishReason.LENGTH, "content_filter": FinishReason.CONTENT_FILTER}
 #: Of a response that is worked on in the background.
@@ -225,9 +229,8 @@ class ResponsesDecoder(BaseDecoder):
             self._cite([annotation], text, out)
 
     def _cite(self, annotations: Sequence[JsonObject], text: StreamedText, out: _Out) -> None:
-        if annotations:
-            text.citations += annotations
-            out.append(model.CitationDelta(tuple(map(_citation, annotations)), text.block))
+        text.citations += annotations
+        self.cite(out, map(_citation, annotations), text.block)
 
     # Items.
 
@@ -271,9 +274,7 @@ class ResponsesDecoder(BaseDecoder):
         self._emits(state, None)
         self._searches += state.kind == "web_search_call" and fields_at(item, "action").get("type") == "search"
         replay = Replay(self._origin, item)
-        out.append(
-            model.ServerToolEvent(state.kind, replay, tool_name(item), text_at(item, "call_id"), shown_text(item))
-        )
+        out.append(model.ServerToolEvent(state.kind, replay, tool_name(item), _said(item, "call_id"), shown_text(item)))
 
     def _image_done(self, state: StreamedItem, item: JsonObject, out: _Out) -> None:
         if state.began is not None:
@@ -360,7 +361,7 @@ class ResponsesDecoder(BaseDecoder):
 
     def _call_done(self, state: StreamedItem, item: JsonObject, out: _Out) -> None:
         self._name_call(state, item, out)
-        self._finish_arguments(state, text_at(item, "arguments"), out)
+        self._finish_arguments(state, arguments_text(item.get("arguments")), out)
         if item.get("status") != "incomplete":
             self.calls.complete(out, index=state.number)
 
@@ -370,7 +371,7 @@ class ResponsesDecoder(BaseDecoder):
 
     def _arguments_done(self, document: JsonObject, out: _Out) -> None:
         state = self._item_of(document, "function_call")
-        self._finish_arguments(state, text_at(document, "arguments"), out)
+        self._finish_arguments(state, arguments_text(document.get("arguments")), out)
 
     def _finish_arguments(self, state: StreamedItem, whole: str, out: _Out) -> None:
         told = self.calls.arguments_at(state.number)
@@ -582,26 +583,20 @@ def _objects_in(value: Json) -> list[JsonObject]:
 def _logprobs(value: Json) -> list[TokenLogprob]:
     """The log probabilities of a text's tokens, as far as they can be read."""
     return [
-        TokenLogprob(token, logprob, tuple(filter(None, map(_likely, _objects_in(raw.get("top_logprobs"))))))
+        TokenLogprob(token, logprob, tuple(filter(None, map(likely_token, _objects_in(raw.get("top_logprobs"))))))
         for raw in _objects_in(value)
-        for token, logprob in filter(None, [_likely(raw)])
+        for token, logprob in filter(None, [likely_token(raw)])
     ]
-
-
-def _likely(raw: JsonObject) -> tuple[str, float] | None:
-    token, logprob = raw.get("token"), raw.get("logprob")
-    if not isinstance(token, str) or not isinstance(logprob, int | float):
-        return None
-    return token, float(logprob)
 
 
 def _citation(raw: JsonObject) -> Citation:
     """An annotation. `index` is the place of the file among those that were found or given, not of a character."""
+    start, end = span_at(raw, "start_index", "end_index")
     return Citation(
         url=_said(raw, "url"),
         title=_said(raw, "title") or _said(raw, "filename"),
-        start=count_at(raw, "start_index"),
-        end=count_at(raw, "end_index"),
+        start=start,
+        end=end,
         document=count_at(raw, "index"),
         file_id=_said(raw, "file_id"),
         raw=raw,
@@ -614,21 +609,22 @@ def _said(raw: JsonObject, key: str) -> str:
 
 
 def _usage(raw: JsonObject, searches: int) -> model.Usage | None:
-    """Input includes the cached tokens already, output the reasoning; where a server counts them beside (xAI's total
-    tells), they are added."""
+    """Input includes the cached tokens already, output the reasoning; where a server counts them beside, they are added
+    (`whole_counts`)."""
     read, written = fields_at(raw, "input_tokens_details"), fields_at(raw, "output_tokens_details")
     asked, answered = count_at(raw, "input_tokens"), count_at(raw, "output_tokens")
-    cached, reasoned = count_at(read, "cached_tokens"), count_at(written, "reasoning_tokens")
-    rest = (count_at(raw, "total_tokens") or 0) - (asked or 0) - (answered or 0)
-    if rest > 0 and rest == reasoned:
-        answered = (answered or 0) + rest
-    elif rest > 0 and rest == cached:
-        asked = (asked or 0) + rest
+    cached, cache_write = count_at(read, "cached_tokens") or 0, count_at(read, "cache_write_tokens") or 0
+    reasoned = count_at(written, "reasoning_tokens") or 0
+    if asked is None and answered is None:
+        return None
+    asked, answered = whole_counts(
+        asked or 0, answered or 0, cached, cache_write, reasoned, count_at(raw, "total_tokens")
+    )
     return usage_of(
         input_tokens=asked,
         output_tokens=answered,
         cached_tokens=cached,
-        cache_write_tokens=count_at(read, "cache_write_tokens"),
+        cache_write_tokens=cache_write,
         reasoning_tokens=reasoned,
         web_searches=searches or None,
     )

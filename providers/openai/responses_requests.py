@@ -15,7 +15,7 @@ from typing import ClassVar, Final
 from callboard.protocol import content, model, server_tools
 from callboard.protocol.errors import UsageError
 from callboard.protocol.ids import CallId
-from callboard.protocol.model import PromptCache, ToolChoiceMode
+from callboard.protocol.model import ToolChoiceMode
 from callboard.protocol.tools import ToolDefinition
 from callboard.providers import request_encoding as encoding
 from callboard.providers.json_values import Body
@@ -30,7 +30,6 @@ _PLAIN_MODEL: Final = re.compile(r"(?:^|/)(?:chatgpt|gpt-[34]|gpt-\d.*chat)")
 _REASONING_MODEL: Final = re.compile(
     r"(?:^|[/.])(?:o\d|gpt-(?:[5-9]|\d\d)(?!.*chat)|codex|gpt-oss|computer-use|grok-(?:[4-9]|code|build))"
 )
-_TAKES: Final = "text, Image, Document"
 #: What is asked for beside the answer, by the tool that was offered: without it the item does not hold what came.
 _TOOL_INCLUDES: Final = {
     "code_interpreter": "code_interpreter_call.outputs",
@@ -46,6 +45,8 @@ class ResponsesEncoding(encoding.Encoding):
     def __init__(self, request: model.ModelRequest, origin: str, *, names_tell: bool = True) -> None:
         super().__init__(request)
         self._origin = origin
+        self._images = encoding.OPENAI_IMAGES if names_tell else ()
+        """The media types of pictures by their bytes; (): the server decides."""
         self._refuses_reasoning = names_tell and _PLAIN_MODEL.search(request.model) is not None
         self._storage = request.storage or model.ResponseStorage()
         self._input: list[Body] = []
@@ -56,7 +57,7 @@ class ResponsesEncoding(encoding.Encoding):
         """The request's JSON. Raises UsageError for what the API does not have."""
         request, storage = self.request, self._storage
         if request.audio_out is not None:
-            raise UsageError("the Responses API answers without sound; use the openai-chat adapter, or drop audio_out")
+            raise self.refused_sound()
         system, history = encoding.split_system(self._messages())
         for message in history:
             self._message(message)
@@ -136,28 +137,32 @@ class ResponsesEncoding(encoding.Encoding):
         output: object = message.content
         if message.media:
             said = [{"type": "input_text", "text": message.content}] if message.content else []
-            output = [*said, *(self._shown(media) for media in message.media)]
+            output = [*said, *(self._shown(media, message.name) for media in message.media)]
         item: Body = {"type": "function_call_output", "call_id": message.call_id, "output": output}
         if (caller := self._callers.get(message.call_id)) is not None:
             item["caller"] = caller
         self._input.append(item)
 
-    def _shown(self, media: content.Media) -> Body:
+    def _shown(self, media: content.Media, tool: str) -> Body:
         """A medium in a result."""
-        if isinstance(media, content.Image | content.Document):
+        if isinstance(media, content.Image | content.Document) and self._takes(media):
             return self._part(media)
-        self.notes.append(f"{encoding.kind_of(media)} in a result: the API takes none; a line of text says so")
-        return {"type": "input_text", "text": encoding.stand_in(media)}
+        return {"type": "input_text", "text": self.in_place_of(media, f"in the result of {tool}")}
 
     def _part(self, part: content.UserPart) -> Body:
         if isinstance(part, content.Text):
             return {"type": "input_text", "text": part.text}
-        if isinstance(part, content.Image):
+        if isinstance(part, content.Image) and self._takes(part):
             source = {"file_id": part.file_id} if part.file_id else {"image_url": encoding.data_url(part)}
             return {"type": "input_image", **source, "detail": "auto"}
         if isinstance(part, content.Document):
             return {"type": "input_file", **_file(part)}
-        raise encoding.refused_part(part, f"{self.request.model} (Responses API)", _TAKES)
+        types = f" ({', '.join(self._images)})" if self._images else ""
+        raise encoding.refused_part(part, self.asked, f"text, Image{types}, Document")
+
+    def _takes(self, media: content.Image | content.Document) -> bool:
+        is_bare_image = isinstance(media, content.Image) and media.data_base64 and media.media_type
+        return not (is_bare_image and self._images) or media.media_type in self._images
 
     def _assistant(self, message: content.AssistantMessage) -> None:
         start = len(self._input)
@@ -181,9 +186,7 @@ class ResponsesEncoding(encoding.Encoding):
         return encoding.own_replay(part.replay, self._origin)
 
     def _left_out(self, what: str, why: str) -> None:
-        note = f"{what}: {why}; it cannot go back, and was left out"
-        if note not in self.notes:
-            self.notes.append(note)
+        self.note(f"{what}: {why}; it cannot go back, and was left out")
 
     def _text(self, part: content.Text, start: int) -> None:
         if not part.text:
@@ -236,8 +239,9 @@ class ResponsesEncoding(encoding.Encoding):
         if own is None:
             if isinstance(part, content.Media):
                 # The model's pictures of another provider: the API takes none from an assistant.
-                self._speak(encoding.stand_in(part), start, {})
-                self.notes.append(f"{what} of the model's: the API takes none there; a line of text says so")
+                self._speak(self.in_place_of(part, encoding.OF_AN_ANSWER), start, {})
+            else:
+                self.note_left_out(part)
             return
         if lost_reasoning and own.get("type") != "compaction":
             # "Item 'ws_..' of type 'web_search_call' was provided without its required 'reasoning' item".
@@ -255,7 +259,7 @@ class ResponsesEncoding(encoding.Encoding):
 
     def _tools(self) -> Body:
         request, choice = self.request, self.request.tool_choice
-        offers = [_server_tool(offer, self.notes) for offer in request.server_tools]
+        offers = [self._server_tool(offer) for offer in request.server_tools]
         if request.images_out and not any(offer["type"] == "image_generation" for offer in offers):
             offers.append({"type": "image_generation"})
         if not request.tools and not offers:
@@ -269,13 +273,17 @@ class ResponsesEncoding(encoding.Encoding):
             tools["parallel_tool_calls"] = request.parallel_tool_calls
         return tools
 
+    def _server_tool(self, offer: server_tools.ServerToolOffer) -> Body:
+        """A tool of the server's in the API's words. Raises UsageError for one that the API does not have."""
+        if (written := _SERVER_TOOLS.get(type(offer))) is None:
+            raise self.refused_tool(offer, _SERVER_TOOLS)
+        return written(offer, self)
+
     def _sampling(self, sampling: model.Sampling) -> Body:
         if sampling.stop:
             raise UsageError("the Responses API takes no stop sequences; use the openai-chat adapter, or drop `stop`")
         if sampling.seed is not None:
             self.notes.append("seed: the API has none; left out")
-        if self.request.prompt_cache is PromptCache.ONE_HOUR:
-            self.notes.append("prompt_cache: the API caches by itself, for a time of its own; left out")
         effort = sampling.reasoning_effort
         knobs = {
             "temperature": sampling.temperature,
@@ -301,29 +309,16 @@ def _file(part: content.Document) -> Body:
         return {"file_url": part.url}
     if part.text:
         part = content.Document("text/plain", b64encode(part.text.encode("utf-8", "replace")).decode(), name=part.name)
-    media_type, _ = encoding.media_bytes(part)
-    name = part.name or f"document.{'txt' if media_type.startswith('text/') else 'pdf'}"
-    return {"filename": name, "file_data": encoding.data_url(part)}
+    return {"filename": encoding.file_name(part), "file_data": encoding.data_url(part)}
 
 
 # Server tools.
 
 
-def _server_tool(offer: server_tools.ServerToolOffer, notes: list[str]) -> Body:
-    """A tool of the server's in the API's words. Raises UsageError for one that the API does not have."""
-    if (written := _SERVER_TOOLS.get(type(offer))) is None:
-        raise UsageError(
-            f"the Responses API has no {type(offer).__name__}; it has "
-            f"{', '.join(sorted(each.__name__ for each in _SERVER_TOOLS))}"
-        )
-    return written(offer, notes)
-
-
-def _web_search(offer: server_tools.WebSearch, notes: list[str]) -> Body:
-    for name, what in (("max_uses", "a limit of searches"), ("blocked_domains", "blocked domains")):
-        if getattr(offer, name):
-            notes.append(f"{name} of WebSearch: the API has not {what}; left out")
-    place = {name: getattr(offer, name) for name in ("country", "city", "region", "timezone") if getattr(offer, name)}
+def _web_search(offer: server_tools.WebSearch, request: ResponsesEncoding) -> Body:
+    places = ("country", "city", "region", "timezone")
+    request.check_options(offer, ("allowed_domains", *places))
+    place = {name: getattr(offer, name) for name in places if getattr(offer, name)}
     return {
         "type": "web_search",
         **({"filters": {"allowed_domains": list(offer.allowed_domains)}} if offer.allowed_domains else {}),
@@ -331,17 +326,17 @@ def _web_search(offer: server_tools.WebSearch, notes: list[str]) -> Body:
     }
 
 
-def _code_execution(offer: server_tools.CodeExecution, notes: list[str]) -> Body:
+def _code_execution(offer: server_tools.CodeExecution, request: ResponsesEncoding) -> Body:
     files = {"file_ids": list(offer.file_ids)} if offer.file_ids else {}
     return {"type": "code_interpreter", "container": {"type": "auto", **files}}
 
 
-def _file_search(offer: server_tools.FileSearch, notes: list[str]) -> Body:
+def _file_search(offer: server_tools.FileSearch, request: ResponsesEncoding) -> Body:
     most = {"max_num_results": offer.max_results} if offer.max_results is not None else {}
     return {"type": "file_search", "vector_store_ids": list(offer.store_ids), **most}
 
 
-def _mcp(offer: server_tools.RemoteMcp, notes: list[str]) -> Body:
+def _mcp(offer: server_tools.RemoteMcp, request: ResponsesEncoding) -> Body:
     knobs: Body = {
         "authorization": offer.authorization,
         "headers": dict(offer.headers),
@@ -358,7 +353,7 @@ def _mcp(offer: server_tools.RemoteMcp, notes: list[str]) -> Body:
     }
 
 
-def _image_generation(offer: server_tools.ImageGeneration, notes: list[str]) -> Body:
+def _image_generation(offer: server_tools.ImageGeneration, request: ResponsesEncoding) -> Body:
     knobs = {"size": offer.size, "quality": offer.quality}
     return {"type": "image_generation", **{name: value for name, value in knobs.items() if value}}
 

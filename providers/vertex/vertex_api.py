@@ -10,15 +10,13 @@ body, the version is (SDKs google-genai, `_api_client.py`, and anthropic, `lib/v
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Final
 from urllib.parse import quote
 
 from callboard.protocol.errors import UsageError
 from callboard.protocol.model import ModelRequest
-from callboard.protocol.server_tools import WebSearch
 from callboard.providers.anthropic.messages_api import Anthropic
-from callboard.providers.anthropic.messages_dialects import ANTHROPIC_MESSAGES
+from callboard.providers.anthropic.messages_dialects import VERTEX_MESSAGES
 from callboard.providers.gemini.gemini_api import Gemini
 from callboard.providers.json_values import Body
 from callboard.providers.request_encoding import checked_url
@@ -31,10 +29,6 @@ CLAUDE_VERSION: Final = "vertex-2023-10-16"
 #: Not a region but several: they have hosts of their own (both SDKs).
 _MULTI_REGIONS: Final = ("us", "eu")
 _PUBLISHERS: Final = ("google", "anthropic")
-#: Anthropic's page "Features overview" has of its tools the web search on Vertex AI, and no Files API.
-CLAUDE: Final = replace(
-    ANTHROPIC_MESSAGES, name=NAME, key_variable="", bearer=True, files=False, server_tools=(WebSearch,)
-)
 
 
 def publisher_of(model: str) -> tuple[str, str]:
@@ -94,7 +88,7 @@ class VertexClaude(Anthropic):
     def __init__(
         self, *, base_url: str, api_key: str | None, project: str, location: str, headers: Mapping[str, str] | None
     ) -> None:
-        super().__init__(base_url=base_url, api_key=api_key, headers=headers, dialect=CLAUDE)
+        super().__init__(base_url=base_url, api_key=api_key, headers=headers, dialect=VERTEX_MESSAGES)
         self.family = "anthropic"
         self._headers = dict(headers or {})
         place = f"projects/{quote(project, safe='~')}/locations/{quote(location, safe='')}"

@@ -29,7 +29,16 @@ from callboard.protocol.errors import ErrorKind
 from callboard.protocol.events import ModelResponded, ModelStreamed, RequestStarted
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
 from callboard.protocol.machine import Session
-from callboard.protocol.model import CitationDelta, Error, MediaDelta, ModelResponse, StreamEvent, TokenLogprob, Usage
+from callboard.protocol.model import (
+    NEVER_LIKELY,
+    CitationDelta,
+    Error,
+    MediaDelta,
+    ModelResponse,
+    StreamEvent,
+    TokenLogprob,
+    Usage,
+)
 from callboard.protocol.options import RequestOptions
 from callboard.protocol.states import RequestState
 from callboard.protocol.testing import Scenario, drive
@@ -120,6 +129,22 @@ def test_a_number_that_json_lacks_leaves_a_line_that_can_be_read(bad: float, dat
     one, other = (Session.replay([STARTED, found]) for found in (event, back))
     assert (one.spent.usage, one.spent.cost) == (other.spent.usage, other.spent.cost)
     assert one.state is other.state is RequestState.FINISHED
+
+
+@pytest.mark.parametrize("bad", [2**64, -(2**70), 10**400, float("nan"), float("inf")], ids=str)
+def test_an_absurd_place_leaves_a_line_that_can_be_read(bad: int) -> None:
+    cited = Text("x", None, (Citation("u", start=bad, end=bad, document=bad, raw={"place": 10**400}),))
+    [back] = decode_messages(encode_messages([AssistantMessage((cited,))]))
+    assert back == AssistantMessage((Text("x", None, (Citation("u", raw={"place": None}),)),))
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_a_probability_that_json_lacks_leaves_a_line_that_can_be_read(bad: float) -> None:
+    tokens = (TokenLogprob("a", bad, (("a", bad), ("b", -0.5))), TokenLogprob("c", -0.1))
+    back = decode_event(encode_event(ModelResponded(TAG, 1.0, ModelResponse((Text("ac"),), logprobs=tokens))))
+    assert isinstance(back, ModelResponded)
+    read = (TokenLogprob("a", NEVER_LIKELY, (("a", NEVER_LIKELY), ("b", -0.5))), TokenLogprob("c", -0.1))
+    assert back.response.logprobs == read
 
 
 @pytest.mark.parametrize("cost", [None, 0.0, 0.25])

@@ -15,6 +15,8 @@ from callboard.protocol.errors import ErrorKind
 from callboard.protocol.limits import MAX_ANSWER_BYTES
 from callboard.protocol.model import Usage
 from callboard.protocol.step import is_too_long
+from callboard.providers import base_decoder
+from callboard.providers.anthropic.messages_api import Anthropic
 from callboard.providers.base_decoder import count_at, usage_of
 from callboard.providers.gemini.gemini_api import Gemini
 from callboard.providers.json_values import Json
@@ -80,3 +82,25 @@ def test_pictures_without_end_are_broken_off() -> None:
     error = answer(Gemini(), stream, (1024 * 1024,)).error
     assert error is not None
     assert error.kind is ErrorKind.MALFORMED
+
+
+def test_fields_without_end_beside_the_answer_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base_decoder, "MAX_RESPONSE_BYTES", 10_000)
+    long = "x" * 100
+    deltas = [{"type": "message_delta", "delta": {}, "usage": {f"k{n}": long}} for n in range(200)]
+    turn = answer(Anthropic(), sse([{"type": "message_start", "message": {}}, *deltas], named=True))
+    assert turn.error is not None
+    assert "more than 10000 bytes" in turn.error.message
+    turn = answer(Gemini(), sse([{"usageMetadata": {f"k{n}": long}} for n in range(200)]))
+    assert turn.error is not None
+    assert "more than 10000 bytes" in turn.error.message
+
+
+def test_sources_without_end_are_left_out_and_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base_decoder, "MAX_RESPONSE_BYTES", 10_000)
+    found = [{"candidates": [{"groundingMetadata": {f"k{n}": "x" * 100}}]} for n in range(200)]
+    turn = answer(
+        Gemini(), sse([*found, {"candidates": [{"content": {"parts": [{"text": "Hi"}]}, "finishReason": "STOP"}]}])
+    )
+    assert (turn.text, turn.error) == ("Hi", None)
+    assert [note for note in turn.notes if note.startswith("the sources of the answer: cannot be read")]

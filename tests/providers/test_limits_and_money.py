@@ -319,3 +319,12 @@ def test_an_unknown_adapter_names_the_known_ones() -> None:
         adapter_for("nope")
     assert "nope" not in KEY_VARIABLES
     assert KEY_VARIABLES["mistral"] == "MISTRAL_API_KEY"
+
+
+def test_a_model_of_google_clouds_costs_the_same_with_its_publisher_before_it() -> None:
+    usage = Usage(1_000, 1_000, input_audio_tokens=100)
+    listed = Catalog().cost("gemini", "gemini-2.5-pro", usage)
+    assert listed is not None
+    for name in ("gemini-2.5-pro", "google/gemini-2.5-pro", "publishers/google/models/gemini-2.5-pro"):
+        assert Catalog().cost("vertex", name, usage) == listed
+        assert Catalog().info("vertex", name).prices is not None

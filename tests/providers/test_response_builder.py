@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callboard.protocol.content import Audio, Citation, Image, Replay, ServerTool, Text, Thinking, ToolCall
+from callboard.protocol.content import Audio, Citation, Document, Image, Replay, ServerTool, Text, Thinking, ToolCall
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.ids import CallId, ToolName
 from callboard.protocol.model import (
@@ -27,6 +27,7 @@ from callboard.protocol.model import (
     ToolCallStart,
     Usage,
 )
+from callboard.protocol.testing.strategies import stream_events
 from callboard.providers.response_builder import ResponseBuilder, build_response, canonical_arguments
 
 A, B, F = CallId("a"), CallId("b"), ToolName("f")
@@ -178,3 +179,38 @@ def test_a_stream_without_an_end_is_truncated() -> None:
 )
 def test_arguments_are_made_canonical(raw: str, canonical: str, complete: bool) -> None:
     assert canonical_arguments(raw) == (canonical, complete)
+
+
+def test_places_count_in_their_part_where_other_parts_came_between() -> None:
+    places = [(0, 2), (2, 4), (1, 3), (4, 9), (5, 9), (None, None)]
+    cited = [Citation(str(number), start=start, end=end) for number, (start, end) in enumerate(places)]
+    told = [TextDelta("é🙂"), ThinkingDelta("hm"), TextDelta("ab"), CitationDelta(tuple(cited)), ToolCallStart(A, F),
+            TextDelta("c")]  # fmt: skip
+    for end in ([], [DONE]):
+        parts = build_response([*told, *end]).parts
+        texts = [part for part in parts if isinstance(part, Text)]
+        assert [text.text for text in texts] == ["é🙂", "ab", "c"]
+        found = [[(each.url, each.start, each.end) for each in text.citations] for text in texts]
+        assert found == [
+            [("0", 0, 2), ("2", 1, 2)],
+            [("1", 0, 2), ("5", None, None)],
+            [("3", 0, 1), ("4", None, None)],
+        ]
+
+
+@given(stream_events())
+def test_all_that_a_stream_says_is_in_its_turn(events: list[StreamEvent]) -> None:
+    turn = build_response(events)
+    assert turn.text == "".join(each.text for each in events if isinstance(each, TextDelta))
+    assert turn.thinking == "".join(each.text for each in events if isinstance(each, ThinkingDelta))
+    shown = [each.media for each in events if isinstance(each, MediaDelta)]
+    media = [part for part in turn.parts if isinstance(part, Image | Audio | Document)]
+    assert b"".join(b64decode(part.data_base64) for part in media) == b"".join(
+        b64decode(each.data_base64) for each in shown
+    )
+    texts = [part for part in turn.parts if isinstance(part, Text)]
+    blocks = {each.block for each in events if isinstance(each, TextDelta) and each.text}
+    cited = [each.citations for each in events if isinstance(each, CitationDelta) and each.block in blocks]
+    assert sorted(each.raw["at"] for text in texts for each in text.citations) == sorted(
+        each.raw["at"] for citations in cited for each in citations
+    )

@@ -252,7 +252,10 @@ def goes_back(api: Api, kinds: Sequence[str]) -> str:
         said = answer(wire.adapter, wire.body(_turn_of(wire, *kinds), Manner())).message
         return _plain(messages=(ASKED, said, UserMessage.of("And?")))
 
-    found = compared(api.adapter, api.model, Asked(next_request("text"), next_request(*own, "text")))
+    full = next_request(*own, "text")
+    # A line of text in place of a picture is not the picture.
+    marks = tuple(part.data_base64 for part in full.messages[1].parts if isinstance(part, Media))  # type: ignore[union-attr]
+    found = compared(api.adapter, api.model, Asked(next_request("text"), full, marks))
     return LEFT_OUT if found == DROPPED else found
 
 

@@ -13,6 +13,7 @@ from callboard.actors import cli
 from callboard.actors.cli import ask, failure, question
 from callboard.actors.cli.arguments import parser
 from callboard.actors.settings import VARIABLES, Settings
+from callboard.providers.example_models import example
 
 PAGE = (Path(__file__).parents[3] / "docs" / "cli.md").read_text()
 
@@ -57,7 +58,7 @@ def test_the_configuration_that_it_shows_is_valid(tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("CALLBOARD_CONFIG_DIR", str(tmp_path))
     (block,) = re.findall(r"^```toml\n(.*?)^```$", PAGE, re.M | re.S)
     (tmp_path / "config.toml").write_text(block)
-    assert (Settings.from_file().model, Settings.from_file().sampling.temperature) == ("openai/gpt-5", 0.2)
+    assert (Settings.from_file().model, Settings.from_file().sampling.temperature) == (example("openai"), 0.2)
     local = Settings.from_file("local")
     assert (local.base_url, local.max_steps) == ("http://localhost:8000/v1", 20)
     assert local.catalog.info("openai-compatible", "qwen3").context_tokens == 40_960

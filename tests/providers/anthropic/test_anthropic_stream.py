@@ -224,6 +224,12 @@ def test_quirk_39_every_reason_has_its_own(reason: str, expected: FinishReason) 
     assert answer(ADAPTER, whole, streaming=False).finish_reason is expected
 
 
+def test_quirk_69_an_unknown_reason_is_no_turn_of_calls() -> None:
+    stream = [START, *block(0, "tool_use", part_of_input("{}"), id="t", name="lookup", input={})]
+    turn = answer(ADAPTER, sse([*stream, end("a_reason_of_next_year"), STOP]))
+    assert (turn.finish_reason, [call.complete for call in turn.tool_calls]) == (FinishReason.OTHER, [False])
+
+
 @pytest.mark.parametrize("cut_off", ['{"city": "Ro', ""])
 def test_quirk_57_a_call_that_the_length_limit_cut_is_not_run(cut_off: str) -> None:
     stream = [START, *block(0, "tool_use", part_of_input(cut_off), id="t", name="lookup", input={})]

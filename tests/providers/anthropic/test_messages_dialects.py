@@ -147,10 +147,18 @@ def test_where_each_server_is_asked(name: str, url: str, variable: str | None, k
         ("deepseek-anthropic", Image("image/png", "aWcK"), False),
         ("moonshot-anthropic", Image("image/png", "aWcK"), True),
         ("moonshot-anthropic", Image(file_id="file_1"), False),
-        ("moonshot-anthropic", Document(text="A page"), False),
+        ("moonshot-anthropic", Document(text="A page"), True),
+        ("moonshot-anthropic", Document("application/pdf", "aWcK"), False),
         ("openrouter-anthropic", Document(text="A page"), True),
     ],
-    ids=["deepseek picture", "moonshot picture", "moonshot file", "moonshot document", "openrouter document"],
+    ids=[
+        "deepseek picture",
+        "moonshot picture",
+        "moonshot file",
+        "moonshot text",
+        "moonshot document",
+        "openrouter text",
+    ],
 )
 def test_what_each_server_takes(name: str, part: Media, is_taken: bool) -> None:
     adapter, message = adapter_for(name, api_key="k"), UserMessage((part,))  # type: ignore[arg-type]
@@ -168,7 +176,7 @@ def test_what_a_server_lacks_is_noted_or_refused() -> None:
     assert "strict" not in sent["tools"][0]
     assert "output_config" not in sent
     assert [note.split(":")[0] for note in wire.notes] == ["strict", "response_schema"]
-    with pytest.raises(UsageError, match="no server tool WebSearch here, only: none"):
+    with pytest.raises(UsageError, match="m has no WebSearch of its own on this API; it has: none"):
         body(DEEPSEEK, server_tools=(WebSearch(),))
 
 
@@ -178,7 +186,7 @@ def test_copilot_takes_pictures_and_marks_but_no_files_and_runs_no_tools_of_its_
     assert "cache_control" in sent["messages"][0]["content"][0]
     with pytest.raises(UsageError, match="no Image"):
         body(copilot, UserMessage((Image(file_id="file_1"),)))
-    with pytest.raises(UsageError, match="no server tool WebSearch"):
+    with pytest.raises(UsageError, match="no WebSearch"):
         body(copilot, server_tools=(WebSearch(),))
 
 

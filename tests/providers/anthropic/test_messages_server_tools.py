@@ -95,8 +95,11 @@ def test_an_mcp_server_with_some_of_its_tools() -> None:
 @pytest.mark.parametrize(
     ("offer", "says"),
     [
-        (FileSearch(("vs_1",)), "no server tool FileSearch here, only: WebSearch, WebFetch, CodeExecution, RemoteMcp"),
-        (ImageGeneration(), "no server tool ImageGeneration"),
+        (
+            FileSearch(("vs_1",)),
+            "no FileSearch of its own on this API; it has: WebSearch, WebFetch, CodeExecution, RemoteMcp",
+        ),
+        (ImageGeneration(), "no ImageGeneration"),
         (WebSearch(allowed_domains=("a.org",), blocked_domains=("b.org",)), "not both"),
     ],
     ids=["file search", "pictures", "both lists"],

@@ -165,7 +165,7 @@ def call_events(text: str = '{"city": "Rome"}', index: int = 0) -> list[tuple[st
         ("model_context_window_exceeded", FinishReason.LENGTH, [True, False]),
         ("guardrail_intervened", FinishReason.CONTENT_FILTER, [False, False]),
         ("content_filtered", FinishReason.CONTENT_FILTER, [False, False]),
-        ("a_reason_of_next_year", FinishReason.TOOL_CALLS, [False, False]),
+        ("a_reason_of_next_year", FinishReason.OTHER, [False, False]),
     ],
 )
 def test_quirk_69_an_unknown_reason_completes_no_call_and_the_length_limit_not_the_last(

@@ -411,12 +411,14 @@ def test_novas_own_tools() -> None:
     offered = (WebSearch(), CodeExecution())
     found = sent(model=NOVA, server_tools=offered, tools=TOOLS)["toolConfig"]["tools"]
     assert found[2:] == [{"systemTool": {"name": "nova_grounding"}}, {"systemTool": {"name": "nova_code_interpreter"}}]
-    with pytest.raises(UsageError, match="has no WebSearch on Bedrock; Amazon Nova 2"):
+    with pytest.raises(UsageError, match=r"has no WebSearch of its own on this API; it has: none.*Amazon Nova 2"):
         sent(model=CLAUDE, server_tools=offered)
     with pytest.raises(UsageError, match="has no WebFetch"):
         sent(model=NOVA, server_tools=(WebFetch(),))
-    with pytest.raises(UsageError, match="takes no options"):
-        sent(model=NOVA, server_tools=(WebSearch(max_uses=2),))
+    with pytest.raises(UsageError, match=r"WebSearch\.allowed_domains"):
+        sent(model=NOVA, server_tools=(WebSearch(allowed_domains=("a.org",)),))
+    told = notes(model=NOVA, server_tools=(WebSearch(max_uses=2),))
+    assert told == ("WebSearch.max_uses: the API has none; left out",)
 
 
 def test_what_the_api_has_not_is_noted_or_refused() -> None:
@@ -431,7 +433,7 @@ def test_what_the_api_has_not_is_noted_or_refused() -> None:
         "storage: this API keeps no answers; left out",
         *(f"{name}: the API has none; left out" for name in names),
     )
-    with pytest.raises(UsageError, match="does not speak on Bedrock"):
+    with pytest.raises(UsageError, match="answers without sound on this API"):
         notes(audio_out=AudioOut())
     with pytest.raises(UsageError, match="keeps no answers; send the whole conversation"):
         notes(storage=ResponseStorage(previous_response_id="resp_1"))

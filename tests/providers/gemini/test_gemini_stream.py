@@ -149,15 +149,16 @@ NO_ANSWER = {"MALFORMED_FUNCTION_CALL", "MALFORMED_RESPONSE", "MISSING_THOUGHT_S
 
 @pytest.mark.parametrize(("finish", "reason"), [(finish, each) for finish, all_ in REASONS.items() for each in all_])
 def test_quirk_69_only_a_known_reason_makes_whole_calls_complete(finish: FinishReason, reason: str) -> None:
-    """A whole call is complete when it came; what is still being streamed, only if the turn is whole."""
+    """A whole call is complete if nothing but a limit cut its turn; one that is being streamed, if nothing did."""
     same = function_call("look", args={"n": 1})
     stream = [chunk(same), chunk(same), chunk({"text": "."})]
     turn = answer(ADAPTER, sse([*stream, chunk(finishReason=reason)]))
     assert (turn.finish_reason, turn.raw_finish_reason) == (finish, reason)
-    assert [call.complete for call in turn.tool_calls] == [finish is not FinishReason.OTHER] * 2
+    is_unbroken = finish in (FinishReason.TOOL_CALLS, FinishReason.LENGTH)
+    assert [call.complete for call in turn.tool_calls] == [is_unbroken] * 2
     turn = answer(ADAPTER, sse([chunk(same), *PARTIAL, chunk(finishReason=reason)]))
     is_whole = finish is FinishReason.TOOL_CALLS
-    assert [call.complete for call in turn.tool_calls] == [finish is not FinishReason.OTHER, is_whole]
+    assert [call.complete for call in turn.tool_calls] == [is_unbroken, is_whole]
 
 
 def test_quirk_69_every_reason_of_the_official_types_is_known_here() -> None:
@@ -264,6 +265,21 @@ def test_only_the_first_candidate_is_told() -> None:
     second = {"candidates": [{"index": 1, "content": {"parts": [{"text": "no"}]}, "finishReason": "SAFETY"}]}
     turn = answer(ADAPTER, sse([second, chunk({"text": "yes"}, finishReason="STOP")]))
     assert (turn.text, turn.finish_reason) == ("yes", FinishReason.STOP)
+    assert turn.notes == ("the answer has several candidates; all but the first were left out",)
+
+
+def test_fields_that_are_null_are_not_there() -> None:
+    names = ("text", "thought", "functionCall", "inlineData", "fileData", "executableCode", "thoughtSignature")
+    empty = dict.fromkeys(names)
+    parts = (
+        {"text": "Hi"},
+        {"executableCode": {"language": "PYTHON", "code": "1"}},
+        {"inlineData": {"mimeType": "image/png", "data": "AAECAw=="}},
+        function_call("now"),
+    )
+    found = answer(ADAPTER, sse([chunk(*({**empty, **part} for part in parts), finishReason="STOP")]))
+    assert found == answer(ADAPTER, sse([chunk(*parts, finishReason="STOP")]))
+    assert len(found.parts) == 4
 
 
 def test_a_whole_answer() -> None:

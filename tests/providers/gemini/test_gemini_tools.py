@@ -104,8 +104,8 @@ def test_without_tools_of_ours_there_is_no_calling_config() -> None:
     ("offer", "adapter", "words"),
     [
         (ImageGeneration(), ADAPTER, "ImageGeneration.*WebSearch.*images_out"),
-        (FileSearch(("s",)), VERTEX, "Vertex AI.*FileSearch"),
-        (RemoteMcp("m", "https://example.org"), VERTEX, "Vertex AI.*RemoteMcp"),
+        (FileSearch(("s",)), VERTEX, "has no FileSearch.*it has: WebSearch, WebFetch, CodeExecution"),
+        (RemoteMcp("m", "https://example.org"), VERTEX, "has no RemoteMcp"),
         (WebSearch(allowed_domains=("example.org",)), ADAPTER, "allowed_domains"),
         (WebSearch(allowed_domains=("example.org",)), VERTEX, "allowed_domains"),
         (WebSearch(blocked_domains=("example.org",)), ADAPTER, "blocked_domains"),

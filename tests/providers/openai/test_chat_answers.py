@@ -490,3 +490,58 @@ def test_a_long_text_is_one_event_each() -> None:
     found = events(OPENAI, stream)
     assert [event for event in found if isinstance(event, TextDelta)] == [TextDelta("a")] * 50
     assert len(found) == 51
+
+
+def in_message(message: dict[str, Any], finish: Any = None) -> dict[str, Any]:
+    return {"id": "c-1", "model": "m", "choices": [{"index": 0, "message": message, "finish_reason": finish}]}
+
+
+def test_quirk_63_a_message_at_the_end_of_its_stream_repeats_nothing() -> None:
+    call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    told = {"reasoning_content": "Hmm", "content": "Hello", "tool_calls": [call]}
+    deltas = [chunk({"reasoning_content": "Hmm"}), chunk({"content": "Hel"}), chunk({"content": "lo"})]
+    everything = streamed(*deltas, chunk({"tool_calls": [{"index": 0, **call}]}), in_message(told, "tool_calls"))
+    assert (everything.thinking, everything.text, len(everything.tool_calls)) == ("Hmm", "Hello", 1)
+    for before in range(4):
+        completed = streamed(*deltas[:before], in_message(told, "tool_calls"))
+        assert (completed.thinking, completed.text, len(completed.tool_calls)) == ("Hmm", "Hello", 1)
+
+
+def test_quirk_63_messages_that_tell_all_so_far() -> None:
+    turn = streamed(*(in_message({"content": "Hello"[:end]}, "stop" if end == 5 else None) for end in (1, 2, 2, 5)))
+    assert turn.text == "Hello"
+    assert turn.parts == (Text("Hello"),)
+
+
+def test_a_picture_that_is_written_as_it_is() -> None:
+    turn = whole({"images": [{"image_url": {"url": "data:image/svg+xml;charset=utf-8,%3Csvg/%3E"}}]})
+    assert turn.parts == (Image("image/svg+xml", base64.b64encode(b"<svg/>").decode()),)
+
+
+def test_places_in_a_text_that_reasoning_interrupts_are_places_in_its_parts() -> None:
+    cited = {"type": "url_citation", "url_citation": {"url": "u", "start_index": 5, "end_index": 9}}
+    turn = streamed(
+        chunk({"content": "Zür. "}),
+        chunk({"reasoning_content": "Hmm"}),
+        chunk({"content": "🙂Ja.", "annotations": [cited]}, "stop"),
+    )
+    [first, _, second] = turn.parts
+    assert isinstance(first, Text)
+    assert isinstance(second, Text)
+    assert first.citations == ()
+    [found] = second.citations
+    assert second.text[found.start : found.end] == "🙂Ja."
+
+
+def test_zeros_behind_a_count_are_no_usage() -> None:
+    counted = {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7}
+    zeros = {**dict.fromkeys(counted, 0), "prompt_tokens_details": {"cached_tokens": 0}}
+    turn = streamed(chunk({"content": "Hi"}, usage=counted), chunk({}, "stop", usage=zeros))
+    assert turn.usage == Usage(5, 2)
+
+
+@pytest.mark.parametrize("reason", [1, 2.5, True, ["stop"]])
+def test_a_reason_that_is_no_word_is_not_known(reason: Any) -> None:
+    turn = whole({"content": "Hi"}, reason)
+    assert (turn.text, turn.finish_reason) == ("Hi", FinishReason.OTHER)
+    assert streamed(chunk({"content": "Hi"}), chunk({}, reason)) == turn

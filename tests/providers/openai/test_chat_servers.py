@@ -44,7 +44,7 @@ from callboard.providers.openai.dialects import SERVERS, ChatDialect, StrictTool
 from callboard.providers.openrouter import DIALECT as OPENROUTER
 from callboard.providers.openrouter import OpenRouter
 from callboard.providers.provider_registry import adapter_for
-from callboard.providers.request_encoding import BLANK_USER, TRIMMED_START, stand_in
+from callboard.providers.request_encoding import BLANK_USER, NO_OUTPUT, TRIMMED_START, stand_in
 
 ROWS: dict[str, ChatDialect] = {**SERVERS, "openrouter": OPENROUTER, "copilot": COPILOT}
 BLIND = ChatDialect("blind", parts={})
@@ -144,7 +144,7 @@ def test_no_message_is_empty(name: str) -> None:
     )
     messages = sent(name, *history)["messages"]
     assert [bool(message["content"]) for message in messages] == [True, True, True, False, True]
-    assert messages[0]["content"] == messages[4]["content"] == BLANK_USER
+    assert (messages[0]["content"], messages[4]["content"]) == (BLANK_USER, NO_OUTPUT)
     assert messages[2]["content"] == "x"
     assert messages[3]["content"] is None
 
@@ -372,7 +372,7 @@ def test_media_of_results() -> None:
     assert (
         sent("openai-chat", *history)["messages"][-1]["content"] == f"a chart\n{text}\n<document>\nWords.\n</document>"
     )
-    assert "result of look: openai-chat takes no Image (image/png) in a result" in notes("openai-chat", *history)
+    assert "Image (image/png) in the result of look: openai-chat/m takes none there" in notes("openai-chat", *history)
     *_, last = sent("openrouter", *history, model="openai/gpt")["messages"]
     assert last["content"] == [
         {"type": "text", "text": "a chart\n<document>\nWords.\n</document>"},
@@ -386,12 +386,13 @@ def test_what_an_answer_had_goes_back_or_is_noted() -> None:
     spoken = AssistantMessage((Text("Hello.", own), Audio("audio/wav", "aGk=", replay=own)))
     assert sent("openai-chat", HI, spoken)["messages"][1] == {"role": "assistant", "audio": {"id": "audio_1"}}
     assert notes("openai-chat", HI, spoken) == ""
-    assert sent("groq", HI, spoken)["messages"][1] == {"role": "assistant", "content": "Hello."}
-    assert "Audio (audio/wav) of an earlier answer was left out: groq" in notes("groq", HI, spoken)
+    said = f"Hello.\n{stand_in(spoken.parts[1])}"  # type: ignore[arg-type]
+    assert sent("groq", HI, spoken)["messages"][1] == {"role": "assistant", "content": said}
+    assert "Audio (audio/wav) of an earlier answer: groq/m takes none there" in notes("groq", HI, spoken)
     searched = AssistantMessage((ServerTool("executed_tools", foreign, "search"), Text("a"), PNG))
     noted = notes("groq", HI, searched, searched)
-    assert noted.count("search (a tool of its server) of an earlier answer was left out") == 1
-    assert "Image (image/png) of an earlier answer was left out" in noted
+    assert noted.count("search (a tool of its server) of an earlier answer: groq/m takes none back; left out") == 1
+    assert "Image (image/png) of an earlier answer: groq/m takes none there" in noted
 
 
 def test_thinking_goes_back_in_its_servers_form() -> None:
@@ -425,10 +426,10 @@ def test_sound_and_pictures_are_asked_for_where_they_can_be() -> None:
     assert "it comes as pcm16" in notes("openai-chat", audio_out=AudioOut())
     assert sent("openrouter", images_out=True)["modalities"] == ["image", "text"]
     assert sent("alibaba", audio_out=AudioOut("Cherry"))["audio"] == {"voice": "Cherry", "format": "wav"}
-    noted = notes("groq", images_out=True, audio_out=AudioOut())
-    assert "modalities" not in sent("groq", images_out=True, audio_out=AudioOut())
-    assert "images_out: groq has none" in noted
-    assert "audio_out: groq has none" in noted
+    assert "modalities" not in sent("groq", images_out=True)
+    assert "images_out: groq has none" in notes("groq", images_out=True)
+    with pytest.raises(UsageError, match="groq/m answers without sound on this API"):
+        sent("groq", audio_out=AudioOut())
 
 
 PARIS = {"country": "FR", "city": "Paris"}
@@ -525,9 +526,9 @@ def test_server_tools_that_cannot_be() -> None:
         sent("groq", model="openai/gpt-oss-20b", server_tools=(WebSearch(allowed_domains=("a.org",)),))
     with pytest.raises(UsageError, match="one allowed domain, not 2"):
         sent("zai", server_tools=(WebSearch(allowed_domains=("a.org", "b.org")),))
-    noted = notes("openai-chat", server_tools=(WebSearch(max_uses=3, blocked_domains=("b.org",)),))
-    assert "max_uses of WebSearch: openai-chat has none" in noted
-    assert "blocked_domains of WebSearch: openai-chat has none" in noted
+    assert "WebSearch.max_uses: the API has none" in notes("openai-chat", server_tools=(WebSearch(max_uses=3),))
+    with pytest.raises(UsageError, match=r"WebSearch\.blocked_domains: openai-chat/m has none"):
+        sent("openai-chat", server_tools=(WebSearch(blocked_domains=("b.org",)),))
 
 
 def test_openrouter_marks_what_claude_is_to_keep() -> None:

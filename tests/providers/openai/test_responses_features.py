@@ -150,7 +150,9 @@ def test_a_plain_text_goes_as_a_text_file() -> None:
 
 @pytest.mark.parametrize("part", [Audio("audio/wav", "UklG"), Video(url="https://x.org/a.mp4")], ids=["audio", "video"])
 def test_a_part_that_the_api_has_not_is_refused_by_name(part: Audio | Video) -> None:
-    with pytest.raises(UsageError, match=rf"gpt-5.*takes no {type(part).__name__}.*text, Image, Document"):
+    with pytest.raises(
+        UsageError, match=rf"gpt-5.*takes no {type(part).__name__}.*text, Image \(image/png, .*\), Document"
+    ):
         body(ADAPTER, UserMessage((part,)), model="gpt-5")
 
 
@@ -220,9 +222,10 @@ def test_what_a_tool_found_is_asked_for_with_it() -> None:
 
 
 def test_knobs_that_the_api_has_not_are_noted_and_tools_that_it_has_not_are_refused() -> None:
-    told = notes(HI, server_tools=(WebSearch(max_uses=3, blocked_domains=("y.org",)),))
-    assert [note.split()[0] for note in told] == ["max_uses", "blocked_domains"]
-    with pytest.raises(UsageError, match="no WebFetch; it has CodeExecution, FileSearch"):
+    assert notes(HI, server_tools=(WebSearch(max_uses=3),)) == ("WebSearch.max_uses: the API has none; left out",)
+    with pytest.raises(UsageError, match=r"WebSearch\.blocked_domains"):
+        body(ADAPTER, HI, server_tools=(WebSearch(blocked_domains=("y.org",)),))
+    with pytest.raises(UsageError, match="no WebFetch of its own on this API; it has: WebSearch, CodeExecution"):
         body(ADAPTER, HI, server_tools=(WebFetch(),))
 
 
@@ -621,7 +624,18 @@ def test_unknown_events_tell_nothing_and_unknown_items_are_shown() -> None:
     ("usage", "expected"),
     [
         ({}, None),
-        ({"input_tokens": 5, "output_tokens": 2, "input_tokens_details": {"cached_tokens": 9}}, None),
+        (
+            {"input_tokens": 5, "output_tokens": 2, "input_tokens_details": {"cached_tokens": 9}},
+            Usage(14, 2, cached_tokens=9),
+        ),
+        (
+            {"input_tokens": 5, "output_tokens": 2, "total_tokens": 7, "input_tokens_details": {"cached_tokens": 9}},
+            Usage(14, 2, cached_tokens=9),
+        ),
+        (
+            {"input_tokens": 5, "output_tokens": 2, "output_tokens_details": {"reasoning_tokens": 8}},
+            Usage(5, 10, reasoning_tokens=8),
+        ),
         (
             {"input_tokens": 5, "output_tokens": 2, "total_tokens": 16, "input_tokens_details": {"cached_tokens": 9}},
             Usage(14, 2, cached_tokens=9),
@@ -636,7 +650,14 @@ def test_unknown_events_tell_nothing_and_unknown_items_are_shown() -> None:
             Usage(5, 10, reasoning_tokens=8),
         ),
     ],
-    ids=["none", "against its definition", "the cached beside", "the reasoning beside"],
+    ids=[
+        "none",
+        "more cached than asked",
+        "by its total too",
+        "more reasoned than answered",
+        "the cached beside",
+        "the reasoning beside",
+    ],
 )
 def test_quirk_80_usage_is_right_or_not_known(usage: dict[str, Any], expected: Usage | None) -> None:
     assert both(message("Hi"), usage=usage).usage == expected
@@ -648,3 +669,12 @@ def test_the_sdks_types_do_refuse() -> None:
     thinking = Thinking("", Replay(ORIGIN, {"type": "reasoning", "summary": [], "encrypted_content": "E"}))
     with pytest.raises(ValidationError):  # an id that the server left out is not invented
         sent(HI, AssistantMessage((thinking, Text("Yes"))))
+
+
+def test_quirk_10_arguments_that_are_an_object() -> None:
+    call = {"type": "function_call", "id": "f", "call_id": "c", "name": "look", "arguments": {"n": 1}}
+    turn = both(call)
+    assert [(each.arguments, each.complete) for each in turn.tool_calls] == [('{"n":1}', True)]
+    ended = {"type": "response.function_call_arguments.done", "output_index": 0, "arguments": {"n": 1}}
+    added = {"type": "response.output_item.added", "output_index": 0, "item": {**call, "arguments": ""}}
+    assert answer(ADAPTER, sse([added, ended, done(call)])).tool_calls == turn.tool_calls
