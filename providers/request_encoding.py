@@ -208,11 +208,16 @@ def split_system(messages: Sequence[content.Message]) -> tuple[str, Sequence[con
     return "\n\n".join(text for text in leading if text.strip()), messages[len(leading) :]
 
 
-def checked_url(base_url: str | None, default: str) -> str:
-    """An adapter's address without a slash at its end. Raises UsageError for what is none."""
+def checked_url(base_url: str | None, default: str, *, with_query: bool = False) -> str:
+    """An adapter's address without a slash at its end. Raises UsageError for what is none, and for a query, behind
+    which no path can be written, unless the adapter reads it (`with_query`)."""
     url = base_url or default
     if not url.startswith(("http://", "https://")):
         raise UsageError(f"base_url must start with http:// or https://, not {url!r}.")
+    if not with_query and ("?" in url or "#" in url):
+        raise UsageError(
+            "base_url must end with a path, since the API's own is added to it: leave out what is behind ? or #."
+        )
     return url.rstrip("/")
 
 

@@ -56,7 +56,7 @@ class AzureAddress:
                 f"azure has no address of its own; set {ENDPOINT_VARIABLE} (or base_url) to your resource, such as "
                 "https://RESOURCE.openai.azure.com."
             )
-        parts = urlsplit(checked_url(base_url, ""))
+        parts = urlsplit(checked_url(base_url, "", with_query=True))
         version = (parse_qs(parts.query).get("api-version") or [api_version])[0]
         path = parts.path.rstrip("/")
         for api in ("/chat/completions", "/responses"):

@@ -32,6 +32,16 @@ def test_a_request_to_nowhere_says_what_to_give() -> None:
         provider_for("openai-compatible/m")
 
 
+@pytest.mark.parametrize("name", ["openai", "anthropic", "gemini", "bedrock", "vertex", "ollama", "openai-compatible"])
+@pytest.mark.parametrize("behind", ["?key=secret-of-mine", "#part"])
+def test_an_address_with_a_query_is_refused_and_not_shown(name: str, behind: str) -> None:
+    with pytest.raises(UsageError, match=r"base_url must end with a path.* leave out") as refused:
+        adapter_for(name, base_url=f"https://host.example/v1{behind}").encode(
+            ModelRequest("m", (UserMessage.of("hi"),))
+        )
+    assert "secret" not in str(refused.value)
+
+
 # The table.
 
 ROOT = Path(__file__).resolve().parents[2]
