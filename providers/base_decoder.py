@@ -369,28 +369,35 @@ class BaseDecoder(ABC):
                         self._begin(event.__class__, event.block, event.replay)
                 elif isinstance(event, model.ToolCallDelta):
                     text = event.args_delta
-                elif isinstance(event, model.ToolCallStart | model.ServerToolEvent):
-                    text = event.id + event.name if isinstance(event, model.ToolCallStart) else event.kind + event.text
-                    self._begin(None, 0, event.replay)
-                elif isinstance(event, model.MediaDelta):
-                    text = ""
-                    self._replay_bytes += len(event.media.data_base64)
-                    self._begin(event.__class__, event.block, event.media.replay)
-                elif isinstance(event, model.CitationDelta):
-                    text = "".join(each.url + each.title + each.cited_text for each in event.citations)
-                    self._replay_bytes += sum(storable_bytes(each.raw) for each in event.citations)
-                elif isinstance(event, model.ReplayDelta):
-                    text = ""
-                    self._replay_bytes += storable_bytes(event.replay.data)
                 else:
-                    continue
-                self._answer_bytes += len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
-                if self._answer_bytes > MAX_ANSWER_BYTES or self._replay_bytes > MAX_RESPONSE_BYTES:
+                    text = self._counted(event)
+                size = len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
+                self._answer_bytes = size = self._answer_bytes + size
+                if size > MAX_ANSWER_BYTES or self._replay_bytes > MAX_RESPONSE_BYTES:
                     raise ValueError(f"the answer is longer than {MAX_ANSWER_BYTES} bytes; it was broken off.")
         except ValueError as error:
             del out[next(place for place, each in enumerate(out) if each is event) :]
             self.ended = False
             self.fail_malformed(out, str(error), self._last_data)
+
+    def _counted(self, event: StreamEvent) -> str:
+        """What an event says that comes seldom; what must be kept of it besides is counted."""
+        match event:
+            case model.ToolCallStart(call_id, name, replay):
+                self._begin(None, 0, replay)
+                return call_id + name
+            case model.ServerToolEvent(kind, replay, _, _, text):
+                self._begin(None, 0, replay)
+                return kind + text
+            case model.MediaDelta(media, block):
+                self._replay_bytes += len(media.data_base64)
+                self._begin(event.__class__, block, media.replay)
+            case model.CitationDelta(citations):
+                self._replay_bytes += sum(storable_bytes(each.raw) for each in citations)
+                return "".join(each.url + each.title + each.cited_text for each in citations)
+            case model.ReplayDelta(replay):
+                self._replay_bytes += storable_bytes(replay.data)
+        return ""
 
     def _begin(self, kind: type[StreamEvent] | None, block: int, replay: Replay | None) -> None:
         """Count a part where one begins (None: one of its own), and what must go back. ValueError if it could not."""
