@@ -341,6 +341,9 @@ class _Turn:
         elif isinstance(part, content.Thinking):
             if own is not None and part.text:
                 self._thoughts.append(part.text)
+            elif part.text and part.replay is None:  # thinking of another API is marked by its replay
+                name = self._dialect.name
+                self._request.note(f"thinking {encoding.OF_AN_ANSWER}: {name} takes none back; left out")
             self._keep(own)
         elif isinstance(part, content.ToolCall):
             function = {"name": encoding.called_name(part), "arguments": encoding.sent_arguments(part)}

@@ -557,3 +557,17 @@ def test_a_row_has_an_address_and_a_key(name: str) -> None:
     wire = adapter_for(name, api_key="k").encode(ModelRequest("m", (HI,)))
     assert wire.url == f"{row.base_url}/chat/completions"
     assert wire.headers["authorization"] == "Bearer k"
+
+
+def test_quirk_73_thinking_that_a_server_takes_none_of_is_noted_once() -> None:
+    """What was received goes back, or a note says that it did not."""
+    turns = [
+        message for _ in range(2) for message in (UserMessage.of("Hi"), AssistantMessage((Thinking("Hm"), Text("a"))))
+    ]
+    told = server("groq").encode(ModelRequest("m", (*turns, UserMessage.of("And?")))).notes
+    assert told == ("thinking of an earlier answer: groq takes none back; left out",)
+    own = Replay("deepseek", {})
+    kept = AssistantMessage((Thinking("Hm", own), Text("a")))
+    assert (
+        server("deepseek").encode(ModelRequest("m", (UserMessage.of("Hi"), kept, UserMessage.of("And?")))).notes == ()
+    )
