@@ -19,7 +19,7 @@ _K = ErrorKind
 _N: Final = r"\d[\d,]{0,14}"
 _WINDOW: Final = rf"(?P<window>{_N})"
 
-#: What stands before the server's own words. Sources: SGLang "Bad Request: " (opencode 25230), Moonshot "Invalid
+#: What comes before the server's own words. Sources: SGLang "Bad Request: " (opencode 25230), Moonshot "Invalid
 #: request: " (MoonshotAI-Cookbook 18), TGI and Together "Input validation error: " (text-generation-inference 695),
 #: MiniMax "invalid params, " (MiniMax-M2 119), Alibaba "<400> InternalError.Algo.InvalidParameter: " (qwen-code 98),
 #: botocore and Bedrock (goose 7504, bedrock-chat 95), OpenRouter "Upstream error from ...: ", LiteLLM (Devon 88), a

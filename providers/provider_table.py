@@ -108,26 +108,11 @@ def _rows() -> Iterator[ProviderRow]:
     )
     source = "learn.microsoft.com/en-us/azure/foundry/openai/api-version-lifecycle"
     entra = "an Entra token (`token=`)"
-    yield ProviderRow(
-        "azure",
-        _CHAT,
-        "OpenAI's and others' models at a resource of one's own",
-        "",
-        source,
-        "AZURE_OPENAI_API_KEY",
-        entra,
-        variables=_AZURE,
-    )
-    yield ProviderRow(
-        "azure-responses",
-        _RESPONSES,
-        "the same by the newer API",
-        "",
-        source,
-        "AZURE_OPENAI_API_KEY",
-        entra,
-        variables=_AZURE,
-    )
+    for name, api, what in (
+        ("azure", _CHAT, "OpenAI's and others' models at a resource of one's own"),
+        ("azure-responses", _RESPONSES, "the same by the newer API"),
+    ):
+        yield ProviderRow(name, api, what, "", source, "AZURE_OPENAI_API_KEY", entra, variables=_AZURE)
     yield ProviderRow(
         "vertex",
         f"{_GENERATE}, {_MESSAGES}",
@@ -168,10 +153,9 @@ def _rows() -> Iterator[ProviderRow]:
         "docs.github.com/en/copilot",
         sign_in="the login (`callboard login copilot`)",
     )
-    for name, messages in MESSAGES_SERVERS.items():
-        if name in _MESSAGES_SERVERS:
-            what, source = _MESSAGES_SERVERS[name]
-            yield ProviderRow(name, _MESSAGES, what, messages.base_url, source, messages.key_variable)
+    for name, (what, source) in _MESSAGES_SERVERS.items():
+        messages = MESSAGES_SERVERS[name]
+        yield ProviderRow(name, _MESSAGES, what, messages.base_url, source, messages.key_variable)
     for name, dialect in SERVERS.items():
         what, source = _CHAT_SERVERS[name]
         yield ProviderRow(name, _CHAT, what, dialect.base_url, source, dialect.key_variable)

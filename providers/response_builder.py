@@ -397,20 +397,18 @@ class ResponseBuilder:
         """The turn. Without Done or Error it is cut off: its `error` says TRUNCATED."""
         parts = tuple(self._finished_parts())
         if isinstance(end := self._end, model.Done):
-            reason, raw_reason = end.finish_reason, end.raw_finish_reason
             return model.ModelResponse(
                 parts,
-                reason,
-                raw_reason,
+                end.finish_reason,
+                end.raw_finish_reason,
                 end.usage,
                 end.raw_usage,
-                None,
-                end.model,
-                end.notes,
-                end.response_id,
-                end.provider_request_id,
-                end.service_tier,
-                end.logprobs,
+                model=end.model,
+                notes=end.notes,
+                response_id=end.response_id,
+                provider_request_id=end.provider_request_id,
+                service_tier=end.service_tier,
+                logprobs=end.logprobs,
             )
         kind = ErrorKind.TRUNCATED
         error = end or model.Error(kind, "The stream ended before the turn did.", retryable=kind in RETRYABLE_KINDS)

@@ -247,7 +247,7 @@ class GeminiDecoder(BaseDecoder):
             self._note_more(candidate)
 
     def _note_more(self, candidate: JsonObject) -> None:
-        """What stands beside the content."""
+        """What comes beside the content."""
         if candidate.get("finishReason"):
             self._finish_reason = text_at(candidate, "finishReason")
             self._finish_message = text_at(candidate, "finishMessage")

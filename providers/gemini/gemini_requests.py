@@ -20,7 +20,7 @@ ORIGIN: Final = "gemini"
 #: What the API takes in place of a signature on a part that another model made (docs/wire.md 1.4). Of a step's calls
 #: only on the first: on its siblings it causes empty answers.
 FOREIGN_SIGNATURE: Final = "skip_thought_signature_validator"
-#: What is told beside an answer's parts. We show it as a block of a server tool; it is no part, and cannot go back.
+#: What comes beside an answer's parts. We show it as a block of a server tool; it is no part, and cannot go back.
 METADATA_KINDS: Final = frozenset({"groundingMetadata", "urlContextMetadata"})
 #: Blocks that Vertex AI does not take (google-genai models.py, _Part_to_vertex).
 _NOT_ON_VERTEX: Final = frozenset({"toolCall", "toolResponse"})
@@ -378,7 +378,7 @@ def _response(result: content.ToolMessage, said: Sequence[str]) -> object:
     """The result as an object, which is all that the API takes: {"error": ..} is its word for a failure.
 
     The very text, where it is JSON; what only looks like it (NaN, half of a surrogate pair) goes as a string. What is
-    `said` of its media stands beside it.
+    `said` of its media is beside it.
     """
     name = "error" if result.is_error else "result"
     try:

@@ -3,7 +3,7 @@
 An answer says everything up to four times: in deltas, in a `.done` event, in the finished item, in the final response.
 What is finished completes what its deltas said, and never adds it again. Which item and which text an event is about:
 servers give an index, an id, both, or neither, and some change the id (GitHub Copilot) or the index (vLLM, LiteLLM)
-from event to event. `StreamedItems` and `StreamedItem.text_for` find it by whatever fits.
+from event to event. `StreamedItems` and `StreamedItem.text_for` find it by what fits.
 
 Where the finished items say otherwise than what was emitted (another text, another order), they win: at the end of the
 answer there is one Restarted, and then the whole turn as they have it. So nothing is held back while it streams, and
@@ -65,7 +65,7 @@ PENDING: Final = frozenset({"queued", "in_progress"})
 _WHOLE: Final = PENDING | {"completed", "complete", ""}
 #: A call's own fields that must go back with it: a tool of a namespace, a call that a program of the server's makes.
 _CALL_REPLAY: Final = ("namespace", "caller", "async")
-#: By what an event says of itself, of whatever type that is.
+#: By what an event says of itself, of any type.
 _DELTAS: Final[Mapping[Json, TextEvent]] = {kind: told for kind, told in TEXT_EVENTS.items() if not told.whole}
 _Out = list[StreamEvent]
 
@@ -292,7 +292,7 @@ class ResponsesDecoder(BaseDecoder):
     def _message_done(self, state: StreamedItem, item: JsonObject, out: _Out) -> None:
         parts = objects_at(item, "content")
         self._refused = self._refused or any(part.get("type") == "refusal" for part in parts)
-        # An item that is told without its citations says nothing about them; likewise `_finish_texts`.
+        # An item that comes without its citations says nothing about them; likewise `_finish_texts`.
         cites = any(part.get("annotations") for part in parts)
         texts = self._finish_texts(state, TEXT, whole_texts(item, TEXT), out)
         for part, text in zip(parts, texts, strict=True):
@@ -331,7 +331,7 @@ class ResponsesDecoder(BaseDecoder):
         kind: Prose = TextDelta if slot == TEXT else ThinkingDelta
         mine = [text for text in state.texts if text.slot == slot]
         if not state.has_whole_texts():
-            # An item that is told without its texts says nothing about them.
+            # An item that comes without its texts says nothing about them.
             return [None] * len(wholes)
         found = paired_texts(mine, wholes)
         for place, whole in enumerate(wholes):

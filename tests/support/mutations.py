@@ -1,4 +1,4 @@
-"""Answers changed at random: what a server may send that nobody has seen yet."""
+"""Answers changed at random: what a server may send that was never seen."""
 
 from __future__ import annotations
 

@@ -163,7 +163,7 @@ def _arguments(draw: st.DrawFn) -> tuple[str, ...]:
 
 
 _counts = st.integers(0, 50)
-#: Nobody counts a prompt or an answer of nothing: servers that send zeros do not know.
+#: No prompt and no answer is empty: servers that send zeros do not know.
 _some = st.integers(1, 50)
 
 

@@ -40,7 +40,7 @@ SOURCES = [{"web": {"uri": f"https://{name}.example", "title": name}} for name i
 
 @dataclass(frozen=True)
 class Told:
-    """One answer: its parts in pieces, and what stands beside them in each piece of the stream."""
+    """One answer: its parts in pieces, and what comes beside them in each piece of the stream."""
 
     parts: list[list[dict[str, Any]]]
     sources: list[dict[str, Any]]

@@ -1,4 +1,4 @@
-"""What we send to OpenAI's Chat Completions is valid by the official SDK's own types, whatever is asked for."""
+"""What we send to OpenAI's Chat Completions is valid by the official SDK's own types, for every feature."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Responses stream is its own final response, in whatever way a server numbers and repeats its events (quirk 63)."""
+"""A Responses stream is its own final response, in each way in which a server numbers and repeats events (quirk 63)."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_a_stream_in_any_manner_that_ends_before_its_last_event_is_cut() -> None
     check()
 
 
-#: What stands in the place of a field.
+#: What is sent in place of a field.
 _wrong = st.sampled_from([None, 0, -1, 2**70, 1.5, True, "", "x", [], [None], {}, {"type": 7}, "response.done"])
 
 
