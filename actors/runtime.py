@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from callboard.actors import kernel
 from callboard.actors.calls.approvals import ApprovalCallback, Approver, CallbackApprover, NobodyToAsk
+from callboard.actors.calls.ledger import Ledger
 from callboard.actors.calls.registry import offer_of
 from callboard.actors.models.llm_manager import LlmManager, Route, start_on
 from callboard.actors.models.refusals import Refusals
@@ -31,7 +32,11 @@ from callboard.actors.processes.supply import ProcessOptions
 from callboard.actors.requests.conversation import Answer, Conversation, Question, Reply, Stream
 from callboard.actors.requests.request_session import RequestSession, SessionMessage, Subscriber
 from callboard.actors.settings import Settings
-from callboard.actors.telemetry.telemetry import Metrics, ReadMetrics, RequestLost, Telemetry, spans_where_installed
+from callboard.actors.telemetry import extras
+from callboard.actors.telemetry.metrics import Metrics
+from callboard.actors.telemetry.sampling import samples
+from callboard.actors.telemetry.spans import BeginSpans
+from callboard.actors.telemetry.telemetry import ReadMetrics, RequestLost, Telemetry
 from callboard.actors.tools import Tool
 from callboard.actors.tools.files import workspace_tools
 from callboard.actors.topology import SESSION_CAPACITY, Plan, addresses_of, build
@@ -45,7 +50,7 @@ from callboard.protocol.limits import MAX_CALL_TOKENS
 from callboard.protocol.machine import Session
 from callboard.protocol.options import RequestOptions, ToolFallback, ToolOffer
 from callboard.protocol.prompt import estimate_tokens, message_tokens
-from callboard.providers.adapter import Provider, Timeouts
+from callboard.providers.adapter import HasAddress, Provider, Timeouts
 from callboard.providers.catalog import Prices
 from callboard.providers.local.offline import CONTEXT_TOOL
 from callboard.providers.provider_registry import KEY_VARIABLES, embeddings_for, provider_for, split_model
@@ -54,6 +59,8 @@ from callboard.providers.retry import RetryPolicy
 from callboard.providers.tokenizers import counter_for
 
 if TYPE_CHECKING:
+    from prometheus_client.registry import Collector
+
     from callboard.actors.index import Progress, RefreshSummary
     from callboard.actors.index.rag import CodeSearch
     from callboard.providers.openai.embeddings import EmbeddingApi
@@ -256,11 +263,32 @@ class Runtime:
         return tuple(offer_of(tool, self.settings.policy) for tool in tools)
 
     def metrics(self) -> Metrics:
-        """What was counted since the start: calls, failures, tokens, restarts, latencies by tool and model."""
-        running = self._live()
-        metrics = running.peers.telemetry.ask(ReadMetrics(), METRICS_TIMEOUT_SECONDS)
-        metrics.counters["actors.restarted"] = running.system.statistics().restarts
-        return metrics
+        """What was counted since the start: requests, calls, failures, tokens, durations, and what runs and waits now.
+
+        docs/telemetry.md lists them. Raises UsageError when it does not run.
+        """
+        return self._live().metrics()
+
+    def prometheus(self) -> str:
+        """The metrics as a scrape of Prometheus reads them (text format 0.0.4).
+
+        For a web framework's own route: the content type is "text/plain; version=0.0.4". Raises UsageError without the
+        extra `telemetry`.
+        """
+        return extras.exposition(self._live().metrics)
+
+    def prometheus_collector(self) -> Collector:
+        """For a registry of prometheus-client: `REGISTRY.register(runtime.prometheus_collector())`.
+
+        Raises UsageError without the extra `telemetry`; a scrape of a stopped runtime gets none of its metrics.
+        """
+        return extras.collector(self._metrics_or_none)
+
+    def _metrics_or_none(self) -> Metrics:
+        try:
+            return self.metrics()
+        except UsageError:
+            return Metrics()
 
     def tree(self) -> tuple[kernel.ActorInfo, ...]:
         """Every actor: state, mailbox depth, restarts, the message it is at and for how long."""
@@ -289,6 +317,7 @@ class _Running:
     def __init__(self, wiring: Wiring, approve: ApprovalCallback | None) -> None:
         self.process_id = os.getpid()
         self._make_session = partial(Session, count_tokens=wiring.count_tokens)
+        self._begin_spans = wiring.begin_spans
         self.sessions: dict[RequestId, kernel.Ref[SessionMessage]] = {}
         try:
             with contextlib.ExitStack() as begun:  # what fails here ends what has begun before it
@@ -314,6 +343,7 @@ class _Running:
         build(self.system, wiring.plan(self.system, scheduler, approver))
         self.system.wait_until_started(self.system.ref("root"), START_SECONDS)
         self._supervisor, self.peers = addresses_of(self.system, START_SECONDS)
+        begun.callback(extras.observe(self.metrics))
 
     def begin(self, question: Question, answer: Answer, subscriber: Subscriber) -> None:
         """Start the session; its answer settles exactly once, even if the session is lost."""
@@ -321,7 +351,16 @@ class _Running:
         is_open = question.options.context_tokens is None and self._route.name.partition("/")[0] not in UNLIMITED
         find = partial(self._windows.find, self._route) if is_open else None
         make = self._make_session
-        start = partial(RequestSession, question, self.peers, subscriber, answer.record, make, find_window=find)
+        start = partial(
+            RequestSession,
+            question,
+            self.peers,
+            subscriber,
+            answer.record,
+            make,
+            find_window=find,
+            begin_spans=self._begin_spans,
+        )
         spec = kernel.ChildSpec(str(request_id), start, restart=kernel.Restart.TEMPORARY, capacity=SESSION_CAPACITY)
         ref = kernel.start_child(self._supervisor, spec)
         self.sessions[request_id] = ref
@@ -331,9 +370,12 @@ class _Running:
                 del self.sessions[request_id]
             if answer.session_ended(down):
                 with contextlib.suppress(kernel.MailboxFull):
-                    self.peers.telemetry.tell(RequestLost(question.tag))
+                    self.peers.telemetry.tell(RequestLost(question))
 
         self.system.watch(ref, ended)
+
+    def metrics(self) -> Metrics:
+        return self.peers.telemetry.ask(ReadMetrics(self.system.now()), METRICS_TIMEOUT_SECONDS)
 
     def cancel(self, request_id: RequestId, reason: str) -> bool:
         ref = self.sessions.get(request_id)
@@ -397,7 +439,9 @@ class Wiring:
         if model := settings.embedding_model:
             key = settings.key_for(model.partition("/")[0])
             self._embeddings = embeddings_for(model, base_url=settings.embedding_base_url, api_key=key)
-        self._make_spans = spans_where_installed()
+        tracing = extras.tracing(settings.log_content, self._address_of)
+        self.begin_spans: BeginSpans | None = None if tracing is None else tracing.begin
+        self._find_export = extras.find_export()
         self.search: CodeSearch | None = None
         """The code index of the tree that was started last, where there is a workspace."""
         self.code_tools: tuple[Tool, ...] = ()
@@ -421,9 +465,15 @@ class Wiring:
         at = next((place for place, route in enumerate(self.routes) if route.name == model), 0)
         return self.routes[at:]
 
+    def _address_of(self, model: str) -> str:
+        """The URL at which "provider/model" is asked, for spans; "" for a provider that does not say."""
+        provider = self.routes_from(model)[0].provider
+        return provider.address if isinstance(provider, HasAddress) else ""
+
     def plan(self, system: kernel.ActorSystem, scheduler: kernel.LoopScheduler, approver: Approver) -> Plan:
         """The tree of a runtime that starts now."""
-        settings, metrics = self.settings, Metrics()
+        settings, counted, calls = self.settings, Metrics(), Ledger()
+        sample = partial(samples, system, calls, lambda: scheduler.held)
         processes = ProcessOptions(
             settings.process_workers,
             settings.warm_workers,
@@ -433,7 +483,7 @@ class Wiring:
         start, retry, cost = start_on(scheduler.loop), RetryPolicy(), settings.catalog.cost_of
         code_actors = self._code_actors(system, scheduler)
         return Plan(
-            telemetry=lambda: Telemetry(self._make_spans(), settings.log_content, metrics),
+            telemetry=lambda: Telemetry(settings.log_content, counted, sample, self._find_export),
             llm_manager=lambda: LlmManager(self.routes_from, start, retry, cost, self._token_ratios, self._refusals),
             workers=kinds(processes),
             tools=(*self.tools, *self.code_tools),
@@ -442,6 +492,7 @@ class Wiring:
             workspace=settings.workspace,
             failure_budget=settings.tool_failure_budget,
             threads=code_actors,
+            calls=calls,
         )
 
     def _code_actors(self, system: kernel.ActorSystem, scheduler: kernel.LoopScheduler) -> tuple[kernel.ChildSpec, ...]:

@@ -87,6 +87,15 @@ class Inquirable(Protocol):
         """See `AsksServer.question`. Raises ProviderError where no answer comes, UsageError where none can be asked."""
 
 
+@runtime_checkable
+class HasAddress(Protocol):
+    """An adapter or provider that says where it sends its requests."""
+
+    @property
+    def address(self) -> str:
+        """The URL of the API, for logs and spans."""
+
+
 class Authorizer(Protocol):
     """Adds to a request, just before it is sent, what its adapter cannot know: a token that expires, a signature."""
 

@@ -34,6 +34,7 @@ from callboard.providers.adapter import (
     AsksServer,
     Authorizer,
     Decoder,
+    HasAddress,
     HttpAnswer,
     Timeouts,
     WireRequest,
@@ -100,6 +101,11 @@ class HttpProvider:
     @property
     def name(self) -> str:
         return self.adapter.name
+
+    @property
+    def address(self) -> str:
+        """See `HasAddress.address`; "" for an adapter that does not say."""
+        return self.adapter.address if isinstance(self.adapter, HasAddress) else ""
 
     async def stream(
         self, request: ModelRequest, /, adapter: Adapter | None = None, timeouts: Timeouts | None = None

@@ -23,6 +23,7 @@ from callboard.actors.calls.ledger import Call, CallState, Ending, Happening, Le
 from callboard.actors.calls.registry import Change, Registry, ToolWithdrawn
 from callboard.actors.kernel import Actor, Down, Ref, handles
 from callboard.actors.telemetry.notices import ToolPrinted, ToolStopped
+from callboard.actors.telemetry.request_log import ids_in, trace_headers_in
 from callboard.actors.tools import ToolContext
 from callboard.actors.tools.invoke import Result, text_of
 from callboard.actors.workers import messages
@@ -238,7 +239,9 @@ class ToolDispatcher(Actor[DispatcherMessage]):
     def _give(self, call: Call) -> None:
         run, tool, pool = call.run, self._registry.entries[call.run.name].tool, call.lane.pool
         seat = next(reversed(pool.free), None) or self._new_worker(pool, tool.contract)
-        context = ToolContext(run, call.user_text, self._workspace)
+        asker = call.asker if call.asker is not None else Context()
+        metadata, trace_headers = ids_in(asker).metadata, trace_headers_in(asker)
+        context = ToolContext(run, call.user_text, self._workspace, metadata, trace_headers)
         if not self.ledger.give(call, seat):
             raise AssertionError(f"it is not the turn of {run.tag}")
         seat.worker.tell_control(messages.RunCall(run, tool, context, call))

@@ -1,8 +1,9 @@
 """callboard: a supervised actor runtime for LLM tool calls. This package is its front door: the names for programs.
 
 - To run requests: `Runtime`, its `Settings`, a `Conversation` that lasts over several requests, and what a request
-  gives: a `Reply` with its `Outcome`, or a `Stream` of events. `Metrics` counts what a runtime did. A `Catalog` of
-  `ModelInfo` tells the `Prices` and windows of models that the price list does not know.
+  gives: a `Reply` with its `Outcome`, or a `Stream` of events. `Metrics` counts what a runtime did, `RequestLogFilter`
+  adds the ids of the request to log records. A `Catalog` of `ModelInfo` tells the `Prices` and windows of models that
+  the price list does not know.
 - To write tools: `tool` makes a `Tool` of a function, `ToolContext` tells it about its call, and a `ToolError` that it
   raises tells the model what went wrong.
 - To decide what tools may do: `Policy` maps a `Risk`, or a `Risk` and an `Origin`, to a `Decision`; an `approve`
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
     from callboard.actors.requests.conversation import Conversation, ModelCallFailed, Reply, RequestEnded, Stream
     from callboard.actors.runtime import Runtime
     from callboard.actors.settings import Settings
-    from callboard.actors.telemetry.telemetry import Metrics
+    from callboard.actors.telemetry.metrics import Metrics
+    from callboard.actors.telemetry.request_log import RequestLogFilter
     from callboard.actors.tools.context import ToolContext
     from callboard.actors.tools.decorator import Tool, tool
     from callboard.protocol.commands import AskApproval, Outcome, RunTool
@@ -40,9 +42,9 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "AskApproval", "CallboardError", "Catalog", "Conversation", "Decision", "ErrorKind", "Metrics", "ModelCallFailed",
-    "ModelInfo", "Origin", "Outcome", "Policy", "Prices", "Reply", "RequestEnded", "Risk", "RunTool", "Runtime",
-    "RuntimeFailure", "Settings", "Stream", "TextDelta", "Tool", "ToolCallCompleted", "ToolCallFailed", "ToolContext",
-    "ToolError", "UsageError", "__version__", "tool",
+    "ModelInfo", "Origin", "Outcome", "Policy", "Prices", "Reply", "RequestEnded", "RequestLogFilter", "Risk",
+    "RunTool", "Runtime", "RuntimeFailure", "Settings", "Stream", "TextDelta", "Tool", "ToolCallCompleted",
+    "ToolCallFailed", "ToolContext", "ToolError", "UsageError", "__version__", "tool",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:  # a type checker that saw this function would accept every name
@@ -61,10 +63,10 @@ def _homes() -> Iterator[ModuleType]:
 
     yield from (errors, contracts, tools)
     from callboard.actors.requests import conversation  # noqa: PLC0415
-    from callboard.actors.telemetry import telemetry  # noqa: PLC0415
+    from callboard.actors.telemetry import metrics, request_log  # noqa: PLC0415
     from callboard.protocol import commands, events, model  # noqa: PLC0415
 
-    yield from (commands, events, model, conversation, telemetry)
+    yield from (request_log, metrics, commands, events, model, conversation)
     from callboard.providers import catalog  # noqa: PLC0415
 
     yield catalog

@@ -304,6 +304,11 @@ class LoopScheduler:
             thread.join(timeout_seconds)
         return not thread.is_alive()
 
+    @property
+    def held(self) -> int:
+        """Handlers that have held the loop for longer than the watchdog's limit."""
+        return self._watchdog.count
+
     def busy_with(self) -> Busy | None:
         """For the watchdog: the cell that runs, or the task that it saw twice while the loop got to no callback."""
         of_cell = getattr(getattr(self.running, "__self__", None), "busy_with", None)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Callable
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping
 from concurrent.futures import Future
 from contextvars import Context
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from sys import getsizeof
 from threading import Lock
 from typing import Final, Generic
@@ -120,6 +120,8 @@ class Question:
     is_read_along: bool = True
     """Is the answer read while it comes? If not, a turn reaches the session in one piece, at a sixth of the
     cost of 50 deltas, and the subscriber hears only how it ended; a cancelled one leaves no partial text behind."""
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    """For log records and spans."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ workers, so the next one is only sent them again. However this actor ends, what 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextvars import Context
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, Protocol, get_args
@@ -18,8 +19,10 @@ from callboard.actors.kernel import Actor, Down, ExitReason, Ref, Rejected, Time
 from callboard.actors.models.llm_manager import LlmMessage, StartModel
 from callboard.actors.models.windows import FindWindow, Window
 from callboard.actors.requests.conversation import STOPPING, Question, Seen
-from callboard.actors.telemetry.notices import PeerLost
-from callboard.actors.telemetry.telemetry import Heard, TelemetryMessage, ends_work
+from callboard.actors.telemetry.notices import PeerLost, TracingFailed
+from callboard.actors.telemetry.request_log import trace_headers_are, work_for
+from callboard.actors.telemetry.spans import BeginSpans, RequestSpans, Work
+from callboard.actors.telemetry.telemetry import Heard, Observed, TelemetryMessage, ends_work
 from callboard.protocol import commands, events
 from callboard.protocol.commands import Command
 from callboard.protocol.content import Message
@@ -29,7 +32,7 @@ from callboard.protocol.ids import Tag
 from callboard.protocol.limits import MAX_CALL_SENDS
 from callboard.protocol.machine import Session
 from callboard.protocol.options import ToolOffer
-from callboard.protocol.tools import FailureCode, ToolFailure
+from callboard.protocol.tools import FailureCode, Isolation, ToolFailure
 
 logger = logger_of("callboard")
 
@@ -92,8 +95,10 @@ class RequestSession(Actor[SessionMessage]):
         record: Callable[[tuple[Message, ...]], None],
         make_session: Callable[[], SessionLike] = Session,
         find_window: FindWindow | None = None,
+        begin_spans: BeginSpans | None = None,
     ) -> None:
-        """`find_window`: where the options leave open how many tokens the model takes."""
+        """`find_window`: where the options leave open how many tokens the model takes; `begin_spans`: where tracing is
+        installed."""
         self._question = question
         self._peers = peers
         self._subscriber = subscriber
@@ -101,6 +106,10 @@ class RequestSession(Actor[SessionMessage]):
         self._record_messages = record
         self._session = make_session()
         self._context = question.asker.copy()  # of our own: a context can be entered only once at a time
+        self._begin_spans = begin_spans
+        self._spans: RequestSpans | None = None
+        self._heard: list[Heard] = [question]
+        """What telemetry has not been told yet."""
         self._unrecorded: tuple[Message, ...] = (question.user,)
         self._timers: dict[Tag, tuple[float, Timer]] = {}
         self._open: dict[Tag, tuple[Order, int]] = {}
@@ -119,12 +128,13 @@ class RequestSession(Actor[SessionMessage]):
     # -- life
 
     def on_start(self) -> None:
+        self.at_end(self._tell_telemetry)
         self.at_end(self._stop_open_work)
+        self._begin_trace()
         self.monitor(self._peers.llm_manager)
         self.monitor(self._peers.dispatcher)
         question = self._question
         self._set_timer(commands.SetTimer(question.tag, question.asked_at + question.options.timeout_seconds))
-        self._observe(question)
         self._ask_for_offers()
         if self._find_window is not None:
             self._find_window(lambda window: self.ref.tell_control(WindowFound(window)))
@@ -172,6 +182,7 @@ class RequestSession(Actor[SessionMessage]):
         if self._finish is not None:
             return
         self._observe(PeerLost(self._question.tag, down.ref.name, down.reason.value))
+        self._tell_telemetry()
         is_manager = down.ref is self._peers.llm_manager
         if is_manager and self._has_started:
             step = self._session.step
@@ -240,6 +251,8 @@ class RequestSession(Actor[SessionMessage]):
                     self._open.pop(event.tag, None)
             for doing in given:
                 _CARRIERS[type(doing)](self, doing)
+            if self._heard:
+                self._tell_telemetry()
         except ProtocolError as error:
             raise Rejected(str(error)) from error
         except Exception as error:
@@ -249,23 +262,19 @@ class RequestSession(Actor[SessionMessage]):
     # -- one method a command
 
     def _call_model(self, command: commands.CallModel) -> None:
-        self._observe(command)
-        asker, is_read_along = self._question.asker, self._question.is_read_along
-        start = StartModel(command, self.ref, asker, is_read_along)
+        start = StartModel(command, self.ref, self._context_for(command), self._question.is_read_along)
         self._open[command.tag] = start, 1
         self._peers.llm_manager.tell_control(start)
 
     def _run_tool(self, command: commands.RunTool) -> None:
         self._show(command)
-        self._observe(command)
-        call = DispatchCall(command, self._question.user.text, self.ref, self._question.asker)
+        call = DispatchCall(command, self._question.user.text, self.ref, self._context_for(command, command.name))
         self._open[command.tag] = call, 1
         self._peers.dispatcher.tell_control(call)
 
     def _ask_approval(self, command: commands.AskApproval) -> None:
         self._show(command)
-        self._observe(command)
-        seek = SeekApproval(command, self.ref, self._question.asker)
+        seek = SeekApproval(command, self.ref, self._context_for(command, command.name))
         self._open[command.tag] = seek, 1
         self._peers.dispatcher.tell_control(seek)
 
@@ -324,10 +333,48 @@ class RequestSession(Actor[SessionMessage]):
             self._context.run(warn, "the request goes on unread, since its subscriber failed")
 
     def _observe(self, what: Heard) -> None:
+        self._heard.append(what)
+
+    def _tell_telemetry(self) -> None:
+        heard, self._heard = self._heard, []
+        offers = self._offers or ()
+        if not heard:
+            return
         try:
-            self._peers.telemetry.tell(what)
+            told = Observed(self._question, self._context, self._spans, offers, self.now(), tuple(heard))
+            self._peers.telemetry.tell(told)
         except Exception:  # noqa: BLE001 - telemetry that cannot keep up must not steer; the kernel counts it
             return
+
+    def _begin_trace(self) -> None:
+        """The request's span, below the one that is current in the asker's context; and the ids for log records."""
+        question = self._question
+        if self._begin_spans is not None:
+            try:
+                self._spans = self._begin_spans(question, self.now())
+            except BaseException:  # noqa: BLE001 - the host's tracing; counted
+                self._observe(TracingFailed(question.tag))
+        if self._spans is not None:
+            self._context = self._spans.context
+        self._context.run(work_for, question.tag, "", question.metadata)
+
+    def _runs_in_process(self, work: commands.RunTool) -> bool:
+        offers = self._offers or ()
+        return any(each.contract.isolation is Isolation.PROCESS for each in offers if each.definition.name == work.name)
+
+    def _context_for(self, work: Work, tool: str = "") -> Context:
+        """In which user code does this work: the asker's, with the ids for its log records and with its span."""
+        self._observe(work)
+        context = self._context.copy()
+        context.run(work_for, work.tag, tool, self._question.metadata)
+        if self._spans is not None:
+            try:
+                self._spans.begin_in(context, work, self.now())
+                if isinstance(work, commands.RunTool) and self._runs_in_process(work):
+                    context.run(trace_headers_are, self._spans.headers(work.tag))
+            except BaseException:  # noqa: BLE001 - the host's tracing; counted
+                self._observe(TracingFailed(work.tag))
+        return context
 
     def _end(self, finish: commands.Finish) -> None:
         self._is_waiting = False

@@ -1,7 +1,7 @@
 """Messages as JSON, in the form in which the OpenTelemetry GenAI conventions have them (`gen_ai.input.messages`).
 
-Only made where content is logged. Values that look like keys are masked, texts are cut and the oldest messages left out:
-an attribute of some hundred kilobytes is dropped by most collectors.
+Only made where content is logged. Values that look like keys are masked, texts are cut and the oldest messages left
+out: all the spans that are sent together should fit into the 4 MiB that a gRPC server takes by default.
 """
 
 from __future__ import annotations

@@ -7,11 +7,11 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from callboard.protocol.errors import UsageError
 
@@ -72,43 +72,107 @@ def _seconds(name: str, labels: str, meaning: str) -> Metric:
 
 # -- the table
 
-REQUESTS = _counter("callboard.requests", "{request}", "outcome", "Requests that have ended, by `Reply.outcome`; `lost`: its session crashed.")  # fmt: skip
+REQUESTS = _counter(
+    "callboard.requests",
+    "{request}",
+    "outcome",
+    "Requests that have ended, by `Reply.outcome`; `lost`: its session crashed.",
+)
 REQUESTS_OPEN = _gauge("callboard.requests.open", "{request}", "", "Requests that are running.")
-REQUEST_SECONDS = _seconds("gen_ai.invoke_agent.duration", "error", "From the question to the reply, by the outcome where it was not answered.")  # fmt: skip
-PEERS_LOST = _counter("callboard.requests.peer_lost", "{loss}", "", "Times that an actor which worked for a request was lost.")  # fmt: skip
-TOKENS_UNKNOWN = _counter("callboard.requests.tokens_unknown", "{request}", "", "Requests of which the providers did not say what they used.")  # fmt: skip
+REQUEST_SECONDS = _seconds(
+    "gen_ai.invoke_agent.duration", "error", "From the question to the reply, by the outcome where it was not answered."
+)
+PEERS_LOST = _counter(
+    "callboard.requests.peer_lost", "{loss}", "", "Times that an actor which worked for a request was lost."
+)
+TOKENS_UNKNOWN = _counter(
+    "callboard.requests.tokens_unknown", "{request}", "", "Requests of which the providers did not say what they used."
+)
 COST_UNKNOWN = _counter("callboard.requests.cost_unknown", "{request}", "", "Requests of which no cost is known.")
 COST = _counter("callboard.cost", "USD", "model", "US dollars, as far as they are known.")
-MODEL_CALLS = _counter("callboard.model.calls", "{call}", "model outcome", "Model calls that have ended: `ok`, the kind of error, `lost` or `cancelled`. Retries are in `callboard.notes`.")  # fmt: skip
-MODEL_SECONDS = _seconds("gen_ai.client.operation.duration", "model error", "Model calls, with their retries and waits.")
-FIRST_CHUNK_SECONDS = _seconds("gen_ai.client.operation.time_to_first_chunk", "model", "From the model call to the first piece of its answer.")  # fmt: skip
-TOKENS = Metric("gen_ai.client.token.usage", MetricKind.HISTOGRAM, "{token}", ("model", "token"), "Tokens of a model call, `input` or `output`.", BUCKETS_TOKENS)  # fmt: skip
-NOTES = _counter("callboard.notes", "{note}", "kind", "What a reply's notes tell of: retry, fallback, rate_limit, cut and the other kinds of `NoteKind`.")  # fmt: skip
-TOOL_CALLS = _counter("callboard.tool.calls", "{call}", "tool outcome", "Tool calls that have ended: `ok` or the failure code; also those that were never run.")  # fmt: skip
-TOOL_SECONDS = _seconds("gen_ai.execute_tool.duration", "tool error", "Tool calls that were run, with their wait for a worker.")  # fmt: skip
+MODEL_CALLS = _counter(
+    "callboard.model.calls",
+    "{call}",
+    "model outcome",
+    "Model calls that have ended: `ok`, the kind of error, `lost` or `cancelled`. Retries are in `callboard.notes`.",
+)
+MODEL_SECONDS = _seconds(
+    "gen_ai.client.operation.duration", "model error", "Model calls, with their retries and waits."
+)
+FIRST_CHUNK_SECONDS = _seconds(
+    "gen_ai.client.operation.time_to_first_chunk", "model", "From the model call to the first piece of its answer."
+)
+TOKENS = Metric(
+    "gen_ai.client.token.usage",
+    MetricKind.HISTOGRAM,
+    "{token}",
+    ("model", "token"),
+    "Tokens of a model call, `input` or `output`.",
+    BUCKETS_TOKENS,
+)
+NOTES = _counter(
+    "callboard.notes",
+    "{note}",
+    "kind",
+    "What a reply's notes tell of: retry, fallback, rate_limit, cut and the other kinds of `NoteKind`.",
+)
+TOOL_CALLS = _counter(
+    "callboard.tool.calls",
+    "{call}",
+    "tool outcome",
+    "Tool calls that have ended: `ok` or the failure code; also those that were never run.",
+)
+TOOL_SECONDS = _seconds(
+    "gen_ai.execute_tool.duration", "tool error", "Tool calls that were run, with their wait for a worker."
+)
 TOOL_STOPPED = _counter("callboard.tool.stopped", "{call}", "tool", "Calls that were stopped and said where they were.")
-TOOL_HEALTH = _counter("callboard.tool.health", "{change}", "tool change", "Times that a tool was `withdrawn` for its failures, or `restored`.")  # fmt: skip
+TOOL_HEALTH = _counter(
+    "callboard.tool.health",
+    "{change}",
+    "tool change",
+    "Times that a tool was `withdrawn` for its failures, or `restored`.",
+)
 PRINTED = _counter("callboard.tool.printed", "By", "tool", "What `process` tools have printed.")
 CALLS_WAITING = _gauge("callboard.tool.waiting", "{call}", "tool", "Calls that wait for a worker.")
 CALLS_RUNNING = _gauge("callboard.tool.running", "{call}", "tool", "Calls that a worker has.")
-APPROVALS = _counter("callboard.approvals", "{approval}", "tool decision", "Approvals that were `asked` for, `granted` and `denied`.")  # fmt: skip
-APPROVAL_SECONDS = _seconds("callboard.approval.duration", "tool", "From the question to the answer, where there was one.")  # fmt: skip
-EMBEDDER_FAILED = _counter("callboard.search.embedder_failed", "{search}", "", "Searches that were ranked by words alone.")  # fmt: skip
+APPROVALS = _counter(
+    "callboard.approvals", "{approval}", "tool decision", "Approvals that were `asked` for, `granted` and `denied`."
+)
+APPROVAL_SECONDS = _seconds(
+    "callboard.approval.duration", "tool", "From the question to the answer, where there was one."
+)
+EMBEDDER_FAILED = _counter(
+    "callboard.search.embedder_failed", "{search}", "", "Searches that were ranked by words alone."
+)
 WORKERS = _gauge("callboard.workers", "{worker}", "pool", "Workers that are alive.")
 ACTORS = _gauge("callboard.actors", "{actor}", "", "Actors that are alive.")
 MAILBOX = _gauge("callboard.mailbox.depth", "{message}", "actor", "Messages that wait for a permanent actor.")
-RESTARTS = _counter("callboard.actors.restarted", "{restart}", "", "Actors that failed and were started again.", sampled=True)  # fmt: skip
-DEAD_LETTERS = _counter("callboard.dead_letters", "{message}", "reason", "Messages that no actor handled.", sampled=True)  # fmt: skip
-LOOP_HELD = _counter("callboard.loop.held", "{handler}", "", "Handlers that held callboard's loop for more than 0.1 s.", sampled=True)  # fmt: skip
+RESTARTS = _counter(
+    "callboard.actors.restarted", "{restart}", "", "Actors that failed and were started again.", sampled=True
+)
+DEAD_LETTERS = _counter(
+    "callboard.dead_letters", "{message}", "reason", "Messages that no actor handled.", sampled=True
+)
+LOOP_HELD = _counter(
+    "callboard.loop.held", "{handler}", "", "Handlers that held callboard's loop for more than 0.1 s.", sampled=True
+)
 LOOP_LAG = _gauge("callboard.loop.lag", "s", "", "How long the reading of these metrics waited for callboard's loop.")
-TELEMETRY_FAILED = _counter("callboard.telemetry.failed", "{failure}", "", "Log handlers, span processors and metric readers of the host that raised.")  # fmt: skip
+TELEMETRY_FAILED = _counter(
+    "callboard.telemetry.failed",
+    "{failure}",
+    "",
+    "Log handlers, span processors and metric readers of the host that raised.",
+)
 
 METRICS: Final[Mapping[str, Metric]] = MappingProxyType(
     {each.name: each for each in tuple(globals().values()) if isinstance(each, Metric)}
 )
 
+_Value = TypeVar("_Value")
 Labels = tuple[str, ...]
 """The values, in the order of `Metric.labels`."""
+Export = Callable[[Metric, Labels, float], None]
+"""Takes one number, counted or measured, for the host's own metrics."""
 
 
 # -- the numbers

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from contextvars import Context
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from callboard.protocol.commands import RunTool
@@ -20,6 +21,12 @@ class ToolContext:
     user_text: str = ""
     """The last message of the user."""
     workspace: Path | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    """What the host said of the request when it asked."""
+    trace_headers: Mapping[str, str] = field(default_factory=dict)
+    """What continues the host's trace in another process: `traceparent` and the other headers of its propagator. Spans
+    that the tool itself makes are below the call's without it. {} where the host traces nothing, and for tools
+    that run in the host's own process: there the call's span is the current one."""
 
     @property
     def tag(self) -> Tag:

@@ -1,0 +1,28 @@
+"""What is looked up when the metrics are read, on the runtime's loop, and costs nothing until then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from callboard.actors.calls.ledger import Ledger
+from callboard.actors.kernel import ActorSystem
+from callboard.actors.telemetry import metrics
+from callboard.actors.telemetry.metrics import Sample
+
+
+def samples(system: ActorSystem, calls: Ledger, held: Callable[[], int]) -> Iterator[Sample]:
+    """`held` tells how many handlers have held the loop."""
+    statistics = system.statistics()
+    yield Sample(metrics.ACTORS, (), statistics.actors)
+    yield Sample(metrics.RESTARTS, (), statistics.restarts)
+    yield Sample(metrics.LOOP_HELD, (), held())
+    for reason, count in system.dead_letters.counts().items():
+        yield Sample(metrics.DEAD_LETTERS, (reason.value,), count)
+    for tool, lane in calls.lanes.items():
+        yield Sample(metrics.CALLS_WAITING, (tool,), len(lane.waiting))
+        yield Sample(metrics.CALLS_RUNNING, (tool,), lane.running)
+    for pool in calls.pools.values():
+        yield Sample(metrics.WORKERS, (pool.name,), pool.workers)
+    for root in system.tree():
+        for actor in (root, *root.children):
+            yield Sample(metrics.MAILBOX, (actor.name,), actor.mailbox_depth)
