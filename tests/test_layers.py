@@ -221,7 +221,7 @@ def test_relative_imports_and_imports_for_types_are_seen() -> None:
     assert "callboard.actors.kernel.actor" in {each.module for each in imports(kernel)}
     front = {each.module: each for each in imports(ROOT / "actors" / "front" / "__init__.py")}
     assert front["callboard.actors.runtime"].for_types or front["callboard.actors.runtime"].function
-    assert front["callboard.actors.telemetry.telemetry"].function == "_homes"
+    assert front["callboard.actors.telemetry.metrics"].function == "_homes"
 
 
 def test_a_circle_is_found() -> None:
