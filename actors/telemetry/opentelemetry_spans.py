@@ -24,7 +24,7 @@ from callboard.actors.telemetry.conventions import (
     tag_attributes,
 )
 from callboard.actors.telemetry.spans import Work
-from callboard.protocol.commands import CallModel
+from callboard.protocol.commands import AskApproval, CallModel
 from callboard.protocol.ids import Tag
 
 _NANOSECONDS = 1_000_000_000
@@ -86,6 +86,7 @@ class OpenTelemetrySpans:
         self._parent = self._context.run(trace.set_span_in_context, self._request)
         self._context.run(contexts.attach, self._parent)
         self._open: dict[Tag, trace.Span] = {question.tag: self._request}
+        self._approvals: dict[Tag, trace.Span] = {}
 
     @property
     def context(self) -> Context:
@@ -98,13 +99,14 @@ class OpenTelemetrySpans:
         name, attributes = begin_of(work, self._log_content and self._request.is_recording())
         if isinstance(work, CallModel):
             attributes |= server_attributes(self._address_of(work.request.model))
-        self._open[work.tag] = span = self._tracer.start_span(
+        span = self._tracer.start_span(
             name,
             context=self._parent,
             kind=kind,
             attributes=attributes | self._tag(work.tag),
             start_time=self._ns(at),
         )
+        (self._approvals if isinstance(work, AskApproval) else self._open)[work.tag] = span
         context.run(contexts.attach, trace.set_span_in_context(span, self._parent))
 
     def headers(self, tag: Tag) -> Mapping[str, str]:
@@ -112,6 +114,13 @@ class OpenTelemetrySpans:
         headers: dict[str, str] = {}
         propagate.inject(headers, trace.set_span_in_context(self._open.get(tag, self._request), self._parent))
         return headers
+
+    def decided(self, tag: Tag, how: str, at: float) -> None:
+        """The wait for approval of this call ends; its own span may have begun by then."""
+        span = self._approvals.pop(tag, None)
+        if span is not None:
+            span.set_attribute("callboard.ending", how)
+            span.end(self._ns(at))
 
     def note(self, tag: Tag, event: str, attributes: Attributes, at: float) -> None:
         """Something happens to it, or to the request of it where it has no span."""

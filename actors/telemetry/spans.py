@@ -35,6 +35,9 @@ class RequestSpans(Protocol):
     def headers(self, tag: Tag) -> Mapping[str, str]:
         """What carries the span of this work to another process."""
 
+    def decided(self, tag: Tag, how: str, at: float) -> None:
+        """The wait for approval of this call ends; its own span may have begun by then."""
+
     def note(self, tag: Tag, event: str, attributes: Attributes, at: float) -> None:
         """Something happens to it, or to the request of it where it has no span."""
 

@@ -283,7 +283,7 @@ class Telemetry(Actor[TelemetryMessage]):
 
     def _approval_over(self, opened: _OpenRequest, tag: Tag, how: str, at: float) -> None:
         if opened.approvals.pop(tag, None) is not None and opened.spans is not None:
-            self._outside(opened.context, partial(opened.spans.end, ok=True), tag, how, {}, at)
+            self._outside(opened.context, opened.spans.decided, tag, how, at)
 
     @handles(ToolPrinted)
     def _printed(self, printed: ToolPrinted) -> None:
