@@ -312,8 +312,7 @@ class Session:
         turn = step.tidy(ModelResponse() if is_too_long else response)
         self._forget_partial()
         doubt = self._prompt.charge(response.usage, event.cost, turn.message)
-        usage, cost = (None, None) if doubt else (response.usage, event.cost)
-        self._log.responded(event, usage, cost)
+        self._log.responded(event, self.spent.last_usage, self.spent.last_cost)
         notes = self._told_left_out(response.notes)
         if doubt:
             notes.append(commands.Note(self.step, doubt, NoteKind.ESTIMATED))
