@@ -8,6 +8,7 @@ workers, so the next one is only sent them again. However this actor ends, what 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextvars import Context
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, Protocol, get_args
@@ -100,7 +101,8 @@ class RequestSession(Actor[SessionMessage]):
         self._is_read_along = question.is_read_along
         self._record_messages = record
         self._session = make_session()
-        self._context = question.asker.copy()  # of our own: a context can be entered only once at a time
+        self._context: Context | None = None
+        """A copy of the asker's of our own, for what is shown: a context can be entered only once at a time."""
         self._unrecorded: tuple[Message, ...] = (question.user,)
         self._timers: dict[Tag, tuple[float, Timer]] = {}
         self._open: dict[Tag, tuple[Order, int]] = {}
@@ -217,7 +219,9 @@ class RequestSession(Actor[SessionMessage]):
 
     def _start(self, offers: tuple[ToolOffer, ...], window: Window) -> None:
         asked, self._has_started = self._question, True
-        options, notes = replace(asked.options, context_tokens=window.tokens), (window.note,) if window.note else ()
+        options, notes = asked.options, (window.note,) if window.note else ()
+        if options.context_tokens != window.tokens:
+            options = replace(options, context_tokens=window.tokens)
         try:
             self._apply(
                 events.RequestStarted(asked.tag, asked.asked_at, asked.history, asked.user, options, offers, notes)
@@ -316,12 +320,13 @@ class RequestSession(Actor[SessionMessage]):
         """A subscriber that fails costs its reader the events, not the request its answer."""
         if not (self._is_read_along or isinstance(seen, _ALWAYS_SHOWN)):
             return
+        context = self._context = self._context or self._question.asker.copy()
         try:
-            self._context.run(self._subscriber, seen)
+            context.run(self._subscriber, seen)
         except Exception as error:  # noqa: BLE001 - a reader's fault
             self._is_read_along = False
             warn = partial(logger.warning, exc_info=error, extra=self._question.tag._asdict())
-            self._context.run(warn, "the request goes on unread, since its subscriber failed")
+            context.run(warn, "the request goes on unread, since its subscriber failed")
 
     def _observe(self, what: Heard) -> None:
         try:
