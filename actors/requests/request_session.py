@@ -15,6 +15,7 @@ from typing import Final, Protocol, get_args
 
 from callboard.actors.calls import dispatcher
 from callboard.actors.calls.dispatcher import DispatchCall, SeekApproval, StopsTold, ToolsOffered
+from callboard.actors.calls.ledger import EndedCalls
 from callboard.actors.kernel import Actor, Down, ExitReason, Ref, Rejected, Timer, handles, logger_of
 from callboard.actors.models.llm_manager import LlmMessage, StartModel
 from callboard.actors.models.windows import FindWindow, Window
@@ -107,6 +108,7 @@ class RequestSession(Actor[SessionMessage]):
         self._timers: dict[Tag, tuple[float, Timer]] = {}
         self._open: dict[Tag, tuple[Order, int]] = {}
         """What others work at now, and how often it was sent."""
+        self._ended = EndedCalls()
         self._offer_requests = 0
         self._offers: tuple[ToolOffer, ...] | None = None
         self._find_window = find_window
@@ -262,7 +264,7 @@ class RequestSession(Actor[SessionMessage]):
     def _run_tool(self, command: commands.RunTool) -> None:
         self._show(command)
         self._observe(command)
-        call = DispatchCall(command, self._question.user.text, self.ref, self._question.asker)
+        call = DispatchCall(command, self._question.user.text, self.ref, self._question.asker, self._ended)
         self._open[command.tag] = call, 1
         self._peers.dispatcher.tell_control(call)
 
