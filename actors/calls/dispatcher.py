@@ -13,13 +13,24 @@ import logging
 import random
 from collections.abc import Callable
 from contextvars import Context
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from callboard.actors import kernel
 from callboard.actors.calls import ledger as ledgers
 from callboard.actors.calls.approvals import Approver, Verdict
-from callboard.actors.calls.ledger import Call, CallState, Ending, Happening, Ledger, Outcome, Pool, Seat, WorkerState
+from callboard.actors.calls.ledger import (
+    Call,
+    CallState,
+    EndedCalls,
+    Ending,
+    Happening,
+    Ledger,
+    Outcome,
+    Pool,
+    Seat,
+    WorkerState,
+)
 from callboard.actors.calls.registry import Change, Registry, ToolWithdrawn
 from callboard.actors.kernel import Actor, Down, Ref, handles
 from callboard.actors.telemetry.notices import ToolPrinted, ToolStopped
@@ -70,6 +81,8 @@ class DispatchCall:
     reply_to: Ref[events.ToolCallStarted | events.ToolCallEnd]
     asker: Context | None = None
     """The context in which the request was asked."""
+    ended: EndedCalls = field(default_factory=EndedCalls)
+    """The session's: the same in all its calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +192,7 @@ class ToolDispatcher(Actor[DispatcherMessage]):
         elif is_open is not None:
             why = "a call of an earlier request with the same id is still being ended"
             self._refuse(message, ToolFailure(run.name, FailureCode.OVERLOADED, why))
-        elif (ended := self.ledger.ended.of(run.tag, reply_to)) is not None:
+        elif (ended := message.ended.of(run.tag)) is not None:
             reply_to.tell_control(ended)
         elif (refusal := self._registry.refusal(run.name, now)) is not None:
             self._refuse(message, refusal)
@@ -197,7 +210,7 @@ class ToolDispatcher(Actor[DispatcherMessage]):
             kind = self._workers.kind(contract)
             pool = Pool(messages.pool_name(contract), kind.room, kind.max_workers)
             lane = ledger.lane(run.name, contract.concurrency, pool)
-        call = ledger.submit(run, lane, message.reply_to, message.user_text, message.asker)
+        call = ledger.submit(run, lane, message.reply_to, message.user_text, message.asker, message.ended)
         if run.deadline_at <= now:
             self._end(call, Ending.TIMED_OUT)
         else:

@@ -7,11 +7,12 @@ its asker has waited ANSWER_GRACE_SECONDS longer than the request's deadline.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+import contextlib
 from collections.abc import AsyncIterable, AsyncIterator, Callable
 from concurrent.futures import Future
 from contextvars import Context
 from dataclasses import dataclass
+from functools import partial
 from sys import getsizeof
 from threading import Lock
 from typing import Final, Generic
@@ -217,7 +218,7 @@ class Answer:
         self._model_error: Error | None = None
         self._finish: Finish | None = None
         self._notes: list[str] = []
-        self._failures: deque[ToolFailure] = deque(maxlen=MAX_FAILURES)
+        self._failures: list[ToolFailure] = []
 
     def record(self, messages: tuple[Message, ...]) -> None:
         """A finished step. Ignored when the asker already knows that there is no answer."""
@@ -233,6 +234,7 @@ class Answer:
             self._notes.append(seen.text)
         elif isinstance(seen, ToolCallFailed | ReportFailure):
             self._failures.append(seen.failure)
+            del self._failures[:-MAX_FAILURES]
         elif isinstance(seen, Finish):
             self._finish = seen
 
@@ -293,11 +295,27 @@ class Answer:
 
     async def wait_async(self) -> Reply:
         """`wait`, on the asyncio loop that runs here."""
-        timer = asyncio.get_running_loop().call_later(self.wait_seconds, self.expire)
+        loop = asyncio.get_running_loop()
+        ended = loop.create_future()
+        timer = loop.call_later(self.wait_seconds, self.expire)
+        # asyncio.wrap_future would keep twenty objects for the time of the request, to cancel what cannot be cancelled.
+        self.future.add_done_callback(partial(_wake, loop, ended))
         try:
-            return await asyncio.wrap_future(self.future)
+            await ended
         finally:
             timer.cancel()
+        return self.future.result()
+
+
+def _wake(loop: asyncio.AbstractEventLoop, waiter: asyncio.Future[None], _: object) -> None:
+    """Tell a waiter of another thread's loop that its answer is there."""
+    with contextlib.suppress(RuntimeError):  # the loop is closed: it no longer waits
+        loop.call_soon_threadsafe(_set, waiter)
+
+
+def _set(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():  # it may have been cancelled
+        waiter.set_result(None)
 
 
 class Stream(AsyncIterable[StreamItem]):

@@ -8,12 +8,14 @@ workers, so the next one is only sent them again. However this actor ends, what 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextvars import Context
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, Protocol, get_args
 
 from callboard.actors.calls import dispatcher
 from callboard.actors.calls.dispatcher import DispatchCall, SeekApproval, StopsTold, ToolsOffered
+from callboard.actors.calls.ledger import EndedCalls
 from callboard.actors.kernel import Actor, Down, ExitReason, Ref, Rejected, Timer, handles, logger_of
 from callboard.actors.models.llm_manager import LlmMessage, StartModel
 from callboard.actors.models.windows import FindWindow, Window
@@ -100,11 +102,13 @@ class RequestSession(Actor[SessionMessage]):
         self._is_read_along = question.is_read_along
         self._record_messages = record
         self._session = make_session()
-        self._context = question.asker.copy()  # of our own: a context can be entered only once at a time
+        self._context: Context | None = None
+        """A copy of the asker's of our own, for what is shown: a context can be entered only once at a time."""
         self._unrecorded: tuple[Message, ...] = (question.user,)
         self._timers: dict[Tag, tuple[float, Timer]] = {}
         self._open: dict[Tag, tuple[Order, int]] = {}
         """What others work at now, and how often it was sent."""
+        self._ended = EndedCalls()
         self._offer_requests = 0
         self._offers: tuple[ToolOffer, ...] | None = None
         self._find_window = find_window
@@ -217,7 +221,9 @@ class RequestSession(Actor[SessionMessage]):
 
     def _start(self, offers: tuple[ToolOffer, ...], window: Window) -> None:
         asked, self._has_started = self._question, True
-        options, notes = replace(asked.options, context_tokens=window.tokens), (window.note,) if window.note else ()
+        options, notes = asked.options, (window.note,) if window.note else ()
+        if options.context_tokens != window.tokens:
+            options = replace(options, context_tokens=window.tokens)
         try:
             self._apply(
                 events.RequestStarted(asked.tag, asked.asked_at, asked.history, asked.user, options, offers, notes)
@@ -258,7 +264,7 @@ class RequestSession(Actor[SessionMessage]):
     def _run_tool(self, command: commands.RunTool) -> None:
         self._show(command)
         self._observe(command)
-        call = DispatchCall(command, self._question.user.text, self.ref, self._question.asker)
+        call = DispatchCall(command, self._question.user.text, self.ref, self._question.asker, self._ended)
         self._open[command.tag] = call, 1
         self._peers.dispatcher.tell_control(call)
 
@@ -316,12 +322,13 @@ class RequestSession(Actor[SessionMessage]):
         """A subscriber that fails costs its reader the events, not the request its answer."""
         if not (self._is_read_along or isinstance(seen, _ALWAYS_SHOWN)):
             return
+        context = self._context = self._context or self._question.asker.copy()
         try:
-            self._context.run(self._subscriber, seen)
+            context.run(self._subscriber, seen)
         except Exception as error:  # noqa: BLE001 - a reader's fault
             self._is_read_along = False
             warn = partial(logger.warning, exc_info=error, extra=self._question.tag._asdict())
-            self._context.run(warn, "the request goes on unread, since its subscriber failed")
+            context.run(warn, "the request goes on unread, since its subscriber failed")
 
     def _observe(self, what: Heard) -> None:
         try:
