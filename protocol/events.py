@@ -115,8 +115,18 @@ class ToolCallStarted(_Event):
 
 
 @dataclass(frozen=True, slots=True)
+class ToolCallDeferred(_Event):
+    """The tool's code has ended, and the call stays open: its result comes from outside, or its time passes."""
+
+    timeout_seconds: float
+    """From `at`."""
+    note: str = ""
+    """For people; the model does not see it."""
+
+
+@dataclass(frozen=True, slots=True)
 class ToolCallCompleted(_Event):
-    """The tool returned."""
+    """The tool returned, or what it had left to someone outside came to this result."""
 
     content: str
     """The result as the model reads it: any text, JSON where the tool returned more than a text. Too long, it becomes a
@@ -161,7 +171,9 @@ class CancelRequested(_Event):
 
 @dataclass(frozen=True, slots=True)
 class DeadlinePassed(_Event):
-    """A timer the session set has fired: the request's, or that of a step, which has one for all its calls."""
+    """A timer the session set has fired: the request's, or that of a step, which has one for all its calls.
+
+    The request has none while its time does not run (clock.py)."""
 
 
 ToolCallEnd = ToolCallCompleted | ToolCallFailed | ToolCallTimedOut | ToolCallCancelled
@@ -177,6 +189,7 @@ Event = (
     | ApprovalGranted
     | ApprovalDenied
     | ToolCallStarted
+    | ToolCallDeferred
     | ToolCallEnd
     | ToolsLost
     | CancelRequested

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from callboard.protocol import commands, events, limits, states, step
 from callboard.protocol.budgets import Spending, Stop
+from callboard.protocol.clock import RequestClock
 from callboard.protocol.commands import Command, NoteKind, Outcome
 from callboard.protocol.content import AssistantMessage, Message, Text, history_faults
 from callboard.protocol.errors import ErrorKind, ProtocolError, UsageError, with_advice
@@ -34,6 +35,7 @@ from callboard.protocol.options import RequestOptions, ToolFallback, ToolOffer
 from callboard.protocol.prompt import PromptBuilder, TokenCounter, estimate_tokens
 from callboard.protocol.states import CallState, RequestState
 from callboard.protocol.step import CallFailure, OpenCall, Turn, TurnVerdict
+from callboard.protocol.tools import wait_fault
 
 #: Fields of the options that are amounts, and of which type: True is not one token.
 _AMOUNTS: Final = (
@@ -57,6 +59,8 @@ def check_start(history: Sequence[Message], options: RequestOptions, tools: Sequ
         faults.append(f"max_attempts must be 1 or more, got {options.max_attempts}")
     if not 0 < options.timeout_seconds < math.inf:
         faults.append(f"timeout_seconds must be above 0 and finite, got {options.timeout_seconds}")
+    if fault := wait_fault("approval_timeout_seconds", options.approval_timeout_seconds):
+        faults.append(fault)
     faults += sampling_faults(options.sampling)
     for name, types, kind in _AMOUNTS:
         amount: float | None = getattr(options, name)
@@ -94,7 +98,7 @@ class Session:
         """In this step, since the model refused its prompt as too long."""
         self._left_out: set[str] = set()
         """What was already said that the API cannot express: once a request is enough."""
-        self._deadline_at = 0.0
+        self._clock = RequestClock(0.0)
         self._options: RequestOptions
         self._prompt: PromptBuilder
         self._repeats: step.Repeats
@@ -107,7 +111,7 @@ class Session:
         self._log = step.StepLog()
         self._recorded: list[commands.RecordStep] = []
         self._last: tuple[Command, ...] = ()
-        """Given out once more after a crash: the request's timer, or what it finished with."""
+        """Given out once more after a crash: the request's timer, if its time runs, or what it finished with."""
 
     @property
     def calls(self) -> dict[Tag, CallState]:
@@ -221,8 +225,9 @@ class Session:
         self.tag = self.step = event.tag.request
         self._options = options
         self._repeats = step.Repeats(options.repeated_call_limit)
-        self._deadline_at = event.at + options.timeout_seconds
-        self._last = (commands.SetTimer(self.tag, self._deadline_at),)
+        deadline_at = event.at + options.timeout_seconds
+        self._clock = RequestClock(deadline_at)
+        self._last = (commands.SetTimer(self.tag, deadline_at),)
         notes = [commands.Note(self.tag, note, NoteKind.ASSUMED) for note in event.notes]
         if not options.takes_tools and self._may_give_up_tools:
             self._prompt.give_up_tools(options.model)
@@ -241,9 +246,10 @@ class Session:
             self._check_step(event)
             if self._batch.timer_at is None:
                 raise ProtocolError(self.state, event, "this step has no timer")
-            return self._after_calls(self._batch.expire(event.at))
-        if event.at < self._deadline_at - limits.CLOCK_TOLERANCE_SECONDS:
-            return [commands.SetTimer(self.tag, self._deadline_at)]
+            return self._after_calls(self._batch.expire(event.at), event.at)
+        deadline_at = self._clock.deadline_at(event.at)
+        if event.at < deadline_at - limits.CLOCK_TOLERANCE_SECONDS:
+            return [] if self._clock.is_halted else [commands.SetTimer(self.tag, deadline_at)]
         self._end(Outcome.TIMED_OUT, f"the request's deadline of {self._options.timeout_seconds:g} s passed.")
         return self._let_go(event)
 
@@ -266,7 +272,7 @@ class Session:
         self._sent_now, self._finish_reason = 0, FinishReason.OTHER
         asked_at = max(event.at, not_before_at)
         self._log.asked(self.step.step, asked_at)
-        deadline_at = min(asked_at + limits.STREAM_TOTAL_TIMEOUT_SECONDS, self._deadline_at)
+        deadline_at = min(asked_at + limits.STREAM_TOTAL_TIMEOUT_SECONDS, self._clock.deadline_at(event.at))
         left, counted = self._options.max_attempts - self._sent, self._prompt.size.own_count
         told = self._prompt.told_cut()
         notes: list[Command] = [commands.Note(self.step, told, NoteKind.TRIMMED)] if told else []
@@ -405,16 +411,25 @@ class Session:
     # The calls of a step.
 
     def _run_calls(self, turn: Turn, at: float, notes: tuple[str, ...]) -> list[Command]:
-        self._batch = step.Batch(self.step, turn.message, self._deadline_at, notes, self._options.max_attempts)
+        options = self._options
+        self._batch = step.Batch(
+            self.step, turn.message, self._clock, notes, options.max_attempts, options.approval_timeout_seconds
+        )
         todo = self._batch.begin(turn, self._prompt.offers, self._repeats, at)
         if self._batch.ends_run:
             told = f"The model repeated a call after {self._repeats.limit} equal results in a row."
             self._end(Outcome.REPEATED_CALLS, told)
             return [*todo, self._close_batch()]
-        return self._after_calls(todo)
+        return self._after_calls(todo, at)
 
     def _approval_granted(self, event: events.ApprovalGranted) -> list[Command]:
-        return self._batch.granted(self._call_of(event), event)
+        return self._after_calls(self._batch.granted(self._call_of(event), event), event.at)
+
+    def _tool_call_deferred(self, event: events.ToolCallDeferred) -> list[Command]:
+        call = self._call_of(event)
+        if fault := wait_fault("timeout_seconds", event.timeout_seconds):
+            raise ProtocolError(self.state, event, fault)
+        return self._after_calls(self._batch.defer(call, event), event.at)
 
     def _tool_call_started(self, event: events.ToolCallStarted) -> list[Command]:
         call = self._call_of(event)
@@ -424,21 +439,33 @@ class Session:
         return []
 
     def _call_ended(self, event: CallFailure | events.ToolCallCompleted) -> list[Command]:
-        return self._after_calls(self._batch.end(self._call_of(event), event))
+        return self._after_calls(self._batch.end(self._call_of(event), event), event.at)
 
     def _tools_lost(self, event: events.ToolsLost) -> list[Command]:
         self._check_step(event)
-        return self._after_calls(self._batch.resend(event.at))
+        return self._after_calls(self._batch.resend(event.at), event.at)
 
-    def _after_calls(self, todo: list[Command]) -> list[Command]:
+    def _after_calls(self, todo: list[Command], at: float) -> list[Command]:
         """Wait for the calls still open; with none, the step is finished and the next one begins (I4)."""
         batch = self._batch
+        if batch.only_waits is not self._clock.is_halted:
+            todo.append(self._turn_clock(at))
         self._facts.open_calls = batch.open
         if not batch.open:
             todo += batch.clear()
             todo.append(self._close_batch())
             self._plan_next()
         return todo
+
+    def _turn_clock(self, at: float) -> commands.SetTimer | commands.ClearTimer:
+        """The request's time stands still from now on, or runs again."""
+        if self._clock.is_halted:
+            turned = commands.SetTimer(self.tag, self._clock.go_on(at))
+            self._last = (turned,)
+            return turned
+        self._clock.halt(at)
+        self._last = ()
+        return commands.ClearTimer(self.tag)
 
     def _close_batch(self) -> commands.RecordStep:
         messages = self._batch.messages()
@@ -502,6 +529,7 @@ _TAKE_IN: Final[Mapping[type[Event], _Handler]] = {
     events.ApprovalGranted: Session._approval_granted,
     events.ApprovalDenied: Session._call_ended,
     events.ToolCallStarted: Session._tool_call_started,
+    events.ToolCallDeferred: Session._tool_call_deferred,
     events.ToolCallCompleted: Session._call_ended,
     events.ToolCallFailed: Session._call_ended,
     events.ToolCallTimedOut: Session._call_ended,

@@ -42,6 +42,9 @@ class RequestOptions:
     tool_prompt: str = ""
     """What the instructions say of the tools: behind `system_prompt`, and only where tools are offered."""
     timeout_seconds: float = limits.DEFAULT_REQUEST_TIMEOUT_SECONDS
+    """Without the times in which the request only waits for approvals and for the results of deferred calls."""
+    approval_timeout_seconds: float = limits.DEFAULT_WAIT_SECONDS
+    """How long a call may wait for its approval; then it is denied, and the model reads that."""
     max_steps: int = limits.DEFAULT_MAX_STEPS
     token_budget: int | None = None
     """Input and output tokens of all steps together; None: unlimited."""

@@ -14,6 +14,7 @@ from callboard.protocol.commands import (
     Finish,
     Note,
     Outcome,
+    ReportFailure,
     RunTool,
     SetTimer,
     StopModel,
@@ -30,6 +31,8 @@ from callboard.protocol.events import (
     ModelStreamed,
     RequestStarted,
     ToolCallCompleted,
+    ToolCallDeferred,
+    ToolCallFailed,
     ToolCallStarted,
     ToolsLost,
 )
@@ -178,8 +181,8 @@ def _wrong_outcome(story: Story, reaction: Reaction, finish: Finish) -> Iterator
         expected: frozenset[Outcome] = frozenset({Outcome.CANCELLED})
     elif isinstance(event, DeadlinePassed) and story.start is not None and event.tag == story.start.tag:
         expected = frozenset({Outcome.TIMED_OUT})
-        if event.at < story.deadline - CLOCK_TOLERANCE_SECONDS:
-            yield f"it timed out at {event.at:g}, its deadline is {story.deadline:g}"
+        if event.at < reaction.deadline - CLOCK_TOLERANCE_SECONDS:
+            yield f"it timed out at {event.at:g}, its deadline is {reaction.deadline:g}"
     elif isinstance(event, ModelStreamed):
         expected = frozenset({Outcome.FAILED})  # an answer longer than any may be
     elif isinstance(event, MODEL_ENDINGS):
@@ -239,7 +242,7 @@ def _wrong_steps(story: Story, finish: Finish) -> Iterator[str]:
 
 
 def goes_on(story: Story) -> Iterator[str]:
-    """I24: until its end a request waits for something: a model call, a tool call, or a person."""
+    """I24: until its end a request waits for something: a model call, a tool call, or someone outside."""
     work = OpenWork()
     for reaction in story.reactions:
         if reaction.event is None:
@@ -263,7 +266,7 @@ class ExpectedEvents:
         self.model: Tag | None = None
         self.step = request
         self.calls: dict[Tag, str] = {}
-        """What each open call waits for: "person", "start" or "end"."""
+        """What each open call waits for: "person", "start", "end" or "outside"."""
         self.timer = False
         """Whether the step has a timer, and it has not fired."""
 
@@ -289,6 +292,8 @@ class ExpectedEvents:
             return waits_for == "person"
         if isinstance(event, ToolCallStarted):
             return waits_for == "start"
+        if waits_for == "outside":
+            return isinstance(event, ToolCallCompleted | ToolCallFailed)
         return waits_for in ("start", "end")
 
     def took(self, event: Event, commands: Sequence[Command]) -> None:
@@ -296,8 +301,10 @@ class ExpectedEvents:
         self.started = True
         if isinstance(event, ToolCallStarted):
             self.calls[event.tag] = "end"
+        elif isinstance(event, ToolCallDeferred):
+            self.calls[event.tag] = "outside"
         elif isinstance(event, ToolsLost):
-            self.calls.clear()
+            self.calls = {tag: waits_for for tag, waits_for in self.calls.items() if waits_for == "outside"}
         elif isinstance(event, CALL_ENDINGS):
             self.calls.pop(event.tag, None)
         elif isinstance(event, MODEL_ENDINGS):
@@ -320,7 +327,7 @@ class ExpectedEvents:
                 self.over = True
             case SetTimer() | ClearTimer() if command.tag == self.step:
                 self.timer = isinstance(command, SetTimer)
-            case CancelTool() | WithdrawApproval():
+            case CancelTool() | WithdrawApproval() | ReportFailure():
                 self.calls.pop(command.tag, None)
 
 

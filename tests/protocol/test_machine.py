@@ -232,7 +232,7 @@ def test_ids_repeated_within_a_turn_are_minted_anew() -> None:
 def test_approval_granted_and_denied() -> None:
     talk = Talk()
     commands = talk.respond(call("a", "write", '{"x":1}'), call("b", "write"))
-    assert kinds(commands) == ["AskApproval", "AskApproval"]
+    assert kinds(commands) == ["AskApproval", "AskApproval", "SetTimer", "ClearTimer"]
     assert isinstance(commands[0], AskApproval)
     assert commands[0].arguments == '{"x":1}'
     talk.now = 100.0
@@ -380,12 +380,12 @@ def test_cancel_while_tools_run_and_people_think() -> None:
         talk.say(ToolCallCompleted, "1", call="a")
 
 
-def test_the_deadline_ends_even_what_waits_for_a_person() -> None:
+def test_the_deadline_ends_even_what_waits_for_a_person_while_a_tool_runs() -> None:
     talk = Talk(replace(OPTIONS, timeout_seconds=20.0))
-    talk.respond(call("a", "write"))
+    talk.respond(call("a", "write"), call("b"))
     assert talk.session.apply(DeadlinePassed(REQUEST, 10.0)) == (SetTimer(REQUEST, 20.0),), "a timer that fired early"
     commands = talk.session.apply(DeadlinePassed(REQUEST, 20.0))
-    assert codes(only(commands, RecordStep)) == ["timed_out"]
+    assert codes(only(commands, RecordStep)) == ["timed_out", "timed_out"]
     assert only(commands, Finish).outcome is Outcome.TIMED_OUT
 
 
