@@ -13,6 +13,7 @@ from callboard.protocol.content import Message, UserMessage
 from callboard.protocol.ids import Tag
 from callboard.protocol.model import Error, ModelResponse, StreamEvent
 from callboard.protocol.options import RequestOptions, ToolOffer
+from callboard.protocol.output import Checked
 from callboard.protocol.tools import ToolFailure
 
 
@@ -65,6 +66,8 @@ class ModelResponded(_Event):
     """US dollars; None where it is not known."""
     requests: int = 1
     """Those sent for this call, over all models that were asked."""
+    checked: tuple[Checked, ...] = ()
+    """Of a request with an output: whether each answer of the turn fits, in the order of `output.answers_in`."""
 
 
 @dataclass(frozen=True, slots=True)
