@@ -66,6 +66,10 @@ class ModelResponded(_Event):
     """US dollars; None where it is not known."""
     requests: int = 1
     """Those sent for this call, over all models that were asked."""
+    model: str = ""
+    """"provider/model" that answered, in the words of the settings: a fallback, perhaps."""
+    first_event_at: float | None = None
+    """When the first piece of the answer came; None where that is not known."""
     checked: tuple[Checked, ...] = ()
     """Of a request with an output: whether each answer of the turn fits, in the order of `output.answers_in`."""
 
