@@ -44,6 +44,7 @@ WRAPPED: Final = "value"
 _JSON_TYPES: Final = "str, int, float, bool, list, dict, Literal, Enum, a dataclass, a TypedDict, a pydantic model"
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +64,14 @@ class Output(Generic[T]):
     description: str = ""
 
 
-class OutputType(Generic[T]):
+class OutputType(Generic[T_co]):
     """One type of answers. See `output_type`."""
 
     __slots__ = ("_plain", "_wrapped", "is_quick", "spec")
 
-    def __init__(self, plain: TypeAdapter[T], wrapped: TypeAdapter[dict[str, T]] | None, spec: OutputSpec) -> None:
+    def __init__(
+        self, plain: TypeAdapter[T_co], wrapped: TypeAdapter[dict[str, T_co]] | None, spec: OutputSpec
+    ) -> None:
         self._plain = plain
         self._wrapped = wrapped
         self.spec = spec
@@ -76,7 +79,7 @@ class OutputType(Generic[T]):
         self.is_quick = not _runs_user_code(plain.core_schema)
         """No code but pydantic's own runs when an answer is checked."""
 
-    def read(self, text: str) -> T:
+    def read(self, text: str) -> T_co:
         """The object of an answer. Raises MisfitError where it does not fit, and what code of the user's raises."""
         first = ""
         for document in json_documents(text):
@@ -88,7 +91,7 @@ class OutputType(Generic[T]):
                 first = first or str(error)
         raise MisfitError(first or "it holds no JSON.")
 
-    def check(self, text: str) -> tuple[Checked, T | None]:
+    def check(self, text: str) -> tuple[Checked, T_co | None]:
         """Whether an answer fits, and its object. Never raises: what the user's code raises is told of."""
         try:
             return Checked(), self.read(text)
@@ -108,7 +111,7 @@ class OutputType(Generic[T]):
             return data
         return data.get(WRAPPED, data if data else None)
 
-    def _validated(self, document: str) -> T:
+    def _validated(self, document: str) -> T_co:
         if _BAD_NUMBER.search(document) and (wrong := bad_number(document)):
             raise MisfitError(f"it holds {wrong}, which is not a finite number.")
         if self._wrapped is None:
