@@ -290,11 +290,7 @@ class Answer(Generic[T]):
             self.future.set_exception(end)
         elif end.outcome is Outcome.ANSWERED:
             self.future.set_result(end)
-        elif (
-            end.outcome is Outcome.FAILED
-            and self._model_error is not None
-            and not (end.steps and end.steps[-1].is_whole)
-        ):
+        elif end.outcome is Outcome.FAILED and self._model_error is not None and not has_turn:
             self.future.set_exception(ModelCallFailed(end, self._model_error))
         else:
             self.future.set_exception(RequestEnded(end))
