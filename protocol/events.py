@@ -13,6 +13,7 @@ from callboard.protocol.content import Message, UserMessage
 from callboard.protocol.ids import Tag
 from callboard.protocol.model import Error, ModelResponse, StreamEvent
 from callboard.protocol.options import RequestOptions, ToolOffer
+from callboard.protocol.output import Checked
 from callboard.protocol.tools import ToolFailure
 
 
@@ -69,6 +70,8 @@ class ModelResponded(_Event):
     """"provider/model" that answered, in the words of the settings: a fallback, perhaps."""
     first_event_at: float | None = None
     """When the first piece of the answer came; None where that is not known."""
+    checked: tuple[Checked, ...] = ()
+    """Of a request with an output: whether each answer of the turn fits, in the order of `output.answers_in`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from callboard.protocol import commands, events, limits, states, step
 from callboard.protocol.budgets import Spending, Stop
 from callboard.protocol.clock import RequestClock
 from callboard.protocol.commands import Command, NoteKind, Outcome
-from callboard.protocol.content import AssistantMessage, Message, Text, history_faults
+from callboard.protocol.content import AssistantMessage, Message, SystemMessage, Text, history_faults
 from callboard.protocol.errors import ErrorKind, ProtocolError, UsageError, with_advice
 from callboard.protocol.events import Event
 from callboard.protocol.ids import Tag
@@ -32,6 +32,7 @@ from callboard.protocol.model import (
     sampling_faults,
 )
 from callboard.protocol.options import RequestOptions, ToolFallback, ToolOffer
+from callboard.protocol.output import NO_ANSWERS, OutputMode, OutputTries, Ruling, answers_in, spec_faults
 from callboard.protocol.prompt import PromptBuilder, TokenCounter, estimate_tokens
 from callboard.protocol.states import CallState, RequestState
 from callboard.protocol.step import CallFailure, OpenCall, Turn, TurnVerdict
@@ -45,6 +46,14 @@ _AMOUNTS: Final = (
     ("input_price", (int, float), "a number"),
     ("output_price", (int, float), "a number"),
 )
+
+#: Of a model that is known to take no tools, or no schema, its holder says so without asking it.
+_SAID_UNASKED: Final = frozenset({ErrorKind.TOOLS_UNSUPPORTED, ErrorKind.SCHEMA_UNSUPPORTED})
+#: How a model is asked for an answer whose schema it does not take.
+_ASKED_BY: Final[Mapping[OutputMode | None, str]] = {
+    OutputMode.TOOL: "it is asked to answer by a tool call",
+    OutputMode.PROMPT: "it is asked for JSON in the instructions",
+}
 
 
 def check_start(history: Sequence[Message], options: RequestOptions, tools: Sequence[ToolOffer] = ()) -> None:
@@ -70,6 +79,8 @@ def check_start(history: Sequence[Message], options: RequestOptions, tools: Sequ
         faults.append("cost_budget needs input_price and output_price; without them it could not be kept")
     if not 1.0 <= options.token_ratio <= limits.TOKEN_RATIO_BOUNDS[1]:
         faults.append(f"token_ratio must be from 1 to {limits.TOKEN_RATIO_BOUNDS[1]:g}, got {options.token_ratio}")
+    if options.output is not None:
+        faults += spec_faults(options.output, {offer.definition.name for offer in tools})
     if faults:
         raise UsageError("; ".join(faults))
 
@@ -102,6 +113,9 @@ class Session:
         self._options: RequestOptions
         self._prompt: PromptBuilder
         self._repeats: step.Repeats
+        self._output: OutputTries | None = None
+        self._ruling: Ruling | None = None
+        """How the request ends when no call of the open step is open any more: its turn held the answer."""
         self._batch = step.NO_CALLS
         self._partial: list[str] = []
         self._partial_size = 0
@@ -225,6 +239,7 @@ class Session:
         self.tag = self.step = event.tag.request
         self._options = options
         self._repeats = step.Repeats(options.repeated_call_limit)
+        self._output = OutputTries(options.output) if options.output is not None else None
         deadline_at = event.at + options.timeout_seconds
         self._clock = RequestClock(deadline_at)
         self._last = (commands.SetTimer(self.tag, deadline_at),)
@@ -311,6 +326,7 @@ class Session:
 
     def _model_responded(self, event: events.ModelResponded) -> list[Command]:
         self._check_step(event)
+        self._check_answers(event)
         self._call_ended_after(event.requests)
         self._losses = 0
         response = event.response
@@ -339,20 +355,49 @@ class Session:
         self._text = text
         if reason:
             notes.append(commands.Note(self.step, reason, NoteKind.CUT))
+        if verdict is TurnVerdict.GO_ON:
+            notes.append(self._record((turn.message,)))
+            self._plan_next()
+            return notes
+        ruling = self._output.rule(response, event.checked, reason) if self._output is not None else None
+        if ruling is not None:
+            notes += self._take_ruling(ruling)
         if verdict is TurnVerdict.RUN_CALLS:
             told = (step.CUT_TOLD.format(response.finish_reason),) if reason else ()
-            return notes + self._run_calls(turn, event.at, told)
-        notes.append(self._record((turn.message,)))
-        if verdict is TurnVerdict.GO_ON:
-            self._plan_next()
-        else:
-            self._end(Outcome.ANSWERED, reason)
-        return notes
+            return notes + self._run_calls(turn, event.at, told, ruling)
+        return notes + self._answer(turn.message, ruling or Ruling(Outcome.ANSWERED, reason))
+
+    def _check_answers(self, event: events.ModelResponded) -> None:
+        """Each answer of the turn must come checked, where a form is asked for: a replay has nothing to check it by."""
+        output, response = self._options.output, event.response
+        wanted = answers_in(response, output.tool_name) if output is not None and response.error is None else ()
+        if len(wanted) != len(event.checked):
+            told = f"its turn has {len(wanted)} answers to check, and {len(event.checked)} were checked"
+            raise ProtocolError(self.state, event, told)
+
+    def _take_ruling(self, ruling: Ruling) -> list[Command]:
+        self._text = ruling.text
+        if not ruling.misfit or self._output is None:
+            return []
+        spec, failed = self._output.spec, self._output.failed
+        told = f"The answer does not fit {spec.title} (try {failed} of {spec.max_tries})."
+        is_asked_again = ruling.outcome is None
+        return [commands.Note(self.step, told, NoteKind.MISFIT)] if is_asked_again else []
+
+    def _answer(self, message: AssistantMessage, ruling: Ruling) -> list[Command]:
+        """The turn has no calls. It ends the request, or the model reads why its answer was not taken."""
+        if ruling.outcome is not None or self._output is None:
+            record = self._record((message,))
+            self._end(ruling.outcome or Outcome.ANSWERED, ruling.reason)
+            return [record]
+        told = self._output.spec.told_misfit(ruling.misfit, self._prompt.output_mode)
+        record = self._record((message, SystemMessage(told)))
+        self._plan_next()
+        return [record]
 
     def _model_failed(self, event: events.ModelFailed) -> list[Command]:
         self._check_step(event)
-        # Of a model that is known to take no tools, its holder says so without asking it.
-        self._call_ended_after(event.requests, 0 if event.error.kind is ErrorKind.TOOLS_UNSUPPORTED else 1)
+        self._call_ended_after(event.requests, 0 if event.error.kind in _SAID_UNASKED else 1)
         self._log.failed(event)
         return self._told_left_out(event.error.notes) + self._model_error(event.error, event.model)
 
@@ -382,6 +427,10 @@ class Session:
                 self._plan_next(again=True)
                 told = f"{model} takes no tools; it is asked again without them."
                 return [commands.Note(self.step, told, NoteKind.TOOL_FALLBACK)]
+            if error.kind is ErrorKind.SCHEMA_UNSUPPORTED and self._prompt.give_up_schema(model):
+                self._plan_next(again=True)
+                told = f"{model} takes no schema of the answer, or not this one; {_ASKED_BY[self._prompt.output_mode]}."
+                return [commands.Note(self.step, told, NoteKind.SCHEMA_FALLBACK)]
             if error.kind is ErrorKind.CONTEXT_LENGTH and self._cuts_harder(error):
                 window = f", which takes {error.context_tokens:,} tokens" if error.context_tokens else ""
                 return self._ask_again(f"the prompt was too long for {model}{window}; more of it is left out now.")
@@ -392,7 +441,9 @@ class Session:
 
     @property
     def _may_give_up_tools(self) -> bool:
-        return bool(self._prompt.definitions) and self._options.tool_fallback is ToolFallback.RETRY_WITHOUT_TOOLS
+        """Also where only the output tool is offered: the answer's form can be asked for in words."""
+        prompt, fallback = self._prompt, self._options.tool_fallback
+        return bool(prompt.tools) and (not prompt.definitions or fallback is ToolFallback.RETRY_WITHOUT_TOOLS)
 
     def _cuts_harder(self, error: Error) -> bool:
         """Once a step: a second refusal of the same prompt says that our count cannot be relied on."""
@@ -410,13 +461,15 @@ class Session:
 
     # The calls of a step.
 
-    def _run_calls(self, turn: Turn, at: float, notes: tuple[str, ...]) -> list[Command]:
+    def _run_calls(self, turn: Turn, at: float, notes: tuple[str, ...], ruling: Ruling | None) -> list[Command]:
         options = self._options
         self._batch = step.Batch(
             self.step, turn.message, self._clock, notes, options.max_attempts, options.approval_timeout_seconds
         )
-        todo = self._batch.begin(turn, self._prompt.offers, self._repeats, at)
-        if self._batch.ends_run:
+        answers = ruling.calls if ruling is not None else NO_ANSWERS
+        todo = self._batch.begin(turn, self._prompt.offers, self._repeats, at, answers)
+        self._ruling = ruling if ruling is not None and ruling.outcome is not None else None
+        if self._batch.ends_run and self._ruling is None:
             told = f"The model repeated a call after {self._repeats.limit} equal results in a row."
             self._end(Outcome.REPEATED_CALLS, told)
             return [*todo, self._close_batch()]
@@ -454,7 +507,10 @@ class Session:
         if not batch.open:
             todo += batch.clear()
             todo.append(self._close_batch())
-            self._plan_next()
+            if self._ruling is not None and self._ruling.outcome is not None:
+                self._end(self._ruling.outcome, self._ruling.reason)
+            else:
+                self._plan_next()
         return todo
 
     def _turn_clock(self, at: float) -> commands.SetTimer | commands.ClearTimer:

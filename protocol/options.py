@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from callboard.protocol import limits
 from callboard.protocol.model import PromptCache, Sampling, ToolChoice
+from callboard.protocol.output import OutputSpec
 from callboard.protocol.tools import Decision, ToolContract, ToolDefinition
 
 
@@ -67,6 +68,8 @@ class RequestOptions:
     tool_fallback: ToolFallback = ToolFallback.RETRY_WITHOUT_TOOLS
     takes_tools: bool = True
     """False: the model has refused tools not long ago, and is asked without them from the beginning."""
+    output: OutputSpec | None = None
+    """The form that the answer must have; None: any text."""
     repeated_call_limit: int = limits.REPEATED_CALL_LIMIT
     """Equal results in a row after which a call is not run again; 0: no limit."""
     max_attempts: int = limits.MAX_ATTEMPTS

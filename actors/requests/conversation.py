@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from functools import partial
 from sys import getsizeof
 from threading import Lock
-from typing import Final, Generic
+from typing import Final, Generic, cast
 
 from typing_extensions import TypeVar
 
 from callboard.actors.kernel import Down, ExitReason
+from callboard.actors.requests.output_checks import OutputChecker
 from callboard.protocol.commands import AskApproval, Command, Finish, Note, Outcome, ReportFailure, RunTool
 from callboard.protocol.content import (
     AssistantMessage,
@@ -60,6 +61,7 @@ STOPPING: Final = "the runtime is stopping"
 
 T = TypeVar("T", default=str)
 """What `output=` asks for."""
+T_co = TypeVar("T_co", default=str, covariant=True)
 Seen = Event | Command
 """What a session shows of its request."""
 Shown = RequestStarted | RunTool | ToolCallStarted | ToolCallEnd | AskApproval | ReportFailure | Note
@@ -121,10 +123,12 @@ class Question:
     is_read_along: bool = True
     """Is the answer read while it comes? If not, a turn reaches the session in one piece, at a sixth of the
     cost of 50 deltas, and the subscriber hears only how it ended; a cancelled one leaves no partial text behind."""
+    checker: OutputChecker[object] | None = None
+    """Of a question with an output: checks its answers."""
 
 
 @dataclass(frozen=True, slots=True)
-class Reply(Generic[T]):
+class Reply(Generic[T_co]):
     """The answer to one request. `print(reply)` shows its text."""
 
     text: str
@@ -138,8 +142,9 @@ class Reply(Generic[T]):
     """US dollars; 0 for models that are free, None where the price of one that answered is not known."""
     messages: tuple[Message, ...]
     """What this request added to the conversation: the question, the calls, their results and the answer."""
-    output: T
-    """The object that was asked for with `output=`; without that, the text."""
+    output: T_co
+    """The object that was asked for with `output=`; without that, the text. None in the reply of an error, where an
+    object was asked for."""
     reason: str = ""
     """Why it was not answered, or not to the end, in one sentence."""
     finish_reason: FinishReason = FinishReason.OTHER
@@ -183,7 +188,7 @@ class Reply(Generic[T]):
 class RequestEnded(RuntimeFailure):
     """The request ended without an answer: cancelled, out of time, over a limit. `reply` holds what there was."""
 
-    def __init__(self, reply: Reply) -> None:
+    def __init__(self, reply: Reply[object]) -> None:
         self.reply = reply
         super().__init__(reply.reason or f"the request ended: {reply.outcome}")
 
@@ -191,7 +196,7 @@ class RequestEnded(RuntimeFailure):
 class ModelCallFailed(ProviderError):
     """The model could not be asked. `reply` holds what there was before."""
 
-    def __init__(self, reply: Reply, error: Error) -> None:
+    def __init__(self, reply: Reply[object], error: Error) -> None:
         self.reply = reply
         message = with_advice(error.kind, error.message)
         super().__init__(error.kind, message, status=error.status, retry_after_seconds=error.retry_after)
@@ -202,12 +207,15 @@ StreamItem = Shown | StreamEvent | Reply
 the Reply last."""
 
 
-class Answer:
+class Answer(Generic[T]):
     """The end of one request, once. The session calls it on the loop thread; it is awaited anywhere."""
 
-    def __init__(self, conversation: Conversation, tag: Tag, timeout_seconds: float) -> None:
-        """The request has `timeout_seconds` from now."""
-        self.future: Future[Reply] = Future()
+    def __init__(
+        self, conversation: Conversation, tag: Tag, timeout_seconds: float, checker: OutputChecker[T] | None = None
+    ) -> None:
+        """The request has `timeout_seconds` from now. `checker`: where an output is asked for."""
+        self.future: Future[Reply[T]] = Future()
+        self._checker = checker
         # Running from the start: a waiter that goes away must not settle it, only the request's end does.
         self.future.set_running_or_notify_cancel()
         self.conversation = conversation
@@ -251,7 +259,10 @@ class Answer:
             self._settle(self._reply(end))
         return self._finish is None
 
-    def _reply(self, end: Finish) -> Reply:
+    def _reply(self, end: Finish) -> Reply[T]:
+        output: object = end.text
+        if self._checker is not None:
+            output = self._checker.taken(end.text) if end.outcome is Outcome.ANSWERED else None
         return Reply(
             end.text,
             end.usage,
@@ -260,7 +271,7 @@ class Answer:
             end.steps,
             end.cost,
             self._messages,
-            end.text,
+            cast(T, output),  # without a checker T is str
             end.reason,
             end.finish_reason,
             tuple(self._notes),
@@ -272,20 +283,21 @@ class Answer:
         late = f"the request has no answer {self.wait_seconds:g} s after it was asked, long after its deadline: "
         self._settle(RuntimeFailure(late + "callboard's loop is blocked, or its actors were lost"))
 
-    def _settle(self, end: Reply | RuntimeFailure) -> None:
+    def _settle(self, end: Reply[T] | RuntimeFailure) -> None:
         if not self._once.acquire(blocking=False):
             return
         self.conversation.release()
+        has_turn = not isinstance(end, RuntimeFailure) and bool(end.steps) and end.steps[-1].is_whole
         if isinstance(end, RuntimeFailure):
             self.future.set_exception(end)
         elif end.outcome is Outcome.ANSWERED:
             self.future.set_result(end)
-        elif end.outcome is Outcome.FAILED and self._model_error is not None:
+        elif end.outcome is Outcome.FAILED and self._model_error is not None and not has_turn:
             self.future.set_exception(ModelCallFailed(end, self._model_error))
         else:
             self.future.set_exception(RequestEnded(end))
 
-    def wait(self) -> Reply:
+    def wait(self) -> Reply[T]:
         """Block until the request has ended. Raises what it ended with."""
         try:
             return self.future.result(self.wait_seconds)
@@ -293,7 +305,7 @@ class Answer:
             self.expire()
             return self.future.result()
 
-    async def wait_async(self) -> Reply:
+    async def wait_async(self) -> Reply[T]:
         """`wait`, on the asyncio loop that runs here."""
         loop = asyncio.get_running_loop()
         ended = loop.create_future()

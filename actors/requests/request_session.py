@@ -20,6 +20,7 @@ from callboard.actors.kernel import Actor, Down, ExitReason, Ref, Rejected, Time
 from callboard.actors.models.llm_manager import LlmMessage, StartModel
 from callboard.actors.models.windows import FindWindow, Window
 from callboard.actors.requests.conversation import STOPPING, Question, Seen
+from callboard.actors.requests.output_checks import OutputChecker
 from callboard.actors.telemetry.notices import PeerLost
 from callboard.actors.telemetry.telemetry import Heard, TelemetryMessage, ends_work
 from callboard.protocol import commands, events
@@ -31,6 +32,7 @@ from callboard.protocol.ids import Tag
 from callboard.protocol.limits import MAX_CALL_SENDS
 from callboard.protocol.machine import Session
 from callboard.protocol.options import ToolOffer
+from callboard.protocol.output import OUTPUT_TOOL, Checked, answers_in, named_apart
 from callboard.protocol.tools import FailureCode, ToolFailure
 
 logger = logger_of("callboard")
@@ -71,7 +73,14 @@ class WindowFound:
     window: Window
 
 
-SessionMessage = Event | ToolsOffered | WindowFound | StopsTold | Down
+@dataclass(frozen=True, slots=True)
+class AnswersChecked:
+    """Whether the answers of a turn fit the form asked for."""
+
+    responded: events.ModelResponded
+
+
+SessionMessage = AnswersChecked | Event | ToolsOffered | WindowFound | StopsTold | Down
 
 
 class SessionLike(Protocol):
@@ -112,6 +121,8 @@ class RequestSession(Actor[SessionMessage]):
         self._offer_requests = 0
         self._offers: tuple[ToolOffer, ...] | None = None
         self._find_window = find_window
+        self._checker = question.checker
+        self._output_tool = OUTPUT_TOOL
         self._window = Window(question.options.context_tokens) if find_window is None else None
         self._has_started = False
         self._has_cancelled = False
@@ -165,7 +176,27 @@ class RequestSession(Actor[SessionMessage]):
         of_request = not self._has_started and event.tag == self._question.tag
         if of_request and isinstance(event, events.CancelRequested | events.DeadlinePassed):
             self._start((), Window(None))  # only what has begun can end
-        self._apply(event)
+        if self._checker is not None and isinstance(event, events.ModelResponded):
+            self._check(self._checker, event)
+        else:
+            self._apply(event)
+
+    def _check(self, checker: OutputChecker[object], event: events.ModelResponded) -> None:
+        """A turn with answers reaches the protocol session when these have been checked."""
+        texts = answers_in(event.response, self._output_tool) if event.response.error is None else ()
+        if not texts:
+            self._apply(event)
+            return
+        address = self.ref
+
+        def told(checked: tuple[Checked, ...]) -> None:
+            address.tell_control(AnswersChecked(replace(event, checked=checked)))
+
+        checker.check(texts, told)
+
+    @handles(AnswersChecked)
+    def _answers_checked(self, message: AnswersChecked) -> None:
+        self._apply(message.responded)
 
     @handles(Down)
     def _holder_down(self, down: Down) -> None:
@@ -224,6 +255,9 @@ class RequestSession(Actor[SessionMessage]):
         options, notes = asked.options, (window.note,) if window.note else ()
         if options.context_tokens != window.tokens:
             options = replace(options, context_tokens=window.tokens)
+        if options.output is not None:
+            output = named_apart(options.output, {offer.definition.name for offer in offers})
+            options, self._output_tool = replace(options, output=output), output.tool_name
         try:
             self._apply(
                 events.RequestStarted(asked.tag, asked.asked_at, asked.history, asked.user, options, offers, notes)
