@@ -44,7 +44,7 @@ from callboard.protocol.ids import MessageId, RequestId, Tag
 from callboard.protocol.limits import MAX_CALL_TOKENS
 from callboard.protocol.machine import Session
 from callboard.protocol.options import RequestOptions, ToolFallback, ToolOffer
-from callboard.protocol.prompt import estimate_tokens, message_tokens
+from callboard.protocol.prompt_tokens import estimate_tokens, message_tokens
 from callboard.providers.adapter import Provider, Timeouts
 from callboard.providers.catalog import Prices
 from callboard.providers.local.offline import CONTEXT_TOOL

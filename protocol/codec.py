@@ -15,7 +15,7 @@ from typing import Final, get_args
 import orjson
 from pydantic import TypeAdapter, ValidationError
 
-from callboard.protocol import content, events, model, options, tools
+from callboard.protocol import compaction, content, events, model, options, tools
 from callboard.protocol.content import Message
 from callboard.protocol.errors import UsageError
 from callboard.protocol.events import Event, ModelResponded
@@ -34,7 +34,7 @@ class CodecError(UsageError):
 
 _CLASSES: Final[dict[str, type]] = {
     name: cls
-    for module in (content, events, model, options, tools)
+    for module in (compaction, content, events, model, options, tools)
     for name, cls in vars(module).items()
     if is_dataclass(cls) and isinstance(cls, type) and not name.startswith("_")
 }

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from callboard.protocol.commands import NoteKind
+from callboard.protocol.compaction import Compacted
 from callboard.protocol.content import Message, UserMessage
 from callboard.protocol.ids import Tag
 from callboard.protocol.model import Error, ModelResponse, StreamEvent
@@ -33,6 +34,8 @@ class RequestStarted(_Event):
     tools: tuple[ToolOffer, ...] = ()
     notes: tuple[str, ...] = ()
     """What the person should know of how the request is set up, such as a limit that is only assumed."""
+    compacted: Compacted = Compacted()
+    """What earlier requests have done to this history; it counts where the options have a compaction."""
 
 
 @dataclass(frozen=True, slots=True)

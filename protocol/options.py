@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from callboard.protocol import limits
+from callboard.protocol.compaction import Compaction
 from callboard.protocol.model import PromptCache, Sampling, ToolChoice
 from callboard.protocol.tools import Decision, ToolContract, ToolDefinition
 
@@ -66,6 +67,8 @@ class RequestOptions:
     """False: the model has refused tools not long ago, and is asked without them from the beginning."""
     repeated_call_limit: int = limits.REPEATED_CALL_LIMIT
     """Equal results in a row after which a call is not run again; 0: no limit."""
+    compaction: Compaction | None = None
+    """How a long conversation is kept within the window besides cutting; None: it is only cut."""
     max_attempts: int = limits.MAX_ATTEMPTS
     """Requests that may be sent for one model call of a step: the first one, retries, fallback models, the try without
     tools, turns asked again and calls that were lost all count. A tool call that was lost runs no more often either."""

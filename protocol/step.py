@@ -55,8 +55,6 @@ _STOPPED: Final = frozenset({FinishReason.CONTENT_FILTER, FinishReason.REFUSAL})
 _CUT: Final = frozenset({FinishReason.LENGTH, FinishReason.ERROR})
 #: What the model reads about such a turn whose whole calls are run.
 CUT_TOLD: Final = "Your turn was cut off ({}). Ask for fewer calls at a time, or shorter ones."
-#: A model call that failed so can be asked again as it is, where its holder has left some of the step's requests.
-ASK_AGAIN_KINDS: Final = frozenset({ErrorKind.TRUNCATED, ErrorKind.MALFORMED_TOOL_CALL})
 #: Why a request ends whose model does not stop writing. Such an answer is not asked for again, and not recorded: no one
 #: could read it, and no later request could send it.
 TOO_LONG: Final = f"{ErrorKind.MALFORMED}: the answer went over {limits.MAX_ANSWER_BYTES:,} bytes, and was stopped."

@@ -19,7 +19,7 @@ from callboard.actors.tools import tool
 from callboard.protocol.content import ToolMessage
 from callboard.protocol.events import RequestStarted
 from callboard.protocol.model import Usage
-from callboard.protocol.prompt import MESSAGE_OVERHEAD_TOKENS, estimate_tokens
+from callboard.protocol.prompt_tokens import MESSAGE_OVERHEAD_TOKENS, estimate_tokens
 from callboard.providers.local.scripted import ScriptedCall, ScriptedTurn
 
 LONG = "The quick brown fox jumps over the lazy dog. " * 300
