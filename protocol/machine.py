@@ -109,6 +109,7 @@ class Session:
         self._has_streamed = False
         self._text = ""
         self._finish_reason = FinishReason.OTHER
+        self._log = step.StepLog()
         self._recorded: list[commands.RecordStep | commands.RecordCompaction] = []
         self._last: tuple[Command, ...] = ()
         """Given out once more after a crash: the request's timer, or what it finished with."""
@@ -239,7 +240,7 @@ class Session:
     def _cancel_requested(self, event: events.CancelRequested) -> list[Command]:
         self._check_request(event)
         self._end(Outcome.CANCELLED, event.reason or "the request was cancelled.")
-        return self._let_go(events.CancelRequested)
+        return self._let_go(event)
 
     def _deadline_passed(self, event: events.DeadlinePassed) -> list[Command]:
         if event.tag != self.tag:
@@ -250,7 +251,7 @@ class Session:
         if event.at < self._deadline_at - limits.CLOCK_TOLERANCE_SECONDS:
             return [commands.SetTimer(self.tag, self._deadline_at)]
         self._end(Outcome.TIMED_OUT, f"the request's deadline of {self._options.timeout_seconds:g} s passed.")
-        return self._let_go(events.DeadlinePassed)
+        return self._let_go(event)
 
     # The model.
 
@@ -271,11 +272,13 @@ class Session:
         self.step = self.tag.at_step(self.step.step + 1)
         self._forget_partial()
         self._sent_now, self._finish_reason = 0, FinishReason.OTHER
-        begins_at, left = max(event.at, not_before_at), self._options.max_attempts - self._sent
-        deadline_at = min(begins_at + limits.STREAM_TOTAL_TIMEOUT_SECONDS, self._deadline_at)
+        asked_at, left = max(event.at, not_before_at), self._options.max_attempts - self._sent
+        is_summary = self._purpose is CallPurpose.SUMMARY
+        self._log.asked(self.step.step, asked_at, is_summary=is_summary)
+        deadline_at = min(asked_at + limits.STREAM_TOTAL_TIMEOUT_SECONDS, self._deadline_at)
         todo, counted = self._told_compacted(), self._prompt.size.own_count
-        if self._purpose is CallPurpose.SUMMARY:
-            deadline_at = compaction.summary_deadline(begins_at, self._deadline_at)
+        if is_summary:
+            deadline_at = compaction.summary_deadline(asked_at, self._deadline_at)
             counted = self._prompt.summary_tokens
         elif told := self._prompt.told_cut():
             todo.append(commands.Note(self.step, told, NoteKind.TRIMMED))
@@ -326,6 +329,8 @@ class Session:
         turn = step.tidy(ModelResponse() if is_too_long else response)
         self._forget_partial()
         doubt = self._prompt.charge(response.usage, event.cost, turn.message)
+        usage, cost = (None, None) if doubt else (response.usage, event.cost)
+        self._log.responded(event, usage, cost)
         notes = self._told_left_out(response.notes)
         if doubt:
             notes.append(commands.Note(self.step, doubt, NoteKind.ESTIMATED))
@@ -360,6 +365,7 @@ class Session:
         self._check_step(event)
         # Of a model that is known to take no tools, its holder says so without asking it.
         self._call_ended_after(event.requests, 0 if event.error.kind is ErrorKind.TOOLS_UNSUPPORTED else 1)
+        self._log.failed(event)
         return self._told_left_out(event.error.notes) + self._model_error(event.error, event.model)
 
     def _model_lost(self, event: events.ModelLost) -> list[Command]:
@@ -371,6 +377,7 @@ class Session:
         """
         self._check_step(event)
         self._call_ended_after(self._sent_now + 1)
+        self._log.lost(event.at)
         self._losses += 1
         if not self._may_ask_again and self._purpose is CallPurpose.SUMMARY:
             return self._summary_failed(f"the model call was lost {self._losses} times")
@@ -386,6 +393,8 @@ class Session:
     def _summary_responded(self, event: events.ModelResponded) -> list[Command]:
         response = event.response
         doubt = self._prompt.charge_summary(response.usage, event.cost, response)
+        usage, cost = (None, None) if doubt else (response.usage, event.cost)
+        self._log.responded(event, usage, cost)
         notes: list[Command] = [commands.Note(self.step, doubt, NoteKind.ESTIMATED)] if doubt else []
         text, why, may_repeat = compaction.summary_text(response)
         if not text:
@@ -474,6 +483,7 @@ class Session:
         call = self._call_of(event)
         call.enter(events.ToolCallStarted)
         call.facts.runs += 1
+        call.begun_at = event.at
         return []
 
     def _call_ended(self, event: CallFailure | events.ToolCallCompleted) -> list[Command]:
@@ -495,6 +505,7 @@ class Session:
 
     def _close_batch(self) -> commands.RecordStep:
         messages = self._batch.messages()
+        self._log.calls_ended(self._batch.reports())
         self._repeats.learn(self._batch.outcomes())
         self._batch = step.NO_CALLS
         self._facts.open_calls = 0
@@ -513,13 +524,13 @@ class Session:
         self._facts.outcome, self._reason = outcome, reason
         return []
 
-    def _let_go(self, event: type[events.CancelRequested] | type[events.DeadlinePassed]) -> list[Command]:
+    def _let_go(self, event: events.CancelRequested | events.DeadlinePassed) -> list[Command]:
         """Stop what is open; an open step is closed with a result for each of its calls (I2)."""
         if self._batch is step.NO_CALLS:
             return [commands.StopModel(self.step)]
         return [*self._batch.abandon(event, self._reason), self._close_batch()]
 
-    def _finish(self, _event: Event) -> list[Command]:
+    def _finish(self, event: Event) -> list[Command]:
         """The last commands. What was streamed of a cut turn stays in the history: the person has read it."""
         todo: list[Command] = []
         partial = "".join(self._partial)
@@ -529,7 +540,7 @@ class Session:
         self._forget_partial()
         outcome = self._facts.outcome
         assert outcome is not None
-        spent, steps = self.spent, self.step.step
+        spent, steps = self.spent, self._log.reports(event.at)
         finish = commands.Finish(
             self.tag, outcome, self._text, spent.usage, spent.cost, steps, self._reason, self._finish_reason
         )
