@@ -28,7 +28,8 @@ from callboard.actors.models.refusals import Refusals
 from callboard.actors.models.token_ratios import TokenRatios
 from callboard.actors.models.windows import UNLIMITED, Windows
 from callboard.actors.processes.supply import ProcessOptions
-from callboard.actors.requests.conversation import Answer, Conversation, Question, Reply, Stream
+from callboard.actors.requests.conversation import Answer, Question, Reply, Stream
+from callboard.actors.requests.history import Conversation
 from callboard.actors.requests.request_session import RequestSession, SessionMessage, Subscriber
 from callboard.actors.settings import Settings
 from callboard.actors.telemetry.telemetry import Metrics, ReadMetrics, RequestLost, Telemetry, spans_where_installed
@@ -214,7 +215,8 @@ class Runtime:
         answer.conversation.take()
         asked_at, asker = running.system.now(), copy_context()
         history, user, options = answer.conversation.messages, UserMessage.of(text), self._wiring.options_now(asked_at)
-        question = Question(answer.tag, history, user, options, asked_at, asker, is_read_along=reader is not None)
+        is_read_along, compacted = reader is not None, answer.conversation.compacted
+        question = Question(answer.tag, history, user, options, asked_at, asker, is_read_along, compacted)
         try:
             running.begin(question, answer, reader or answer)
         except BaseException as error:
@@ -563,6 +565,9 @@ def _options(settings: Settings, routes: Iterable[Route]) -> RequestOptions:
         prompt_cache=settings.prompt_cache,
         tool_fallback=settings.tool_fallback,
         max_attempts=settings.max_attempts,
+        history_share=settings.history_share,
+        result_share=settings.result_share,
+        compaction=settings.compaction,
     )
 
 

@@ -65,6 +65,9 @@ def check_start(history: Sequence[Message], options: RequestOptions, tools: Sequ
         amount: float | None = getattr(options, name)
         if amount is not None and (type(amount) not in types or not 0 <= amount < math.inf):
             faults.append(f"{name} must be {kind} from 0 on, got {amount}")
+    for name in ("history_share", "result_share"):
+        if not 0 < getattr(options, name) <= 1:
+            faults.append(f"{name} must be above 0 and at most 1, got {getattr(options, name)}")
     if options.cost_budget is not None and None in (options.input_price, options.output_price):
         faults.append("cost_budget needs input_price and output_price; without them it could not be kept")
     if not 1.0 <= options.token_ratio <= limits.TOKEN_RATIO_BOUNDS[1]:

@@ -67,6 +67,10 @@ class RequestOptions:
     """False: the model has refused tools not long ago, and is asked without them from the beginning."""
     repeated_call_limit: int = limits.REPEATED_CALL_LIMIT
     """Equal results in a row after which a call is not run again; 0: no limit."""
+    history_share: float = 1.0
+    """Of the room for a prompt, what the messages before the question may take."""
+    result_share: float = limits.MAX_RESULT_WINDOW_SHARE
+    """Of the window, what one tool result may take."""
     compaction: Compaction | None = None
     """How a long conversation is kept within the window besides cutting; None: it is only cut."""
     max_attempts: int = limits.MAX_ATTEMPTS

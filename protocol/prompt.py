@@ -23,7 +23,7 @@ from callboard.protocol.compaction import Compacted
 from callboard.protocol.content import Atom, Message
 from callboard.protocol.events import RequestStarted
 from callboard.protocol.ids import ToolName
-from callboard.protocol.limits import MAX_RESULT_WINDOW_SHARE, OVERFLOW_SHARE
+from callboard.protocol.limits import OVERFLOW_SHARE
 from callboard.protocol.model import ModelRequest, ModelResponse, Sampling, ToolChoice, ToolChoiceMode, Usage
 from callboard.protocol.options import RequestOptions, ToolOffer
 from callboard.protocol.prompt_tokens import PromptSize, TokenCounter, message_tokens, tools_tokens
@@ -210,8 +210,10 @@ class PromptBuilder:
         """
         window = self._options.context_tokens
         limit = self._room()
-        if limit is not None and self.tokens > limit:
-            self._cut(limit)
+        if limit is not None:
+            self._keep_history_short(int(limit * self._options.history_share))
+            if self.tokens > limit:
+                self._cut(limit)
         return window is None or self.tokens + MIN_OUTPUT_TOKENS <= window
 
     def _room(self) -> int | None:
@@ -232,6 +234,16 @@ class PromptBuilder:
         fits = self.fit()
         self._most = max(self._most, self.tokens)  # what must stay may be more
         return fits and self.tokens < sent
+
+    def _keep_history_short(self, limit: int) -> None:
+        """The messages before the question have a share of their own."""
+        over = sum(piece.tokens for piece in self._old) * self.size.ratio - limit
+        if self._options.history_share < 1 and over > 0:
+            before, target = self.tokens, int(self.tokens - over - limit * (1 - CUT_TO))
+            self._shorten(self._old, target)
+            self._drop_old(target)
+            self._cut_tokens += before - self.tokens
+            self._flatten()
 
     def _cut(self, limit: int) -> None:
         before, target = self.tokens, int(limit * CUT_TO)
@@ -255,7 +267,7 @@ class PromptBuilder:
             messages = self._cleared(messages, number, self.compacted.cleared)
         sizes = [message_tokens(message, self._count) for message in messages]
         window = self._options.context_tokens
-        limit = None if window is None else int(window * MAX_RESULT_WINDOW_SHARE)
+        limit = None if window is None else int(window * self._options.result_share)
         if (limit is None or max(sizes, default=0) <= limit) and not self._tells_calls:
             return _Piece(messages, messages, sum(sizes), number=number)
         shown = tuple(

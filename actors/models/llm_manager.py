@@ -21,7 +21,7 @@ from callboard.actors.kernel import Actor, MailboxFull, Ref, Rejected, Timer, ha
 from callboard.actors.kernel.scheduler import TURN_SECONDS
 from callboard.actors.models.refusals import Refusals
 from callboard.actors.models.token_ratios import TokenRatios
-from callboard.protocol.commands import CallModel, NoteKind, StopModel
+from callboard.protocol.commands import CallModel, CallPurpose, NoteKind, StopModel
 from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind, UsageError, said
 from callboard.protocol.events import ModelFailed, ModelNoted, ModelResponded, ModelStreamed
 from callboard.protocol.ids import Tag
@@ -445,7 +445,7 @@ class LlmManager(Actor[LlmMessage]):
 
     def _end(self, call: _OpenCall, error: Error) -> None:
         self._drop(call.tag)
-        if call.unread:
+        if call.unread and call.asked.call.purpose is CallPurpose.TURN:
             self._tell(call.asked.reply_to, ModelStreamed(call.tag, self.now(), (TextDelta(call.unread),)))
         model = call.routes[call.route].name if call.routes else ""
         self._tell(call.asked.reply_to, ModelFailed(call.tag, self.now(), error, call.attempt, model))

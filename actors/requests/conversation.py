@@ -19,7 +19,9 @@ from typing import Final, Generic
 from typing_extensions import TypeVar
 
 from callboard.actors.kernel import Down, ExitReason
+from callboard.actors.requests.history import Conversation
 from callboard.protocol.commands import AskApproval, Command, Finish, Note, Outcome, ReportFailure, RunTool
+from callboard.protocol.compaction import Compacted
 from callboard.protocol.content import (
     AssistantMessage,
     AssistantPart,
@@ -28,9 +30,8 @@ from callboard.protocol.content import (
     Message,
     Text,
     UserMessage,
-    history_faults,
 )
-from callboard.protocol.errors import ProviderError, RuntimeFailure, UsageError, said, with_advice
+from callboard.protocol.errors import ProviderError, RuntimeFailure, said, with_advice
 from callboard.protocol.events import (
     Event,
     ModelFailed,
@@ -65,46 +66,6 @@ Shown = RequestStarted | RunTool | ToolCallStarted | ToolCallEnd | AskApproval |
 """Of what a session shows, what the reader of a stream sees as it is."""
 
 
-class Conversation:
-    """What was said so far. It only ever takes whole finished steps, so it stays legal for every provider (I2).
-
-    One request at a time belongs to a conversation; the runtime refuses a second.
-    """
-
-    __slots__ = ("_is_checked", "_messages", "_taken")
-
-    def __init__(self, messages: tuple[Message, ...] = ()) -> None:
-        self._messages = tuple(messages)
-        self._is_checked = not self._messages
-        self._taken = Lock()
-
-    @property
-    def messages(self) -> tuple[Message, ...]:
-        """All messages, oldest first."""
-        return self._messages
-
-    def take(self) -> None:
-        """Claim it for one request. Raises UsageError while another one runs, and when no provider would accept it."""
-        if not self._is_checked:  # what is recorded later is legal
-            for position, message in enumerate(self._messages):
-                if not isinstance(message, Message):
-                    what = type(message).__name__
-                    raise UsageError(f"message {position} of the conversation is a {what}, not a Message")
-            if faults := "; ".join(history_faults(self._messages)[:3]):
-                raise UsageError(f"no provider would accept this conversation: {faults}; correct its messages")
-            self._is_checked = True
-        if not self._taken.acquire(blocking=False):
-            raise UsageError("this conversation has a request running; await its end, or start another conversation")
-
-    def release(self) -> None:
-        """The request has ended."""
-        self._taken.release()
-
-    def record(self, messages: tuple[Message, ...]) -> None:
-        """Add the messages of a finished step; called by its request's session only."""
-        self._messages += messages
-
-
 @dataclass(frozen=True, slots=True)
 class Question:
     """What a request is about."""
@@ -120,6 +81,8 @@ class Question:
     is_read_along: bool = True
     """Is the answer read while it comes? If not, a turn reaches the session in one piece, at a sixth of the
     cost of 50 deltas, and the subscriber hears only how it ended; a cancelled one leaves no partial text behind."""
+    compacted: Compacted = Compacted()
+    """What earlier requests have done to the history."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,11 +182,16 @@ class Answer:
         self._notes: list[str] = []
         self._failures: deque[ToolFailure] = deque(maxlen=MAX_FAILURES)
 
-    def record(self, messages: tuple[Message, ...]) -> None:
-        """A finished step. Ignored when the asker already knows that there is no answer."""
-        if not self._once.locked():
-            self._messages += messages
-            self.conversation.record(messages)
+    def record(self, recorded: tuple[Message, ...] | Compacted) -> None:
+        """A finished step, or what was cleared or summarised of those before it. Ignored when the asker already knows
+        that there is no answer."""
+        if self._once.locked():
+            return
+        if isinstance(recorded, Compacted):
+            self.conversation.record_compaction(recorded)
+            return
+        self._messages += recorded
+        self.conversation.record(recorded, self.tag.request_id)
 
     def __call__(self, seen: Seen) -> None:
         """The session's side."""

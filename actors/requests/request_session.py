@@ -22,6 +22,7 @@ from callboard.actors.telemetry.notices import PeerLost
 from callboard.actors.telemetry.telemetry import Heard, TelemetryMessage, ends_work
 from callboard.protocol import commands, events
 from callboard.protocol.commands import Command
+from callboard.protocol.compaction import Compacted
 from callboard.protocol.content import Message
 from callboard.protocol.errors import ProtocolError, RuntimeFailure, said
 from callboard.protocol.events import Event
@@ -82,14 +83,15 @@ class SessionLike(Protocol):
 
 
 class RequestSession(Actor[SessionMessage]):
-    """See the module. `record` takes the messages of each finished step; `subscriber` hears what happens."""
+    """See the module. `record` takes the messages of each finished step, and what was done to those before them;
+    `subscriber` hears what happens."""
 
     def __init__(
         self,
         question: Question,
         peers: Peers,
         subscriber: Subscriber,
-        record: Callable[[tuple[Message, ...]], None],
+        record: Callable[[tuple[Message, ...] | Compacted], None],
         make_session: Callable[[], SessionLike] = Session,
         find_window: FindWindow | None = None,
     ) -> None:
@@ -98,7 +100,7 @@ class RequestSession(Actor[SessionMessage]):
         self._peers = peers
         self._subscriber = subscriber
         self._is_read_along = question.is_read_along
-        self._record_messages = record
+        self._record = record
         self._session = make_session()
         self._context = question.asker.copy()  # of our own: a context can be entered only once at a time
         self._unrecorded: tuple[Message, ...] = (question.user,)
@@ -220,7 +222,9 @@ class RequestSession(Actor[SessionMessage]):
         options, notes = replace(asked.options, context_tokens=window.tokens), (window.note,) if window.note else ()
         try:
             self._apply(
-                events.RequestStarted(asked.tag, asked.asked_at, asked.history, asked.user, options, offers, notes)
+                events.RequestStarted(
+                    asked.tag, asked.asked_at, asked.history, asked.user, options, offers, notes, asked.compacted
+                )
             )
         except Rejected as refusal:
             raise RuntimeFailure(f"the request could not begin: {refusal}") from refusal
@@ -251,7 +255,8 @@ class RequestSession(Actor[SessionMessage]):
     def _call_model(self, command: commands.CallModel) -> None:
         self._observe(command)
         asker, is_read_along = self._question.asker, self._question.is_read_along
-        start = StartModel(command, self.ref, asker, is_read_along)
+        # A summary is no part of the answer: no reader is shown it.
+        start = StartModel(command, self.ref, asker, is_read_along and command.purpose is commands.CallPurpose.TURN)
         self._open[command.tag] = start, 1
         self._peers.llm_manager.tell_control(start)
 
@@ -284,7 +289,10 @@ class RequestSession(Actor[SessionMessage]):
     def _record_step(self, command: commands.RecordStep) -> None:
         # The question enters the conversation with the first step that answers it, or not at all.
         question, self._unrecorded = self._unrecorded, ()
-        self._record_messages(question + command.messages)
+        self._record(question + command.messages)
+
+    def _record_compaction(self, command: commands.RecordCompaction) -> None:
+        self._record(command.compacted)
 
     def _set_timer(self, command: commands.SetTimer) -> None:
         at, timer = self._timers.get(command.tag, (None, None))
@@ -348,6 +356,7 @@ _CARRIERS: Final[Mapping[type[Command], Callable[..., None]]] = {
     commands.SetTimer: RequestSession._set_timer,
     commands.ClearTimer: RequestSession._clear_timer,
     commands.RecordStep: RequestSession._record_step,
+    commands.RecordCompaction: RequestSession._record_compaction,
     commands.ReportFailure: RequestSession._tell,
     commands.Note: RequestSession._tell,
     commands.Finish: RequestSession._finished,
