@@ -57,8 +57,6 @@ NO_ROOM: Final = "The limit of output tokens was reached before the model had an
 _CUT: Final = frozenset({FinishReason.LENGTH, FinishReason.ERROR})
 #: What the model reads about such a turn whose whole calls are run.
 CUT_TOLD: Final = "Your turn was cut off ({}). Ask for fewer calls at a time, or shorter ones."
-#: A model call that failed so can be asked again as it is, where its holder has left some of the step's requests.
-ASK_AGAIN_KINDS: Final = frozenset({ErrorKind.TRUNCATED, ErrorKind.MALFORMED_TOOL_CALL})
 #: Why a request ends whose model does not stop writing. Such an answer is not asked for again, and not recorded: no one
 #: could read it, and no later request could send it.
 TOO_LONG: Final = f"{ErrorKind.MALFORMED}: the answer went over {limits.MAX_ANSWER_BYTES:,} bytes, and was stopped."
@@ -493,10 +491,11 @@ class StepLog:
         self._step = 0
         self._asked_at: float | None = None
         """Of the model call that is open."""
+        self._is_summary = False
 
-    def asked(self, step: int, at: float) -> None:
+    def asked(self, step: int, at: float, *, is_summary: bool) -> None:
         """A model call begins."""
-        self._step, self._asked_at = step, at
+        self._step, self._asked_at, self._is_summary = step, at, is_summary
 
     def responded(self, event: events.ModelResponded, usage: Usage | None, cost: float | None) -> None:
         """A turn came; `usage` and `cost` as far as they can be true."""
@@ -518,6 +517,7 @@ class StepLog:
             response.response_id,
             response.provider_request_id,
             response.service_tier,
+            self._is_summary,
         )
         self._reports.append(report)
 
@@ -542,7 +542,8 @@ class StepLog:
     def _add(self, at: float, error: ErrorKind | None = None, model: str = "", requests: int = 0) -> None:
         seconds = at - (self._asked_at or 0.0)
         self._asked_at = None
-        self._reports.append(StepReport(self._step, max(seconds, 0.0), model=model, error=error, requests=requests))
+        report = StepReport(self._step, max(seconds, 0.0), model=model, error=error, requests=requests)
+        self._reports.append(replace(report, is_summary=self._is_summary) if self._is_summary else report)
 
 
 # Loop detection: the same call, with the same result each time.

@@ -1,6 +1,7 @@
 """callboard: a supervised actor runtime for LLM tool calls. This package is its front door: the names for programs.
 
-- To run requests: `Runtime`, its `Settings`, a `Conversation` that lasts over several requests, and what a request
+- To run requests: `Runtime`, its `Settings`, a `Conversation` that lasts over several requests (and its `Compaction`,
+  which keeps a long one within the model's window), and what a request
   gives: a `Reply` with its `Outcome`, or a `Stream` of events. `Metrics` counts what a runtime did. A `Catalog` of
   `ModelInfo` tells the `Prices` and windows of models that the price list does not know.
 - To write tools: `tool` makes a `Tool` of a function, `ToolContext` tells it about its call, and a `ToolError` that it
@@ -24,13 +25,15 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from callboard.actors.requests.conversation import Conversation, ModelCallFailed, Reply, RequestEnded, Stream
+    from callboard.actors.requests.conversation import ModelCallFailed, Reply, RequestEnded, Stream
+    from callboard.actors.requests.history import Conversation
     from callboard.actors.runtime import Runtime
     from callboard.actors.settings import Settings
     from callboard.actors.telemetry.telemetry import Metrics
     from callboard.actors.tools.context import ToolContext
     from callboard.actors.tools.decorator import Tool, tool
     from callboard.protocol.commands import AskApproval, Outcome, RunTool
+    from callboard.protocol.compaction import Compaction
     from callboard.protocol.errors import CallboardError, ErrorKind, RuntimeFailure, ToolError, UsageError
     from callboard.protocol.events import ToolCallCompleted, ToolCallFailed
     from callboard.protocol.model import TextDelta
@@ -39,10 +42,10 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "AskApproval", "CallboardError", "Catalog", "Conversation", "Decision", "ErrorKind", "Metrics", "ModelCallFailed",
-    "ModelInfo", "Origin", "Outcome", "Policy", "Prices", "Reply", "RequestEnded", "Risk", "RunTool", "Runtime",
-    "RuntimeFailure", "Settings", "Stream", "TextDelta", "Tool", "ToolCallCompleted", "ToolCallFailed", "ToolContext",
-    "ToolError", "UsageError", "__version__", "tool",
+    "AskApproval", "CallboardError", "Catalog", "Compaction", "Conversation", "Decision", "ErrorKind", "Metrics",
+    "ModelCallFailed", "ModelInfo", "Origin", "Outcome", "Policy", "Prices", "Reply", "RequestEnded", "Risk", "RunTool",
+    "Runtime", "RuntimeFailure", "Settings", "Stream", "TextDelta", "Tool", "ToolCallCompleted", "ToolCallFailed",
+    "ToolContext", "ToolError", "UsageError", "__version__", "tool",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:  # a type checker that saw this function would accept every name
@@ -60,11 +63,11 @@ def _homes() -> Iterator[ModuleType]:
     from callboard.protocol import tools as contracts  # noqa: PLC0415
 
     yield from (errors, contracts, tools)
-    from callboard.actors.requests import conversation  # noqa: PLC0415
+    from callboard.actors.requests import conversation, history  # noqa: PLC0415
     from callboard.actors.telemetry import telemetry  # noqa: PLC0415
-    from callboard.protocol import commands, events, model  # noqa: PLC0415
+    from callboard.protocol import commands, compaction, events, model  # noqa: PLC0415
 
-    yield from (commands, events, model, conversation, telemetry)
+    yield from (commands, compaction, events, model, conversation, history, telemetry)
     from callboard.providers import catalog  # noqa: PLC0415
 
     yield catalog

@@ -21,7 +21,7 @@ from callboard.actors.kernel import Actor, MailboxFull, Ref, Rejected, Timer, ha
 from callboard.actors.kernel.scheduler import TURN_SECONDS
 from callboard.actors.models.refusals import Refusals
 from callboard.actors.models.token_ratios import TokenRatios
-from callboard.protocol.commands import CallModel, NoteKind, StopModel
+from callboard.protocol.commands import CallModel, CallPurpose, NoteKind, StopModel
 from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind, UsageError, said
 from callboard.protocol.events import ModelFailed, ModelNoted, ModelResponded, ModelStreamed
 from callboard.protocol.ids import Tag
@@ -98,6 +98,8 @@ class StartModel:
     """The asker's context; the provider runs in a copy of it."""
     is_read_along: bool = True
     """If not, there are no ModelStreamed but one: the text of a turn that has failed."""
+    routes: Sequence[Route] = ()
+    """Of its request, the one asked first in front; (): those that the manager knows by the name of the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,7 +315,7 @@ class LlmManager(Actor[LlmMessage]):
     def _begin(self, call: _OpenCall) -> None:
         asked = call.asked.call
         call.doing = f"looking up the model {asked.request.model}"
-        call.routes = self._routes(asked.request.model)
+        call.routes = _from(asked.request.model, call.asked.routes) or self._routes(asked.request.model)
         self._look_not_after(call.overdue_at)
         self._take_route(call)
         if asked.not_before_at > self.now():
@@ -457,7 +459,7 @@ class LlmManager(Actor[LlmMessage]):
 
     def _end(self, call: _OpenCall, error: Error) -> None:
         self._drop(call.tag)
-        if call.unread:
+        if call.unread and call.asked.call.purpose is CallPurpose.TURN:
             self._tell(call.asked.reply_to, ModelStreamed(call.tag, self.now(), (TextDelta(call.unread),)))
         model = call.routes[call.route].name if call.routes else ""
         self._tell(call.asked.reply_to, ModelFailed(call.tag, self.now(), error, call.attempt, model))
@@ -474,6 +476,13 @@ class LlmManager(Actor[LlmMessage]):
             reply_to.tell(event)
         except MailboxFull:
             self.tell_after(FULL_PAUSE_SECONDS, TellAgain(reply_to, event))
+
+
+def _from(model: str, routes: Sequence[Route]) -> Sequence[Route]:
+    """The route of this model and those behind it: a fallback is named once it has refused tools."""
+    if not routes or routes[0].name == model:
+        return routes
+    return routes[next((place for place, route in enumerate(routes) if route.name == model), 0) :]
 
 
 def _told_failure(call: _OpenCall, error: Error) -> str:

@@ -8,20 +8,26 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterable, AsyncIterator, Callable
+import time
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextvars import Context
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from sys import getsizeof
+from threading import Event as ThreadEvent
 from threading import Lock
 from typing import Final, Generic, cast
 
 from typing_extensions import TypeVar
 
 from callboard.actors.kernel import Down, ExitReason
+from callboard.actors.models.llm_manager import Route
+from callboard.actors.requests.history import Conversation
 from callboard.actors.requests.output_checks import OutputChecker
+from callboard.actors.requests.tool_selection import ToolSelection
 from callboard.protocol.commands import AskApproval, Command, Finish, Note, Outcome, ReportFailure, RunTool
+from callboard.protocol.compaction import Compacted
 from callboard.protocol.content import (
     AssistantMessage,
     AssistantPart,
@@ -30,9 +36,8 @@ from callboard.protocol.content import (
     Message,
     Text,
     UserMessage,
-    history_faults,
 )
-from callboard.protocol.errors import ProviderError, RuntimeFailure, UsageError, said, with_advice
+from callboard.protocol.errors import ProviderError, RuntimeFailure, said, with_advice
 from callboard.protocol.events import (
     Event,
     ModelFailed,
@@ -68,46 +73,6 @@ Shown = RequestStarted | RunTool | ToolCallStarted | ToolCallEnd | AskApproval |
 """Of what a session shows, what the reader of a stream sees as it is."""
 
 
-class Conversation:
-    """What was said so far. It only ever takes whole finished steps, so it stays legal for every provider (I2).
-
-    One request at a time belongs to a conversation; the runtime refuses a second.
-    """
-
-    __slots__ = ("_is_checked", "_messages", "_taken")
-
-    def __init__(self, messages: tuple[Message, ...] = ()) -> None:
-        self._messages = tuple(messages)
-        self._is_checked = not self._messages
-        self._taken = Lock()
-
-    @property
-    def messages(self) -> tuple[Message, ...]:
-        """All messages, oldest first."""
-        return self._messages
-
-    def take(self) -> None:
-        """Claim it for one request. Raises UsageError while another one runs, and when no provider would accept it."""
-        if not self._is_checked:  # what is recorded later is legal
-            for position, message in enumerate(self._messages):
-                if not isinstance(message, Message):
-                    what = type(message).__name__
-                    raise UsageError(f"message {position} of the conversation is a {what}, not a Message")
-            if faults := "; ".join(history_faults(self._messages)[:3]):
-                raise UsageError(f"no provider would accept this conversation: {faults}; correct its messages")
-            self._is_checked = True
-        if not self._taken.acquire(blocking=False):
-            raise UsageError("this conversation has a request running; await its end, or start another conversation")
-
-    def release(self) -> None:
-        """The request has ended."""
-        self._taken.release()
-
-    def record(self, messages: tuple[Message, ...]) -> None:
-        """Add the messages of a finished step; called by its request's session only."""
-        self._messages += messages
-
-
 @dataclass(frozen=True, slots=True)
 class Question:
     """What a request is about."""
@@ -123,6 +88,13 @@ class Question:
     is_read_along: bool = True
     """Is the answer read while it comes? If not, a turn reaches the session in one piece, at a sixth of the
     cost of 50 deltas, and the subscriber hears only how it ended; a cancelled one leaves no partial text behind."""
+    routes: tuple[Route, ...] = ()
+    """The models to ask in turn; (): the LLM manager knows them by the name."""
+    tools: ToolSelection = ToolSelection()
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    """For log records and spans."""
+    compacted: Compacted = Compacted()
+    """What earlier requests have done to the history."""
     checker: OutputChecker[object] | None = None
     """Of a question with an output: checks its answers."""
 
@@ -162,7 +134,7 @@ class Reply(Generic[T_co]):
     @property
     def model(self) -> str:
         """ "provider/model" that gave the last turn: a fallback, perhaps. "" where none came."""
-        return next((step.model for step in reversed(self.steps) if step.is_whole), "")
+        return next((step.model for step in reversed(self.steps) if step.is_whole and not step.is_summary), "")
 
     @property
     def citations(self) -> tuple[Citation, ...]:
@@ -228,11 +200,16 @@ class Answer(Generic[T]):
         self._notes: list[str] = []
         self._failures: list[ToolFailure] = []
 
-    def record(self, messages: tuple[Message, ...]) -> None:
-        """A finished step. Ignored when the asker already knows that there is no answer."""
-        if not self._once.locked():
-            self._messages += messages
-            self.conversation.record(messages)
+    def record(self, recorded: tuple[Message, ...] | Compacted) -> None:
+        """A finished step, or what was cleared or summarised of those before it. Ignored when the asker already knows
+        that there is no answer."""
+        if self._once.locked():
+            return
+        if isinstance(recorded, Compacted):
+            self.conversation.record_compaction(recorded)
+            return
+        self._messages += recorded
+        self.conversation.record(recorded, self.tag.request_id)
 
     def __call__(self, seen: Seen) -> None:
         """The session's side."""
@@ -330,24 +307,17 @@ def _set(waiter: asyncio.Future[None]) -> None:
         waiter.set_result(None)
 
 
-class Stream(AsyncIterable[StreamItem]):
-    """One request's events, as they happen, and its Reply last. Iterate it once, on the loop it was made on.
-
-    A request that ends without an answer raises what `Runtime.ask` would. Leaving early cancels the request.
-    """
+class EventReader:
+    """One request's events on their way to its reader, who may leave MAX_UNREAD_BYTES of them unread."""
 
     def __init__(self, answer: Answer, cancel: Callable[[RequestId, str], object]) -> None:
         self.request_id = answer.tag.request_id
         self.answer = answer
         self._cancel = cancel
-        self._loop = asyncio.get_running_loop()
         self._lock = Lock()
         self._unread: list[StreamItem] = []
         self._unread_bytes = 0
-        self._wake = asyncio.Event()
         self._given_up = False
-        self._overdue = self._loop.call_later(answer.wait_seconds, answer.expire)
-        answer.future.add_done_callback(lambda _: self._notify())
 
     def __call__(self, seen: Seen) -> None:
         """The session's side, on the loop thread."""
@@ -366,6 +336,36 @@ class Stream(AsyncIterable[StreamItem]):
         self._notify()
 
     def _notify(self) -> None:
+        """Wake the reader: there is something to read, or the request has ended."""
+        raise NotImplementedError
+
+    def _take(self) -> list[StreamItem]:
+        """What was not read yet."""
+        with self._lock:
+            items, self._unread, self._unread_bytes = self._unread, [], 0
+        return items
+
+    def _give_up(self, why: str) -> None:
+        """The reader will not read on: end the request, once."""
+        if not (self._given_up or self.answer.future.done()):
+            self._given_up = True
+            self._cancel(self.request_id, why)
+
+
+class Stream(EventReader, AsyncIterable[StreamItem]):
+    """One request's events, as they happen, and its Reply last. Iterate it once, on the loop it was made on.
+
+    A request that ends without an answer raises what `Runtime.ask` would. Leaving early cancels the request.
+    """
+
+    def __init__(self, answer: Answer, cancel: Callable[[RequestId, str], object]) -> None:
+        super().__init__(answer, cancel)
+        self._loop = asyncio.get_running_loop()
+        self._wake = asyncio.Event()
+        self._overdue = self._loop.call_later(answer.wait_seconds, answer.expire)
+        answer.future.add_done_callback(lambda _: self._notify())
+
+    def _notify(self) -> None:
         try:
             self._loop.call_soon_threadsafe(self._woken)
         except RuntimeError:  # the reader's loop is closed: it will not read on
@@ -376,12 +376,6 @@ class Stream(AsyncIterable[StreamItem]):
         if self.answer.future.done():
             self._overdue.cancel()
 
-    def _give_up(self, why: str) -> None:
-        """The reader will not read on: end the request, once."""
-        if not (self._given_up or self.answer.future.done()):
-            self._given_up = True
-            self._cancel(self.request_id, why)
-
     async def __aiter__(self) -> AsyncIterator[StreamItem]:
         try:
             ended = False
@@ -389,10 +383,37 @@ class Stream(AsyncIterable[StreamItem]):
                 await self._wake.wait()
                 self._wake.clear()
                 ended = self.answer.future.done()
-                with self._lock:
-                    items, self._unread, self._unread_bytes = self._unread, [], 0
-                for item in items:
+                for item in self._take():
                     yield item
+            yield self.answer.future.result(timeout=0)
+        finally:
+            self._give_up("its reader has left")
+
+
+class SyncStream(EventReader, Iterable[StreamItem]):
+    """`Stream`, for code without an event loop. Iterate it once, on any thread.
+
+    Leaving the loop early, or Ctrl-C while it waits, cancels the request; so does closing the iterator.
+    """
+
+    def __init__(self, answer: Answer, cancel: Callable[[RequestId, str], object]) -> None:
+        super().__init__(answer, cancel)
+        self._wake = ThreadEvent()
+        self._overdue_at = time.monotonic() + answer.wait_seconds
+        answer.future.add_done_callback(lambda _: self._notify())
+
+    def _notify(self) -> None:
+        self._wake.set()
+
+    def __iter__(self) -> Iterator[StreamItem]:
+        try:
+            ended = False
+            while not ended:
+                if not self._wake.wait(max(self._overdue_at - time.monotonic(), 0.0)):
+                    self.answer.expire()
+                self._wake.clear()
+                ended = self.answer.future.done()
+                yield from self._take()
             yield self.answer.future.result(timeout=0)
         finally:
             self._give_up("its reader has left")

@@ -25,6 +25,7 @@ from callboard.actors.telemetry.notices import PeerLost
 from callboard.actors.telemetry.telemetry import Heard, TelemetryMessage, ends_work
 from callboard.protocol import commands, events
 from callboard.protocol.commands import Command
+from callboard.protocol.compaction import Compacted
 from callboard.protocol.content import Message
 from callboard.protocol.errors import ProtocolError, RuntimeFailure, said
 from callboard.protocol.events import Event
@@ -93,14 +94,15 @@ class SessionLike(Protocol):
 
 
 class RequestSession(Actor[SessionMessage]):
-    """See the module. `record` takes the messages of each finished step; `subscriber` hears what happens."""
+    """See the module. `record` takes the messages of each finished step, and what was done to those before them;
+    `subscriber` hears what happens."""
 
     def __init__(
         self,
         question: Question,
         peers: Peers,
         subscriber: Subscriber,
-        record: Callable[[tuple[Message, ...]], None],
+        record: Callable[[tuple[Message, ...] | Compacted], None],
         make_session: Callable[[], SessionLike] = Session,
         find_window: FindWindow | None = None,
     ) -> None:
@@ -109,7 +111,7 @@ class RequestSession(Actor[SessionMessage]):
         self._peers = peers
         self._subscriber = subscriber
         self._is_read_along = question.is_read_along
-        self._record_messages = record
+        self._record = record
         self._session = make_session()
         self._context: Context | None = None
         """A copy of the asker's of our own, for what is shown: a context can be entered only once at a time."""
@@ -161,7 +163,7 @@ class RequestSession(Actor[SessionMessage]):
     def _offered(self, message: ToolsOffered) -> None:
         if self._has_started or self._offers is not None:
             raise Rejected("the tools were offered before")
-        self._offers = message.offers
+        self._offers = self._question.tools.offers(message.offers)
         self._start_when_ready()
 
     @handles(WindowFound)
@@ -260,7 +262,9 @@ class RequestSession(Actor[SessionMessage]):
             options, self._output_tool = replace(options, output=output), output.tool_name
         try:
             self._apply(
-                events.RequestStarted(asked.tag, asked.asked_at, asked.history, asked.user, options, offers, notes)
+                events.RequestStarted(
+                    asked.tag, asked.asked_at, asked.history, asked.user, options, offers, notes, asked.compacted
+                )
             )
         except Rejected as refusal:
             raise RuntimeFailure(f"the request could not begin: {refusal}") from refusal
@@ -291,7 +295,9 @@ class RequestSession(Actor[SessionMessage]):
     def _call_model(self, command: commands.CallModel) -> None:
         self._observe(command)
         asker, is_read_along = self._question.asker, self._question.is_read_along
-        start = StartModel(command, self.ref, asker, is_read_along)
+        # A summary is no part of the answer, so no reader is shown it.
+        is_read_along = is_read_along and command.purpose is commands.CallPurpose.TURN
+        start = StartModel(command, self.ref, asker, is_read_along, self._question.routes)
         self._open[command.tag] = start, 1
         self._peers.llm_manager.tell_control(start)
 
@@ -324,7 +330,10 @@ class RequestSession(Actor[SessionMessage]):
     def _record_step(self, command: commands.RecordStep) -> None:
         # The question enters the conversation with the first step that answers it, or not at all.
         question, self._unrecorded = self._unrecorded, ()
-        self._record_messages(question + command.messages)
+        self._record(question + command.messages)
+
+    def _record_compaction(self, command: commands.RecordCompaction) -> None:
+        self._record(command.compacted)
 
     def _set_timer(self, command: commands.SetTimer) -> None:
         at, timer = self._timers.get(command.tag, (None, None))
@@ -389,6 +398,7 @@ _CARRIERS: Final[Mapping[type[Command], Callable[..., None]]] = {
     commands.SetTimer: RequestSession._set_timer,
     commands.ClearTimer: RequestSession._clear_timer,
     commands.RecordStep: RequestSession._record_step,
+    commands.RecordCompaction: RequestSession._record_compaction,
     commands.ReportFailure: RequestSession._tell,
     commands.Note: RequestSession._tell,
     commands.Finish: RequestSession._finished,
