@@ -34,7 +34,12 @@ MAX_PLACE_CHARS: Final = 400
 MAX_CONVERSATION_CHARS: Final = 512 * 1024 * 1024
 CONVERSATION_FORMAT: Final = "callboard conversation"
 #: The counts of `Compacted`, and under which names the ids of the messages they end with are written.
-_COMPACTED_TO: Final = {"summarised": "summarised_to", "cleared": "cleared_to", "tried": "tried_at"}
+_COMPACTED_TO: Final = {
+    "left_out": "left_out_to",
+    "summarised": "summarised_to",
+    "cleared": "cleared_to",
+    "tried": "tried_at",
+}
 _NAME: Final = "$"
 
 
@@ -178,7 +183,7 @@ def _read_compacted(value: object, ids: Sequence[MessageId]) -> Compacted:
         if named is not None and named not in ids:
             raise CodecError(f"compacted.{key}: no message has the id {named!r:.80}")
         counts[name] = 0 if named is None else ids.index(named) + 1
-    return Compacted(summary, **counts)
+    return Compacted(summary=summary, **counts)
 
 
 def _dump(value: object, *, indented: bool = False) -> bytes:

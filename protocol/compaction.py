@@ -60,8 +60,9 @@ class Compaction:
 
     clear_at: float | None = 0.5
     """From this share on the results of old tool calls are cleared; None: never."""
-    keep_results: int = 5
-    """So many of the latest results are not cleared; those of the last step never are."""
+    keep_results: int = 3
+    """So many of the latest results are not cleared; those of the last step never are. Anthropic's own context editing
+    keeps 3 too (its documentation, "Context editing")."""
     summarise_at: float | None = 0.75
     """From this share on, after clearing, what was said before the latest exchanges is summarised; None: never."""
     keep: float = 0.3
@@ -108,9 +109,11 @@ def compaction_faults(compaction: Compaction) -> list[str]:
 class Compacted:
     """What was done to the messages of a conversation so far, which has all of them still."""
 
+    left_out: int = 0
+    """So many first messages are no longer shown; the system messages at the beginning are all the same."""
     summary: str = ""
-    """In the place of the first `summarised` messages; the system messages at the beginning are shown all the same."""
     summarised: int = 0
+    """Of so many of them: all, but for those that were cut since."""
     cleared: int = 0
     """The results among so many first messages are cleared."""
     tried: int = 0
@@ -121,15 +124,17 @@ def compacted_faults(compacted: Compacted, history: Sequence[Message]) -> list[s
     """Why this cannot be what was done to this history, one sentence each."""
     faults = [
         f"{name} is {count!r}, of {len(history)} messages"
-        for name in ("summarised", "cleared", "tried")
+        for name in ("left_out", "summarised", "cleared", "tried")
         if type(count := getattr(compacted, name)) is not int or not 0 <= count <= len(history)
     ]
-    if not faults and bool(compacted.summarised) != bool(compacted.summary):
+    if faults:
+        return faults
+    if bool(compacted.summarised) != bool(compacted.summary):
         faults.append("a summary of no messages, or messages without their summary")
-    if not faults and 0 < compacted.summarised < len(history):
-        following = history[compacted.summarised]
-        if isinstance(following, ToolMessage):
-            faults.append(f"the summary ends between a call and its result {following.call_id!r}")
+    if compacted.summarised > compacted.left_out:
+        faults.append(f"{compacted.summarised} messages are summarised, and only {compacted.left_out} left out")
+    if 0 < compacted.left_out < len(history) and isinstance(history[compacted.left_out], ToolMessage):
+        faults.append("what is left out ends between a call and its result")
     return faults
 
 
@@ -160,16 +165,18 @@ def read_hint(number: int) -> str:
     return f" {READ_TOOL}(first={number}) shows it."
 
 
-def earlier_message(first: int, last: int, summary: str, *, may_read: bool) -> UserMessage:
-    """The one message in place of messages `first` to `last`. A user's message: a summary must not have the weight of
-    instructions, since it was made of what users and tools have said."""
-    which = f"Messages {first} to {last}" if last > first else f"Message {first}"
-    told = f"[Note, not written by the user: {which} of this conversation {'are' if last > first else 'is'} left out."
+def earlier_message(first: int, compacted: Compacted, *, may_read: bool) -> UserMessage:
+    """The one message in place of those that are left out, from number `first` on. A user's message: a summary must not
+    have the weight of instructions, since it was made of what users and tools have said."""
+    told = (
+        f"[Note, not written by the user: messages {first} to {compacted.left_out} of this conversation are left out."
+    )
     if may_read:
         told += f" {READ_TOOL} shows their exact words, by number or by words in them."
-    if not summary:
+    if not compacted.summary:
         return UserMessage.of(f"{told}]")
-    return UserMessage.of(f"{told} This is a summary of what was said there:]\n<summary>\n{summary}\n</summary>")
+    which = f"This is a summary of messages {first} to {compacted.summarised}:"
+    return UserMessage.of(f"{told} {which}]\n<summary>\n{compacted.summary}\n</summary>")
 
 
 # Asking for a summary.

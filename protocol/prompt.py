@@ -97,7 +97,7 @@ class PromptBuilder:
         """The summary that is being asked for."""
         self._has_summarised = False
         """Or tried to: once a request."""
-        begin = max(self.compacted.summarised, leading)
+        begin = max(self.compacted.left_out, leading)
         self._most: int | None = None
         """What a prompt may have at the most, besides what the window says: set once a model has refused one."""
         self._head = self._make_head()
@@ -107,7 +107,7 @@ class PromptBuilder:
             begin += len(atom)
         self._user = self._piece((started.user,), len(history) + 1)
         self._next_number = len(history) + 2
-        self._earlier = self._make_earlier(self.compacted.summarised)
+        self._earlier = self._make_earlier()
         self._steps: list[_Piece] = []
         self.size = PromptSize(options.token_ratio)
         """Of all messages and tool definitions."""
@@ -227,7 +227,7 @@ class PromptBuilder:
         self._ask_by(self._modes)
         for piece in (*self._old, *self._steps):
             self._show(piece, tuple(map(compaction.without_read_hint, piece.messages, _numbers(piece))))
-        self._put_earlier(self._left_out_to())
+        self._put_earlier()
         self._flatten()
 
     def give_up_schema(self, model: str) -> bool:
@@ -287,14 +287,14 @@ class PromptBuilder:
         over = sum(piece.tokens for piece in self._old) * self.size.ratio - limit
         if self._options.history_share < 1 and over > 0:
             before, target = self.tokens, int(self.tokens - over - limit * (1 - CUT_TO))
-            self._shorten(self._old, target)
+            self._shorten_old(target)
             self._drop_old(target)
             self._cut_tokens += before - self.tokens
             self._flatten()
 
     def _cut(self, limit: int) -> None:
         before, target = self.tokens, int(limit * CUT_TO)
-        self._shorten(self._old, target)
+        self._shorten_old(target)
         self._drop_old(target)
         if self._earlier is not None and self.tokens > limit:
             self._remove_earlier()
@@ -359,8 +359,10 @@ class PromptBuilder:
         is_cut = len(self._old) < before
         while is_cut and self._old and not isinstance(self._old[0].messages[0], content.UserMessage):
             self._drop(self._old)
-        if is_cut:
-            self._put_earlier(self._left_out_to())
+        if is_cut and self._options.compaction is not None:
+            left_out = self._old[0].number - 1 if self._old else len(self._history)
+            self.compacted = replace(self.compacted, left_out=left_out)
+            self._put_earlier()
 
     # Compaction: what is done before anything is cut (compaction.py).
 
@@ -382,18 +384,26 @@ class PromptBuilder:
         results = [number for piece in pieces for number in _results(piece)]
         spare = max(keep - sum(len(_results(piece)) for piece in self._steps[-1:]), 0)
         last = results[len(results) - spare - 1] if len(results) > spare else 0
-        if last <= self.compacted.cleared:
-            return
-        shown = [(piece, self._cleared(piece.full, piece.number, last)) for piece in pieces if piece.number <= last]
-        saved = sum(piece.tokens - min(self._in_words(messages)[1], piece.tokens) for piece, messages in shown)
-        if saved * self.size.ratio < compaction.WORTH_IT * room:
-            return
-        for piece, messages in shown:
+        cleared = [(piece, self._cleared(piece.full, piece.number, last)) for piece in pieces if piece.number <= last]
+        saved = sum(max(piece.tokens - self._in_words(messages)[1], 0) for piece, messages in cleared)
+        if last > self.compacted.cleared and saved * self.size.ratio >= compaction.WORTH_IT * room:
+            self._show_cleared(cleared, last)
+
+    def _show_cleared(self, cleared: Sequence[tuple[_Piece, Atom]], last: int) -> None:
+        for piece, messages in cleared:
             if self._in_words(messages)[1] < piece.tokens:
                 piece.full = messages
                 self._show(piece, messages)
         self.compacted = replace(self.compacted, cleared=last)
         self._flatten()
+
+    def _shorten_old(self, target: int) -> None:
+        """Shorten results of earlier requests; where compaction is on, clear them, so that they stay as they are."""
+        if self._options.compaction is None:
+            self._shorten(self._old, target)
+        elif self._old and self.compacted.cleared < len(self._history):
+            last = len(self._history)
+            self._show_cleared([(piece, self._cleared(piece.full, piece.number, last)) for piece in self._old], last)
 
     def _cleared(self, messages: Atom, number: int, last: int) -> Atom:
         return tuple(
@@ -478,10 +488,11 @@ class PromptBuilder:
             self.compacted = replace(self.compacted, tried=len(self._history))
             return
         kept = compaction.fitted(text, plan.tokens, self._count)
-        self.compacted = replace(self.compacted, summary=kept, summarised=plan.summarised, tried=0)
+        done = plan.summarised
+        self.compacted = replace(self.compacted, summary=kept, summarised=done, left_out=done, tried=0)
         for _ in range(plan.pieces):
             self._drop(self._old)
-        self._put_earlier(self._left_out_to())
+        self._put_earlier()
         self._flatten()
 
     def told_compacted(self) -> tuple[Compacted, str] | None:
@@ -489,28 +500,24 @@ class PromptBuilder:
         before, now = self._compacted_before, self.compacted
         if now == before:
             return None
-        self._compacted_before, told = now, []
+        self._compacted_before = now
+        told: list[str] = []
         if now.cleared > before.cleared:
             told.append(f"the results of tool calls up to message {now.cleared} were cleared")
         if now.summarised > before.summarised:
             told.append(f"messages up to {now.summarised} were replaced by a summary")
         return now, f"To make room, {' and '.join(told)}; the conversation keeps them all." if told else ""
 
-    def _left_out_to(self) -> int:
-        """The number of the last message before those that are shown."""
-        return self._old[0].number - 1 if self._old else len(self._history)
-
-    def _make_earlier(self, last: int) -> _Piece | None:
-        """What is shown in place of the messages up to this one; nothing where compaction is off."""
+    def _make_earlier(self) -> _Piece | None:
+        """What is shown in place of messages that are left out; nothing where compaction is off."""
         first = len(self._leading) + 1
-        if self._options.compaction is None or last < first:
+        if self.compacted.left_out < first:
             return None
-        said = compaction.earlier_message(first, last, self.compacted.summary, may_read=self._may_read)
-        return self._piece((said,))
+        return self._piece((compaction.earlier_message(first, self.compacted, may_read=self._may_read),))
 
-    def _put_earlier(self, last: int) -> None:
+    def _put_earlier(self) -> None:
         self._remove_earlier()
-        self._earlier = self._make_earlier(last)
+        self._earlier = self._make_earlier()
         if self._earlier is not None:
             self.size.add(self._earlier.tokens)
 

@@ -82,7 +82,7 @@ class Conversation:
                 f"{message_id!r} stands between a call and its result, where no conversation can go on; "
                 f"fork at {' or '.join(near) or 'no message of this one'}"
             )
-        if end < max(before.summarised, before.tried):
+        if end < max(before.left_out, before.tried):
             before = Compacted(cleared=before.cleared)
         return self._made(messages[:end], ids[:end], replace(before, cleared=min(before.cleared, end)))
 
