@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import Context
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeVarTuple
@@ -27,6 +27,7 @@ from callboard.protocol.events import ModelFailed, ModelNoted, ModelResponded, M
 from callboard.protocol.ids import Tag
 from callboard.protocol.limits import MAX_ANSWER_BYTES, MAX_RESPONSE_BYTES
 from callboard.protocol.model import Done, Error, ModelRequest, ModelResponse, Restarted, StreamEvent, TextDelta, Usage
+from callboard.protocol.provider_options import ExtraFields, ProviderOptions
 from callboard.providers.adapter import Provider
 from callboard.providers.http_errors import without_tools_blamed
 from callboard.providers.rate_limit import RateLimiter
@@ -380,6 +381,8 @@ class LlmManager(Actor[LlmMessage]):
         reports = _AttemptReports(asked, number, self.ref, self.system.scheduler.now)
         is_last_try = number == asked.call.attempts
         request = dataclasses.replace(asked.call.request, model=route.model, is_last_try=is_last_try)
+        if request.provider_options:
+            request = dataclasses.replace(request, provider_options=tuple(_for_route(route, request.provider_options)))
         call.running = self._start_provider(route.provider, request, reports.emit, reports.end, asked.asker)
 
     def _take(self, call: _OpenCall, ended: AttemptEnded) -> None:
@@ -483,6 +486,15 @@ def _from(model: str, routes: Sequence[Route]) -> Sequence[Route]:
     if not routes or routes[0].name == model:
         return routes
     return routes[next((place for place, route in enumerate(routes) if route.name == model), 0) :]
+
+
+def _for_route(route: Route, options: Iterable[ProviderOptions]) -> Iterator[ProviderOptions]:
+    """The options, extra fields for this route's provider as such for any adapter: one may serve several providers."""
+    provider = route.name.partition("/")[0]
+    for each in options:
+        if isinstance(each, ExtraFields) and each.provider == provider:
+            each = dataclasses.replace(each, provider="")
+        yield each
 
 
 def _told_failure(call: _OpenCall, error: Error) -> str:
