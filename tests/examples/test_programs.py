@@ -12,7 +12,7 @@ import pytest
 from support.host_programs import ASKS_THE_TOOL, EXAMPLES, SAYS_IT_RAINS, Stage, example, python
 from support.shared_double import stall
 
-ONE_LINE = "from callboard import Runtime\nwith Runtime() as runtime: print(runtime.ask_sync('What is the weather in Oslo?').text)"
+ONE_LINE = "import callboard as c; r = c.Runtime().start(); print(r.ask_sync('Is it raining in Oslo?').text); r.stop()"
 WITH_A_TOOL = """
 from callboard import Runtime, tool
 @tool
