@@ -18,7 +18,7 @@ from support.imports import imports
 FRONT = """
     AskApproval CallboardError Catalog Compaction Conversation Decision ErrorKind Metrics ModelCallFailed ModelInfo
     Origin Outcome Policy Prices Reply RequestEnded Risk RunTool Runtime RuntimeFailure Settings Stream TextDelta Tool
-    ToolCallCompleted ToolCallFailed ToolContext ToolError UsageError __version__ tool
+    ToolCallCompleted ToolCallFailed ToolContext ToolError UsageError __version__ freeze_support tool
 """
 FACES = {
     "callboard": FRONT,

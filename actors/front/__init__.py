@@ -14,6 +14,8 @@
 - To match in a stream: `TextDelta`, `RunTool`, `ToolCallCompleted`, `ToolCallFailed`, and the `Reply` at its end. Less
   common events are in `callboard.protocol.model`, `.events` and `.commands`.
 
+- For a program frozen by PyInstaller or cx_Freeze: `freeze_support`, called first in its main module.
+
 Everything else is imported from its own module. A name is loaded when it is first used: child processes import this
 package too, and would start several times slower with HTTP clients and settings.
 """
@@ -25,6 +27,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from callboard.actors.processes.spawning import freeze_support
     from callboard.actors.requests.conversation import ModelCallFailed, Reply, RequestEnded, Stream
     from callboard.actors.requests.history import Conversation
     from callboard.actors.runtime import Runtime
@@ -45,7 +48,7 @@ __all__ = [
     "AskApproval", "CallboardError", "Catalog", "Compaction", "Conversation", "Decision", "ErrorKind", "Metrics",
     "ModelCallFailed", "ModelInfo", "Origin", "Outcome", "Policy", "Prices", "Reply", "RequestEnded", "Risk", "RunTool",
     "Runtime", "RuntimeFailure", "Settings", "Stream", "TextDelta", "Tool", "ToolCallCompleted", "ToolCallFailed",
-    "ToolContext", "ToolError", "UsageError", "__version__", "tool",
+    "ToolContext", "ToolError", "UsageError", "__version__", "freeze_support", "tool",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:  # a type checker that saw this function would accept every name
@@ -59,10 +62,11 @@ if not TYPE_CHECKING:  # a type checker that saw this function would accept ever
 def _homes() -> Iterator[ModuleType]:
     """The modules of these names, first those that tools in child processes import, then by how much each loads."""
     from callboard.actors import tools  # noqa: PLC0415
+    from callboard.actors.processes import spawning  # noqa: PLC0415
     from callboard.protocol import errors  # noqa: PLC0415
     from callboard.protocol import tools as contracts  # noqa: PLC0415
 
-    yield from (errors, contracts, tools)
+    yield from (errors, contracts, spawning, tools)
     from callboard.actors.requests import conversation, history  # noqa: PLC0415
     from callboard.actors.telemetry import telemetry  # noqa: PLC0415
     from callboard.protocol import commands, compaction, events, model  # noqa: PLC0415
