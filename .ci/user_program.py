@@ -24,7 +24,7 @@ async def main() -> None:
     async with Runtime(settings, tools=[double]) as runtime:
         conversation = Conversation()
         reply = await runtime.ask("What is twice 21?", conversation=conversation)
-        assert (reply.text, reply.outcome, reply.steps) == ("It is 42.", Outcome.ANSWERED, 2), reply
+        assert (reply.text, reply.outcome, len(reply.steps)) == ("It is 42.", Outcome.ANSWERED, 2), reply
         (result,) = [message.content for message in reply.messages if isinstance(message, ToolMessage)]
         assert '"doubled":42' in result, result
         assert f'"process":{os.getpid()}' not in result, "a tool runs in a process of its own"

@@ -9,6 +9,7 @@ from callboard.protocol.content import Message
 from callboard.protocol.ids import Tag, ToolName
 from callboard.protocol.limits import MAX_ATTEMPTS
 from callboard.protocol.model import FinishReason, ModelRequest, Usage
+from callboard.protocol.reports import StepReport
 from callboard.protocol.tools import Risk, ToolFailure
 
 
@@ -165,8 +166,8 @@ class Finish(_Command):
     """As the providers reported it; estimates count against the budget only. None once a model call did not say."""
     cost: float | None
     """US dollars; None where that of a model call is not known."""
-    steps: int
-    """Model calls made, those that were asked again included."""
+    steps: tuple[StepReport, ...]
+    """The model calls made, those that were asked again included, each with its tool calls."""
     reason: str = ""
     """Why, in one sentence, where it was not answered, or not to the end."""
     finish_reason: FinishReason = FinishReason.OTHER

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import orjson
@@ -41,6 +41,11 @@ class Citation:
     file_id: str = ""
     raw: Mapping[str, object] = field(default_factory=dict)
     """As the provider wrote it."""
+
+    def moved_by(self, characters: int) -> Citation:
+        """The same, with places in a text that has so many characters before its own."""
+        start, end = (None if place is None else place + characters for place in (self.start, self.end))
+        return replace(self, start=start, end=end)
 
 
 @dataclass(frozen=True, slots=True)

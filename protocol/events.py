@@ -65,6 +65,10 @@ class ModelResponded(_Event):
     """US dollars; None where it is not known."""
     requests: int = 1
     """Those sent for this call, over all models that were asked."""
+    model: str = ""
+    """"provider/model" that answered, in the words of the settings: a fallback, perhaps."""
+    first_event_at: float | None = None
+    """When the first piece of the answer came; None where that is not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,6 +104,7 @@ class Session:
         self._has_streamed = False
         self._text = ""
         self._finish_reason = FinishReason.OTHER
+        self._log = step.StepLog()
         self._recorded: list[commands.RecordStep] = []
         self._last: tuple[Command, ...] = ()
         """Given out once more after a crash: the request's timer, or what it finished with."""
@@ -233,7 +234,7 @@ class Session:
     def _cancel_requested(self, event: events.CancelRequested) -> list[Command]:
         self._check_request(event)
         self._end(Outcome.CANCELLED, event.reason or "the request was cancelled.")
-        return self._let_go(events.CancelRequested)
+        return self._let_go(event)
 
     def _deadline_passed(self, event: events.DeadlinePassed) -> list[Command]:
         if event.tag != self.tag:
@@ -244,7 +245,7 @@ class Session:
         if event.at < self._deadline_at - limits.CLOCK_TOLERANCE_SECONDS:
             return [commands.SetTimer(self.tag, self._deadline_at)]
         self._end(Outcome.TIMED_OUT, f"the request's deadline of {self._options.timeout_seconds:g} s passed.")
-        return self._let_go(events.DeadlinePassed)
+        return self._let_go(event)
 
     # The model.
 
@@ -263,7 +264,9 @@ class Session:
         self.step = self.tag.at_step(self.step.step + 1)
         self._forget_partial()
         self._sent_now, self._finish_reason = 0, FinishReason.OTHER
-        deadline_at = min(max(event.at, not_before_at) + limits.STREAM_TOTAL_TIMEOUT_SECONDS, self._deadline_at)
+        asked_at = max(event.at, not_before_at)
+        self._log.asked(self.step.step, asked_at)
+        deadline_at = min(asked_at + limits.STREAM_TOTAL_TIMEOUT_SECONDS, self._deadline_at)
         left, counted = self._options.max_attempts - self._sent, self._prompt.size.own_count
         told = self._prompt.told_cut()
         notes: list[Command] = [commands.Note(self.step, told, NoteKind.TRIMMED)] if told else []
@@ -309,6 +312,8 @@ class Session:
         turn = step.tidy(ModelResponse() if is_too_long else response)
         self._forget_partial()
         doubt = self._prompt.charge(response.usage, event.cost, turn.message)
+        usage, cost = (None, None) if doubt else (response.usage, event.cost)
+        self._log.responded(event, usage, cost)
         notes = self._told_left_out(response.notes)
         if doubt:
             notes.append(commands.Note(self.step, doubt, NoteKind.ESTIMATED))
@@ -343,6 +348,7 @@ class Session:
         self._check_step(event)
         # Of a model that is known to take no tools, its holder says so without asking it.
         self._call_ended_after(event.requests, 0 if event.error.kind is ErrorKind.TOOLS_UNSUPPORTED else 1)
+        self._log.failed(event)
         return self._told_left_out(event.error.notes) + self._model_error(event.error, event.model)
 
     def _model_lost(self, event: events.ModelLost) -> list[Command]:
@@ -354,6 +360,7 @@ class Session:
         """
         self._check_step(event)
         self._call_ended_after(self._sent_now + 1)
+        self._log.lost(event.at)
         self._losses += 1
         if not self._may_ask_again:
             why = f"{ErrorKind.INTERNAL}: after {self._sent} tries: the model call was lost {self._losses} times"
@@ -414,6 +421,7 @@ class Session:
         call = self._call_of(event)
         call.enter(events.ToolCallStarted)
         call.facts.runs += 1
+        call.begun_at = event.at
         return []
 
     def _call_ended(self, event: CallFailure | events.ToolCallCompleted) -> list[Command]:
@@ -435,6 +443,7 @@ class Session:
 
     def _close_batch(self) -> commands.RecordStep:
         messages = self._batch.messages()
+        self._log.calls_ended(self._batch.reports())
         self._repeats.learn(self._batch.outcomes())
         self._batch = step.NO_CALLS
         self._facts.open_calls = 0
@@ -453,13 +462,13 @@ class Session:
         self._facts.outcome, self._reason = outcome, reason
         return []
 
-    def _let_go(self, event: type[events.CancelRequested] | type[events.DeadlinePassed]) -> list[Command]:
+    def _let_go(self, event: events.CancelRequested | events.DeadlinePassed) -> list[Command]:
         """Stop what is open; an open step is closed with a result for each of its calls (I2)."""
         if self._batch is step.NO_CALLS:
             return [commands.StopModel(self.step)]
         return [*self._batch.abandon(event, self._reason), self._close_batch()]
 
-    def _finish(self, _event: Event) -> list[Command]:
+    def _finish(self, event: Event) -> list[Command]:
         """The last commands. What was streamed of a cut turn stays in the history: the person has read it."""
         todo: list[Command] = []
         partial = "".join(self._partial)
@@ -469,7 +478,7 @@ class Session:
         self._forget_partial()
         outcome = self._facts.outcome
         assert outcome is not None
-        spent, steps = self.spent, self.step.step
+        spent, steps = self.spent, self._log.reports(event.at)
         finish = commands.Finish(
             self.tag, outcome, self._text, spent.usage, spent.cost, steps, self._reason, self._finish_reason
         )

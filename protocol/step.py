@@ -21,8 +21,9 @@ from callboard.protocol.errors import ErrorKind
 from callboard.protocol.events import Event
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
 from callboard.protocol.masking import MARK
-from callboard.protocol.model import FinishReason, ModelResponse
+from callboard.protocol.model import FinishReason, ModelResponse, Usage
 from callboard.protocol.options import ToolOffer
+from callboard.protocol.reports import CallReport, StepReport
 from callboard.protocol.states import CALL_TRANSITIONS, CallFacts, CallGuard, CallState
 from callboard.protocol.tools import FailureCode, Risk, ToolFailure
 
@@ -192,6 +193,10 @@ class OpenCall:
     deadline_at: float | None = field(default=None, init=False)
     """None before it is sent: waiting for a person has no deadline but the request's."""
     result: content.ToolMessage | None = field(default=None, init=False)
+    code: FailureCode | None = field(default=None, init=False)
+    """Why it has no result of its tool."""
+    begun_at: float | None = field(default=None, init=False)
+    ended_at: float = field(default=0.0, init=False)
 
     def enter(self, event: type[Event]) -> CallGuard:
         """Change state as the table says, and tell which guard led there."""
@@ -211,6 +216,9 @@ class Batch:
     _request_deadline_at: float
     _notes: tuple[str, ...]
     _max_runs: int
+    _asked_at: float = field(default=0.0, init=False)
+    _now: float = field(default=0.0, init=False)
+    """When that happened which is taken in."""
     timer_at: float | None = field(default=None, init=False)
     """When the step's one timer fires; None while it is not set."""
     calls: dict[Tag, OpenCall] = field(default_factory=dict, init=False)
@@ -222,6 +230,7 @@ class Batch:
 
     def begin(self, turn: Turn, offers: Mapping[ToolName, ToolOffer], repeats: Repeats, at: float) -> list[Command]:
         """Begin every call of the turn, in its order: sent, asked about, or ended at once with the reason."""
+        self._asked_at = self._now = at
         keys = [digest(*signature) for signature in turn.signatures]
         repeated, self.ends_run = repeats.next_step(keys)
         shown = [name for name, offer in offers.items() if offer.is_shown]
@@ -279,6 +288,7 @@ class Batch:
 
     def end(self, call: OpenCall, event: CallFailure | events.ToolCallCompleted) -> list[Command]:
         """The call has its one result, or the failure that the model reads in its place."""
+        self._now = event.at
         if isinstance(event, events.ToolCallCompleted):
             failed, result = result_fault(call.call.name, event.content), event.content
             call.facts.result_is_sound = failed is None
@@ -297,7 +307,8 @@ class Batch:
 
     def _close(self, call: OpenCall, failed: ToolFailure | None, result: str = "") -> None:
         if failed is not None:
-            result = content.json_text(failed.to_wire())
+            result, call.code = content.json_text(failed.to_wire()), failed.code
+        call.ended_at = self._now
         call.result = content.ToolMessage(call.call.call_id, call.call.name, result, failed is not None)
         self.open -= 1
 
@@ -317,7 +328,7 @@ class Batch:
 
     def expire(self, at: float) -> list[Command]:
         """The step's timer fired: end the calls that should have ended. Fired early, it is set again."""
-        now = at + limits.CLOCK_TOLERANCE_SECONDS
+        now, self._now = at + limits.CLOCK_TOLERANCE_SECONDS, at
         self.timer_at = None
         todo: list[Command] = []
         for tag, call in self._open_calls():
@@ -330,6 +341,7 @@ class Batch:
 
     def resend(self, at: float) -> list[Command]:
         """What held the calls is gone: send again what has not begun, and what has where its tool allows that."""
+        self._now = at
         todo: list[Command] = []
         for tag, call in self._open_calls():
             guard = call.enter(events.ToolsLost)
@@ -345,14 +357,15 @@ class Batch:
         cleared = self.clear()
         return todo + (self._watch() or cleared)
 
-    def abandon(self, event: type[events.CancelRequested] | type[events.DeadlinePassed], why: str) -> list[Command]:
+    def abandon(self, event: events.CancelRequested | events.DeadlinePassed, why: str) -> list[Command]:
         """The request ends: give each open call its result, and stop it."""
+        self._now = event.at
         todo: list[Command] = []
-        code = FailureCode.CANCELLED if event is events.CancelRequested else FailureCode.TIMED_OUT
+        code = FailureCode.CANCELLED if isinstance(event, events.CancelRequested) else FailureCode.TIMED_OUT
         for tag, call in self._open_calls():
             waiting = call.state is CallState.AWAITING_APPROVAL
             todo.append(commands.WithdrawApproval(tag) if waiting else commands.CancelTool(tag, why))
-            call.enter(event)
+            call.enter(type(event))
             todo.append(self._fail(tag, call, failure(code, call.call.name, why)))
         return todo + self.clear()
 
@@ -373,6 +386,19 @@ class Batch:
             for call in self.calls.values()
         ]
 
+    def reports(self) -> tuple[CallReport, ...]:
+        """What became of each call, in the turn's order."""
+        return tuple(
+            CallReport(
+                call.call.call_id,
+                call.call.name,
+                call.code,
+                call.ended_at - self._asked_at,
+                0.0 if call.begun_at is None else call.ended_at - call.begun_at,
+            )
+            for call in self.calls.values()
+        )
+
     def messages(self) -> tuple[content.Message, ...]:
         """The finished step: the turn, its results in the turn's order, then the notes."""
         results = [call.result for call in self.calls.values() if call.result is not None]
@@ -383,6 +409,69 @@ class Batch:
 NO_REQUEST: Final = Tag(RequestId(""), MessageId(""))
 #: The batch of a session that runs no tools: nothing is ever added to it.
 NO_CALLS: Final = Batch(NO_REQUEST, content.AssistantMessage(()), 0.0, (), 0)
+
+
+# What is reported of it.
+
+
+class StepLog:
+    """Collects the reports of a request, a model call at a time."""
+
+    def __init__(self) -> None:
+        self._reports: list[StepReport] = []
+        self._step = 0
+        self._asked_at: float | None = None
+        """Of the model call that is open."""
+
+    def asked(self, step: int, at: float) -> None:
+        """A model call begins."""
+        self._step, self._asked_at = step, at
+
+    def responded(self, event: events.ModelResponded, usage: Usage | None, cost: float | None) -> None:
+        """A turn came; `usage` and `cost` as far as they can be true."""
+        response, first_at = event.response, event.first_event_at
+        asked_at, self._asked_at = self._asked_at or 0.0, None
+        report = StepReport(
+            self._step,
+            event.at - asked_at,
+            response.error is None,
+            event.model,
+            usage,
+            cost,
+            response.finish_reason,
+            response.error.kind if response.error is not None else None,
+            event.requests,
+            (),
+            None if first_at is None else first_at - asked_at,
+            response.model,
+            response.response_id,
+            response.provider_request_id,
+            response.service_tier,
+        )
+        self._reports.append(report)
+
+    def failed(self, event: events.ModelFailed) -> None:
+        """The model call failed."""
+        self._add(event.at, event.error.kind, event.model, event.requests)
+
+    def lost(self, at: float) -> None:
+        """What held the model call is gone."""
+        self._add(at, ErrorKind.INTERNAL)
+
+    def calls_ended(self, calls: tuple[CallReport, ...]) -> None:
+        """All calls of the last turn have ended."""
+        self._reports[-1] = replace(self._reports[-1], calls=calls)
+
+    def reports(self, at: float) -> tuple[StepReport, ...]:
+        """All of them, when the request ends at this time."""
+        if self._asked_at is not None:
+            self._add(at)
+        return tuple(self._reports)
+
+    def _add(self, at: float, error: ErrorKind | None = None, model: str = "", requests: int = 0) -> None:
+        seconds = at - (self._asked_at or 0.0)
+        self._asked_at = None
+        self._reports.append(StepReport(self._step, max(seconds, 0.0), model=model, error=error, requests=requests))
 
 
 # Loop detection: the same call, with the same result each time.

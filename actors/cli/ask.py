@@ -21,7 +21,7 @@ from callboard.protocol.events import RequestStarted
 from callboard.protocol.model import Restarted
 
 #: What --json prints of a Reply.
-SHOWN: Final = ("text", "request_id", "outcome", "finish_reason", "steps", "usage", "cost", "notes")
+SHOWN: Final = ("text", "request_id", "outcome", "finish_reason", "usage", "cost", "notes")
 #: All that it prints, in this order; `error` comes last, where there was one.
 FIELDS: Final = (
     "text", "request_id", "outcome", "finish_reason", "model", "steps", "usage", "cost", "notes", "sources",
@@ -101,7 +101,7 @@ class _Report:
                 self.add_note(event.text)
             case Reply():
                 self._notes = list(event.notes)
-                self.known |= {name: getattr(event, name) for name in SHOWN}
+                self.known |= {name: getattr(event, name) for name in SHOWN} | {"steps": len(event.steps)}
                 self.known["sources"] = self._sources.all(event.text)
 
     def add_note(self, text: str) -> None:

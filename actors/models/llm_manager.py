@@ -109,6 +109,7 @@ class AttemptEnded:
     response: ModelResponse
     has_emitted: bool
     """Has the session heard anything of it but its failure?"""
+    first_event_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +265,7 @@ class LlmManager(Actor[LlmMessage]):
             raise Rejected("the attempt was given up before")
         call.running = None
         call.has_emitted = message.has_emitted
-        self._work(call, self._take, message.response)
+        self._work(call, self._take, message)
 
     @handles(TellAgain)
     def _tell_again(self, message: TellAgain) -> None:
@@ -347,25 +348,29 @@ class LlmManager(Actor[LlmMessage]):
         call.attempt += 1
         call.doing = "starting the provider"
         asked, tag, number, has_emitted = call.asked, call.tag, call.attempt, False
+        first_event_at: float | None = None
         # Taken now: the attempt may outlive this incarnation by a moment.
         myself, now = self.ref, self.system.scheduler.now
 
         def emit(events: list[StreamEvent]) -> None:
-            nonlocal has_emitted
+            nonlocal has_emitted, first_event_at
+            if first_event_at is None:
+                first_event_at = now()
             if asked.is_read_along:  # otherwise the response builder has them
                 asked.reply_to.tell(ModelStreamed(tag, now(), tuple(events)))
                 # An attempt of which only its failure is known leaves nothing behind to be taken back.
                 has_emitted = has_emitted or not isinstance(events[0], Error)
 
         def end(response: ModelResponse) -> None:
-            myself.tell_control(AttemptEnded(tag, number, response, has_emitted))
+            myself.tell_control(AttemptEnded(tag, number, response, has_emitted, first_event_at))
 
         is_last_try = number == asked.call.attempts
         request = dataclasses.replace(asked.call.request, model=route.model, is_last_try=is_last_try)
         call.running = self._start_provider(route.provider, request, emit, end, asked.asker)
 
-    def _take(self, call: _OpenCall, response: ModelResponse) -> None:
+    def _take(self, call: _OpenCall, ended: AttemptEnded) -> None:
         """What an attempt came to."""
+        response = ended.response
         route, used = call.routes[call.route], response.usage or Usage()
         if limiter := route.limiter:
             call.doing = "the rate limiter"
@@ -381,7 +386,9 @@ class LlmManager(Actor[LlmMessage]):
         self._ratios.learn(route.name, used.input_tokens, call.asked.call.prompt_tokens)
         cost = self._cost_with(call, response)
         self._drop(call.tag)
-        self._tell(call.asked.reply_to, ModelResponded(call.tag, self.now(), response, cost, call.attempt))
+        requests, first_at = call.attempt, ended.first_event_at
+        done = ModelResponded(call.tag, self.now(), response, cost, requests, route.name, first_at)
+        self._tell(call.asked.reply_to, done)
 
     def _cost_with(self, call: _OpenCall, response: ModelResponse) -> float | None:
         """US dollars, of this attempt and of those before it that were cut."""

@@ -14,11 +14,22 @@ from contextvars import Context
 from dataclasses import dataclass
 from sys import getsizeof
 from threading import Lock
-from typing import Final
+from typing import Final, Generic
+
+from typing_extensions import TypeVar
 
 from callboard.actors.kernel import Down, ExitReason
 from callboard.protocol.commands import AskApproval, Command, Finish, Note, Outcome, ReportFailure, RunTool
-from callboard.protocol.content import Message, UserMessage, history_faults
+from callboard.protocol.content import (
+    AssistantMessage,
+    AssistantPart,
+    Citation,
+    Media,
+    Message,
+    Text,
+    UserMessage,
+    history_faults,
+)
 from callboard.protocol.errors import ProviderError, RuntimeFailure, UsageError, said, with_advice
 from callboard.protocol.events import (
     Event,
@@ -32,6 +43,7 @@ from callboard.protocol.events import (
 from callboard.protocol.ids import RequestId, Tag
 from callboard.protocol.model import Error, FinishReason, StreamEvent, Usage
 from callboard.protocol.options import RequestOptions
+from callboard.protocol.reports import StepReport
 from callboard.protocol.tools import ToolFailure
 
 #: Behind the request's deadline: its session has then waited for the tools to be stopped, and the loop was busy once.
@@ -45,6 +57,8 @@ _EVENT_BYTES: Final = 200
 STOPPING: Final = "the runtime is stopping"
 """Why a request was cancelled whose runtime stops."""
 
+T = TypeVar("T", default=str)
+"""What `output=` asks for."""
 Seen = Event | Command
 """What a session shows of its request."""
 Shown = RequestStarted | RunTool | ToolCallStarted | ToolCallEnd | AskApproval | ReportFailure | Note
@@ -109,20 +123,22 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
-    """The answer to one request."""
+class Reply(Generic[T]):
+    """The answer to one request. `print(reply)` shows its text."""
 
     text: str
     usage: Usage | None
     """As the providers reported it: nothing is estimated. None where a model call did not say what it used."""
     request_id: RequestId
     outcome: Outcome
-    steps: int
-    """Model calls made."""
+    steps: tuple[StepReport, ...]
+    """The model calls made, those that were asked again included, each with its time, usage and tool calls."""
     cost: float | None
     """US dollars; 0 for models that are free, None where the price of one that answered is not known."""
     messages: tuple[Message, ...]
     """What this request added to the conversation: the question, the calls, their results and the answer."""
+    output: T
+    """The object that was asked for with `output=`; without that, the text."""
     reason: str = ""
     """Why it was not answered, or not to the end, in one sentence."""
     finish_reason: FinishReason = FinishReason.OTHER
@@ -133,6 +149,34 @@ class Reply:
     failures: tuple[ToolFailure, ...] = ()
     """Calls that failed or were not run, in the order in which they did, the last 100: with `traceback`, which the
     model does not see."""
+
+    def __str__(self) -> str:
+        return self.text
+
+    @property
+    def model(self) -> str:
+        """ "provider/model" that gave the last turn: a fallback, perhaps. "" where none came."""
+        return next((step.model for step in reversed(self.steps) if step.is_whole), "")
+
+    @property
+    def citations(self) -> tuple[Citation, ...]:
+        """What the answer rests on, in its order; `start` and `end` are places in `text`."""
+        found: list[Citation] = []
+        at = 0
+        for part in self._answer_parts():
+            if isinstance(part, Text):
+                found += [citation.moved_by(at) for citation in part.citations]
+                at += len(part.text)
+        return tuple(found)
+
+    @property
+    def media(self) -> tuple[Media, ...]:
+        """The pictures, sounds and files of the answer."""
+        return tuple(part for part in self._answer_parts() if isinstance(part, Media))
+
+    def _answer_parts(self) -> tuple[AssistantPart, ...]:
+        last = self.messages[-1] if self.messages else None
+        return last.parts if isinstance(last, AssistantMessage) else ()
 
 
 class RequestEnded(RuntimeFailure):
@@ -201,7 +245,7 @@ class Answer:
             why = down.reason.value if down.error is None else said(down.error)
             self._settle(RuntimeFailure(f"the request has no answer, since its session was lost: {why}"))
         else:
-            end = end or Finish(self.tag, Outcome.CANCELLED, "", Usage(), 0.0, 0, STOPPING)
+            end = end or Finish(self.tag, Outcome.CANCELLED, "", Usage(), 0.0, (), STOPPING)
             self._settle(self._reply(end))
         return self._finish is None
 
@@ -214,6 +258,7 @@ class Answer:
             end.steps,
             end.cost,
             self._messages,
+            end.text,
             end.reason,
             end.finish_reason,
             tuple(self._notes),

@@ -221,8 +221,8 @@ def _wrong_sums(story: Story, finish: Finish) -> Iterator[str]:
         yield f"it says {finish.usage}, the providers reported {spent.reported_usage}"
     if spent.exact and not _is_same_cost(finish.cost, spent.cost):
         yield f"it says {_dollars(finish.cost)}, spent were {_dollars(spent.cost)}"
-    if finish.steps != len(story.models):
-        yield f"it says {finish.steps} model calls, made were {len(story.models)}"
+    if len(finish.steps) != len(story.models):
+        yield f"it says {len(finish.steps)} model calls, made were {len(story.models)}"
 
 
 # I24, I25.

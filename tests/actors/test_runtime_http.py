@@ -89,7 +89,8 @@ def test_a_cost_budget_stops_before_it_is_passed_also_with_a_dearer_fallback() -
         pytest.raises(RequestEnded, match=r"costs about \$\d+.*budget of \$0.5") as ended,
     ):
         runtime.ask_sync("Hi")
-    assert (ended.value.reply.outcome, ended.value.reply.cost, ended.value.reply.steps) == (Outcome.COST_LIMIT, 0.0, 0)
+    reply = ended.value.reply
+    assert (reply.outcome, reply.cost, reply.steps) == (Outcome.COST_LIMIT, 0.0, ())
 
 
 def test_a_passing_failure_and_a_cut_stream_are_tried_again() -> None:

@@ -218,7 +218,7 @@ def test_a_run_that_repeats_itself_is_charged_for_each_repetition() -> None:
 
 def test_a_limit_before_the_first_step_costs_nothing() -> None:
     finish = Request(replace(OPTIONS, token_budget=1)).finish
-    assert (finish.outcome, finish.cost, finish.usage, finish.steps) == (Outcome.TOKEN_LIMIT, 0.0, Usage(), 0)
+    assert (finish.outcome, finish.cost, finish.usage, len(finish.steps)) == (Outcome.TOKEN_LIMIT, 0.0, Usage(), 0)
 
 
 def test_a_turn_that_comes_twice_or_too_late_is_charged_once() -> None:
@@ -267,7 +267,7 @@ UNUSABLE = [lost, truncated, malformed, empty, too_many_calls]
 def test_without_retries_an_unusable_turn_ends_the_request(unusable: Callable[[Request], None]) -> None:
     request = Request(NO_RETRIES)
     unusable(request)
-    assert (request.finish.outcome, request.finish.steps) == (Outcome.FAILED, 1)
+    assert (request.finish.outcome, len(request.finish.steps)) == (Outcome.FAILED, 1)
 
 
 @pytest.mark.parametrize("unusable", UNUSABLE)
@@ -278,7 +278,7 @@ def test_an_unusable_turn_is_asked_again_exactly_so_often(unusable: Callable[[Re
         unusable(request)
         assert isinstance(request.of(CallModel), CallModel)
     unusable(request)
-    assert (request.finish.outcome, request.finish.steps) == (Outcome.FAILED, retries + 1)
+    assert (request.finish.outcome, len(request.finish.steps)) == (Outcome.FAILED, retries + 1)
 
 
 def test_without_retries_a_cut_turn_runs_its_whole_calls_and_the_model_is_told_of_the_rest() -> None:
@@ -362,4 +362,4 @@ def test_leading_system_messages_outlive_every_cut(limit: int) -> None:
 def test_leading_system_messages_that_do_not_fit_end_the_request_before_it_is_asked() -> None:
     rule = SystemMessage("Answer in French. " * 200)
     request = Request(replace(OPTIONS, context_tokens=300), history=(rule, *TALK))
-    assert (request.finish.outcome, request.finish.steps) == (Outcome.TOKEN_LIMIT, 0)
+    assert (request.finish.outcome, len(request.finish.steps)) == (Outcome.TOKEN_LIMIT, 0)

@@ -158,7 +158,12 @@ def test_a_text_answer() -> None:
     assert kinds(commands) == ["RecordStep", "ClearTimer", "Finish"]
     assert only(commands, RecordStep).messages == (AssistantMessage((Text("hello"),)),)
     finish = only(commands, Finish)
-    assert (finish.outcome, finish.text, finish.usage, finish.steps) == (Outcome.ANSWERED, "hello", Usage(10, 5), 1)
+    assert (finish.outcome, finish.text, finish.usage, len(finish.steps)) == (
+        Outcome.ANSWERED,
+        "hello",
+        Usage(10, 5),
+        1,
+    )
 
 
 def test_calls_run_side_by_side_and_results_stand_in_the_order_asked() -> None:
@@ -429,7 +434,7 @@ def test_a_model_call_that_is_lost_each_time_ends_its_request_with_our_fault_nam
     talk = Talk()
     assert [kinds(talk.say(ModelLost)) for _ in range(3)] == [["Note", "CallModel"]] * 3
     finish = only(talk.say(ModelLost), Finish)
-    assert (finish.outcome, finish.steps) == (Outcome.FAILED, 4)
+    assert (finish.outcome, len(finish.steps)) == (Outcome.FAILED, 4)
     assert finish.reason == "internal_error: after 4 tries: the model call was lost 4 times"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from sys import getsizeof
 from typing import Any
 
@@ -14,17 +15,28 @@ from callboard.actors.kernel import Down, ExitReason
 from callboard.actors.requests import conversation as module
 from callboard.actors.requests.conversation import Answer, Conversation, ModelCallFailed, Reply, RequestEnded, Stream
 from callboard.protocol.commands import Finish, Note, Outcome, RunTool
-from callboard.protocol.content import AssistantMessage, Text, ToolCall, ToolMessage, UserMessage
+from callboard.protocol.content import (
+    AssistantMessage,
+    AssistantPart,
+    Citation,
+    Image,
+    Text,
+    ToolCall,
+    ToolMessage,
+    UserMessage,
+)
 from callboard.protocol.errors import ErrorKind, RuntimeFailure, UsageError
 from callboard.protocol.events import ModelFailed, ModelStreamed, ToolCallCompleted, ToolCallStarted
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
 from callboard.protocol.model import Error, TextDelta, Usage
+from callboard.protocol.reports import StepReport
 
 TAG = Tag(RequestId("r"), MessageId("m"))
+STEPS = (StepReport(1, 0.25, is_whole=True, model="a/b"), StepReport(2, 0.5))
 
 
 def finish(outcome: Outcome = Outcome.ANSWERED, reason: str = "") -> Finish:
-    return Finish(TAG, outcome, "the text", Usage(1, 2), 0.5, 1, reason)
+    return Finish(TAG, outcome, "the text", Usage(1, 2), 0.5, STEPS, reason)
 
 
 def end(seen: Answer | Stream, finish: Finish | None = None, error: BaseException | None = None) -> bool:
@@ -86,7 +98,9 @@ def test_an_answer_holds_what_was_recorded(answer: Answer) -> None:
     answer.record((question, said))
     end(answer, finish())
     reply = answer.future.result(0)
-    assert reply == Reply("the text", Usage(1, 2), RequestId("r"), Outcome.ANSWERED, 1, 0.5, (question, said))
+    assert reply == Reply(
+        "the text", Usage(1, 2), RequestId("r"), Outcome.ANSWERED, STEPS, 0.5, (question, said), "the text"
+    )
     assert answer.conversation.messages == (question, said)
     answer.conversation.take()
 
@@ -307,3 +321,30 @@ def test_a_consumer_whose_loop_is_closed_cancels_the_request_once(
     assert cancels.reasons == ["the event loop of its reader is closed"]
     end(stream, finish(Outcome.CANCELLED, "gone"))
     assert answer.future.done()
+
+
+# -- Reply
+
+
+def reply_of(*parts: AssistantPart) -> Reply:
+    text = "".join(part.text for part in parts if isinstance(part, Text))
+    messages = (UserMessage.of("?"), AssistantMessage(parts))
+    return Reply(text, None, RequestId("r"), Outcome.ANSWERED, STEPS, None, messages, text)
+
+
+def test_a_reply_shows_its_text_and_the_model_of_its_last_turn() -> None:
+    assert (str(reply_of(Text("It rains."))), reply_of(Text("It rains.")).model) == ("It rains.", "a/b")
+
+
+def test_the_citations_of_a_reply_are_places_in_its_text() -> None:
+    cited = Citation(url="https://a.example", start=0, end=4)
+    unplaced = Citation(url="https://b.example")
+    reply = reply_of(Text("Oslo: "), Image(data_base64="AA=="), Text("rain", citations=(cited, unplaced)))
+    assert reply.citations == (replace(cited, start=6, end=10), unplaced)
+    assert [reply.text[c.start : c.end] for c in reply.citations if c.start is not None] == ["rain"]
+    assert reply.media == (Image(data_base64="AA=="),)
+
+
+def test_a_reply_that_adds_nothing_to_the_conversation_has_no_citations() -> None:
+    empty = Reply("", None, RequestId("r"), Outcome.FAILED, (), None, (), "")
+    assert (empty.citations, empty.media, empty.model) == ((), (), "")

@@ -197,7 +197,7 @@ WHO_IS_TOLD: list[tuple[Command, set[str]]] = [
     (ClearTimer(STEP), set()),
     (Note(STEP, "look"), {"telemetry Note", "subscriber Note"}),
     (RecordStep(STEP, ()), {"record UserMessage"}),
-    (Finish(TAG, Outcome.FAILED, "", Usage(), 0.0, 1), {"telemetry Finish", "subscriber Finish"}),
+    (Finish(TAG, Outcome.FAILED, "", Usage(), 0.0, ()), {"telemetry Finish", "subscriber Finish"}),
 ]
 
 

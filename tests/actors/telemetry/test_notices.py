@@ -54,7 +54,7 @@ KEY = "sk-proj-" + "a1B2c3D4" * 6
 STARTED = Question(REQUEST, (), UserMessage.of("?"), RequestOptions("p/m"), 0.0, Context())
 ASKED = CallModel(STEP, ModelRequest("p/m", ()), 9.0)
 RAN = RunTool(CALL, LOOK, "{}", 9.0, "e")
-FINISHED = Finish(REQUEST, Outcome.ANSWERED, SECRET, Usage(), 0.0, 1)
+FINISHED = Finish(REQUEST, Outcome.ANSWERED, SECRET, Usage(), 0.0, ())
 RAISED = ToolFailure(
     LOOK,
     FailureCode.TOOL_ERROR,

@@ -57,7 +57,7 @@ SECRET = "the secret of what people wrote"
 STARTED = Question(REQUEST, (), UserMessage.of(SECRET), RequestOptions("p/m"), 0.0, Context())
 ASKED = CallModel(STEP, ModelRequest("p/m", (UserMessage.of(SECRET),)), 9.0)
 RAN = RunTool(CALL, ToolName("look"), f'{{"x":"{SECRET}"}}', 9.0, "e")
-FINISHED = Finish(REQUEST, Outcome.ANSWERED, SECRET, Usage(7, 3), 0.25, 1)
+FINISHED = Finish(REQUEST, Outcome.ANSWERED, SECRET, Usage(7, 3), 0.25, ())
 
 
 class Stand:
@@ -158,7 +158,7 @@ def test_what_was_told_before_a_stop_is_heard(simulated: ActorSystem) -> None:
     for number in range(200):
         request = Tag(RequestId(f"r{number}"), MessageId("m"))
         ref.tell(Question(request, (), UserMessage.of("?"), RequestOptions("p/m"), 0.0, Context()))
-        ref.tell(Finish(request, Outcome.ANSWERED, "", Usage(), 0.0, 1))
+        ref.tell(Finish(request, Outcome.ANSWERED, "", Usage(), 0.0, ()))
     ref.stop()
     simulated.scheduler.run_until_idle()
     assert metrics.counters["request.answered"] == 200
@@ -280,7 +280,7 @@ def test_log_records_are_made_in_the_askers_context(simulated: ActorSystem) -> N
                 Question(request, (), UserMessage.of("?"), RequestOptions("p/m"), 0.0, asker),
                 RunTool(call, ToolName("look"), "{}", 9.0, "e"),
                 ToolCallCompleted(call, 0.0, "1"),
-                Finish(request, Outcome.ANSWERED, "", Usage(), 0.0, 1),
+                Finish(request, Outcome.ANSWERED, "", Usage(), 0.0, ()),
             )
     finally:
         logger.removeHandler(handler)
