@@ -105,7 +105,7 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
     """How long the provider keeps the prompt's beginning for the next step, where it must be asked to ("off", "5m",
     "1h")."""
     tool_fallback: ToolFallback = ToolFallback.RETRY_WITHOUT_TOOLS
-    """What to do where a model takes no tools: ask once without them, with a note ("retry_without_tools"), or "fail"."""
+    """Where a model takes no tools: ask once more without them, with a note ("retry_without_tools"), or "fail"."""
     policy: Policy = Field(default_factory=Policy)
     """Which tools run unasked, which are asked about and which are denied, by their risk."""
     catalog: Catalog = Field(default_factory=Catalog)

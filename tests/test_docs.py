@@ -1,9 +1,9 @@
 """What the README and docs/ show works: their commands and their Python are run, their links lead somewhere.
 
 A block after `<!-- not run: REASON -->` is not run; one of Python without imports is a fragment, and only parsed. The
-model of a program is the wire double: it tells of the weather in Oslo, or says what `<!-- model: [TURN, ...] -->` before
-the block holds (docs/wire_double.md has the fields of a turn). `It prints:` and a block of text behind a program are
-compared with what it prints.
+model of a program is the wire double: it tells of the weather in Oslo, or says what `<!-- model: [TURN, ...] -->`
+before the block holds (docs/wire_double.md has the fields of a turn). `It prints:` and a block of text behind a program
+are compared with what it prints.
 """
 
 from __future__ import annotations

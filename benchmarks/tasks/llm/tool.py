@@ -6,5 +6,4 @@ def weather(city: str) -> str:
     return f"rain in {city}"
 
 
-model = llm.get_model("gpt-6-sol")
-print(model.chain("Does it rain in Oslo?", tools=[weather]).text())
+print(llm.get_model("gpt-6-sol").chain("Does it rain in Oslo?", tools=[weather]).text())
