@@ -98,6 +98,8 @@ class StartModel:
     """The asker's context; the provider runs in a copy of it."""
     is_read_along: bool = True
     """If not, there are no ModelStreamed but one: the text of a turn that has failed."""
+    routes: Sequence[Route] = ()
+    """Of its request, the one asked first in front; (): those that the manager knows by the name of the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +288,7 @@ class LlmManager(Actor[LlmMessage]):
     def _begin(self, call: _OpenCall) -> None:
         asked = call.asked.call
         call.doing = f"looking up the model {asked.request.model}"
-        call.routes = self._routes(asked.request.model)
+        call.routes = _from(asked.request.model, call.asked.routes) or self._routes(asked.request.model)
         self._look_not_after(call.overdue_at)
         self._take_route(call)
         if asked.not_before_at > self.now():
@@ -462,6 +464,13 @@ class LlmManager(Actor[LlmMessage]):
             reply_to.tell(event)
         except MailboxFull:
             self.tell_after(FULL_PAUSE_SECONDS, TellAgain(reply_to, event))
+
+
+def _from(model: str, routes: Sequence[Route]) -> Sequence[Route]:
+    """The route of this model and those behind it: a fallback is named once it has refused tools."""
+    if not routes or routes[0].name == model:
+        return routes
+    return routes[next((place for place, route in enumerate(routes) if route.name == model), 0) :]
 
 
 def _told_failure(call: _OpenCall, error: Error) -> str:
