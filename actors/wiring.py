@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from threading import Lock
@@ -24,6 +24,7 @@ from callboard.actors.requests.tool_selection import ToolSelection, selection_of
 from callboard.actors.settings import Settings
 from callboard.actors.telemetry.telemetry import Metrics, Telemetry, spans_where_installed
 from callboard.actors.tools import Tool
+from callboard.actors.tools.decorator import as_tool
 from callboard.actors.tools.files import workspace_tools
 from callboard.actors.topology import Plan
 from callboard.actors.workers.kinds import kinds
@@ -93,10 +94,10 @@ _NO_METADATA: Final[Mapping[str, str]] = {}
 class Wiring:
     """The parts of one runtime; they outlive its starts and stops. Raises UsageError for bad settings or tools."""
 
-    def __init__(self, settings: Settings, tools: Iterable[Tool]) -> None:
+    def __init__(self, settings: Settings, tools: Iterable[Callable[..., object]]) -> None:
         self.settings = settings
         files = workspace_tools(settings.workspace, settings.secret_rules) if settings.workspace else ()
-        self.tools = _checked([*tools, *files])
+        self.tools = _checked([*map(as_tool, tools), *files])
         self._router = Router(settings, RateLimits(kernel.LoopScheduler.now, settings.rate_limits))
         self._models: dict[str, KnownModel] = {}
         self._learning = Lock()
@@ -257,8 +258,6 @@ def _checked(tools: list[Tool]) -> tuple[Tool, ...]:
     """Each tool can run where it says, and no two share a name."""
     names = {CONTEXT_TOOL}
     for each in tools:
-        if not isinstance(each, Tool):
-            raise UsageError(f"{each!r} is not a tool; decorate the function with @tool")
         if each.name in names:
             raise UsageError(f"two tools are called {each.name!r}; rename one with @tool(name=...)")
         names.add(each.name)

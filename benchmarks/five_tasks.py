@@ -90,7 +90,7 @@ ALL_TASKS = {
             "Let the model call a function.",
             (Turn(calls=(WEATHER,)), Turn("It rains in Oslo.")),
             "It rains in Oslo.\n",
-            ("Does it rain in Oslo?", "rain in Oslo", "The weather in a city."),
+            ("Does it rain in Oslo?", "12 mm of rain in Oslo", "The weather in a city."),
         ),
         Task(
             STRUCTURED,

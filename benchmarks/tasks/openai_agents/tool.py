@@ -4,7 +4,7 @@ from agents import Agent, Runner, function_tool
 @function_tool
 def weather(city: str) -> str:
     """The weather in a city."""
-    return f"rain in {city}"
+    return f"12 mm of rain in {city}"
 
 
 agent = Agent(name="Assistant", model="gpt-6-sol", tools=[weather])
