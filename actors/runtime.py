@@ -29,7 +29,6 @@ from callboard.actors.requests.history import Conversation
 from callboard.actors.requests.request_session import RequestSession, SessionMessage, Subscriber
 from callboard.actors.settings import Settings
 from callboard.actors.telemetry.telemetry import Metrics, ReadMetrics, RequestLost
-from callboard.actors.tools import Tool
 from callboard.actors.topology import SESSION_CAPACITY, addresses_of, build
 from callboard.actors.wiring import Asked, KnownModel, Wiring
 from callboard.protocol.errors import CallboardError, RuntimeFailure, UsageError, said
@@ -63,13 +62,18 @@ class Runtime:
         async with Runtime(Settings(model="openai/gpt-6.1-sol"), tools=[lookup]) as runtime:
             reply = await runtime.ask("What is the weather in Oslo?")
 
-    `tools` are functions decorated with `@tool`. `approve` decides on calls that the policy asks about (sync or async,
-    True to allow); without it they are denied. Raises UsageError for bad settings or tools, before anything is started.
+    `tools` are functions, decorated with `@tool` where its defaults do not fit. `approve` decides on calls that the
+    policy asks about (sync or async, True to allow); without it they are denied. Raises UsageError for bad settings or
+    tools, before anything is started.
     A runtime that is dropped without `stop` is stopped, with a ResourceWarning.
     """
 
     def __init__(
-        self, settings: Settings | None = None, tools: Iterable[Tool] = (), *, approve: ApprovalCallback | None = None
+        self,
+        settings: Settings | None = None,
+        tools: Iterable[Callable[..., object]] = (),
+        *,
+        approve: ApprovalCallback | None = None,
     ) -> None:
         self.settings = settings or Settings()
         self._approve = approve

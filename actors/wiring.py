@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from threading import Lock
@@ -26,6 +26,7 @@ from callboard.actors.requests.tool_selection import ToolSelection, selection_of
 from callboard.actors.settings import Settings
 from callboard.actors.telemetry.telemetry import Metrics, Telemetry, spans_where_installed
 from callboard.actors.tools import Tool
+from callboard.actors.tools.decorator import as_tool
 from callboard.actors.tools.files import workspace_tools
 from callboard.actors.topology import Plan
 from callboard.actors.workers.kinds import kinds
@@ -96,14 +97,14 @@ _NO_METADATA: Final[Mapping[str, str]] = {}
 class Wiring:
     """The parts of one runtime; they outlive its starts and stops. Raises UsageError for bad settings or tools."""
 
-    def __init__(self, settings: Settings, tools: Iterable[Tool]) -> None:
+    def __init__(self, settings: Settings, tools: Iterable[Callable[..., object]]) -> None:
         self.settings = settings
         files = workspace_tools(settings.workspace, settings.secret_rules) if settings.workspace else ()
         self.conversations: dict[RequestId, Conversation] = {}
         """Of the requests that run, where a tool may read them."""
         compaction = settings.compaction
         reads = (read_tool(self.conversations.get),) if compaction is not None and compaction.read_back else ()
-        self.tools = _checked([*tools, *files, *reads])
+        self.tools = _checked([*map(as_tool, tools), *files, *reads])
         self._router = Router(settings, RateLimits(kernel.LoopScheduler.now, settings.rate_limits))
         self._models: dict[str, KnownModel] = {}
         self._learning = Lock()
@@ -268,8 +269,6 @@ def _checked(tools: list[Tool]) -> tuple[Tool, ...]:
     """Each tool can run where it says, and no two share a name."""
     names = {CONTEXT_TOOL}
     for each in tools:
-        if not isinstance(each, Tool):
-            raise UsageError(f"{each!r} is not a tool; decorate the function with @tool")
         if each.name in names:
             raise UsageError(f"two tools are called {each.name!r}; rename one with @tool(name=...)")
         names.add(each.name)

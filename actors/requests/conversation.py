@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
+from contextlib import aclosing
 from contextvars import Context
 from dataclasses import dataclass, field
 from functools import partial
@@ -48,7 +49,7 @@ from callboard.protocol.events import (
     ToolCallStarted,
 )
 from callboard.protocol.ids import RequestId, Tag
-from callboard.protocol.model import Error, FinishReason, StreamEvent, Usage
+from callboard.protocol.model import Error, FinishReason, StreamEvent, TextDelta, Usage
 from callboard.protocol.options import RequestOptions
 from callboard.protocol.reports import StepReport
 from callboard.protocol.tools import ToolFailure
@@ -376,7 +377,14 @@ class Stream(EventReader, AsyncIterable[StreamItem]):
         if self.answer.future.done():
             self._overdue.cancel()
 
-    async def __aiter__(self) -> AsyncIterator[StreamItem]:
+    async def texts(self) -> AsyncIterator[str]:
+        """Only the pieces of the model's text. After a restart (`Restarted`) the text comes again from its start."""
+        async with aclosing(aiter(self)) as items:
+            async for item in items:
+                if isinstance(item, TextDelta):
+                    yield item.text
+
+    async def __aiter__(self) -> AsyncGenerator[StreamItem, None]:
         try:
             ended = False
             while not ended:
@@ -390,7 +398,15 @@ class Stream(EventReader, AsyncIterable[StreamItem]):
             self._give_up("its reader has left")
 
 
-class SyncStream(EventReader, Iterable[StreamItem]):
+class SyncEvents(Iterable[StreamItem]):
+    """Events of a request, read without an event loop."""
+
+    def texts(self) -> Iterator[str]:
+        """Only the pieces of the model's text. After a restart (`Restarted`) the text comes again from its start."""
+        return (item.text for item in self if isinstance(item, TextDelta))
+
+
+class SyncStream(EventReader, SyncEvents):
     """`Stream`, for code without an event loop. Iterate it once, on any thread.
 
     Leaving the loop early, or Ctrl-C while it waits, cancels the request; so does closing the iterator.
