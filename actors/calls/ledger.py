@@ -25,10 +25,11 @@ from typing import Final, NamedTuple
 
 from callboard.actors.kernel import Ref
 from callboard.actors.tools.invoke import Result
+from callboard.actors.tools.progress import ProgressMade, ProgressRelay
 from callboard.protocol import events
 from callboard.protocol.commands import RunTool
 from callboard.protocol.ids import Tag, ToolName
-from callboard.protocol.tools import FailureCode, ToolFailure
+from callboard.protocol.tools import Deferred, FailureCode, ToolFailure
 
 #: Ended calls that are remembered. One is sent twice only around a restart, when at most those now open are.
 MAX_ENDED_CALLS: Final = 4_096
@@ -37,7 +38,9 @@ MAX_ENDED_CHARS: Final = 16_000_000
 #: Workers that a call is given to: one that five of them could not begin has something against it.
 MAX_GIVEN: Final = 5
 
-CallEvent = events.ToolCallStarted | events.ToolCallEnd
+LastEvent = events.ToolCallEnd | events.ToolCallDeferred
+"""With it a call has left the ledger: ended, or given away to someone outside, of whom no one here knows."""
+CallEvent = events.ToolCallStarted | LastEvent | ProgressMade
 """What a session hears of one of its calls."""
 
 
@@ -172,12 +175,22 @@ class Call:
     """The session has heard that it began."""
     why: Ending | None = None
     """It was stopped."""
+    is_read_along: bool = False
+    """Its progress is shown to someone."""
     given: int = 0
     """Workers that it was given to so far."""
     printed_bytes: int = 0
     """By its tool, as far as its worker could read it."""
     stopped_in: str = ""
     """The frames that its tool was in when it was stopped, as far as it had time to say."""
+    _relay: ProgressRelay | None = None
+
+    @property
+    def relay(self) -> ProgressRelay:
+        """By which its session hears of its progress."""
+        if self._relay is None:
+            self._relay = ProgressRelay(self.run.tag, self.reply_to.tell_control)
+        return self._relay
 
     def enter(self, happening: Happening) -> bool:
         """Change the state, as the table allows and no other way; False where it does not."""
@@ -196,9 +209,7 @@ class Call:
         self.why = why
         return True
 
-    def end(
-        self, outcome: Outcome, printed: str, now: float, how: Happening = Happening.ENDED
-    ) -> events.ToolCallEnd | None:
+    def end(self, outcome: Outcome, printed: str, now: float, how: Happening = Happening.ENDED) -> LastEvent | None:
         """Apply what happened: the event for its session, if the call has ended by it and had not before."""
         if not self.enter(how) or self.state is not CallState.ENDED:
             return None
@@ -312,7 +323,7 @@ class Ledger:
         self.seats: dict[Ref, Seat] = {}
         """All workers that are alive, as far as is known."""
         self.ended = EndedCalls()
-        self.news: deque[tuple[Call, events.ToolCallEnd]] = deque()
+        self.news: deque[tuple[Call, LastEvent]] = deque()
         """Calls that have ended and that no dispatcher has looked at since."""
         self.names = itertools.count(1)
         """For workers: none has the name of another."""
@@ -362,11 +373,11 @@ class EndedCalls:
     """The outcomes of the calls that ended last, for a session that sends its call once more."""
 
     def __init__(self) -> None:
-        self._kept: dict[Tag, tuple[Ref[CallEvent], events.ToolCallEnd, int]] = {}
+        self._kept: dict[Tag, tuple[Ref[CallEvent], LastEvent, int]] = {}
         """Whose call it was, how it ended, and the characters of that."""
         self._chars = 0
 
-    def remember(self, reply_to: Ref[CallEvent], event: events.ToolCallEnd) -> None:
+    def remember(self, reply_to: Ref[CallEvent], event: LastEvent) -> None:
         """Keep it, and forget the oldest where they are too many or too long."""
         if event.tag in self._kept:
             self._forget(event.tag)
@@ -377,7 +388,7 @@ class EndedCalls:
         while len(self._kept) > MAX_ENDED_CALLS or self._chars > MAX_ENDED_CHARS:
             self._forget(next(iter(self._kept)))
 
-    def of(self, tag: Tag, reply_to: Ref[CallEvent]) -> events.ToolCallEnd | None:
+    def of(self, tag: Tag, reply_to: Ref[CallEvent]) -> LastEvent | None:
         """How the call of this session ended. A later request may have the same id, and another session."""
         kept = self._kept.get(tag)
         return kept[1] if kept is not None and kept[0] is reply_to else None
@@ -386,7 +397,7 @@ class EndedCalls:
         self._chars -= self._kept.pop(tag)[2]
 
 
-def _event(call: Call, outcome: Outcome, printed: str, now: float) -> events.ToolCallEnd:
+def _event(call: Call, outcome: Outcome, printed: str, now: float) -> LastEvent:
     tag, why = call.run.tag, call.why or outcome
     if why is Ending.TIMED_OUT:
         return events.ToolCallTimedOut(tag, now, printed)
@@ -394,6 +405,8 @@ def _event(call: Call, outcome: Outcome, printed: str, now: float) -> events.Too
         return events.ToolCallCancelled(tag, now, printed)
     if isinstance(why, ToolFailure):
         return events.ToolCallFailed(tag, now, why, printed)
+    if isinstance(why, Deferred):
+        return events.ToolCallDeferred(tag, now, why.timeout_seconds, why.note, printed)
     return events.ToolCallCompleted(tag, now, why, printed)
 
 

@@ -19,6 +19,7 @@ from typing import Final, Generic
 from typing_extensions import TypeVar
 
 from callboard.actors.kernel import Down, ExitReason
+from callboard.actors.tools.progress import ToolProgressed
 from callboard.protocol.commands import AskApproval, Command, Finish, Note, Outcome, ReportFailure, RunTool
 from callboard.protocol.content import (
     AssistantMessage,
@@ -36,6 +37,7 @@ from callboard.protocol.events import (
     ModelFailed,
     ModelStreamed,
     RequestStarted,
+    ToolCallDeferred,
     ToolCallEnd,
     ToolCallFailed,
     ToolCallStarted,
@@ -59,9 +61,19 @@ STOPPING: Final = "the runtime is stopping"
 
 T = TypeVar("T", default=str)
 """What `output=` asks for."""
-Seen = Event | Command
+Seen = Event | Command | ToolProgressed
 """What a session shows of its request."""
-Shown = RequestStarted | RunTool | ToolCallStarted | ToolCallEnd | AskApproval | ReportFailure | Note
+Shown = (
+    RequestStarted
+    | RunTool
+    | ToolCallStarted
+    | ToolProgressed
+    | ToolCallDeferred
+    | ToolCallEnd
+    | AskApproval
+    | ReportFailure
+    | Note
+)
 """Of what a session shows, what the reader of a stream sees as it is."""
 
 

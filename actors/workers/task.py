@@ -225,7 +225,7 @@ class ToolLoop:
             invoker = call.tool.invoker
         except BaseException as error:  # noqa: BLE001 - a tool's types can break the making of its invoker
             return call.unusable(error)
-        return await invoker.call_async(call.run.arguments, call.context)
+        return await invoker.call_async(call.run.arguments, call.context_here)
 
     def _done(self, job: Job, task: asyncio.Task[Result]) -> None:
         self._jobs.discard(job)
