@@ -128,6 +128,7 @@ class ToolCallDeferred(_Event):
     """From `at`."""
     note: str = ""
     """For people; the model does not see it."""
+    output: str = ""
 
 
 @dataclass(frozen=True, slots=True)

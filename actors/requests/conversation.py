@@ -27,6 +27,7 @@ from callboard.actors.models.llm_manager import Route
 from callboard.actors.requests.history import Conversation
 from callboard.actors.requests.output_checks import OutputChecker
 from callboard.actors.requests.tool_selection import ToolSelection
+from callboard.actors.tools.progress import ToolProgressed
 from callboard.protocol.commands import AskApproval, Command, Finish, Note, Outcome, ReportFailure, RunTool
 from callboard.protocol.compaction import Compacted
 from callboard.protocol.content import (
@@ -44,6 +45,7 @@ from callboard.protocol.events import (
     ModelFailed,
     ModelStreamed,
     RequestStarted,
+    ToolCallDeferred,
     ToolCallEnd,
     ToolCallFailed,
     ToolCallStarted,
@@ -68,9 +70,19 @@ STOPPING: Final = "the runtime is stopping"
 T = TypeVar("T", default=str)
 """What `output=` asks for."""
 T_co = TypeVar("T_co", default=str, covariant=True)
-Seen = Event | Command
+Seen = Event | Command | ToolProgressed
 """What a session shows of its request."""
-Shown = RequestStarted | RunTool | ToolCallStarted | ToolCallEnd | AskApproval | ReportFailure | Note
+Shown = (
+    RequestStarted
+    | RunTool
+    | ToolCallStarted
+    | ToolProgressed
+    | ToolCallDeferred
+    | ToolCallEnd
+    | AskApproval
+    | ReportFailure
+    | Note
+)
 """Of what a session shows, what the reader of a stream sees as it is."""
 
 

@@ -21,16 +21,18 @@ from callboard.actors.models.llm_manager import LlmMessage, StartModel
 from callboard.actors.models.windows import FindWindow, Window
 from callboard.actors.requests.conversation import STOPPING, Question, Seen
 from callboard.actors.requests.output_checks import OutputChecker
+from callboard.actors.requests.outside import FindCall, OutsideMessage, ReportProgress, ResolveCall
 from callboard.actors.telemetry.notices import PeerLost
 from callboard.actors.telemetry.telemetry import Heard, TelemetryMessage, ends_work
+from callboard.actors.tools.progress import ProgressMade, ProgressRelay, ToolProgressed
 from callboard.protocol import commands, events
 from callboard.protocol.commands import Command
 from callboard.protocol.compaction import Compacted
 from callboard.protocol.content import Message
 from callboard.protocol.errors import ProtocolError, RuntimeFailure, said
 from callboard.protocol.events import Event
-from callboard.protocol.ids import Tag
-from callboard.protocol.limits import MAX_CALL_SENDS
+from callboard.protocol.ids import Tag, ToolName
+from callboard.protocol.limits import MAX_CALL_SENDS, PROGRESS_PAUSE_SECONDS
 from callboard.protocol.machine import Session
 from callboard.protocol.options import ToolOffer
 from callboard.protocol.output import OUTPUT_TOOL, Checked, answers_in, named_apart
@@ -81,7 +83,7 @@ class AnswersChecked:
     responded: events.ModelResponded
 
 
-SessionMessage = AnswersChecked | Event | ToolsOffered | WindowFound | StopsTold | Down
+SessionMessage = AnswersChecked | Event | ToolsOffered | WindowFound | StopsTold | Down | ProgressMade | OutsideMessage
 
 
 class SessionLike(Protocol):
@@ -120,6 +122,12 @@ class RequestSession(Actor[SessionMessage]):
         self._open: dict[Tag, tuple[Order, int]] = {}
         """What others work at now, and how often it was sent."""
         self._ended = EndedCalls()
+        self._deferred: dict[Tag, ToolName] = {}
+        """The calls whose results come from outside."""
+        self._early: dict[Tag, ResolveCall] = {}
+        """Results from outside that came before the tool had returned."""
+        self._relays: dict[Tag, ProgressRelay] = {}
+        """Of the calls that were shown to make progress."""
         self._offer_requests = 0
         self._offers: tuple[ToolOffer, ...] | None = None
         self._find_window = find_window
@@ -274,16 +282,23 @@ class RequestSession(Actor[SessionMessage]):
         doing: Event | Command = event
         try:
             given = self._session.apply(event)
+            if self._relays:
+                self._show_last_progress(event)
             self._show(event)
             if ends_work(event):
                 self._observe(event)
                 self._open.pop(event.tag, None)
+                self._deferred.pop(event.tag, None)
+            elif isinstance(event, events.ToolCallDeferred):
+                self._has_deferred(event)
             elif isinstance(event, events.ApprovalGranted | events.ApprovalDenied):
                 self._observe(event)
                 if isinstance(event, events.ApprovalDenied):
                     self._open.pop(event.tag, None)
             for doing in given:
                 _CARRIERS[type(doing)](self, doing)
+            if self._early:
+                self._look_at_early(event)
         except ProtocolError as error:
             raise Rejected(str(error)) from error
         except Exception as error:
@@ -304,7 +319,8 @@ class RequestSession(Actor[SessionMessage]):
     def _run_tool(self, command: commands.RunTool) -> None:
         self._show(command)
         self._observe(command)
-        call = DispatchCall(command, self._question.user.text, self.ref, self._question.asker, self._ended)
+        asker, is_read_along = self._question.asker, self._is_read_along
+        call = DispatchCall(command, self._question.user.text, self.ref, asker, is_read_along, self._ended)
         self._open[command.tag] = call, 1
         self._peers.dispatcher.tell_control(call)
 
@@ -324,6 +340,7 @@ class RequestSession(Actor[SessionMessage]):
             self._peers.dispatcher.tell_control(command)
 
     def _tell(self, command: commands.ReportFailure | commands.Note) -> None:
+        self._deferred.pop(command.tag, None)
         self._show(command)
         self._observe(command)
 
@@ -358,6 +375,72 @@ class RequestSession(Actor[SessionMessage]):
             self.tell_after(STOPS_TOLD_SECONDS, StopsTold(finish.tag))  # for a dispatcher that does not say so in time
         else:
             self._end(finish)
+
+    # -- what comes from outside, and progress
+
+    @handles(FindCall)
+    def _find(self, message: FindCall) -> ToolName:
+        name = self._deferred.get(message.tag) or self._name_of_running(message.tag)
+        if name is None or message.tag in self._early:
+            raise Rejected("its call has ended, or the request has no such call")
+        return name
+
+    def _name_of_running(self, tag: Tag) -> ToolName | None:
+        order = self._open.get(tag, (None,))[0]
+        return order.run.name if isinstance(order, DispatchCall) else None
+
+    @handles(ResolveCall)
+    def _resolve(self, message: ResolveCall) -> bool:
+        """One result a call. It may come before the tool has returned that it defers the call: then it waits for that,
+        and is a dead letter where the tool returns something else."""
+        self._find(FindCall(message.tag))
+        if message.tag in self._deferred:
+            self._end_deferred(message)
+        else:
+            self._early[message.tag] = message
+        return True
+
+    def _end_deferred(self, message: ResolveCall) -> None:
+        tag, now, outcome = message.tag, self.now(), message.outcome
+        if isinstance(outcome, ToolFailure):
+            self._apply(events.ToolCallFailed(tag, now, outcome))
+        else:
+            self._apply(events.ToolCallCompleted(tag, now, outcome))
+
+    def _has_deferred(self, event: events.ToolCallDeferred) -> None:
+        order, _ = self._open.pop(event.tag)
+        assert isinstance(order, DispatchCall)
+        self._deferred[event.tag] = order.run.name
+        self._observe(event)
+
+    def _look_at_early(self, event: Event) -> None:
+        """Of a call that is no longer run: its result counts now, or is refused as one that comes too late."""
+        for tag in [tag for tag in self._early if tag not in self._open]:
+            self.ref.tell_control(self._early.pop(tag))
+
+    @handles(ProgressMade)
+    def _progressed(self, message: ProgressMade) -> None:
+        relay = message.relay
+        if relay.tag not in self._open and relay.tag not in self._deferred:
+            relay.close()
+        elif (progress := relay.take()) is not None:
+            self._relays[relay.tag] = relay
+            self._show(ToolProgressed(relay.tag, self.now(), *progress))
+            self.tell_after(PROGRESS_PAUSE_SECONDS, message)
+
+    @handles(ReportProgress)
+    def _report_progress(self, message: ReportProgress) -> bool:
+        self._find(FindCall(message.tag))
+        if self._is_read_along:
+            relay = self._relays.get(message.tag) or ProgressRelay(message.tag, self.ref.tell_control)
+            relay.report(message.progress)
+        return True
+
+    def _show_last_progress(self, event: Event) -> None:
+        """Before the end of a call is shown."""
+        relay = self._relays.pop(event.tag, None) if ends_work(event) else None
+        if relay is not None and (progress := relay.close()) is not None:
+            self._show(ToolProgressed(event.tag, event.at, *progress))
 
     # -- who listens
 
