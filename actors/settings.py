@@ -32,8 +32,10 @@ from callboard.actors.secret_files import SecretRules
 from callboard.protocol import limits
 from callboard.protocol.errors import UsageError
 from callboard.protocol.masking import mask
-from callboard.protocol.model import PromptCache, Sampling, sampling_faults
+from callboard.protocol.model import PromptCache, ResponseStorage, Sampling, sampling_faults
 from callboard.protocol.options import ToolFallback
+from callboard.protocol.provider_options import ProviderOptions
+from callboard.protocol.server_tools import ServerToolOffer
 from callboard.protocol.tools import Policy
 from callboard.providers.catalog import Catalog
 from callboard.providers.example_models import example
@@ -86,8 +88,9 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
     model of the extra `embeddings` where it is installed, else words alone."""
     embedding_base_url: str | None = None
 
-    system_prompt: str = ""
-    """"" is the default prompt, which names the workspace and the code fence."""
+    instructions: str = ""
+    """What the model is told before the conversation; "" is the default, which names the workspace and the code
+    fence."""
     request_timeout_seconds: float = Field(default=limits.DEFAULT_REQUEST_TIMEOUT_SECONDS, gt=0)
     max_steps: int = Field(default=limits.DEFAULT_MAX_STEPS, ge=1)
     token_budget: int | None = Field(default=None, ge=1)
@@ -96,6 +99,16 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
     context_tokens: int | None = Field(default=None, ge=1, le=limits.MAX_CALL_TOKENS)
     """None is the model's context window by the catalog; where that does not know it, the server is asked."""
     sampling: Sampling = Sampling()
+    parallel_tool_calls: bool | None = None
+    """May the model ask for several calls in one turn? None: as the provider has it."""
+    server_tools: tuple[ServerToolOffer, ...] = ()
+    """Tools that the provider runs itself (protocol/server_tools.py); refused where the API has none of them."""
+    storage: ResponseStorage | None = None
+    """What a Responses API keeps of its answers."""
+    service_tier: str = ""
+    """In which of its tiers the provider is to serve requests, in its own word; "": its default."""
+    provider_options: tuple[ProviderOptions, ...] = ()
+    """What only one API has (protocol/provider_options.py)."""
     prompt_cache: PromptCache = PromptCache.FIVE_MINUTES
     """How long the provider keeps the prompt's beginning for the next step, where it must be asked to ("off", "5m",
     "1h")."""
@@ -153,7 +166,11 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
     @classmethod
     def _no_truth_for_a_number(cls, value: object, info: ValidationInfo) -> object:
         # pydantic takes True for 1.
-        if isinstance(value, bool) and info.field_name and cls.model_fields[info.field_name].annotation is not bool:
+        if (
+            isinstance(value, bool)
+            and info.field_name
+            and not _takes_bool(cls.model_fields[info.field_name].annotation)
+        ):
             raise ValueError(f"must not be {value}")
         return value
 
@@ -194,7 +211,7 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
         profile = Profile(found.path, (built_in, *found.sections), options or {})
         return cls.model_validate(given or {}, context=profile)
 
-    @field_validator("sampling", "policy", "catalog", mode="wrap")
+    @field_validator("sampling", "policy", "catalog", "storage", mode="wrap")
     @classmethod
     def _keys_that_exist(cls, value: object, validate: ValidatorFunctionWrapHandler, info: ValidationInfo) -> object:
         # pydantic leaves out what a dataclass has no field for, and so a misspelt one.
@@ -328,6 +345,10 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
     def copilot_token_file(self) -> Path:
         """Where the Copilot login is kept where there is no keyring; readable by its owner only."""
         return self.config_dir / "copilot-token"
+
+
+def _takes_bool(annotation: object) -> bool:
+    return annotation is bool or bool in get_args(annotation)
 
 
 def _environment() -> dict[str, object]:

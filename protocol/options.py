@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from callboard.protocol import limits
-from callboard.protocol.model import PromptCache, Sampling, ToolChoice
+from callboard.protocol.model import AudioOut, PromptCache, ResponseStorage, Sampling, ToolChoice
 from callboard.protocol.output import OutputSpec
+from callboard.protocol.provider_options import ProviderOptions
+from callboard.protocol.server_tools import ServerToolOffer
 from callboard.protocol.tools import Decision, ToolContract, ToolDefinition
 
 
@@ -62,6 +64,12 @@ class RequestOptions:
     prompt_cache: PromptCache = PromptCache.FIVE_MINUTES
     tool_choice: ToolChoice = ToolChoice()
     parallel_tool_calls: bool | None = None
+    server_tools: tuple[ServerToolOffer, ...] = ()
+    storage: ResponseStorage | None = None
+    service_tier: str = ""
+    images_out: bool = False
+    audio_out: AudioOut | None = None
+    provider_options: tuple[ProviderOptions, ...] = ()
     tool_fallback: ToolFallback = ToolFallback.RETRY_WITHOUT_TOOLS
     takes_tools: bool = True
     """False: the model has refused tools not long ago, and is asked without them from the beginning."""

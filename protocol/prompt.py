@@ -390,14 +390,22 @@ class PromptBuilder:
             parallel,
             self._schema,
             sampling=sampling,
+            provider_options=options.provider_options,
+            server_tools=options.server_tools,
             prompt_cache=options.prompt_cache,
+            storage=options.storage,
+            service_tier=options.service_tier,
+            images_out=options.images_out,
+            audio_out=options.audio_out,
         )
 
     def _may_choose(self, choice: ToolChoice) -> bool:
         """A call is forced in the first step only, or the model could never answer; and no tool that is not shown."""
-        shown = [definition.name for definition in self.tools]
-        is_named = choice.mode is ToolChoiceMode.NAMED
-        return bool(shown) and not (choice.mode in _FORCED and self._steps) and (not is_named or choice.name in shown)
+        if choice.mode in _FORCED and self._steps:
+            return False
+        if choice.mode is ToolChoiceMode.NAMED:
+            return any(definition.name == choice.name for definition in self.tools)
+        return bool(self.tools or self._options.server_tools)
 
     def messages(self) -> tuple[Message, ...]:
         """What the model is shown; only this tuple itself is built for each step."""

@@ -42,7 +42,7 @@ class OutputForms:
 _OPENAI: Final = re.compile(
     r"^(?!.*(?:gpt-3\.5|gpt-35|gpt-4(?!o|\.\d)|gpt-4o-2024-05|o1-(?:mini|preview)))", re.IGNORECASE
 )
-#: platform.claude.com, "Structured outputs": from Claude 4.5 on, beside tools too; no recursive schemas, and every object
+#: platform.claude.com, "Structured outputs": from Claude 4.5 on, beside tools too; no recursive schema, and each object
 #: says additionalProperties: false.
 _CLAUDE: Final = re.compile(
     r"claude-(?!2|3|instant)(?!(?:opus|sonnet)-4(?:-0|-1|-2025(?:0514|0805))?(?:$|[-@:v]))", re.IGNORECASE

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import Context
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeVarTuple
@@ -27,6 +27,7 @@ from callboard.protocol.events import ModelFailed, ModelNoted, ModelResponded, M
 from callboard.protocol.ids import Tag
 from callboard.protocol.limits import MAX_ANSWER_BYTES, MAX_RESPONSE_BYTES
 from callboard.protocol.model import Done, Error, ModelRequest, ModelResponse, Restarted, StreamEvent, TextDelta, Usage
+from callboard.protocol.provider_options import ExtraFields, ProviderOptions
 from callboard.providers.adapter import Provider
 from callboard.providers.http_errors import by_status
 from callboard.providers.rate_limit import RateLimiter
@@ -98,6 +99,8 @@ class StartModel:
     """The asker's context; the provider runs in a copy of it."""
     is_read_along: bool = True
     """If not, there are no ModelStreamed but one: the text of a turn that has failed."""
+    routes: Sequence[Route] = ()
+    """Of its request, the one asked first in front; (): those that the manager knows by the name of the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +289,7 @@ class LlmManager(Actor[LlmMessage]):
     def _begin(self, call: _OpenCall) -> None:
         asked = call.asked.call
         call.doing = f"looking up the model {asked.request.model}"
-        call.routes = self._routes(asked.request.model)
+        call.routes = _from(asked.request.model, call.asked.routes) or self._routes(asked.request.model)
         self._look_not_after(call.overdue_at)
         self._take_route(call)
         if asked.not_before_at > self.now():
@@ -375,6 +378,8 @@ class LlmManager(Actor[LlmMessage]):
 
         is_last_try = number == asked.call.attempts
         request = dataclasses.replace(asked.call.request, model=route.model, is_last_try=is_last_try)
+        if request.provider_options:
+            request = dataclasses.replace(request, provider_options=tuple(_for_route(route, request.provider_options)))
         call.running = self._start_provider(route.provider, request, emit, end, asked.asker)
 
     def _take(self, call: _OpenCall, ended: AttemptEnded) -> None:
@@ -475,6 +480,22 @@ class LlmManager(Actor[LlmMessage]):
             reply_to.tell(event)
         except MailboxFull:
             self.tell_after(FULL_PAUSE_SECONDS, TellAgain(reply_to, event))
+
+
+def _from(model: str, routes: Sequence[Route]) -> Sequence[Route]:
+    """The route of this model and those behind it: a fallback is named once it has refused tools."""
+    if not routes or routes[0].name == model:
+        return routes
+    return routes[next((place for place, route in enumerate(routes) if route.name == model), 0) :]
+
+
+def _for_route(route: Route, options: Iterable[ProviderOptions]) -> Iterator[ProviderOptions]:
+    """The options, extra fields for this route's provider as such for any adapter: one may serve several providers."""
+    provider = route.name.partition("/")[0]
+    for each in options:
+        if isinstance(each, ExtraFields) and each.provider == provider:
+            each = dataclasses.replace(each, provider="")
+        yield each
 
 
 def _told_failure(call: _OpenCall, error: Error) -> str:

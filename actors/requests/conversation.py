@@ -7,19 +7,23 @@ its asker has waited ANSWER_GRACE_SECONDS longer than the request's deadline.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Callable
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextvars import Context
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from sys import getsizeof
+from threading import Event as ThreadEvent
 from threading import Lock
 from typing import Final, Generic, cast
 
 from typing_extensions import TypeVar
 
 from callboard.actors.kernel import Down, ExitReason
+from callboard.actors.models.llm_manager import Route
 from callboard.actors.requests.output_checks import OutputChecker
+from callboard.actors.requests.tool_selection import ToolSelection
 from callboard.protocol.commands import AskApproval, Command, Finish, Note, Outcome, ReportFailure, RunTool
 from callboard.protocol.content import (
     AssistantMessage,
@@ -122,6 +126,11 @@ class Question:
     is_read_along: bool = True
     """Is the answer read while it comes? If not, a turn reaches the session in one piece, at a sixth of the
     cost of 50 deltas, and the subscriber hears only how it ended; a cancelled one leaves no partial text behind."""
+    routes: tuple[Route, ...] = ()
+    """The models to ask in turn; (): the LLM manager knows them by the name."""
+    tools: ToolSelection = ToolSelection()
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    """For log records and spans."""
     checker: OutputChecker[object] | None = None
     """Of a question with an output: checks its answers."""
 
@@ -312,24 +321,17 @@ class Answer(Generic[T]):
             timer.cancel()
 
 
-class Stream(AsyncIterable[StreamItem]):
-    """One request's events, as they happen, and its Reply last. Iterate it once, on the loop it was made on.
-
-    A request that ends without an answer raises what `Runtime.ask` would. Leaving early cancels the request.
-    """
+class EventReader:
+    """One request's events on their way to its reader, who may leave MAX_UNREAD_BYTES of them unread."""
 
     def __init__(self, answer: Answer, cancel: Callable[[RequestId, str], object]) -> None:
         self.request_id = answer.tag.request_id
         self.answer = answer
         self._cancel = cancel
-        self._loop = asyncio.get_running_loop()
         self._lock = Lock()
         self._unread: list[StreamItem] = []
         self._unread_bytes = 0
-        self._wake = asyncio.Event()
         self._given_up = False
-        self._overdue = self._loop.call_later(answer.wait_seconds, answer.expire)
-        answer.future.add_done_callback(lambda _: self._notify())
 
     def __call__(self, seen: Seen) -> None:
         """The session's side, on the loop thread."""
@@ -348,6 +350,36 @@ class Stream(AsyncIterable[StreamItem]):
         self._notify()
 
     def _notify(self) -> None:
+        """Wake the reader: there is something to read, or the request has ended."""
+        raise NotImplementedError
+
+    def _take(self) -> list[StreamItem]:
+        """What was not read yet."""
+        with self._lock:
+            items, self._unread, self._unread_bytes = self._unread, [], 0
+        return items
+
+    def _give_up(self, why: str) -> None:
+        """The reader will not read on: end the request, once."""
+        if not (self._given_up or self.answer.future.done()):
+            self._given_up = True
+            self._cancel(self.request_id, why)
+
+
+class Stream(EventReader, AsyncIterable[StreamItem]):
+    """One request's events, as they happen, and its Reply last. Iterate it once, on the loop it was made on.
+
+    A request that ends without an answer raises what `Runtime.ask` would. Leaving early cancels the request.
+    """
+
+    def __init__(self, answer: Answer, cancel: Callable[[RequestId, str], object]) -> None:
+        super().__init__(answer, cancel)
+        self._loop = asyncio.get_running_loop()
+        self._wake = asyncio.Event()
+        self._overdue = self._loop.call_later(answer.wait_seconds, answer.expire)
+        answer.future.add_done_callback(lambda _: self._notify())
+
+    def _notify(self) -> None:
         try:
             self._loop.call_soon_threadsafe(self._woken)
         except RuntimeError:  # the reader's loop is closed: it will not read on
@@ -358,12 +390,6 @@ class Stream(AsyncIterable[StreamItem]):
         if self.answer.future.done():
             self._overdue.cancel()
 
-    def _give_up(self, why: str) -> None:
-        """The reader will not read on: end the request, once."""
-        if not (self._given_up or self.answer.future.done()):
-            self._given_up = True
-            self._cancel(self.request_id, why)
-
     async def __aiter__(self) -> AsyncIterator[StreamItem]:
         try:
             ended = False
@@ -371,10 +397,37 @@ class Stream(AsyncIterable[StreamItem]):
                 await self._wake.wait()
                 self._wake.clear()
                 ended = self.answer.future.done()
-                with self._lock:
-                    items, self._unread, self._unread_bytes = self._unread, [], 0
-                for item in items:
+                for item in self._take():
                     yield item
+            yield self.answer.future.result(timeout=0)
+        finally:
+            self._give_up("its reader has left")
+
+
+class SyncStream(EventReader, Iterable[StreamItem]):
+    """`Stream`, for code without an event loop. Iterate it once, on any thread.
+
+    Leaving the loop early, or Ctrl-C while it waits, cancels the request; so does closing the iterator.
+    """
+
+    def __init__(self, answer: Answer, cancel: Callable[[RequestId, str], object]) -> None:
+        super().__init__(answer, cancel)
+        self._wake = ThreadEvent()
+        self._overdue_at = time.monotonic() + answer.wait_seconds
+        answer.future.add_done_callback(lambda _: self._notify())
+
+    def _notify(self) -> None:
+        self._wake.set()
+
+    def __iter__(self) -> Iterator[StreamItem]:
+        try:
+            ended = False
+            while not ended:
+                if not self._wake.wait(max(self._overdue_at - time.monotonic(), 0.0)):
+                    self.answer.expire()
+                self._wake.clear()
+                ended = self.answer.future.done()
+                yield from self._take()
             yield self.answer.future.result(timeout=0)
         finally:
             self._give_up("its reader has left")

@@ -157,7 +157,7 @@ class RequestSession(Actor[SessionMessage]):
     def _offered(self, message: ToolsOffered) -> None:
         if self._has_started or self._offers is not None:
             raise Rejected("the tools were offered before")
-        self._offers = message.offers
+        self._offers = self._question.tools.offers(message.offers)
         self._start_when_ready()
 
     @handles(WindowFound)
@@ -285,7 +285,7 @@ class RequestSession(Actor[SessionMessage]):
     def _call_model(self, command: commands.CallModel) -> None:
         self._observe(command)
         asker, is_read_along = self._question.asker, self._question.is_read_along
-        start = StartModel(command, self.ref, asker, is_read_along)
+        start = StartModel(command, self.ref, asker, is_read_along, self._question.routes)
         self._open[command.tag] = start, 1
         self._peers.llm_manager.tell_control(start)
 

@@ -112,7 +112,7 @@ def test_an_overflow_inside_the_stream_is_one_too(after: int) -> None:
 def test_the_instructions_and_the_question_stay() -> None:
     with (
         shared_double([refusal(named(2000)), Turn("fine")]) as server,
-        Runtime(settings_for(server, system_prompt="Answer in rhyme.")) as runtime,
+        Runtime(settings_for(server, instructions="Answer in rhyme.")) as runtime,
     ):
         runtime.ask_sync("the last question", conversation=Conversation(HISTORY))
         messages = server.requests()[1].body["messages"]

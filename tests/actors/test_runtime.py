@@ -386,7 +386,10 @@ def test_a_tools_process_gets_the_variables_named_for_it_and_no_others(monkeypat
 
 def test_a_question_that_is_no_text_is_refused() -> None:
     question: Any = 5
-    with Runtime(settings_for()) as runtime, pytest.raises(UsageError, match="must be a str, not int"):
+    with (
+        Runtime(settings_for()) as runtime,
+        pytest.raises(UsageError, match="must be a str, a part or a list of them, not an int"),
+    ):
         runtime.ask_sync(question)
 
 

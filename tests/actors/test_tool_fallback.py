@@ -169,7 +169,7 @@ def test_what_the_default_instructions_say_of_tools_goes_with_them(tmp_path: Any
 
 def test_instructions_of_the_user_stay(tmp_path: Any) -> None:
     with shared_double([refusal(), Turn("fine")]) as server:
-        with runtime_for(server, system_prompt="Use your tools.") as runtime:
+        with runtime_for(server, instructions="Use your tools.") as runtime:
             runtime.ask_sync("go")
         assert [asked.body["messages"][0]["content"] for asked in server.requests()] == ["Use your tools."] * 2
 
