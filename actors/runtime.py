@@ -342,6 +342,7 @@ class _Running:
         begun.callback(scheduler.stop, SHUTDOWN_SECONDS)
         scheduler.start()
         begun.callback(wiring.close, scheduler)
+        begun.callback(self.check_threads.close)
         self._windows = Windows()
         begun.callback(scheduler.loop.call_soon_threadsafe, self._windows.cancel)
         approver: Approver = CallbackApprover(approve) if approve else NobodyToAsk()

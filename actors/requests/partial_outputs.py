@@ -81,13 +81,13 @@ class PartialReader:
                 return found
             case Restarted():
                 self._begin(None)
+                self._shown = _NOTHING
             case RequestStarted() if item.options.output is not None:
                 self._tool_name = item.options.output.tool_name
         return None
 
     def _begin(self, call: CallId | None) -> None:
         self._call, self._pieces, self._size, self._read_at = call, [], 0, 0
-        self._shown = _NOTHING
 
     def _grown(self, piece: str) -> PartialOutput | None:
         self._pieces.append(piece)
