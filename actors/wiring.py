@@ -36,12 +36,14 @@ from callboard.protocol.content import SystemMessage, UserMessage
 from callboard.protocol.errors import UsageError, missing_extra, said
 from callboard.protocol.ids import RequestId, ToolName
 from callboard.protocol.limits import MAX_CALL_TOKENS
-from callboard.protocol.model import PromptCache
+from callboard.protocol.model import PromptCache, ToolChoiceMode
 from callboard.protocol.options import RequestOptions, ToolFallback
+from callboard.protocol.output import OutputMode, OutputSpec
 from callboard.protocol.prompt_tokens import TokenCounter, estimate_tokens, message_tokens
 from callboard.providers.adapter import Provider
 from callboard.providers.catalog import Prices
 from callboard.providers.local.offline import CONTEXT_TOOL
+from callboard.providers.output_modes import output_modes
 from callboard.providers.provider_registry import embeddings_for, split_model
 from callboard.providers.rate_limit import RateLimits
 from callboard.providers.retry import RetryPolicy
@@ -149,8 +151,25 @@ class Wiring:
         # A vocabulary takes up to half a second to load, which no running request may wait for.
         return KnownModel(routes, options, counter_for(model, may_load=model == settings.model))
 
-    def asked(self, user: UserMessage, given: AskOptions, now: float) -> Asked:
+    def asked(self, user: UserMessage, given: AskOptions, now: float, form: OutputSpec | None = None) -> Asked:
         """What this question asks for. Raises UsageError for options that are wrong or contradict each other."""
+        asked = self._asked(user, given, now)
+        return asked if form is None else replace(asked, options=self._with_output(asked, form))
+
+    def _with_output(self, asked: Asked, form: OutputSpec) -> RequestOptions:
+        """With the form of the answer, and the ways to ask this model for it."""
+        name = asked.model.routes[0].name
+        provider, _, model = name.partition("/")
+        modes, is_native_alone = output_modes(provider, model, form.schema)
+        if len(form.modes) == 1:  # chosen by the asker
+            modes = form.modes
+        elif not self._refusals.takes_schemas(name, asked.at):
+            modes = tuple(mode for mode in modes if mode is not OutputMode.NATIVE)
+        if modes == (OutputMode.TOOL,) and asked.options.tool_choice.mode is ToolChoiceMode.NONE:
+            raise UsageError('an output by a tool call needs tool_choice "auto"; leave one of the two out')
+        return replace(asked.options, output=replace(form, modes=modes, is_native_alone=is_native_alone))
+
+    def _asked(self, user: UserMessage, given: AskOptions, now: float) -> Asked:
         if not given:
             return Asked(user, now, self.model, self.options_now(self.model, now, given), _ALL_TOOLS, _NO_METADATA)
         model = self._model_of(given)

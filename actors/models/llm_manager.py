@@ -29,7 +29,7 @@ from callboard.protocol.limits import MAX_ANSWER_BYTES, MAX_RESPONSE_BYTES
 from callboard.protocol.model import Done, Error, ModelRequest, ModelResponse, Restarted, StreamEvent, TextDelta, Usage
 from callboard.protocol.provider_options import ExtraFields, ProviderOptions
 from callboard.providers.adapter import Provider
-from callboard.providers.http_errors import without_tools_blamed
+from callboard.providers.http_errors import by_status
 from callboard.providers.rate_limit import RateLimiter
 from callboard.providers.response_builder import ResponseBuilder
 from callboard.providers.retry import RetryPolicy, Tries
@@ -338,8 +338,8 @@ class LlmManager(Actor[LlmMessage]):
             call.timer = self.tell_after(FULL_PAUSE_SECONDS, TryAgain(call.tag))
             return
         route, wait = call.routes[call.route], 0.0
-        if call.asked.call.request.tools and not self._refusals.takes_tools(route.name, self.now()):
-            self._end(call, Error(ErrorKind.TOOLS_UNSUPPORTED, f"{route.name} takes no tools, as it has said before"))
+        if refused := self._refused_before(call.asked.call.request, route.name):
+            self._end(call, refused)
             return
         if limiter := route.limiter:
             call.doing = "the rate limiter"
@@ -358,6 +358,15 @@ class LlmManager(Actor[LlmMessage]):
         else:
             why = f"the rate limit of {provider_name(route.provider)} allows no call before the deadline"
             self._elsewhere(call, Error(ErrorKind.RATE_LIMITED, why, retryable=True, retry_after=wait))
+
+    def _refused_before(self, request: ModelRequest, name: str) -> Error | None:
+        """What the model is known not to take; it is not asked."""
+        if request.tools and not self._refusals.takes_tools(name, self.now()):
+            return Error(ErrorKind.TOOLS_UNSUPPORTED, f"{name} takes no tools, as it has said before")
+        if request.response_schema is not None and not self._refusals.takes_schemas(name, self.now()):
+            told = f"{name} takes no schema of the answer, or not such a one, as it has said before"
+            return Error(ErrorKind.SCHEMA_UNSUPPORTED, told)
+        return None
 
     def _told_restart(self, call: _OpenCall) -> bool:
         """What the attempt before has emitted is void; in line behind it, so not on the control lane."""
@@ -423,7 +432,11 @@ class LlmManager(Actor[LlmMessage]):
             self._refusals.learn_no_tools(name, now)
         elif error.kind is ErrorKind.TOOLS_UNSUPPORTED:
             self._refusals.forget_no_tools(name)
-            return without_tools_blamed(error)
+            return by_status(error)
+        elif error.kind is ErrorKind.SCHEMA_UNSUPPORTED and call.asked.call.request.response_schema is not None:
+            self._refusals.learn_no_schema(name, now)
+        elif error.kind is ErrorKind.SCHEMA_UNSUPPORTED:
+            return by_status(error)
         return error
 
     def _attempt_failed(self, call: _OpenCall, error: Error) -> None:

@@ -26,6 +26,7 @@ from callboard.actors.kernel import Down, ExitReason
 from callboard.actors.models.llm_manager import Route
 from callboard.actors.requests.history import Conversation
 from callboard.actors.requests.output_checks import OutputChecker
+from callboard.actors.requests.partial_outputs import PartialOutput, PartialReader
 from callboard.actors.requests.tool_selection import ToolSelection
 from callboard.actors.tools.progress import ToolProgressed
 from callboard.protocol.commands import AskApproval, Command, Finish, Note, Outcome, ReportFailure, RunTool
@@ -187,9 +188,9 @@ class ModelCallFailed(ProviderError):
         super().__init__(error.kind, message, status=error.status, retry_after_seconds=error.retry_after)
 
 
-StreamItem = Shown | StreamEvent | Reply
-"""What `Runtime.stream` gives: RequestStarted with the tag, the model's events, what happens to its calls, notes, and
-the Reply last."""
+StreamItem = Shown | StreamEvent | PartialOutput | Reply[T]
+"""What `Runtime.stream` gives: RequestStarted with the tag, the model's events, what happens to its calls, notes, with
+an output the object so far, and the Reply last."""
 
 
 class Answer(Generic[T]):
@@ -200,7 +201,7 @@ class Answer(Generic[T]):
     ) -> None:
         """The request has `timeout_seconds` from now. `checker`: where an output is asked for."""
         self.future: Future[Reply[T]] = Future()
-        self._checker = checker
+        self.checker = checker
         # Running from the start: a waiter that goes away must not settle it, only the request's end does.
         self.future.set_running_or_notify_cancel()
         self.conversation = conversation
@@ -251,8 +252,8 @@ class Answer(Generic[T]):
 
     def _reply(self, end: Finish) -> Reply[T]:
         output: object = end.text
-        if self._checker is not None:
-            output = self._checker.taken(end.text) if end.outcome is Outcome.ANSWERED else None
+        if self.checker is not None:
+            output = self.checker.taken(end.text) if end.outcome is Outcome.ANSWERED else None
         return Reply(
             end.text,
             end.usage,
@@ -320,15 +321,16 @@ def _set(waiter: asyncio.Future[None]) -> None:
         waiter.set_result(None)
 
 
-class EventReader:
+class EventReader(Generic[T]):
     """One request's events on their way to its reader, who may leave MAX_UNREAD_BYTES of them unread."""
 
-    def __init__(self, answer: Answer, cancel: Callable[[RequestId, str], object]) -> None:
+    def __init__(self, answer: Answer[T], cancel: Callable[[RequestId, str], object]) -> None:
         self.request_id = answer.tag.request_id
         self.answer = answer
         self._cancel = cancel
         self._lock = Lock()
-        self._unread: list[StreamItem] = []
+        self._partials = None if answer.checker is None else PartialReader(answer.checker.output)
+        self._unread: list[StreamItem[T]] = []
         self._unread_bytes = 0
         self._given_up = False
 
@@ -336,7 +338,7 @@ class EventReader:
         """The session's side, on the loop thread."""
         self.answer(seen)
         if isinstance(seen, ModelStreamed):
-            items: tuple[StreamItem, ...] = seen.events
+            items: tuple[StreamItem[T], ...] = seen.events
         else:
             items = (seen,) if isinstance(seen, Shown) else ()
         if not items or self._given_up:
@@ -352,11 +354,18 @@ class EventReader:
         """Wake the reader: there is something to read, or the request has ended."""
         raise NotImplementedError
 
-    def _take(self) -> list[StreamItem]:
+    def _take(self) -> Iterable[StreamItem[T]]:
         """What was not read yet."""
         with self._lock:
             items, self._unread, self._unread_bytes = self._unread, [], 0
-        return items
+        return items if self._partials is None else self._partials.follow(items)
+
+    def _end(self) -> Iterator[StreamItem[T]]:
+        """What comes last, once the request has ended."""
+        reply = self.answer.future.result(timeout=0)
+        if self._partials is not None:
+            yield from self._partials.last(reply.text)
+        yield reply
 
     def _give_up(self, why: str) -> None:
         """The reader will not read on: end the request, once."""
@@ -365,13 +374,13 @@ class EventReader:
             self._cancel(self.request_id, why)
 
 
-class Stream(EventReader, AsyncIterable[StreamItem]):
+class Stream(EventReader[T], AsyncIterable[StreamItem[T]]):
     """One request's events, as they happen, and its Reply last. Iterate it once, on the loop it was made on.
 
     A request that ends without an answer raises what `Runtime.ask` would. Leaving early cancels the request.
     """
 
-    def __init__(self, answer: Answer, cancel: Callable[[RequestId, str], object]) -> None:
+    def __init__(self, answer: Answer[T], cancel: Callable[[RequestId, str], object]) -> None:
         super().__init__(answer, cancel)
         self._loop = asyncio.get_running_loop()
         self._wake = asyncio.Event()
@@ -396,7 +405,7 @@ class Stream(EventReader, AsyncIterable[StreamItem]):
                 if isinstance(item, TextDelta):
                     yield item.text
 
-    async def __aiter__(self) -> AsyncGenerator[StreamItem, None]:
+    async def __aiter__(self) -> AsyncGenerator[StreamItem[T], None]:
         try:
             ended = False
             while not ended:
@@ -405,12 +414,13 @@ class Stream(EventReader, AsyncIterable[StreamItem]):
                 ended = self.answer.future.done()
                 for item in self._take():
                     yield item
-            yield self.answer.future.result(timeout=0)
+            for item in self._end():
+                yield item
         finally:
             self._give_up("its reader has left")
 
 
-class SyncEvents(Iterable[StreamItem]):
+class SyncEvents(Iterable[StreamItem[T]]):
     """Events of a request, read without an event loop."""
 
     def texts(self) -> Iterator[str]:
@@ -418,13 +428,13 @@ class SyncEvents(Iterable[StreamItem]):
         return (item.text for item in self if isinstance(item, TextDelta))
 
 
-class SyncStream(EventReader, SyncEvents):
+class SyncStream(EventReader[T], SyncEvents[T]):
     """`Stream`, for code without an event loop. Iterate it once, on any thread.
 
     Leaving the loop early, or Ctrl-C while it waits, cancels the request; so does closing the iterator.
     """
 
-    def __init__(self, answer: Answer, cancel: Callable[[RequestId, str], object]) -> None:
+    def __init__(self, answer: Answer[T], cancel: Callable[[RequestId, str], object]) -> None:
         super().__init__(answer, cancel)
         self._wake = ThreadEvent()
         self._overdue_at = time.monotonic() + answer.wait_seconds
@@ -433,7 +443,7 @@ class SyncStream(EventReader, SyncEvents):
     def _notify(self) -> None:
         self._wake.set()
 
-    def __iter__(self) -> Iterator[StreamItem]:
+    def __iter__(self) -> Iterator[StreamItem[T]]:
         try:
             ended = False
             while not ended:
@@ -442,12 +452,12 @@ class SyncStream(EventReader, SyncEvents):
                 self._wake.clear()
                 ended = self.answer.future.done()
                 yield from self._take()
-            yield self.answer.future.result(timeout=0)
+            yield from self._end()
         finally:
             self._give_up("its reader has left")
 
 
-def _size(item: StreamItem) -> int:
+def _size(item: StreamItem[object]) -> int:
     """About how much memory an event keeps: its texts, and a little for the rest."""
     texts = (getattr(item, name) for name in type(item).__slots__)
     traceback = item.failure.traceback if isinstance(item, ToolCallFailed) else ""

@@ -7,6 +7,7 @@ and its request ends at its deadline.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -18,7 +19,11 @@ from callboard.protocol.output import Checked
 
 #: More than a validator that calls a database at a time needs, few enough for any machine.
 MAX_CHECK_THREADS: Final = 32
+#: For checks that run to return when a runtime stops. A thread that wakes up in pydantic's own code while the
+#: interpreter ends makes the process abort (before Python 3.14, which leaves such threads alone: python/cpython#87135).
+CLOSE_SECONDS: Final = 2.0
 
+logger = logging.getLogger("callboard")
 T_co = TypeVar("T_co", covariant=True)
 Told = Callable[[tuple[Checked, ...]], None]
 
@@ -28,7 +33,7 @@ class CheckThreads:
 
     def __init__(self, limit: int = MAX_CHECK_THREADS) -> None:
         self._limit = limit
-        self._lock = threading.Lock()
+        self._lock = threading.Condition()
         self._busy = 0
         self._waiting: deque[Callable[[], None]] = deque()
 
@@ -54,6 +59,14 @@ class CheckThreads:
                 work = self._waiting.popleft() if self._waiting else None
                 if work is None:
                     self._busy -= 1
+                    self._lock.notify_all()
+
+    def close(self) -> None:
+        """Forget what waits, and wait for what runs: CLOSE_SECONDS at the most."""
+        with self._lock:
+            self._waiting.clear()
+            if not self._lock.wait_for(lambda: not self._busy, CLOSE_SECONDS):
+                logger.warning("%s checks of answers have not returned; they are left behind", self._busy)
 
 
 class OutputChecker(Generic[T_co]):

@@ -48,18 +48,17 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Output(Generic[T]):
-    """What `output=` takes besides a bare type: a type, and how an answer of it is asked for.
+class Output:
+    """How an answer of a type is asked for, beside the type:
 
-        await runtime.ask("Where is Oslo?", output=Output(Place, mode="prompt", tries=5))
+        await runtime.ask("Where is Oslo?", output=Annotated[Place, Output(mode="prompt", tries=5)])
 
-    `mode`: "native", "tool" or "prompt"; None: by what the model takes. `tries`: answers that may be given until one
-    fits; None: 3. `name` and `description`: what the model reads of the type; by default its own.
+    `mode`: "native", "tool" or "prompt"; "": by what the model takes. `tries`: answers that may be given until one
+    fits. `name` and `description`: what the model reads of the type; "": its own.
     """
 
-    type: TypeForm[T]
-    mode: OutputMode | str | None = None
-    tries: int | None = None
+    mode: OutputMode | str = ""
+    tries: int = OUTPUT_TRIES
     name: str = ""
     description: str = ""
 
@@ -129,39 +128,18 @@ class MisfitError(ValueError):
     """An answer does not fit its type; the text says where and why."""
 
 
-def output_type(kind: TypeForm[T] | Output[T]) -> OutputType[T] | None:
+def output_type(kind: TypeForm[T]) -> OutputType[T] | None:
     """What `output=` names; None for str, which is any text.
 
     Raises UsageError for what is no type, and for a type that JSON cannot carry, naming the field.
     """
-    asked = kind if isinstance(kind, Output) else None
-    bare: Any = asked.type if asked is not None else kind
-    if bare is str and asked is None:
+    bare: Any = kind
+    if bare is str:
         return None
     try:
-        found = _known(bare, repr(bare))
+        return _known(bare, repr(bare))
     except TypeError:  # not hashable, such as Annotated with a list in it
-        found = _looked_at(bare)
-    return found if asked is None else _as_asked(found, asked)
-
-
-def _as_asked(found: OutputType[T], asked: Output[T]) -> OutputType[T]:
-    modes = tuple(OutputMode)
-    if asked.mode is not None:
-        if asked.mode not in modes:
-            raise UsageError(f"output: there is no mode {asked.mode!r}; known are: {', '.join(modes)}")
-        modes = (OutputMode(asked.mode),)
-    tries = OUTPUT_TRIES if asked.tries is None else asked.tries
-    if type(tries) is not int or tries < 1:
-        raise UsageError(f"output: tries must be a whole number of 1 or more, got {tries!r}")
-    spec = OutputSpec(
-        found.spec.schema,
-        asked.name or found.spec.title,
-        asked.description or found.spec.description,
-        modes,
-        max_tries=tries,
-    )
-    return OutputType(found._plain, found._wrapped, spec)
+        return _looked_at(bare)
 
 
 @lru_cache(maxsize=MAX_TYPES)
@@ -171,7 +149,8 @@ def _known(kind: Any, _written: str) -> OutputType[Any]:
 
 
 def _looked_at(kind: Any) -> OutputType[Any]:
-    name = _name_of(kind)
+    told = next((each for each in getattr(kind, "__metadata__", ()) if isinstance(each, Output)), Output())
+    name = told.name or _name_of(kind.__origin__ if hasattr(kind, "__metadata__") else kind)
     if open_type := _open_type(kind):
         raise UsageError(f"output: {name} leaves {open_type} open; name a type for it, as in Page[int]")
     try:
@@ -190,9 +169,18 @@ def _looked_at(kind: Any) -> OutputType[Any]:
         raise
     except Exception as error:  # what is given here is any object, and a type of the user's runs code of its own
         raise UsageError(_refusal(kind, name, error)) from error
-    description = rooted.get("description")
-    spec = OutputSpec(rooted, name, description if isinstance(description, str) else "")
-    return OutputType(plain, wrapped, spec)
+    described = rooted.get("description")
+    description = told.description or (described if isinstance(described, str) else "")
+    return OutputType(plain, wrapped, OutputSpec(rooted, name, description, _modes_of(told), max_tries=told.tries))
+
+
+def _modes_of(told: Output) -> tuple[OutputMode, ...]:
+    if type(told.tries) is not int or told.tries < 1:
+        raise UsageError(f"output: tries must be a whole number of 1 or more, not {told.tries!r}")
+    modes = tuple(OutputMode)
+    if told.mode and told.mode not in modes:
+        raise UsageError(f"output: there is no mode {told.mode!r}; known are: {', '.join(modes)}")
+    return (OutputMode(told.mode),) if told.mode else modes
 
 
 def _portable(kind: Any) -> Any:
