@@ -217,8 +217,9 @@ class Runtime:
             asked.at,
             copy_context(),
             subscriber is not answer,
-            asked.model.routes,
+            asked.routes,
             asked.tools,
+            asked.notes,
             asked.metadata,
         )
         try:

@@ -217,7 +217,8 @@ class RequestSession(Actor[SessionMessage]):
 
     def _start(self, offers: tuple[ToolOffer, ...], window: Window) -> None:
         asked, self._has_started = self._question, True
-        options, notes = replace(asked.options, context_tokens=window.tokens), (window.note,) if window.note else ()
+        options = replace(asked.options, context_tokens=window.tokens)
+        notes = (*asked.notes, window.note) if window.note else asked.notes
         try:
             self._apply(
                 events.RequestStarted(asked.tag, asked.asked_at, asked.history, asked.user, options, offers, notes)
