@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from callboard.actors.telemetry.prometheus import MetricsCollector
 
 
-def tracing(log_content: bool, address_of: Callable[[str], str]) -> Tracing | None:
+def tracing(log_content: bool) -> Tracing | None:
     """OpenTelemetry's spans; None where it is not installed."""
     try:
         from callboard.actors.telemetry.opentelemetry_spans import Tracing  # noqa: PLC0415
     except ImportError:
         return None
-    return Tracing(log_content, address_of)
+    return Tracing(log_content)
 
 
 def find_export() -> Callable[[], Export | None]:

@@ -125,6 +125,7 @@ TOOL_CALLS = _counter(
 TOOL_SECONDS = _seconds(
     "gen_ai.execute_tool.duration", "tool error", "Tool calls that were run, with their wait for a worker."
 )
+TOOL_DEFERRED = _counter("callboard.tool.deferred", "{call}", "tool", "Calls whose results come from outside.")
 TOOL_STOPPED = _counter("callboard.tool.stopped", "{call}", "tool", "Calls that were stopped and said where they were.")
 TOOL_HEALTH = _counter(
     "callboard.tool.health",

@@ -17,7 +17,7 @@ from callboard.actors.calls.registry import ToolRestored, ToolWithdrawn
 from callboard.actors.telemetry import metrics
 from callboard.actors.telemetry.metrics import UNKNOWN, Metric
 from callboard.protocol.commands import AskApproval, Note, NoteKind, ReportFailure
-from callboard.protocol.events import ApprovalDenied, ApprovalGranted
+from callboard.protocol.events import ApprovalDenied, ApprovalGranted, ToolCallDeferred
 from callboard.protocol.ids import Tag, ToolName
 
 # -- messages that only telemetry takes
@@ -68,7 +68,9 @@ class TracingFailed:
     tag: Tag
 
 
-InRequest = AskApproval | ApprovalGranted | ApprovalDenied | ReportFailure | Note | PeerLost | ToolStopped
+InRequest = (
+    AskApproval | ApprovalGranted | ApprovalDenied | ToolCallDeferred | ReportFailure | Note | PeerLost | ToolStopped
+)
 """What is about a request, or a piece of its work."""
 InRuntime = ToolWithdrawn | ToolRestored | EmbedderFailed
 """What is about no request."""
@@ -113,6 +115,10 @@ def _of_verdict(verdict: ApprovalGranted | ApprovalDenied) -> Fields:
     return {"by": verdict.by or UNKNOWN}
 
 
+def _of_deferred(deferred: ToolCallDeferred) -> Fields:
+    return {"timeout": f"{deferred.timeout_seconds:g}"}
+
+
 def _of_failure(report: ReportFailure) -> Fields:
     return {"tool": report.failure.tool, "code": report.failure.code.value}
 
@@ -151,6 +157,10 @@ def _reason(denied: ApprovalDenied) -> str:
     return denied.reason
 
 
+def _noted(deferred: ToolCallDeferred) -> str:
+    return deferred.note
+
+
 def _quoted(note: Note) -> str:
     return "" if note.kind in _OWN_WORDS else note.text
 
@@ -183,6 +193,14 @@ NOTICES: Final[Mapping[type, NoticeRule]] = MappingProxyType(
             "{tool} was not approved by {by}",
             _of_verdict,
             _reason,
+        ),
+        ToolCallDeferred: NoticeRule(
+            "call.deferred",
+            ((metrics.TOOL_DEFERRED, ("{tool}",)),),
+            logging.INFO,
+            "{tool} waits up to {timeout} s for its result from outside",
+            _of_deferred,
+            _noted,
         ),
         ReportFailure: NoticeRule(
             "call.failed",

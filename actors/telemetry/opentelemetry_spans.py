@@ -26,6 +26,7 @@ from callboard.actors.telemetry.conventions import (
 from callboard.actors.telemetry.spans import Work
 from callboard.protocol.commands import AskApproval, CallModel
 from callboard.protocol.ids import Tag
+from callboard.providers.adapter import HasAddress
 
 _NANOSECONDS = 1_000_000_000
 
@@ -36,12 +37,9 @@ class Tracing:
     def __init__(
         self,
         log_content: bool = False,
-        address_of: Callable[[str], str] = lambda _: "",
         provider: Callable[[], trace.TracerProvider] = trace.get_tracer_provider,
     ) -> None:
-        """`address_of` tells the URL at which "provider/model" is asked, "" where there is none."""
         self._log_content = log_content
-        self._address_of = address_of
         self._get_provider = provider
         self._provider: trace.TracerProvider | None = None
         self._tracer: trace.Tracer = trace.NoOpTracer()
@@ -53,23 +51,15 @@ class Tracing:
             return None
         if provider is not self._provider:
             self._provider, self._tracer = provider, provider.get_tracer("callboard")
-        return OpenTelemetrySpans(self._tracer, question, now, self._log_content, self._address_of)
+        return OpenTelemetrySpans(self._tracer, question, now, self._log_content)
 
 
 class OpenTelemetrySpans:
     """See `spans.RequestSpans`."""
 
-    def __init__(
-        self,
-        tracer: trace.Tracer,
-        question: Question,
-        now: float,
-        log_content: bool,
-        address_of: Callable[[str], str],
-    ) -> None:
+    def __init__(self, tracer: trace.Tracer, question: Question, now: float, log_content: bool) -> None:
         self._log_content = log_content
         self._tracer = tracer
-        self._address_of = address_of
         self._asked = question
         # Taken once, so that the spans of one request fit together whatever becomes of the wall clock meanwhile.
         self._clock_ns = time.time_ns() - int(now * _NANOSECONDS)
@@ -98,7 +88,7 @@ class OpenTelemetrySpans:
         kind = trace.SpanKind.CLIENT if isinstance(work, CallModel) else trace.SpanKind.INTERNAL
         name, attributes = begin_of(work, self._log_content and self._request.is_recording())
         if isinstance(work, CallModel):
-            attributes |= server_attributes(self._address_of(work.request.model))
+            attributes |= server_attributes(self._address(work.request.model))
         span = self._tracer.start_span(
             name,
             context=self._parent,
@@ -137,6 +127,11 @@ class OpenTelemetrySpans:
         if not ok:
             span.set_status(trace.StatusCode.ERROR, ending)
         span.end(self._ns(at))
+
+    def _address(self, model: str) -> str:
+        """Where it is asked; "" for a provider that does not say."""
+        route = next((route for route in self._asked.routes if route.name == model), None)
+        return route.provider.address if route is not None and isinstance(route.provider, HasAddress) else ""
 
     def _tag(self, tag: Tag) -> Attributes:
         return tag_attributes(tag, self._asked.metadata)

@@ -36,7 +36,7 @@ from callboard.actors.telemetry.request_log import ids_in
 from callboard.actors.telemetry.spans import RequestSpans
 from callboard.protocol import events
 from callboard.protocol.commands import AskApproval, CallModel, Finish, Outcome, ReportFailure, RunTool
-from callboard.protocol.events import ApprovalDenied, ApprovalGranted, Event
+from callboard.protocol.events import ApprovalDenied, ApprovalGranted, Event, ToolCallDeferred
 from callboard.protocol.ids import RequestId, Tag
 from callboard.protocol.masking import LONGEST_KEY_BYTES, mask
 from callboard.protocol.options import ToolOffer
@@ -253,6 +253,9 @@ class Telemetry(Actor[TelemetryMessage]):
                 return
             fields = {**fields, "tool": opened.named(fields["tool"])}
             self._approval_over(opened, tag, "withdrawn", at)
+        elif isinstance(message, ToolCallDeferred):
+            begun = opened.works.get(tag)
+            fields = {"tool": UNKNOWN if begun is None else begun.name, **fields}
         elif isinstance(message, AskApproval):
             opened.approvals[tag] = _Begun(f"approval.{message.name}", message.name, at)
         elif isinstance(message, ApprovalGranted | ApprovalDenied):

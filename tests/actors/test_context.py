@@ -150,6 +150,6 @@ def check() -> None:
     for place in ("task tool", "task tool after a wait", "thread tool"):
         assert right[place] == REQUESTS
     assert right["log record"] >= REQUESTS * 6
-    assert right["span"] == REQUESTS * 6
+    assert right["span"] == REQUESTS * 7, "the request, two model calls, three tools and the approval of one"
     approvals = [count for place, count in right.items() if "approval" in place]
     assert set(approvals) == {REQUESTS}

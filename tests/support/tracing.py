@@ -22,13 +22,11 @@ class SpansInMemory:
 
     def tracing(self, log_content: bool = False) -> Tracing:
         """What makes callboard's spans with this provider."""
-        return Tracing(log_content, provider=lambda: self.provider)
+        return Tracing(log_content, lambda: self.provider)
 
     def trace(self, runtime: Runtime) -> None:
         """Trace the requests of this runtime; before it is started."""
-        runtime._wiring.begin_spans = Tracing(
-            runtime.settings.log_content, runtime._wiring._address_of, lambda: self.provider
-        ).begin
+        runtime._wiring.begin_spans = self.tracing(runtime.settings.log_content).begin
 
     def finished(self) -> tuple[ReadableSpan, ...]:
         """In the order in which they ended."""

@@ -26,7 +26,7 @@ from callboard.actors.telemetry.notices import (
 from callboard.actors.telemetry.telemetry import MAX_PRINTED_BYTES, MAX_PRINTED_LINES
 from callboard.protocol.commands import AskApproval, CallModel, Finish, Note, NoteKind, Outcome, ReportFailure, RunTool
 from callboard.protocol.errors import ErrorKind
-from callboard.protocol.events import ApprovalDenied, ApprovalGranted, ModelFailed, ToolCallFailed
+from callboard.protocol.events import ApprovalDenied, ApprovalGranted, ModelFailed, ToolCallDeferred, ToolCallFailed
 from callboard.protocol.ids import ToolName
 from callboard.protocol.model import Error, ModelRequest, Usage
 from callboard.protocol.tools import FailureCode, Risk, ToolFailure
@@ -48,6 +48,9 @@ RAISED = ToolFailure(
 DENIED = ToolFailure(LOOK, FailureCode.DENIED, f"not allowed: {SECRET}")
 
 ASKS = AskApproval(CALL, LOOK, f'{{"x":"{SECRET}"}}', Risk.WRITE)
+
+#: What has happened before, of a call whose name the message does not say.
+BEFORE = {ApprovalGranted: [ASKS], ApprovalDenied: [ASKS], ToolCallDeferred: [RAN]}
 
 #: One message of each kind that is about a request, what is counted by it and what is logged.
 IN_REQUEST: Final[list[tuple[Any, str, str, dict[str, str]]]] = [
@@ -74,6 +77,12 @@ IN_REQUEST: Final[list[tuple[Any, str, str, dict[str, str]]]] = [
         "callboard.tool.calls{tool=look, outcome=denied} 1",
         "tool.look denied",
         {"tool": "look", "code": "denied"},
+    ),
+    (
+        ToolCallDeferred(CALL, 1.0, 60.0, SECRET),
+        "callboard.tool.deferred{tool=look} 1",
+        "look waits up to 60 s for its result from outside",
+        {"tool": "look", "timeout": "60"},
     ),
     (
         Note(STEP, "p/m failed (server, status 500) after 1 of 4 requests", NoteKind.RETRY),
@@ -145,7 +154,7 @@ def test_each_is_counted_logged_with_its_ids_and_an_event_of_the_span(
     fields: dict[str, str],
 ) -> None:
     stage = Stage(simulated, log_content=False)
-    before = stage.tell(STARTED, *([ASKS] if isinstance(message, ApprovalGranted | ApprovalDenied) else []))
+    before = stage.tell(STARTED, *BEFORE.get(type(message), []))
     after = stage.tell(message)
     assert counted in lines(after) - lines(before)
     record = records()[-1]

@@ -217,7 +217,7 @@ def test_a_model_call_says_what_was_asked_and_what_came() -> None:
     with shared_double(turns, by_turn=True) as server:
         sampling = Sampling(temperature=0.5, top_p=0.9, max_output_tokens=500, seed=7, stop=("END",))
         settings = Settings(
-            model="groq/llama", base_url=server.base_url(), api_key="k", sampling=sampling, system_prompt=SECRET
+            model="groq/llama", base_url=server.base_url(), api_key="k", sampling=sampling, instructions=SECRET
         )
         made = Runtime(settings, [on_a_thread])
         spans.trace(made)
@@ -383,7 +383,7 @@ def test_content_is_in_the_conventions_attributes_only_where_it_is_asked_for(log
         ScriptedTurn("thinking of it", calls=(ScriptedCall("on_a_thread", {"x": f"{SECRET} {KEY}"}),)),
         ScriptedTurn(f"It is {SECRET}."),
     ]
-    with runtime(spans, turns, log_content=log_content, system_prompt=f"Say {SECRET}.") as made:
+    with runtime(spans, turns, log_content=log_content, instructions=f"Say {SECRET}.") as made:
         made.ask_sync(f"What is {SECRET}? {KEY}")
         made.metrics()
     assert KEY not in spans.exported()
