@@ -25,15 +25,18 @@ from typing import Final, NamedTuple
 
 from callboard.actors.kernel import Ref
 from callboard.actors.tools.invoke import Result
+from callboard.actors.tools.progress import ProgressMade, ProgressRelay
 from callboard.protocol import events
 from callboard.protocol.commands import RunTool
 from callboard.protocol.ids import Tag, ToolName
-from callboard.protocol.tools import FailureCode, ToolFailure
+from callboard.protocol.tools import Deferred, FailureCode, ToolFailure
 
 #: Workers that a call is given to: one that five of them could not begin has something against it.
 MAX_GIVEN: Final = 5
 
-CallEvent = events.ToolCallStarted | events.ToolCallEnd
+LastEvent = events.ToolCallEnd | events.ToolCallDeferred
+"""With it a call has left the ledger: ended, or given away to someone outside, of whom no one here knows."""
+CallEvent = events.ToolCallStarted | LastEvent | ProgressMade
 """What a session hears of one of its calls."""
 
 
@@ -94,9 +97,9 @@ class EndedCalls:
     """
 
     _step: int = 0
-    _events: dict[Tag, events.ToolCallEnd] = field(default_factory=dict)
+    _events: dict[Tag, LastEvent] = field(default_factory=dict)
 
-    def remember(self, event: events.ToolCallEnd) -> None:
+    def remember(self, event: LastEvent) -> None:
         """Keep how a call has ended, and forget the calls of earlier steps."""
         step = event.tag.step
         if step > self._step:
@@ -105,7 +108,7 @@ class EndedCalls:
         if step == self._step:
             self._events[event.tag] = event
 
-    def of(self, tag: Tag) -> events.ToolCallEnd | None:
+    def of(self, tag: Tag) -> LastEvent | None:
         """How this call ended."""
         return self._events.get(tag)
 
@@ -195,12 +198,22 @@ class Call:
     """The session has heard that it began."""
     why: Ending | None = None
     """It was stopped."""
+    is_read_along: bool = False
+    """Its progress is shown to someone."""
     given: int = 0
     """Workers that it was given to so far."""
     printed_bytes: int = 0
     """By its tool, as far as its worker could read it."""
     stopped_in: str = ""
     """The frames that its tool was in when it was stopped, as far as it had time to say."""
+    _relay: ProgressRelay | None = None
+
+    @property
+    def relay(self) -> ProgressRelay:
+        """By which its session hears of its progress."""
+        if self._relay is None:
+            self._relay = ProgressRelay(self.run.tag, self.reply_to.tell_control)
+        return self._relay
 
     def enter(self, happening: Happening) -> bool:
         """Change the state, as the table allows and no other way; False where it does not."""
@@ -219,9 +232,7 @@ class Call:
         self.why = why
         return True
 
-    def end(
-        self, outcome: Outcome, printed: str, now: float, how: Happening = Happening.ENDED
-    ) -> events.ToolCallEnd | None:
+    def end(self, outcome: Outcome, printed: str, now: float, how: Happening = Happening.ENDED) -> LastEvent | None:
         """Apply what happened: the event for its session, if the call has ended by it and had not before."""
         if not self.enter(how) or self.state is not CallState.ENDED:
             return None
@@ -334,7 +345,7 @@ class Ledger:
         self.lanes: dict[ToolName, Lane] = {}
         self.seats: dict[Ref, Seat] = {}
         """All workers that are alive, as far as is known."""
-        self.news: deque[tuple[Call, events.ToolCallEnd]] = deque()
+        self.news: deque[tuple[Call, LastEvent]] = deque()
         """Calls that have ended and that no dispatcher has looked at since."""
         self.names = itertools.count(1)
         """For workers: none has the name of another."""
@@ -387,7 +398,7 @@ class Ledger:
         return True
 
 
-def _event(call: Call, outcome: Outcome, printed: str, now: float) -> events.ToolCallEnd:
+def _event(call: Call, outcome: Outcome, printed: str, now: float) -> LastEvent:
     tag, why = call.run.tag, call.why or outcome
     if why is Ending.TIMED_OUT:
         return events.ToolCallTimedOut(tag, now, printed)
@@ -395,6 +406,8 @@ def _event(call: Call, outcome: Outcome, printed: str, now: float) -> events.Too
         return events.ToolCallCancelled(tag, now, printed)
     if isinstance(why, ToolFailure):
         return events.ToolCallFailed(tag, now, why, printed)
+    if isinstance(why, Deferred):
+        return events.ToolCallDeferred(tag, now, why.timeout_seconds, why.note, printed)
     return events.ToolCallCompleted(tag, now, why, printed)
 
 
