@@ -24,6 +24,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import httpx
 from httpx_aiohttp import AiohttpTransport
+from httpx_aiohttp.transport import map_aiohttp_exceptions
 
 from callboard.protocol.errors import ErrorKind, ProviderError, UsageError
 from callboard.protocol.masking import mask
@@ -51,6 +52,8 @@ MAX_FETCHED_BYTES: Final = 16 * 1024 * 1024
 #: longer than this loses it.
 _DRAIN_SECONDS: Final = 0.25
 _KEEPALIVE_SECONDS: Final = 30.0
+#: The most that one read gives: 150 events of 100 bytes, which take the decoder 0.5 ms.
+_READ_BYTES: Final = 16 * 1024
 _LONG_AGO: Final = float("-inf")
 
 HeaderListener = Callable[[int, Mapping[str, str]], None]
@@ -301,7 +304,8 @@ class HttpProvider:
             connector=connector, cookie_jar=aiohttp.DummyCookieJar(), trace_configs=[traces], middlewares=[_as_escaped]
         )
         proxy = httpx.Proxy(self._proxy) if self._proxy else None
-        return AiohttpTransport(verify=self._tls, trust_env=False, proxy=proxy, client=session)
+        transport = AiohttpTransport if proxy else _LeanTransport
+        return transport(verify=self._tls, trust_env=False, proxy=proxy, client=session)
 
     def _failure(self, error: Exception, host: str) -> Error:
         if isinstance(error, ProviderError):
@@ -395,6 +399,58 @@ async def _as_escaped(request: aiohttp.ClientRequest, handler: aiohttp.ClientHan
     if path := _escaped_path.get():
         request.url = request.url.with_path(path, encoded=True, keep_query=True)
     return await handler(request)
+
+
+class _LeanTransport(AiohttpTransport):
+    """AiohttpTransport without a proxy: with what it makes anew for each call made once, and with no generator and no
+    context manager around each read. A call takes 0.1 ms less of 0.5 (benchmarks/transport.py)."""
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        session, timeout = self.client, request.extensions["timeout"]
+        assert isinstance(session, aiohttp.ClientSession)
+        try:
+            response = await session.request(
+                request.method,
+                str(request.url),
+                headers=[(name.decode("ascii"), value.decode("utf-8")) for name, value in request.headers.raw],
+                data=request.content or None,
+                allow_redirects=False,
+                auto_decompress=False,
+                timeout=_client_timeout(timeout["connect"], timeout["pool"]),
+            )
+        except Exception:
+            with map_aiohttp_exceptions():
+                raise
+        return httpx.Response(response.status, headers=response.raw_headers, stream=_Body(response), request=request)
+
+
+class _Body(httpx.AsyncByteStream):
+    """What comes of an answer, as it comes."""
+
+    def __init__(self, response: aiohttp.ClientResponse) -> None:
+        self._response = response
+        self._read = response.content.read
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        try:
+            chunk = await self._read(_READ_BYTES)
+        except Exception:
+            with map_aiohttp_exceptions():
+                raise
+        if not chunk:
+            raise StopAsyncIteration
+        return chunk
+
+    async def aclose(self) -> None:
+        await self._response.__aexit__(None, None, None)
+
+
+@lru_cache(maxsize=64)
+def _client_timeout(connect_seconds: float, pool_seconds: float) -> aiohttp.ClientTimeout:
+    return aiohttp.ClientTimeout(sock_connect=connect_seconds, connect=pool_seconds)
 
 
 @dataclass(slots=True)
