@@ -92,6 +92,9 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
     """What the model is told before the conversation; "" is the default, which names the workspace and the code
     fence."""
     request_timeout_seconds: float = Field(default=limits.DEFAULT_REQUEST_TIMEOUT_SECONDS, gt=0)
+    """Without the times in which a request only waits for approvals and for the results of deferred calls."""
+    approval_timeout_seconds: float = Field(default=limits.DEFAULT_WAIT_SECONDS, gt=0, le=limits.MAX_WAIT_SECONDS)
+    """How long a call waits for its approval, a day unless it is given, a week at the most; then it is denied."""
     max_steps: int = Field(default=limits.DEFAULT_MAX_STEPS, ge=1)
     token_budget: int | None = Field(default=None, ge=1)
     cost_budget: float | None = Field(default=None, gt=0)

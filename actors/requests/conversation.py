@@ -1,13 +1,12 @@
 """What a caller holds: a conversation, one question in it, and how the answer comes back from the loop thread.
 
 The answer of a request settles exactly once: when its session has ended, or, as a backstop outside of the actors, when
-its asker has waited ANSWER_GRACE_SECONDS longer than the request's deadline.
+its asker finds the request lost (backstop.py).
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
@@ -22,9 +21,20 @@ from typing_extensions import TypeVar
 
 from callboard.actors.kernel import Down, ExitReason
 from callboard.actors.models.llm_manager import Route
+from callboard.actors.requests.backstop import Backstop, Post, Watch
 from callboard.actors.requests.tool_selection import ToolSelection
 from callboard.actors.tools.progress import ToolProgressed
-from callboard.protocol.commands import AskApproval, Command, Finish, Note, Outcome, ReportFailure, RunTool
+from callboard.protocol.commands import (
+    AskApproval,
+    ClearTimer,
+    Command,
+    Finish,
+    Note,
+    Outcome,
+    ReportFailure,
+    RunTool,
+    SetTimer,
+)
 from callboard.protocol.content import (
     AssistantMessage,
     AssistantPart,
@@ -52,8 +62,6 @@ from callboard.protocol.options import RequestOptions
 from callboard.protocol.reports import StepReport
 from callboard.protocol.tools import ToolFailure
 
-#: Behind the request's deadline: its session has then waited for the tools to be stopped, and the loop was busy once.
-ANSWER_GRACE_SECONDS: Final = 5.0
 #: Failures that a reply holds: with their tracebacks at most 2 MB.
 MAX_FAILURES: Final = 100
 #: What a reader of a stream may leave unread, in bytes of memory: some hundred full answers.
@@ -225,14 +233,14 @@ the Reply last."""
 class Answer:
     """The end of one request, once. The session calls it on the loop thread; it is awaited anywhere."""
 
-    def __init__(self, conversation: Conversation, tag: Tag, timeout_seconds: float) -> None:
-        """The request has `timeout_seconds` from now."""
+    def __init__(self, conversation: Conversation, tag: Tag, timeout_seconds: float, post: Post | None = None) -> None:
+        """The request has `timeout_seconds` from now; `post` runs something on the loop of its session."""
         self.future: Future[Reply] = Future()
         # Running from the start: a waiter that goes away must not settle it, only the request's end does.
         self.future.set_running_or_notify_cancel()
         self.conversation = conversation
         self.tag = tag
-        self.wait_seconds = timeout_seconds + ANSWER_GRACE_SECONDS
+        self.backstop = Backstop(timeout_seconds, post)
         self._once = Lock()
         self._messages: tuple[Message, ...] = ()
         self._model_error: Error | None = None
@@ -256,6 +264,8 @@ class Answer:
             self._failures.append(seen.failure)
         elif isinstance(seen, Finish):
             self._finish = seen
+        elif isinstance(seen, SetTimer | ClearTimer):
+            self.backstop.deadline_moved(seen.at if isinstance(seen, SetTimer) else None)
 
     def session_ended(self, down: Down) -> bool:
         """The session has ended, and so its name is free: settle. True if its request ended without a Finish."""
@@ -288,7 +298,7 @@ class Answer:
 
     def expire(self) -> None:
         """The backstop: nothing has ended the request in time."""
-        late = f"the request has no answer {self.wait_seconds:g} s after it was asked, long after its deadline: "
+        late = "the request has no answer long after its deadline, or while it only waited: "
         self._settle(RuntimeFailure(late + "callboard's loop is blocked, or its actors were lost"))
 
     def _settle(self, end: Reply | RuntimeFailure) -> None:
@@ -306,19 +316,24 @@ class Answer:
 
     def wait(self) -> Reply:
         """Block until the request has ended. Raises what it ended with."""
-        try:
-            return self.future.result(self.wait_seconds)
-        except TimeoutError:
+        while True:
+            try:
+                return self.future.result(self.backstop.look_seconds)
+            except TimeoutError:
+                self.look()
+
+    def look(self) -> None:
+        """It has taken a while: end the waiting if the request is lost."""
+        if self.backstop.is_lost():
             self.expire()
-            return self.future.result()
 
     async def wait_async(self) -> Reply:
         """`wait`, on the asyncio loop that runs here."""
-        timer = asyncio.get_running_loop().call_later(self.wait_seconds, self.expire)
+        watch = Watch(self.backstop, self.expire)
         try:
             return await asyncio.wrap_future(self.future)
         finally:
-            timer.cancel()
+            watch.cancel()
 
 
 class EventReader:
@@ -343,6 +358,8 @@ class EventReader:
         if not items or self._given_up:
             return
         with self._lock:
+            if isinstance(seen, ToolProgressed):
+                self._forget_progress(seen.tag)
             self._unread.extend(items)
             self._unread_bytes += sum(map(_size, items))
         if self._unread_bytes > MAX_UNREAD_BYTES:
@@ -352,6 +369,12 @@ class EventReader:
     def _notify(self) -> None:
         """Wake the reader: there is something to read, or the request has ended."""
         raise NotImplementedError
+
+    def _forget_progress(self, tag: Tag) -> None:
+        """Of a call, the latest is enough for one who reads seldom."""
+        last = self._unread[-1] if self._unread else None
+        if isinstance(last, ToolProgressed) and last.tag == tag:
+            self._unread_bytes -= _size(self._unread.pop())
 
     def _take(self) -> list[StreamItem]:
         """What was not read yet."""
@@ -376,7 +399,7 @@ class Stream(EventReader, AsyncIterable[StreamItem]):
         super().__init__(answer, cancel)
         self._loop = asyncio.get_running_loop()
         self._wake = asyncio.Event()
-        self._overdue = self._loop.call_later(answer.wait_seconds, answer.expire)
+        self._watch = Watch(answer.backstop, answer.expire)
         answer.future.add_done_callback(lambda _: self._notify())
 
     def _notify(self) -> None:
@@ -388,7 +411,7 @@ class Stream(EventReader, AsyncIterable[StreamItem]):
     def _woken(self) -> None:
         self._wake.set()
         if self.answer.future.done():
-            self._overdue.cancel()
+            self._watch.cancel()
 
     async def __aiter__(self) -> AsyncIterator[StreamItem]:
         try:
@@ -413,7 +436,6 @@ class SyncStream(EventReader, Iterable[StreamItem]):
     def __init__(self, answer: Answer, cancel: Callable[[RequestId, str], object]) -> None:
         super().__init__(answer, cancel)
         self._wake = ThreadEvent()
-        self._overdue_at = time.monotonic() + answer.wait_seconds
         answer.future.add_done_callback(lambda _: self._notify())
 
     def _notify(self) -> None:
@@ -423,8 +445,8 @@ class SyncStream(EventReader, Iterable[StreamItem]):
         try:
             ended = False
             while not ended:
-                if not self._wake.wait(max(self._overdue_at - time.monotonic(), 0.0)):
-                    self.answer.expire()
+                if not self._wake.wait(self.answer.backstop.look_seconds):
+                    self.answer.look()
                 self._wake.clear()
                 ended = self.answer.future.done()
                 yield from self._take()

@@ -18,7 +18,7 @@ from callboard.actors.kernel import Actor, Down, ExitReason, Ref, Rejected, Time
 from callboard.actors.models.llm_manager import LlmMessage, StartModel
 from callboard.actors.models.windows import FindWindow, Window
 from callboard.actors.requests.conversation import STOPPING, Question, Seen
-from callboard.actors.requests.outside import FindCall, OutsideMessage, ReportProgress, ResolveCall
+from callboard.actors.requests.outside import CalledTool, FindCall, OutsideMessage, ReportProgress, ResolveCall
 from callboard.actors.telemetry.notices import PeerLost
 from callboard.actors.telemetry.telemetry import Heard, TelemetryMessage, ends_work
 from callboard.actors.tools.progress import ProgressMade, ProgressRelay, ToolProgressed
@@ -40,10 +40,11 @@ STOPS_TOLD_SECONDS = 1.0
 
 Subscriber = Callable[[Seen], None]
 """Hears, on the loop thread, each event of the request as it is applied, each RunTool, AskApproval, ReportFailure and
-Note, and Finish last. It must not block."""
-#: What is shown also without a reader: how the request ended, and what its asker should know of that.
+Note, the timer of the request when it is set and cleared, and Finish last. It must not block."""
+#: What is shown also without a reader: how the request ended, and what its asker should know of that and of its time.
 _ALWAYS_SHOWN: Final = (
     events.ModelFailed, events.ToolCallFailed, commands.ReportFailure, commands.Note, commands.Finish,
+    commands.SetTimer, commands.ClearTimer,
 )  # fmt: skip
 Order = StartModel | DispatchCall | SeekApproval
 """What others work at for a request."""
@@ -119,6 +120,8 @@ class RequestSession(Actor[SessionMessage]):
         self._window = Window(question.options.context_tokens) if find_window is None else None
         self._has_started = False
         self._has_cancelled = False
+        self._clock_turned: commands.SetTimer | commands.ClearTimer | None = None
+        """Of the request, by what was applied last: its asker has to know."""
         self._finish: commands.Finish | None = None
         self._is_waiting = False
         """The request has finished, and its tools are being told to stop."""
@@ -255,6 +258,10 @@ class RequestSession(Actor[SessionMessage]):
                 _CARRIERS[type(doing)](self, doing)
             if self._early:
                 self._look_at_early(event)
+            if self._clock_turned is not None:
+                turned, self._clock_turned = self._clock_turned, None
+                if self._finish is None:
+                    self._show(turned)
         except ProtocolError as error:
             raise Rejected(str(error)) from error
         except Exception as error:
@@ -311,10 +318,16 @@ class RequestSession(Actor[SessionMessage]):
             timer.cancel()
         passed = events.DeadlinePassed(command.tag, command.at)
         self._timers[command.tag] = command.at, self.tell_at(command.at, passed)
+        self._time_of_request(command)
 
     def _clear_timer(self, command: commands.ClearTimer) -> None:
         if command.tag in self._timers:
             self._timers.pop(command.tag)[1].cancel()
+            self._time_of_request(command)
+
+    def _time_of_request(self, command: commands.SetTimer | commands.ClearTimer) -> None:
+        if command.tag == self._question.tag and self._has_started:
+            self._clock_turned = command
 
     def _finished(self, finish: commands.Finish) -> None:
         """A request whose tools were cancelled is answered when they were asked to stop."""
@@ -330,11 +343,11 @@ class RequestSession(Actor[SessionMessage]):
     # -- what comes from outside, and progress
 
     @handles(FindCall)
-    def _find(self, message: FindCall) -> ToolName:
+    def _find(self, message: FindCall) -> CalledTool:
         name = self._deferred.get(message.tag) or self._name_of_running(message.tag)
         if name is None or message.tag in self._early:
             raise Rejected("its call has ended, or the request has no such call")
-        return name
+        return CalledTool(name, self._question.tools.own.get(name))
 
     def _name_of_running(self, tag: Tag) -> ToolName | None:
         order = self._open.get(tag, (None,))[0]
