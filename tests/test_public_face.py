@@ -16,9 +16,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 from support.imports import imports
 
 FRONT = """
-    AskApproval CallboardError Catalog Conversation Decision ErrorKind Metrics ModelCallFailed ModelInfo Origin Outcome
-    Policy Prices Reply RequestEnded Risk RunTool Runtime RuntimeFailure Settings Stream TextDelta Tool
-    ToolCallCompleted ToolCallFailed ToolContext ToolError UsageError __version__ tool
+    AskApproval CallboardError Catalog Conversation Decision Deferred ErrorKind Metrics ModelCallFailed ModelInfo
+    Origin Outcome Policy Prices Reply RequestEnded Risk RunTool Runtime RuntimeFailure Settings Stream TextDelta Tool
+    ToolCallCompleted ToolCallDeferred ToolCallFailed ToolContext ToolError ToolProgressed UsageError __version__ tool
 """
 FACES = {
     "callboard": FRONT,

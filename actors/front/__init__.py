@@ -4,14 +4,15 @@
   gives: a `Reply` with its `Outcome`, or a `Stream` of events. `Metrics` counts what a runtime did. A `Catalog` of
   `ModelInfo` tells the `Prices` and windows of models that the price list does not know.
 - To write tools: `tool` makes a `Tool` of a function, `ToolContext` tells it about its call, and a `ToolError` that it
-  raises tells the model what went wrong.
+  raises tells the model what went wrong. One that returns `Deferred` leaves its result to `Runtime.complete_call`.
 - To decide what tools may do: `Policy` maps a `Risk`, or a `Risk` and an `Origin`, to a `Decision`; an `approve`
   callback is given `AskApproval`.
 - To catch: `CallboardError` is the base of all errors. `UsageError`: an argument or a setting was wrong.
   `ModelCallFailed`: the model gave no answer; its `kind`, an `ErrorKind`, says why. `RequestEnded`: the request was
   cancelled, ran out of time or passed a limit. `RuntimeFailure`: its base, for other failures of callboard itself.
-- To match in a stream: `TextDelta`, `RunTool`, `ToolCallCompleted`, `ToolCallFailed`, and the `Reply` at its end. Less
-  common events are in `callboard.protocol.model`, `.events` and `.commands`.
+- To match in a stream: `TextDelta`, `RunTool`, `ToolProgressed`, `ToolCallDeferred`, `ToolCallCompleted`,
+  `ToolCallFailed`, and the `Reply` at its end. Less common events are in `callboard.protocol.model`, `.events` and
+  `.commands`.
 
 Everything else is imported from its own module. A name is loaded when it is first used: child processes import this
 package too, and would start several times slower with HTTP clients and settings.
@@ -30,19 +31,20 @@ if TYPE_CHECKING:
     from callboard.actors.telemetry.telemetry import Metrics
     from callboard.actors.tools.context import ToolContext
     from callboard.actors.tools.decorator import Tool, tool
+    from callboard.actors.tools.progress import ToolProgressed
     from callboard.protocol.commands import AskApproval, Outcome, RunTool
     from callboard.protocol.errors import CallboardError, ErrorKind, RuntimeFailure, ToolError, UsageError
-    from callboard.protocol.events import ToolCallCompleted, ToolCallFailed
+    from callboard.protocol.events import ToolCallCompleted, ToolCallDeferred, ToolCallFailed
     from callboard.protocol.model import TextDelta
-    from callboard.protocol.tools import Decision, Origin, Policy, Risk
+    from callboard.protocol.tools import Decision, Deferred, Origin, Policy, Risk
     from callboard.providers.catalog import Catalog, ModelInfo, Prices
 
 __version__ = "0.1.0"
 __all__ = [
-    "AskApproval", "CallboardError", "Catalog", "Conversation", "Decision", "ErrorKind", "Metrics", "ModelCallFailed",
-    "ModelInfo", "Origin", "Outcome", "Policy", "Prices", "Reply", "RequestEnded", "Risk", "RunTool", "Runtime",
-    "RuntimeFailure", "Settings", "Stream", "TextDelta", "Tool", "ToolCallCompleted", "ToolCallFailed", "ToolContext",
-    "ToolError", "UsageError", "__version__", "tool",
+    "AskApproval", "CallboardError", "Catalog", "Conversation", "Decision", "Deferred", "ErrorKind", "Metrics",
+    "ModelCallFailed", "ModelInfo", "Origin", "Outcome", "Policy", "Prices", "Reply", "RequestEnded", "Risk", "RunTool",
+    "Runtime", "RuntimeFailure", "Settings", "Stream", "TextDelta", "Tool", "ToolCallCompleted", "ToolCallDeferred",
+    "ToolCallFailed", "ToolContext", "ToolError", "ToolProgressed", "UsageError", "__version__", "tool",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:  # a type checker that saw this function would accept every name
@@ -56,10 +58,11 @@ if not TYPE_CHECKING:  # a type checker that saw this function would accept ever
 def _homes() -> Iterator[ModuleType]:
     """The modules of these names, first those that tools in child processes import, then by how much each loads."""
     from callboard.actors import tools  # noqa: PLC0415
+    from callboard.actors.tools import progress  # noqa: PLC0415
     from callboard.protocol import errors  # noqa: PLC0415
     from callboard.protocol import tools as contracts  # noqa: PLC0415
 
-    yield from (errors, contracts, tools)
+    yield from (errors, contracts, tools, progress)
     from callboard.actors.requests import conversation  # noqa: PLC0415
     from callboard.actors.telemetry import telemetry  # noqa: PLC0415
     from callboard.protocol import commands, events, model  # noqa: PLC0415
