@@ -9,10 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from callboard.protocol.commands import NoteKind
+from callboard.protocol.compaction import Compacted
 from callboard.protocol.content import Message, UserMessage
 from callboard.protocol.ids import Tag
 from callboard.protocol.model import Error, ModelResponse, StreamEvent
 from callboard.protocol.options import RequestOptions, ToolOffer
+from callboard.protocol.output import Checked
 from callboard.protocol.tools import ToolFailure
 
 
@@ -27,12 +29,14 @@ class RequestStarted(_Event):
     """The first event: what is asked, of which conversation, with which tools and limits."""
 
     history: tuple[Message, ...]
-    """The conversation so far, legal for every provider (I2): `machine.check_start` tells before."""
+    """The conversation so far, legal for every provider (I2): `start_check.check_start` tells before."""
     user: UserMessage
     options: RequestOptions
     tools: tuple[ToolOffer, ...] = ()
     notes: tuple[str, ...] = ()
     """What the person should know of how the request is set up, such as a limit that is only assumed."""
+    compacted: Compacted = Compacted()
+    """What earlier requests have done to this history; it counts where the options have a compaction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +73,8 @@ class ModelResponded(_Event):
     """"provider/model" that answered, in the words of the settings: a fallback, perhaps."""
     first_event_at: float | None = None
     """When the first piece of the answer came; None where that is not known."""
+    checked: tuple[Checked, ...] = ()
+    """Of a request with an output: whether each answer of the turn fits, in the order of `output.answers_in`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,6 +79,10 @@ MAX_TOOL_PROCESSES: Final = 32
 TOOL_CONCURRENCY: Final = MappingProxyType({"process": 8, "thread": 16, "task": 1_000})
 #: Arguments of one call, as JSON text.
 MAX_ARGUMENT_BYTES: Final = 4 * 1024 * 1024
+#: Answers of a request that may fail to fit the form asked for: the first, and two that are told the error.
+OUTPUT_TRIES: Final = 3
+#: Of what is wrong with an answer, what the model and people are told: some twenty places.
+MAX_MISFIT_CHARS: Final = 2_000
 #: What is kept of a provider's bad answer in an error.
 ERROR_SNIPPET_CHARS: Final = 300
 #: Of a model's window, what is kept for the answer where the request does not say how long it may be: a quarter, ...

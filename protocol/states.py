@@ -18,6 +18,7 @@ from callboard.protocol import events
 from callboard.protocol.commands import Outcome
 from callboard.protocol.events import Event
 from callboard.protocol.limits import MAX_CALL_SENDS
+from callboard.protocol.output import AnswerCall
 from callboard.protocol.tools import Decision
 
 
@@ -92,6 +93,8 @@ class CallFacts:
     """Its result is within the limit on its size."""
     is_overdue: bool = field(default=False, init=False)
     """The time that it may wait for someone outside is over."""
+    answer: AnswerCall | None = field(default=None, init=False)
+    """It is a call of the output tool, and what becomes of it; its tool is not on offer otherwise."""
     writes_mask: bool = field(default=False, init=False)
     """Its tool does more than read, and its arguments hold a mask (masking.py)."""
 
@@ -125,12 +128,12 @@ def limit_reached(request: RequestFacts) -> bool:
 
 
 def answered(request: RequestFacts) -> bool:
-    """The turn is the answer."""
+    """The turn holds the answer, and no call of it is open."""
     return request.outcome is Outcome.ANSWERED
 
 
 def failed(request: RequestFacts) -> bool:
-    """The turn is of no use, and may not be asked for again."""
+    """The turn is of no use, or its answer does not fit, and it may not be asked for again."""
     return request.outcome is Outcome.FAILED
 
 
@@ -157,12 +160,22 @@ def repeated(call: CallFacts) -> bool:
 
 def run_ended(call: CallFacts) -> bool:
     """Another call of the turn repeated itself, which ends the request: this one is not run either."""
-    return call.ends_run and not call.repeats
+    return call.ends_run and not call.repeats and call.answer is None
 
 
 def unknown_tool(call: CallFacts) -> bool:
     """No tool of this name is offered."""
-    return call.decision is None and not (call.repeats or call.ends_run)
+    return call.decision is None and call.answer is None and not (call.repeats or call.ends_run)
+
+
+def answers(call: CallFacts) -> bool:
+    """It is the output tool's, and holds the answer, or one that is not needed."""
+    return call.answer in _ANSWERS
+
+
+def answers_wrongly(call: CallFacts) -> bool:
+    """It is the output tool's, and its arguments do not fit the form asked for."""
+    return call.answer is AnswerCall.UNFIT
 
 
 def not_whole(call: CallFacts) -> bool:
@@ -194,6 +207,7 @@ def _is_sound(call: CallFacts) -> bool:
     return call.is_whole and not (call.repeats or call.ends_run)
 
 
+_ANSWERS: Final = frozenset({AnswerCall.TAKEN, AnswerCall.SPARE})
 _MAY_RUN: Final = frozenset({Decision.ALLOW, Decision.ASK})
 
 
@@ -253,7 +267,9 @@ _FAILED = (failed, RequestState.FINISHED)
 _OUT_OF_TIME = (out_of_time, RequestState.FINISHED)
 _STAYS = (goes_on, RequestState.CALLING_MODEL)
 _CANCELLED = ((always, RequestState.FINISHED),)
-_CALL_ENDED = (_TO_TOOLS, _TO_MODEL, _AT_LIMIT)
+_ANSWERED = (answered, RequestState.FINISHED)
+#: The last two: the turn had an answer beside its calls, which fits, or does not and is the last that may be given.
+_CALL_ENDED = (_TO_TOOLS, _TO_MODEL, _AT_LIMIT, _ANSWERED, _FAILED)
 _MODEL_ENDED = (_TO_MODEL, _FAILED, _AT_LIMIT)
 
 REQUEST_TRANSITIONS: RequestTable = MappingProxyType(
@@ -268,7 +284,7 @@ REQUEST_TRANSITIONS: RequestTable = MappingProxyType(
             events.ModelResponded: (
                 _TO_TOOLS,
                 _TO_MODEL,
-                (answered, RequestState.FINISHED),
+                _ANSWERED,
                 _FAILED,
                 (repeats_itself, RequestState.FINISHED),
                 _AT_LIMIT,
@@ -326,6 +342,8 @@ CALL_TRANSITIONS: CallTable = MappingProxyType(
                 (allowed, CallState.SENT),
                 (must_ask, CallState.AWAITING_APPROVAL),
                 (denied, CallState.DENIED),
+                (answers, CallState.COMPLETED),
+                (answers_wrongly, CallState.FAILED),
                 (unknown_tool, CallState.FAILED),
                 (not_whole, CallState.FAILED),
                 (holds_mask, CallState.FAILED),

@@ -23,8 +23,9 @@ from callboard.protocol.errors import ErrorKind
 from callboard.protocol.events import Event
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
 from callboard.protocol.masking import MARK
-from callboard.protocol.model import FinishReason, ModelResponse, Usage
+from callboard.protocol.model import STOPPED_REASONS, FinishReason, ModelResponse, Usage
 from callboard.protocol.options import ToolOffer
+from callboard.protocol.output import NO_ANSWERS, AnsweredCall
 from callboard.protocol.reports import CallReport, StepReport
 from callboard.protocol.states import CALL_TRANSITIONS, CallFacts, CallGuard, CallState
 from callboard.protocol.tools import FailureCode, Risk, ToolFailure
@@ -52,14 +53,10 @@ _SHORT_ANSWERS: Final = {
 }
 #: Of a model that thinks, for example, until nothing is left for an answer.
 NO_ROOM: Final = "The limit of output tokens was reached before the model had answered; raise it."
-#: A turn that was stopped by its provider asks for nothing: its calls are not run.
-_STOPPED: Final = frozenset({FinishReason.CONTENT_FILTER, FinishReason.REFUSAL})
 #: A turn that ended so may have been cut in the middle of a call.
 _CUT: Final = frozenset({FinishReason.LENGTH, FinishReason.ERROR})
 #: What the model reads about such a turn whose whole calls are run.
 CUT_TOLD: Final = "Your turn was cut off ({}). Ask for fewer calls at a time, or shorter ones."
-#: A model call that failed so can be asked again as it is, where its holder has left some of the step's requests.
-ASK_AGAIN_KINDS: Final = frozenset({ErrorKind.TRUNCATED, ErrorKind.MALFORMED_TOOL_CALL})
 #: Why a request ends whose model does not stop writing. Such an answer is not asked for again, and not recorded: no one
 #: could read it, and no later request could send it.
 TOO_LONG: Final = f"{ErrorKind.MALFORMED}: the answer went over {limits.MAX_ANSWER_BYTES:,} bytes, and was stopped."
@@ -134,7 +131,7 @@ def tidy(response: ModelResponse) -> Turn:
     taken: set[CallId] = set()
     for part in response.parts:
         if isinstance(part, ToolCall):
-            if response.finish_reason not in _STOPPED:
+            if response.finish_reason not in STOPPED_REASONS:
                 call, signature = _tidy_call(part, taken, len(calls))
                 taken.add(call.call_id)
                 calls.append(call)
@@ -235,19 +232,35 @@ class Batch:
 
     # How calls begin.
 
-    def begin(self, turn: Turn, offers: Mapping[ToolName, ToolOffer], repeats: Repeats, at: float) -> list[Command]:
-        """Begin every call of the turn, in its order: sent, asked about, or ended at once with the reason."""
+    def begin(
+        self,
+        turn: Turn,
+        offers: Mapping[ToolName, ToolOffer],
+        repeats: Repeats,
+        at: float,
+        answers: Mapping[int, AnsweredCall] = NO_ANSWERS,
+    ) -> list[Command]:
+        """Begin every call of the turn, in its order: sent, asked about, or ended at once with the reason.
+
+        `answers`: the calls of the output tool, by their places in the turn. They are not run, and no loop.
+        """
         self._asked_at = self._now = at
         keys = [digest(*signature) for signature in turn.signatures]
-        repeated, self.ends_run = repeats.next_step(keys)
+        # No digest is empty: a call of the output tool was never made before.
+        counted = [b"" if place in answers else key for place, key in enumerate(keys)]
+        repeated, self.ends_run = repeats.next_step(counted)
         shown = [name for name, offer in offers.items() if offer.is_shown]
         todo: list[Command] = []
         request_id, parent_id, step, _ = self._tag
-        for asked, received, key, repeats_itself in zip(turn.calls, turn.signatures, keys, repeated, strict=True):
+        asked_for = zip(turn.calls, turn.signatures, keys, repeated, strict=True)
+        for place, (asked, received, key, repeats_itself) in enumerate(asked_for):
             name = asked.name
             tag = Tag(request_id, parent_id, step, asked.call_id)
             call = self.calls[tag] = self._opened(asked, key, offers.get(name), repeats_itself)
             call.facts.writes_mask = _writes_mask(call.offer, received[1])
+            if (answer := answers.get(place)) is not None:
+                todo += self._answered(tag, call, answer, received)
+                continue
             self.open += 1
             guard = self._enter(call, events.ModelResponded)
             if guard is states.allowed:
@@ -267,6 +280,15 @@ class Batch:
                 code, why = _REFUSALS[guard]
                 todo.append(self._fail(tag, call, failure(code, name, why)))
         return todo + self._watch()
+
+    def _answered(self, tag: Tag, call: OpenCall, answer: AnsweredCall, received: Signature) -> list[Command]:
+        """A call of the output tool ends at once."""
+        call.facts.answer = answer.becomes
+        self.open += 1
+        if call.enter(events.ModelResponded) is states.answers_wrongly:
+            return [self._fail(tag, call, answer.failure or incomplete_call(*received))]
+        self._close(call, None, answer.result)
+        return []
 
     def _opened(self, call: ToolCall, key: bytes, offer: ToolOffer | None, repeats: bool) -> OpenCall:
         decision = offer.decision if offer is not None else None
@@ -422,6 +444,7 @@ class Batch:
         return [
             (call.key, call.result.content if call.result is not None and not call.facts.repeats else None)
             for call in self.calls.values()
+            if call.facts.answer is None
         ]
 
     def reports(self) -> tuple[CallReport, ...]:
@@ -468,10 +491,11 @@ class StepLog:
         self._step = 0
         self._asked_at: float | None = None
         """Of the model call that is open."""
+        self._is_summary = False
 
-    def asked(self, step: int, at: float) -> None:
+    def asked(self, step: int, at: float, *, is_summary: bool) -> None:
         """A model call begins."""
-        self._step, self._asked_at = step, at
+        self._step, self._asked_at, self._is_summary = step, at, is_summary
 
     def responded(self, event: events.ModelResponded, usage: Usage | None, cost: float | None) -> None:
         """A turn came; `usage` and `cost` as far as they can be true."""
@@ -493,6 +517,7 @@ class StepLog:
             response.response_id,
             response.provider_request_id,
             response.service_tier,
+            self._is_summary,
         )
         self._reports.append(report)
 
@@ -517,7 +542,8 @@ class StepLog:
     def _add(self, at: float, error: ErrorKind | None = None, model: str = "", requests: int = 0) -> None:
         seconds = at - (self._asked_at or 0.0)
         self._asked_at = None
-        self._reports.append(StepReport(self._step, max(seconds, 0.0), model=model, error=error, requests=requests))
+        report = StepReport(self._step, max(seconds, 0.0), model=model, error=error, requests=requests)
+        self._reports.append(replace(report, is_summary=self._is_summary) if self._is_summary else report)
 
 
 # Loop detection: the same call, with the same result each time.

@@ -13,7 +13,7 @@ import logging
 import random
 from collections.abc import Callable
 from contextvars import Context
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from callboard.actors import kernel
@@ -23,6 +23,7 @@ from callboard.actors.calls.ledger import (
     Call,
     CallEvent,
     CallState,
+    EndedCalls,
     Ending,
     Happening,
     LastEvent,
@@ -84,6 +85,8 @@ class DispatchCall:
     """The context in which the request was asked."""
     is_read_along: bool = False
     """Is the stream of the request read, and so the progress of its calls?"""
+    ended: EndedCalls = field(default_factory=EndedCalls)
+    """The session's: the same in all its calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +196,7 @@ class ToolDispatcher(Actor[DispatcherMessage]):
         elif is_open is not None:
             why = "a call of an earlier request with the same id is still being ended"
             self._refuse(message, ToolFailure(run.name, FailureCode.OVERLOADED, why))
-        elif (ended := self.ledger.ended.of(run.tag, reply_to)) is not None:
+        elif (ended := message.ended.of(run.tag)) is not None:
             reply_to.tell_control(ended)
         elif (refusal := self._registry.refusal(run.name, now)) is not None:
             self._refuse(message, refusal)
@@ -211,7 +214,7 @@ class ToolDispatcher(Actor[DispatcherMessage]):
             kind = self._workers.kind(contract)
             pool = Pool(messages.pool_name(contract), kind.room, kind.max_workers)
             lane = ledger.lane(run.name, contract.concurrency, pool)
-        call = ledger.submit(run, lane, message.reply_to, message.user_text, message.asker)
+        call = ledger.submit(run, lane, message.reply_to, message.user_text, message.asker, message.ended)
         call.is_read_along = message.is_read_along
         if run.deadline_at <= now:
             self._end(call, Ending.TIMED_OUT)

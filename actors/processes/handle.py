@@ -93,7 +93,7 @@ _READ: Final[Mapping[Says, Callable[[dict[str, Any]], Result | CallProgress]]] =
 }
 
 
-class Output:
+class PrintedOutput:
     """What a child has printed during its call: the last of it, since errors come last."""
 
     __slots__ = ("_kept", "total_bytes")
@@ -137,7 +137,7 @@ class ChildEnds:
         self._loop = loop
         self.number = number
         self.orders = 0
-        self.output = Output()
+        self.output = PrintedOutput()
         self._pipe_bytes = READ_BYTES
         self._decoder = ReplyDecoder()
         self._unsent = bytearray()
@@ -209,7 +209,7 @@ class ChildEnds:
     def begin_output(self) -> None:
         """What was printed before a call belongs to none, and must not get into it."""
         self.drain()
-        self.output = Output()
+        self.output = PrintedOutput()
 
     # -- one wait each: the callback is called once, and only posts
 

@@ -8,22 +8,26 @@ workers, so the next one is only sent them again. However this actor ends, what 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextvars import Context
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, Protocol, get_args
 
 from callboard.actors.calls import dispatcher
 from callboard.actors.calls.dispatcher import DispatchCall, SeekApproval, StopsTold, ToolsOffered
+from callboard.actors.calls.ledger import EndedCalls
 from callboard.actors.kernel import Actor, Down, ExitReason, Ref, Rejected, Timer, handles, logger_of
 from callboard.actors.models.llm_manager import LlmMessage, StartModel
 from callboard.actors.models.windows import FindWindow, Window
 from callboard.actors.requests.conversation import STOPPING, Question, Seen
+from callboard.actors.requests.output_checks import OutputChecker
 from callboard.actors.requests.outside import CalledTool, FindCall, OutsideMessage, ReportProgress, ResolveCall
 from callboard.actors.telemetry.notices import PeerLost
 from callboard.actors.telemetry.telemetry import Heard, TelemetryMessage, ends_work
 from callboard.actors.tools.progress import ProgressMade, ProgressRelay, ToolProgressed
 from callboard.protocol import commands, events
 from callboard.protocol.commands import Command
+from callboard.protocol.compaction import Compacted
 from callboard.protocol.content import Message
 from callboard.protocol.errors import ProtocolError, RuntimeFailure, said
 from callboard.protocol.events import Event
@@ -31,6 +35,7 @@ from callboard.protocol.ids import Tag, ToolName
 from callboard.protocol.limits import MAX_CALL_SENDS, PROGRESS_PAUSE_SECONDS
 from callboard.protocol.machine import Session
 from callboard.protocol.options import ToolOffer
+from callboard.protocol.output import OUTPUT_TOOL, Checked, answers_in, named_apart
 from callboard.protocol.tools import FailureCode, ToolFailure
 
 logger = logger_of("callboard")
@@ -72,7 +77,14 @@ class WindowFound:
     window: Window
 
 
-SessionMessage = Event | ToolsOffered | WindowFound | StopsTold | Down | ProgressMade | OutsideMessage
+@dataclass(frozen=True, slots=True)
+class AnswersChecked:
+    """Whether the answers of a turn fit the form asked for."""
+
+    responded: events.ModelResponded
+
+
+SessionMessage = AnswersChecked | Event | ToolsOffered | WindowFound | StopsTold | Down | ProgressMade | OutsideMessage
 
 
 class SessionLike(Protocol):
@@ -85,14 +97,15 @@ class SessionLike(Protocol):
 
 
 class RequestSession(Actor[SessionMessage]):
-    """See the module. `record` takes the messages of each finished step; `subscriber` hears what happens."""
+    """See the module. `record` takes the messages of each finished step, and what was done to those before them;
+    `subscriber` hears what happens."""
 
     def __init__(
         self,
         question: Question,
         peers: Peers,
         subscriber: Subscriber,
-        record: Callable[[tuple[Message, ...]], None],
+        record: Callable[[tuple[Message, ...] | Compacted], None],
         make_session: Callable[[], SessionLike] = Session,
         find_window: FindWindow | None = None,
     ) -> None:
@@ -101,13 +114,15 @@ class RequestSession(Actor[SessionMessage]):
         self._peers = peers
         self._subscriber = subscriber
         self._is_read_along = question.is_read_along
-        self._record_messages = record
+        self._record = record
         self._session = make_session()
-        self._context = question.asker.copy()  # of our own: a context can be entered only once at a time
+        self._context: Context | None = None
+        """A copy of the asker's of our own, for what is shown: a context can be entered only once at a time."""
         self._unrecorded: tuple[Message, ...] = (question.user,)
         self._timers: dict[Tag, tuple[float, Timer]] = {}
         self._open: dict[Tag, tuple[Order, int]] = {}
         """What others work at now, and how often it was sent."""
+        self._ended = EndedCalls()
         self._deferred: dict[Tag, ToolName] = {}
         """The calls whose results come from outside."""
         self._early: dict[Tag, ResolveCall] = {}
@@ -117,6 +132,8 @@ class RequestSession(Actor[SessionMessage]):
         self._offer_requests = 0
         self._offers: tuple[ToolOffer, ...] | None = None
         self._find_window = find_window
+        self._checker = question.checker
+        self._output_tool = OUTPUT_TOOL
         self._window = Window(question.options.context_tokens) if find_window is None else None
         self._has_started = False
         self._has_cancelled = False
@@ -172,7 +189,27 @@ class RequestSession(Actor[SessionMessage]):
         of_request = not self._has_started and event.tag == self._question.tag
         if of_request and isinstance(event, events.CancelRequested | events.DeadlinePassed):
             self._start((), Window(None))  # only what has begun can end
-        self._apply(event)
+        if self._checker is not None and isinstance(event, events.ModelResponded):
+            self._check(self._checker, event)
+        else:
+            self._apply(event)
+
+    def _check(self, checker: OutputChecker[object], event: events.ModelResponded) -> None:
+        """A turn with answers reaches the protocol session when these have been checked."""
+        texts = answers_in(event.response, self._output_tool) if event.response.error is None else ()
+        if not texts:
+            self._apply(event)
+            return
+        address = self.ref
+
+        def told(checked: tuple[Checked, ...]) -> None:
+            address.tell_control(AnswersChecked(replace(event, checked=checked)))
+
+        checker.check(texts, told)
+
+    @handles(AnswersChecked)
+    def _answers_checked(self, message: AnswersChecked) -> None:
+        self._apply(message.responded)
 
     @handles(Down)
     def _holder_down(self, down: Down) -> None:
@@ -228,10 +265,18 @@ class RequestSession(Actor[SessionMessage]):
 
     def _start(self, offers: tuple[ToolOffer, ...], window: Window) -> None:
         asked, self._has_started = self._question, True
-        options, notes = replace(asked.options, context_tokens=window.tokens), (window.note,) if window.note else ()
+        options = asked.options
+        notes = (*asked.notes, window.note) if window.note else asked.notes
+        if options.context_tokens != window.tokens:
+            options = replace(options, context_tokens=window.tokens)
+        if options.output is not None:
+            output = named_apart(options.output, {offer.definition.name for offer in offers})
+            options, self._output_tool = replace(options, output=output), output.tool_name
         try:
             self._apply(
-                events.RequestStarted(asked.tag, asked.asked_at, asked.history, asked.user, options, offers, notes)
+                events.RequestStarted(
+                    asked.tag, asked.asked_at, asked.history, asked.user, options, offers, notes, asked.compacted
+                )
             )
         except Rejected as refusal:
             raise RuntimeFailure(f"the request could not begin: {refusal}") from refusal
@@ -273,6 +318,8 @@ class RequestSession(Actor[SessionMessage]):
     def _call_model(self, command: commands.CallModel) -> None:
         self._observe(command)
         asker, is_read_along = self._question.asker, self._question.is_read_along
+        # A summary is no part of the answer, so no reader is shown it.
+        is_read_along = is_read_along and command.purpose is commands.CallPurpose.TURN
         start = StartModel(command, self.ref, asker, is_read_along, self._question.routes)
         self._open[command.tag] = start, 1
         self._peers.llm_manager.tell_control(start)
@@ -281,7 +328,7 @@ class RequestSession(Actor[SessionMessage]):
         self._show(command)
         self._observe(command)
         asker, is_read_along = self._question.asker, self._is_read_along
-        call = DispatchCall(command, self._question.user.text, self.ref, asker, is_read_along)
+        call = DispatchCall(command, self._question.user.text, self.ref, asker, is_read_along, self._ended)
         self._open[command.tag] = call, 1
         self._peers.dispatcher.tell_control(call)
 
@@ -308,7 +355,10 @@ class RequestSession(Actor[SessionMessage]):
     def _record_step(self, command: commands.RecordStep) -> None:
         # The question enters the conversation with the first step that answers it, or not at all.
         question, self._unrecorded = self._unrecorded, ()
-        self._record_messages(question + command.messages)
+        self._record(question + command.messages)
+
+    def _record_compaction(self, command: commands.RecordCompaction) -> None:
+        self._record(command.compacted)
 
     def _set_timer(self, command: commands.SetTimer) -> None:
         at, timer = self._timers.get(command.tag, (None, None))
@@ -412,12 +462,13 @@ class RequestSession(Actor[SessionMessage]):
         """A subscriber that fails costs its reader the events, not the request its answer."""
         if not (self._is_read_along or isinstance(seen, _ALWAYS_SHOWN)):
             return
+        context = self._context = self._context or self._question.asker.copy()
         try:
-            self._context.run(self._subscriber, seen)
+            context.run(self._subscriber, seen)
         except Exception as error:  # noqa: BLE001 - a reader's fault
             self._is_read_along = False
             warn = partial(logger.warning, exc_info=error, extra=self._question.tag._asdict())
-            self._context.run(warn, "the request goes on unread, since its subscriber failed")
+            context.run(warn, "the request goes on unread, since its subscriber failed")
 
     def _observe(self, what: Heard) -> None:
         try:
@@ -444,6 +495,7 @@ _CARRIERS: Final[Mapping[type[Command], Callable[..., None]]] = {
     commands.SetTimer: RequestSession._set_timer,
     commands.ClearTimer: RequestSession._clear_timer,
     commands.RecordStep: RequestSession._record_step,
+    commands.RecordCompaction: RequestSession._record_compaction,
     commands.ReportFailure: RequestSession._tell,
     commands.Note: RequestSession._tell,
     commands.Finish: RequestSession._finished,

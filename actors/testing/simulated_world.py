@@ -17,7 +17,7 @@ import orjson
 from callboard.actors.calls.approvals import Decide, Verdict
 from callboard.actors.kernel import ActorSystem, MailboxFull, NoSuchActor, Timer
 from callboard.actors.models.llm_manager import Attempt, Emit, End
-from callboard.actors.requests.conversation import Conversation
+from callboard.actors.requests.history import Conversation
 from callboard.actors.requests.outside import ResolveCall
 from callboard.actors.testing.faults import Faults
 from callboard.actors.testing.simulated_workers import Die, Later, SimulatedWorker, simulated_kind
@@ -181,7 +181,7 @@ class SimulatedStore(Conversation):
         super().__init__(messages)
         self._world = world
 
-    def record(self, messages: tuple[Message, ...]) -> None:
+    def record(self, messages: tuple[Message, ...], request_id: RequestId) -> None:
         """Record, after a while or not at all. Raises OSError where the store is full."""
         world, now = self._world, self._world.scheduler.now()
         for since, until, seconds in world.faults.store.slow:
@@ -190,7 +190,7 @@ class SimulatedStore(Conversation):
         if any(since <= now < until for since, until in world.faults.store.refuses):
             world.happened.append((now, "the store refuses"))
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        super().record(messages)
+        super().record(messages, request_id)
 
 
 class Playing:

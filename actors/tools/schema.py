@@ -76,7 +76,7 @@ class Signature:
 
     def json_schema(self) -> dict[str, object]:
         """The JSON Schema of the arguments, with the docstring's descriptions and the defaults."""
-        schema = _trimmed(self.arguments.json_schema())
+        schema = trimmed(self.arguments.json_schema())
         properties = schema.setdefault("properties", {})
         if isinstance(properties, dict):
             properties |= {p.name: _described(properties[p.name], p) for p in self.parameters}
@@ -195,7 +195,7 @@ def _described(schema: dict[str, object], parameter: Parameter) -> dict[str, obj
     return {**schema, **{key: value for key, value in extra.items() if _is_finite(value)}}
 
 
-def _trimmed(schema: dict[str, object]) -> dict[str, object]:
+def trimmed(schema: dict[str, object]) -> dict[str, object]:
     """Without pydantic's titles, which repeat the names (a schema is paid for at each model call), and without defaults
     and bounds that are NaN or infinite (JSON has no such numbers)."""
     return {
@@ -212,7 +212,7 @@ def _trimmed_item(key: str, item: object) -> object:
         return item
     if key in ("properties", "$defs"):
         return {name: _trimmed_item("", each) for name, each in item.items()}
-    return _trimmed(item)
+    return trimmed(item)
 
 
 def _is_finite(value: object) -> bool:

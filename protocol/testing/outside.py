@@ -44,7 +44,7 @@ from callboard.protocol.model import (
     Usage,
 )
 from callboard.protocol.options import RequestOptions
-from callboard.protocol.prompt import estimate_tokens, message_tokens, tools_tokens
+from callboard.protocol.prompt_tokens import estimate_tokens, message_tokens, tools_tokens
 from callboard.protocol.testing.scenario import (
     ModelDoes,
     OutsideDoes,

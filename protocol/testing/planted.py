@@ -580,6 +580,16 @@ _plant(
     "every end is an answer",
     _changing(Finish, lambda finish: replace(finish, outcome=Outcome.ANSWERED)),
 )
+_plant(
+    "I21 true finish",
+    "a report forgets the calls of its step",
+    _changing(Finish, lambda finish: replace(finish, steps=tuple(replace(step, calls=()) for step in finish.steps))),
+)
+_plant(
+    "I21 true finish",
+    "a report says of each model call that it used nothing",
+    _changing(Finish, lambda finish: replace(finish, steps=tuple(replace(each, usage=None) for each in finish.steps))),
+)
 _plant("I22 timers", "the request has no timer", _dropping(SetTimer, after=RequestStarted))
 _plant("I22 timers", "calls have no timer", _dropping(SetTimer, after=ModelResponded))
 _plant("I22 timers", "timers are never cleared", _dropping(ClearTimer))

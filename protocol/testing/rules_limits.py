@@ -39,7 +39,7 @@ from callboard.protocol.limits import (
 )
 from callboard.protocol.model import Usage
 from callboard.protocol.options import RequestOptions
-from callboard.protocol.prompt import estimate_tokens, message_tokens
+from callboard.protocol.prompt_tokens import estimate_tokens, message_tokens
 from callboard.protocol.testing.expected import ASKED_AGAIN, ExpectedTurn, Follows, expected_turns, windows
 from callboard.protocol.testing.outside import input_tokens
 from callboard.protocol.testing.story import CALL_ENDINGS, EPSILON, ModelRun, Reaction, Story

@@ -38,7 +38,7 @@ from callboard.protocol.events import (
 )
 from callboard.protocol.ids import Tag
 from callboard.protocol.limits import CLOCK_TOLERANCE_SECONDS
-from callboard.protocol.model import FinishReason
+from callboard.protocol.model import FinishReason, Usage
 from callboard.protocol.testing.expected import Follows, expected_turns
 from callboard.protocol.testing.rules_limits import LIMITS, Spending
 from callboard.protocol.testing.story import (
@@ -224,8 +224,18 @@ def _wrong_sums(story: Story, finish: Finish) -> Iterator[str]:
         yield f"it says {finish.usage}, the providers reported {spent.reported_usage}"
     if spent.exact and not _is_same_cost(finish.cost, spent.cost):
         yield f"it says {_dollars(finish.cost)}, spent were {_dollars(spent.cost)}"
+    yield from _wrong_steps(story, finish)
+
+
+def _wrong_steps(story: Story, finish: Finish) -> Iterator[str]:
     if len(finish.steps) != len(story.models):
         yield f"it says {len(finish.steps)} model calls, made were {len(story.models)}"
+    used = sum((step.usage for step in finish.steps if step.usage is not None), Usage())
+    if finish.usage not in (None, used):
+        yield f"its steps used {used}, it says {finish.usage}"
+    begun = [call.call.name for turn in expected_turns(story) for call in turn.calls]
+    if (told := [call.name for step in finish.steps for call in step.calls]) != begun:
+        yield f"its steps tell of the calls {told}, begun were {begun}"
 
 
 # I24, I25.

@@ -27,9 +27,10 @@ from callboard.protocol.events import (
 )
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
 from callboard.protocol.limits import MAX_WAIT_SECONDS
-from callboard.protocol.machine import Session, check_start
+from callboard.protocol.machine import Session
 from callboard.protocol.model import FinishReason, ModelResponse
 from callboard.protocol.options import RequestOptions
+from callboard.protocol.start_check import check_start
 from callboard.protocol.states import CallState
 from callboard.protocol.testing.scenario import STANDARD_TOOLS
 from callboard.protocol.tools import Deferred

@@ -59,7 +59,7 @@ from callboard.protocol.events import (
 )
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
 from callboard.protocol.limits import CALL_BACKSTOP_SECONDS, MAX_ANSWER_BYTES, MAX_CALLS_PER_STEP, MAX_RESULT_BYTES
-from callboard.protocol.machine import Session, check_start
+from callboard.protocol.machine import Session
 from callboard.protocol.model import (
     Error,
     FinishReason,
@@ -73,6 +73,7 @@ from callboard.protocol.model import (
     sampling_faults,
 )
 from callboard.protocol.options import RequestOptions, ToolFallback, ToolOffer
+from callboard.protocol.start_check import check_start
 from callboard.protocol.states import CallState, RequestState
 from callboard.protocol.testing.scenario import STANDARD_TOOLS
 from callboard.protocol.tools import Decision, FailureCode, Risk, ToolContract, ToolDefinition, ToolFailure

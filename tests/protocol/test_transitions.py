@@ -42,6 +42,7 @@ from callboard.protocol.limits import MAX_ANSWER_BYTES, MAX_CALL_SENDS, MAX_RESU
 from callboard.protocol.machine import Session
 from callboard.protocol.model import Error, FinishReason, ModelResponse, TextDelta
 from callboard.protocol.options import RequestOptions, ToolOffer
+from callboard.protocol.output import Checked, OutputSpec
 from callboard.protocol.states import (
     CALL_TRANSITIONS,
     REQUEST_TRANSITIONS,
@@ -93,6 +94,10 @@ class Situation:
     """The steps in a row that have asked for the same call before; the third is told, the fourth ends the run."""
     sends: int = 1
     """The times that the call has been sent."""
+    output: OutputSpec | None = None
+    """The form that the answer must have."""
+    answered: Checked | None = None
+    """The turn that asked for "a" has an answer too, of which this is known."""
 
 
 def start(situation: Situation) -> RequestStarted:
@@ -104,6 +109,7 @@ def start(situation: Situation) -> RequestStarted:
         token_budget=situation.token_budget,
         repeated_call_limit=2,
         max_attempts=situation.retries + 1,
+        output=situation.output,
     )
     return RequestStarted(REQUEST, 0.0, (), UserMessage.of("go"), options, OFFERS)
 
@@ -143,7 +149,10 @@ def session_in(situation: Situation) -> Session:
             session.apply(ToolCallCompleted(a(session, "z"), 1.0, "1"))
     if situation.call is not None:
         asked = call("a", situation.tool), *([call("b", situation.beside)] if situation.beside else [])
-        session.apply(ModelResponded(session.step, 0.0, turn(*asked)))
+        checked: tuple[Checked, ...] = ()
+        if situation.answered is not None:
+            asked, checked = (*asked, call("c", "final_answer")), (situation.answered,)
+        session.apply(ModelResponded(session.step, 0.0, turn(*asked), checked=checked))
         for _ in range(1, situation.sends):
             session.apply(ToolsLost(session.step, 0.0))
         if situation.call in WAY:
@@ -202,6 +211,11 @@ def responded(*parts: Any, reason: FinishReason | None = None) -> Said:
     return Said(ModelResponded, lambda session: ModelResponded(session.step, 1.0, turn(*parts, reason=reason)))
 
 
+def answered(checked: Checked, *parts: Any, reason: FinishReason | None = None) -> Said:
+    response = turn(*parts, reason=reason)
+    return Said(ModelResponded, lambda session: ModelResponded(session.step, 1.0, response, checked=(checked,)))
+
+
 def of_step(kind: type[Any], *values: Any, at: float = 1.0) -> Said:
     return Said(kind, lambda session: kind(session.step, at, *values))
 
@@ -258,6 +272,32 @@ def beginnings() -> Iterable[Row]:
     yield Row(
         again, responded(call("a", "again"), call("z", "look")), OVER, CallState.CANCELLED, f"ReportFailure {stopped}"
     )
+
+
+def answers() -> Iterable[Row]:
+    """What becomes of an answer whose form was asked for: a text, or a call of the output tool."""
+    asked = replace(IDLE, output=OutputSpec({"type": "object"}, max_tries=2))
+    once, form = replace(IDLE, output=OutputSpec({"type": "object"}, max_tries=1)), call("a", "final_answer")
+    taken, ended = "RecordStep ClearTimer Finish", CallState.COMPLETED
+    yield Row(asked, answered(FITS, Text("{}")), OVER, None, taken)
+    yield Row(asked, answered(MISFIT, Text("{}")), ASKING, None, "Note RecordStep CallModel")
+    yield Row(once, answered(MISFIT, Text("{}")), OVER, None, taken)
+    yield Row(asked, answered(BROKEN, Text("{}")), OVER, None, taken)
+    yield Row(asked, answered(MISFIT, Text("{"), reason=FinishReason.LENGTH), OVER, None, f"Note {taken}")
+    yield Row(asked, answered(FITS, form), OVER, ended, taken)
+    yield Row(asked, answered(MISFIT, form), ASKING, CallState.FAILED, "Note ReportFailure RecordStep CallModel")
+    yield Row(once, answered(MISFIT, form), OVER, CallState.FAILED, f"ReportFailure {taken}")
+    beside = "RunTool SetTimer"
+    yield Row(asked, answered(FITS, form, call("b", "look")), TOOLS, ended, beside)
+    for situation in (replace(asked, answered=FITS), replace(once, answered=MISFIT)):
+        for held in (SENT, RUNNING):
+            open_beside = replace(situation, request=TOOLS, call=held.call)
+            done = f"ClearTimer {taken}"
+            yield Row(open_beside, of_call(ToolCallCompleted, "1"), OVER, ended, done)
+            yield Row(open_beside, of_call(ToolCallFailed, FAILURE), OVER, CallState.FAILED, done)
+
+
+FITS, MISFIT, BROKEN = Checked(), Checked("x: Field required"), Checked("KeyError", is_broken=True)
 
 
 def ends_of(
@@ -364,7 +404,7 @@ def ended_calls() -> Iterable[Row]:
         yield Row(situation, of_request(DeadlinePassed, at=REQUEST_SECONDS), OVER, state, stopped)
 
 
-ROWS = (*without_calls(), *beginnings(), *held_calls(), *waiting_calls(), *ended_calls())
+ROWS = (*without_calls(), *beginnings(), *answers(), *held_calls(), *waiting_calls(), *ended_calls())
 
 #: The end of a call, by the failure that the model reads.
 END_BY_CODE = {
