@@ -369,6 +369,7 @@ def _options(settings: Settings, model: str, models: Sequence[str]) -> RequestOp
         system_prompt=system_prompt,
         tool_prompt=tool_prompt,
         timeout_seconds=settings.request_timeout_seconds,
+        approval_timeout_seconds=settings.approval_timeout_seconds,
         max_steps=settings.max_steps,
         token_budget=settings.token_budget,
         cost_budget=settings.cost_budget,
