@@ -46,7 +46,12 @@ _AMOUNTS: Final = (
 )
 
 
-def check_start(history: Sequence[Message], options: RequestOptions, tools: Sequence[ToolOffer] = ()) -> None:
+def check_start(
+    history: Sequence[Message],
+    options: RequestOptions,
+    tools: Sequence[ToolOffer] = (),
+    compacted: compaction.Compacted = compaction.Compacted(),  # noqa: B008 - it is frozen
+) -> None:
     """Raise UsageError, with all that is wrong, when no request can be started with these.
 
     A session refuses such a RequestStarted as an illegal event; ask here first, and the caller is answered at once.
@@ -61,6 +66,7 @@ def check_start(history: Sequence[Message], options: RequestOptions, tools: Sequ
     faults += sampling_faults(options.sampling)
     if options.compaction is not None:
         faults += (f"compaction: {fault}" for fault in compaction.compaction_faults(options.compaction))
+        faults += (f"compacted: {fault}" for fault in compaction.compacted_faults(compacted, history))
     for name, types, kind in _AMOUNTS:
         amount: float | None = getattr(options, name)
         if amount is not None and (type(amount) not in types or not 0 <= amount < math.inf):
@@ -223,7 +229,7 @@ class Session:
             self._check_request(event)
         options = event.options
         try:
-            check_start(event.history, options, event.tools)
+            check_start(event.history, options, event.tools, event.compacted)
         except UsageError as error:
             raise ProtocolError(self.state, event, str(error)) from error
         self._prompt = PromptBuilder(event, self.spent, self.count_tokens)

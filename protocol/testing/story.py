@@ -17,14 +17,17 @@ import orjson
 from callboard.protocol.commands import (
     AskApproval,
     CallModel,
+    CallPurpose,
     CancelTool,
     Command,
     Finish,
+    RecordCompaction,
     RecordStep,
     RunTool,
     StopModel,
     WithdrawApproval,
 )
+from callboard.protocol.compaction import Compacted
 from callboard.protocol.content import Message, ToolCall, ToolMessage, is_json_object
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.events import (
@@ -84,6 +87,8 @@ class ModelRun:
     reaction: Reaction
     records_before: int
     """Steps recorded before it was given."""
+    compacted: Compacted
+    """What was done to the conversation by then."""
     end: Reaction | None = None
     """The reaction to its ModelResponded, ModelFailed or ModelLost."""
     record: RecordStep | None = None
@@ -91,6 +96,10 @@ class ModelRun:
     """Requests that it was said to have taken, before it ended."""
     asked_at: float | None = None
     """When it was first carried out; None when it was not."""
+
+    @property
+    def is_summary(self) -> bool:
+        return self.command.purpose is CallPurpose.SUMMARY
 
     @property
     def requests(self) -> int:
@@ -154,7 +163,12 @@ class Story:
         self.trace = trace
         self.reactions: list[Reaction] = []
         self.start: RequestStarted | None = None
+        self.compacted = Compacted()
+        """What was done to the conversation, as far as it was read."""
         self.models: list[ModelRun] = []
+        """The model calls that ask for a turn."""
+        self.asked: list[ModelRun] = []
+        """All model calls: with those that ask for a summary."""
         self.calls: dict[Tag, CallRun] = {}
         self.records: list[RecordStep] = []
         self.offers: dict[ToolName, ToolOffer] = {}
@@ -193,13 +207,15 @@ class Story:
         call = self.calls.get(event.tag)
         if isinstance(event, RequestStarted):
             self.start = event
+            if event.options.compaction is not None:
+                self.compacted = event.compacted
             self.offers = {offer.definition.name: offer for offer in event.tools}
         elif isinstance(event, MODEL_ENDINGS):
-            if self.models and self.models[-1].command.tag == event.tag:
-                self.models[-1].end = reaction
+            if self.asked and self.asked[-1].command.tag == event.tag:
+                self.asked[-1].end = reaction
         elif isinstance(event, ModelNoted):
-            if self.models and self.models[-1].command.tag == event.tag:
-                self.models[-1].noted = max(self.models[-1].noted, event.requests)
+            if self.asked and self.asked[-1].command.tag == event.tag:
+                self.asked[-1].noted = max(self.asked[-1].noted, event.requests)
         elif call is None:
             return
         elif isinstance(event, CALL_ENDINGS):
@@ -216,7 +232,9 @@ class Story:
         match command:
             case CallModel():
                 asked_at = self._asked_at.get(command.tag)
-                self.models.append(ModelRun(command, reaction, len(self.records), asked_at=asked_at))
+                self.asked.append(ModelRun(command, reaction, len(self.records), self.compacted, asked_at=asked_at))
+                if command.purpose is CallPurpose.TURN:
+                    self.models.append(self.asked[-1])
                 self._current = []
             case RunTool():
                 call = self._call(command)
@@ -231,6 +249,8 @@ class Story:
                 for model in self.models[-1:]:
                     if model.command.tag == command.tag:
                         model.record = command
+            case RecordCompaction():
+                self.compacted = command.compacted
             case Finish() if self._finish is None:
                 self._finish = reaction.at, command
             case CancelTool() | WithdrawApproval():
