@@ -26,14 +26,17 @@ from callboard.protocol.ids import ToolName
 from callboard.protocol.limits import OVERFLOW_SHARE
 from callboard.protocol.model import ModelRequest, ModelResponse, Sampling, ToolChoice, ToolChoiceMode, Usage
 from callboard.protocol.options import RequestOptions, ToolOffer
+from callboard.protocol.output import OutputMode, mode_of
 from callboard.protocol.prompt_tokens import PromptSize, TokenCounter, message_tokens, tools_tokens
+from callboard.protocol.tools import ToolDefinition
 
 # What the model is asked.
 
 
-def instructions(options: RequestOptions, *, has_tools: bool) -> str:
-    """The system prompt; what it says of the tools only where tools are offered."""
-    parts = (options.system_prompt, options.tool_prompt if has_tools else "")
+def instructions(options: RequestOptions, *, has_tools: bool, mode: OutputMode | None = None) -> str:
+    """The system prompt; what it says of the tools only where tools are offered, of the answer's form by its mode."""
+    form = options.output.instructions(mode) if options.output is not None else ""
+    parts = (options.system_prompt, options.tool_prompt if has_tools else "", form)
     return "\n\n".join(part for part in parts if part)
 
 
@@ -74,7 +77,11 @@ class PromptBuilder:
         """The model takes no tools: calls and results of the history are told in words."""
         self.definitions = tuple(offer.definition for offer in started.tools if offer.is_shown)
         """Of the tools that the model is shown."""
-        self._tools_tokens = tools_tokens(self.definitions, count)
+        self.tools: tuple[ToolDefinition, ...]
+        """What the model is shown of tools: these and, with OutputMode.TOOL, the output tool."""
+        self.output_mode: OutputMode | None
+        """How the model is asked for an answer of a certain form; None: any text will do."""
+        self._set_output_mode(options.output.modes if options.output is not None else ())
         self.offers: dict[ToolName, ToolOffer] = {offer.definition.name: offer for offer in started.tools}
         self._spent = spent
         history = self._history = started.history
@@ -104,8 +111,8 @@ class PromptBuilder:
         self._steps: list[_Piece] = []
         self.size = PromptSize(options.token_ratio)
         """Of all messages and tool definitions."""
-        self.size.add(self._tools_tokens + sum(piece.tokens for piece in self._pieces()))
-        self._are_tools_measured = False
+        self.size.add(self._beside_tokens + sum(piece.tokens for piece in self._pieces()))
+        self._is_beside_measured = False
         self._flat: list[Message] = []
         self._cut_tokens = 0
         self._flatten()
@@ -115,8 +122,22 @@ class PromptBuilder:
         """Of all messages and tool definitions, as estimated by the counter and what providers said so far."""
         return self.size.tokens
 
+    def _set_output_mode(self, modes: Sequence[OutputMode]) -> None:
+        """Take the best of these that is possible, and with it what is sent beside the messages."""
+        output, self._modes, self.output_mode = self._options.output, tuple(modes), None
+        self.tools, self._schema = self.definitions, None
+        if output is not None:
+            takes_calls = not self._tells_calls and self._options.tool_choice.mode is not ToolChoiceMode.NONE
+            self.output_mode = mode_of(output, modes, has_tools=bool(self.definitions), takes_calls=takes_calls)
+            if self.output_mode is OutputMode.TOOL:
+                self.tools = (*self.definitions, output.tool)
+            elif self.output_mode is OutputMode.NATIVE:
+                self._schema = output.schema
+        schema = self._count(content.json_text(self._schema)) if self._schema is not None else 0
+        self._beside_tokens = tools_tokens(self.tools, self._count) + schema
+
     def _make_head(self) -> _Piece:
-        told = instructions(self._options, has_tools=bool(self.definitions))
+        told = instructions(self._options, has_tools=bool(self.definitions), mode=self.output_mode)
         return self._piece((*((content.SystemMessage(told),) if told else ()), *self._leading))
 
     # What is asked next.
@@ -138,13 +159,14 @@ class PromptBuilder:
             sampling = replace(sampling, max_output_tokens=allowed)
         if not self._may_choose(choice):
             choice = ToolChoice()
-        parallel = options.parallel_tool_calls if self.definitions else None
+        parallel = options.parallel_tool_calls if self.tools else None
         return ModelRequest(
             self._model,
             self.messages(),
-            self.definitions,
+            self.tools,
             choice,
             parallel,
+            self._schema,
             sampling=sampling,
             provider_options=options.provider_options,
             server_tools=options.server_tools,
@@ -160,8 +182,8 @@ class PromptBuilder:
         if choice.mode in _FORCED and self._steps:
             return False
         if choice.mode is ToolChoiceMode.NAMED:
-            return any(definition.name == choice.name for definition in self.definitions)
-        return bool(self.definitions or self._options.server_tools)
+            return any(definition.name == choice.name for definition in self.tools)
+        return bool(self.tools or self._options.server_tools)
 
     def messages(self) -> tuple[Message, ...]:
         """What the model is shown; only this tuple itself is built for each step."""
@@ -186,7 +208,7 @@ class PromptBuilder:
 
         note = self._spent.add(usage, cost, estimate, self._options)
         if usage is not None and self.size.measured(usage.input_tokens):
-            self._are_tools_measured = True
+            self._is_beside_measured = True
             for piece in self._pieces():
                 piece.is_measured = True
         return note
@@ -199,15 +221,38 @@ class PromptBuilder:
         self._flat.extend(piece.messages)
         self.size.add(piece.tokens)
 
+    def go_on_from(self, response_id: str) -> None:
+        """The provider knows the model's last turn by this id: what follows it is sent, where the request began so."""
+        storage = self._options.storage
+        if storage is not None and storage.previous_response_id and response_id:
+            self._options = replace(self._options, storage=replace(storage, previous_response_id=response_id))
+
     def give_up_tools(self, model: str) -> None:
         """This model takes no tools: from now on it is the one to ask, without them, and nothing speaks of them."""
-        self.size.remove(self._tools_tokens, is_measured=self._are_tools_measured)
         self.offers, self.definitions, self._model, self._tells_calls = {}, (), model, True
-        self._show(self._head, self._make_head().full)
+        self._ask_by(self._modes)
         for piece in (*self._old, *self._steps):
             self._show(piece, tuple(map(compaction.without_read_hint, piece.messages, _numbers(piece))))
         self._put_earlier()
         self._flatten()
+
+    def give_up_schema(self, model: str) -> bool:
+        """This model takes no schema of the answer: from now on it is asked in another way. False: there is none."""
+        others = tuple(mode for mode in self._modes if mode is not OutputMode.NATIVE)
+        if self.output_mode is not OutputMode.NATIVE or not others:
+            return False
+        self._model = model
+        self._ask_by(others)
+        self._flatten()
+        return True
+
+    def _ask_by(self, modes: Sequence[OutputMode]) -> None:
+        """Ask for the answer in one of these ways, with what tools there are now."""
+        self.size.remove(self._beside_tokens, is_measured=self._is_beside_measured)
+        self._set_output_mode(modes)
+        self.size.add(self._beside_tokens)
+        self._is_beside_measured = False
+        self._show(self._head, self._make_head().full)
 
     # How it is made to fit.
 
