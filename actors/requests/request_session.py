@@ -204,7 +204,9 @@ class RequestSession(Actor[SessionMessage]):
 
     def _check(self, checker: OutputChecker[object], event: events.ModelResponded) -> None:
         """A turn with answers reaches the protocol session when these have been checked."""
-        texts = answers_in(event.response, self._output_tool) if event.response.error is None else ()
+        order, _ = self._open.get(event.tag, (None, 0))
+        is_turn = isinstance(order, StartModel) and order.call.purpose is commands.CallPurpose.TURN
+        texts = answers_in(event.response, self._output_tool) if is_turn and event.response.error is None else ()
         if not texts:
             self._apply(event)
             return
