@@ -422,7 +422,7 @@ class PromptBuilder:
         self.size.add(piece.tokens)
 
     def go_on_from(self, response_id: str) -> None:
-        """The provider knows the model's last turn by this id: only what follows is sent, where the request began so."""
+        """The provider knows the model's last turn by this id: only what follows it is sent, if it was so at first."""
         storage = self._options.storage
         if storage is not None and storage.previous_response_id and response_id:
             self._options = replace(self._options, storage=replace(storage, previous_response_id=response_id))
