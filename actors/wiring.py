@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from threading import Lock
@@ -23,25 +23,31 @@ from callboard.actors.models.windows import UNLIMITED
 from callboard.actors.processes.supply import ProcessOptions
 from callboard.actors.requests import asking
 from callboard.actors.requests.asking import AskOptions
+from callboard.actors.requests.history import Conversation
+from callboard.actors.requests.read_earlier import read_tool
 from callboard.actors.requests.tool_selection import ALL, ToolSelection, selection_of
 from callboard.actors.settings import Settings
 from callboard.actors.telemetry.telemetry import Metrics, Telemetry, spans_where_installed
 from callboard.actors.tools import Tool
+from callboard.actors.tools.decorator import as_tool
 from callboard.actors.tools.files import workspace_tools
 from callboard.actors.topology import Plan
 from callboard.actors.workers.kinds import kinds
 from callboard.protocol.budgets import MIN_OUTPUT_TOKENS
+from callboard.protocol.compaction import READ_TOOL
 from callboard.protocol.content import SystemMessage, Text, UserMessage
 from callboard.protocol.errors import UsageError, missing_extra, said
-from callboard.protocol.ids import ToolName
+from callboard.protocol.ids import RequestId, ToolName
 from callboard.protocol.limits import MAX_CALL_TOKENS
-from callboard.protocol.model import ModelRequest, PromptCache, ToolChoice
+from callboard.protocol.model import ModelRequest, PromptCache, ToolChoice, ToolChoiceMode
 from callboard.protocol.options import RequestOptions, ToolFallback
-from callboard.protocol.prompt import TokenCounter, estimate_tokens, message_tokens
+from callboard.protocol.output import OutputMode, OutputSpec
+from callboard.protocol.prompt_tokens import TokenCounter, estimate_tokens, message_tokens
 from callboard.protocol.tools import ToolDefinition
 from callboard.providers.adapter import Provider
 from callboard.providers.catalog import Prices
 from callboard.providers.local.offline import CONTEXT_TOOL
+from callboard.providers.output_modes import output_modes
 from callboard.providers.provider_registry import ENVIRONMENT, embeddings_for
 from callboard.providers.rate_limit import RateLimits
 from callboard.providers.retry import RetryPolicy
@@ -99,10 +105,16 @@ _TRIAL: Final = UserMessage.of("?")
 class Wiring:
     """The parts of one runtime; they outlive its starts and stops. Raises UsageError for bad settings or tools."""
 
-    def __init__(self, settings: Settings, tools: Iterable[Tool], providers: OwnProviders | None = None) -> None:
+    def __init__(
+        self, settings: Settings, tools: Iterable[Callable[..., object]], providers: OwnProviders | None = None
+    ) -> None:
         self.settings = settings
         files = workspace_tools(settings.workspace, settings.secret_rules) if settings.workspace else ()
-        self.tools = _checked([*tools, *files])
+        self.conversations: dict[RequestId, Conversation] = {}
+        """Of the requests that run, where a tool may read them."""
+        compaction = settings.compaction
+        reads = (read_tool(self.conversations.get),) if compaction is not None and compaction.read_back else ()
+        self.tools = _checked([*map(as_tool, tools), *files, *reads])
         limits = RateLimits(kernel.LoopScheduler.now, settings.rate_limits)
         self._router = Router(settings, limits, providers)
         self._models: dict[str, KnownModel] = {}
@@ -111,6 +123,8 @@ class Wiring:
         self._refusals = Refusals(remembers_no_tools=settings.tool_fallback is ToolFallback.RETRY_WITHOUT_TOOLS)
         self.model = self.known(settings.model)
         """That of the settings."""
+        if compaction is not None and compaction.model:
+            self.known(compaction.model)
         options = self.model.options
         self._asks_for_more = _first_request(_TRIAL, options) != _first_request(_TRIAL, RequestOptions(""))
         """Do the settings ask for what not every model can do?"""
@@ -150,14 +164,18 @@ class Wiring:
         # A vocabulary takes up to half a second to load, which no running request may wait for.
         return KnownModel(routes, options, counter_for(model, may_load=model == settings.model))
 
-    def asked(self, user: UserMessage, given: AskOptions, now: float) -> Asked:
+    def asked(self, user: UserMessage, given: AskOptions, now: float, form: OutputSpec | None = None) -> Asked:
         """What this question asks for. Raises UsageError for options that are wrong or contradict each other."""
         model = self._model_of(given) if given else self.model
         options = self.options_now(model, now, given)
+        if form is not None:
+            options = self._with_output(model, options, form, now)
         asked = Asked(user, now, model, options, model.routes)
         if not (given or has_media(user)):
             return asked
         tools = selection_of(given.get("tools", (ALL,)), self.offered_tools, self.settings.policy)
+        if tools.names and READ_TOOL in self.offered_tools:
+            tools = replace(tools, names=tools.names | {READ_TOOL})  # a part of the compaction, not of the choice
         offered = self._definitions(tools)
         asking.check_choices(given, options, [tool.name for tool in offered])
         routes: tuple[Route, ...] = model.routes
@@ -166,6 +184,19 @@ class Wiring:
             routes, notes = suitable(model.routes, _first_request(user, options, offered))
         metadata = asking.metadata_of(given.get("metadata", {}))
         return replace(asked, routes=routes, tools=tools, notes=notes, metadata=metadata)
+
+    def _with_output(self, model: KnownModel, options: RequestOptions, form: OutputSpec, now: float) -> RequestOptions:
+        """With the form of the answer, and the ways to ask this model for it."""
+        name = model.routes[0].name
+        provider, _, own_name = name.partition("/")
+        modes, is_native_alone = output_modes(provider, own_name, form.schema)
+        if len(form.modes) == 1:  # chosen by the asker
+            modes = form.modes
+        elif not self._refusals.takes_schemas(name, now):
+            modes = tuple(mode for mode in modes if mode is not OutputMode.NATIVE)
+        if modes == (OutputMode.TOOL,) and options.tool_choice.mode is ToolChoiceMode.NONE:
+            raise UsageError('an output by a tool call needs tool_choice "auto"; leave one of the two out')
+        return replace(options, output=replace(form, modes=modes, is_native_alone=is_native_alone))
 
     def _definitions(self, tools: ToolSelection) -> tuple[ToolDefinition, ...]:
         """Of the tools that the model is shown, as long as they are in good health."""
@@ -297,8 +328,6 @@ def _checked(tools: list[Tool]) -> tuple[Tool, ...]:
     """Each tool can run where it says, and no two share a name."""
     names = {CONTEXT_TOOL}
     for each in tools:
-        if not isinstance(each, Tool):
-            raise UsageError(f"{each!r} is not a tool; decorate the function with @tool")
         if each.name in names:
             raise UsageError(f"two tools are called {each.name!r}; rename one with @tool(name=...)")
         names.add(each.name)
@@ -340,6 +369,11 @@ def _options(settings: Settings, model: str, models: Sequence[str]) -> RequestOp
     context_tokens = settings.catalog.info(*_halves(model)).context_tokens
     if model == settings.model and settings.context_tokens:
         context_tokens = settings.context_tokens
+    compaction = settings.compaction
+    if compaction is not None and compaction.model:
+        models = (*models, compaction.model)
+        window = compaction.context_tokens or settings.catalog.info(*_halves(compaction.model)).context_tokens
+        compaction = replace(compaction, context_tokens=window)
     prices = _dearest(settings, models, context_tokens, settings.prompt_cache)
     system_prompt, tool_prompt = settings.instructions, ""
     if settings.workspace and not system_prompt:
@@ -364,6 +398,9 @@ def _options(settings: Settings, model: str, models: Sequence[str]) -> RequestOp
         provider_options=settings.provider_options,
         tool_fallback=settings.tool_fallback,
         max_attempts=settings.max_attempts,
+        history_share=settings.history_share,
+        result_share=settings.result_share,
+        compaction=compaction,
     )
 
 

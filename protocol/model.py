@@ -45,6 +45,10 @@ class FinishReason(StrEnum):
     OTHER = "other"
 
 
+#: A turn that was stopped so is no answer, and asks for nothing: its calls are not run.
+STOPPED_REASONS: Final = frozenset({FinishReason.CONTENT_FILTER, FinishReason.REFUSAL})
+
+
 @dataclass(frozen=True, slots=True)
 class Usage:
     """Tokens of one model call, or of several added up."""

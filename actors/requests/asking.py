@@ -11,9 +11,8 @@ from dataclasses import fields, replace
 from typing import Final, TypedDict, get_args
 
 from callboard.actors.config_file import similar
-from callboard.actors.requests.conversation import Conversation
 from callboard.actors.requests.extra_fields import extra_fields
-from callboard.actors.tools import Tool
+from callboard.actors.requests.history import Conversation
 from callboard.protocol.content import Text, UserMessage, UserPart
 from callboard.protocol.errors import UsageError
 from callboard.protocol.ids import ToolName
@@ -47,9 +46,9 @@ class AskOptions(TypedDict, total=False):
     """"provider/model", of any provider that the settings or the environment have a key for."""
     instructions: str
     """In place of those of the settings."""
-    tools: Sequence[Tool | str]
-    """Exactly these are offered: names of the runtime's tools ("*": all of them), and tools that only this question
-    has. () offers none."""
+    tools: Sequence[Callable[..., object] | str]
+    """Exactly these are offered: names of the runtime's tools ("*": all of them), and tools or plain functions that
+    only this question has. () offers none."""
     sampling: Sampling
     """A field that is left out is as in Settings.sampling."""
     tool_choice: ToolChoice | str
