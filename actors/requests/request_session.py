@@ -321,7 +321,8 @@ class RequestSession(Actor[SessionMessage]):
         self._show(command)
         self._observe(command)
         asker, is_read_along = self._question.asker, self._is_read_along
-        call = DispatchCall(command, self._question.user.text, self.ref, asker, is_read_along, self._ended)
+        own = self._question.tools.own.get(command.name)
+        call = DispatchCall(command, self._question.user.text, self.ref, asker, is_read_along, self._ended, own)
         self._open[command.tag] = call, 1
         self._peers.dispatcher.tell_control(call)
 
