@@ -24,6 +24,7 @@ from typing_extensions import TypeForm
 from callboard.actors import kernel
 from callboard.actors.calls.approvals import ApprovalCallback, Approver, CallbackApprover, NobodyToAsk
 from callboard.actors.calls.registry import offer_of
+from callboard.actors.models.routing import OwnProviders
 from callboard.actors.models.windows import Windows
 from callboard.actors.requests.asking import AskOptions, Prompt, check_names, user_message
 from callboard.actors.requests.conversation import Answer, Question, Reply, Stream, SyncStream, T
@@ -72,8 +73,9 @@ class Runtime:
             reply = await runtime.ask("What is the weather in Oslo?")
 
     `tools` are functions, decorated with `@tool` where its defaults do not fit. `approve` decides on calls that the
-    policy asks about (sync or async, True to allow); without it they are denied. Raises UsageError for bad settings or
-    tools, before anything is started.
+    policy asks about (sync or async, True to allow); without it they are denied. `providers` are models of your own:
+    with `{"mine": provider}` "mine/x" is a model (a Provider or an Adapter, docs/providers.md); stopping the runtime
+    closes them. Raises UsageError for bad settings, tools or providers, before anything is started.
     A runtime that is dropped without `stop` is stopped, with a ResourceWarning.
     """
 
@@ -83,10 +85,11 @@ class Runtime:
         tools: Iterable[Callable[..., object]] = (),
         *,
         approve: ApprovalCallback | None = None,
+        providers: OwnProviders | None = None,
     ) -> None:
         self.settings = settings or Settings()
         self._approve = approve
-        self._wiring = Wiring(self.settings, tools)
+        self._wiring = Wiring(self.settings, tools, providers)
         self._running: _Running | None = None
         self._changing = threading.Lock()
         self._dropped: weakref.finalize[[_Running], Runtime] | None = None

@@ -4,13 +4,14 @@ Stock httpcore's pool is quadratic in open streams (10.7 ms CPU a session at 1,0
 `httpx-aiohttp` is used. The transport is driven directly: httpx.AsyncClient would add cookies, auth flows and
 redirects, none of which a model API needs, to every call (benchmarks/transport.py has the figures).
 
-Environment variables (HTTP_PROXY, SSL_CERT_FILE, .netrc) are NOT looked at: a proxy sees every prompt, so it is used
-only where it is given, by `proxy=`; settings may read the variable and pass it on.
+Environment variables (HTTP_PROXY, SSL_CERT_FILE, .netrc) are NOT looked at here: a proxy and whom to trust are given
+by `proxy=` (environment_proxy.py reads the variables) and `verify=`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import socket
 import ssl
@@ -18,6 +19,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
+from pathlib import Path
 from typing import Final, TypeVar
 from urllib.parse import urlsplit
 
@@ -59,6 +61,10 @@ _LONG_AGO: Final = float("-inf")
 HeaderListener = Callable[[int, Mapping[str, str]], None]
 """Gets the status and the headers (lower case names) of each answer: the rate limiter listens."""
 
+ProxyFor = Callable[[str], str]
+"""From the address that is asked to that of the proxy; "": none."""
+Verify = bool | str | Path | ssl.SSLContext
+
 AnyTransport = httpx.AsyncBaseTransport
 """What carries the bytes: a test gives httpx.MockTransport."""
 
@@ -87,20 +93,24 @@ class HttpProvider:
         *,
         timeouts: Timeouts | None = None,
         on_headers: HeaderListener | None = None,
-        proxy: str | None = None,
+        proxy: str | ProxyFor = "",
+        verify: Verify = True,
         transport: AnyTransport | None = None,
         authorizer: Authorizer | None = None,
     ) -> None:
-        """`authorizer`: adds the credential, where the adapter has none of its own."""
+        """`authorizer`: adds the credential, where the adapter has none of its own. `proxy`: the address of an HTTP
+        proxy, or what tells it for each address. `verify`: whom to trust; a path is that of certificates of one's own.
+        Raises UsageError where none can be read from there."""
         self.adapter = adapter
         self._authorizer = authorizer
         self._timeouts = timeouts or Timeouts()
         self._on_headers = on_headers
         self._proxy = proxy
         # Read here, and not on the loop when the provider is first asked.
-        self._tls = _default_tls()
+        self._tls = _tls(verify)
         self._given = transport
-        self._connections: dict[asyncio.AbstractEventLoop, _Connections] = {}
+        self._connections: dict[asyncio.AbstractEventLoop, dict[str, _Connections]] = {}
+        """Of each loop, by the proxy that they go through."""
 
     @property
     def name(self) -> str:
@@ -196,8 +206,7 @@ class HttpProvider:
 
     async def aclose(self) -> None:
         """Close the connections of the running loop."""
-        connections = self._connections.pop(asyncio.get_running_loop(), None)
-        if connections is not None:
+        for connections in self._connections.pop(asyncio.get_running_loop(), {}).values():
             await connections.kept.aclose()
             await connections.single.aclose()
 
@@ -255,7 +264,7 @@ class HttpProvider:
         _escaped_path.set(path.decode("ascii") if b"%" in path else "")
         if self._given is not None:
             return await deadline.run(self._given.handle_async_request(request))
-        connections = self._open_connections()
+        connections = self._open_connections(self._proxy if isinstance(self._proxy, str) else self._proxy(wire.url))
         if is_last_try or connections.are_doubtful:
             return await deadline.run(connections.single.handle_async_request(request))
         _is_used_again.set(False)
@@ -287,25 +296,25 @@ class HttpProvider:
         # Out here: the UnicodeEncodeError holds the header with the key, and would go along as the context.
         raise UsageError(f"The address or a header of {self.name} cannot be sent: {why}")
 
-    def _open_connections(self) -> _Connections:
-        loop = asyncio.get_running_loop()
-        if (connections := self._connections.get(loop)) is None:
+    def _open_connections(self, proxy: str) -> _Connections:
+        of_loop = self._connections.setdefault(asyncio.get_running_loop(), {})
+        if (connections := of_loop.get(proxy)) is None:
             # No limit of connections here: how many calls run at once is decided above, and a queue here would look
             # like a stalled server.
             kept = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_SECONDS, ssl=self._tls)
             single = aiohttp.TCPConnector(limit=0, force_close=True, ssl=self._tls)
-            connections = self._connections[loop] = _Connections(self._over(kept), self._over(single))
+            connections = of_loop[proxy] = _Connections(self._over(kept, proxy), self._over(single, proxy))
         return connections
 
-    def _over(self, connector: aiohttp.TCPConnector) -> AnyTransport:
+    def _over(self, connector: aiohttp.TCPConnector, proxy: str) -> AnyTransport:
         traces = aiohttp.TraceConfig()
         traces.on_connection_reuseconn.append(_used_again)
         session = aiohttp.ClientSession(
             connector=connector, cookie_jar=aiohttp.DummyCookieJar(), trace_configs=[traces], middlewares=[_as_escaped]
         )
-        proxy = httpx.Proxy(self._proxy) if self._proxy else None
-        transport = AiohttpTransport if proxy else _LeanTransport
-        return transport(verify=self._tls, trust_env=False, proxy=proxy, client=session)
+        through = httpx.Proxy(proxy) if proxy else None
+        transport = AiohttpTransport if through else _LeanTransport
+        return transport(verify=self._tls, trust_env=False, proxy=through, client=session)
 
     def _failure(self, error: Exception, host: str) -> Error:
         if isinstance(error, ProviderError):
@@ -545,7 +554,27 @@ def _parsed_url(url: str) -> httpx.URL:
     return httpx.URL(url)
 
 
+def _tls(verify: Verify) -> ssl.SSLContext:
+    if isinstance(verify, ssl.SSLContext):
+        return verify
+    return _default_tls() if verify is True else _other_tls(str(verify or ""))
+
+
 @cache
 def _default_tls() -> ssl.SSLContext:
     """Reading the certificates takes about 10 ms: once a process."""
     return httpx.create_ssl_context(trust_env=False)
+
+
+@lru_cache(maxsize=16)
+def _other_tls(path: str) -> ssl.SSLContext:
+    """Trusts the certificates of a file or folder; any, where there is none."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    if not path:
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        return context
+    try:
+        context.load_verify_locations(**{"capath" if os.path.isdir(path) else "cafile": path})
+    except OSError as error:  # ssl.SSLError is one
+        raise UsageError(f"verify: no certificates can be read from {path}: {error.strerror or error}") from None
+    return context

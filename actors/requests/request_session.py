@@ -347,7 +347,8 @@ class RequestSession(Actor[SessionMessage]):
     def _run_tool(self, command: commands.RunTool) -> None:
         self._show(command)
         asker, is_read_along = self._context_for(command, command.name), self._is_read_along
-        call = DispatchCall(command, self._question.user.text, self.ref, asker, is_read_along, self._ended)
+        own = self._question.tools.own.get(command.name)
+        call = DispatchCall(command, self._question.user.text, self.ref, asker, is_read_along, self._ended, own)
         self._open[command.tag] = call, 1
         self._peers.dispatcher.tell_control(call)
 
