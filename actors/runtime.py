@@ -17,14 +17,19 @@ import weakref
 from collections.abc import Callable, Iterable
 from contextvars import copy_context
 from functools import partial
-from typing import TYPE_CHECKING, Final, Self, Unpack
+from typing import TYPE_CHECKING, Final, Self, Unpack, overload
+
+from typing_extensions import TypeForm
 
 from callboard.actors import kernel
 from callboard.actors.calls.approvals import ApprovalCallback, Approver, CallbackApprover, NobodyToAsk
 from callboard.actors.calls.registry import offer_of
 from callboard.actors.models.windows import Windows
 from callboard.actors.requests.asking import AskOptions, Prompt, check_names, user_message
-from callboard.actors.requests.conversation import Answer, Conversation, Question, Reply, Stream, SyncStream
+from callboard.actors.requests.conversation import Answer, Question, Reply, Stream, SyncStream, T
+from callboard.actors.requests.history import Conversation
+from callboard.actors.requests.output_checks import CheckThreads, OutputChecker
+from callboard.actors.requests.outputs import output_type
 from callboard.actors.requests.request_session import RequestSession, SessionMessage, Subscriber
 from callboard.actors.settings import Settings
 from callboard.actors.telemetry.telemetry import Metrics, ReadMetrics, RequestLost
@@ -135,12 +140,19 @@ class Runtime:
 
     # -- requests
 
-    async def ask(self, prompt: Prompt, **options: Unpack[AskOptions]) -> Reply:
+    @overload
+    async def ask(self, prompt: Prompt, **options: Unpack[AskOptions]) -> Reply: ...
+    @overload
+    async def ask(self, prompt: Prompt, *, output: TypeForm[T], **options: Unpack[AskOptions]) -> Reply[T]: ...
+    async def ask(
+        self, prompt: Prompt, *, output: TypeForm[T] | None = None, **options: Unpack[AskOptions]
+    ) -> Reply[T] | Reply:
         """Ask, and wait for the answer. Cancelling the waiting task cancels the request.
 
         A prompt is a text, a part (`Image`, `Document` ...) or a list of both; `options` say in what this question
         differs from the settings (`AskOptions`, docs/asking.md). The caller's context variables travel with the
-        request: into its task tools, threads, approvals, log records and spans.
+        request: into its task tools, threads, approvals, log records and spans. `output` names the type of
+        `Reply.output`: a pydantic model, a dataclass, `list[...]`, a union ... (docs/structured_output.md).
 
         Raises ModelCallFailed (a ProviderError) when the model could not be asked, RequestEnded when the request was
         cancelled or ran out of time or budget (both have `.reply`), RuntimeFailure when callboard could not finish it,
@@ -148,7 +160,7 @@ class Runtime:
         no provider would accept: then nothing was sent.
         """
         _check_for_asyncio("await runtime.ask(...)")
-        asked, answer = self._prepare(prompt, options)
+        asked, answer = self._prepare(prompt, options, output)
         self._begin(asked, answer, answer)
         try:
             return await answer.wait_async()
@@ -156,9 +168,15 @@ class Runtime:
             self.cancel(answer.tag.request_id)
             raise
 
-    def ask_sync(self, prompt: Prompt, **options: Unpack[AskOptions]) -> Reply:
+    @overload
+    def ask_sync(self, prompt: Prompt, **options: Unpack[AskOptions]) -> Reply: ...
+    @overload
+    def ask_sync(self, prompt: Prompt, *, output: TypeForm[T], **options: Unpack[AskOptions]) -> Reply[T]: ...
+    def ask_sync(
+        self, prompt: Prompt, *, output: TypeForm[T] | None = None, **options: Unpack[AskOptions]
+    ) -> Reply[T] | Reply:
         """`ask`, for code without an event loop. Ctrl-C while it waits cancels the request."""
-        asked, answer = self._prepare(prompt, options)
+        asked, answer = self._prepare(prompt, options, output)
         self._begin(asked, answer, answer)
         try:
             return answer.wait()
@@ -166,22 +184,34 @@ class Runtime:
             self.cancel(answer.tag.request_id)
             raise
 
-    def stream(self, prompt: Prompt, **options: Unpack[AskOptions]) -> Stream:
+    @overload
+    def stream(self, prompt: Prompt, **options: Unpack[AskOptions]) -> Stream: ...
+    @overload
+    def stream(self, prompt: Prompt, *, output: TypeForm[T], **options: Unpack[AskOptions]) -> Stream[T]: ...
+    def stream(
+        self, prompt: Prompt, *, output: TypeForm[T] | None = None, **options: Unpack[AskOptions]
+    ) -> Stream[T] | Stream:
         """Ask, and see everything as it happens: `async for event in runtime.stream(prompt)`; the Reply comes last.
 
         Call it where an event loop runs. Raises what `ask` raises: a UsageError at once, the rest from the iteration. A
         reader that leaves more than MAX_UNREAD_BYTES unread loses the request.
         """
         _check_for_asyncio("runtime.stream(...)")
-        asked, answer = self._prepare(prompt, options)
+        asked, answer = self._prepare(prompt, options, output)
         stream = Stream(answer, self._live().cancel)
         self._begin(asked, answer, stream)
         return stream
 
-    def stream_sync(self, prompt: Prompt, **options: Unpack[AskOptions]) -> SyncStream:
+    @overload
+    def stream_sync(self, prompt: Prompt, **options: Unpack[AskOptions]) -> SyncStream: ...
+    @overload
+    def stream_sync(self, prompt: Prompt, *, output: TypeForm[T], **options: Unpack[AskOptions]) -> SyncStream[T]: ...
+    def stream_sync(
+        self, prompt: Prompt, *, output: TypeForm[T] | None = None, **options: Unpack[AskOptions]
+    ) -> SyncStream[T] | SyncStream:
         """`stream`, for code without an event loop: `for event in runtime.stream_sync(prompt)`. Leaving the loop early
         and Ctrl-C cancel the request."""
-        asked, answer = self._prepare(prompt, options)
+        asked, answer = self._prepare(prompt, options, output)
         stream = SyncStream(answer, self._live().cancel)
         self._begin(asked, answer, stream)
         return stream
@@ -190,7 +220,7 @@ class Runtime:
         """End a request: its model stream, its running tools, its waiting approvals. False if it is not running."""
         return self._running is not None and self._live().cancel(RequestId(request_id), reason)
 
-    def _prepare(self, prompt: Prompt, options: AskOptions) -> tuple[Asked, Answer]:
+    def _prepare(self, prompt: Prompt, options: AskOptions, output: TypeForm[T] | None) -> tuple[Asked, Answer[T]]:
         """All that can be wrong with a question is found here. Raises UsageError; RuntimeFailure when overloaded."""
         user = user_message(prompt)
         if options:
@@ -198,7 +228,9 @@ class Runtime:
         running = self._live()
         if len(running.sessions) >= self.settings.max_concurrent_requests:
             raise RuntimeFailure(f"overloaded: {len(running.sessions)} requests are running; try again later")
-        asked = self._wiring.asked(user, options, running.system.now())
+        form = output_type(output) if output is not None else None
+        asked = self._wiring.asked(user, options, running.system.now(), form.spec if form is not None else None)
+        checker = OutputChecker(form, running.check_threads, copy_context()) if form is not None else None
         request_id = options.get("request_id", "")
         if "/" in request_id:
             raise UsageError(f"the request id {request_id!r} has a slash in it; leave it out")
@@ -208,9 +240,9 @@ class Runtime:
             conversation = Conversation()
         elif not isinstance(conversation, Conversation):
             raise UsageError(f"conversation must be a Conversation, not {conversation!r:.100}")
-        return asked, Answer(conversation, tag, asked.options.timeout_seconds)
+        return asked, Answer(conversation, tag, asked.options.timeout_seconds, checker)
 
-    def _begin(self, asked: Asked, answer: Answer, subscriber: Subscriber) -> None:
+    def _begin(self, asked: Asked, answer: Answer[T], subscriber: Subscriber) -> None:
         running = self._live()
         answer.conversation.take()
         question = Question(
@@ -224,6 +256,8 @@ class Runtime:
             asked.model.routes,
             asked.tools,
             asked.metadata,
+            answer.conversation.compacted,
+            answer.checker,
         )
         try:
             running.begin(question, asked.model, answer, subscriber)
@@ -298,6 +332,8 @@ class _Running:
     def __init__(self, wiring: Wiring, approve: ApprovalCallback | None) -> None:
         self.process_id = os.getpid()
         self.sessions: dict[RequestId, kernel.Ref[SessionMessage]] = {}
+        self._conversations = wiring.conversations
+        self.check_threads = CheckThreads()
         try:
             with contextlib.ExitStack() as begun:  # what fails here ends what has begun before it
                 self._start(begun, wiring, approve)
@@ -313,6 +349,7 @@ class _Running:
         begun.callback(scheduler.stop, SHUTDOWN_SECONDS)
         scheduler.start()
         begun.callback(wiring.close, scheduler)
+        begun.callback(self.check_threads.close)
         self._windows = Windows()
         begun.callback(scheduler.loop.call_soon_threadsafe, self._windows.cancel)
         approver: Approver = CallbackApprover(approve) if approve else NobodyToAsk()
@@ -323,7 +360,7 @@ class _Running:
         self.system.wait_until_started(self.system.ref("root"), START_SECONDS)
         self._supervisor, self.peers = addresses_of(self.system, START_SECONDS)
 
-    def begin(self, question: Question, model: KnownModel, answer: Answer, subscriber: Subscriber) -> None:
+    def begin(self, question: Question, model: KnownModel, answer: Answer[T], subscriber: Subscriber) -> None:
         """Start the session; its answer settles exactly once, even if the session is lost."""
         request_id = question.tag.request_id
         is_open = question.options.context_tokens is None and not model.is_unlimited
@@ -333,10 +370,13 @@ class _Running:
         spec = kernel.ChildSpec(str(request_id), start, restart=kernel.Restart.TEMPORARY, capacity=SESSION_CAPACITY)
         ref = kernel.start_child(self._supervisor, spec)
         self.sessions[request_id] = ref
+        if question.options.compaction is not None:
+            self._conversations[request_id] = answer.conversation
 
         def ended(down: kernel.Down) -> None:
             if self.sessions.get(request_id) is ref:  # the name is free before the asker knows
                 del self.sessions[request_id]
+                self._conversations.pop(request_id, None)
             if answer.session_ended(down):
                 with contextlib.suppress(kernel.MailboxFull):
                     self.peers.telemetry.tell(RequestLost(question.tag))

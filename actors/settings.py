@@ -30,6 +30,7 @@ from callboard.actors.calls.registry import FAILURE_BUDGET
 from callboard.actors.config_file import CONFIG_FILE, Profile, Section, read_profile, similar
 from callboard.actors.secret_files import SecretRules
 from callboard.protocol import limits
+from callboard.protocol.compaction import Compaction, compaction_faults
 from callboard.protocol.errors import UsageError
 from callboard.protocol.masking import mask
 from callboard.protocol.model import PromptCache, ResponseStorage, Sampling, sampling_faults
@@ -102,6 +103,13 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
     """US dollars a request. Refused where it could not be kept: no price is known of `model` or of a fallback."""
     context_tokens: int | None = Field(default=None, ge=1, le=limits.MAX_CALL_TOKENS)
     """None is the model's context window by the catalog; where that does not know it, the server is asked."""
+    history_share: float = Field(default=1.0, gt=0, le=1)
+    """What earlier questions and answers may take of the room for a prompt; the rest is for the question itself."""
+    result_share: float = Field(default=limits.MAX_RESULT_WINDOW_SHARE, gt=0, le=1)
+    """What one tool result may take of the model's window; a longer one is shortened as soon as it comes."""
+    compaction: Compaction | None = None
+    """How a long conversation is kept within the window, besides cutting it: old results cleared, older messages
+    summarised. None: it is only cut, and no model is asked for anything that was not a question."""
     sampling: Sampling = Sampling()
     """Temperature, length of an answer and the like; what is left out is the model's own default."""
     parallel_tool_calls: bool | None = None
@@ -221,7 +229,7 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
         profile = Profile(found.path, (built_in, *found.sections), options or {})
         return cls.model_validate(given or {}, context=profile)
 
-    @field_validator("sampling", "policy", "catalog", "storage", mode="wrap")
+    @field_validator("sampling", "policy", "catalog", "storage", "compaction", mode="wrap")
     @classmethod
     def _keys_that_exist(cls, value: object, validate: ValidatorFunctionWrapHandler, info: ValidationInfo) -> object:
         # pydantic leaves out what a dataclass has no field for, and so a misspelt one.
@@ -230,6 +238,13 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
             return validate(value)
         except UsageError as error:  # of an object in it: as a ValueError it comes with its place
             raise ValueError(str(error)) from None
+
+    @field_validator("compaction", mode="after")
+    @classmethod
+    def _shares_that_fit(cls, value: Compaction | None) -> Compaction | None:
+        if value is not None and (faults := compaction_faults(value)):
+            raise ValueError(", ".join(faults))
+        return value
 
     @field_validator("rate_limits", mode="before")
     @classmethod

@@ -20,6 +20,8 @@ from callboard.actors.models.windows import UNLIMITED
 from callboard.actors.processes.supply import ProcessOptions
 from callboard.actors.requests import asking
 from callboard.actors.requests.asking import AskOptions
+from callboard.actors.requests.history import Conversation
+from callboard.actors.requests.read_earlier import read_tool
 from callboard.actors.requests.tool_selection import ToolSelection, selection_of
 from callboard.actors.settings import Settings
 from callboard.actors.telemetry.telemetry import Metrics, Telemetry, spans_where_installed
@@ -29,16 +31,19 @@ from callboard.actors.tools.files import workspace_tools
 from callboard.actors.topology import Plan
 from callboard.actors.workers.kinds import kinds
 from callboard.protocol.budgets import MIN_OUTPUT_TOKENS
+from callboard.protocol.compaction import READ_TOOL
 from callboard.protocol.content import SystemMessage, UserMessage
 from callboard.protocol.errors import UsageError, missing_extra, said
-from callboard.protocol.ids import ToolName
+from callboard.protocol.ids import RequestId, ToolName
 from callboard.protocol.limits import MAX_CALL_TOKENS
-from callboard.protocol.model import PromptCache
+from callboard.protocol.model import PromptCache, ToolChoiceMode
 from callboard.protocol.options import RequestOptions, ToolFallback
-from callboard.protocol.prompt import TokenCounter, estimate_tokens, message_tokens
+from callboard.protocol.output import OutputMode, OutputSpec
+from callboard.protocol.prompt_tokens import TokenCounter, estimate_tokens, message_tokens
 from callboard.providers.adapter import Provider
 from callboard.providers.catalog import Prices
 from callboard.providers.local.offline import CONTEXT_TOOL
+from callboard.providers.output_modes import output_modes
 from callboard.providers.provider_registry import embeddings_for, split_model
 from callboard.providers.rate_limit import RateLimits
 from callboard.providers.retry import RetryPolicy
@@ -97,7 +102,11 @@ class Wiring:
     def __init__(self, settings: Settings, tools: Iterable[Callable[..., object]]) -> None:
         self.settings = settings
         files = workspace_tools(settings.workspace, settings.secret_rules) if settings.workspace else ()
-        self.tools = _checked([*map(as_tool, tools), *files])
+        self.conversations: dict[RequestId, Conversation] = {}
+        """Of the requests that run, where a tool may read them."""
+        compaction = settings.compaction
+        reads = (read_tool(self.conversations.get),) if compaction is not None and compaction.read_back else ()
+        self.tools = _checked([*map(as_tool, tools), *files, *reads])
         self._router = Router(settings, RateLimits(kernel.LoopScheduler.now, settings.rate_limits))
         self._models: dict[str, KnownModel] = {}
         self._learning = Lock()
@@ -105,6 +114,8 @@ class Wiring:
         self._refusals = Refusals(remembers_no_tools=settings.tool_fallback is ToolFallback.RETRY_WITHOUT_TOOLS)
         self.model = self.known(settings.model)
         """That of the settings."""
+        if compaction is not None and compaction.model:
+            self.known(compaction.model)
         self._embeddings: EmbeddingApi | None = None
         if model := settings.embedding_model:
             key = settings.key_for(model.partition("/")[0])
@@ -140,14 +151,33 @@ class Wiring:
         # A vocabulary takes up to half a second to load, which no running request may wait for.
         return KnownModel(routes, options, counter_for(model, may_load=model == settings.model))
 
-    def asked(self, user: UserMessage, given: AskOptions, now: float) -> Asked:
+    def asked(self, user: UserMessage, given: AskOptions, now: float, form: OutputSpec | None = None) -> Asked:
         """What this question asks for. Raises UsageError for options that are wrong or contradict each other."""
+        asked = self._asked(user, given, now)
+        return asked if form is None else replace(asked, options=self._with_output(asked, form))
+
+    def _with_output(self, asked: Asked, form: OutputSpec) -> RequestOptions:
+        """With the form of the answer, and the ways to ask this model for it."""
+        name = asked.model.routes[0].name
+        provider, _, model = name.partition("/")
+        modes, is_native_alone = output_modes(provider, model, form.schema)
+        if len(form.modes) == 1:  # chosen by the asker
+            modes = form.modes
+        elif not self._refusals.takes_schemas(name, asked.at):
+            modes = tuple(mode for mode in modes if mode is not OutputMode.NATIVE)
+        if modes == (OutputMode.TOOL,) and asked.options.tool_choice.mode is ToolChoiceMode.NONE:
+            raise UsageError('an output by a tool call needs tool_choice "auto"; leave one of the two out')
+        return replace(asked.options, output=replace(form, modes=modes, is_native_alone=is_native_alone))
+
+    def _asked(self, user: UserMessage, given: AskOptions, now: float) -> Asked:
         if not given:
             return Asked(user, now, self.model, self.options_now(self.model, now, given), _ALL_TOOLS, _NO_METADATA)
         model = self._model_of(given)
         tools, metadata = _ALL_TOOLS, _NO_METADATA
         if "tools" in given:
             tools = selection_of(given["tools"], self.offered_tools, self.settings.policy)
+            if tools.names and READ_TOOL in self.offered_tools:
+                tools = replace(tools, names=tools.names | {READ_TOOL})  # a part of the compaction, not of the choice
         if "metadata" in given:
             metadata = asking.metadata_of(given["metadata"])
         options = self.options_now(model, now, given)
@@ -270,6 +300,11 @@ def _options(settings: Settings, model: str, models: Sequence[str]) -> RequestOp
     context_tokens = settings.catalog.info(*split_model(model)).context_tokens
     if model == settings.model and settings.context_tokens:
         context_tokens = settings.context_tokens
+    compaction = settings.compaction
+    if compaction is not None and compaction.model:
+        models = (*models, compaction.model)
+        window = compaction.context_tokens or settings.catalog.info(*split_model(compaction.model)).context_tokens
+        compaction = replace(compaction, context_tokens=window)
     prices = _dearest(settings, models, context_tokens, settings.prompt_cache)
     system_prompt, tool_prompt = settings.instructions, ""
     if settings.workspace and not system_prompt:
@@ -294,6 +329,9 @@ def _options(settings: Settings, model: str, models: Sequence[str]) -> RequestOp
         provider_options=settings.provider_options,
         tool_fallback=settings.tool_fallback,
         max_attempts=settings.max_attempts,
+        history_share=settings.history_share,
+        result_share=settings.result_share,
+        compaction=compaction,
     )
 
 

@@ -45,6 +45,10 @@ class FinishReason(StrEnum):
     OTHER = "other"
 
 
+#: A turn that was stopped so is no answer, and asks for nothing: its calls are not run.
+STOPPED_REASONS: Final = frozenset({FinishReason.CONTENT_FILTER, FinishReason.REFUSAL})
+
+
 @dataclass(frozen=True, slots=True)
 class Usage:
     """Tokens of one model call, or of several added up."""
@@ -345,10 +349,8 @@ class ModelRequest:
     """JSON Schema that the answer must follow (structured output)."""
     sampling: Sampling = Sampling()
     stream: bool = True
-    options: Mapping[str, object] = field(default_factory=dict)
-    """Further fields for the provider, merged into the body last, as they are."""
     provider_options: tuple[ProviderOptions, ...] = ()
-    """Those of other APIs are left out, with a note."""
+    """What only one API has, merged into the body last. What is for other APIs is left out, with a note."""
     server_tools: tuple[ServerToolOffer, ...] = ()
     """Tools that the provider runs itself. UsageError where it has none of that kind."""
     prompt_cache: PromptCache = PromptCache.FIVE_MINUTES

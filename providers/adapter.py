@@ -87,6 +87,15 @@ class Inquirable(Protocol):
         """See `AsksServer.question`. Raises ProviderError where no answer comes, UsageError where none can be asked."""
 
 
+@runtime_checkable
+class ChecksRequests(Protocol):
+    """A provider that knows, without asking, what its API cannot be asked."""
+
+    def check(self, request: ModelRequest, /) -> None:
+        """Raise UsageError for what cannot be asked of this model, by name: a kind of part, a tool of the server's, an
+        option. Sends nothing."""
+
+
 class Authorizer(Protocol):
     """Adds to a request, just before it is sent, what its adapter cannot know: a token that expires, a signature."""
 

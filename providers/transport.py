@@ -40,6 +40,7 @@ from callboard.providers.adapter import (
 )
 from callboard.providers.credentials import CredentialError
 from callboard.providers.http_errors import make_error, scrubbed, snippet, without_key
+from callboard.providers.own_options import NO_OPTIONS, OptionTable, check_own
 
 _T = TypeVar("_T")
 
@@ -139,6 +140,13 @@ class HttpProvider:
                 yield _with_notes([self._failure(error, host)], wire)
         finally:
             deadline.cancel()
+
+    def check(self, request: ModelRequest, /, adapter: Adapter | None = None) -> None:
+        """See `ChecksRequests.check`: the request is written, and not sent."""
+        adapter = adapter or self.adapter
+        table: OptionTable = getattr(adapter, "own_options", NO_OPTIONS)
+        check_own(table, adapter.name, request.provider_options)
+        adapter.encode(request)
 
     async def fetch(self, wire: WireRequest) -> HttpAnswer:
         """A whole answer, to other than a model call. ProviderError if none comes, or more than MAX_FETCHED_BYTES.

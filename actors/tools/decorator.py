@@ -14,6 +14,7 @@ from typing import Final, Generic, Literal, overload
 
 from typing_extensions import ParamSpec, TypeVar
 
+from callboard.actors.processes.spawning import why_not
 from callboard.actors.tools.context import ToolContext
 from callboard.actors.tools.invoke import Invoker
 from callboard.actors.tools.schema import Signature, describe, read_signature
@@ -100,6 +101,8 @@ class Tool(Generic[P, R]):
         Not asked at the decorator already: a function may use names that its module defines further down.
         """
         if self.contract.isolation is Isolation.PROCESS:
+            if reason := why_not():
+                raise UsageError(f"tool {self.name} cannot run: {reason}")
             self.packed  # noqa: B018 - making it is the check
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:

@@ -24,7 +24,7 @@ from callboard.protocol.events import ModelResponded, ModelStreamed
 from callboard.protocol.ids import CallId
 from callboard.protocol.model import ModelRequest, ModelResponse, Restarted, TextDelta, ToolChoice, ToolChoiceMode
 from callboard.protocol.options import RequestOptions
-from callboard.protocol.prompt import estimate_tokens, message_tokens
+from callboard.protocol.prompt_tokens import estimate_tokens, message_tokens
 from callboard.protocol.testing.expected import (
     ExpectedTurn,
     Follows,

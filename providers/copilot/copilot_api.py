@@ -84,6 +84,7 @@ class Copilot:
         headers: Mapping[str, str] | None = None,
     ) -> None:
         self._inner = _ROUTES[CopilotRoute(route)](base_url or DEFAULT_BASE_URL, api_key)
+        self.own_options = self._inner.own_options
         self._headers = {**CLIENT_HEADERS, **(headers or {})}
 
     def encode(self, request: ModelRequest, /) -> WireRequest:
@@ -132,6 +133,10 @@ class CopilotProvider:
         except ProviderError as error:
             retryable = error.kind in RETRYABLE_KINDS
             yield [Error(error.kind, str(error), retryable, error.retry_after_seconds, status=error.status)]
+
+    def check(self, request: ModelRequest, /) -> None:
+        """See `ChecksRequests.check`."""
+        self._http.check(request, Copilot(route=route_of(request.model)))
 
     async def _renewed(self, refused: CopilotToken, error: Error) -> Error:
         """The error, which the next try cures with a new token; but where this one was new, none will be better."""
