@@ -328,6 +328,7 @@ class Session:
         if verdict is TurnVerdict.FAIL:
             return notes + self._end(Outcome.FAILED, reason)
         self._sent, self._has_cut_harder = 0, False
+        self._prompt.go_on_from(response.response_id)
         self._partial = []
         self._text = text
         if reason:

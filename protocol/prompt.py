@@ -221,6 +221,12 @@ class PromptBuilder:
         self._flat.extend(piece.messages)
         self.size.add(piece.tokens)
 
+    def go_on_from(self, response_id: str) -> None:
+        """The provider knows the model's last turn by this id: what follows it is sent, where the request began so."""
+        storage = self._options.storage
+        if storage is not None and storage.previous_response_id and response_id:
+            self._options = replace(self._options, storage=replace(storage, previous_response_id=response_id))
+
     def give_up_tools(self, model: str) -> None:
         """This model takes no tools: from now on it is the one to ask, without them, and nothing speaks of them."""
         self.offers, self.definitions, self._model, self._tells_calls = {}, (), model, True

@@ -105,6 +105,8 @@ class Question:
     routes: tuple[Route, ...] = ()
     """The models to ask in turn; (): the LLM manager knows them by the name."""
     tools: ToolSelection = ToolSelection()
+    notes: tuple[str, ...] = ()
+    """What should be known of how it is asked."""
     metadata: Mapping[str, str] = field(default_factory=dict)
     """For log records and spans."""
     compacted: Compacted = Compacted()

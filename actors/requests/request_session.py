@@ -262,7 +262,8 @@ class RequestSession(Actor[SessionMessage]):
 
     def _start(self, offers: tuple[ToolOffer, ...], window: Window) -> None:
         asked, self._has_started = self._question, True
-        options, notes = asked.options, (window.note,) if window.note else ()
+        options = asked.options
+        notes = (*asked.notes, window.note) if window.note else asked.notes
         if options.context_tokens != window.tokens:
             options = replace(options, context_tokens=window.tokens)
         if options.output is not None:

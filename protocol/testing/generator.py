@@ -27,6 +27,7 @@ from callboard.protocol.ids import CallId, ToolName
 from callboard.protocol.masking import MARK
 from callboard.protocol.model import FinishReason, Sampling, ToolChoice, ToolChoiceMode
 from callboard.protocol.options import RequestOptions, ToolFallback, ToolOffer
+from callboard.protocol.provider_options import ExtraFields
 from callboard.protocol.testing.scenario import (
     STANDARD_TOOLS,
     ModelDoes,
@@ -266,6 +267,8 @@ def draw_options(choices: Choices) -> RequestOptions:
         sampling=Sampling(temperature=0.5, max_output_tokens=choices.pick((None, 100)), stop=("END",)),
         tool_choice=_tool_choice(choices),
         parallel_tool_calls=choices.pick((None, None, True)),
+        service_tier="flex",
+        provider_options=(ExtraFields({"knob": 1}),),
         tool_fallback=choices.pick(list(ToolFallback)),
         repeated_call_limit=choices.pick((3, 3, 2, 1, 0)) if _chance(choices, 40) else 3,
         max_attempts=choices.pick((4, 3, 2, 2, 2, 1)),
