@@ -32,7 +32,7 @@ _PATHS: Final = ("workspace", "index_dir", "config_dir")
 #: Fields that others may not read.
 _SECRETS: Final = ("api_key",)
 #: Fields that are objects of a program, which no file can hold.
-_NOT_IN_A_FILE: Final = ("script",)
+_NOT_IN_A_FILE: Final = ("script", "server_tools", "provider_options")
 
 
 @dataclass(frozen=True, slots=True)

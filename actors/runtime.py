@@ -14,49 +14,35 @@ import threading
 import uuid
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextvars import copy_context
-from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Final, Self, Unpack, overload
+
+from typing_extensions import TypeForm
 
 from callboard.actors import kernel
 from callboard.actors.calls.approvals import ApprovalCallback, Approver, CallbackApprover, NobodyToAsk
 from callboard.actors.calls.registry import offer_of
-from callboard.actors.models.llm_manager import LlmManager, Route, start_on
-from callboard.actors.models.refusals import Refusals
-from callboard.actors.models.token_ratios import TokenRatios
-from callboard.actors.models.windows import UNLIMITED, Windows
-from callboard.actors.processes.supply import ProcessOptions
-from callboard.actors.requests.conversation import Answer, Conversation, Question, Reply, Stream
+from callboard.actors.models.windows import Windows
+from callboard.actors.requests.asking import AskOptions, Prompt, check_names, user_message
+from callboard.actors.requests.conversation import Answer, Question, Reply, Stream, SyncStream, T
+from callboard.actors.requests.history import Conversation
+from callboard.actors.requests.output_checks import CheckThreads, OutputChecker
+from callboard.actors.requests.outputs import output_type
 from callboard.actors.requests.request_session import RequestSession, SessionMessage, Subscriber
 from callboard.actors.settings import Settings
-from callboard.actors.telemetry.telemetry import Metrics, ReadMetrics, RequestLost, Telemetry, spans_where_installed
-from callboard.actors.tools import Tool
-from callboard.actors.tools.files import workspace_tools
-from callboard.actors.topology import SESSION_CAPACITY, Plan, addresses_of, build
-from callboard.actors.workers.kinds import kinds
-from callboard.protocol.budgets import MIN_OUTPUT_TOKENS
-from callboard.protocol.content import SystemMessage, UserMessage
-from callboard.protocol.errors import CallboardError, RuntimeFailure, UsageError, missing_extra, said
+from callboard.actors.telemetry.telemetry import Metrics, ReadMetrics, RequestLost
+from callboard.actors.topology import SESSION_CAPACITY, addresses_of, build
+from callboard.actors.wiring import Asked, KnownModel, Wiring
+from callboard.protocol.errors import CallboardError, RuntimeFailure, UsageError, said
 from callboard.protocol.events import CancelRequested
 from callboard.protocol.ids import MessageId, RequestId, Tag
-from callboard.protocol.limits import MAX_CALL_TOKENS
 from callboard.protocol.machine import Session
-from callboard.protocol.options import RequestOptions, ToolFallback, ToolOffer
-from callboard.protocol.prompt import estimate_tokens, message_tokens
-from callboard.providers.adapter import Provider, Timeouts
-from callboard.providers.catalog import Prices
-from callboard.providers.local.offline import CONTEXT_TOOL
-from callboard.providers.provider_registry import KEY_VARIABLES, embeddings_for, provider_for, split_model
-from callboard.providers.rate_limit import RateLimits
-from callboard.providers.retry import RetryPolicy
-from callboard.providers.tokenizers import counter_for
+from callboard.protocol.options import ToolOffer
 
 if TYPE_CHECKING:
     from callboard.actors.index import Progress, RefreshSummary
-    from callboard.actors.index.rag import CodeSearch
-    from callboard.providers.openai.embeddings import EmbeddingApi
 
 logger = logging.getLogger("callboard")
 # A host that has set up no logging hears nothing from us on its stderr.
@@ -72,10 +58,6 @@ REFRESH_TIMEOUT_SECONDS: Final = 3_600.0
 DEAD_LETTERS_KEPT: Final = 256
 #: A snapshot is a copy of some counters; a wait this long means that something holds the loop.
 METRICS_TIMEOUT_SECONDS: Final = 5.0
-#: Connections are closed within this time, or left to the end of the process.
-CLOSE_PROVIDERS_SECONDS: Final = 2.0
-#: Behind the request's own deadline of 30 s.
-EMBEDDING_WAIT_SECONDS: Final = 35.0
 
 
 class Runtime:
@@ -84,13 +66,18 @@ class Runtime:
         async with Runtime(Settings(model="openai/gpt-6.1-sol"), tools=[lookup]) as runtime:
             reply = await runtime.ask("What is the weather in Oslo?")
 
-    `tools` are functions decorated with `@tool`. `approve` decides on calls that the policy asks about (sync or async,
-    True to allow); without it they are denied. Raises UsageError for bad settings or tools, before anything is started.
+    `tools` are functions, decorated with `@tool` where its defaults do not fit. `approve` decides on calls that the
+    policy asks about (sync or async, True to allow); without it they are denied. Raises UsageError for bad settings or
+    tools, before anything is started.
     A runtime that is dropped without `stop` is stopped, with a ResourceWarning.
     """
 
     def __init__(
-        self, settings: Settings | None = None, tools: Iterable[Tool] = (), *, approve: ApprovalCallback | None = None
+        self,
+        settings: Settings | None = None,
+        tools: Iterable[Callable[..., object]] = (),
+        *,
+        approve: ApprovalCallback | None = None,
     ) -> None:
         self.settings = settings or Settings()
         self._approve = approve
@@ -153,70 +140,128 @@ class Runtime:
 
     # -- requests
 
-    async def ask(self, text: str, *, conversation: Conversation | None = None, request_id: str = "") -> Reply:
+    @overload
+    async def ask(self, prompt: Prompt, **options: Unpack[AskOptions]) -> Reply: ...
+    @overload
+    async def ask(self, prompt: Prompt, *, output: TypeForm[T], **options: Unpack[AskOptions]) -> Reply[T]: ...
+    async def ask(
+        self, prompt: Prompt, *, output: TypeForm[T] | None = None, **options: Unpack[AskOptions]
+    ) -> Reply[T] | Reply:
         """Ask, and wait for the answer. Cancelling the waiting task cancels the request.
 
-        `request_id` names the request, so that another task can `cancel` it; "" makes one up. The caller's context
-        variables travel with the request: into its task tools, threads, approvals, log records and spans.
+        A prompt is a text, a part (`Image`, `Document` ...) or a list of both; `options` say in what this question
+        differs from the settings (`AskOptions`, docs/asking.md). The caller's context variables travel with the
+        request: into its task tools, threads, approvals, log records and spans. `output` names the type of
+        `Reply.output`: a pydantic model, a dataclass, `list[...]`, a union ... (docs/structured_output.md).
 
         Raises ModelCallFailed (a ProviderError) when the model could not be asked, RequestEnded when the request was
         cancelled or ran out of time or budget (both have `.reply`), RuntimeFailure when callboard could not finish it,
-        UsageError for an empty text or a conversation that no provider would accept.
+        UsageError for an empty prompt, for options that are wrong or contradict each other, and for a conversation that
+        no provider would accept: then nothing was sent.
         """
         _check_for_asyncio("await runtime.ask(...)")
-        answer = self._answer(conversation, request_id)
-        self._begin(text, answer)
+        asked, answer = self._prepare(prompt, options, output)
+        self._begin(asked, answer, answer)
         try:
             return await answer.wait_async()
         except asyncio.CancelledError:
             self.cancel(answer.tag.request_id)
             raise
 
-    def ask_sync(self, text: str, *, conversation: Conversation | None = None, request_id: str = "") -> Reply:
+    @overload
+    def ask_sync(self, prompt: Prompt, **options: Unpack[AskOptions]) -> Reply: ...
+    @overload
+    def ask_sync(self, prompt: Prompt, *, output: TypeForm[T], **options: Unpack[AskOptions]) -> Reply[T]: ...
+    def ask_sync(
+        self, prompt: Prompt, *, output: TypeForm[T] | None = None, **options: Unpack[AskOptions]
+    ) -> Reply[T] | Reply:
         """`ask`, for code without an event loop. Ctrl-C while it waits cancels the request."""
-        answer = self._answer(conversation, request_id)
-        self._begin(text, answer)
+        asked, answer = self._prepare(prompt, options, output)
+        self._begin(asked, answer, answer)
         try:
             return answer.wait()
         except BaseException:  # also what a signal handler raises
             self.cancel(answer.tag.request_id)
             raise
 
-    def stream(self, text: str, *, conversation: Conversation | None = None, request_id: str = "") -> Stream:
-        """Ask, and see everything as it happens: `async for event in runtime.stream(text)`; the Reply comes last.
+    @overload
+    def stream(self, prompt: Prompt, **options: Unpack[AskOptions]) -> Stream: ...
+    @overload
+    def stream(self, prompt: Prompt, *, output: TypeForm[T], **options: Unpack[AskOptions]) -> Stream[T]: ...
+    def stream(
+        self, prompt: Prompt, *, output: TypeForm[T] | None = None, **options: Unpack[AskOptions]
+    ) -> Stream[T] | Stream:
+        """Ask, and see everything as it happens: `async for event in runtime.stream(prompt)`; the Reply comes last.
 
-        Call it where an event loop runs. Raises what `ask` raises, from the iteration. A reader that leaves more than
-        MAX_UNREAD_BYTES unread loses the request.
+        Call it where an event loop runs. Raises what `ask` raises: a UsageError at once, the rest from the iteration. A
+        reader that leaves more than MAX_UNREAD_BYTES unread loses the request.
         """
         _check_for_asyncio("runtime.stream(...)")
-        stream = Stream(self._answer(conversation, request_id), self._live().cancel)
-        self._begin(text, stream.answer, reader=stream)
+        asked, answer = self._prepare(prompt, options, output)
+        stream = Stream(answer, self._live().cancel)
+        self._begin(asked, answer, stream)
+        return stream
+
+    @overload
+    def stream_sync(self, prompt: Prompt, **options: Unpack[AskOptions]) -> SyncStream: ...
+    @overload
+    def stream_sync(self, prompt: Prompt, *, output: TypeForm[T], **options: Unpack[AskOptions]) -> SyncStream[T]: ...
+    def stream_sync(
+        self, prompt: Prompt, *, output: TypeForm[T] | None = None, **options: Unpack[AskOptions]
+    ) -> SyncStream[T] | SyncStream:
+        """`stream`, for code without an event loop: `for event in runtime.stream_sync(prompt)`. Leaving the loop early
+        and Ctrl-C cancel the request."""
+        asked, answer = self._prepare(prompt, options, output)
+        stream = SyncStream(answer, self._live().cancel)
+        self._begin(asked, answer, stream)
         return stream
 
     def cancel(self, request_id: str, reason: str = "cancelled by the caller") -> bool:
         """End a request: its model stream, its running tools, its waiting approvals. False if it is not running."""
         return self._running is not None and self._live().cancel(RequestId(request_id), reason)
 
-    def _answer(self, conversation: Conversation | None, request_id: str) -> Answer:
-        if "/" in request_id:
-            raise UsageError(f"the request id {request_id!r} has a slash in it; leave it out")
-        tag = _tag_of(RequestId(request_id or uuid.uuid4().hex))
-        return Answer(conversation or Conversation(), tag, self._wiring.options.timeout_seconds)
-
-    def _begin(self, text: str, answer: Answer, reader: Stream | None = None) -> None:
-        if not isinstance(text, str):
-            raise UsageError(f"the question must be a str, not {type(text).__name__}")
-        if not text.strip():
-            raise UsageError("the question is empty; say what you want to know")
+    def _prepare(self, prompt: Prompt, options: AskOptions, output: TypeForm[T] | None) -> tuple[Asked, Answer[T]]:
+        """All that can be wrong with a question is found here. Raises UsageError; RuntimeFailure when overloaded."""
+        user = user_message(prompt)
+        if options:
+            check_names(options)
         running = self._live()
         if len(running.sessions) >= self.settings.max_concurrent_requests:
             raise RuntimeFailure(f"overloaded: {len(running.sessions)} requests are running; try again later")
+        form = output_type(output) if output is not None else None
+        asked = self._wiring.asked(user, options, running.system.now(), form.spec if form is not None else None)
+        checker = OutputChecker(form, running.check_threads, copy_context()) if form is not None else None
+        request_id = options.get("request_id", "")
+        if "/" in request_id:
+            raise UsageError(f"the request id {request_id!r} has a slash in it; leave it out")
+        tag = _tag_of(RequestId(request_id or uuid.uuid4().hex))
+        conversation = options.get("conversation")
+        if conversation is None:
+            conversation = Conversation()
+        elif not isinstance(conversation, Conversation):
+            raise UsageError(f"conversation must be a Conversation, not {conversation!r:.100}")
+        return asked, Answer(conversation, tag, asked.options.timeout_seconds, checker)
+
+    def _begin(self, asked: Asked, answer: Answer[T], subscriber: Subscriber) -> None:
+        running = self._live()
         answer.conversation.take()
-        asked_at, asker = running.system.now(), copy_context()
-        history, user, options = answer.conversation.messages, UserMessage.of(text), self._wiring.options_now(asked_at)
-        question = Question(answer.tag, history, user, options, asked_at, asker, is_read_along=reader is not None)
+        question = Question(
+            answer.tag,
+            answer.conversation.messages,
+            asked.user,
+            asked.options,
+            asked.at,
+            copy_context(),
+            subscriber is not answer,
+            asked.routes,
+            asked.tools,
+            asked.notes,
+            asked.metadata,
+            answer.conversation.compacted,
+            answer.checker,
+        )
         try:
-            running.begin(question, answer, reader or answer)
+            running.begin(question, asked.model, answer, subscriber)
         except BaseException as error:
             answer.conversation.release()
             if isinstance(error, kernel.NameTaken):
@@ -252,8 +297,7 @@ class Runtime:
         Models are offered those whose `decision` is not DENY.
         """
         self._live()
-        tools = (*self._wiring.tools, *self._wiring.code_tools)
-        return tuple(offer_of(tool, self.settings.policy) for tool in tools)
+        return tuple(offer_of(tool, self.settings.policy) for tool in self._wiring.offered_tools.values())
 
     def metrics(self) -> Metrics:
         """What was counted since the start: calls, failures, tokens, restarts, latencies by tool and model."""
@@ -288,8 +332,9 @@ class _Running:
 
     def __init__(self, wiring: Wiring, approve: ApprovalCallback | None) -> None:
         self.process_id = os.getpid()
-        self._make_session = partial(Session, count_tokens=wiring.count_tokens)
         self.sessions: dict[RequestId, kernel.Ref[SessionMessage]] = {}
+        self._conversations = wiring.conversations
+        self.check_threads = CheckThreads()
         try:
             with contextlib.ExitStack() as begun:  # what fails here ends what has begun before it
                 self._start(begun, wiring, approve)
@@ -305,7 +350,8 @@ class _Running:
         begun.callback(scheduler.stop, SHUTDOWN_SECONDS)
         scheduler.start()
         begun.callback(wiring.close, scheduler)
-        self._windows, self._route = Windows(), wiring.routes[0]
+        begun.callback(self.check_threads.close)
+        self._windows = Windows()
         begun.callback(scheduler.loop.call_soon_threadsafe, self._windows.cancel)
         approver: Approver = CallbackApprover(approve) if approve else NobodyToAsk()
         begun.callback(approver.close)
@@ -315,20 +361,23 @@ class _Running:
         self.system.wait_until_started(self.system.ref("root"), START_SECONDS)
         self._supervisor, self.peers = addresses_of(self.system, START_SECONDS)
 
-    def begin(self, question: Question, answer: Answer, subscriber: Subscriber) -> None:
+    def begin(self, question: Question, model: KnownModel, answer: Answer[T], subscriber: Subscriber) -> None:
         """Start the session; its answer settles exactly once, even if the session is lost."""
         request_id = question.tag.request_id
-        is_open = question.options.context_tokens is None and self._route.name.partition("/")[0] not in UNLIMITED
-        find = partial(self._windows.find, self._route) if is_open else None
-        make = self._make_session
+        is_open = question.options.context_tokens is None and not model.is_unlimited
+        find = partial(self._windows.find, model.routes[0]) if is_open else None
+        make = partial(Session, count_tokens=model.count_tokens)
         start = partial(RequestSession, question, self.peers, subscriber, answer.record, make, find_window=find)
         spec = kernel.ChildSpec(str(request_id), start, restart=kernel.Restart.TEMPORARY, capacity=SESSION_CAPACITY)
         ref = kernel.start_child(self._supervisor, spec)
         self.sessions[request_id] = ref
+        if question.options.compaction is not None:
+            self._conversations[request_id] = answer.conversation
 
         def ended(down: kernel.Down) -> None:
             if self.sessions.get(request_id) is ref:  # the name is free before the asker knows
                 del self.sessions[request_id]
+                self._conversations.pop(request_id, None)
             if answer.session_ended(down):
                 with contextlib.suppress(kernel.MailboxFull):
                     self.peers.telemetry.tell(RequestLost(question.tag))
@@ -375,226 +424,3 @@ def _check_for_asyncio(what: str) -> None:
 def _tag_of(request_id: RequestId) -> Tag:
     """The tag of a request as a whole; the message it answers has no other name yet."""
     return Tag(request_id, MessageId(f"{request_id}/user"))
-
-
-# -- from settings to the plan of a tree
-
-
-class Wiring:
-    """The parts of one runtime; they outlive its starts and stops. Raises UsageError for bad settings or tools."""
-
-    def __init__(self, settings: Settings, tools: Iterable[Tool]) -> None:
-        self.settings = settings
-        files = workspace_tools(settings.workspace, settings.secret_rules) if settings.workspace else ()
-        self.tools = _checked([*tools, *files])
-        limits = RateLimits(kernel.LoopScheduler.now, settings.rate_limits)
-        self.routes = tuple(route_for(settings, model, limits) for model in (settings.model, *settings.fallback_models))
-        self.options = _options(settings, self.routes)
-        self.count_tokens = counter_for(settings.model)
-        self._token_ratios = TokenRatios()
-        self._refusals = Refusals(remembers_no_tools=settings.tool_fallback is ToolFallback.RETRY_WITHOUT_TOOLS)
-        self._embeddings: EmbeddingApi | None = None
-        if model := settings.embedding_model:
-            key = settings.key_for(model.partition("/")[0])
-            self._embeddings = embeddings_for(model, base_url=settings.embedding_base_url, api_key=key)
-        self._make_spans = spans_where_installed()
-        self.search: CodeSearch | None = None
-        """The code index of the tree that was started last, where there is a workspace."""
-        self.code_tools: tuple[Tool, ...] = ()
-        if settings.workspace is not None:
-            _import_index(settings)
-
-    def options_now(self, now: float) -> RequestOptions:
-        """For a request that begins now: with what was learned of the model so far."""
-        name = self.routes[0].name
-        windows = [tokens for tokens in (self.options.context_tokens, self._refusals.window(name, now)) if tokens]
-        return replace(
-            self.options,
-            token_ratio=self._token_ratios.ratio(name),
-            context_tokens=min(windows, default=None),
-            takes_tools=self._refusals.takes_tools(name, now),
-        )
-
-    def routes_from(self, model: str) -> tuple[Route, ...]:
-        """The routes to try in turn: that of this model and those behind it. A fallback is named once it has refused
-        tools."""
-        at = next((place for place, route in enumerate(self.routes) if route.name == model), 0)
-        return self.routes[at:]
-
-    def plan(self, system: kernel.ActorSystem, scheduler: kernel.LoopScheduler, approver: Approver) -> Plan:
-        """The tree of a runtime that starts now."""
-        settings, metrics = self.settings, Metrics()
-        processes = ProcessOptions(
-            settings.process_workers,
-            settings.warm_workers,
-            settings.worker_memory_bytes,
-            environment=settings.environment_for_tools,
-        )
-        start, retry, cost = start_on(scheduler.loop), RetryPolicy(), settings.catalog.cost_of
-        code_actors = self._code_actors(system, scheduler)
-        return Plan(
-            telemetry=lambda: Telemetry(self._make_spans(), settings.log_content, metrics),
-            llm_manager=lambda: LlmManager(self.routes_from, start, retry, cost, self._token_ratios, self._refusals),
-            workers=kinds(processes),
-            tools=(*self.tools, *self.code_tools),
-            approver=approver,
-            policy=settings.policy,
-            workspace=settings.workspace,
-            failure_budget=settings.tool_failure_budget,
-            threads=code_actors,
-        )
-
-    def _code_actors(self, system: kernel.ActorSystem, scheduler: kernel.LoopScheduler) -> tuple[kernel.ChildSpec, ...]:
-        """What a workspace adds to the tree; the extra `index` is not needed without one."""
-        settings = self.settings
-        if settings.workspace is None:
-            return ()
-        from callboard.actors.index import rag  # noqa: PLC0415 - the extra `index`
-
-        post = partial(_post, self._embeddings, scheduler) if self._embeddings is not None else None
-        self.search = rag.CodeSearch(system, post, settings.embedding_model)
-        self.code_tools = (rag.context_tool(self.search).owned,)
-        return rag.code_actors(settings.workspace, settings.index_dir, self.search.embedder, settings.secret_rules)
-
-    def close(self, scheduler: kernel.LoopScheduler) -> None:
-        """Close the providers' connections, on the loop they live on."""
-
-        async def close(held: Provider | EmbeddingApi) -> None:
-            try:
-                await held.aclose()
-            except Exception as error:  # noqa: BLE001 - of a provider written by a user
-                logger.warning("a provider's connections could not be closed: %s", said(error))
-
-        async def close_all() -> None:
-            held = [route.provider for route in self.routes] + ([self._embeddings] if self._embeddings else [])
-            await asyncio.gather(*map(close, held))
-
-        try:
-            asyncio.run_coroutine_threadsafe(close_all(), scheduler.loop).result(CLOSE_PROVIDERS_SECONDS)
-        except TimeoutError:
-            logger.warning("some providers' connections were not closed within %s s", CLOSE_PROVIDERS_SECONDS)
-
-
-def _post(api: EmbeddingApi, scheduler: kernel.LoopScheduler, body: Mapping[str, object]) -> Mapping[str, object]:
-    """For the index's own thread, which may block: the request itself runs on the loop."""
-    return asyncio.run_coroutine_threadsafe(api.post(body), scheduler.loop).result(EMBEDDING_WAIT_SECONDS)
-
-
-def _import_index(settings: Settings) -> None:
-    """Load the extra `index`. UsageError where it is missing."""
-    try:
-        from callboard.actors.index import dense, rag  # noqa: F401, PLC0415
-    except ImportError as missing:
-        raise UsageError(missing_extra(f"a workspace ({missing})", "index")) from missing
-    dense.import_ahead(local=not settings.embedding_model)
-
-
-def _checked(tools: list[Tool]) -> tuple[Tool, ...]:
-    """Each tool can run where it says, and no two share a name."""
-    names = {CONTEXT_TOOL}
-    for each in tools:
-        if not isinstance(each, Tool):
-            raise UsageError(f"{each!r} is not a tool; decorate the function with @tool")
-        if each.name in names:
-            raise UsageError(f"two tools are called {each.name!r}; rename one with @tool(name=...)")
-        names.add(each.name)
-        each.owned.check()
-    return tuple(each.owned for each in tools)
-
-
-def route_for(settings: Settings, model: str, limits: RateLimits) -> Route:
-    """How to ask "provider/model" with these settings. Raises UsageError for an unknown one or a missing key."""
-    provider, _ = split_model(model)
-    key = settings.key_for(provider)
-    options: dict[str, Any] = {**settings.options_for(provider)}
-    address = options.pop("base_url", None)
-    if provider == settings.provider:
-        address = settings.base_url or address
-    # As its own client has it: a token of the environment's comes before a key of the environment's.
-    if "token" in options and settings.key_source(provider) == KEY_VARIABLES.get(provider):
-        key = None
-    elif key:
-        options.pop("token", None)
-    if provider == "offline":
-        options["cwd"] = os.getcwd()
-    if provider == "scripted" and settings.script is not None:
-        options["script"] = settings.script
-    if provider == "copilot" and key is None:
-        options["login_file"] = settings.copilot_token_file
-    limiter = limits.limiter(provider, key)
-    found, name = provider_for(
-        model,
-        base_url=address,
-        api_key=key,
-        timeouts=Timeouts(
-            idle_seconds=settings.stream_idle_timeout_seconds, total_seconds=settings.stream_total_timeout_seconds
-        ),
-        on_headers=limiter.on_headers,
-        **options,
-    )
-    return Route(found, name, limiter, model)
-
-
-def _options(settings: Settings, routes: Iterable[Route]) -> RequestOptions:
-    provider, model = split_model(settings.model)
-    context_tokens = settings.context_tokens or settings.catalog.info(provider, model).context_tokens
-    prices = _dearest(settings, [route.name for route in routes], context_tokens)
-    system_prompt, tool_prompt = settings.system_prompt, ""
-    if settings.workspace and not system_prompt:
-        system_prompt, tool_prompt = _WORKSPACE_PROMPT.format(workspace=settings.workspace), _WORKSPACE_TOOLS_PROMPT
-    least = message_tokens(SystemMessage(system_prompt + tool_prompt), estimate_tokens) + MIN_OUTPUT_TOKENS
-    if settings.token_budget is not None and settings.token_budget < least:
-        raise UsageError(
-            f"no question fits a token_budget of {settings.token_budget}: instructions and the shortest answer need "
-            f"at least {least} tokens; give it more"
-        )
-    return RequestOptions(
-        model=settings.model,
-        system_prompt=system_prompt,
-        tool_prompt=tool_prompt,
-        timeout_seconds=settings.request_timeout_seconds,
-        max_steps=settings.max_steps,
-        token_budget=settings.token_budget,
-        cost_budget=settings.cost_budget,
-        input_price=prices.input if prices else None,
-        output_price=prices.output if prices else None,
-        context_tokens=context_tokens,
-        sampling=settings.sampling,
-        prompt_cache=settings.prompt_cache,
-        tool_fallback=settings.tool_fallback,
-        max_attempts=settings.max_attempts,
-    )
-
-
-def _dearest(settings: Settings, models: Iterable[str], context_tokens: int | None) -> Prices | None:
-    """By which the cost of a step is estimated: any of the models may answer it. None where one has no known price.
-
-    Raises UsageError for a cost budget that could not be kept.
-    """
-    tokens = MAX_CALL_TOKENS if context_tokens is None else context_tokens
-    prices = {name: settings.catalog.dearest(*split_model(name), tokens, settings.prompt_cache) for name in models}
-    known = [price for price in prices.values() if price is not None]
-    if len(known) == len(prices):
-        return Prices(max(price.input for price in known), max(price.output for price in known))
-    if settings.cost_budget is not None:
-        unknown = next(name for name, price in prices.items() if price is None)
-        raise UsageError(
-            f"cost_budget cannot be kept, since no price of {unknown} is known: give one, "
-            f'Settings(catalog=Catalog({{"{unknown}": ModelInfo(prices=Prices(input=..., output=...))}})), in US '
-            "dollars a token (0 where it is free), or leave cost_budget out"
-        )
-    return None
-
-
-#: What is asked of a model that answers about a workspace.
-_WORKSPACE_PROMPT: Final = """\
-You answer questions about the code in {workspace}. Say only what the code shows, and name the place as file:lines."""
-#: What the code tools are for, and how code is written. A model that takes no tools does not read it.
-_WORKSPACE_TOOLS_PROMPT: Final = """\
-Look before you answer: request_code_context finds the code that a question is about, read_file and list_dir show the \
-rest.
-
-Show code in the form in which the tools give it to you, with the absolute path and the byte offsets of the span:
-<code="/absolute/path" #START:END>
-...
-</code>"""

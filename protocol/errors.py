@@ -47,6 +47,8 @@ class ErrorKind(StrEnum):
     CONTEXT_LENGTH = "context_length"
     REQUEST_TOO_LARGE = "request_too_large"
     TOOLS_UNSUPPORTED = "tools_unsupported"
+    SCHEMA_UNSUPPORTED = "schema_unsupported"
+    """The model takes no JSON Schema of the answer, or not this one."""
     """The model or its route takes no tools (404 "No endpoints found that support tool use" and its kin)."""
     CONTENT_FILTER = "content_filter"
     RATE_LIMITED = "rate_limited"
@@ -77,6 +79,8 @@ RETRYABLE_KINDS = frozenset(
         ErrorKind.MALFORMED_TOOL_CALL,
     }
 )
+#: A model call that failed so can be asked again as it is, where its holder has left some of the step's requests.
+ASK_AGAIN_KINDS = frozenset({ErrorKind.TRUNCATED, ErrorKind.MALFORMED_TOOL_CALL})
 
 
 class ProviderError(CallboardError):
@@ -106,6 +110,7 @@ _ADVICE: Final = {
     ErrorKind.TOOLS_UNSUPPORTED: (
         'use a model that takes tools, or tool_fallback "retry_without_tools" with max_attempts of 2 or more'
     ),
+    ErrorKind.SCHEMA_UNSUPPORTED: "leave the output's mode open, or choose another one: tool, prompt",
 }
 
 

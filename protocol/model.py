@@ -26,6 +26,7 @@ from callboard.protocol.content import (
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.ids import CallId, ToolName
 from callboard.protocol.limits import MAX_CALL_TOKENS
+from callboard.protocol.provider_options import ProviderOptions
 from callboard.protocol.server_tools import ServerToolOffer
 from callboard.protocol.tools import ToolDefinition
 
@@ -42,6 +43,10 @@ class FinishReason(StrEnum):
     """The provider wants the turn sent back as it is, and goes on (Anthropic server tools)."""
     ERROR = "error"
     OTHER = "other"
+
+
+#: A turn that was stopped so is no answer, and asks for nothing: its calls are not run.
+STOPPED_REASONS: Final = frozenset({FinishReason.CONTENT_FILTER, FinishReason.REFUSAL})
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,8 +349,8 @@ class ModelRequest:
     """JSON Schema that the answer must follow (structured output)."""
     sampling: Sampling = Sampling()
     stream: bool = True
-    options: Mapping[str, object] = field(default_factory=dict)
-    """Further fields for the provider, merged into the body last, as they are."""
+    provider_options: tuple[ProviderOptions, ...] = ()
+    """What only one API has, merged into the body last. What is for other APIs is left out, with a note."""
     server_tools: tuple[ServerToolOffer, ...] = ()
     """Tools that the provider runs itself. UsageError where it has none of that kind."""
     prompt_cache: PromptCache = PromptCache.FIVE_MINUTES

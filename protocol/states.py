@@ -18,6 +18,7 @@ from callboard.protocol import events
 from callboard.protocol.commands import Outcome
 from callboard.protocol.events import Event
 from callboard.protocol.limits import MAX_CALL_SENDS
+from callboard.protocol.output import AnswerCall
 from callboard.protocol.tools import Decision
 
 
@@ -42,6 +43,8 @@ class CallState(StrEnum):
     """The dispatcher has it; its code has not begun to run."""
     RUNNING = "running"
     """From here on the outcome matters."""
+    DEFERRED = "deferred"
+    """Its code has ended; its result comes from outside."""
     COMPLETED = "completed"
     FAILED = "failed"
     TIMED_OUT = "timed_out"
@@ -53,6 +56,9 @@ class CallState(StrEnum):
 TERMINAL_CALL_STATES = frozenset(
     {CallState.COMPLETED, CallState.FAILED, CallState.TIMED_OUT, CallState.CANCELLED, CallState.DENIED}
 )
+
+#: A call in one of these waits for someone outside. While all open calls of a step do, the request's time stands still.
+WAITING_CALL_STATES = frozenset({CallState.AWAITING_APPROVAL, CallState.DEFERRED})
 
 
 @dataclass(slots=True)
@@ -85,6 +91,10 @@ class CallFacts:
     """How often its code has begun to run."""
     result_is_sound: bool = field(default=True, init=False)
     """Its result is within the limit on its size."""
+    is_overdue: bool = field(default=False, init=False)
+    """The time that it may wait for someone outside is over."""
+    answer: AnswerCall | None = field(default=None, init=False)
+    """It is a call of the output tool, and what becomes of it; its tool is not on offer otherwise."""
     writes_mask: bool = field(default=False, init=False)
     """Its tool does more than read, and its arguments hold a mask (masking.py)."""
 
@@ -118,12 +128,12 @@ def limit_reached(request: RequestFacts) -> bool:
 
 
 def answered(request: RequestFacts) -> bool:
-    """The turn is the answer."""
+    """The turn holds the answer, and no call of it is open."""
     return request.outcome is Outcome.ANSWERED
 
 
 def failed(request: RequestFacts) -> bool:
-    """The turn is of no use, and may not be asked for again."""
+    """The turn is of no use, or its answer does not fit, and it may not be asked for again."""
     return request.outcome is Outcome.FAILED
 
 
@@ -150,12 +160,22 @@ def repeated(call: CallFacts) -> bool:
 
 def run_ended(call: CallFacts) -> bool:
     """Another call of the turn repeated itself, which ends the request: this one is not run either."""
-    return call.ends_run and not call.repeats
+    return call.ends_run and not call.repeats and call.answer is None
 
 
 def unknown_tool(call: CallFacts) -> bool:
     """No tool of this name is offered."""
-    return call.decision is None and not (call.repeats or call.ends_run)
+    return call.decision is None and call.answer is None and not (call.repeats or call.ends_run)
+
+
+def answers(call: CallFacts) -> bool:
+    """It is the output tool's, and holds the answer, or one that is not needed."""
+    return call.answer in _ANSWERS
+
+
+def answers_wrongly(call: CallFacts) -> bool:
+    """It is the output tool's, and its arguments do not fit the form asked for."""
+    return call.answer is AnswerCall.UNFIT
 
 
 def not_whole(call: CallFacts) -> bool:
@@ -187,6 +207,7 @@ def _is_sound(call: CallFacts) -> bool:
     return call.is_whole and not (call.repeats or call.ends_run)
 
 
+_ANSWERS: Final = frozenset({AnswerCall.TAKEN, AnswerCall.SPARE})
 _MAY_RUN: Final = frozenset({Decision.ALLOW, Decision.ASK})
 
 
@@ -220,6 +241,16 @@ def unsound_result(call: CallFacts) -> bool:
     return not call.result_is_sound
 
 
+def waited_in_vain(call: CallFacts) -> bool:
+    """Its own time to wait for a person is over."""
+    return call.is_overdue
+
+
+def given_up(call: CallFacts) -> bool:
+    """The request's time is over, and the call's own is not."""
+    return not call.is_overdue
+
+
 # The tables.
 
 #: A row: each guard and where it leads.
@@ -236,7 +267,9 @@ _FAILED = (failed, RequestState.FINISHED)
 _OUT_OF_TIME = (out_of_time, RequestState.FINISHED)
 _STAYS = (goes_on, RequestState.CALLING_MODEL)
 _CANCELLED = ((always, RequestState.FINISHED),)
-_CALL_ENDED = (_TO_TOOLS, _TO_MODEL, _AT_LIMIT)
+_ANSWERED = (answered, RequestState.FINISHED)
+#: The last two: the turn had an answer beside its calls, which fits, or does not and is the last that may be given.
+_CALL_ENDED = (_TO_TOOLS, _TO_MODEL, _AT_LIMIT, _ANSWERED, _FAILED)
 _MODEL_ENDED = (_TO_MODEL, _FAILED, _AT_LIMIT)
 
 REQUEST_TRANSITIONS: RequestTable = MappingProxyType(
@@ -251,7 +284,7 @@ REQUEST_TRANSITIONS: RequestTable = MappingProxyType(
             events.ModelResponded: (
                 _TO_TOOLS,
                 _TO_MODEL,
-                (answered, RequestState.FINISHED),
+                _ANSWERED,
                 _FAILED,
                 (repeats_itself, RequestState.FINISHED),
                 _AT_LIMIT,
@@ -266,6 +299,7 @@ REQUEST_TRANSITIONS: RequestTable = MappingProxyType(
             events.ApprovalGranted: (_TO_TOOLS,),
             events.ApprovalDenied: _CALL_ENDED,
             events.ToolCallStarted: (_TO_TOOLS,),
+            events.ToolCallDeferred: (_TO_TOOLS,),
             events.ToolCallCompleted: _CALL_ENDED,
             events.ToolCallFailed: _CALL_ENDED,
             events.ToolCallTimedOut: _CALL_ENDED,
@@ -288,10 +322,15 @@ _ENDS_ANY_CALL: Mapping[type[Event], CallRow] = {
     events.CancelRequested: _leads_to(CallState.CANCELLED),
     events.DeadlinePassed: _leads_to(CallState.TIMED_OUT),
 }
-#: What the dispatcher says of a call it holds.
-_OUTCOMES: Mapping[type[Event], CallRow] = {
+#: The result of a call, or why it has none: from what holds it, or, where it is deferred, from outside.
+_RESULTS: Mapping[type[Event], CallRow] = {
     events.ToolCallCompleted: ((sound_result, CallState.COMPLETED), (unsound_result, CallState.FAILED)),
     events.ToolCallFailed: _leads_to(CallState.FAILED),
+}
+#: What the dispatcher says of a call it holds.
+_OUTCOMES: Mapping[type[Event], CallRow] = {
+    **_RESULTS,
+    events.ToolCallDeferred: _leads_to(CallState.DEFERRED),
     events.ToolCallTimedOut: _leads_to(CallState.TIMED_OUT),
     events.ToolCallCancelled: _leads_to(CallState.CANCELLED),
 }
@@ -303,6 +342,8 @@ CALL_TRANSITIONS: CallTable = MappingProxyType(
                 (allowed, CallState.SENT),
                 (must_ask, CallState.AWAITING_APPROVAL),
                 (denied, CallState.DENIED),
+                (answers, CallState.COMPLETED),
+                (answers_wrongly, CallState.FAILED),
                 (unknown_tool, CallState.FAILED),
                 (not_whole, CallState.FAILED),
                 (holds_mask, CallState.FAILED),
@@ -314,7 +355,8 @@ CALL_TRANSITIONS: CallTable = MappingProxyType(
             events.ApprovalGranted: _leads_to(CallState.SENT),
             events.ApprovalDenied: _leads_to(CallState.DENIED),
             events.ToolsLost: _leads_to(CallState.AWAITING_APPROVAL),
-            **_ENDS_ANY_CALL,
+            events.CancelRequested: _leads_to(CallState.CANCELLED),
+            events.DeadlinePassed: ((waited_in_vain, CallState.DENIED), (given_up, CallState.TIMED_OUT)),
         },
         CallState.SENT: {
             events.ToolCallStarted: _leads_to(CallState.RUNNING),
@@ -325,6 +367,12 @@ CALL_TRANSITIONS: CallTable = MappingProxyType(
         CallState.RUNNING: {
             events.ToolsLost: ((may_run_again, CallState.SENT), (outcome_unknown, CallState.FAILED)),
             **_OUTCOMES,
+            **_ENDS_ANY_CALL,
+        },
+        CallState.DEFERRED: {
+            # Nothing that was lost held it.
+            events.ToolsLost: _leads_to(CallState.DEFERRED),
+            **_RESULTS,
             **_ENDS_ANY_CALL,
         },
         **{state: {} for state in CallState if state in TERMINAL_CALL_STATES},

@@ -1,4 +1,4 @@
-"""What servers say of an error in words alone: a context that is too long, and a model that takes no tools.
+"""What servers say of an error in words alone: a context that is too long, a model that takes no tools or no schema.
 
 A phrase counts only where the message begins with it, after what gateways and SDKs are known to put before an error
 (`_WRAPPERS`). So a message that quotes a user's text, a tool's result or another server's error does not match. Each
@@ -146,11 +146,43 @@ _TABLE: Final = (
             r"(?:Unrecognized request argument supplied|Unknown parameter): '?(?:tools|functions)\b",  # older OpenAI
         ),
     ),
+    (
+        _K.SCHEMA_UNSUPPORTED,
+        (
+            # OpenAI: the model (langchain 31490, openai-dotnet 276), and the schema (vercel/ai 6484); so Azure.
+            r"Invalid parameter: 'response_format' of type 'json_schema' is not supported with",
+            r"Invalid schema for (?:response_format|text\.format)\b",
+            # DeepSeek (llm-exe 662, browser-use 215, litellm 31466).
+            r"This response_format type is unavailable now",
+            r"(?:Failed to deserialize the JSON body into the target type: )?(?:response_format: )?"
+            r"response_format\.type [`'\"]?json_schema[`'\"]? is unavailable",
+            # Groq: the model, the schema (beeai-framework 1215), tools beside it (vercel/ai 16540, agno 1065).
+            r"This model does not support response format [`'\"]?json_schema",
+            r"Invalid schema for response format\b",
+            r"(?:['\"]?response_format['\"`]? json_object|json mode) cannot be combined with tool/function calling",
+            # Gemini (python-genai 867, vercel/ai 16540, generative-ai-python 137).
+            r"(?:Forced )?Function calling (?:\(ANY mode\) )?with a response mime type: 'application/json' is "
+            r"unsupported",
+            r"JSON mode is not enabled for",
+            # Claude, elsewhere than at Anthropic (litellm 27846, anthropic-sdk-csharp 132), and older models.
+            r"output_config(?:\.format)?: Extra inputs are not permitted",
+            r"output_format: Extra inputs are not permitted",
+            r"\S{1,200} does not support (?:output[ _]format|structured outputs?)\b",
+            # llama.cpp (tools/server, common/chat.cpp).
+            r"Cannot use custom grammar constraints with tools",
+            r"Failed to (?:parse grammar|initialize samplers)",
+            # OpenAI-compatible servers that check their fields (autogen 6255, vercel/ai 7808).
+            r"['\"]?response_format['\"]? ?: (?:one of the following must be satisfied|value is not one of)",
+            r"(?:Unsupported parameter|Unrecognized request argument supplied|Unknown parameter): "
+            r"'?(?:response_format|text\.format)\b",
+            r"[`'\"]?response_format(?:\.type)?[`'\"]? (?:of type '?json_schema'? )?(?:is|are) not supported\b",
+        ),
+    ),
     # Mistral's code 3051 is also said of what a model cannot do ("Image input is not enabled for this model").
     (_K.INVALID_REQUEST, (r"[\w ]{1,40} is not enabled for this model",)),
 )
 #: Phrases that mean it of one family only. OpenRouter says this of a request with `require_parameters` (docs/wire.md
-#: quirk 79); of one without tools it is about something else (`http_errors.without_tools_blamed`).
+#: quirk 79); of one without tools it is about something else (`http_errors.by_status`).
 _OF_FAMILY: Final = {
     "openrouter": ((_K.TOOLS_UNSUPPORTED, (r"No endpoints found that can handle the requested parameters",)),),
 }

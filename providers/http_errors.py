@@ -219,9 +219,12 @@ def error_kind(family: str, status: int, codes: tuple[str, ...] = ()) -> ErrorKi
     return _K.INVALID_REQUEST if status >= 400 else _K.OTHER
 
 
-def without_tools_blamed(error: Error) -> Error:
-    """The error of a request that offered no tools: one about tools means something else, and its status says what."""
-    return replace(error, kind=error_kind(ANY, error.status)) if error.kind is _K.TOOLS_UNSUPPORTED else error
+def by_status(error: Error) -> Error:
+    """Of a request without tools, or without a schema: an error about them means something else, as its status says."""
+    return replace(error, kind=error_kind(ANY, error.status)) if error.kind in _ABOUT_A_PART else error
+
+
+_ABOUT_A_PART: Final = frozenset({_K.TOOLS_UNSUPPORTED, _K.SCHEMA_UNSUPPORTED})
 
 
 class _Said(NamedTuple):

@@ -17,6 +17,7 @@ from callboard.providers.openai import chat_fields as fields
 from callboard.providers.openai.chat_api import OpenAIChat
 from callboard.providers.openai.chat_fields import MediaSource, PartForm, ServerToolForm
 from callboard.providers.openai.dialects import ChatDialect
+from callboard.providers.own_options import OPENROUTER_OPTIONS
 
 # "API Reference", "Multimodal" (images, PDFs, audio, video), "Prompt Caching" (marks for Anthropic), "Server Tools"
 # (the plugin `web` and the suffix `:online` are deprecated).
@@ -78,6 +79,8 @@ class ProviderPreferences:
 
 class OpenRouter(OpenAIChat):
     """The adapter. OpenRouter shows the calling application by the headers `http-referer` and `x-title`."""
+
+    own_options = OPENROUTER_OPTIONS
 
     def __init__(
         self,

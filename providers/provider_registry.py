@@ -57,6 +57,18 @@ def split_model(model: str) -> tuple[str, str]:
     return provider, name
 
 
+def own_name(model: str) -> tuple[str, str]:
+    """(connection, name) of `provider/model`: models with the same connection are asked through one provider, each by
+    its own `name`. UsageError as in `split_model`."""
+    provider, name = split_model(model)
+    if provider != "vertex":
+        return provider, name
+    from callboard.providers.vertex.vertex_api import publisher_of  # noqa: PLC0415 - as in `adapter_for`
+
+    publisher, name = publisher_of(name)
+    return f"{provider}/{publisher}", name
+
+
 def provider_for(
     model: str,
     *,

@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from base64 import b64decode
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import reduce
 from hashlib import blake2s
 from typing import ClassVar, Final, TypeVar
 
@@ -21,11 +22,13 @@ from callboard.protocol import content
 from callboard.protocol.errors import UsageError
 from callboard.protocol.ids import CallId
 from callboard.protocol.model import ModelRequest, PromptCache, ResponseStorage, ToolChoiceMode, sampling_faults
+from callboard.protocol.provider_options import ExtraFields
 from callboard.protocol.server_tools import ServerToolOffer
 from callboard.protocol.tools import ToolDefinition
 from callboard.providers.adapter import Decoder, WireRequest
 from callboard.providers.base_decoder import AnswerHead
 from callboard.providers.json_values import Body, Json, dumps, finite_loads
+from callboard.providers.own_options import NO_OPTIONS, OptionTable, merged, own_fields
 from callboard.providers.tool_schema import AdaptedSchema, SchemaDialect, adapt_schema, tool_parameters
 
 #: OpenAI and Anthropic take these names for tools and calls; it is within what Gemini takes.
@@ -229,6 +232,9 @@ def bearer(api_key: str | None) -> dict[str, str]:
 class HttpAdapter:
     """What the adapter of any API keeps: its address, its credential, and what reads its answers."""
 
+    own_options: OptionTable = NO_OPTIONS
+    """How the options of its API are written."""
+
     def __init__(
         self,
         name: str,
@@ -257,6 +263,15 @@ class HttpAdapter:
         """The request's headers."""
         return self._headers_for("text/event-stream" if request.stream else "application/json")
 
+    def sent(self, url: str, headers: Mapping[str, str], written: Encoding, body: Body) -> WireRequest:
+        """The finished request, with what is asked of this API alone."""
+        if written.request.provider_options:
+            own = own_fields(self.own_options, self.name, written.request.provider_options)
+            body, headers = own.in_body(body), own.in_headers(headers)
+            for note in own.notes:
+                written.note(note)
+        return post(url, headers, body, written.notes)
+
     def question(self, path: str, body: bytes | None = None) -> WireRequest:
         """See `AsksServer.question`."""
         url = path.replace("{api}", self._url).replace("{root}", _VERSION.sub("", self._url))
@@ -282,6 +297,12 @@ class Encoding:
             self.note("citations of documents: the API has none; left out")
         if request.storage is not None and not self.keeps_answers:
             self._refuse_storage(request.storage)
+
+    @property
+    def extra_body(self) -> Body:
+        """The fields that callboard does not know."""
+        extra = [each.body for each in self.request.provider_options if isinstance(each, ExtraFields)]
+        return reduce(merged, extra, {})
 
     def note(self, note: str) -> None:
         """Say once what could not be expressed."""

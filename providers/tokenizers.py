@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Final, Protocol
 
-from callboard.protocol.prompt import TokenCounter, estimate_tokens
+from callboard.protocol.prompt_tokens import TokenCounter, estimate_tokens
 
 #: Beginnings of model names, without organisation, and the encoding they use; the longest one that fits counts. Names
 #: are by the makers' own statements (OpenAI's tiktoken, the model cards of Meta and Qwen); Qwen 3.5 has another one.
@@ -39,6 +39,10 @@ ENCODINGS: Final = {
 PIECE_CHARS: Final = 16_384
 
 
+#: Encodings whose vocabulary this process has.
+_LOADED: Final[set[str]] = set()
+
+
 class Vocabulary(Protocol):
     """What a tokenizer package gives."""
 
@@ -46,13 +50,14 @@ class Vocabulary(Protocol):
         """Tokens of a text."""
 
 
-def counter_for(model: str) -> TokenCounter:
+def counter_for(model: str, *, may_load: bool = True) -> TokenCounter:
     """Counts tokens as "provider/model" does, or estimates them where its tokenizer is not installed or not known.
 
-    The first one for a vocabulary loads it (see the module).
+    The first one for a vocabulary loads it (see the module), where it `may_load`; else the estimate is used for one
+    that is not there yet.
     """
     encoding = encoding_of(model)
-    vocabulary = _vocabulary(encoding) if encoding else None
+    vocabulary = _vocabulary(encoding) if encoding and (may_load or encoding in _LOADED) else None
     if vocabulary is None:
         return estimate_tokens
 
@@ -94,4 +99,5 @@ def _vocabulary(encoding: str) -> Vocabulary | None:
     except ImportError:
         return None
     found: Vocabulary = quicktok.get_encoding(encoding)
+    _LOADED.add(encoding)
     return found

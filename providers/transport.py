@@ -40,6 +40,7 @@ from callboard.providers.adapter import (
 )
 from callboard.providers.credentials import CredentialError
 from callboard.providers.http_errors import make_error, scrubbed, snippet, without_key
+from callboard.providers.own_options import NO_OPTIONS, OptionTable, check_own
 
 _T = TypeVar("_T")
 
@@ -139,6 +140,16 @@ class HttpProvider:
                 yield _with_notes([self._failure(error, host)], wire)
         finally:
             deadline.cancel()
+
+    def own_options(self, model: str) -> OptionTable:
+        """See `ChecksRequests.own_options`."""
+        return _table(self.adapter)
+
+    def check(self, request: ModelRequest, /, adapter: Adapter | None = None) -> None:
+        """See `ChecksRequests.check`: the request is written, and not sent."""
+        adapter = adapter or self.adapter
+        check_own(_table(adapter), request.provider_options)
+        adapter.encode(request)
 
     async def fetch(self, wire: WireRequest) -> HttpAnswer:
         """A whole answer, to other than a model call. ProviderError if none comes, or more than MAX_FETCHED_BYTES.
@@ -299,6 +310,12 @@ class HttpProvider:
         if isinstance(error.__cause__ or error, TimeoutError):
             return make_error(ErrorKind.TIMEOUT, f"{host} sent nothing for {self._timeouts.connect_seconds:g} s.")
         return make_error(ErrorKind.CONNECTION, _what_broke(error, host))
+
+
+def _table(adapter: Adapter) -> OptionTable:
+    """That of a user's own adapter too, if it has one."""
+    table: OptionTable = getattr(adapter, "own_options", NO_OPTIONS)
+    return table
 
 
 def _host(url: str) -> str:

@@ -18,8 +18,8 @@ from callboard.actors.cli.advice import advice
 from callboard.actors.cli.arguments import settings_of
 from callboard.actors.cli.model_choice import with_model
 from callboard.actors.cli.terminal import print_line, printable
+from callboard.actors.models.routing import Router
 from callboard.actors.processes.keeper import containment
-from callboard.actors.runtime import route_for
 from callboard.protocol.content import UserMessage
 from callboard.protocol.masking import mask
 from callboard.protocol.model import ModelRequest, ModelResponse, Sampling
@@ -88,7 +88,7 @@ async def _examine(settings: Settings, model: str) -> Finding:
         todo = f"ask a model of it: callboard doctor --model {provider}/MODEL"
         return Finding(provider, key, False, "not asked, no model of it is chosen", todo)
     try:
-        route = route_for(settings, model, RateLimits(time.monotonic, settings.rate_limits))
+        route = Router(settings, RateLimits(time.monotonic, settings.rate_limits)).route(model)
         started = time.monotonic()
         response, end = await _ask(route.provider, route.model, ROWS[provider].api.startswith("OpenAI"))
     except UsageError as error:

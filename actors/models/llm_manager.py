@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import Context
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeVarTuple
@@ -21,14 +21,15 @@ from callboard.actors.kernel import Actor, MailboxFull, Ref, Rejected, Timer, ha
 from callboard.actors.kernel.scheduler import TURN_SECONDS
 from callboard.actors.models.refusals import Refusals
 from callboard.actors.models.token_ratios import TokenRatios
-from callboard.protocol.commands import CallModel, NoteKind, StopModel
+from callboard.protocol.commands import CallModel, CallPurpose, NoteKind, StopModel
 from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind, UsageError, said
 from callboard.protocol.events import ModelFailed, ModelNoted, ModelResponded, ModelStreamed
 from callboard.protocol.ids import Tag
 from callboard.protocol.limits import MAX_ANSWER_BYTES, MAX_RESPONSE_BYTES
 from callboard.protocol.model import Done, Error, ModelRequest, ModelResponse, Restarted, StreamEvent, TextDelta, Usage
+from callboard.protocol.provider_options import ExtraFields, ProviderOptions
 from callboard.providers.adapter import Provider
-from callboard.providers.http_errors import without_tools_blamed
+from callboard.providers.http_errors import by_status
 from callboard.providers.rate_limit import RateLimiter
 from callboard.providers.response_builder import ResponseBuilder
 from callboard.providers.retry import RetryPolicy, Tries
@@ -98,6 +99,8 @@ class StartModel:
     """The asker's context; the provider runs in a copy of it."""
     is_read_along: bool = True
     """If not, there are no ModelStreamed but one: the text of a turn that has failed."""
+    routes: Sequence[Route] = ()
+    """Of its request, the one asked first in front; (): those that the manager knows by the name of the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +179,33 @@ class _OpenCall:
             self.running.cancel()
         if self.timer is not None:
             self.timer.cancel()
+
+
+@dataclass(slots=True, eq=False)
+class _AttemptReports:
+    """What one attempt tells the session, and its end the manager. It may outlive the manager's incarnation by a
+    moment, so it holds no more of it than its address."""
+
+    asked: StartModel
+    number: int
+    manager: Ref[AttemptEnded]
+    now: Callable[[], float]
+    has_emitted: bool = False
+    first_event_at: float | None = None
+
+    def emit(self, events: list[StreamEvent]) -> None:
+        """See `Emit`. Without a reader, the response builder alone has them."""
+        if self.first_event_at is None:
+            self.first_event_at = self.now()
+        if self.asked.is_read_along:
+            self.asked.reply_to.tell(ModelStreamed(self.asked.call.tag, self.now(), tuple(events)))
+            # An attempt of which only its failure is known leaves nothing behind to be taken back.
+            self.has_emitted = self.has_emitted or not isinstance(events[0], Error)
+
+    def end(self, response: ModelResponse) -> None:
+        """See `End`."""
+        tag, has_emitted = self.asked.call.tag, self.has_emitted
+        self.manager.tell_control(AttemptEnded(tag, self.number, response, has_emitted, self.first_event_at))
 
 
 class LlmManager(Actor[LlmMessage]):
@@ -286,7 +316,7 @@ class LlmManager(Actor[LlmMessage]):
     def _begin(self, call: _OpenCall) -> None:
         asked = call.asked.call
         call.doing = f"looking up the model {asked.request.model}"
-        call.routes = self._routes(asked.request.model)
+        call.routes = _from(asked.request.model, call.asked.routes) or self._routes(asked.request.model)
         self._look_not_after(call.overdue_at)
         self._take_route(call)
         if asked.not_before_at > self.now():
@@ -308,8 +338,8 @@ class LlmManager(Actor[LlmMessage]):
             call.timer = self.tell_after(FULL_PAUSE_SECONDS, TryAgain(call.tag))
             return
         route, wait = call.routes[call.route], 0.0
-        if call.asked.call.request.tools and not self._refusals.takes_tools(route.name, self.now()):
-            self._end(call, Error(ErrorKind.TOOLS_UNSUPPORTED, f"{route.name} takes no tools, as it has said before"))
+        if refused := self._refused_before(call.asked.call.request, route.name):
+            self._end(call, refused)
             return
         if limiter := route.limiter:
             call.doing = "the rate limiter"
@@ -329,6 +359,15 @@ class LlmManager(Actor[LlmMessage]):
             why = f"the rate limit of {provider_name(route.provider)} allows no call before the deadline"
             self._elsewhere(call, Error(ErrorKind.RATE_LIMITED, why, retryable=True, retry_after=wait))
 
+    def _refused_before(self, request: ModelRequest, name: str) -> Error | None:
+        """What the model is known not to take; it is not asked."""
+        if request.tools and not self._refusals.takes_tools(name, self.now()):
+            return Error(ErrorKind.TOOLS_UNSUPPORTED, f"{name} takes no tools, as it has said before")
+        if request.response_schema is not None and not self._refusals.takes_schemas(name, self.now()):
+            told = f"{name} takes no schema of the answer, or not such a one, as it has said before"
+            return Error(ErrorKind.SCHEMA_UNSUPPORTED, told)
+        return None
+
     def _told_restart(self, call: _OpenCall) -> bool:
         """What the attempt before has emitted is void; in line behind it, so not on the control lane."""
         restarted = Restarted(f"attempt {call.attempt + 1}")
@@ -347,26 +386,13 @@ class LlmManager(Actor[LlmMessage]):
         call.has_noted_wait = False
         call.attempt += 1
         call.doing = "starting the provider"
-        asked, tag, number, has_emitted = call.asked, call.tag, call.attempt, False
-        first_event_at: float | None = None
-        # Taken now: the attempt may outlive this incarnation by a moment.
-        myself, now = self.ref, self.system.scheduler.now
-
-        def emit(events: list[StreamEvent]) -> None:
-            nonlocal has_emitted, first_event_at
-            if first_event_at is None:
-                first_event_at = now()
-            if asked.is_read_along:  # otherwise the response builder has them
-                asked.reply_to.tell(ModelStreamed(tag, now(), tuple(events)))
-                # An attempt of which only its failure is known leaves nothing behind to be taken back.
-                has_emitted = has_emitted or not isinstance(events[0], Error)
-
-        def end(response: ModelResponse) -> None:
-            myself.tell_control(AttemptEnded(tag, number, response, has_emitted, first_event_at))
-
+        asked, number = call.asked, call.attempt
+        reports = _AttemptReports(asked, number, self.ref, self.system.scheduler.now)
         is_last_try = number == asked.call.attempts
         request = dataclasses.replace(asked.call.request, model=route.model, is_last_try=is_last_try)
-        call.running = self._start_provider(route.provider, request, emit, end, asked.asker)
+        if request.provider_options:
+            request = dataclasses.replace(request, provider_options=tuple(_for_route(route, request.provider_options)))
+        call.running = self._start_provider(route.provider, request, reports.emit, reports.end, asked.asker)
 
     def _take(self, call: _OpenCall, ended: AttemptEnded) -> None:
         """What an attempt came to."""
@@ -406,7 +432,11 @@ class LlmManager(Actor[LlmMessage]):
             self._refusals.learn_no_tools(name, now)
         elif error.kind is ErrorKind.TOOLS_UNSUPPORTED:
             self._refusals.forget_no_tools(name)
-            return without_tools_blamed(error)
+            return by_status(error)
+        elif error.kind is ErrorKind.SCHEMA_UNSUPPORTED and call.asked.call.request.response_schema is not None:
+            self._refusals.learn_no_schema(name, now)
+        elif error.kind is ErrorKind.SCHEMA_UNSUPPORTED:
+            return by_status(error)
         return error
 
     def _attempt_failed(self, call: _OpenCall, error: Error) -> None:
@@ -445,7 +475,7 @@ class LlmManager(Actor[LlmMessage]):
 
     def _end(self, call: _OpenCall, error: Error) -> None:
         self._drop(call.tag)
-        if call.unread:
+        if call.unread and call.asked.call.purpose is CallPurpose.TURN:
             self._tell(call.asked.reply_to, ModelStreamed(call.tag, self.now(), (TextDelta(call.unread),)))
         model = call.routes[call.route].name if call.routes else ""
         self._tell(call.asked.reply_to, ModelFailed(call.tag, self.now(), error, call.attempt, model))
@@ -462,6 +492,22 @@ class LlmManager(Actor[LlmMessage]):
             reply_to.tell(event)
         except MailboxFull:
             self.tell_after(FULL_PAUSE_SECONDS, TellAgain(reply_to, event))
+
+
+def _from(model: str, routes: Sequence[Route]) -> Sequence[Route]:
+    """The route of this model and those behind it: a fallback is named once it has refused tools."""
+    if not routes or routes[0].name == model:
+        return routes
+    return routes[next((place for place, route in enumerate(routes) if route.name == model), 0) :]
+
+
+def _for_route(route: Route, options: Iterable[ProviderOptions]) -> Iterator[ProviderOptions]:
+    """The options, extra fields for this route's provider as such for any adapter: one may serve several providers."""
+    provider = route.name.partition("/")[0]
+    for each in options:
+        if isinstance(each, ExtraFields) and each.provider == provider:
+            each = dataclasses.replace(each, provider="")
+        yield each
 
 
 def _told_failure(call: _OpenCall, error: Error) -> str:

@@ -1,4 +1,5 @@
-"""What models said of themselves when they refused a request: that they take no tools, or how small their window is."""
+"""What models said of themselves when they refused a request: that they take no tools or no schema of the answer, or
+how small their window is."""
 
 from __future__ import annotations
 
@@ -6,6 +7,8 @@ from typing import Final, TypeVar
 
 #: For so long a model is asked without tools: routes change, and servers are started with other options.
 NO_TOOLS_SECONDS: Final = 3_600.0
+#: For so long it is asked for an answer's form in another way than by a schema.
+NO_SCHEMA_SECONDS: Final = 3_600.0
 #: For so long a window is believed. Shorter, because a window that is too small can refuse a question: a model that was
 #: loaded with a larger one (LM Studio, Ollama) is found out by asking it.
 WINDOW_SECONDS: Final = 300.0
@@ -26,6 +29,7 @@ class Refusals:
         self._remembers_no_tools = remembers_no_tools
         self._no_tools: dict[str, float] = {}
         """Until when it is believed."""
+        self._no_schemas: dict[str, float] = {}
         self._windows: dict[str, tuple[int, float]] = {}
 
     def learn_no_tools(self, name: str, now: float) -> None:
@@ -40,6 +44,14 @@ class Refusals:
     def takes_tools(self, name: str, now: float) -> bool:
         """True unless it has refused them within the hour."""
         return self._no_tools.get(name, now) <= now
+
+    def learn_no_schema(self, name: str, now: float) -> None:
+        """The model takes no schema of the answer, or not one that it was sent."""
+        _remember(self._no_schemas, name, now + NO_SCHEMA_SECONDS)
+
+    def takes_schemas(self, name: str, now: float) -> bool:
+        """True unless it has refused one within the hour."""
+        return self._no_schemas.get(name, now) <= now
 
     def learn_window(self, name: str, tokens: int, now: float) -> None:
         """The model takes no more tokens than these, its answer included."""

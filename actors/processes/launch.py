@@ -25,7 +25,7 @@ ENVIRONMENT: Final = frozenset(
     """PATH LD_LIBRARY_PATH VIRTUAL_ENV HOME USER LOGNAME SHELL TMPDIR
     LANG LANGUAGE TZ SSL_CERT_FILE SSL_CERT_DIR""".split()  # noqa: SIM905 - to be read as a list
 )
-#: Languages; and what a program frozen into one file tells a second process of itself, which would unpack it again else.
+#: Languages; and what a program frozen into one file tells its second process, which else would unpack it again.
 PREFIXES: Final = ("LC_", "_PYI_")
 #: From the order to end until they are killed: the init process gives itself 2 s, and kinds.py the source 3 s.
 CLOSE_SECONDS: Final = 2.5

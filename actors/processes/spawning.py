@@ -34,8 +34,8 @@ _CALLED: Final = threading.Event()
 def freeze_support() -> None:
     """For a program frozen by PyInstaller or cx_Freeze: call it first in the main module, before anything is started.
 
-    Such a program has no interpreter to start, so its child processes are the program once more. In them, this call runs
-    callboard's part and ends the process. Anywhere else it does nothing.
+    Such a program has no interpreter to start, so its child processes are the program once more. In them, this call
+    runs callboard's part and ends the process. Anywhere else it does nothing.
     """
     _CALLED.set()
     if is_frozen() and sys.argv[1:2] == [CHILD]:

@@ -7,19 +7,30 @@ its asker has waited ANSWER_GRACE_SECONDS longer than the request's deadline.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Callable
+import contextlib
+import time
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
+from contextlib import aclosing
 from contextvars import Context
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from sys import getsizeof
+from threading import Event as ThreadEvent
 from threading import Lock
-from typing import Final, Generic
+from typing import Final, Generic, cast
 
 from typing_extensions import TypeVar
 
 from callboard.actors.kernel import Down, ExitReason
+from callboard.actors.models.llm_manager import Route
+from callboard.actors.requests.history import Conversation
+from callboard.actors.requests.output_checks import OutputChecker
+from callboard.actors.requests.partial_outputs import PartialOutput, PartialReader
+from callboard.actors.requests.tool_selection import ToolSelection
+from callboard.actors.tools.progress import ToolProgressed
 from callboard.protocol.commands import AskApproval, Command, Finish, Note, Outcome, ReportFailure, RunTool
+from callboard.protocol.compaction import Compacted
 from callboard.protocol.content import (
     AssistantMessage,
     AssistantPart,
@@ -28,20 +39,20 @@ from callboard.protocol.content import (
     Message,
     Text,
     UserMessage,
-    history_faults,
 )
-from callboard.protocol.errors import ProviderError, RuntimeFailure, UsageError, said, with_advice
+from callboard.protocol.errors import ProviderError, RuntimeFailure, said, with_advice
 from callboard.protocol.events import (
     Event,
     ModelFailed,
     ModelStreamed,
     RequestStarted,
+    ToolCallDeferred,
     ToolCallEnd,
     ToolCallFailed,
     ToolCallStarted,
 )
 from callboard.protocol.ids import RequestId, Tag
-from callboard.protocol.model import Error, FinishReason, StreamEvent, Usage
+from callboard.protocol.model import Error, FinishReason, StreamEvent, TextDelta, Usage
 from callboard.protocol.options import RequestOptions
 from callboard.protocol.reports import StepReport
 from callboard.protocol.tools import ToolFailure
@@ -59,50 +70,21 @@ STOPPING: Final = "the runtime is stopping"
 
 T = TypeVar("T", default=str)
 """What `output=` asks for."""
-Seen = Event | Command
+T_co = TypeVar("T_co", default=str, covariant=True)
+Seen = Event | Command | ToolProgressed
 """What a session shows of its request."""
-Shown = RequestStarted | RunTool | ToolCallStarted | ToolCallEnd | AskApproval | ReportFailure | Note
+Shown = (
+    RequestStarted
+    | RunTool
+    | ToolCallStarted
+    | ToolProgressed
+    | ToolCallDeferred
+    | ToolCallEnd
+    | AskApproval
+    | ReportFailure
+    | Note
+)
 """Of what a session shows, what the reader of a stream sees as it is."""
-
-
-class Conversation:
-    """What was said so far. It only ever takes whole finished steps, so it stays legal for every provider (I2).
-
-    One request at a time belongs to a conversation; the runtime refuses a second.
-    """
-
-    __slots__ = ("_is_checked", "_messages", "_taken")
-
-    def __init__(self, messages: tuple[Message, ...] = ()) -> None:
-        self._messages = tuple(messages)
-        self._is_checked = not self._messages
-        self._taken = Lock()
-
-    @property
-    def messages(self) -> tuple[Message, ...]:
-        """All messages, oldest first."""
-        return self._messages
-
-    def take(self) -> None:
-        """Claim it for one request. Raises UsageError while another one runs, and when no provider would accept it."""
-        if not self._is_checked:  # what is recorded later is legal
-            for position, message in enumerate(self._messages):
-                if not isinstance(message, Message):
-                    what = type(message).__name__
-                    raise UsageError(f"message {position} of the conversation is a {what}, not a Message")
-            if faults := "; ".join(history_faults(self._messages)[:3]):
-                raise UsageError(f"no provider would accept this conversation: {faults}; correct its messages")
-            self._is_checked = True
-        if not self._taken.acquire(blocking=False):
-            raise UsageError("this conversation has a request running; await its end, or start another conversation")
-
-    def release(self) -> None:
-        """The request has ended."""
-        self._taken.release()
-
-    def record(self, messages: tuple[Message, ...]) -> None:
-        """Add the messages of a finished step; called by its request's session only."""
-        self._messages += messages
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,10 +102,21 @@ class Question:
     is_read_along: bool = True
     """Is the answer read while it comes? If not, a turn reaches the session in one piece, at a sixth of the
     cost of 50 deltas, and the subscriber hears only how it ended; a cancelled one leaves no partial text behind."""
+    routes: tuple[Route, ...] = ()
+    """The models to ask in turn; (): the LLM manager knows them by the name."""
+    tools: ToolSelection = ToolSelection()
+    notes: tuple[str, ...] = ()
+    """What should be known of how it is asked."""
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    """For log records and spans."""
+    compacted: Compacted = Compacted()
+    """What earlier requests have done to the history."""
+    checker: OutputChecker[object] | None = None
+    """Of a question with an output: checks its answers."""
 
 
 @dataclass(frozen=True, slots=True)
-class Reply(Generic[T]):
+class Reply(Generic[T_co]):
     """The answer to one request. `print(reply)` shows its text."""
 
     text: str
@@ -137,8 +130,9 @@ class Reply(Generic[T]):
     """US dollars; 0 for models that are free, None where the price of one that answered is not known."""
     messages: tuple[Message, ...]
     """What this request added to the conversation: the question, the calls, their results and the answer."""
-    output: T
-    """The object that was asked for with `output=`; without that, the text."""
+    output: T_co
+    """The object that was asked for with `output=`; without that, the text. None in the reply of an error, where an
+    object was asked for."""
     reason: str = ""
     """Why it was not answered, or not to the end, in one sentence."""
     finish_reason: FinishReason = FinishReason.OTHER
@@ -156,7 +150,7 @@ class Reply(Generic[T]):
     @property
     def model(self) -> str:
         """ "provider/model" that gave the last turn: a fallback, perhaps. "" where none came."""
-        return next((step.model for step in reversed(self.steps) if step.is_whole), "")
+        return next((step.model for step in reversed(self.steps) if step.is_whole and not step.is_summary), "")
 
     @property
     def citations(self) -> tuple[Citation, ...]:
@@ -182,7 +176,7 @@ class Reply(Generic[T]):
 class RequestEnded(RuntimeFailure):
     """The request ended without an answer: cancelled, out of time, over a limit. `reply` holds what there was."""
 
-    def __init__(self, reply: Reply) -> None:
+    def __init__(self, reply: Reply[object]) -> None:
         self.reply = reply
         super().__init__(reply.reason or f"the request ended: {reply.outcome}")
 
@@ -190,23 +184,26 @@ class RequestEnded(RuntimeFailure):
 class ModelCallFailed(ProviderError):
     """The model could not be asked. `reply` holds what there was before."""
 
-    def __init__(self, reply: Reply, error: Error) -> None:
+    def __init__(self, reply: Reply[object], error: Error) -> None:
         self.reply = reply
         message = with_advice(error.kind, error.message)
         super().__init__(error.kind, message, status=error.status, retry_after_seconds=error.retry_after)
 
 
-StreamItem = Shown | StreamEvent | Reply
-"""What `Runtime.stream` gives: RequestStarted with the tag, the model's events, what happens to its calls, notes, and
-the Reply last."""
+StreamItem = Shown | StreamEvent | PartialOutput | Reply[T]
+"""What `Runtime.stream` gives: RequestStarted with the tag, the model's events, what happens to its calls, notes, with
+an output the object so far, and the Reply last."""
 
 
-class Answer:
+class Answer(Generic[T]):
     """The end of one request, once. The session calls it on the loop thread; it is awaited anywhere."""
 
-    def __init__(self, conversation: Conversation, tag: Tag, timeout_seconds: float) -> None:
-        """The request has `timeout_seconds` from now."""
-        self.future: Future[Reply] = Future()
+    def __init__(
+        self, conversation: Conversation, tag: Tag, timeout_seconds: float, checker: OutputChecker[T] | None = None
+    ) -> None:
+        """The request has `timeout_seconds` from now. `checker`: where an output is asked for."""
+        self.future: Future[Reply[T]] = Future()
+        self.checker = checker
         # Running from the start: a waiter that goes away must not settle it, only the request's end does.
         self.future.set_running_or_notify_cancel()
         self.conversation = conversation
@@ -217,13 +214,18 @@ class Answer:
         self._model_error: Error | None = None
         self._finish: Finish | None = None
         self._notes: list[str] = []
-        self._failures: deque[ToolFailure] = deque(maxlen=MAX_FAILURES)
+        self._failures: list[ToolFailure] = []
 
-    def record(self, messages: tuple[Message, ...]) -> None:
-        """A finished step. Ignored when the asker already knows that there is no answer."""
-        if not self._once.locked():
-            self._messages += messages
-            self.conversation.record(messages)
+    def record(self, recorded: tuple[Message, ...] | Compacted) -> None:
+        """A finished step, or what was cleared or summarised of those before it. Ignored when the asker already knows
+        that there is no answer."""
+        if self._once.locked():
+            return
+        if isinstance(recorded, Compacted):
+            self.conversation.record_compaction(recorded)
+            return
+        self._messages += recorded
+        self.conversation.record(recorded, self.tag.request_id)
 
     def __call__(self, seen: Seen) -> None:
         """The session's side."""
@@ -233,6 +235,7 @@ class Answer:
             self._notes.append(seen.text)
         elif isinstance(seen, ToolCallFailed | ReportFailure):
             self._failures.append(seen.failure)
+            del self._failures[:-MAX_FAILURES]
         elif isinstance(seen, Finish):
             self._finish = seen
 
@@ -249,7 +252,10 @@ class Answer:
             self._settle(self._reply(end))
         return self._finish is None
 
-    def _reply(self, end: Finish) -> Reply:
+    def _reply(self, end: Finish) -> Reply[T]:
+        output: object = end.text
+        if self.checker is not None:
+            output = self.checker.taken(end.text) if end.outcome is Outcome.ANSWERED else None
         return Reply(
             end.text,
             end.usage,
@@ -258,7 +264,7 @@ class Answer:
             end.steps,
             end.cost,
             self._messages,
-            end.text,
+            cast(T, output),  # without a checker T is str
             end.reason,
             end.finish_reason,
             tuple(self._notes),
@@ -270,20 +276,21 @@ class Answer:
         late = f"the request has no answer {self.wait_seconds:g} s after it was asked, long after its deadline: "
         self._settle(RuntimeFailure(late + "callboard's loop is blocked, or its actors were lost"))
 
-    def _settle(self, end: Reply | RuntimeFailure) -> None:
+    def _settle(self, end: Reply[T] | RuntimeFailure) -> None:
         if not self._once.acquire(blocking=False):
             return
         self.conversation.release()
+        has_turn = not isinstance(end, RuntimeFailure) and bool(end.steps) and end.steps[-1].is_whole
         if isinstance(end, RuntimeFailure):
             self.future.set_exception(end)
         elif end.outcome is Outcome.ANSWERED:
             self.future.set_result(end)
-        elif end.outcome is Outcome.FAILED and self._model_error is not None:
+        elif end.outcome is Outcome.FAILED and self._model_error is not None and not has_turn:
             self.future.set_exception(ModelCallFailed(end, self._model_error))
         else:
             self.future.set_exception(RequestEnded(end))
 
-    def wait(self) -> Reply:
+    def wait(self) -> Reply[T]:
         """Block until the request has ended. Raises what it ended with."""
         try:
             return self.future.result(self.wait_seconds)
@@ -291,39 +298,49 @@ class Answer:
             self.expire()
             return self.future.result()
 
-    async def wait_async(self) -> Reply:
+    async def wait_async(self) -> Reply[T]:
         """`wait`, on the asyncio loop that runs here."""
-        timer = asyncio.get_running_loop().call_later(self.wait_seconds, self.expire)
+        loop = asyncio.get_running_loop()
+        ended = loop.create_future()
+        timer = loop.call_later(self.wait_seconds, self.expire)
+        # asyncio.wrap_future would keep twenty objects for the time of the request, to cancel what cannot be cancelled.
+        self.future.add_done_callback(partial(_wake, loop, ended))
         try:
-            return await asyncio.wrap_future(self.future)
+            await ended
         finally:
             timer.cancel()
+        return self.future.result()
 
 
-class Stream(AsyncIterable[StreamItem]):
-    """One request's events, as they happen, and its Reply last. Iterate it once, on the loop it was made on.
+def _wake(loop: asyncio.AbstractEventLoop, waiter: asyncio.Future[None], _: object) -> None:
+    """Tell a waiter of another thread's loop that its answer is there."""
+    with contextlib.suppress(RuntimeError):  # the loop is closed: it no longer waits
+        loop.call_soon_threadsafe(_set, waiter)
 
-    A request that ends without an answer raises what `Runtime.ask` would. Leaving early cancels the request.
-    """
 
-    def __init__(self, answer: Answer, cancel: Callable[[RequestId, str], object]) -> None:
+def _set(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():  # it may have been cancelled
+        waiter.set_result(None)
+
+
+class EventReader(Generic[T]):
+    """One request's events on their way to its reader, who may leave MAX_UNREAD_BYTES of them unread."""
+
+    def __init__(self, answer: Answer[T], cancel: Callable[[RequestId, str], object]) -> None:
         self.request_id = answer.tag.request_id
         self.answer = answer
         self._cancel = cancel
-        self._loop = asyncio.get_running_loop()
         self._lock = Lock()
-        self._unread: list[StreamItem] = []
+        self._partials = None if answer.checker is None else PartialReader(answer.checker.output)
+        self._unread: list[StreamItem[T]] = []
         self._unread_bytes = 0
-        self._wake = asyncio.Event()
         self._given_up = False
-        self._overdue = self._loop.call_later(answer.wait_seconds, answer.expire)
-        answer.future.add_done_callback(lambda _: self._notify())
 
     def __call__(self, seen: Seen) -> None:
         """The session's side, on the loop thread."""
         self.answer(seen)
         if isinstance(seen, ModelStreamed):
-            items: tuple[StreamItem, ...] = seen.events
+            items: tuple[StreamItem[T], ...] = seen.events
         else:
             items = (seen,) if isinstance(seen, Shown) else ()
         if not items or self._given_up:
@@ -336,6 +353,43 @@ class Stream(AsyncIterable[StreamItem]):
         self._notify()
 
     def _notify(self) -> None:
+        """Wake the reader: there is something to read, or the request has ended."""
+        raise NotImplementedError
+
+    def _take(self) -> Iterable[StreamItem[T]]:
+        """What was not read yet."""
+        with self._lock:
+            items, self._unread, self._unread_bytes = self._unread, [], 0
+        return items if self._partials is None else self._partials.follow(items)
+
+    def _end(self) -> Iterator[StreamItem[T]]:
+        """What comes last, once the request has ended."""
+        reply = self.answer.future.result(timeout=0)
+        if self._partials is not None:
+            yield from self._partials.last(reply.text)
+        yield reply
+
+    def _give_up(self, why: str) -> None:
+        """The reader will not read on: end the request, once."""
+        if not (self._given_up or self.answer.future.done()):
+            self._given_up = True
+            self._cancel(self.request_id, why)
+
+
+class Stream(EventReader[T], AsyncIterable[StreamItem[T]]):
+    """One request's events, as they happen, and its Reply last. Iterate it once, on the loop it was made on.
+
+    A request that ends without an answer raises what `Runtime.ask` would. Leaving early cancels the request.
+    """
+
+    def __init__(self, answer: Answer[T], cancel: Callable[[RequestId, str], object]) -> None:
+        super().__init__(answer, cancel)
+        self._loop = asyncio.get_running_loop()
+        self._wake = asyncio.Event()
+        self._overdue = self._loop.call_later(answer.wait_seconds, answer.expire)
+        answer.future.add_done_callback(lambda _: self._notify())
+
+    def _notify(self) -> None:
         try:
             self._loop.call_soon_threadsafe(self._woken)
         except RuntimeError:  # the reader's loop is closed: it will not read on
@@ -346,29 +400,66 @@ class Stream(AsyncIterable[StreamItem]):
         if self.answer.future.done():
             self._overdue.cancel()
 
-    def _give_up(self, why: str) -> None:
-        """The reader will not read on: end the request, once."""
-        if not (self._given_up or self.answer.future.done()):
-            self._given_up = True
-            self._cancel(self.request_id, why)
+    async def texts(self) -> AsyncIterator[str]:
+        """Only the pieces of the model's text. After a restart (`Restarted`) the text comes again from its start."""
+        async with aclosing(aiter(self)) as items:
+            async for item in items:
+                if isinstance(item, TextDelta):
+                    yield item.text
 
-    async def __aiter__(self) -> AsyncIterator[StreamItem]:
+    async def __aiter__(self) -> AsyncGenerator[StreamItem[T], None]:
         try:
             ended = False
             while not ended:
                 await self._wake.wait()
                 self._wake.clear()
                 ended = self.answer.future.done()
-                with self._lock:
-                    items, self._unread, self._unread_bytes = self._unread, [], 0
-                for item in items:
+                for item in self._take():
                     yield item
-            yield self.answer.future.result(timeout=0)
+            for item in self._end():
+                yield item
         finally:
             self._give_up("its reader has left")
 
 
-def _size(item: StreamItem) -> int:
+class SyncEvents(Iterable[StreamItem[T]]):
+    """Events of a request, read without an event loop."""
+
+    def texts(self) -> Iterator[str]:
+        """Only the pieces of the model's text. After a restart (`Restarted`) the text comes again from its start."""
+        return (item.text for item in self if isinstance(item, TextDelta))
+
+
+class SyncStream(EventReader[T], SyncEvents[T]):
+    """`Stream`, for code without an event loop. Iterate it once, on any thread.
+
+    Leaving the loop early, or Ctrl-C while it waits, cancels the request; so does closing the iterator.
+    """
+
+    def __init__(self, answer: Answer[T], cancel: Callable[[RequestId, str], object]) -> None:
+        super().__init__(answer, cancel)
+        self._wake = ThreadEvent()
+        self._overdue_at = time.monotonic() + answer.wait_seconds
+        answer.future.add_done_callback(lambda _: self._notify())
+
+    def _notify(self) -> None:
+        self._wake.set()
+
+    def __iter__(self) -> Iterator[StreamItem[T]]:
+        try:
+            ended = False
+            while not ended:
+                if not self._wake.wait(max(self._overdue_at - time.monotonic(), 0.0)):
+                    self.answer.expire()
+                self._wake.clear()
+                ended = self.answer.future.done()
+                yield from self._take()
+            yield from self._end()
+        finally:
+            self._give_up("its reader has left")
+
+
+def _size(item: StreamItem[object]) -> int:
     """About how much memory an event keeps: its texts, and a little for the rest."""
     texts = (getattr(item, name) for name in type(item).__slots__)
     traceback = item.failure.traceback if isinstance(item, ToolCallFailed) else ""

@@ -8,8 +8,8 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from types import MappingProxyType
-from typing import Any, Final, NotRequired, get_args, get_type_hints
+from types import MappingProxyType, UnionType
+from typing import Any, Final, NotRequired, Union, get_args, get_origin, get_type_hints
 
 import docstring_parser
 from pydantic import ConfigDict, TypeAdapter, with_config
@@ -19,6 +19,7 @@ from typing_extensions import TypedDict, TypeForm
 
 from callboard.actors.tools.context import ToolContext
 from callboard.protocol.errors import UsageError
+from callboard.protocol.tools import Deferred
 
 #: Of names that are visible where a function was defined, what they stand for there.
 Names = Mapping[str, object]
@@ -53,6 +54,7 @@ class Signature:
 
     parameters: tuple[Parameter, ...]
     returns: TypeForm[object] = object
+    """Of its result, wherever that comes from: without `Deferred`."""
     context_parameter: str = ""
     """The parameter that gets the ToolContext; empty if there is none."""
 
@@ -74,7 +76,7 @@ class Signature:
 
     def json_schema(self) -> dict[str, object]:
         """The JSON Schema of the arguments, with the docstring's descriptions and the defaults."""
-        schema = _trimmed(self.arguments.json_schema())
+        schema = trimmed(self.arguments.json_schema())
         properties = schema.setdefault("properties", {})
         if isinstance(properties, dict):
             properties |= {p.name: _described(properties[p.name], p) for p in self.parameters}
@@ -106,9 +108,22 @@ def read_signature(function: Callable[..., object], tool: str, local_names: Name
             context_parameter = parameter.name
         else:
             parameters.append(_checked(parameter, hints[parameter.name], described.get(parameter.name, ""), tool))
-    signature = Signature(tuple(parameters), hints.get("return", object), context_parameter)
+    signature = Signature(tuple(parameters), _without_deferred(hints.get("return", object)), context_parameter)
     _check_result(signature, tool)
     return signature
+
+
+def _without_deferred(returns: Any) -> Any:
+    """The type of the result itself, where the tool may leave it to someone outside: `Report` of `Report | Deferred`.
+
+    Of `Deferred` alone: anything that can be written as JSON.
+    """
+    if returns is Deferred:
+        return object
+    kinds = get_args(returns)
+    if Deferred not in kinds or get_origin(returns) not in (Union, UnionType):
+        return returns
+    return Union[tuple(kind for kind in kinds if kind is not Deferred)]  # noqa: UP007 - made of a tuple
 
 
 def describe(function: Callable[..., object]) -> str:
@@ -180,7 +195,7 @@ def _described(schema: dict[str, object], parameter: Parameter) -> dict[str, obj
     return {**schema, **{key: value for key, value in extra.items() if _is_finite(value)}}
 
 
-def _trimmed(schema: dict[str, object]) -> dict[str, object]:
+def trimmed(schema: dict[str, object]) -> dict[str, object]:
     """Without pydantic's titles, which repeat the names (a schema is paid for at each model call), and without defaults
     and bounds that are NaN or infinite (JSON has no such numbers)."""
     return {
@@ -197,7 +212,7 @@ def _trimmed_item(key: str, item: object) -> object:
         return item
     if key in ("properties", "$defs"):
         return {name: _trimmed_item("", each) for name, each in item.items()}
-    return _trimmed(item)
+    return trimmed(item)
 
 
 def _is_finite(value: object) -> bool:

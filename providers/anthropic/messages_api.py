@@ -32,13 +32,15 @@ from callboard.providers.base_decoder import (
     usage_of,
 )
 from callboard.providers.json_values import Body, Json, JsonObject, loads
+from callboard.providers.own_options import BETA_HEADER, MESSAGES_OPTIONS, OwnFields
 
 API_VERSION: Final = "2023-06-01"
-_BETA_HEADER: Final = "anthropic-beta"
 
 
 class Anthropic(encoding.HttpAdapter):
     """The adapter of the Messages API at one address with one credential."""
+
+    own_options = MESSAGES_OPTIONS
 
     def __init__(
         self,
@@ -67,8 +69,10 @@ class Anthropic(encoding.HttpAdapter):
     def encode(self, request: model.ModelRequest, /) -> WireRequest:
         written = MessagesEncoding(request, self.dialect)
         body = self.envelope(written.body())
-        headers = _with_betas(self.headers(request), written.betas)
-        return encoding.post(self.endpoint(request), headers, body, written.notes)
+        headers = self.headers(request)
+        if written.betas:
+            headers = OwnFields(lists={BETA_HEADER: sorted(written.betas)}).in_headers(headers)
+        return self.sent(self.endpoint(request), headers, written, body)
 
     def endpoint(self, request: model.ModelRequest) -> str:
         """Where the request goes. Clouds that host the API differ here, and in the envelope."""
@@ -77,16 +81,6 @@ class Anthropic(encoding.HttpAdapter):
     def envelope(self, body: Body) -> Body:
         """The request's fields, as the server wants them."""
         return body
-
-
-def _with_betas(headers: dict[str, str], betas: set[str]) -> dict[str, str]:
-    """The headers, which name these beta features beside the caller's."""
-    if not betas:
-        return headers
-    named = [text for name, text in headers.items() if name.lower() == _BETA_HEADER]
-    asked = [beta.strip() for text in named for beta in text.split(",") if beta.strip()]
-    others = {name: text for name, text in headers.items() if name.lower() != _BETA_HEADER}
-    return {**others, _BETA_HEADER: ",".join(dict.fromkeys([*asked, *sorted(betas)]))}
 
 
 _FINISH_REASONS: Final = {

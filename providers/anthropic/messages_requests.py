@@ -81,8 +81,8 @@ class MessagesEncoding(encoding.TurnEncoding):
         body["max_tokens"] = body["max_tokens"] or DEFAULT_MAX_TOKENS
         if request.stream:
             body["stream"] = True
-        mark_prompt(body, self.turns, request.prompt_cache, request.options)
-        return {**body, **request.options}
+        mark_prompt(body, self.turns, request.prompt_cache, self.extra_body)
+        return body
 
     # History.
 

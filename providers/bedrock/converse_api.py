@@ -36,6 +36,7 @@ from callboard.providers.bedrock.converse_requests import ORIGIN, ConverseEncodi
 from callboard.providers.bedrock.event_stream import EventStreamDecoder, Frame
 from callboard.providers.http_errors import error_from_payload, make_error
 from callboard.providers.json_values import Json, JsonObject, load_object, loads
+from callboard.providers.own_options import BEDROCK_OPTIONS
 
 DEFAULT_REGION: Final = "us-east-1"
 EVENT_STREAM: Final = "application/vnd.amazon.eventstream"
@@ -44,6 +45,8 @@ EVENT_STREAM: Final = "application/vnd.amazon.eventstream"
 class Bedrock(encoding.HttpAdapter):
     """The adapter of Bedrock in one region. `api_key` is a Bedrock API key; requests without one are signed by
     `aws_credentials.AwsCredentials` on their way out."""
+
+    own_options = BEDROCK_OPTIONS
 
     def __init__(
         self,
@@ -64,7 +67,7 @@ class Bedrock(encoding.HttpAdapter):
         headers = self.headers(request)
         if request.stream:
             headers["accept"] = EVENT_STREAM
-        return encoding.post(url, headers, written.body(), written.notes)
+        return self.sent(url, headers, written, written.body())
 
 
 _FINISH_REASONS: Final = {

@@ -127,7 +127,7 @@ class ConverseEncoding(encoding.TurnEncoding):
         body.update((name, part) for name, part in parts.items() if part)
         self._mark_cache(body)
         self._note_the_rest()
-        return {**body, **request.options}
+        return body
 
     # History.
 

@@ -28,6 +28,7 @@ from callboard.providers.copilot.copilot_login import (
 from callboard.providers.openai.chat_api import OpenAIChat
 from callboard.providers.openai.dialects import SEES, ChatDialect
 from callboard.providers.openai.responses_api import OpenAIResponses
+from callboard.providers.own_options import OptionTable
 from callboard.providers.request_encoding import shown_parts
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ class Copilot:
         headers: Mapping[str, str] | None = None,
     ) -> None:
         self._inner = _ROUTES[CopilotRoute(route)](base_url or DEFAULT_BASE_URL, api_key)
+        self.own_options = self._inner.own_options
         self._headers = {**CLIENT_HEADERS, **(headers or {})}
 
     def encode(self, request: ModelRequest, /) -> WireRequest:
@@ -132,6 +134,14 @@ class CopilotProvider:
         except ProviderError as error:
             retryable = error.kind in RETRYABLE_KINDS
             yield [Error(error.kind, str(error), retryable, error.retry_after_seconds, status=error.status)]
+
+    def own_options(self, model: str) -> OptionTable:
+        """See `ChecksRequests.own_options`."""
+        return Copilot(route=route_of(model)).own_options
+
+    def check(self, request: ModelRequest, /) -> None:
+        """See `ChecksRequests.check`."""
+        self._http.check(request, Copilot(route=route_of(request.model)))
 
     async def _renewed(self, refused: CopilotToken, error: Error) -> Error:
         """The error, which the next try cures with a new token; but where this one was new, none will be better."""

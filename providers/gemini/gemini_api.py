@@ -40,6 +40,7 @@ from callboard.providers.gemini.json_array import BLANK, JsonArraySplitter
 from callboard.providers.gemini.partial_arguments import PartialArguments
 from callboard.providers.http_errors import make_error
 from callboard.providers.json_values import SHAPE_ERRORS, Json, JsonObject
+from callboard.providers.own_options import GEMINI_OPTIONS
 
 __all__ = ["FOREIGN_SIGNATURE", "Gemini", "GeminiDecoder"]
 
@@ -47,6 +48,8 @@ __all__ = ["FOREIGN_SIGNATURE", "Gemini", "GeminiDecoder"]
 class Gemini(encoding.HttpAdapter):
     """The adapter of the Gemini API. With `project` and `location` it is the same API on Vertex AI, where the key is an
     OAuth access token."""
+
+    own_options = GEMINI_OPTIONS
 
     def __init__(
         self,
@@ -74,7 +77,7 @@ class Gemini(encoding.HttpAdapter):
         method = "streamGenerateContent?alt=sse" if request.stream else "generateContent"
         name = quote(request.model.removeprefix("models/"), safe="/")
         url = f"{self._url}/{self._path}/models/{name}:{method}"
-        return encoding.post(url, self.headers(request), written.body(), written.notes)
+        return self.sent(url, self.headers(request), written, written.body())
 
 
 _FILTERS: Final = (

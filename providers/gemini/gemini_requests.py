@@ -118,7 +118,7 @@ class GeminiEncoding(encoding.TurnEncoding):
         if request.service_tier:
             body["serviceTier"] = request.service_tier
         self._note_what_is_missing()
-        return {**body, **request.options}
+        return body
 
     # History. A turn's results must be in one message, what follows after them.
 

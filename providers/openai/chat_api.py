@@ -50,10 +50,13 @@ from callboard.providers.openai.chat_extras import (
 from callboard.providers.openai.chat_reasoning import HeldReasoning, ThinkTags
 from callboard.providers.openai.chat_requests import ChatEncoding
 from callboard.providers.openai.dialects import OPENAI, ChatDialect
+from callboard.providers.own_options import CHAT_OPTIONS
 
 
 class OpenAIChat(encoding.HttpAdapter):
     """The adapter of one Chat Completions server."""
+
+    own_options = CHAT_OPTIONS
 
     def __init__(
         self,
@@ -77,9 +80,9 @@ class OpenAIChat(encoding.HttpAdapter):
     def encode(self, request: model.ModelRequest, /) -> WireRequest:
         url = self._url or self.dialect.address(None)
         encoded = ChatEncoding(request, self.dialect)
-        body = {**encoded.body(), **self.own_fields(request), **request.options}
+        body = {**encoded.body(), **self.own_fields(request)}
         path = self.dialect.path.replace("{model}", quote(request.model, safe=""))
-        return encoding.post(f"{url}{path}", self.headers(request), body, encoded.notes)
+        return self.sent(f"{url}{path}", self.headers(request), encoded, body)
 
     def own_fields(self, request: model.ModelRequest) -> Body:
         """Fields that only one server has, for variants of this adapter."""

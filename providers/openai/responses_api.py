@@ -11,6 +11,7 @@ from callboard.providers.adapter import WireRequest
 from callboard.providers.base_decoder import AnswerHead
 from callboard.providers.openai.responses_answers import FollowedResponse, ResponsesDecoder
 from callboard.providers.openai.responses_requests import ResponsesEncoding
+from callboard.providers.own_options import RESPONSES_OPTIONS
 
 #: Where a model's name says what it can: elsewhere a deployment may have any name.
 _NAMES_TELL = ("openai.com", "githubcopilot.com")
@@ -18,6 +19,8 @@ _NAMES_TELL = ("openai.com", "githubcopilot.com")
 
 class OpenAIResponses(encoding.HttpAdapter):
     """The adapter of the Responses API at one address with one credential."""
+
+    own_options = RESPONSES_OPTIONS
 
     def __init__(
         self,
@@ -39,4 +42,4 @@ class OpenAIResponses(encoding.HttpAdapter):
 
     def encode(self, request: model.ModelRequest, /) -> WireRequest:
         written = ResponsesEncoding(request, self.origin, names_tell=self._names_tell)
-        return encoding.post(f"{self._url}/responses", self.headers(request), written.body(), written.notes)
+        return self.sent(f"{self._url}/responses", self.headers(request), written, written.body())

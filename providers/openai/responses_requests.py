@@ -82,7 +82,7 @@ class ResponsesEncoding(encoding.Encoding):
             body["service_tier"] = request.service_tier
         if request.stream:
             body["stream"] = True
-        return {**body, **request.options}
+        return body
 
     def _include(self, body: Body) -> list[str]:
         tools = body.get("tools")

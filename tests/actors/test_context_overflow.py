@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from support.shared_double import shared_double
 
-from callboard.actors.requests.conversation import Conversation, ModelCallFailed
+from callboard.actors.requests.conversation import ModelCallFailed
+from callboard.actors.requests.history import Conversation
 from callboard.actors.runtime import Runtime
 from callboard.actors.settings import Settings
 from callboard.actors.testing.wire_double import Answer, Api, Call, Fault, FaultKind, RawAnswer, Turn, WireDouble
@@ -112,7 +113,7 @@ def test_an_overflow_inside_the_stream_is_one_too(after: int) -> None:
 def test_the_instructions_and_the_question_stay() -> None:
     with (
         shared_double([refusal(named(2000)), Turn("fine")]) as server,
-        Runtime(settings_for(server, system_prompt="Answer in rhyme.")) as runtime,
+        Runtime(settings_for(server, instructions="Answer in rhyme.")) as runtime,
     ):
         runtime.ask_sync("the last question", conversation=Conversation(HISTORY))
         messages = server.requests()[1].body["messages"]

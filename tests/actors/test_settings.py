@@ -11,8 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callboard.actors.runtime import Runtime, Wiring, route_for
+from callboard.actors.models.routing import Router
+from callboard.actors.runtime import Runtime
 from callboard.actors.settings import OFFLINE_MODEL, Settings
+from callboard.actors.wiring import Wiring
 from callboard.protocol.errors import UsageError
 from callboard.protocol.model import Sampling
 from callboard.providers.catalog import FREE, Catalog, ModelInfo, Prices
@@ -102,8 +104,8 @@ def test_sampling_can_be_given_by_its_fields() -> None:
 def test_a_token_budget_that_no_question_fits_is_refused() -> None:
     prompt = "Be brief. " * 100
     with pytest.raises(UsageError, match=r"token_budget of 100: .* at least \d{3}"):
-        Runtime(Settings(model="scripted/m", system_prompt=prompt, token_budget=100))
-    Runtime(Settings(model="scripted/m", system_prompt=prompt, token_budget=600))
+        Runtime(Settings(model="scripted/m", instructions=prompt, token_budget=100))
+    Runtime(Settings(model="scripted/m", instructions=prompt, token_budget=600))
 
 
 PRICED = Catalog({"openai/own": ModelInfo(prices=Prices(1e-6, 2e-6)), "openai-compatible/*": ModelInfo(prices=FREE)})
@@ -133,7 +135,7 @@ def test_a_cost_budget_that_cannot_be_kept_is_refused(
 @pytest.mark.parametrize("model", ["openai/gpt-5", "openai/own", "openai-compatible/m", "ollama/m", "offline/x"])
 def test_a_cost_budget_that_can_be_kept_is_taken(model: str) -> None:
     settings = Settings(model=model, api_key="k", base_url="http://h/v1", cost_budget=1.0, catalog=PRICED)
-    options = Wiring(settings, ()).options
+    options = Wiring(settings, ()).model.options
     assert options.cost_budget == 1.0
     assert options.input_price is not None
     assert options.output_price is not None
@@ -144,7 +146,7 @@ def test_a_step_is_estimated_by_the_dearest_model_that_may_answer(monkeypatch: p
     prices = Catalog({"openai/a": ModelInfo(prices=Prices(1.0, 9.0)), "openai/b": ModelInfo(prices=Prices(5.0, 2.0))})
     for fallbacks, expected in (((), (1.0, 9.0)), (("openai/b",), (5.0, 9.0)), (("ollama/free",), (1.0, 9.0))):
         settings = Settings(model="openai/a", fallback_models=fallbacks, catalog=prices)
-        options = Wiring(settings, ()).options
+        options = Wiring(settings, ()).model.options
         assert (options.input_price, options.output_price) == expected
 
 
@@ -178,7 +180,7 @@ def test_an_error_never_tells_a_value(values: dict[str, Any]) -> None:
 def test_a_key_is_in_no_repr_of_settings_parts_or_runtime() -> None:
     settings = Settings(model="openai/gpt-5", api_key=KEY)
     runtime = Runtime(settings)
-    route = route_for(settings, settings.model, RateLimits(lambda: 0.0, {}))
+    route = Router(settings, RateLimits(lambda: 0.0, {})).route(settings.model)
     for shown in (
         settings,
         runtime,

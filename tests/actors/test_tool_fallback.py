@@ -9,7 +9,8 @@ import pytest
 from support.shared_double import shared_double
 
 from callboard.actors.models.refusals import NO_TOOLS_SECONDS
-from callboard.actors.requests.conversation import Conversation, ModelCallFailed
+from callboard.actors.requests.conversation import ModelCallFailed
+from callboard.actors.requests.history import Conversation
 from callboard.actors.runtime import Runtime
 from callboard.actors.settings import Settings
 from callboard.actors.testing.wire_double import Call, Fault, FaultKind, RawAnswer, Turn, WireDouble
@@ -169,7 +170,7 @@ def test_what_the_default_instructions_say_of_tools_goes_with_them(tmp_path: Any
 
 def test_instructions_of_the_user_stay(tmp_path: Any) -> None:
     with shared_double([refusal(), Turn("fine")]) as server:
-        with runtime_for(server, system_prompt="Use your tools.") as runtime:
+        with runtime_for(server, instructions="Use your tools.") as runtime:
             runtime.ask_sync("go")
         assert [asked.body["messages"][0]["content"] for asked in server.requests()] == ["Use your tools."] * 2
 

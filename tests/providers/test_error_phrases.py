@@ -17,7 +17,7 @@ from callboard.protocol.model import Error
 from callboard.providers.anthropic.messages_api import Anthropic
 from callboard.providers.error_phrases import kind_of_phrase
 from callboard.providers.gemini.gemini_api import Gemini
-from callboard.providers.http_errors import error_from_body, error_from_payload, without_tools_blamed
+from callboard.providers.http_errors import by_status, error_from_body, error_from_payload
 from callboard.providers.openai.chat_api import OpenAIChat
 from callboard.providers.openai.responses_api import OpenAIResponses
 
@@ -81,10 +81,10 @@ def test_quirk_79_every_servers_way_to_say_that_it_takes_no_tools(row: dict[str,
 
 def test_quirk_79_without_tools_the_refused_parameters_are_others() -> None:
     said = {"error": {"message": "No endpoints found that can handle the requested parameters.", "code": 404}}
-    assert without_tools_blamed(error_from_payload("openrouter", said, 404)).kind is K.NOT_FOUND
+    assert by_status(error_from_payload("openrouter", said, 404)).kind is K.NOT_FOUND
     assert error_from_payload("vllm", said, 404).kind is K.NOT_FOUND, "no other server says it"
     other = error_from_payload("openai", openai("m"), 400)
-    assert without_tools_blamed(other) == other
+    assert by_status(other) == other
 
 
 @pytest.mark.parametrize(

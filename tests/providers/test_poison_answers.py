@@ -31,6 +31,7 @@ from callboard.protocol.errors import ErrorKind, UsageError
 from callboard.protocol.ids import CallId, ToolName
 from callboard.protocol.limits import ANSWER_PART_BYTES, MAX_ANSWER_BYTES, MAX_CALL_COST, MAX_RETRY_AFTER_SECONDS
 from callboard.protocol.model import Done, Error, ModelRequest, ModelResponse, Sampling, TextDelta, ThinkingDelta, Usage
+from callboard.protocol.provider_options import ExtraFields
 from callboard.protocol.tools import ToolDefinition
 from callboard.providers.adapter import Adapter
 from callboard.providers.anthropic.messages_api import Anthropic
@@ -377,7 +378,7 @@ BAD_REQUESTS = {
     "schema": request_of(tools=(ToolDefinition(ToolName("f"), "", {"type": "object", "properties": {
         "x": {"type": "number", "minimum": NAN}}}),)),
     "answer's schema": request_of(response_schema={"type": "object", "properties": {"x": {"const": math.inf}}}),
-    "options": request_of(options={"extra": {"bias": [1, NAN]}}),
+    "options": request_of(provider_options=(ExtraFields({"extra": {"bias": [1, NAN]}}),)),
     "sampling": request_of(sampling=Sampling(temperature=NAN)),
 }  # fmt: skip
 

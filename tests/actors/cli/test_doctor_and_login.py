@@ -16,7 +16,7 @@ from support.shared_double import shared_double
 from support.wire import sse
 
 from callboard.actors.cli.login import sign_in
-from callboard.actors.runtime import route_for
+from callboard.actors.models.routing import Router
 from callboard.actors.settings import Settings
 from callboard.actors.testing.wire_double import RawAnswer, Turn
 from callboard.protocol.errors import ProviderError, UsageError
@@ -210,9 +210,9 @@ def test_a_kept_login_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     settings = Settings(model="copilot/gpt-5", config_dir=tmp_path)
     limits = RateLimits(time.monotonic, {})
     with pytest.raises(UsageError, match="callboard login copilot"):
-        route_for(settings, settings.model, limits)
+        Router(settings, limits).route(settings.model)
     FileStore(settings.copilot_token_file).save(SECRET)
-    route = route_for(settings, settings.model, limits)
+    route = Router(settings, limits).route(settings.model)
     assert (route.provider.name, route.model) == ("copilot", "gpt-5")
 
 

@@ -29,7 +29,8 @@ from support.shared_double import shared_double
 
 from callboard.actors.calls.approvals import ApprovalCallback
 from callboard.actors.index import CodeIndex, assemble
-from callboard.actors.runtime import Runtime, route_for
+from callboard.actors.models.routing import Router
+from callboard.actors.runtime import Runtime
 from callboard.actors.settings import Settings
 from callboard.actors.telemetry.telemetry import OpenTelemetrySpans
 from callboard.actors.testing.wire_double import Answer, Api, Call, RawAnswer, Turn
@@ -265,7 +266,7 @@ def copilot_tokens_shown(stage: Stage) -> object:
 def route_shown(stage: Stage) -> object:
     settings = Settings(model="openai/gpt-5", api_key=KEY)
     limits = RateLimits(lambda: 0.0, {})
-    return repr(route_for(settings, "openai/gpt-5", limits)), repr(limits), repr(vars(limits))
+    return repr(Router(settings, limits).route("openai/gpt-5")), repr(limits), repr(vars(limits))
 
 
 def spans_of_a_failure(stage: Stage) -> object:

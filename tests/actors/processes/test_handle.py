@@ -17,7 +17,14 @@ from hypothesis import strategies as st
 
 from callboard.actors.processes.child import encode_reply
 from callboard.actors.processes.control import LENGTH, REPLY
-from callboard.actors.processes.handle import MAX_REPLY_BYTES, BrokenFrame, ChildEnds, Output, Reply, ReplyDecoder
+from callboard.actors.processes.handle import (
+    MAX_REPLY_BYTES,
+    BrokenFrame,
+    ChildEnds,
+    PrintedOutput,
+    Reply,
+    ReplyDecoder,
+)
 from callboard.actors.tools.context import ToolContext
 from callboard.protocol.commands import RunTool
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
@@ -115,7 +122,7 @@ def test_small_orders_to_a_child_that_does_not_read_yet_all_arrive() -> None:
 
 
 def test_of_what_a_child_prints_the_end_is_kept() -> None:
-    output = Output()
+    output = PrintedOutput()
     output.add(b"x" * (2 * MAX_TOOL_OUTPUT_BYTES))
     output.add(b"the end")
     assert output.text().startswith(f"({MAX_TOOL_OUTPUT_BYTES + 7:,} bytes before this were left out)\nx")

@@ -23,6 +23,7 @@ from callboard.protocol.content import (
 from callboard.protocol.errors import UsageError
 from callboard.protocol.ids import CallId, ToolName
 from callboard.protocol.model import ModelRequest, PromptCache, Sampling, ToolChoice, ToolChoiceMode
+from callboard.protocol.provider_options import ExtraFields
 from callboard.protocol.tools import ToolDefinition
 from callboard.providers.anthropic.messages_api import Anthropic
 
@@ -142,7 +143,9 @@ def test_tool_choice(choice: ToolChoice, parallel: bool | None, expected: dict[s
 
 def test_sampling_and_options() -> None:
     sampling = Sampling(temperature=0.5, top_p=0.9, max_output_tokens=99, stop=("END",))
-    sent = body(ADAPTER, sampling=sampling, stream=False, options={"metadata": {"user_id": "u"}})
+    sent = body(
+        ADAPTER, sampling=sampling, stream=False, provider_options=(ExtraFields({"metadata": {"user_id": "u"}}),)
+    )
     assert (sent["temperature"], sent["top_p"], sent["max_tokens"]) == (0.5, 0.9, 99)
     assert sent["stop_sequences"] == ["END"]
     assert sent["metadata"] == {"user_id": "u"}

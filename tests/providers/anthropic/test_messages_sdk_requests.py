@@ -35,6 +35,7 @@ from callboard.protocol.content import (
 )
 from callboard.protocol.ids import CallId, ToolName
 from callboard.protocol.model import ModelRequest, PromptCache, Sampling
+from callboard.protocol.provider_options import ExtraFields
 from callboard.protocol.server_tools import CodeExecution, RemoteMcp, WebFetch, WebSearch
 from callboard.protocol.tools import ToolDefinition
 from callboard.providers.anthropic.messages_api import Anthropic
@@ -226,4 +227,9 @@ def test_any_history_is_valid_in_any_dialect(messages: tuple[Message, ...], cach
 def test_the_types_do_refuse() -> None:
     """That the check checks: a wrong type deep in a block is found."""
     with pytest.raises(ValidationError):
-        check(STABLE, options={"messages": [{"role": "user", "content": [{"type": "document", "source": 7}]}]})
+        check(
+            STABLE,
+            provider_options=(
+                ExtraFields({"messages": [{"role": "user", "content": [{"type": "document", "source": 7}]}]}),
+            ),
+        )

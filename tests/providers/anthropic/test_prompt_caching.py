@@ -25,6 +25,7 @@ from callboard.protocol.content import (
 )
 from callboard.protocol.ids import CallId, ToolName
 from callboard.protocol.model import PromptCache, Usage
+from callboard.protocol.provider_options import ExtraFields
 from callboard.protocol.server_tools import WebSearch
 from callboard.protocol.tools import ToolDefinition
 from callboard.providers.anthropic.messages_api import Anthropic
@@ -131,7 +132,7 @@ def test_the_callers_own_marks_count_towards_the_four(
     options: dict[str, Any], cache: PromptCache, ours: list[str]
 ) -> None:
     history = (SystemMessage("Be brief."), UserMessage.of("Hi"), *step(1))
-    sent = body(ADAPTER, *history, tools=TOOLS, options=options, prompt_cache=cache)
+    sent = body(ADAPTER, *history, tools=TOOLS, provider_options=(ExtraFields(options),), prompt_cache=cache)
     own = len([block for block in options.get("system", ()) if "cache_control" in block])
     found = [place for place, _ in marks(sent)]
     assert len(found) + ("cache_control" in sent) <= 4
@@ -141,10 +142,10 @@ def test_the_callers_own_marks_count_towards_the_four(
 def test_our_marks_last_as_long_as_the_callers_own() -> None:
     """400: "a ttl='1h' cache_control block must not come after a ttl='5m' cache_control block"."""
     hour = {"type": "ephemeral", "ttl": "1h"}
-    sent = body(ADAPTER, tools=TOOLS, options={"system": [{**MARKED, "cache_control": hour}]})
+    sent = body(ADAPTER, tools=TOOLS, provider_options=(ExtraFields({"system": [{**MARKED, "cache_control": hour}]}),))
     assert [control for _, control in marks(sent)] == [hour] * 3
     mixed = [{**MARKED, "cache_control": hour}, MARKED]
-    sent = body(ADAPTER, tools=TOOLS, options={"system": mixed})
+    sent = body(ADAPTER, tools=TOOLS, provider_options=(ExtraFields({"system": mixed}),))
     assert [place for place, _ in marks(sent)] == ["system", "system"]
 
 

@@ -40,6 +40,7 @@ from callboard.protocol.model import (
     ToolChoice,
     ToolChoiceMode,
 )
+from callboard.protocol.provider_options import ExtraFields
 from callboard.protocol.server_tools import CodeExecution, WebFetch, WebSearch
 from callboard.protocol.tools import ToolDefinition
 from callboard.providers.bedrock.converse_api import Bedrock
@@ -129,7 +130,7 @@ def test_a_request_with_everything() -> None:
         service_tier="flex",
         sampling=Sampling(temperature=0.5, top_p=0.9, max_output_tokens=100, stop=("END",)),
         prompt_cache=PromptCache.OFF,
-        options={"requestMetadata": {"team": "a"}},
+        provider_options=(ExtraFields({"requestMetadata": {"team": "a"}}),),
     )
     call, result = found["messages"][1]["content"][1], found["messages"][2]["content"][0]
     call_id = call["toolUse"]["toolUseId"]

@@ -24,6 +24,7 @@ from callboard.protocol.content import (
 from callboard.protocol.errors import UsageError
 from callboard.protocol.ids import CallId, ToolName
 from callboard.protocol.model import ModelRequest, Sampling, ToolChoice, ToolChoiceMode
+from callboard.protocol.provider_options import ExtraFields
 from callboard.protocol.tools import ToolDefinition
 from callboard.providers.adapter import Adapter
 from callboard.providers.openai.chat_api import OpenAIChat
@@ -63,7 +64,7 @@ def test_everything_at_once() -> None:
         response_schema={"type": "object", "properties": {}, "additionalProperties": False},
         sampling=Sampling(0.5, 0.9, 100, ("END",), 7, "low"),
         stream=False,
-        options={"store": False, "temperature": 1},
+        provider_options=(ExtraFields({"store": False, "temperature": 1}),),
     )
     assert sent.pop("messages")
     assert sent.pop("model")

@@ -22,6 +22,7 @@ from callboard.protocol.content import (
 from callboard.protocol.errors import UsageError
 from callboard.protocol.ids import CallId, ToolName
 from callboard.protocol.model import ModelRequest, Sampling, ToolChoice, ToolChoiceMode
+from callboard.protocol.provider_options import ExtraFields
 from callboard.protocol.tools import ToolDefinition
 from callboard.providers.openai.responses_api import OpenAIResponses
 
@@ -127,7 +128,7 @@ def test_tool_choice(choice: ToolChoice, expected: Any) -> None:
 def test_sampling_the_answer_schema_and_options() -> None:
     sampling = Sampling(temperature=0.5, top_p=0.9, max_output_tokens=99, reasoning_effort="low")
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}}
-    sent = body(ADAPTER, sampling=sampling, response_schema=schema, options={"store": True})
+    sent = body(ADAPTER, sampling=sampling, response_schema=schema, provider_options=(ExtraFields({"store": True}),))
     assert (sent["temperature"], sent["top_p"], sent["max_output_tokens"]) == (0.5, 0.9, 99)
     assert sent["reasoning"] == {"effort": "low"}
     assert sent["store"] is True

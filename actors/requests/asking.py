@@ -1,0 +1,305 @@
+"""What may be said with one question: the prompt, and the options in which it differs from the runtime's settings.
+
+Nothing is sent before all of it has been read: what is wrong is a UsageError that names the option and what to do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Final, TypedDict, get_args
+
+from callboard.actors.config_file import similar
+from callboard.actors.requests.extra_fields import extra_fields
+from callboard.actors.requests.history import Conversation
+from callboard.protocol.content import Text, UserMessage, UserPart
+from callboard.protocol.errors import UsageError
+from callboard.protocol.ids import ToolName
+from callboard.protocol.model import (
+    AudioOut,
+    PromptCache,
+    ResponseStorage,
+    Sampling,
+    ToolChoice,
+    ToolChoiceMode,
+    sampling_faults,
+)
+from callboard.protocol.options import RequestOptions
+from callboard.protocol.provider_options import ProviderOptions
+from callboard.protocol.server_tools import ServerToolOffer
+
+#: Entries and characters of a question's metadata: they go into log records and spans of each of its steps. OpenAI's
+#: `metadata` has the same bounds (API reference: 16 pairs, keys of 64 characters, values of 512).
+MAX_METADATA_ENTRIES: Final = 16
+MAX_METADATA_KEY_CHARS: Final = 64
+MAX_METADATA_CHARS: Final = 512
+
+Prompt = str | UserPart | Sequence[str | UserPart]
+"""A text, a part (an Image, a Document ...), or several of both in the order in which the model sees them."""
+
+
+class AskOptions(TypedDict, total=False):
+    """What one question may say besides its prompt. What it leaves out is as the runtime's Settings have it."""
+
+    model: str
+    """"provider/model", of any provider that the settings or the environment have a key for."""
+    instructions: str
+    """In place of those of the settings."""
+    tools: Sequence[Callable[..., object] | str]
+    """Exactly these are offered: names of the runtime's tools ("*": all of them), and tools or plain functions that
+    only this question has. () offers none."""
+    sampling: Sampling
+    """A field that is left out is as in Settings.sampling."""
+    tool_choice: ToolChoice | str
+    """"auto", "none", "required" or the name of a tool; the last two hold for the first step."""
+    parallel_tool_calls: bool
+    """May the model ask for several calls in one turn?"""
+    timeout: float
+    """Seconds from now to the end of the request."""
+    max_steps: int
+    token_budget: int
+    """Input and output tokens of all steps together."""
+    cost_budget: float
+    """US dollars of all steps together."""
+    server_tools: Sequence[ServerToolOffer]
+    """Tools that the provider runs itself: WebSearch(), CodeExecution() ..."""
+    prompt_cache: PromptCache | str
+    """"off", "5m" or "1h"."""
+    storage: ResponseStorage
+    """What a Responses API keeps of the answer."""
+    service_tier: str
+    images_out: bool
+    """May the model answer with pictures?"""
+    audio_out: AudioOut
+    """The answer is to be spoken too."""
+    provider_options: ProviderOptions | Sequence[ProviderOptions]
+    """What only one API has: OpenAIOptions(...), AnthropicOptions(...) ..."""
+    extra_body: Mapping[str, object]
+    """Further fields for the model's provider, merged into the body of each request as they are."""
+    extra_headers: Mapping[str, str]
+    """Further headers for the model's provider."""
+    metadata: Mapping[str, str]
+    """Goes into log records and spans: at most 16 entries, keys of 64 and values of 512 characters."""
+    conversation: Conversation
+    """What was said before, and where the answer is recorded."""
+    request_id: str
+    """Names the request, so that it can be cancelled; "" makes one up."""
+
+
+OPTIONS: Final = tuple(AskOptions.__annotations__)
+#: What every API can be asked, whatever the model: the others are tried out before anything is sent.
+OF_EVERY_API: Final = frozenset(
+    (
+        "model", "instructions", "tools", "timeout", "max_steps", "token_budget", "cost_budget", "prompt_cache",
+        "metadata", "conversation", "request_id",
+    )
+)  # fmt: skip
+
+
+# -- the prompt
+
+
+def user_message(prompt: Prompt) -> UserMessage:
+    """The message that a prompt makes. Raises UsageError for an empty one and for what is neither text nor part."""
+    if isinstance(prompt, str):
+        if not prompt.strip():
+            raise UsageError("the question is empty; say what you want to know")
+        return UserMessage((Text(prompt),))
+    given = (prompt,) if isinstance(prompt, _PARTS) else prompt
+    if not isinstance(given, Sequence) or isinstance(given, bytes | bytearray):
+        raise UsageError(f"the question must be a str, a part or a list of them, not {_a(prompt)}")
+    parts = tuple(_part(place, each) for place, each in enumerate(given))
+    if not any(not isinstance(part, Text) or part.text.strip() for part in parts):
+        raise UsageError("the question is empty; say what you want to know")
+    return UserMessage(parts)
+
+
+_PARTS: Final = get_args(UserPart)
+
+
+def _part(place: int, part: object) -> UserPart:
+    if isinstance(part, str):
+        return Text(part)
+    for kind in _PARTS:
+        if isinstance(part, kind):
+            found: UserPart = part
+            return found
+    known = ", ".join(kind.__name__ for kind in _PARTS)
+    raise UsageError(f"part {place} of the question is {_a(part)}; it must be a str or one of {known}")
+
+
+def _a(value: object) -> str:
+    name = type(value).__name__
+    return f"an {name}" if name[0].lower() in "aeiou" else f"a {name}"
+
+
+# -- the options
+
+
+def check_names(options: Mapping[str, object]) -> None:
+    """Raise UsageError for a keyword that is none of AskOptions."""
+    for name in options:
+        if name not in OPTIONS:
+            known = dict.fromkeys((*OPTIONS, "output"))
+            hint = similar(name, known) or f"; known are: {', '.join(known)}"
+            raise UsageError(f"there is no option {name!r}{hint}")
+
+
+def fields_of(options: Mapping[str, object], defaults: RequestOptions) -> dict[str, object]:
+    """The fields of RequestOptions that these options set. Raises UsageError for a value that is none of its option."""
+    found: dict[str, object] = {}
+    for name, value in options.items():
+        if (row := _READ.get(name)) is not None:
+            field, read = row
+            found[field] = read(name, value, defaults)
+    if "extra_body" in options or "extra_headers" in options:
+        provider = defaults.model.partition("/")[0]
+        extra = extra_fields(options.get("extra_body", {}), options.get("extra_headers", {}), provider)
+        typed = found.get("provider_options", defaults.provider_options)
+        assert isinstance(typed, tuple)
+        found["provider_options"] = (*typed, extra)
+    return found
+
+
+def check_choices(given: Mapping[str, object], options: RequestOptions, offered: Sequence[ToolName]) -> None:
+    """Raise UsageError for options that contradict the tools that are `offered`."""
+    choice = options.tool_choice
+    if "tool_choice" in given and choice.mode is ToolChoiceMode.NAMED and choice.name not in offered:
+        known = ", ".join(offered) or "none"
+        hint = similar(str(choice.name), dict.fromkeys((*map(str, offered), *_MODES)))
+        raise UsageError(f"tool_choice names {choice.name!r}, which is not offered{hint}; offered are: {known}")
+    if "tool_choice" in given and choice.mode is ToolChoiceMode.REQUIRED and not (offered or options.server_tools):
+        raise UsageError("tool_choice is required, but no tool is offered; leave it out, or offer one with tools=[...]")
+    storage = options.storage
+    if storage is not None and storage.previous_response_id and offered and not (storage.store or storage.background):
+        raise UsageError(
+            "storage: with tools there are further steps, which go on from the answer before; add store=True, or offer "
+            "no tools"
+        )
+    if "parallel_tool_calls" in given and not offered:
+        raise UsageError("parallel_tool_calls is about tools, and none is offered; leave it out, or offer some")
+
+
+def metadata_of(given: object) -> Mapping[str, str]:
+    """Checked. Raises UsageError."""
+    if not isinstance(given, Mapping):
+        raise UsageError(f"metadata must be a mapping of texts to texts, not {_a(given)}")
+    if len(given) > MAX_METADATA_ENTRIES:
+        raise UsageError(f"metadata has {len(given)} entries; at most {MAX_METADATA_ENTRIES} go along")
+    for key, value in given.items():
+        if not isinstance(key, str) or not isinstance(value, str):
+            raise UsageError(f"metadata must be texts by texts; the entry {key!r} is {_a(value)}")
+        if not 0 < len(key) <= MAX_METADATA_KEY_CHARS or len(value) > MAX_METADATA_CHARS:
+            raise UsageError(
+                f"the metadata {key[:MAX_METADATA_KEY_CHARS]!r} is too long: a key has 1 to {MAX_METADATA_KEY_CHARS} "
+                f"characters, a value up to {MAX_METADATA_CHARS}"
+            )
+    return dict(given)
+
+
+_Read = Callable[[str, object, RequestOptions], object]
+
+
+def _text(name: str, value: object, _: RequestOptions) -> str:
+    if not isinstance(value, str):
+        raise UsageError(f"{name} must be a text, not {_a(value)}")
+    return value
+
+
+def _flag(name: str, value: object, _: RequestOptions) -> bool:
+    if not isinstance(value, bool):
+        raise UsageError(f"{name} must be True or False, not {value!r}")
+    return value
+
+
+def _amount(name: str, value: object, _: RequestOptions) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise UsageError(f"{name} must be a number above 0, not {value!r}")
+    return value
+
+
+def _count(name: str, value: object, _: RequestOptions) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise UsageError(f"{name} must be a whole number from 1 on, not {value!r}")
+    return value
+
+
+def _sampling(name: str, value: object, defaults: RequestOptions) -> Sampling:
+    if not isinstance(value, Sampling):
+        raise UsageError(f"{name} must be a Sampling, not {_a(value)}")
+    if faults := sampling_faults(value):
+        raise UsageError(f"{name}: {', '.join(faults)}")
+    given = {each.name: found for each in fields(value) if (found := getattr(value, each.name)) not in (None, ())}
+    return replace(defaults.sampling, **given)
+
+
+def _choice(name: str, value: object, _: RequestOptions) -> ToolChoice:
+    if isinstance(value, ToolChoice):
+        return value
+    if not isinstance(value, str) or not value:
+        raise UsageError(f'{name} must be "auto", "none", "required" or the name of a tool, not {value!r}')
+    mode = _MODES.get(value)
+    return ToolChoice(mode) if mode is not None else ToolChoice(ToolChoiceMode.NAMED, ToolName(value))
+
+
+_MODES: Final = {str(mode): mode for mode in ToolChoiceMode if mode is not ToolChoiceMode.NAMED}
+
+
+def _cache(name: str, value: object, _: RequestOptions) -> PromptCache:
+    try:
+        return PromptCache(str(value))
+    except ValueError:
+        raise UsageError(
+            f"{name} must be one of {', '.join(map(repr, map(str, PromptCache)))}, not {value!r}"
+        ) from None
+
+
+def _instance(kind: type) -> _Read:
+    def read(name: str, value: object, _: RequestOptions) -> object:
+        if not isinstance(value, kind):
+            raise UsageError(f"{name} must be {_a_kind(kind)}, not {_a(value)}")
+        return value
+
+    return read
+
+
+def _a_kind(kind: type) -> str:
+    return f"{'an' if kind.__name__[0] in 'AEIOU' else 'a'} {kind.__name__}"
+
+
+def _each(kinds: tuple[type, ...], *, is_one_enough: bool = False) -> _Read:
+    """Several objects of these kinds, as a tuple."""
+
+    def read(name: str, value: object, _: RequestOptions) -> object:
+        given = (value,) if is_one_enough and isinstance(value, kinds) else value
+        if not isinstance(given, Sequence) or isinstance(given, str):
+            raise UsageError(f"{name} must be a list, not {_a(value)}")
+        for each in given:
+            if not isinstance(each, kinds):
+                known = ", ".join(kind.__name__ for kind in kinds)
+                what = f"the class {each.__name__}; write {each.__name__}(...)" if isinstance(each, type) else _a(each)
+                raise UsageError(f"{name} takes {known}, not {what}")
+        return tuple(given)
+
+    return read
+
+
+#: Option -> the field of RequestOptions that it sets, and what reads it. The others are not of the protocol.
+_READ: Final[Mapping[str, tuple[str, _Read]]] = {
+    "instructions": ("system_prompt", _text),
+    "sampling": ("sampling", _sampling),
+    "tool_choice": ("tool_choice", _choice),
+    "parallel_tool_calls": ("parallel_tool_calls", _flag),
+    "timeout": ("timeout_seconds", _amount),
+    "max_steps": ("max_steps", _count),
+    "token_budget": ("token_budget", _count),
+    "cost_budget": ("cost_budget", _amount),
+    "server_tools": ("server_tools", _each(get_args(ServerToolOffer))),
+    "prompt_cache": ("prompt_cache", _cache),
+    "storage": ("storage", _instance(ResponseStorage)),
+    "service_tier": ("service_tier", _text),
+    "images_out": ("images_out", _flag),
+    "audio_out": ("audio_out", _instance(AudioOut)),
+    "provider_options": ("provider_options", _each((ProviderOptions,), is_one_enough=True)),
+}

@@ -1,0 +1,352 @@
+"""From what `output=` names to its JSON Schema, and from a model's answer to an object of it.
+
+pydantic reads the types and checks the answers. A type is looked at once: its schema, validators and whether code of
+the user's runs in them are kept.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from functools import lru_cache
+from types import GenericAlias, UnionType
+from typing import Any, Final, Generic, Literal, NotRequired, Required, TypeVar, Union, get_args, get_origin
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic.json_schema import GenerateJsonSchema
+from pydantic_core import ErrorDetails, from_json
+from typing_extensions import TypedDict, TypeForm, get_type_hints, is_typeddict
+
+from callboard.actors.tools.invoke import safe_text, shortened, text_of
+from callboard.actors.tools.schema import trimmed
+from callboard.protocol.content import bad_number
+from callboard.protocol.errors import UsageError, said
+from callboard.protocol.json_answers import json_documents
+from callboard.protocol.limits import MAX_MISFIT_CHARS, OUTPUT_TRIES
+from callboard.protocol.output import Checked, OutputMode, OutputSpec
+
+#: Types that are kept; a program has a few.
+MAX_TYPES: Final = 256
+#: An answer of up to this size, of a type without code of the user's, is checked on the control loop: about 0.2 ms.
+MAX_QUICK_CHARS: Final = 16_384
+#: Wrong places told of in one answer, and characters of each wrong value.
+_MAX_PLACES: Final = 20
+_MAX_VALUE_CHARS: Final = 100
+#: NaN and Infinity, or an exponent beyond a float's: only then is it worth to read the document once more.
+_BAD_NUMBER: Final = re.compile(r"NaN|Infinity|[eE]\+?\d{3}")
+
+#: Of a type's name, and what stands before names in the repr of a type.
+_MAX_NAME_CHARS: Final = 100
+_MODULES: Final = re.compile(r"\b(?:\w+\.)*(?:<locals>\.)?(?=\w)")
+#: The field of an answer that is no object by itself: APIs want an object at the root.
+WRAPPED: Final = "value"
+_JSON_TYPES: Final = "str, int, float, bool, list, dict, Literal, Enum, a dataclass, a TypedDict, a pydantic model"
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """How an answer of a type is asked for, beside the type:
+
+        await runtime.ask("Where is Oslo?", output=Annotated[Place, Output(mode="prompt", tries=5)])
+
+    `mode`: "native", "tool" or "prompt"; "": by what the model takes. `tries`: answers that may be given until one
+    fits. `name` and `description`: what the model reads of the type; "": its own.
+    """
+
+    mode: OutputMode | str = ""
+    tries: int = OUTPUT_TRIES
+    name: str = ""
+    description: str = ""
+
+
+class OutputType(Generic[T_co]):
+    """One type of answers. See `output_type`."""
+
+    __slots__ = ("_plain", "_wrapped", "is_quick", "spec")
+
+    def __init__(
+        self, plain: TypeAdapter[T_co], wrapped: TypeAdapter[dict[str, T_co]] | None, spec: OutputSpec
+    ) -> None:
+        self._plain = plain
+        self._wrapped = wrapped
+        self.spec = spec
+        """Its schema, name and modes."""
+        self.is_quick = not _runs_user_code(plain.core_schema)
+        """No code but pydantic's own runs when an answer is checked."""
+
+    def read(self, text: str) -> T_co:
+        """The object of an answer. Raises MisfitError where it does not fit, and what code of the user's raises."""
+        first = ""
+        for document in json_documents(text):
+            try:
+                return self._validated(document)
+            except ValidationError as error:
+                first = first or _told(error, document)
+            except MisfitError as error:
+                first = first or str(error)
+        raise MisfitError(first or "it holds no JSON.")
+
+    def check(self, text: str) -> tuple[Checked, T_co | None]:
+        """Whether an answer fits, and its object. Never raises: what the user's code raises is told of."""
+        try:
+            return Checked(), self.read(text)
+        except MisfitError as error:
+            return Checked(str(error)), None
+        except BaseException as error:  # noqa: BLE001 - validators are the user's, and may raise anything
+            told = f"the check of {self.spec.title} raised {text_of(error)}"
+            return Checked(shortened(told, MAX_MISFIT_CHARS), is_broken=True), None
+
+    def data(self, text: str) -> object:
+        """The answer as plain JSON data, before it is validated. Raises ValueError where it holds none."""
+        return self.unwrapped(from_json(next(json_documents(text), text)))
+
+    def unwrapped(self, data: object) -> object:
+        """Without the field around an answer that is no object by itself. Where that is not there yet: None."""
+        if self._wrapped is None or not isinstance(data, Mapping):
+            return data
+        return data.get(WRAPPED, data if data else None)
+
+    def _validated(self, document: str) -> T_co:
+        if _BAD_NUMBER.search(document) and (wrong := bad_number(document)):
+            raise MisfitError(f"it holds {wrong}, which is not a finite number.")
+        if self._wrapped is None:
+            return self._plain.validate_json(document)
+        try:
+            return self._wrapped.validate_json(document)[WRAPPED]
+        except ValidationError as wrapped:
+            try:  # models leave the field out that is there for the API's sake only
+                return self._plain.validate_json(document)
+            except ValidationError:
+                raise wrapped from None
+
+
+class MisfitError(ValueError):
+    """An answer does not fit its type; the text says where and why."""
+
+
+def output_type(kind: TypeForm[T]) -> OutputType[T] | None:
+    """What `output=` names; None for str, which is any text.
+
+    Raises UsageError for what is no type, and for a type that JSON cannot carry, naming the field.
+    """
+    bare: Any = kind
+    if bare is str:
+        return None
+    try:
+        return _known(bare, repr(bare))
+    except TypeError:  # not hashable, such as Annotated with a list in it
+        return _looked_at(bare)
+
+
+@lru_cache(maxsize=MAX_TYPES)
+def _known(kind: Any, _written: str) -> OutputType[Any]:
+    """`_written` tells types apart that are equal and not the same: Annotated[int, 1] and Annotated[int, True]."""
+    return _looked_at(kind)
+
+
+def _looked_at(kind: Any) -> OutputType[Any]:
+    told = next((each for each in getattr(kind, "__metadata__", ()) if isinstance(each, Output)), Output())
+    name = told.name or _name_of(kind.__origin__ if hasattr(kind, "__metadata__") else kind)
+    if open_type := _open_type(kind):
+        raise UsageError(f"output: {name} leaves {open_type} open; name a type for it, as in Page[int]")
+    try:
+        portable = _portable(kind)
+        plain: TypeAdapter[Any] = TypeAdapter(portable)
+        schema = _schema_of(plain)
+        if lazy := next((node for node in _nodes(plain.core_schema) if node.get("type") == "generator"), None):
+            raise UsageError(f"output: {name} is read as it is used ({lazy['type']}); use list[...] instead")
+        wrapped = None
+        rooted = _at_root(schema)
+        if rooted is None:
+            make_type: Any = TypedDict
+            wrapped = TypeAdapter(make_type("Answer", {WRAPPED: portable}))
+            rooted = _schema_of(wrapped)
+    except UsageError:
+        raise
+    except Exception as error:  # what is given here is any object, and a type of the user's runs code of its own
+        raise UsageError(_refusal(kind, name, error)) from error
+    described = rooted.get("description")
+    description = told.description or (described if isinstance(described, str) else "")
+    return OutputType(plain, wrapped, OutputSpec(rooted, name, description, _modes_of(told), max_tries=told.tries))
+
+
+def _modes_of(told: Output) -> tuple[OutputMode, ...]:
+    if type(told.tries) is not int or told.tries < 1:
+        raise UsageError(f"output: tries must be a whole number of 1 or more, not {told.tries!r}")
+    modes = tuple(OutputMode)
+    if told.mode and told.mode not in modes:
+        raise UsageError(f"output: there is no mode {told.mode!r}; known are: {', '.join(modes)}")
+    return (OutputMode(told.mode),) if told.mode else modes
+
+
+def _portable(kind: Any) -> Any:
+    """The type with a TypedDict of `typing`, which pydantic refuses before Python 3.12, as one of typing_extensions."""
+    if is_typeddict(kind) and type(kind).__module__ == "typing":
+        hints = get_type_hints(kind, include_extras=True)
+        entries = {name: _entry(kind, name, hint) for name, hint in hints.items()}
+        make_type: Any = TypedDict
+        made = make_type(kind.__name__, entries)
+        made.__doc__ = kind.__doc__
+        return made
+    arguments = () if get_origin(kind) is Literal else get_args(kind)
+    portable = tuple(map(_portable, arguments))
+    if all(new is old for new, old in zip(portable, arguments, strict=True)):
+        return kind
+    origin = get_origin(kind)
+    if origin is UnionType:
+        return Union[portable]  # noqa: UP007 - made of a tuple
+    return kind.copy_with(portable) if hasattr(kind, "copy_with") else origin[portable]
+
+
+def _entry(kind: Any, name: str, hint: Any) -> Any:
+    if (of := get_origin(hint)) in (Required, NotRequired):
+        return of[_portable(get_args(hint)[0])]
+    return _portable(hint) if name in kind.__required_keys__ else NotRequired[_portable(hint)]
+
+
+def _name_of(kind: Any) -> str:
+    """As it is written in a program, without modules."""
+    if isinstance(kind, type) and get_origin(kind) is None:
+        return kind.__name__
+    return shortened(_MODULES.sub("", safe_text(str, kind)), _MAX_NAME_CHARS)
+
+
+class _QuietSchema(GenerateJsonSchema):
+    """Without warnings about defaults that JSON cannot carry: an answer needs none."""
+
+    def emit_warning(self, kind: Any, detail: str) -> None:
+        """Nothing to say."""
+
+
+def _schema_of(adapter: TypeAdapter[Any]) -> dict[str, object]:
+    return trimmed(adapter.json_schema(mode="validation", schema_generator=_QuietSchema))
+
+
+def _at_root(schema: dict[str, object]) -> dict[str, object] | None:
+    """The schema where it is one of an object, with a reference at its root resolved; None where it is not."""
+    ref = schema.get("$ref")
+    if isinstance(ref, str):
+        defs = schema.get("$defs")
+        target = defs.get(ref.removeprefix("#/$defs/")) if isinstance(defs, dict) else None
+        schema = {**target, **{key: item for key, item in schema.items() if key != "$ref"}} if target else schema
+    combined = {"anyOf", "oneOf", "allOf", "$ref"} & set(schema)
+    return None if combined or schema.get("type") != "object" else schema
+
+
+# What is refused.
+
+
+def _open_type(kind: Any) -> str:
+    """A type variable that nothing was put in for, by its name; "" where there is none."""
+    if isinstance(kind, TypeVar):
+        return str(kind)
+    if isinstance(kind, type) and not isinstance(kind, GenericAlias) and issubclass(kind, BaseModel):
+        parameters = kind.__pydantic_generic_metadata__["parameters"]
+    else:
+        parameters = getattr(kind, "__parameters__", ())
+    return ", ".join(map(str, parameters))
+
+
+def _refusal(kind: Any, name: str, error: Exception) -> str:
+    place = ".".join(_place_of(kind, 0))
+    of = f"{name}: the field {place!r}" if place else f"{name}"
+    # Not pydantic's own remedies, which are about models of one's own.
+    first = (said(error).splitlines() or [""])[0].partition(". Set `")[0].partition("; you should")[0]
+    return f"output: {of} has no JSON Schema ({shortened(first, 300)}); use types that JSON can carry: {_JSON_TYPES}"
+
+
+#: Types within types, each in a field: deeper ones are named by the last field found.
+_MAX_FIELD_DEPTH: Final = 8
+
+
+def _place_of(kind: Any, depth: int) -> Iterator[str]:
+    """The way to the field whose type cannot be expressed, name by name."""
+    for name, annotation in _fields_of(kind).items() if depth < _MAX_FIELD_DEPTH else ():
+        try:
+            _schema_of(TypeAdapter(annotation))
+        except Exception:  # noqa: BLE001 - this is what is looked for
+            yield name
+            inner = next((each for each in (annotation, *get_args(annotation)) if _fields_of(each)), None)
+            if inner is not None:
+                yield from _place_of(inner, depth + 1)
+            return
+
+
+def _fields_of(kind: Any) -> Mapping[str, Any]:
+    origin = get_origin(kind) or kind
+    if isinstance(origin, type) and issubclass(origin, BaseModel):
+        return {name: field.annotation for name, field in origin.model_fields.items()}
+    if is_typeddict(origin) or is_dataclass(origin):
+        own = getattr(origin, "__annotations__", {})
+        names = [each.name for each in fields(origin)] if is_dataclass(origin) else list(own)
+        try:
+            hints: Mapping[str, Any] = get_type_hints(origin, include_extras=True)
+        except Exception:  # noqa: BLE001 - a name that does not exist: each annotation by itself
+            hints = own
+        return {name: hints.get(name, object) for name in names}
+    return {}
+
+
+# Whose code runs.
+
+#: Where pydantic's core schemas hold functions.
+_HOOKS: Final = ("function", "default_factory", "missing", "discriminator")
+#: Methods of the user's: set where there are any.
+_METHODS: Final = ("post_init", "custom_init")
+_OWN_MODULES: Final = ("pydantic", "pydantic_core", "builtins", "collections", "typing")
+
+
+def _runs_user_code(core_schema: object) -> bool:
+    return any(
+        any(node.get(method) for method in _METHODS) or any(_is_users(node.get(hook)) for hook in _HOOKS)
+        for node in _nodes(core_schema)
+    )
+
+
+def _is_users(hook: object) -> bool:
+    if isinstance(hook, Mapping):
+        hook = hook.get("function")
+    if not callable(hook):
+        return False
+    module = getattr(hook, "__module__", None) or type(hook).__module__
+    return str(module).partition(".")[0] not in _OWN_MODULES
+
+
+def _nodes(core_schema: object) -> Iterator[Mapping[str, Any]]:
+    """Every mapping in a core schema."""
+    waiting: list[object] = [core_schema]
+    seen: set[int] = set()
+    while waiting:
+        node = waiting.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        if isinstance(node, Mapping):
+            yield node
+            waiting += node.values()
+        elif isinstance(node, list | tuple):
+            waiting += node
+
+
+# What is told of an answer that does not fit.
+
+
+def _told(error: ValidationError, document: str) -> str:
+    faults = error.errors(include_url=False, include_context=False)
+    lines = [_fault(fault, document) for fault in faults[:_MAX_PLACES]]
+    if len(faults) > _MAX_PLACES:
+        lines.append(f"and {len(faults) - _MAX_PLACES} more")
+    return shortened("; ".join(lines), MAX_MISFIT_CHARS)
+
+
+def _fault(fault: ErrorDetails, document: str) -> str:
+    if fault["type"] == "json_invalid":
+        return f"{fault['msg']}, in {safe_text(str, document, _MAX_VALUE_CHARS)!r}"
+    place = ".".join(map(str, fault["loc"])) or "the answer"
+    if fault["type"] == "missing":
+        return f"{place}: {fault['msg']}"
+    return f"{place}: {fault['msg']}, received {safe_text(repr, fault['input'], _MAX_VALUE_CHARS)}"

@@ -1,0 +1,77 @@
+"""Which tools one question offers: some of the runtime's, and those that only it has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from callboard.actors.calls.registry import offer_of
+from callboard.actors.config_file import similar
+from callboard.actors.tools import Tool
+from callboard.actors.tools.decorator import as_tool
+from callboard.protocol.errors import UsageError
+from callboard.protocol.ids import ToolName
+from callboard.protocol.options import ToolOffer
+from callboard.protocol.tools import Policy
+
+ALL: Final = "*"
+"""In `tools=`: all of the runtime's."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSelection:
+    """What a question says of its tools."""
+
+    names: frozenset[ToolName] | None = None
+    """Of the runtime's; None: all of them."""
+    own: Mapping[ToolName, Tool] = field(default_factory=dict)
+    """Those that only this question has."""
+    own_offers: tuple[ToolOffer, ...] = ()
+    """With what the policy says of each."""
+
+    def offers(self, of_runtime: Iterable[ToolOffer]) -> tuple[ToolOffer, ...]:
+        """What the question offers, of what the runtime can offer now."""
+        names = self.names
+        chosen = (offer for offer in of_runtime if names is None or offer.definition.name in names)
+        return (*chosen, *self.own_offers)
+
+
+def selection_of(given: object, of_runtime: Mapping[ToolName, Tool], policy: Policy) -> ToolSelection:
+    """`tools=` as it is meant. Raises UsageError for unknown and repeated names, and for what is no tool."""
+    if isinstance(given, str | Tool) or not isinstance(given, Sequence):
+        raise UsageError(f"tools must be a list of tools and names of tools, such as tools=[{_example(given)}]")
+    names: set[ToolName] = set()
+    own: dict[ToolName, Tool] = {}
+    for each in given:
+        if not isinstance(each, str):
+            found = as_tool(each)
+            if of_runtime.get(found.name) is found.owned:
+                names.add(found.name)
+            else:
+                _add_own(found.owned, own, of_runtime)
+        elif each != ALL and each not in of_runtime:
+            known = ", ".join(of_runtime) or "none"
+            hint = similar(each, dict.fromkeys(map(str, of_runtime)))
+            raise UsageError(f"there is no tool {each!r}{hint}; the tools of this runtime are: {known}")
+        elif each in names:
+            raise UsageError(f"tools names {each!r} twice; leave one out")
+        else:
+            names.add(ToolName(each))
+    offers = tuple(offer_of(tool, policy) for tool in own.values())
+    return ToolSelection(None if ALL in names else frozenset(names), own, offers)
+
+
+def _example(given: object) -> str:
+    return repr(given) if isinstance(given, str) else given.name if isinstance(given, Tool) else '"weather"'
+
+
+def _add_own(tool: Tool, own: dict[ToolName, Tool], of_runtime: Mapping[ToolName, Tool]) -> None:
+    if tool.name in own:
+        raise UsageError(f"two tools are called {tool.name!r}; rename one with @tool(name=...)")
+    if tool.name in of_runtime:
+        raise UsageError(
+            f"this runtime has another tool {tool.name!r}; name that one as a text, or rename yours by @tool(name=...)"
+        )
+    tool.check()
+    own[tool.name] = tool

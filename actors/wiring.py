@@ -1,0 +1,425 @@
+"""What a runtime is made of: from Settings to the plan of its tree, and to all that one question asks for."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Final
+
+from callboard.actors import kernel
+from callboard.actors.calls.approvals import Approver
+from callboard.actors.calls.registry import offer_of
+from callboard.actors.models.llm_manager import LlmManager, Route, start_on
+from callboard.actors.models.refusals import Refusals
+from callboard.actors.models.routing import Router
+from callboard.actors.models.suitability import suitable
+from callboard.actors.models.token_ratios import TokenRatios
+from callboard.actors.models.windows import UNLIMITED
+from callboard.actors.processes.supply import ProcessOptions
+from callboard.actors.requests import asking
+from callboard.actors.requests.asking import AskOptions
+from callboard.actors.requests.history import Conversation
+from callboard.actors.requests.read_earlier import read_tool
+from callboard.actors.requests.tool_selection import ALL, ToolSelection, selection_of
+from callboard.actors.settings import Settings
+from callboard.actors.telemetry.telemetry import Metrics, Telemetry, spans_where_installed
+from callboard.actors.tools import Tool
+from callboard.actors.tools.decorator import as_tool
+from callboard.actors.tools.files import workspace_tools
+from callboard.actors.topology import Plan
+from callboard.actors.workers.kinds import kinds
+from callboard.protocol.budgets import MIN_OUTPUT_TOKENS
+from callboard.protocol.compaction import READ_TOOL
+from callboard.protocol.content import SystemMessage, Text, UserMessage
+from callboard.protocol.errors import UsageError, missing_extra, said
+from callboard.protocol.ids import RequestId, ToolName
+from callboard.protocol.limits import MAX_CALL_TOKENS
+from callboard.protocol.model import ModelRequest, PromptCache, ToolChoice, ToolChoiceMode
+from callboard.protocol.options import RequestOptions, ToolFallback
+from callboard.protocol.output import OutputMode, OutputSpec
+from callboard.protocol.prompt_tokens import TokenCounter, estimate_tokens, message_tokens
+from callboard.protocol.tools import ToolDefinition
+from callboard.providers.adapter import Provider
+from callboard.providers.catalog import Prices
+from callboard.providers.local.offline import CONTEXT_TOOL
+from callboard.providers.output_modes import output_modes
+from callboard.providers.provider_registry import embeddings_for, split_model
+from callboard.providers.rate_limit import RateLimits
+from callboard.providers.retry import RetryPolicy
+from callboard.providers.tokenizers import counter_for
+
+if TYPE_CHECKING:
+    from callboard.actors.index.rag import CodeSearch
+    from callboard.providers.openai.embeddings import EmbeddingApi
+
+logger = logging.getLogger("callboard")
+
+#: Connections are closed within this time, or left to the end of the process.
+CLOSE_PROVIDERS_SECONDS: Final = 2.0
+#: Behind the request's own deadline of 30 s.
+EMBEDDING_WAIT_SECONDS: Final = 35.0
+#: Models whose facts are kept; a program that makes up names must not fill the memory.
+MAX_MODELS: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class KnownModel:
+    """What is known of a model before a request asks it."""
+
+    routes: tuple[Route, ...]
+    """The model itself, then the fallbacks."""
+    options: RequestOptions
+    """By the settings, without what was learned."""
+    count_tokens: TokenCounter
+
+    @property
+    def is_unlimited(self) -> bool:
+        """There is no model behind it: nothing is too long."""
+        return self.routes[0].name.partition("/")[0] in UNLIMITED
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What one question asks for, by the settings and its own options: nothing is wrong with it."""
+
+    user: UserMessage
+    at: float
+    """By the runtime's clock."""
+    model: KnownModel
+    options: RequestOptions
+    routes: tuple[Route, ...]
+    """Of the model's, those that can be asked this."""
+    tools: ToolSelection = ToolSelection()
+    notes: tuple[str, ...] = ()
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+
+_TRIAL: Final = UserMessage.of("?")
+
+
+class Wiring:
+    """The parts of one runtime; they outlive its starts and stops. Raises UsageError for bad settings or tools."""
+
+    def __init__(self, settings: Settings, tools: Iterable[Callable[..., object]]) -> None:
+        self.settings = settings
+        files = workspace_tools(settings.workspace, settings.secret_rules) if settings.workspace else ()
+        self.conversations: dict[RequestId, Conversation] = {}
+        """Of the requests that run, where a tool may read them."""
+        compaction = settings.compaction
+        reads = (read_tool(self.conversations.get),) if compaction is not None and compaction.read_back else ()
+        self.tools = _checked([*map(as_tool, tools), *files, *reads])
+        self._router = Router(settings, RateLimits(kernel.LoopScheduler.now, settings.rate_limits))
+        self._models: dict[str, KnownModel] = {}
+        self._learning = Lock()
+        self._token_ratios = TokenRatios()
+        self._refusals = Refusals(remembers_no_tools=settings.tool_fallback is ToolFallback.RETRY_WITHOUT_TOOLS)
+        self.model = self.known(settings.model)
+        """That of the settings."""
+        if compaction is not None and compaction.model:
+            self.known(compaction.model)
+        options = self.model.options
+        self._asks_for_more = _first_request(_TRIAL, options) != _first_request(_TRIAL, RequestOptions(""))
+        """Do the settings ask for what not every model can do?"""
+        if self._asks_for_more:
+            suitable(self.model.routes, _first_request(_TRIAL, options))
+        self._embeddings: EmbeddingApi | None = None
+        if model := settings.embedding_model:
+            key = settings.key_for(model.partition("/")[0])
+            self._embeddings = embeddings_for(model, base_url=settings.embedding_base_url, api_key=key)
+        self._make_spans = spans_where_installed()
+        self.search: CodeSearch | None = None
+        """The code index of the tree that was started last, where there is a workspace."""
+        self.code_tools: tuple[Tool, ...] = ()
+        if settings.workspace is not None:
+            _import_index(settings)
+
+    @property
+    def offered_tools(self) -> dict[ToolName, Tool]:
+        """Those given, and those that the workspace adds."""
+        return {tool.name: tool for tool in (*self.tools, *self.code_tools)}
+
+    def known(self, model: str) -> KnownModel:
+        """All that is known of "provider/model". UsageError for an unknown provider or a missing key."""
+        found = self._models.get(model)
+        if found is None:
+            with self._learning:
+                found = self._models[model] = self._find(model)
+                if len(self._models) > MAX_MODELS:
+                    del self._models[next(iter(self._models))]
+        return found
+
+    def _find(self, model: str) -> KnownModel:
+        settings = self.settings
+        names = tuple(dict.fromkeys((model, *settings.fallback_models)))
+        routes = tuple(map(self._router.route, names))
+        options = _options(settings, model, names)
+        _check_budgets(settings, options, names)
+        # A vocabulary takes up to half a second to load, which no running request may wait for.
+        return KnownModel(routes, options, counter_for(model, may_load=model == settings.model))
+
+    def asked(self, user: UserMessage, given: AskOptions, now: float, form: OutputSpec | None = None) -> Asked:
+        """What this question asks for. Raises UsageError for options that are wrong or contradict each other."""
+        model = self._model_of(given) if given else self.model
+        options = self.options_now(model, now, given)
+        if form is not None:
+            options = self._with_output(model, options, form, now)
+        asked = Asked(user, now, model, options, model.routes)
+        if not (given or has_media(user)):
+            return asked
+        tools = selection_of(given.get("tools", (ALL,)), self.offered_tools, self.settings.policy)
+        if tools.names and READ_TOOL in self.offered_tools:
+            tools = replace(tools, names=tools.names | {READ_TOOL})  # a part of the compaction, not of the choice
+        offered = self._definitions(tools)
+        asking.check_choices(given, options, [tool.name for tool in offered])
+        routes: tuple[Route, ...] = model.routes
+        notes: tuple[str, ...] = ()
+        if self._may_be_unsuitable(user, model, given):
+            routes, notes = suitable(model.routes, _first_request(user, options, offered))
+        metadata = asking.metadata_of(given.get("metadata", {}))
+        return replace(asked, routes=routes, tools=tools, notes=notes, metadata=metadata)
+
+    def _with_output(self, model: KnownModel, options: RequestOptions, form: OutputSpec, now: float) -> RequestOptions:
+        """With the form of the answer, and the ways to ask this model for it."""
+        name = model.routes[0].name
+        provider, _, own_name = name.partition("/")
+        modes, is_native_alone = output_modes(provider, own_name, form.schema)
+        if len(form.modes) == 1:  # chosen by the asker
+            modes = form.modes
+        elif not self._refusals.takes_schemas(name, now):
+            modes = tuple(mode for mode in modes if mode is not OutputMode.NATIVE)
+        if modes == (OutputMode.TOOL,) and options.tool_choice.mode is ToolChoiceMode.NONE:
+            raise UsageError('an output by a tool call needs tool_choice "auto"; leave one of the two out')
+        return replace(options, output=replace(form, modes=modes, is_native_alone=is_native_alone))
+
+    def _definitions(self, tools: ToolSelection) -> tuple[ToolDefinition, ...]:
+        """Of the tools that the model is shown, as long as they are in good health."""
+        of_runtime = (offer_of(tool, self.settings.policy) for tool in self.offered_tools.values())
+        return tuple(offer.definition for offer in tools.offers(of_runtime) if offer.is_shown)
+
+    def _may_be_unsuitable(self, user: UserMessage, model: KnownModel, given: AskOptions) -> bool:
+        """Does the question, or what the settings say of all questions, ask for what not every model can do?"""
+        is_elsewhere = model is not self.model and self._asks_for_more
+        return has_media(user) or is_elsewhere or not asking.OF_EVERY_API.issuperset(given)
+
+    def _model_of(self, given: AskOptions) -> KnownModel:
+        if "model" not in given:
+            return self.model
+        if not isinstance(given["model"], str):
+            raise UsageError(f'model must be "provider/model", not {given["model"]!r}')
+        return self.known(given["model"])
+
+    def options_now(self, model: KnownModel, now: float, given: AskOptions) -> RequestOptions:
+        """For a request that begins now: with what was learned of the model so far, and what its asker says."""
+        name, options = model.routes[0].name, model.options
+        windows = [tokens for tokens in (options.context_tokens, self._refusals.window(name, now)) if tokens]
+        learned: dict[str, Any] = {
+            "token_ratio": self._token_ratios.ratio(name),
+            "context_tokens": min(windows, default=None),
+            "takes_tools": self._refusals.takes_tools(name, now),
+        }
+        if not given:
+            return replace(options, **learned)
+        names = tuple(route.name for route in model.routes)
+        learned |= asking.fields_of(given, options)
+        if "instructions" in given:
+            learned["tool_prompt"] = ""
+        if "prompt_cache" in given and options.input_price is not None:
+            prices = _dearest(self.settings, names, options.context_tokens, learned["prompt_cache"])
+            learned["input_price"] = prices.input if prices else None
+        options = replace(options, **learned)
+        _check_budgets(self.settings, options, names)
+        return options
+
+    def plan(self, system: kernel.ActorSystem, scheduler: kernel.LoopScheduler, approver: Approver) -> Plan:
+        """The tree of a runtime that starts now."""
+        settings, metrics = self.settings, Metrics()
+        processes = ProcessOptions(
+            settings.process_workers,
+            settings.warm_workers,
+            settings.worker_memory_bytes,
+            environment=settings.environment_for_tools,
+        )
+        start, retry, cost = start_on(scheduler.loop), RetryPolicy(), settings.catalog.cost_of
+        code_actors = self._code_actors(system, scheduler)
+        return Plan(
+            telemetry=lambda: Telemetry(self._make_spans(), settings.log_content, metrics),
+            llm_manager=lambda: LlmManager(self._routes, start, retry, cost, self._token_ratios, self._refusals),
+            workers=kinds(processes),
+            tools=(*self.tools, *self.code_tools),
+            approver=approver,
+            policy=settings.policy,
+            workspace=settings.workspace,
+            failure_budget=settings.tool_failure_budget,
+            threads=code_actors,
+        )
+
+    def _code_actors(self, system: kernel.ActorSystem, scheduler: kernel.LoopScheduler) -> tuple[kernel.ChildSpec, ...]:
+        """What a workspace adds to the tree; the extra `index` is not needed without one."""
+        settings = self.settings
+        if settings.workspace is None:
+            return ()
+        from callboard.actors.index import rag  # noqa: PLC0415 - the extra `index`
+
+        post = partial(_post, self._embeddings, scheduler) if self._embeddings is not None else None
+        self.search = rag.CodeSearch(system, post, settings.embedding_model)
+        self.code_tools = (rag.context_tool(self.search).owned,)
+        return rag.code_actors(settings.workspace, settings.index_dir, self.search.embedder, settings.secret_rules)
+
+    def _routes(self, model: str) -> tuple[Route, ...]:
+        """Of a request that does not bring them along."""
+        return self.known(model).routes
+
+    def close(self, scheduler: kernel.LoopScheduler) -> None:
+        """Close the providers' connections, on the loop they live on."""
+
+        async def close(held: Provider | EmbeddingApi) -> None:
+            try:
+                await held.aclose()
+            except Exception as error:  # noqa: BLE001 - of a provider written by a user
+                logger.warning("a provider's connections could not be closed: %s", said(error))
+
+        async def close_all() -> None:
+            held = [*self._router.providers] + ([self._embeddings] if self._embeddings else [])
+            await asyncio.gather(*map(close, held))
+
+        try:
+            asyncio.run_coroutine_threadsafe(close_all(), scheduler.loop).result(CLOSE_PROVIDERS_SECONDS)
+        except TimeoutError:
+            logger.warning("some providers' connections were not closed within %s s", CLOSE_PROVIDERS_SECONDS)
+
+
+def _post(api: EmbeddingApi, scheduler: kernel.LoopScheduler, body: Mapping[str, object]) -> Mapping[str, object]:
+    """For the index's own thread, which may block: the request itself runs on the loop."""
+    return asyncio.run_coroutine_threadsafe(api.post(body), scheduler.loop).result(EMBEDDING_WAIT_SECONDS)
+
+
+def _import_index(settings: Settings) -> None:
+    """Load the extra `index`. UsageError where it is missing."""
+    try:
+        from callboard.actors.index import dense, rag  # noqa: F401, PLC0415
+    except ImportError as missing:
+        raise UsageError(missing_extra(f"a workspace ({missing})", "index")) from missing
+    dense.import_ahead(local=not settings.embedding_model)
+
+
+def _checked(tools: list[Tool]) -> tuple[Tool, ...]:
+    """Each tool can run where it says, and no two share a name."""
+    names = {CONTEXT_TOOL}
+    for each in tools:
+        if each.name in names:
+            raise UsageError(f"two tools are called {each.name!r}; rename one with @tool(name=...)")
+        names.add(each.name)
+        each.owned.check()
+    return tuple(each.owned for each in tools)
+
+
+def has_media(user: UserMessage) -> bool:
+    """Does the question show more than text?"""
+    return any(not isinstance(part, Text) for part in user.parts)
+
+
+def _first_request(user: UserMessage, options: RequestOptions, tools: tuple[ToolDefinition, ...] = ()) -> ModelRequest:
+    """The request of the first step, as far as it matters to whether a model can be asked so."""
+    return ModelRequest(
+        "",
+        (user,),
+        tools,
+        options.tool_choice if tools or options.server_tools else ToolChoice(),
+        options.parallel_tool_calls if tools else None,
+        sampling=options.sampling,
+        provider_options=options.provider_options,
+        server_tools=options.server_tools,
+        prompt_cache=options.prompt_cache,
+        storage=options.storage,
+        service_tier=options.service_tier,
+        images_out=options.images_out,
+        audio_out=options.audio_out,
+    )
+
+
+def _options(settings: Settings, model: str, models: Sequence[str]) -> RequestOptions:
+    """By the settings, for this model; any of `models` may answer."""
+    context_tokens = settings.catalog.info(*split_model(model)).context_tokens
+    if model == settings.model and settings.context_tokens:
+        context_tokens = settings.context_tokens
+    compaction = settings.compaction
+    if compaction is not None and compaction.model:
+        models = (*models, compaction.model)
+        window = compaction.context_tokens or settings.catalog.info(*split_model(compaction.model)).context_tokens
+        compaction = replace(compaction, context_tokens=window)
+    prices = _dearest(settings, models, context_tokens, settings.prompt_cache)
+    system_prompt, tool_prompt = settings.instructions, ""
+    if settings.workspace and not system_prompt:
+        system_prompt, tool_prompt = _WORKSPACE_PROMPT.format(workspace=settings.workspace), _WORKSPACE_TOOLS_PROMPT
+    return RequestOptions(
+        model=model,
+        system_prompt=system_prompt,
+        tool_prompt=tool_prompt,
+        timeout_seconds=settings.request_timeout_seconds,
+        max_steps=settings.max_steps,
+        token_budget=settings.token_budget,
+        cost_budget=settings.cost_budget,
+        input_price=prices.input if prices else None,
+        output_price=prices.output if prices else None,
+        context_tokens=context_tokens,
+        sampling=settings.sampling,
+        prompt_cache=settings.prompt_cache,
+        parallel_tool_calls=settings.parallel_tool_calls,
+        server_tools=settings.server_tools,
+        storage=settings.storage,
+        service_tier=settings.service_tier,
+        provider_options=settings.provider_options,
+        tool_fallback=settings.tool_fallback,
+        max_attempts=settings.max_attempts,
+        history_share=settings.history_share,
+        result_share=settings.result_share,
+        compaction=compaction,
+    )
+
+
+def _check_budgets(settings: Settings, options: RequestOptions, models: Iterable[str]) -> None:
+    """Raise UsageError for a budget that fits no question, or could not be kept."""
+    told = options.system_prompt + options.tool_prompt
+    least = message_tokens(SystemMessage(told), estimate_tokens) + MIN_OUTPUT_TOKENS
+    if options.token_budget is not None and options.token_budget < least:
+        raise UsageError(
+            f"no question fits a token_budget of {options.token_budget}: instructions and the shortest answer need "
+            f"at least {least} tokens; give it more"
+        )
+    if options.cost_budget is not None and None in (options.input_price, options.output_price):
+        unknown = next(name for name in models if settings.catalog.info(*split_model(name)).prices is None)
+        raise UsageError(
+            f"cost_budget cannot be kept, since no price of {unknown} is known: give one, "
+            f'Settings(catalog=Catalog({{"{unknown}": ModelInfo(prices=Prices(input=..., output=...))}})), in US '
+            "dollars a token (0 where it is free), or leave cost_budget out"
+        )
+
+
+def _dearest(
+    settings: Settings, models: Iterable[str], context_tokens: int | None, cache: PromptCache
+) -> Prices | None:
+    """By which the cost of a step is estimated: any of the models may answer it. None where one has no known price."""
+    tokens = MAX_CALL_TOKENS if context_tokens is None else context_tokens
+    prices = [settings.catalog.dearest(*split_model(name), tokens, cache) for name in models]
+    known = [price for price in prices if price is not None]
+    if len(known) < len(prices):
+        return None
+    return Prices(max(price.input for price in known), max(price.output for price in known))
+
+
+#: What is asked of a model that answers about a workspace.
+_WORKSPACE_PROMPT: Final = """\
+You answer questions about the code in {workspace}. Say only what the code shows, and name the place as file:lines."""
+#: What the code tools are for, and how code is written. A model that takes no tools does not read it.
+_WORKSPACE_TOOLS_PROMPT: Final = """\
+Look before you answer: request_code_context finds the code that a question is about, read_file and list_dir show the \
+rest.
+
+Show code in the form in which the tools give it to you, with the absolute path and the byte offsets of the span:
+<code="/absolute/path" #START:END>
+...
+</code>"""
