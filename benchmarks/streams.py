@@ -1,8 +1,4 @@
-<<<<<<< HEAD
-"""What it costs to read an answer along: CPU of a session that is streamed, beside one that is awaited, in one run.
-=======
 """What reading an answer along costs: CPU of a session that is streamed, beside one that is only awaited, in one run.
->>>>>>> perf
 
     python benchmarks/streams.py [--sessions 200] [--concurrency 100] [--pause 0.1] [--rounds 3]
 

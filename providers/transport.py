@@ -19,12 +19,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
-<<<<<<< HEAD
 from pathlib import Path
-from typing import Final, TypeVar
-=======
 from typing import Final, Protocol, TypeVar
->>>>>>> perf
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -111,16 +107,10 @@ class HttpProvider:
         self._on_headers = on_headers
         self._proxy = proxy
         # Read here, and not on the loop when the provider is first asked.
-<<<<<<< HEAD
         self._tls = _tls(verify)
-        self._given = transport
+        self._given: _Sender | None = _OverHttpx(transport) if transport is not None else None
         self._connections: dict[asyncio.AbstractEventLoop, dict[str, _Connections]] = {}
         """Of each loop, by the proxy that they go through."""
-=======
-        self._tls = _default_tls()
-        self._given: _Sender | None = _OverHttpx(transport) if transport is not None else None
-        self._connections: dict[asyncio.AbstractEventLoop, _Connections] = {}
->>>>>>> perf
 
     @property
     def name(self) -> str:
@@ -274,13 +264,8 @@ class HttpProvider:
         if b"%" in path or _escaped_path.get():
             _escaped_path.set(path.decode("ascii") if b"%" in path else "")
         if self._given is not None:
-<<<<<<< HEAD
-            return await deadline.run(self._given.handle_async_request(request))
-        connections = self._open_connections(self._proxy if isinstance(self._proxy, str) else self._proxy(wire.url))
-=======
             return await deadline.run(self._given.send(question))
-        connections = self._open_connections()
->>>>>>> perf
+        connections = self._open_connections(self._proxy if isinstance(self._proxy, str) else self._proxy(wire.url))
         if is_last_try or connections.are_doubtful:
             return await deadline.run(connections.single.send(question))
         if _is_used_again.get():
@@ -320,26 +305,16 @@ class HttpProvider:
             connections = of_loop[proxy] = _Connections(self._over(kept, proxy), self._over(single, proxy))
         return connections
 
-<<<<<<< HEAD
-    def _over(self, connector: aiohttp.TCPConnector, proxy: str) -> AnyTransport:
-=======
-    def _over(self, connector: aiohttp.TCPConnector) -> _Sender:
->>>>>>> perf
+    def _over(self, connector: aiohttp.TCPConnector, proxy: str) -> _Sender:
         traces = aiohttp.TraceConfig()
         traces.on_connection_reuseconn.append(_used_again)
         session = aiohttp.ClientSession(
             connector=connector, cookie_jar=aiohttp.DummyCookieJar(), trace_configs=[traces], middlewares=[_as_escaped]
         )
-<<<<<<< HEAD
-        through = httpx.Proxy(proxy) if proxy else None
-        transport = AiohttpTransport if through else _LeanTransport
-        return transport(verify=self._tls, trust_env=False, proxy=through, client=session)
-=======
-        if self._proxy:
-            proxy = httpx.Proxy(self._proxy)
-            return _OverHttpx(AiohttpTransport(verify=self._tls, trust_env=False, proxy=proxy, client=session))
+        if proxy:
+            through = httpx.Proxy(proxy)
+            return _OverHttpx(AiohttpTransport(verify=self._tls, trust_env=False, proxy=through, client=session))
         return _OverAiohttp(session)
->>>>>>> perf
 
     def _failure(self, error: Exception, host: str) -> Error:
         if isinstance(error, ProviderError):
