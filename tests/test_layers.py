@@ -59,6 +59,7 @@ BY_STRING = {
 ONLY_CONNECTS = {"providers/transport.py"}
 ONLY_READS_ENVIRONMENT = {
     "actors/settings.py": "all that sets up a runtime",
+    "providers/environment_proxy.py": "the proxies, by the standard library",
     "actors/cli/terminal.py": "TERM and NO_COLOR, which are about the terminal",
     "actors/processes/launch.py": "passes the harmless part of it on to its children",
     "actors/processes/process_state.py": "puts back what a tool has changed of it",

@@ -260,6 +260,7 @@ class LoopScheduler:
         loop = _LoopWithoutContext()
         self.loop: asyncio.AbstractEventLoop = loop
         self._wake = super(_LoopWithoutContext, loop).call_soon_threadsafe  # without a detour, on the hot path
+        self._post = loop.call_soon
         #: What runs now, for the watchdog.
         self.running: object = None
         #: What `now()` was when that began, or up to LOOKS_AT_CLOCK turns before.
@@ -347,8 +348,10 @@ class LoopScheduler:
         if self._pump_posted:
             return
         self._pump_posted = True
+        # On the loop itself no wake-up is needed, which would be a write to its self-pipe and a read of it.
+        post = self._post if threading.get_ident() == self._thread_id else self._wake
         try:
-            self._wake(self._pump, context=self._context)
+            post(self._pump, context=self._context)
         except RuntimeError:  # the loop is closed: nothing runs any more
             return
 
@@ -400,7 +403,7 @@ class LoopScheduler:
         self._pump_posted = False
         if ready and not self._pump_posted:  # cut short, or posted in between
             self._pump_posted = True
-            self.loop.call_soon(self._pump, context=self._context)
+            self._post(self._pump, context=self._context)
 
     def _main(self) -> None:
         self._thread_id = threading.get_ident()

@@ -21,7 +21,7 @@ from callboard.actors.models.llm_manager import LlmMessage, StartModel
 from callboard.actors.models.windows import FindWindow, Window
 from callboard.actors.requests.conversation import STOPPING, Question, Seen
 from callboard.actors.requests.output_checks import OutputChecker
-from callboard.actors.requests.outside import FindCall, OutsideMessage, ReportProgress, ResolveCall
+from callboard.actors.requests.outside import CalledTool, FindCall, OutsideMessage, ReportProgress, ResolveCall
 from callboard.actors.telemetry.notices import PeerLost, TracingFailed
 from callboard.actors.telemetry.request_log import trace_headers_are, work_for
 from callboard.actors.telemetry.spans import BeginSpans, RequestSpans, Work
@@ -47,10 +47,11 @@ STOPS_TOLD_SECONDS = 1.0
 
 Subscriber = Callable[[Seen], None]
 """Hears, on the loop thread, each event of the request as it is applied, each RunTool, AskApproval, ReportFailure and
-Note, and Finish last. It must not block."""
-#: What is shown also without a reader: how the request ended, and what its asker should know of that.
+Note, the timer of the request when it is set and cleared, and Finish last. It must not block."""
+#: What is shown also without a reader: how the request ended, and what its asker should know of that and of its time.
 _ALWAYS_SHOWN: Final = (
     events.ModelFailed, events.ToolCallFailed, commands.ReportFailure, commands.Note, commands.Finish,
+    commands.SetTimer, commands.ClearTimer,
 )  # fmt: skip
 Order = StartModel | DispatchCall | SeekApproval
 """What others work at for a request."""
@@ -143,6 +144,8 @@ class RequestSession(Actor[SessionMessage]):
         self._window = Window(question.options.context_tokens) if find_window is None else None
         self._has_started = False
         self._has_cancelled = False
+        self._clock_turned: commands.SetTimer | commands.ClearTimer | None = None
+        """Of the request, by what was applied last: its asker has to know."""
         self._finish: commands.Finish | None = None
         self._is_waiting = False
         """The request has finished, and its tools are being told to stop."""
@@ -201,7 +204,9 @@ class RequestSession(Actor[SessionMessage]):
 
     def _check(self, checker: OutputChecker[object], event: events.ModelResponded) -> None:
         """A turn with answers reaches the protocol session when these have been checked."""
-        texts = answers_in(event.response, self._output_tool) if event.response.error is None else ()
+        order, _ = self._open.get(event.tag, (None, 0))
+        is_turn = isinstance(order, StartModel) and order.call.purpose is commands.CallPurpose.TURN
+        texts = answers_in(event.response, self._output_tool) if is_turn and event.response.error is None else ()
         if not texts:
             self._apply(event)
             return
@@ -292,30 +297,42 @@ class RequestSession(Actor[SessionMessage]):
         doing: Event | Command = event
         try:
             given = self._session.apply(event)
-            if self._relays:
-                self._show_last_progress(event)
-            self._show(event)
-            if ends_work(event):
-                self._observe(event)
-                self._open.pop(event.tag, None)
-                self._deferred.pop(event.tag, None)
-            elif isinstance(event, events.ToolCallDeferred):
-                self._has_deferred(event)
-            elif isinstance(event, events.ApprovalGranted | events.ApprovalDenied):
-                self._observe(event)
-                if isinstance(event, events.ApprovalDenied):
-                    self._open.pop(event.tag, None)
+            self._taken_in(event)
             for doing in given:
                 _CARRIERS[type(doing)](self, doing)
-            if self._early:
-                self._look_at_early(event)
-            if self._heard:
-                self._tell_telemetry()
+            self._carried_out(event)
         except ProtocolError as error:
             raise Rejected(str(error)) from error
         except Exception as error:
             what = f"{'applying' if doing is event else 'carrying out'} {type(doing).__name__}"
             raise RuntimeFailure(f"internal_error: {what} failed: {said(error)}") from error
+
+    def _taken_in(self, event: Event) -> None:
+        """The protocol has accepted it: show it, and forget the work that has ended."""
+        if self._relays:
+            self._show_last_progress(event)
+        self._show(event)
+        if ends_work(event):
+            self._observe(event)
+            self._open.pop(event.tag, None)
+            self._deferred.pop(event.tag, None)
+        elif isinstance(event, events.ToolCallDeferred):
+            self._has_deferred(event)
+        elif isinstance(event, events.ApprovalGranted | events.ApprovalDenied):
+            self._observe(event)
+            if isinstance(event, events.ApprovalDenied):
+                self._open.pop(event.tag, None)
+
+    def _carried_out(self, event: Event) -> None:
+        """So are the commands that it led to."""
+        if self._early:
+            self._look_at_early(event)
+        if self._clock_turned is not None:
+            turned, self._clock_turned = self._clock_turned, None
+            if self._finish is None:
+                self._show(turned)
+        if self._heard:
+            self._tell_telemetry()
 
     # -- one method a command
 
@@ -330,7 +347,8 @@ class RequestSession(Actor[SessionMessage]):
     def _run_tool(self, command: commands.RunTool) -> None:
         self._show(command)
         asker, is_read_along = self._context_for(command, command.name), self._is_read_along
-        call = DispatchCall(command, self._question.user.text, self.ref, asker, is_read_along, self._ended)
+        own = self._question.tools.own.get(command.name)
+        call = DispatchCall(command, self._question.user.text, self.ref, asker, is_read_along, self._ended, own)
         self._open[command.tag] = call, 1
         self._peers.dispatcher.tell_control(call)
 
@@ -369,10 +387,16 @@ class RequestSession(Actor[SessionMessage]):
             timer.cancel()
         passed = events.DeadlinePassed(command.tag, command.at)
         self._timers[command.tag] = command.at, self.tell_at(command.at, passed)
+        self._time_of_request(command)
 
     def _clear_timer(self, command: commands.ClearTimer) -> None:
         if command.tag in self._timers:
             self._timers.pop(command.tag)[1].cancel()
+            self._time_of_request(command)
+
+    def _time_of_request(self, command: commands.SetTimer | commands.ClearTimer) -> None:
+        if command.tag == self._question.tag and self._has_started:
+            self._clock_turned = command
 
     def _finished(self, finish: commands.Finish) -> None:
         """A request whose tools were cancelled is answered when they were asked to stop."""
@@ -388,11 +412,11 @@ class RequestSession(Actor[SessionMessage]):
     # -- what comes from outside, and progress
 
     @handles(FindCall)
-    def _find(self, message: FindCall) -> ToolName:
+    def _find(self, message: FindCall) -> CalledTool:
         name = self._deferred.get(message.tag) or self._name_of_running(message.tag)
         if name is None or message.tag in self._early:
             raise Rejected("its call has ended, or the request has no such call")
-        return name
+        return CalledTool(name, self._question.tools.own.get(name))
 
     def _name_of_running(self, tag: Tag) -> ToolName | None:
         order = self._open.get(tag, (None,))[0]

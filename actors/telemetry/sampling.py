@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 from callboard.actors.calls.ledger import Ledger
+from callboard.actors.calls.registry import name_of
 from callboard.actors.kernel import ActorSystem
 from callboard.actors.telemetry import metrics
 from callboard.actors.telemetry.metrics import Sample
@@ -18,9 +20,13 @@ def samples(system: ActorSystem, calls: Ledger, held: Callable[[], int]) -> Iter
     yield Sample(metrics.LOOP_HELD, (), held())
     for reason, count in system.dead_letters.counts().items():
         yield Sample(metrics.DEAD_LETTERS, (reason.value,), count)
-    for tool, lane in calls.lanes.items():
-        yield Sample(metrics.CALLS_WAITING, (tool,), len(lane.waiting))
-        yield Sample(metrics.CALLS_RUNNING, (tool,), lane.running)
+    waiting, running = Counter[str](), Counter[str]()
+    for key, lane in calls.lanes.items():  # tools that questions have brought with them may share a name
+        waiting[name_of(key)] += len(lane.waiting)
+        running[name_of(key)] += lane.running
+    for tool, count in waiting.items():
+        yield Sample(metrics.CALLS_WAITING, (tool,), count)
+        yield Sample(metrics.CALLS_RUNNING, (tool,), running[tool])
     for pool in calls.pools.values():
         yield Sample(metrics.WORKERS, (pool.name,), pool.workers)
     for root in system.tree():

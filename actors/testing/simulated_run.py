@@ -150,7 +150,9 @@ class SimulatedRun:
         answer = request.answer = RequestAnswer(store, plan.tag, plan.options.timeout_seconds)
         peers = Peers(*(self.system.ref(f"root/{name}") for name in ("llm_manager", "dispatcher", "telemetry")))
         now = self.scheduler.now()
-        question = Question(plan.tag, plan.history, plan.user, plan.options, now, Context(), is_read_along)
+        question = Question(
+            plan.tag, plan.history, plan.user, plan.options, now, Context(), is_read_along, compacted=plan.compacted
+        )
         make = partial(RecordedSession, request, self.world)
         start = partial(RequestSession, question, peers, request.see, answer.record, make)
         capacity = self.faults.session_capacity if self.faults.floods else SESSION_CAPACITY

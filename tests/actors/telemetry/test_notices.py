@@ -263,7 +263,7 @@ def test_why_a_model_call_failed_is_content(
 
 def test_what_happens_to_the_runtime_is_counted(simulated: ActorSystem) -> None:
     metrics = Stage(simulated, log_content=False).tell(
-        ToolWithdrawn(LOOK, 1.0), ToolRestored(LOOK, 2.0), EmbedderFailed("small")
+        ToolWithdrawn(LOOK, 1.0, LOOK), ToolRestored(LOOK, 2.0), EmbedderFailed("small")
     )
     assert lines(metrics) == {
         "callboard.tool.health{tool=look, change=withdrawn} 1",

@@ -145,7 +145,7 @@ def test_a_second_end_is_not_counted(simulated: ActorSystem) -> None:
 
 
 def test_withdrawals_are_counted(simulated: ActorSystem) -> None:
-    metrics = TelemetryStand(simulated).tell(ToolWithdrawn(LOOK, 1.0), ToolRestored(LOOK, 2.0))
+    metrics = TelemetryStand(simulated).tell(ToolWithdrawn(LOOK, 1.0, LOOK), ToolRestored(LOOK, 2.0))
     assert metrics.counts("callboard.tool.health") == {("look", "withdrawn"): 1, ("look", "restored"): 1}
 
 
