@@ -102,6 +102,8 @@ class HttpProvider:
         proxy, or what tells it for each address. `verify`: whom to trust; a path is that of certificates of one's own.
         Raises UsageError where none can be read from there."""
         self.adapter = adapter
+        self.address = adapter.address if isinstance(adapter, HasAddress) else ""
+        """See `HasAddress.address`."""
         self._authorizer = authorizer
         self._timeouts = timeouts or Timeouts()
         self._on_headers = on_headers
@@ -115,11 +117,6 @@ class HttpProvider:
     @property
     def name(self) -> str:
         return self.adapter.name
-
-    @property
-    def address(self) -> str:
-        """See `HasAddress.address`; "" for an adapter that does not say."""
-        return self.adapter.address if isinstance(self.adapter, HasAddress) else ""
 
     async def stream(
         self, request: ModelRequest, /, adapter: Adapter | None = None, timeouts: Timeouts | None = None

@@ -96,9 +96,9 @@ def metric_attributes(metric: Metric, labels: Labels) -> dict[str, str]:
 # -- spans
 
 
-def tag_attributes(tag: Tag, metadata: Mapping[str, str]) -> Attributes:
-    """callboard's own ids, and what the host said of the request."""
-    found: Attributes = {f"callboard.{name}": value for name, value in tag._asdict().items()}
+def request_ids(tag: Tag, metadata: Mapping[str, str]) -> Attributes:
+    """callboard's own ids of a request, and what the host said of it: on each of its spans."""
+    found: Attributes = {"callboard.request_id": tag.request_id, "callboard.parent_id": tag.parent_id}
     return found | {f"callboard.metadata.{name}": value for name, value in bounded_metadata(metadata).items()}
 
 
