@@ -24,6 +24,7 @@ from typing_extensions import TypeForm
 from callboard.actors import kernel
 from callboard.actors.calls.approvals import ApprovalCallback, Approver, CallbackApprover, NobodyToAsk
 from callboard.actors.calls.registry import offer_of
+from callboard.actors.models.routing import OwnProviders
 from callboard.actors.models.windows import Windows
 from callboard.actors.requests.asking import AskOptions, Prompt, check_names, user_message
 from callboard.actors.requests.conversation import Answer, Question, Reply, Stream, SyncStream, T
@@ -33,7 +34,9 @@ from callboard.actors.requests.outputs import output_type
 from callboard.actors.requests.outside import OutsideCalls
 from callboard.actors.requests.request_session import RequestSession, SessionMessage, Subscriber
 from callboard.actors.settings import Settings
-from callboard.actors.telemetry.telemetry import Metrics, ReadMetrics, RequestLost
+from callboard.actors.telemetry import extras
+from callboard.actors.telemetry.metrics import Metrics
+from callboard.actors.telemetry.telemetry import ReadMetrics, RequestLost
 from callboard.actors.topology import SESSION_CAPACITY, addresses_of, build
 from callboard.actors.wiring import Asked, KnownModel, Wiring
 from callboard.protocol.errors import CallboardError, RuntimeFailure, UsageError, said
@@ -43,6 +46,8 @@ from callboard.protocol.machine import Session
 from callboard.protocol.options import ToolOffer
 
 if TYPE_CHECKING:
+    from prometheus_client.registry import Collector
+
     from callboard.actors.index import Progress, RefreshSummary
 
 logger = logging.getLogger("callboard")
@@ -68,8 +73,9 @@ class Runtime:
             reply = await runtime.ask("What is the weather in Oslo?")
 
     `tools` are functions, decorated with `@tool` where its defaults do not fit. `approve` decides on calls that the
-    policy asks about (sync or async, True to allow); without it they are denied. Raises UsageError for bad settings or
-    tools, before anything is started.
+    policy asks about (sync or async, True to allow); without it they are denied. `providers` are models of your own:
+    with `{"mine": provider}` "mine/x" is a model (a Provider or an Adapter, docs/providers.md); stopping the runtime
+    closes them. Raises UsageError for bad settings, tools or providers, before anything is started.
     A runtime that is dropped without `stop` is stopped, with a ResourceWarning.
     """
 
@@ -79,10 +85,11 @@ class Runtime:
         tools: Iterable[Callable[..., object]] = (),
         *,
         approve: ApprovalCallback | None = None,
+        providers: OwnProviders | None = None,
     ) -> None:
         self.settings = settings or Settings()
         self._approve = approve
-        self._wiring = Wiring(self.settings, tools)
+        self._wiring = Wiring(self.settings, tools, providers)
         self._running: _Running | None = None
         self._changing = threading.Lock()
         self._dropped: weakref.finalize[[_Running], Runtime] | None = None
@@ -325,11 +332,32 @@ class Runtime:
         return tuple(offer_of(tool, self.settings.policy) for tool in self._wiring.offered_tools.values())
 
     def metrics(self) -> Metrics:
-        """What was counted since the start: calls, failures, tokens, restarts, latencies by tool and model."""
-        running = self._live()
-        metrics = running.peers.telemetry.ask(ReadMetrics(), METRICS_TIMEOUT_SECONDS)
-        metrics.counters["actors.restarted"] = running.system.statistics().restarts
-        return metrics
+        """What was counted since the start: requests, calls, failures, tokens, durations, and what runs and waits now.
+
+        docs/telemetry.md lists them. Raises UsageError when it does not run.
+        """
+        return self._live().metrics()
+
+    def prometheus(self) -> str:
+        """The metrics as a scrape of Prometheus reads them (text format 0.0.4).
+
+        For a web framework's own route: the content type is "text/plain; version=0.0.4". Raises UsageError without the
+        extra `telemetry`.
+        """
+        return extras.exposition(self._live().metrics)
+
+    def prometheus_collector(self) -> Collector:
+        """For a registry of prometheus-client: `REGISTRY.register(runtime.prometheus_collector())`.
+
+        Raises UsageError without the extra `telemetry`; a scrape of a stopped runtime gets none of its metrics.
+        """
+        return extras.collector(self._metrics_or_none)
+
+    def _metrics_or_none(self) -> Metrics:
+        try:
+            return self.metrics()
+        except UsageError:
+            return Metrics()
 
     def tree(self) -> tuple[kernel.ActorInfo, ...]:
         """Every actor: state, mailbox depth, restarts, the message it is at and for how long."""
@@ -357,6 +385,7 @@ class _Running:
 
     def __init__(self, wiring: Wiring, approve: ApprovalCallback | None) -> None:
         self.process_id = os.getpid()
+        self._begin_spans = wiring.begin_spans
         self.sessions: dict[RequestId, kernel.Ref[SessionMessage]] = {}
         self._conversations = wiring.conversations
         self.check_threads = CheckThreads()
@@ -387,14 +416,22 @@ class _Running:
         self.outside = OutsideCalls(self.system, self.sessions.get, lambda: wiring.offered_tools)
         self.system.wait_until_started(self.system.ref("root"), START_SECONDS)
         self._supervisor, self.peers = addresses_of(self.system, START_SECONDS)
+        begun.callback(extras.observe(self.metrics))
 
     def begin(self, question: Question, model: KnownModel, answer: Answer[T], subscriber: Subscriber) -> None:
         """Start the session; its answer settles exactly once, even if the session is lost."""
         request_id = question.tag.request_id
         is_open = question.options.context_tokens is None and not model.is_unlimited
-        find = partial(self._windows.find, model.routes[0]) if is_open else None
-        make = partial(Session, count_tokens=model.count_tokens)
-        start = partial(RequestSession, question, self.peers, subscriber, answer.record, make, find_window=find)
+        start = partial(
+            RequestSession,
+            question,
+            self.peers,
+            subscriber,
+            answer.record,
+            partial(Session, count_tokens=model.count_tokens),
+            find_window=partial(self._windows.find, model.routes[0]) if is_open else None,
+            begin_spans=self._begin_spans,
+        )
         spec = kernel.ChildSpec(str(request_id), start, restart=kernel.Restart.TEMPORARY, capacity=SESSION_CAPACITY)
         ref = kernel.start_child(self._supervisor, spec)
         self.sessions[request_id] = ref
@@ -407,9 +444,12 @@ class _Running:
                 self._conversations.pop(request_id, None)
             if answer.session_ended(down):
                 with contextlib.suppress(kernel.MailboxFull):
-                    self.peers.telemetry.tell(RequestLost(question.tag))
+                    self.peers.telemetry.tell(RequestLost(question))
 
         self.system.watch(ref, ended)
+
+    def metrics(self) -> Metrics:
+        return self.peers.telemetry.ask(ReadMetrics(self.system.now()), METRICS_TIMEOUT_SECONDS)
 
     def cancel(self, request_id: RequestId, reason: str) -> bool:
         ref = self.sessions.get(request_id)

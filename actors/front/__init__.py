@@ -5,8 +5,8 @@
 - What comes of a request: a `Reply` with its `Outcome`, a `StepReport` for each model call and a `CallReport` for each
   tool call, or a `Stream` (`SyncStream` without an event loop) of events. A `Conversation` lasts over several requests;
   its `Compaction` keeps a long one within the model's window.
-- What a runtime did: `Metrics`. What models cost and take: a `Catalog` of `ModelInfo` tells the `Prices` and windows of
-  those that the price list does not know.
+- What a runtime did: `Metrics`; `RequestLogFilter` adds the ids of a request to log records. What models cost and take:
+  a `Catalog` of `ModelInfo` tells the `Prices` and windows of those that the price list does not know.
 - To write tools: `tool` makes a `Tool` of a function, `ToolContext` tells it about its call, and a `ToolError` that it
   raises tells the model what went wrong. One that returns `Deferred` leaves its result to `Runtime.complete_call`.
 - To decide what tools may do: `Policy` maps a `Risk`, or a `Risk` and an `Origin`, to a `Decision`; an `approve`
@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from callboard.actors.requests.history import Conversation
     from callboard.actors.runtime import Runtime
     from callboard.actors.settings import Settings
-    from callboard.actors.telemetry.telemetry import Metrics
+    from callboard.actors.telemetry.metrics import Metrics
+    from callboard.actors.telemetry.request_log import RequestLogFilter
     from callboard.actors.tools.context import ToolContext
     from callboard.actors.tools.decorator import Tool, tool
     from callboard.actors.tools.progress import ToolProgressed
@@ -53,9 +54,10 @@ __version__ = "0.1.0"
 __all__ = [
     "AskApproval", "AskOptions", "CallReport", "CallboardError", "Catalog", "Compaction", "Conversation", "Decision",
     "Deferred", "ErrorKind", "Metrics", "ModelCallFailed", "ModelInfo", "Origin", "Outcome", "Policy", "Prices",
-    "Reply", "RequestEnded", "Risk", "RunTool", "Runtime", "RuntimeFailure", "Settings", "StepReport", "Stream",
-    "SyncStream", "TextDelta", "Tool", "ToolCallCompleted", "ToolCallDeferred", "ToolCallFailed", "ToolContext",
-    "ToolError", "ToolProgressed", "UsageError", "__version__", "ask_sync", "freeze_support", "stream_sync", "tool",
+    "Reply", "RequestEnded", "RequestLogFilter", "Risk", "RunTool", "Runtime", "RuntimeFailure", "Settings",
+    "StepReport", "Stream", "SyncStream", "TextDelta", "Tool", "ToolCallCompleted", "ToolCallDeferred",
+    "ToolCallFailed", "ToolContext", "ToolError", "ToolProgressed", "UsageError", "__version__", "ask_sync",
+    "freeze_support", "stream_sync", "tool",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:  # a type checker that saw this function would accept every name
@@ -76,10 +78,10 @@ def _homes() -> Iterator[ModuleType]:
 
     yield from (errors, contracts, spawning, tools, progress)
     from callboard.actors.requests import conversation, history  # noqa: PLC0415
-    from callboard.actors.telemetry import telemetry  # noqa: PLC0415
+    from callboard.actors.telemetry import metrics, request_log  # noqa: PLC0415
     from callboard.protocol import commands, compaction, events, model, reports  # noqa: PLC0415
 
-    yield from (commands, compaction, events, model, reports, conversation, history, telemetry)
+    yield from (request_log, metrics, commands, compaction, events, model, reports, conversation, history)
     from callboard.providers import catalog  # noqa: PLC0415
 
     yield catalog

@@ -415,16 +415,21 @@ class Stream(EventReader[T], AsyncIterable[StreamItem[T]]):
         super().__init__(answer, cancel)
         self._loop = asyncio.get_running_loop()
         self._wake = asyncio.Event()
+        self._is_waking = False
         self._watch = Watch(answer.backstop, answer.expire)
         answer.future.add_done_callback(lambda _: self._notify())
 
     def _notify(self) -> None:
+        if self._is_waking:  # a wake-up costs a system call, and the one that is under way finds this too
+            return
+        self._is_waking = True
         try:
             self._loop.call_soon_threadsafe(self._woken)
         except RuntimeError:  # the reader's loop is closed: it will not read on
             self._give_up("the event loop of its reader is closed")
 
     def _woken(self) -> None:
+        self._is_waking = False  # before the look: what comes after it needs a wake-up of its own
         self._wake.set()
         if self.answer.future.done():
             self._watch.cancel()
@@ -489,6 +494,8 @@ class SyncStream(EventReader[T], SyncEvents[T]):
 
 def _size(item: StreamItem[object]) -> int:
     """About how much memory an event keeps: its texts, and a little for the rest."""
+    if isinstance(item, TextDelta):  # nearly all of them: 0.2 us instead of 2
+        return _EVENT_BYTES + getsizeof(item.text)
     texts = (getattr(item, name) for name in type(item).__slots__)
     traceback = item.failure.traceback if isinstance(item, ToolCallFailed) else ""
     return _EVENT_BYTES + len(traceback) + sum(getsizeof(text) for text in texts if isinstance(text, str))
