@@ -205,6 +205,20 @@ async def test_a_result_that_could_not_be_sent_is_refused_and_the_call_stays_ope
         assert (await reader.end()).text == '{"pages":3}'
 
 
+async def test_a_tool_that_only_one_question_has_may_defer_too() -> None:
+    @tool
+    async def own() -> int | Deferred:
+        return Deferred(60.0)
+
+    async with Runtime(settings_for(ScriptedCall("own", {}))) as runtime:
+        reader = Reader(runtime.stream("go", tools=[own]))
+        [event] = await reader.until(ToolCallDeferred)
+        with pytest.raises(UsageError, match="did not return what it declares"):
+            runtime.complete_call(*ids(event.tag), "no number")
+        assert runtime.complete_call(*ids(event.tag), 5)
+        assert (await reader.end()).text == "5"
+
+
 async def test_what_cannot_be_written_as_json_is_refused_where_the_tool_declares_nothing() -> None:
     async with Runtime(settings_for(ScriptedCall("any_result", {})), tools=[any_result]) as runtime:
         reader = Reader(runtime.stream("go"))
