@@ -426,7 +426,7 @@ async def test_an_asker_that_only_waits_is_told_when_the_loop_is_blocked(monkeyp
         assert not stream.answer.future.done()
         asked = asyncio.ensure_future(runtime.ask("go", request_id="asked"))
         in_thread = asyncio.ensure_future(asyncio.to_thread(runtime.ask_sync, "go", request_id="sync"))
-        await until_true(lambda: runtime.metrics().counters["calls.deferred"] == 3)
+        await until_true(lambda: runtime.metrics().count("callboard.tool.deferred", tool="any_result") == 3)
         runtime._live().system.scheduler.call_soon(lambda: free.wait(PATIENCE_SECONDS))
         try:
             for waiting in (asked, in_thread, asyncio.ensure_future(reader.end())):
