@@ -31,7 +31,8 @@ class OnePool:
         self.scenario = Scenario((PlannedTurn(calls=(PlannedCall(self.tool.name, does=does),)),))
         self.scheduler = SimulatedScheduler()
         self.world = World([self.scenario], Faults(workers=workers), self.scheduler)
-        self.world.plans[self.scenario.request_id].next_turn(
+        asked = CallModel(self.scenario.tag.at_step(1), ModelRequest("sim/model", ()), 60.0)
+        self.world.plans[self.scenario.request_id].next_turn(asked)
             CallModel(self.scenario.tag.at_step(1), ModelRequest("sim/model", ()), 60.0)
         )
         self.system = self.world.system
