@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextvars import Context, ContextVar
+from contextvars import Context, ContextVar, copy_context
 from functools import partial
 from typing import Any, get_args
 
@@ -32,6 +32,7 @@ from callboard.actors.kernel import start_child as start
 from callboard.actors.models.llm_manager import StartModel
 from callboard.actors.requests.conversation import STOPPING, Question
 from callboard.actors.requests.request_session import STOPS_TOLD_SECONDS, Peers, RequestSession
+from callboard.actors.telemetry.request_log import LogIds, ids_in
 from callboard.actors.telemetry.telemetry import Observed
 from callboard.actors.testing.simulation import SimulatedScheduler
 from callboard.protocol.commands import (
@@ -621,7 +622,13 @@ def test_a_session_that_is_asked_to_stop_waits_for_its_tools(simulated: ActorSys
 
 def test_the_askers_context_goes_with_the_work(simulated: ActorSystem) -> None:
     colours: list[str] = []
-    scene = Scene(simulated, subscriber=lambda seen: colours.append(COLOUR.get()))
+    ids: set[LogIds] = set()
+
+    def subscriber(_: Any) -> None:
+        colours.append(COLOUR.get())
+        ids.add(ids_in(copy_context())._replace(metadata=None))  # type: ignore[arg-type]
+
+    scene = Scene(simulated, subscriber=subscriber)
     scene.calls(("a", "look"), ("b", "write"))
     contexts = [
         *(message.asker for message in scene.told("llm", StartModel)),
