@@ -68,6 +68,7 @@ from callboard.protocol.machine import Session
 from callboard.protocol.model import Error, FinishReason, ModelResponse, PromptCache, Sampling, TextDelta, Usage
 from callboard.protocol.options import RequestOptions, ToolOffer
 from callboard.protocol.prompt_tokens import estimate_tokens, message_tokens
+from callboard.protocol.provider_options import ExtraFields
 from callboard.protocol.start_check import check_start
 from callboard.protocol.testing.scenario import offer
 from callboard.protocol.testing.strategies import histories
@@ -576,3 +577,12 @@ def test_a_result_has_a_share_of_the_window() -> None:
     messages = asked(Session().apply(start(looked_up(1, 4_000), options))).request.messages
     (result,) = [message for message in messages if isinstance(message, ToolMessage)]
     assert estimate_tokens(result.content) <= 200
+
+
+def test_headers_of_the_question_go_along_with_its_summary_and_nothing_else_of_it() -> None:
+    """A gateway may want them; a body field, a schema or a tier is about the answer."""
+    extra = ExtraFields({"top_k": 1}, {"x-team": "a"}, "p")
+    options = replace(OPTIONS, provider_options=(extra,), service_tier="flex", sampling=Sampling(temperature=0.5))
+    _, call = begun(history_of(8), options)
+    assert call.request.provider_options == (ExtraFields(headers={"x-team": "a"}, provider="p"),)
+    assert (call.request.service_tier, call.request.sampling.temperature) == ("", None)
