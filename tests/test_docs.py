@@ -234,7 +234,11 @@ def names_that_are_not_there(text: str) -> list[str]:
             if called in CALLS:
                 known = keywords(CALLS[called])
                 wrong += [f"{called}({name}=)" for name in re.findall(r"(\w+)=", arguments) if name not in known]
-        wrong += [name for name in re.findall(r"(?<![\w./-])callboard\.(?:actors|protocol|providers)(?:\.\w+)*", code) if not is_there(name)]
+        wrong += [
+            name
+            for name in re.findall(r"(?<![\w./-])callboard\.(?:actors|protocol|providers)(?:\.\w+)*", code)
+            if not is_there(name)
+        ]
     return wrong
 
 
