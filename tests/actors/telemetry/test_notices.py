@@ -255,7 +255,7 @@ def test_why_a_model_call_failed_is_content(
 
 def test_what_happens_to_the_runtime_is_counted(simulated: ActorSystem) -> None:
     stage = Stage(simulated, log_content=False)
-    counters = stage.tell(ToolWithdrawn(LOOK, 1.0), ToolRestored(LOOK, 2.0), EmbedderFailed("small")).counters
+    counters = stage.tell(ToolWithdrawn(LOOK, 1.0, LOOK), ToolRestored(LOOK, 2.0), EmbedderFailed("small")).counters
     assert dict(counters) == {
         "tools.withdrawn": 1, "tool.look.withdrawn": 1, "tools.restored": 1, "tool.look.restored": 1,
         "search.embedder_failed": 1,

@@ -172,7 +172,7 @@ def test_a_second_end_is_not_counted(simulated: ActorSystem) -> None:
 
 def test_withdrawals_are_counted(simulated: ActorSystem) -> None:
     look = ToolName("look")
-    counters = Stand(simulated).tell(ToolWithdrawn(look, 1.0), ToolRestored(look, 2.0)).counters
+    counters = Stand(simulated).tell(ToolWithdrawn(look, 1.0, look), ToolRestored(look, 2.0)).counters
     names = ("tools.withdrawn", "tool.look.withdrawn", "tools.restored", "tool.look.restored")
     assert [counters[name] for name in names] == [1, 1, 1, 1]
 
