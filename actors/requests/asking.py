@@ -279,7 +279,7 @@ def _instance(kind: type) -> _Read:
 
 
 def _a_kind(kind: type) -> str:
-    return f"{'an' if kind.__name__[0] in "AEIO" else 'a'} {kind.__name__}"
+    return f"{'an' if kind.__name__[0] in 'AEIO' else 'a'} {kind.__name__}"
 
 
 def _each(kinds: tuple[type, ...], *, is_one_enough: bool = False) -> _Read:
