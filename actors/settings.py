@@ -116,7 +116,10 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
     """What the model is told before the conversation; "" is the default, which names the workspace and the code
     fence."""
     request_timeout_seconds: float = Field(default=limits.DEFAULT_REQUEST_TIMEOUT_SECONDS, gt=0)
-    """From the question to its answer, tools included; then the request ends with what there is."""
+    """From the question to its answer, tools included; then the request ends with what there is. Times in which it only
+    waits for approvals and for the results of deferred calls do not count."""
+    approval_timeout_seconds: float = Field(default=limits.DEFAULT_WAIT_SECONDS, gt=0, le=limits.MAX_WAIT_SECONDS)
+    """How long a call waits for its approval, a day unless it is given, a week at the most; then it is denied."""
     max_steps: int = Field(default=limits.DEFAULT_MAX_STEPS, ge=1)
     """Model calls for one question."""
     token_budget: int | None = Field(default=None, ge=1)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from callboard.actors import kernel
 from callboard.actors.calls.approvals import Approver
+from callboard.actors.calls.ledger import Ledger
 from callboard.actors.calls.registry import offer_of
 from callboard.actors.connection import Connection
 from callboard.actors.models.llm_manager import LlmManager, Route, start_on
@@ -27,7 +28,11 @@ from callboard.actors.requests.history import Conversation
 from callboard.actors.requests.read_earlier import read_tool
 from callboard.actors.requests.tool_selection import ALL, ToolSelection, selection_of
 from callboard.actors.settings import Settings
-from callboard.actors.telemetry.telemetry import Metrics, Telemetry, spans_where_installed
+from callboard.actors.telemetry import extras
+from callboard.actors.telemetry.metrics import Metrics
+from callboard.actors.telemetry.sampling import samples
+from callboard.actors.telemetry.spans import BeginSpans
+from callboard.actors.telemetry.telemetry import Telemetry
 from callboard.actors.tools import Tool
 from callboard.actors.tools.decorator import as_tool
 from callboard.actors.tools.files import workspace_tools
@@ -133,7 +138,9 @@ class Wiring:
         self._embeddings: EmbeddingApi | None = None
         if model := settings.embedding_model:
             self._embeddings = _embeddings(settings, model)
-        self._make_spans = spans_where_installed()
+        tracing = extras.tracing(settings.log_content)
+        self.begin_spans: BeginSpans | None = None if tracing is None else tracing.begin
+        self._find_export = extras.find_export()
         self.search: CodeSearch | None = None
         """The code index of the tree that was started last, where there is a workspace."""
         self.code_tools: tuple[Tool, ...] = ()
@@ -239,7 +246,8 @@ class Wiring:
 
     def plan(self, system: kernel.ActorSystem, scheduler: kernel.LoopScheduler, approver: Approver) -> Plan:
         """The tree of a runtime that starts now."""
-        settings, metrics = self.settings, Metrics()
+        settings, counted, calls = self.settings, Metrics(), Ledger()
+        sample = partial(samples, system, calls, lambda: scheduler.held)
         processes = ProcessOptions(
             settings.process_workers,
             settings.warm_workers,
@@ -249,7 +257,7 @@ class Wiring:
         start, retry, cost = start_on(scheduler.loop), RetryPolicy(), settings.catalog.cost_of
         code_actors = self._code_actors(system, scheduler)
         return Plan(
-            telemetry=lambda: Telemetry(self._make_spans(), settings.log_content, metrics),
+            telemetry=lambda: Telemetry(settings.log_content, counted, sample, self._find_export),
             llm_manager=lambda: LlmManager(self._routes, start, retry, cost, self._token_ratios, self._refusals),
             workers=kinds(processes),
             tools=(*self.tools, *self.code_tools),
@@ -258,6 +266,7 @@ class Wiring:
             workspace=settings.workspace,
             failure_budget=settings.tool_failure_budget,
             threads=code_actors,
+            calls=calls,
         )
 
     def _code_actors(self, system: kernel.ActorSystem, scheduler: kernel.LoopScheduler) -> tuple[kernel.ChildSpec, ...]:
@@ -383,6 +392,7 @@ def _options(settings: Settings, model: str, models: Sequence[str]) -> RequestOp
         system_prompt=system_prompt,
         tool_prompt=tool_prompt,
         timeout_seconds=settings.request_timeout_seconds,
+        approval_timeout_seconds=settings.approval_timeout_seconds,
         max_steps=settings.max_steps,
         token_budget=settings.token_budget,
         cost_budget=settings.cost_budget,

@@ -90,6 +90,15 @@ class Inquirable(Protocol):
 
 
 @runtime_checkable
+class HasAddress(Protocol):
+    """An adapter or provider that says where it sends its requests."""
+
+    @property
+    def address(self) -> str:
+        """The URL of the API, for logs and spans."""
+
+
+@runtime_checkable
 class ChecksRequests(Protocol):
     """A provider that knows, without asking, what its API cannot be asked."""
 

@@ -16,17 +16,18 @@ import re
 import socket
 import ssl
 from base64 import b64encode
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 import aiohttp
 import httpx
 from httpx_aiohttp import AiohttpTransport
+from httpx_aiohttp.transport import map_aiohttp_exceptions
 
 from callboard.protocol.errors import ErrorKind, ProviderError, UsageError
 from callboard.protocol.masking import mask
@@ -37,6 +38,7 @@ from callboard.providers.adapter import (
     AsksServer,
     Authorizer,
     Decoder,
+    HasAddress,
     HttpAnswer,
     Timeouts,
     WireRequest,
@@ -53,6 +55,8 @@ MAX_FETCHED_BYTES: Final = 16 * 1024 * 1024
 #: longer than this loses it.
 _DRAIN_SECONDS: Final = 0.25
 _KEEPALIVE_SECONDS: Final = 30.0
+#: The most that one read gives: 150 events of 100 bytes, which take the decoder 0.5 ms.
+_READ_BYTES: Final = 16 * 1024
 _LONG_AGO: Final = float("-inf")
 
 HeaderListener = Callable[[int, Mapping[str, str]], None]
@@ -105,13 +109,18 @@ class HttpProvider:
         self._proxy = proxy
         # Read here, and not on the loop when the provider is first asked.
         self._tls = _tls(verify)
-        self._given = transport
+        self._given: _Sender | None = _OverHttpx(transport) if transport is not None else None
         self._connections: dict[asyncio.AbstractEventLoop, dict[str, _Connections]] = {}
         """Of each loop, by the proxy that they go through."""
 
     @property
     def name(self) -> str:
         return self.adapter.name
+
+    @property
+    def address(self) -> str:
+        """See `HasAddress.address`; "" for an adapter that does not say."""
+        return self.adapter.address if isinstance(self.adapter, HasAddress) else ""
 
     async def stream(
         self, request: ModelRequest, /, adapter: Adapter | None = None, timeouts: Timeouts | None = None
@@ -124,9 +133,9 @@ class HttpProvider:
         ended = False
         try:
             wire = await self._authorized(wire, deadline)
-            response = await self._send(wire, deadline, is_last_try=request.is_last_try)
+            answer = await self._send(wire, deadline, is_last_try=request.is_last_try)
             try:
-                decoder, chunks = self._decoder(adapter, wire, request.stream, response, deadline), _chunks(response)
+                decoder, chunks = self._decoder(adapter, wire, request.stream, answer, deadline), answer.chunks()
                 try:
                     while not ended and (chunk := await deadline.run(anext(chunks, None))) is not None:
                         if events := decoder.feed(chunk):  # one list a socket read
@@ -138,13 +147,13 @@ class HttpProvider:
                                     continue
                 except (_CallTimedOut, *_TRANSPORT_ERRORS):
                     # An error's status has said what is wrong: the body that does not end, or breaks off, explains it.
-                    if response.status_code < 400:
+                    if answer.status < 400:
                         raise
                 if not ended and (events := decoder.finish()):
                     ended = True
                     yield await self._ended(events, wire, deadline)
             finally:
-                await response.aclose()
+                await answer.body.aclose()
         except (ProviderError, _CallTimedOut, _Redirected, _StaleConnection, *_TRANSPORT_ERRORS) as error:
             # What goes wrong after a finished answer changes nothing about it.
             if not ended:
@@ -170,19 +179,19 @@ class HttpProvider:
         host, body = _host(wire.url), bytearray()
         try:
             try:
-                response = await self._send(wire, deadline)
+                answer = await self._send(wire, deadline)
             except _StaleConnection:
-                response = await self._send(wire, deadline)
+                answer = await self._send(wire, deadline)
             try:
-                chunks = _chunks(response)
+                chunks = answer.chunks()
                 while (chunk := await deadline.run(anext(chunks, None))) is not None:
                     body += chunk
                     if len(body) > MAX_FETCHED_BYTES:
                         why = f"The answer of {host} is longer than {MAX_FETCHED_BYTES} bytes."
                         raise ProviderError(ErrorKind.MALFORMED, why)
-                return HttpAnswer(response.status_code, bytes(body))
+                return HttpAnswer(answer.status, bytes(body))
             finally:
-                await response.aclose()
+                await answer.body.aclose()
         except (_CallTimedOut, *_TRANSPORT_ERRORS) as error:
             failure = self._failure(error, host)
             raise ProviderError(failure.kind, failure.message) from None
@@ -235,10 +244,10 @@ class HttpProvider:
             return False  # what the server said is what the user should hear
 
     def _decoder(
-        self, adapter: Adapter, wire: WireRequest, streaming: bool, response: httpx.Response, deadline: _CallDeadline
+        self, adapter: Adapter, wire: WireRequest, streaming: bool, answer: _Answer, deadline: _CallDeadline
     ) -> Decoder:
-        status = response.status_code
-        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in response.headers.raw}
+        status = answer.status
+        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in answer.headers}
         if self._on_headers is not None:
             self._on_headers(status, headers)
         if 300 <= status < 400:
@@ -250,20 +259,22 @@ class HttpProvider:
             deadline.shorten(self._timeouts.error_body_seconds)
         return adapter.decoder(status, headers, streaming)
 
-    async def _send(self, wire: WireRequest, deadline: _CallDeadline, *, is_last_try: bool = False) -> httpx.Response:
+    async def _send(self, wire: WireRequest, deadline: _CallDeadline, *, is_last_try: bool = False) -> _Answer:
         """The answer's head. _StaleConnection where a kept connection turns out to be closed; for as long as
         connections are kept, none of them is used then, since the server is likely to have closed the others too."""
-        request = self._http_request(wire)
-        path = request.url.raw_path.partition(b"?")[0]
-        _escaped_path.set(path.decode("ascii") if b"%" in path else "")
+        question = self._question(wire)
+        path = question.url.raw_path.partition(b"?")[0]
+        if b"%" in path or _escaped_path.get():
+            _escaped_path.set(path.decode("ascii") if b"%" in path else "")
         if self._given is not None:
-            return await deadline.run(self._given.handle_async_request(request))
+            return await deadline.run(self._given.send(question))
         connections = self._open_connections(self._proxy if isinstance(self._proxy, str) else self._proxy(wire.url))
         if is_last_try or connections.are_doubtful:
-            return await deadline.run(connections.single.handle_async_request(request))
-        _is_used_again.set(False)
+            return await deadline.run(connections.single.send(question))
+        if _is_used_again.get():
+            _is_used_again.set(False)
         try:
-            return await deadline.run(connections.kept.handle_async_request(request))
+            return await deadline.run(connections.kept.send(question))
         except httpx.TransportError as error:
             cause = error.__cause__
             if not (_is_used_again.get() and isinstance(cause, _STALE)):
@@ -271,20 +282,17 @@ class HttpProvider:
             connections.doubtful_until = asyncio.get_running_loop().time() + _KEEPALIVE_SECONDS
             raise _StaleConnection from error
 
-    def _http_request(self, wire: WireRequest) -> httpx.Request:
-        # `pool` is what aiohttp calls `connect`: name look-up, handshakes and all. `read` is not set: aiohttp would set
-        # a new timer for each read, where `_CallDeadline` looks at the clock once in a while.
-        seconds = {"connect": self._timeouts.connect_seconds, "pool": self._timeouts.connect_seconds}
+    def _question(self, wire: WireRequest) -> _Question:
         # A compressed stream reaches us in lumps, when the compressor's window is full.
         headers = {**wire.headers, "accept-encoding": "identity"}
-        if any(_UNSENDABLE.search(value) for value in headers.values()):
+        text = "".join((*headers, *headers.values()))
+        if _UNSENDABLE.search(text):
             raise UsageError(f"A header of {self.name} holds a line break; does its key end with one?")
         if "@" in urlsplit(wire.url).netloc and "authorization" in headers:
             raise UsageError(f"The address of {self.name} holds a user, and there is a key too; leave one of them out.")
         try:
-            return httpx.Request(
-                wire.method, _parsed_url(wire.url), headers=headers, content=wire.body, extensions={"timeout": seconds}
-            )
+            text.encode("ascii")
+            return _Question(wire.method, _parsed_url(wire.url), headers, wire.body, self._timeouts.connect_seconds)
         except (httpx.InvalidURL, UnicodeEncodeError) as error:
             why = str(error)
         # Out here: the UnicodeEncodeError holds the header with the key, and would go along as the context.
@@ -301,14 +309,16 @@ class HttpProvider:
             connections = of_loop[proxy] = _Connections(*over, (kept, single))
         return connections
 
-    def _over(self, connector: aiohttp.TCPConnector, proxy: str) -> AnyTransport:
+    def _over(self, connector: aiohttp.TCPConnector, proxy: str) -> _Sender:
         traces = aiohttp.TraceConfig()
         traces.on_connection_reuseconn.append(_used_again)
         session = aiohttp.ClientSession(
             connector=connector, cookie_jar=aiohttp.DummyCookieJar(), trace_configs=[traces], middlewares=[_as_escaped]
         )
-        through = _proxy(proxy) if proxy else None
-        return AiohttpTransport(verify=self._tls, trust_env=False, proxy=through, client=session)
+        if proxy:
+            through = _proxy(proxy)
+            return _OverHttpx(AiohttpTransport(verify=self._tls, trust_env=False, proxy=through, client=session))
+        return _OverAiohttp(session)
 
     def _failure(self, error: Exception, host: str) -> Error:
         if isinstance(error, ProviderError):
@@ -377,12 +387,6 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         error = below if isinstance(below, OSError) else error.__cause__ or error.__context__
 
 
-def _chunks(response: httpx.Response) -> AsyncIterator[bytes]:
-    """The body's bytes as they come, decompressed only where a server compresses unasked."""
-    plain = "content-encoding" not in response.headers
-    return aiter(response.stream if plain else response.aiter_bytes())  # type: ignore[arg-type]
-
-
 def _credentials(wire: WireRequest) -> list[str]:
     """What the server was told as a credential."""
     return [wire.headers[name].rpartition(" ")[2] for name in CREDENTIAL_HEADERS & wire.headers.keys()]
@@ -415,12 +419,122 @@ async def _as_escaped(request: aiohttp.ClientRequest, handler: aiohttp.ClientHan
 
 
 @dataclass(slots=True)
+class _Question:
+    """One request."""
+
+    method: str
+    url: httpx.URL
+    headers: dict[str, str]
+    body: bytes
+    connect_seconds: float
+
+
+@dataclass(slots=True)
+class _Answer:
+    """The head of an answer, and what reads on."""
+
+    status: int
+    headers: Sequence[tuple[bytes, bytes]]
+    body: httpx.AsyncByteStream
+
+    def chunks(self) -> AsyncIterator[bytes]:
+        """The body's bytes as they come, decompressed only where a server compresses unasked."""
+        if any(name.lower() == b"content-encoding" for name, _ in self.headers):
+            return httpx.Response(self.status, headers=list(self.headers), stream=self.body).aiter_bytes()
+        return aiter(self.body)
+
+
+class _Sender(Protocol):
+    """What carries the bytes."""
+
+    async def send(self, question: _Question, /) -> _Answer: ...
+    async def aclose(self) -> None: ...
+
+
+class _OverHttpx:
+    """Any transport of httpx's, as a host or a test gives it, and aiohttp through a proxy."""
+
+    def __init__(self, transport: AnyTransport) -> None:
+        self._transport = transport
+        self.aclose = transport.aclose
+
+    async def send(self, question: _Question) -> _Answer:
+        seconds = {"connect": question.connect_seconds, "pool": question.connect_seconds}
+        request = httpx.Request(
+            question.method,
+            question.url,
+            headers=question.headers,
+            content=question.body,
+            extensions={"timeout": seconds},
+        )
+        response = await self._transport.handle_async_request(request)
+        assert isinstance(response.stream, httpx.AsyncByteStream)
+        return _Answer(response.status_code, response.headers.raw, response.stream)
+
+
+class _OverAiohttp:
+    """aiohttp as httpx-aiohttp uses it, with the same exceptions. Without httpx's objects for request, headers, URL and
+    answer, and without a generator and a context manager around each read, a call takes 0.2 ms less of 0.5."""
+
+    def __init__(self, session: aiohttp.ClientSession) -> None:
+        self._session = session
+        self.aclose = session.close
+
+    async def send(self, question: _Question) -> _Answer:
+        try:
+            response = await self._session.request(
+                question.method,
+                str(question.url),
+                headers=question.headers,
+                data=question.body or None,
+                allow_redirects=False,
+                auto_decompress=False,
+                timeout=_client_timeout(question.connect_seconds),
+            )
+        except Exception:
+            with map_aiohttp_exceptions():
+                raise
+        return _Answer(response.status, response.raw_headers, _Body(response))
+
+
+class _Body(httpx.AsyncByteStream):
+    """What comes of an answer, as it comes."""
+
+    def __init__(self, response: aiohttp.ClientResponse) -> None:
+        self._response = response
+        self._read = response.content.read
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        try:
+            chunk = await self._read(_READ_BYTES)
+        except Exception:
+            with map_aiohttp_exceptions():
+                raise
+        if not chunk:
+            raise StopAsyncIteration
+        return chunk
+
+    async def aclose(self) -> None:
+        await self._response.__aexit__(None, None, None)
+
+
+@lru_cache(maxsize=64)
+def _client_timeout(connect_seconds: float) -> aiohttp.ClientTimeout:
+    # `connect` is name look-up, handshakes and all. `sock_read` is not set: aiohttp would set a new timer for each
+    # read, where `_CallDeadline` looks at the clock once in a while.
+    return aiohttp.ClientTimeout(sock_connect=connect_seconds, connect=connect_seconds)
+
+
+@dataclass(slots=True)
 class _Connections:
     """Those of one event loop."""
 
-    kept: AnyTransport
+    kept: _Sender
     """Uses a connection again."""
-    single: AnyTransport
+    single: _Sender
     """Opens one for each request."""
     connectors: tuple[aiohttp.TCPConnector, ...]
     """Below the two."""

@@ -36,6 +36,7 @@ from callboard.actors.calls.ledger import (
 from callboard.actors.calls.registry import Change, Registry, ToolKey, ToolWithdrawn
 from callboard.actors.kernel import Actor, Down, Ref, handles
 from callboard.actors.telemetry.notices import ToolPrinted, ToolStopped
+from callboard.actors.telemetry.request_log import ids_in, trace_headers_in
 from callboard.actors.tools import Tool, ToolContext
 from callboard.actors.tools.invoke import Result, text_of
 from callboard.actors.workers import messages
@@ -272,7 +273,15 @@ class ToolDispatcher(Actor[DispatcherMessage]):
         run, key, pool = call.run, call.lane.key, call.lane.pool
         tool = key if isinstance(key, Tool) else self._registry.entries[key].tool
         seat = next(reversed(pool.free), None) or self._new_worker(pool, tool.contract)
-        context = ToolContext(run, call.user_text, self._workspace, call.is_read_along)
+        asker = call.asker if call.asker is not None else Context()
+        context = ToolContext(
+            run,
+            call.user_text,
+            self._workspace,
+            call.is_read_along,
+            metadata=ids_in(asker).metadata,
+            trace_headers=trace_headers_in(asker),
+        )
         if not self.ledger.give(call, seat):
             raise AssertionError(f"it is not the turn of {run.tag}")
         seat.worker.tell_control(messages.RunCall(run, tool, context, call))
