@@ -6,6 +6,8 @@ import asyncio
 import base64
 import shutil
 import ssl
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -344,3 +346,9 @@ def test_an_own_provider_that_fails_ends_its_request(stream: Callable[..., Any],
         with pytest.raises((ModelCallFailed, RequestEnded), match=ends) as failed:
             runtime.ask_sync("?")
         assert failed.value.reply.outcome in (Outcome.FAILED, Outcome.TIMED_OUT)
+
+
+def test_the_documented_example_runs() -> None:
+    example = Path(__file__).parents[3] / "examples" / "own_provider.py"
+    ran = subprocess.run([sys.executable, example], capture_output=True, text=True, timeout=60)
+    assert (ran.stdout, ran.returncode) == ("HELLO\n", 0), ran.stderr
