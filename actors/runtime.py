@@ -27,9 +27,8 @@ from callboard.actors.calls.approvals import ApprovalCallback, Approver, Callbac
 from callboard.actors.calls.registry import offer_of
 from callboard.actors.models.routing import OwnProviders
 from callboard.actors.models.windows import Windows
-from callboard.actors.requests.asking import AskOptions, Prompt, check_names, user_message
+from callboard.actors.requests.asking import AskOptions, Prompt, check_names, identity_of, user_message
 from callboard.actors.requests.conversation import Answer, Question, Reply, Stream, SyncStream, T
-from callboard.actors.requests.history import Conversation
 from callboard.actors.requests.output_checks import CheckThreads, OutputChecker
 from callboard.actors.requests.outputs import output_type
 from callboard.actors.requests.outside import OutsideCalls
@@ -264,15 +263,8 @@ class Runtime:
         form = output_type(output) if output is not None else None
         asked = self._wiring.asked(user, options, running.system.now(), form.spec if form is not None else None)
         checker = OutputChecker(form, running.check_threads, copy_context()) if form is not None else None
-        request_id = options.get("request_id", "")
-        if "/" in request_id:
-            raise UsageError(f"the request id {request_id!r} has a slash in it; leave it out")
+        request_id, conversation = identity_of(options)
         tag = _tag_of(RequestId(request_id or uuid.uuid4().hex))
-        conversation = options.get("conversation")
-        if conversation is None:
-            conversation = Conversation()
-        elif not isinstance(conversation, Conversation):
-            raise UsageError(f"conversation must be a Conversation, not {conversation!r:.100}")
         return asked, Answer(conversation, tag, asked.options.timeout_seconds, checker, running.post)
 
     def _begin(self, asked: Asked, answer: Answer[T], subscriber: Subscriber) -> None:
