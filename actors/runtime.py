@@ -26,13 +26,13 @@ from callboard.actors.calls.approvals import ApprovalCallback, Approver, Callbac
 from callboard.actors.calls.registry import offer_of
 from callboard.actors.models.windows import Windows
 from callboard.actors.requests.asking import AskOptions, Prompt, check_names, user_message
-from callboard.actors.requests.conversation import Answer, Conversation, Question, Reply, Stream, SyncStream, T
+from callboard.actors.requests.conversation import Answer, Question, Reply, Stream, SyncStream, T
+from callboard.actors.requests.history import Conversation
 from callboard.actors.requests.output_checks import CheckThreads, OutputChecker
 from callboard.actors.requests.outputs import output_type
 from callboard.actors.requests.request_session import RequestSession, SessionMessage, Subscriber
 from callboard.actors.settings import Settings
 from callboard.actors.telemetry.telemetry import Metrics, ReadMetrics, RequestLost
-from callboard.actors.tools import Tool
 from callboard.actors.topology import SESSION_CAPACITY, addresses_of, build
 from callboard.actors.wiring import Asked, KnownModel, Wiring
 from callboard.protocol.errors import CallboardError, RuntimeFailure, UsageError, said
@@ -66,13 +66,18 @@ class Runtime:
         async with Runtime(Settings(model="openai/gpt-6.1-sol"), tools=[lookup]) as runtime:
             reply = await runtime.ask("What is the weather in Oslo?")
 
-    `tools` are functions decorated with `@tool`. `approve` decides on calls that the policy asks about (sync or async,
-    True to allow); without it they are denied. Raises UsageError for bad settings or tools, before anything is started.
+    `tools` are functions, decorated with `@tool` where its defaults do not fit. `approve` decides on calls that the
+    policy asks about (sync or async, True to allow); without it they are denied. Raises UsageError for bad settings or
+    tools, before anything is started.
     A runtime that is dropped without `stop` is stopped, with a ResourceWarning.
     """
 
     def __init__(
-        self, settings: Settings | None = None, tools: Iterable[Tool] = (), *, approve: ApprovalCallback | None = None
+        self,
+        settings: Settings | None = None,
+        tools: Iterable[Callable[..., object]] = (),
+        *,
+        approve: ApprovalCallback | None = None,
     ) -> None:
         self.settings = settings or Settings()
         self._approve = approve
@@ -248,9 +253,11 @@ class Runtime:
             asked.at,
             copy_context(),
             subscriber is not answer,
-            asked.model.routes,
+            asked.routes,
             asked.tools,
+            asked.notes,
             asked.metadata,
+            answer.conversation.compacted,
             answer.checker,
         )
         try:
@@ -326,6 +333,7 @@ class _Running:
     def __init__(self, wiring: Wiring, approve: ApprovalCallback | None) -> None:
         self.process_id = os.getpid()
         self.sessions: dict[RequestId, kernel.Ref[SessionMessage]] = {}
+        self._conversations = wiring.conversations
         self.check_threads = CheckThreads()
         try:
             with contextlib.ExitStack() as begun:  # what fails here ends what has begun before it
@@ -363,10 +371,13 @@ class _Running:
         spec = kernel.ChildSpec(str(request_id), start, restart=kernel.Restart.TEMPORARY, capacity=SESSION_CAPACITY)
         ref = kernel.start_child(self._supervisor, spec)
         self.sessions[request_id] = ref
+        if question.options.compaction is not None:
+            self._conversations[request_id] = answer.conversation
 
         def ended(down: kernel.Down) -> None:
             if self.sessions.get(request_id) is ref:  # the name is free before the asker knows
                 del self.sessions[request_id]
+                self._conversations.pop(request_id, None)
             if answer.session_ended(down):
                 with contextlib.suppress(kernel.MailboxFull):
                     self.peers.telemetry.tell(RequestLost(question.tag))

@@ -30,6 +30,7 @@ from callboard.actors.calls.registry import FAILURE_BUDGET
 from callboard.actors.config_file import CONFIG_FILE, Profile, Section, read_profile, similar
 from callboard.actors.secret_files import SecretRules
 from callboard.protocol import limits
+from callboard.protocol.compaction import Compaction, compaction_faults
 from callboard.protocol.errors import UsageError
 from callboard.protocol.masking import mask
 from callboard.protocol.model import PromptCache, ResponseStorage, Sampling, sampling_faults
@@ -87,18 +88,30 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
     """"provider/model" of an OpenAI-compatible embedding API that orders the best hits by meaning; "" uses the local
     model of the extra `embeddings` where it is installed, else words alone."""
     embedding_base_url: str | None = None
+    """Where the embedding API is, if not at its usual place."""
 
     instructions: str = ""
     """What the model is told before the conversation; "" is the default, which names the workspace and the code
     fence."""
     request_timeout_seconds: float = Field(default=limits.DEFAULT_REQUEST_TIMEOUT_SECONDS, gt=0)
+    """From the question to its answer, tools included; then the request ends with what there is."""
     max_steps: int = Field(default=limits.DEFAULT_MAX_STEPS, ge=1)
+    """Model calls for one question."""
     token_budget: int | None = Field(default=None, ge=1)
+    """Tokens for one question, input and output of all its model calls; None is no limit."""
     cost_budget: float | None = Field(default=None, gt=0)
     """US dollars a request. Refused where it could not be kept: no price is known of `model` or of a fallback."""
     context_tokens: int | None = Field(default=None, ge=1, le=limits.MAX_CALL_TOKENS)
     """None is the model's context window by the catalog; where that does not know it, the server is asked."""
+    history_share: float = Field(default=1.0, gt=0, le=1)
+    """What earlier questions and answers may take of the room for a prompt; the rest is for the question itself."""
+    result_share: float = Field(default=limits.MAX_RESULT_WINDOW_SHARE, gt=0, le=1)
+    """What one tool result may take of the model's window; a longer one is shortened as soon as it comes."""
+    compaction: Compaction | None = None
+    """How a long conversation is kept within the window, besides cutting it: old results cleared, older messages
+    summarised. None: it is only cut, and no model is asked for anything that was not a question."""
     sampling: Sampling = Sampling()
+    """Temperature, length of an answer and the like; what is left out is the model's own default."""
     parallel_tool_calls: bool | None = None
     """May the model ask for several calls in one turn? None: as the provider has it."""
     server_tools: tuple[ServerToolOffer, ...] = ()
@@ -113,7 +126,9 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
     """How long the provider keeps the prompt's beginning for the next step, where it must be asked to ("off", "5m",
     "1h")."""
     tool_fallback: ToolFallback = ToolFallback.RETRY_WITHOUT_TOOLS
+    """Where a model takes no tools: ask once more without them, with a note ("retry_without_tools"), or "fail"."""
     policy: Policy = Field(default_factory=Policy)
+    """Which tools run unasked, which are asked about and which are denied, by their risk."""
     catalog: Catalog = Field(default_factory=Catalog)
     """Context windows and prices; give one with `overrides` for models that the price list does not know."""
     rate_limits: Mapping[str, tuple[_Positive | None, _Positive | None]] = Field(default_factory=dict)
@@ -121,7 +136,9 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
     file also `{requests = 60}` or `{tokens = 90000}`, where only one is limited."""
 
     stream_idle_timeout_seconds: float = Field(default=limits.STREAM_IDLE_TIMEOUT_SECONDS, gt=0)
+    """A model's answer of which nothing comes for so long has failed."""
     stream_total_timeout_seconds: float = Field(default=limits.STREAM_TOTAL_TIMEOUT_SECONDS, gt=0)
+    """One answer of a model, from the request to its end."""
     max_attempts: int = Field(default=limits.MAX_ATTEMPTS, ge=1, validate_default=True)
     """Requests that may be sent for one model call, over all models: the first one, retries, fallback models, the try
     without tools, and the same step asked again after a useless answer or a crash."""
@@ -132,6 +149,7 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
     warm_workers: int = Field(default=1, ge=0)
     """Of them, how many are started with the runtime, for each class that has tools; 0: the first call waits 0.1 s."""
     worker_memory_bytes: int = Field(default=limits.TOOL_MEMORY_BYTES, ge=64 * 1024**2)
+    """Memory that a tool in a process may use; a tool that wants more fails."""
     tool_environment: tuple[str, ...] = ()
     """Names of variables that tools in processes get beyond the harmless ones (PATH, HOME, LANG ...), such as the key
     of an API that a tool asks."""
@@ -211,7 +229,7 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
         profile = Profile(found.path, (built_in, *found.sections), options or {})
         return cls.model_validate(given or {}, context=profile)
 
-    @field_validator("sampling", "policy", "catalog", "storage", mode="wrap")
+    @field_validator("sampling", "policy", "catalog", "storage", "compaction", mode="wrap")
     @classmethod
     def _keys_that_exist(cls, value: object, validate: ValidatorFunctionWrapHandler, info: ValidationInfo) -> object:
         # pydantic leaves out what a dataclass has no field for, and so a misspelt one.
@@ -220,6 +238,13 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
             return validate(value)
         except UsageError as error:  # of an object in it: as a ValueError it comes with its place
             raise ValueError(str(error)) from None
+
+    @field_validator("compaction", mode="after")
+    @classmethod
+    def _shares_that_fit(cls, value: Compaction | None) -> Compaction | None:
+        if value is not None and (faults := compaction_faults(value)):
+            raise ValueError(", ".join(faults))
+        return value
 
     @field_validator("rate_limits", mode="before")
     @classmethod

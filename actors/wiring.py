@@ -4,38 +4,45 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
 from callboard.actors import kernel
 from callboard.actors.calls.approvals import Approver
+from callboard.actors.calls.registry import offer_of
 from callboard.actors.models.llm_manager import LlmManager, Route, start_on
 from callboard.actors.models.refusals import Refusals
 from callboard.actors.models.routing import Router
+from callboard.actors.models.suitability import suitable
 from callboard.actors.models.token_ratios import TokenRatios
 from callboard.actors.models.windows import UNLIMITED
 from callboard.actors.processes.supply import ProcessOptions
 from callboard.actors.requests import asking
 from callboard.actors.requests.asking import AskOptions
-from callboard.actors.requests.tool_selection import ToolSelection, selection_of
+from callboard.actors.requests.history import Conversation
+from callboard.actors.requests.read_earlier import read_tool
+from callboard.actors.requests.tool_selection import ALL, ToolSelection, selection_of
 from callboard.actors.settings import Settings
 from callboard.actors.telemetry.telemetry import Metrics, Telemetry, spans_where_installed
 from callboard.actors.tools import Tool
+from callboard.actors.tools.decorator import as_tool
 from callboard.actors.tools.files import workspace_tools
 from callboard.actors.topology import Plan
 from callboard.actors.workers.kinds import kinds
 from callboard.protocol.budgets import MIN_OUTPUT_TOKENS
-from callboard.protocol.content import SystemMessage, UserMessage
+from callboard.protocol.compaction import READ_TOOL
+from callboard.protocol.content import SystemMessage, Text, UserMessage
 from callboard.protocol.errors import UsageError, missing_extra, said
-from callboard.protocol.ids import ToolName
+from callboard.protocol.ids import RequestId, ToolName
 from callboard.protocol.limits import MAX_CALL_TOKENS
-from callboard.protocol.model import PromptCache, ToolChoiceMode
+from callboard.protocol.model import ModelRequest, PromptCache, ToolChoice, ToolChoiceMode
 from callboard.protocol.options import RequestOptions, ToolFallback
 from callboard.protocol.output import OutputMode, OutputSpec
-from callboard.protocol.prompt import TokenCounter, estimate_tokens, message_tokens
+from callboard.protocol.prompt_tokens import TokenCounter, estimate_tokens, message_tokens
+from callboard.protocol.tools import ToolDefinition
 from callboard.providers.adapter import Provider
 from callboard.providers.catalog import Prices
 from callboard.providers.local.offline import CONTEXT_TOOL
@@ -84,21 +91,27 @@ class Asked:
     """By the runtime's clock."""
     model: KnownModel
     options: RequestOptions
-    tools: ToolSelection
-    metadata: Mapping[str, str]
+    routes: tuple[Route, ...]
+    """Of the model's, those that can be asked this."""
+    tools: ToolSelection = ToolSelection()
+    notes: tuple[str, ...] = ()
+    metadata: Mapping[str, str] = field(default_factory=dict)
 
 
-_ALL_TOOLS: Final = ToolSelection()
-_NO_METADATA: Final[Mapping[str, str]] = {}
+_TRIAL: Final = UserMessage.of("?")
 
 
 class Wiring:
     """The parts of one runtime; they outlive its starts and stops. Raises UsageError for bad settings or tools."""
 
-    def __init__(self, settings: Settings, tools: Iterable[Tool]) -> None:
+    def __init__(self, settings: Settings, tools: Iterable[Callable[..., object]]) -> None:
         self.settings = settings
         files = workspace_tools(settings.workspace, settings.secret_rules) if settings.workspace else ()
-        self.tools = _checked([*tools, *files])
+        self.conversations: dict[RequestId, Conversation] = {}
+        """Of the requests that run, where a tool may read them."""
+        compaction = settings.compaction
+        reads = (read_tool(self.conversations.get),) if compaction is not None and compaction.read_back else ()
+        self.tools = _checked([*map(as_tool, tools), *files, *reads])
         self._router = Router(settings, RateLimits(kernel.LoopScheduler.now, settings.rate_limits))
         self._models: dict[str, KnownModel] = {}
         self._learning = Lock()
@@ -106,6 +119,13 @@ class Wiring:
         self._refusals = Refusals(remembers_no_tools=settings.tool_fallback is ToolFallback.RETRY_WITHOUT_TOOLS)
         self.model = self.known(settings.model)
         """That of the settings."""
+        if compaction is not None and compaction.model:
+            self.known(compaction.model)
+        options = self.model.options
+        self._asks_for_more = _first_request(_TRIAL, options) != _first_request(_TRIAL, RequestOptions(""))
+        """Do the settings ask for what not every model can do?"""
+        if self._asks_for_more:
+            suitable(self.model.routes, _first_request(_TRIAL, options))
         self._embeddings: EmbeddingApi | None = None
         if model := settings.embedding_model:
             key = settings.key_for(model.partition("/")[0])
@@ -143,33 +163,47 @@ class Wiring:
 
     def asked(self, user: UserMessage, given: AskOptions, now: float, form: OutputSpec | None = None) -> Asked:
         """What this question asks for. Raises UsageError for options that are wrong or contradict each other."""
-        asked = self._asked(user, given, now)
-        return asked if form is None else replace(asked, options=self._with_output(asked, form))
+        model = self._model_of(given) if given else self.model
+        options = self.options_now(model, now, given)
+        if form is not None:
+            options = self._with_output(model, options, form, now)
+        asked = Asked(user, now, model, options, model.routes)
+        if not (given or has_media(user)):
+            return asked
+        tools = selection_of(given.get("tools", (ALL,)), self.offered_tools, self.settings.policy)
+        if tools.names and READ_TOOL in self.offered_tools:
+            tools = replace(tools, names=tools.names | {READ_TOOL})  # a part of the compaction, not of the choice
+        offered = self._definitions(tools)
+        asking.check_choices(given, options, [tool.name for tool in offered])
+        routes: tuple[Route, ...] = model.routes
+        notes: tuple[str, ...] = ()
+        if self._may_be_unsuitable(user, model, given):
+            routes, notes = suitable(model.routes, _first_request(user, options, offered))
+        metadata = asking.metadata_of(given.get("metadata", {}))
+        return replace(asked, routes=routes, tools=tools, notes=notes, metadata=metadata)
 
-    def _with_output(self, asked: Asked, form: OutputSpec) -> RequestOptions:
+    def _with_output(self, model: KnownModel, options: RequestOptions, form: OutputSpec, now: float) -> RequestOptions:
         """With the form of the answer, and the ways to ask this model for it."""
-        name = asked.model.routes[0].name
-        provider, _, model = name.partition("/")
-        modes, is_native_alone = output_modes(provider, model, form.schema)
+        name = model.routes[0].name
+        provider, _, own_name = name.partition("/")
+        modes, is_native_alone = output_modes(provider, own_name, form.schema)
         if len(form.modes) == 1:  # chosen by the asker
             modes = form.modes
-        elif not self._refusals.takes_schemas(name, asked.at):
+        elif not self._refusals.takes_schemas(name, now):
             modes = tuple(mode for mode in modes if mode is not OutputMode.NATIVE)
-        if modes == (OutputMode.TOOL,) and asked.options.tool_choice.mode is ToolChoiceMode.NONE:
+        if modes == (OutputMode.TOOL,) and options.tool_choice.mode is ToolChoiceMode.NONE:
             raise UsageError('an output by a tool call needs tool_choice "auto"; leave one of the two out')
-        return replace(asked.options, output=replace(form, modes=modes, is_native_alone=is_native_alone))
+        return replace(options, output=replace(form, modes=modes, is_native_alone=is_native_alone))
 
-    def _asked(self, user: UserMessage, given: AskOptions, now: float) -> Asked:
-        if not given:
-            return Asked(user, now, self.model, self.options_now(self.model, now, given), _ALL_TOOLS, _NO_METADATA)
-        model = self._model_of(given)
-        tools, metadata = _ALL_TOOLS, _NO_METADATA
-        if "tools" in given:
-            tools = selection_of(given["tools"], self.offered_tools, self.settings.policy)
-        if "metadata" in given:
-            metadata = asking.metadata_of(given["metadata"])
-        options = self.options_now(model, now, given)
-        return Asked(user, now, model, options, tools, metadata)
+    def _definitions(self, tools: ToolSelection) -> tuple[ToolDefinition, ...]:
+        """Of the tools that the model is shown, as long as they are in good health."""
+        of_runtime = (offer_of(tool, self.settings.policy) for tool in self.offered_tools.values())
+        return tuple(offer.definition for offer in tools.offers(of_runtime) if offer.is_shown)
+
+    def _may_be_unsuitable(self, user: UserMessage, model: KnownModel, given: AskOptions) -> bool:
+        """Does the question, or what the settings say of all questions, ask for what not every model can do?"""
+        is_elsewhere = model is not self.model and self._asks_for_more
+        return has_media(user) or is_elsewhere or not asking.OF_EVERY_API.issuperset(given)
 
     def _model_of(self, given: AskOptions) -> KnownModel:
         if "model" not in given:
@@ -276,8 +310,6 @@ def _checked(tools: list[Tool]) -> tuple[Tool, ...]:
     """Each tool can run where it says, and no two share a name."""
     names = {CONTEXT_TOOL}
     for each in tools:
-        if not isinstance(each, Tool):
-            raise UsageError(f"{each!r} is not a tool; decorate the function with @tool")
         if each.name in names:
             raise UsageError(f"two tools are called {each.name!r}; rename one with @tool(name=...)")
         names.add(each.name)
@@ -285,11 +317,40 @@ def _checked(tools: list[Tool]) -> tuple[Tool, ...]:
     return tuple(each.owned for each in tools)
 
 
+def has_media(user: UserMessage) -> bool:
+    """Does the question show more than text?"""
+    return any(not isinstance(part, Text) for part in user.parts)
+
+
+def _first_request(user: UserMessage, options: RequestOptions, tools: tuple[ToolDefinition, ...] = ()) -> ModelRequest:
+    """The request of the first step, as far as it matters to whether a model can be asked so."""
+    return ModelRequest(
+        "",
+        (user,),
+        tools,
+        options.tool_choice if tools or options.server_tools else ToolChoice(),
+        options.parallel_tool_calls if tools else None,
+        sampling=options.sampling,
+        provider_options=options.provider_options,
+        server_tools=options.server_tools,
+        prompt_cache=options.prompt_cache,
+        storage=options.storage,
+        service_tier=options.service_tier,
+        images_out=options.images_out,
+        audio_out=options.audio_out,
+    )
+
+
 def _options(settings: Settings, model: str, models: Sequence[str]) -> RequestOptions:
     """By the settings, for this model; any of `models` may answer."""
     context_tokens = settings.catalog.info(*split_model(model)).context_tokens
     if model == settings.model and settings.context_tokens:
         context_tokens = settings.context_tokens
+    compaction = settings.compaction
+    if compaction is not None and compaction.model:
+        models = (*models, compaction.model)
+        window = compaction.context_tokens or settings.catalog.info(*split_model(compaction.model)).context_tokens
+        compaction = replace(compaction, context_tokens=window)
     prices = _dearest(settings, models, context_tokens, settings.prompt_cache)
     system_prompt, tool_prompt = settings.instructions, ""
     if settings.workspace and not system_prompt:
@@ -314,6 +375,9 @@ def _options(settings: Settings, model: str, models: Sequence[str]) -> RequestOp
         provider_options=settings.provider_options,
         tool_fallback=settings.tool_fallback,
         max_attempts=settings.max_attempts,
+        history_share=settings.history_share,
+        result_share=settings.result_share,
+        compaction=compaction,
     )
 
 

@@ -21,7 +21,7 @@ from typing import Final
 import quicktok  # type: ignore[import-untyped]
 from token_texts import texts
 
-from callboard.protocol.prompt import PromptSize, TokenCounter, estimate_tokens
+from callboard.protocol.prompt_tokens import PromptSize, TokenCounter, estimate_tokens
 
 ENCODINGS: Final = ("o200k_base", "cl100k_base", "llama3", "qwen3")
 #: Of the conversation: prompts, and the parts of a kind that they add in turn.

@@ -28,6 +28,9 @@ class Spending:
     charged: float = 0.0
     """US dollars against the budget: what is not known is estimated by the prices of the request."""
     last_output_tokens: int = 0
+    last_usage: Usage | None = None
+    """Of the last model call, as reported; None where it was not, or cannot be true."""
+    last_cost: float | None = None
 
     def add(
         self, usage: Usage | None, cost: float | None, estimate: Callable[[], Usage], options: RequestOptions
@@ -45,6 +48,7 @@ class Spending:
         elif not counted.input_tokens:
             # A prompt is never empty: Ollama has left out the count of one that it held in its cache.
             counted += Usage(estimate().input_tokens)
+        self.last_usage, self.last_cost = reported, cost if cost_is_sound else None
         by_prices = _by_prices(options, counted.input_tokens, counted.output_tokens)
         if not cost_is_sound:
             cost = by_prices

@@ -9,22 +9,37 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass, replace
-from typing import Final, get_args
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import TYPE_CHECKING, Final, get_args
 
 import orjson
 from pydantic import TypeAdapter, ValidationError
 
-from callboard.protocol import content, events, model, options, tools
+from callboard.protocol import compaction, content, events, model, options, output, provider_options, tools
+from callboard.protocol.compaction import Compacted
 from callboard.protocol.content import Message
 from callboard.protocol.errors import UsageError
 from callboard.protocol.events import Event, ModelResponded
+from callboard.protocol.ids import MessageId
 from callboard.protocol.model import NEVER_LIKELY, TokenLogprob, Usage
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 #: Raised when a field changes its meaning. New fields with a default need no new version: old journals lack them.
 FORMAT_VERSION: Final = 1
 #: The place of the deepest value we write has some 60 characters; a file nested deeper is not ours.
 MAX_PLACE_CHARS: Final = 400
+#: Of a kept conversation. Pictures are in it as base64: some hundred of the largest that providers take.
+MAX_CONVERSATION_CHARS: Final = 512 * 1024 * 1024
+CONVERSATION_FORMAT: Final = "callboard conversation"
+#: The counts of `Compacted`, and under which names the ids of the messages they end with are written.
+_COMPACTED_TO: Final = {
+    "left_out": "left_out_to",
+    "summarised": "summarised_to",
+    "cleared": "cleared_to",
+    "tried": "tried_at",
+}
 _NAME: Final = "$"
 
 
@@ -34,7 +49,7 @@ class CodecError(UsageError):
 
 _CLASSES: Final[dict[str, type]] = {
     name: cls
-    for module in (content, events, model, options, tools)
+    for module in (compaction, content, events, model, options, output, provider_options, tools)
     for name, cls in vars(module).items()
     if is_dataclass(cls) and isinstance(cls, type) and not name.startswith("_")
 }
@@ -82,25 +97,120 @@ def decode_messages(data: bytes) -> tuple[Message, ...]:
     return tuple(messages)
 
 
-def _dump(value: object) -> bytes:
+@dataclass(frozen=True, slots=True)
+class SavedConversation:
+    """All that there is to keep of a conversation."""
+
+    messages: tuple[Message, ...]
+    ids: tuple[MessageId, ...]
+    """Of each message, in their order."""
+    compacted: Compacted = Compacted()
+
+
+def encode_conversation(saved: SavedConversation) -> str:
+    """JSON that a person can read: a message a block, with its id and that of the one before it."""
+    ids: tuple[MessageId | None, ...] = (None, *saved.ids)
+    messages = [
+        {"id": own, "parent": parent, **_fields(message)}
+        for message, parent, own in zip(saved.messages, ids, saved.ids, strict=False)
+    ]
+    named = {_COMPACTED_TO[name]: ids[getattr(saved.compacted, name)] for name in _COMPACTED_TO}
+    compacted = {"summary": saved.compacted.summary, **named} if saved.compacted != Compacted() else None
+    whole = {"format": CONVERSATION_FORMAT, "version": FORMAT_VERSION, "messages": messages, "compacted": compacted}
+    return _dump(whole, indented=True).decode()
+
+
+def decode_conversation(text: str) -> SavedConversation:
+    """Raises CodecError, with the place and the fault, for anything `encode_conversation` did not write.
+
+    Whether the history is legal is not asked here.
+    """
+    if not isinstance(text, str):
+        raise CodecError(f"a conversation is read from a str, not {type(text).__name__}")
+    if len(text) > MAX_CONVERSATION_CHARS:
+        raise CodecError(f"a conversation has up to {MAX_CONVERSATION_CHARS:,} characters, this text {len(text):,}")
     try:
-        return orjson.dumps(value, default=_name, option=orjson.OPT_PASSTHROUGH_DATACLASS)
+        whole = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise CodecError(f"this is not the JSON of a conversation: {error}") from error
+    if not isinstance(whole, dict) or whole.get("format") != CONVERSATION_FORMAT:
+        raise CodecError(f'this is not a conversation: "format" must be "{CONVERSATION_FORMAT}"')
+    if (version := whole.get("version")) != FORMAT_VERSION:
+        told = f"this conversation has the version {version!r:.40}; this callboard reads {FORMAT_VERSION}"
+        raise CodecError(f"{told}: read it with the one that wrote it")
+    if unknown := whole.keys() - {"format", "version", "messages", "compacted"}:
+        raise CodecError(f"there is no {min(unknown)!r:.80} in a conversation")
+    if not isinstance(rows := whole.get("messages"), list):
+        raise CodecError('"messages" must be a list')
+    messages, ids = _read_rows(rows)
+    return SavedConversation(messages, ids, _read_compacted(whole.get("compacted"), ids))
+
+
+def _read_rows(rows: Sequence[object]) -> tuple[tuple[Message, ...], tuple[MessageId, ...]]:
+    messages: list[Message] = []
+    ids: dict[str, None] = {}
+    parent: str | None = None
+    for place, row in enumerate(rows):
+        where = f"messages[{place}]"
+        if not isinstance(row, dict):
+            raise CodecError(f"{where} is not an object")
+        own = row.pop("id", None)
+        if not isinstance(own, str) or not own or own in ids:
+            raise CodecError(f'{where}: "id" must be a text of its own, got {own!r:.80}')
+        if (found := row.pop("parent", None)) != parent:
+            raise CodecError(
+                f'{where}: "parent" must be the id of the message before it, {parent!r}; got {found!r:.80}'
+            )
+        message = _revive(row, where)
+        if not isinstance(message, Message):
+            raise CodecError(f"{where} is a {type(message).__name__}, not a message")
+        messages.append(message)
+        ids[own], parent = None, own
+    return tuple(messages), tuple(map(MessageId, ids))
+
+
+def _read_compacted(value: object, ids: Sequence[MessageId]) -> Compacted:
+    if value is None:
+        return Compacted()
+    if not isinstance(value, dict) or value.keys() - {"summary", *_COMPACTED_TO.values()}:
+        raise CodecError(f"compacted: expected an object with summary, {', '.join(_COMPACTED_TO.values())}")
+    summary = value.get("summary", "")
+    if not isinstance(summary, str):
+        raise CodecError("compacted.summary must be a text")
+    counts: dict[str, int] = {}
+    for name, key in _COMPACTED_TO.items():
+        named = value.get(key)
+        if named is not None and named not in ids:
+            raise CodecError(f"compacted.{key}: no message has the id {named!r:.80}")
+        counts[name] = 0 if named is None else ids.index(named) + 1
+    return Compacted(summary=summary, **counts)
+
+
+def _dump(value: object, *, indented: bool = False) -> bytes:
+    options = orjson.OPT_PASSTHROUGH_DATACLASS | (orjson.OPT_INDENT_2 if indented else 0)
+    try:
+        return orjson.dumps(value, default=_name, option=options)
     except TypeError:
         # A lone surrogate, which UTF-8 cannot hold, or an integer of more than 64 bits, which orjson will not write.
-        return json.dumps(_clean(value), separators=(",", ":"), ensure_ascii=False).encode()
+        spaced = {"indent": 2} if indented else {"separators": (",", ":")}
+        return json.dumps(_clean(value), ensure_ascii=False, **spaced).encode()
 
 
 def _name(value: object) -> object:
     if isinstance(value, TokenLogprob):
         top = [(token, _likelihood(logprob)) for token, logprob in value.top]
         return {_NAME: "TokenLogprob", "token": value.token, "logprob": _likelihood(value.logprob), "top": top}
-    if is_dataclass(value):
-        return {_NAME: type(value).__name__, **{field.name: getattr(value, field.name) for field in fields(value)}}
+    if is_dataclass(value) and not isinstance(value, type):
+        return _fields(value)
     if isinstance(value, tuple):
         return list(value)
     if isinstance(value, Mapping):
         return dict(value)
     raise TypeError(f"{type(value).__name__} cannot be written")
+
+
+def _fields(value: DataclassInstance) -> dict[str, object]:
+    return {_NAME: type(value).__name__, **{field.name: getattr(value, field.name) for field in fields(value)}}
 
 
 def _likelihood(logprob: float) -> float:

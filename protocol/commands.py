@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from callboard.protocol.compaction import Compacted
 from callboard.protocol.content import Message
 from callboard.protocol.ids import Tag, ToolName
 from callboard.protocol.limits import MAX_ATTEMPTS
@@ -16,6 +17,15 @@ from callboard.protocol.tools import Risk, ToolFailure
 @dataclass(frozen=True, slots=True)
 class _Command:
     tag: Tag
+
+
+class CallPurpose(StrEnum):
+    """What a model call is for."""
+
+    TURN = "turn"
+    """The next turn of the conversation."""
+    SUMMARY = "summary"
+    """A summary of earlier messages (compaction.py): its answer is no turn, and is not shown as one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +43,7 @@ class CallModel(_Command):
     """Requests that may be sent for it, over all models that are asked: what is left of the step's `max_attempts`."""
     prompt_tokens: int = 0
     """Of the request, by our own count: without what providers said of other prompts; 0: not counted."""
+    purpose: CallPurpose = CallPurpose.TURN
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +116,10 @@ class NoteKind(StrEnum):
     """An answer does not fit the form asked for; the model is told what is wrong with it."""
     TRIMMED = "trimmed"
     """Older messages were shortened or left out, so that the prompt fits into the context."""
+    COMPACTED = "compacted"
+    """Old tool results were cleared, or older messages were replaced by a summary."""
+    SUMMARY_FAILED = "summary_failed"
+    """Older messages could not be summarised."""
     CUT = "cut"
     """The turn is not whole: cut off, refused, or ended for an unknown reason."""
     LEFT_OUT = "left_out"
@@ -144,6 +159,13 @@ class RecordStep(_Command):
     """
 
     messages: tuple[Message, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordCompaction(_Command):
+    """Keep this beside the conversation, in place of what was kept before: the next question begins with it."""
+
+    compacted: Compacted
 
 
 class Outcome(StrEnum):
@@ -191,5 +213,6 @@ Command = (
     | ReportFailure
     | Note
     | RecordStep
+    | RecordCompaction
     | Finish
 )

@@ -79,6 +79,8 @@ RETRYABLE_KINDS = frozenset(
         ErrorKind.MALFORMED_TOOL_CALL,
     }
 )
+#: A model call that failed so can be asked again as it is, where its holder has left some of the step's requests.
+ASK_AGAIN_KINDS = frozenset({ErrorKind.TRUNCATED, ErrorKind.MALFORMED_TOOL_CALL})
 
 
 class ProviderError(CallboardError):

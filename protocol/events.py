@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from callboard.protocol.commands import NoteKind
+from callboard.protocol.compaction import Compacted
 from callboard.protocol.content import Message, UserMessage
 from callboard.protocol.ids import Tag
 from callboard.protocol.model import Error, ModelResponse, StreamEvent
@@ -28,12 +29,14 @@ class RequestStarted(_Event):
     """The first event: what is asked, of which conversation, with which tools and limits."""
 
     history: tuple[Message, ...]
-    """The conversation so far, legal for every provider (I2): `machine.check_start` tells before."""
+    """The conversation so far, legal for every provider (I2): `start_check.check_start` tells before."""
     user: UserMessage
     options: RequestOptions
     tools: tuple[ToolOffer, ...] = ()
     notes: tuple[str, ...] = ()
     """What the person should know of how the request is set up, such as a limit that is only assumed."""
+    compacted: Compacted = Compacted()
+    """What earlier requests have done to this history; it counts where the options have a compaction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +121,19 @@ class ToolCallStarted(_Event):
 
 
 @dataclass(frozen=True, slots=True)
+class ToolCallDeferred(_Event):
+    """The tool's code has ended, and the call stays open: its result comes from outside, or its time passes."""
+
+    timeout_seconds: float
+    """From `at`."""
+    note: str = ""
+    """For people; the model does not see it."""
+    output: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class ToolCallCompleted(_Event):
-    """The tool returned."""
+    """The tool returned, or what it had left to someone outside came to this result."""
 
     content: str
     """The result as the model reads it: any text, JSON where the tool returned more than a text. Too long, it becomes a
@@ -164,7 +178,9 @@ class CancelRequested(_Event):
 
 @dataclass(frozen=True, slots=True)
 class DeadlinePassed(_Event):
-    """A timer the session set has fired: the request's, or that of a step, which has one for all its calls."""
+    """A timer the session set has fired: the request's, or that of a step, which has one for all its calls.
+
+    The request has none while its time does not run (clock.py)."""
 
 
 ToolCallEnd = ToolCallCompleted | ToolCallFailed | ToolCallTimedOut | ToolCallCancelled
@@ -180,6 +196,7 @@ Event = (
     | ApprovalGranted
     | ApprovalDenied
     | ToolCallStarted
+    | ToolCallDeferred
     | ToolCallEnd
     | ToolsLost
     | CancelRequested

@@ -14,6 +14,7 @@ CallId = NewType("CallId", str)
 """The provider's tool call id. Unique only within a step: Kimi and vLLM repeat `list_dir:0` from step to step."""
 
 ToolName = NewType("ToolName", str)
+"""The name of a tool, as models call it."""
 
 
 class Tag(NamedTuple):

@@ -13,6 +13,11 @@ MAX_TOOL_TIMEOUT_SECONDS: Final = 600.0
 TOOL_GRACE_SECONDS: Final = 0.25
 #: The session's own backstop behind the dispatcher's deadline: grace, the kill (3-9 ms measured) and two busy loops.
 CALL_BACKSTOP_SECONDS: Final = 2.0
+#: A wait for someone outside, an approval or the result of a deferred call: who is asked in the evening answers in the
+#: morning.
+DEFAULT_WAIT_SECONDS: Final = 86_400.0
+#: The longest such wait: a week, in which a person is back at work. What takes longer is better asked again later.
+MAX_WAIT_SECONDS: Final = 604_800.0
 #: A timer that fires this much before its time is right, not early: the resolution of event loops and system clocks.
 CLOCK_TOLERANCE_SECONDS: Final = 0.001
 
@@ -61,6 +66,10 @@ MAX_RESPONSE_BYTES: Final = 64 * 1024 * 1024
 MAX_RETRY_AFTER_SECONDS: Final = 60.0
 #: What is kept of a tool's own stdout and stderr: the end of it, for a person who looks for the cause of a failure.
 MAX_TOOL_OUTPUT_BYTES: Final = 65_536
+#: A message of progress: some lines for a person.
+MAX_PROGRESS_BYTES: Final = 1_024
+#: Between two reports of progress of one call that a reader is shown: ten a second look like motion.
+PROGRESS_PAUSE_SECONDS: Final = 0.1
 #: Data (heap and private mappings) of one process that a tool runs in; enough for pandas and a small model.
 TOOL_MEMORY_BYTES: Final = 4 * 1024 * 1024 * 1024
 #: Child processes of one pool. They mostly wait for something; each costs 5-10 MB of its own.

@@ -10,15 +10,15 @@ A session has no clock, no randomness and no memory outside itself: the same eve
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from callboard.protocol import commands, events, limits, states, step
+from callboard.protocol import commands, compaction, events, limits, states, step
 from callboard.protocol.budgets import Spending, Stop
-from callboard.protocol.commands import Command, NoteKind, Outcome
-from callboard.protocol.content import AssistantMessage, Message, SystemMessage, Text, history_faults
-from callboard.protocol.errors import ErrorKind, ProtocolError, UsageError, with_advice
+from callboard.protocol.clock import RequestClock
+from callboard.protocol.commands import CallPurpose, Command, NoteKind, Outcome
+from callboard.protocol.content import AssistantMessage, Message, SystemMessage, Text
+from callboard.protocol.errors import ASK_AGAIN_KINDS, ErrorKind, ProtocolError, UsageError, with_advice
 from callboard.protocol.events import Event
 from callboard.protocol.ids import Tag
 from callboard.protocol.model import (
@@ -28,22 +28,15 @@ from callboard.protocol.model import (
     ModelResponse,
     Restarted,
     TextDelta,
-    sampling_faults,
 )
-from callboard.protocol.options import RequestOptions, ToolFallback, ToolOffer
-from callboard.protocol.output import NO_ANSWERS, OutputMode, OutputTries, Ruling, answers_in, spec_faults
-from callboard.protocol.prompt import PromptBuilder, TokenCounter, estimate_tokens
+from callboard.protocol.options import RequestOptions, ToolFallback
+from callboard.protocol.output import NO_ANSWERS, OutputMode, OutputTries, Ruling, answers_in
+from callboard.protocol.prompt import PromptBuilder
+from callboard.protocol.prompt_tokens import TokenCounter, estimate_tokens
+from callboard.protocol.start_check import check_start
 from callboard.protocol.states import CallState, RequestState
 from callboard.protocol.step import CallFailure, OpenCall, Turn, TurnVerdict
-
-#: Fields of the options that are amounts, and of which type: True is not one token.
-_AMOUNTS: Final = (
-    ("token_budget", (int,), "a whole number"),
-    ("context_tokens", (int,), "a whole number"),
-    ("cost_budget", (int, float), "a number"),
-    ("input_price", (int, float), "a number"),
-    ("output_price", (int, float), "a number"),
-)
+from callboard.protocol.tools import wait_fault
 
 #: Of a model that is known to take no tools, or no schema, its holder says so without asking it.
 _SAID_UNASKED: Final = frozenset({ErrorKind.TOOLS_UNSUPPORTED, ErrorKind.SCHEMA_UNSUPPORTED})
@@ -52,33 +45,6 @@ _ASKED_BY: Final[Mapping[OutputMode | None, str]] = {
     OutputMode.TOOL: "it is asked to answer by a tool call",
     OutputMode.PROMPT: "it is asked for JSON in the instructions",
 }
-
-
-def check_start(history: Sequence[Message], options: RequestOptions, tools: Sequence[ToolOffer] = ()) -> None:
-    """Raise UsageError, with all that is wrong, when no request can be started with these.
-
-    A session refuses such a RequestStarted as an illegal event; ask here first, and the caller is answered at once.
-    """
-    faults = [f"the history is not legal: {fault}" for fault in history_faults(history)[:3]]
-    if len({offer.definition.name for offer in tools}) < len(tools):
-        faults.append("two of the tools offered share a name")
-    if options.max_attempts < 1:
-        faults.append(f"max_attempts must be 1 or more, got {options.max_attempts}")
-    if not 0 < options.timeout_seconds < math.inf:
-        faults.append(f"timeout_seconds must be above 0 and finite, got {options.timeout_seconds}")
-    faults += sampling_faults(options.sampling)
-    for name, types, kind in _AMOUNTS:
-        amount: float | None = getattr(options, name)
-        if amount is not None and (type(amount) not in types or not 0 <= amount < math.inf):
-            faults.append(f"{name} must be {kind} from 0 on, got {amount}")
-    if options.cost_budget is not None and None in (options.input_price, options.output_price):
-        faults.append("cost_budget needs input_price and output_price; without them it could not be kept")
-    if not 1.0 <= options.token_ratio <= limits.TOKEN_RATIO_BOUNDS[1]:
-        faults.append(f"token_ratio must be from 1 to {limits.TOKEN_RATIO_BOUNDS[1]:g}, got {options.token_ratio}")
-    if options.output is not None:
-        faults += spec_faults(options.output, {offer.definition.name for offer in tools})
-    if faults:
-        raise UsageError("; ".join(faults))
 
 
 class Session:
@@ -96,6 +62,8 @@ class Session:
         self.step = self.tag
         """The tag of the current model call; each model call has a number of its own, repeated ones too."""
         self._due: tuple[ModelRequest, float] | None = None
+        self._purpose = CallPurpose.TURN
+        """Of the current model call, or of the one that is due."""
         self._sent = 0
         """Requests that the step's earlier model calls took, of its `max_attempts`."""
         self._sent_now = 0
@@ -105,7 +73,7 @@ class Session:
         """In this step, since the model refused its prompt as too long."""
         self._left_out: set[str] = set()
         """What was already said that the API cannot express: once a request is enough."""
-        self._deadline_at = 0.0
+        self._clock = RequestClock(0.0)
         self._options: RequestOptions
         self._prompt: PromptBuilder
         self._repeats: step.Repeats
@@ -119,9 +87,9 @@ class Session:
         self._text = ""
         self._finish_reason = FinishReason.OTHER
         self._log = step.StepLog()
-        self._recorded: list[commands.RecordStep] = []
+        self._recorded: list[commands.RecordStep | commands.RecordCompaction] = []
         self._last: tuple[Command, ...] = ()
-        """Given out once more after a crash: the request's timer, or what it finished with."""
+        """Given out once more after a crash: the request's timer, if its time runs, or what it finished with."""
 
     @property
     def calls(self) -> dict[Tag, CallState]:
@@ -131,7 +99,8 @@ class Session:
     @property
     def recorded(self) -> tuple[Message, ...]:
         """What this request has added to the conversation so far: whole steps only."""
-        return tuple(message for record in self._recorded for message in record.messages)
+        steps = (record for record in self._recorded if isinstance(record, commands.RecordStep))
+        return tuple(message for record in steps for message in record.messages)
 
     # Applying events.
 
@@ -236,8 +205,9 @@ class Session:
         self._options = options
         self._repeats = step.Repeats(options.repeated_call_limit)
         self._output = OutputTries(options.output) if options.output is not None else None
-        self._deadline_at = event.at + options.timeout_seconds
-        self._last = (commands.SetTimer(self.tag, self._deadline_at),)
+        deadline_at = event.at + options.timeout_seconds
+        self._clock = RequestClock(deadline_at)
+        self._last = (commands.SetTimer(self.tag, deadline_at),)
         notes = [commands.Note(self.tag, note, NoteKind.ASSUMED) for note in event.notes]
         if not options.takes_tools and self._may_give_up_tools:
             self._prompt.give_up_tools(options.model)
@@ -256,9 +226,10 @@ class Session:
             self._check_step(event)
             if self._batch.timer_at is None:
                 raise ProtocolError(self.state, event, "this step has no timer")
-            return self._after_calls(self._batch.expire(event.at))
-        if event.at < self._deadline_at - limits.CLOCK_TOLERANCE_SECONDS:
-            return [commands.SetTimer(self.tag, self._deadline_at)]
+            return self._after_calls(self._batch.expire(event.at), event.at)
+        deadline_at = self._clock.deadline_at(event.at)
+        if event.at < deadline_at - limits.CLOCK_TOLERANCE_SECONDS:
+            return [] if self._clock.is_halted else [commands.SetTimer(self.tag, deadline_at)]
         self._end(Outcome.TIMED_OUT, f"the request's deadline of {self._options.timeout_seconds:g} s passed.")
         return self._let_go(event)
 
@@ -266,7 +237,9 @@ class Session:
 
     def _plan_next(self, *, again: bool = False, not_before_at: float = 0.0) -> None:
         """Prepare the next model call, or the end by a limit; `again` when the last call came to nothing."""
-        request = self._prompt.next_request(again=again)
+        request: ModelRequest | Stop | None = None if again else self._prompt.next_summary()
+        self._purpose = CallPurpose.TURN if request is None else CallPurpose.SUMMARY
+        request = request or self._prompt.next_request(again=again)
         if isinstance(request, Stop):
             self._end(request.outcome, request.reason)
         else:
@@ -279,17 +252,25 @@ class Session:
         self.step = self.tag.at_step(self.step.step + 1)
         self._forget_partial()
         self._sent_now, self._finish_reason = 0, FinishReason.OTHER
-        asked_at = max(event.at, not_before_at)
-        self._log.asked(self.step.step, asked_at)
-        deadline_at = min(asked_at + limits.STREAM_TOTAL_TIMEOUT_SECONDS, self._deadline_at)
-        left, counted = self._options.max_attempts - self._sent, self._prompt.size.own_count
-        told = self._prompt.told_cut()
-        notes: list[Command] = [commands.Note(self.step, told, NoteKind.TRIMMED)] if told else []
-        return [*notes, commands.CallModel(self.step, request, deadline_at, not_before_at, left, counted)]
+        asked_at, left = max(event.at, not_before_at), self._options.max_attempts - self._sent
+        is_summary = self._purpose is CallPurpose.SUMMARY
+        self._log.asked(self.step.step, asked_at, is_summary=is_summary)
+        ends_at = self._clock.deadline_at(event.at)
+        deadline_at = min(asked_at + limits.STREAM_TOTAL_TIMEOUT_SECONDS, ends_at)
+        todo, counted = self._told_compacted(), self._prompt.size.own_count
+        if is_summary:
+            deadline_at = compaction.summary_deadline(asked_at, ends_at)
+            counted = self._prompt.summary_tokens
+        elif told := self._prompt.told_cut():
+            todo.append(commands.Note(self.step, told, NoteKind.TRIMMED))
+        call = commands.CallModel(self.step, request, deadline_at, not_before_at, left, counted, self._purpose)
+        return [*todo, call]
 
     def _model_streamed(self, event: events.ModelStreamed) -> list[Command]:
         if event.tag != self.step:
             self._check_step(event)
+        if self._purpose is CallPurpose.SUMMARY:
+            return []  # no part of the answer
         self._has_streamed = True
         for delta in event.events:
             if type(delta) is TextDelta:
@@ -323,13 +304,14 @@ class Session:
         self._check_answers(event)
         self._call_ended_after(event.requests)
         self._losses = 0
+        if self._purpose is CallPurpose.SUMMARY:
+            return self._summary_responded(event)
         response = event.response
         is_too_long = step.is_too_long(response)
         turn = step.tidy(ModelResponse() if is_too_long else response)
         self._forget_partial()
         doubt = self._prompt.charge(response.usage, event.cost, turn.message)
-        usage, cost = (None, None) if doubt else (response.usage, event.cost)
-        self._log.responded(event, usage, cost)
+        self._log.responded(event, self.spent.last_usage, self.spent.last_cost)
         notes = self._told_left_out(response.notes)
         if doubt:
             notes.append(commands.Note(self.step, doubt, NoteKind.ESTIMATED))
@@ -346,6 +328,7 @@ class Session:
         if verdict is TurnVerdict.FAIL:
             return notes + self._end(Outcome.FAILED, reason)
         self._sent, self._has_cut_harder = 0, False
+        self._prompt.go_on_from(response.response_id)
         self._partial = []
         self._text = text
         if reason:
@@ -407,6 +390,8 @@ class Session:
         self._call_ended_after(self._sent_now + 1)
         self._log.lost(event.at)
         self._losses += 1
+        if not self._may_ask_again and self._purpose is CallPurpose.SUMMARY:
+            return self._summary_failed(f"the model call was lost {self._losses} times")
         if not self._may_ask_again:
             why = f"{ErrorKind.INTERNAL}: after {self._sent} tries: the model call was lost {self._losses} times"
             return self._end(Outcome.FAILED, why)
@@ -414,8 +399,48 @@ class Session:
         told = f"the model call was lost; it is asked again after {pause:g} s."
         return self._ask_again(told, event.at + pause)
 
+    # A summary of earlier messages: a model call of its own, whose answer is no turn.
+
+    def _summary_responded(self, event: events.ModelResponded) -> list[Command]:
+        response = event.response
+        doubt = self._prompt.charge_summary(response.usage, event.cost, response)
+        usage, cost = (None, None) if doubt else (response.usage, event.cost)
+        self._log.responded(event, usage, cost)
+        notes: list[Command] = [commands.Note(self.step, doubt, NoteKind.ESTIMATED)] if doubt else []
+        text, why, may_repeat = compaction.summary_text(response)
+        if not text:
+            return notes + self._summary_failed(why, may_repeat=may_repeat)
+        self._end_summary(text)
+        return notes + self._told_compacted()
+
+    def _summary_failed(self, why: str, *, may_repeat: bool = False) -> list[Command]:
+        """Ask again, as often as any step may be; then go on without it: older messages are cut."""
+        if may_repeat and self._may_ask_again:
+            return self._ask_again(f"{why}.")
+        self._end_summary("")
+        told = f"Older messages could not be summarised: {why}; what does not fit is left out."
+        return [commands.Note(self.step, told, NoteKind.SUMMARY_FAILED), *self._told_compacted()]
+
+    def _end_summary(self, text: str) -> None:
+        self._sent = self._losses = 0
+        self._prompt.end_summary(text)
+        self._plan_next()
+
+    def _told_compacted(self) -> list[Command]:
+        """What was done to earlier messages: kept beside the conversation, and said."""
+        if (done := self._prompt.told_compacted()) is None:
+            return []
+        compacted, told = done
+        record = commands.RecordCompaction(self.step, compacted)
+        self._recorded.append(record)
+        notes = [commands.Note(self.step, told, NoteKind.COMPACTED)] if told else []
+        return [*notes, record]
+
     def _model_error(self, error: Error, model: str = "") -> list[Command]:
         self._losses, model = 0, model or self._options.model
+        if self._purpose is CallPurpose.SUMMARY and error.kind is not ErrorKind.INTERNAL:
+            repeats = error.kind in ASK_AGAIN_KINDS
+            return self._summary_failed(f"the model call failed ({error.kind})", may_repeat=repeats)
         if self._may_ask_again:
             if error.kind is ErrorKind.TOOLS_UNSUPPORTED and self._may_give_up_tools:
                 self._prompt.give_up_tools(model)
@@ -429,7 +454,7 @@ class Session:
             if error.kind is ErrorKind.CONTEXT_LENGTH and self._cuts_harder(error):
                 window = f", which takes {error.context_tokens:,} tokens" if error.context_tokens else ""
                 return self._ask_again(f"the prompt was too long for {model}{window}; more of it is left out now.")
-            if error.kind in step.ASK_AGAIN_KINDS:
+            if error.kind in ASK_AGAIN_KINDS:
                 return self._ask_again(f"the model call failed ({error.kind}).")
         tries = f"after {self._sent} tries: " if self._sent > 1 else ""
         return self._end(Outcome.FAILED, f"{error.kind}: {tries}{with_advice(error.kind, error.message)}")
@@ -450,14 +475,20 @@ class Session:
         return self._sent < self._options.max_attempts
 
     def _ask_again(self, reason: str, not_before_at: float = 0.0) -> list[Command]:
-        self._plan_next(again=True, not_before_at=not_before_at)
+        if self._purpose is CallPurpose.SUMMARY:
+            self._due = self._prompt.summary_request, not_before_at
+        else:
+            self._plan_next(again=True, not_before_at=not_before_at)
         told = f"Step asked again after {self._sent} of {self._options.max_attempts} requests: {reason}"
         return [commands.Note(self.step, told, NoteKind.ASKED_AGAIN)]
 
     # The calls of a step.
 
     def _run_calls(self, turn: Turn, at: float, notes: tuple[str, ...], ruling: Ruling | None) -> list[Command]:
-        self._batch = step.Batch(self.step, turn.message, self._deadline_at, notes, self._options.max_attempts)
+        options = self._options
+        self._batch = step.Batch(
+            self.step, turn.message, self._clock, notes, options.max_attempts, options.approval_timeout_seconds
+        )
         answers = ruling.calls if ruling is not None else NO_ANSWERS
         todo = self._batch.begin(turn, self._prompt.offers, self._repeats, at, answers)
         self._ruling = ruling if ruling is not None and ruling.outcome is not None else None
@@ -465,10 +496,16 @@ class Session:
             told = f"The model repeated a call after {self._repeats.limit} equal results in a row."
             self._end(Outcome.REPEATED_CALLS, told)
             return [*todo, self._close_batch()]
-        return self._after_calls(todo)
+        return self._after_calls(todo, at)
 
     def _approval_granted(self, event: events.ApprovalGranted) -> list[Command]:
-        return self._batch.granted(self._call_of(event), event)
+        return self._after_calls(self._batch.granted(self._call_of(event), event), event.at)
+
+    def _tool_call_deferred(self, event: events.ToolCallDeferred) -> list[Command]:
+        call = self._call_of(event)
+        if fault := wait_fault("timeout_seconds", event.timeout_seconds):
+            raise ProtocolError(self.state, event, fault)
+        return self._after_calls(self._batch.defer(call, event), event.at)
 
     def _tool_call_started(self, event: events.ToolCallStarted) -> list[Command]:
         call = self._call_of(event)
@@ -478,15 +515,17 @@ class Session:
         return []
 
     def _call_ended(self, event: CallFailure | events.ToolCallCompleted) -> list[Command]:
-        return self._after_calls(self._batch.end(self._call_of(event), event))
+        return self._after_calls(self._batch.end(self._call_of(event), event), event.at)
 
     def _tools_lost(self, event: events.ToolsLost) -> list[Command]:
         self._check_step(event)
-        return self._after_calls(self._batch.resend(event.at))
+        return self._after_calls(self._batch.resend(event.at), event.at)
 
-    def _after_calls(self, todo: list[Command]) -> list[Command]:
+    def _after_calls(self, todo: list[Command], at: float) -> list[Command]:
         """Wait for the calls still open; with none, the step is finished and the next one begins (I4)."""
         batch = self._batch
+        if batch.only_waits is not self._clock.is_halted:
+            todo.append(self._turn_clock(at))
         self._facts.open_calls = batch.open
         if not batch.open:
             todo += batch.clear()
@@ -496,6 +535,16 @@ class Session:
             else:
                 self._plan_next()
         return todo
+
+    def _turn_clock(self, at: float) -> commands.SetTimer | commands.ClearTimer:
+        """The request's time stands still from now on, or runs again."""
+        if self._clock.is_halted:
+            turned = commands.SetTimer(self.tag, self._clock.go_on(at))
+            self._last = (turned,)
+            return turned
+        self._clock.halt(at)
+        self._last = ()
+        return commands.ClearTimer(self.tag)
 
     def _close_batch(self) -> commands.RecordStep:
         messages = self._batch.messages()
@@ -559,6 +608,7 @@ _TAKE_IN: Final[Mapping[type[Event], _Handler]] = {
     events.ApprovalGranted: Session._approval_granted,
     events.ApprovalDenied: Session._call_ended,
     events.ToolCallStarted: Session._tool_call_started,
+    events.ToolCallDeferred: Session._tool_call_deferred,
     events.ToolCallCompleted: Session._call_ended,
     events.ToolCallFailed: Session._call_ended,
     events.ToolCallTimedOut: Session._call_ended,

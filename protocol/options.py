@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from callboard.protocol import limits
+from callboard.protocol.compaction import Compaction
 from callboard.protocol.model import AudioOut, PromptCache, ResponseStorage, Sampling, ToolChoice
 from callboard.protocol.output import OutputSpec
 from callboard.protocol.provider_options import ProviderOptions
@@ -45,6 +46,9 @@ class RequestOptions:
     tool_prompt: str = ""
     """What the instructions say of the tools: behind `system_prompt`, and only where tools are offered."""
     timeout_seconds: float = limits.DEFAULT_REQUEST_TIMEOUT_SECONDS
+    """Without the times in which the request only waits for approvals and for the results of deferred calls."""
+    approval_timeout_seconds: float = limits.DEFAULT_WAIT_SECONDS
+    """How long a call may wait for its approval; then it is denied, and the model reads that."""
     max_steps: int = limits.DEFAULT_MAX_STEPS
     token_budget: int | None = None
     """Input and output tokens of all steps together; None: unlimited."""
@@ -77,6 +81,12 @@ class RequestOptions:
     """The form that the answer must have; None: any text."""
     repeated_call_limit: int = limits.REPEATED_CALL_LIMIT
     """Equal results in a row after which a call is not run again; 0: no limit."""
+    history_share: float = 1.0
+    """Of the room for a prompt, what the messages before the question may take."""
+    result_share: float = limits.MAX_RESULT_WINDOW_SHARE
+    """Of the window, what one tool result may take."""
+    compaction: Compaction | None = None
+    """How a long conversation is kept within the window besides cutting; None: it is only cut."""
     max_attempts: int = limits.MAX_ATTEMPTS
     """Requests that may be sent for one model call of a step: the first one, retries, fallback models, the try without
     tools, turns asked again and calls that were lost all count. A tool call that was lost runs no more often either."""

@@ -4,268 +4,31 @@ The window holds the prompt and the answer: the prompt is cut to what `budgets.a
 cutting, the cheapest loss first: old tool results are shortened; the oldest exchanges are dropped; the results of this
 request's earlier steps are shortened; those steps are dropped; the last step's results are shortened. The instructions,
 the user's message and the last step itself always stay. A result that would fill more than half of the window is
-shortened to that as soon as it comes.
-
-Tokens are counted by the model's own tokenizer where there is one, else estimated: one sum over two tables, what a
-character costs by its class and that of the one before it, and what each further script costs a character. Word
-lengths, digits, changes of case and script decide what a tokenizer does, and pairs of neighbours show them. The tables
-were fitted by least squares, with texts that are estimated too low weighted 60 times, on one half of a corpus of 250
-kinds (prose in 40 languages, code, data, encodings, random characters), so that no kind falls below the largest count
-among o200k, cl100k, llama3, qwen3 and the tokenizers of DeepSeek and Mistral; `benchmarks/tokens.py` measures it on
-other texts. The price is prose and code: about 1.4 times the true count, as with characters / 3.2, which has only a
-tenth of it on emoji and a third on numbers.
+shortened to that as soon as it comes. Before any of this, where the options have a compaction, old results are cleared
+and older exchanges summarised (compaction.py).
 """
 
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Final
 
-from callboard.protocol import content
+from callboard.protocol import compaction, content
 from callboard.protocol.budgets import MIN_OUTPUT_TOKENS, Spending, Stop, allow_step, answer_room
 from callboard.protocol.calls_as_text import calls_as_text
 from callboard.protocol.commands import Outcome
+from callboard.protocol.compaction import Compacted
 from callboard.protocol.content import Atom, Message
 from callboard.protocol.events import RequestStarted
 from callboard.protocol.ids import ToolName
-from callboard.protocol.limits import (
-    MAX_FRAMING_TOKENS,
-    MAX_RESULT_WINDOW_SHARE,
-    MIN_RATIO_TOKENS,
-    OVERFLOW_SHARE,
-    TOKEN_RATIO_BOUNDS,
-)
-from callboard.protocol.model import ModelRequest, ToolChoice, ToolChoiceMode, Usage
+from callboard.protocol.limits import OVERFLOW_SHARE
+from callboard.protocol.model import ModelRequest, ModelResponse, Sampling, ToolChoice, ToolChoiceMode, Usage
 from callboard.protocol.options import RequestOptions, ToolOffer
 from callboard.protocol.output import OutputMode, mode_of
+from callboard.protocol.prompt_tokens import PromptSize, TokenCounter, message_tokens, tools_tokens
 from callboard.protocol.tools import ToolDefinition
-
-# How many tokens.
-
-TokenCounter = Callable[[str], int]
-"""Tokens of a text; pure, never negative. The real tokenizer of a model, where one is installed."""
-
-#: All costs are in 64ths of a token.
-_UNIT: Final = 64
-#: Classes of characters up to U+00FF, in the order of their numbers. The last one holds "?" too: all further characters
-#: are written as "?" before the classes are looked up.
-_CLASSES: Final = (
-    "",  # what no other class names: control characters
-    " ",
-    "\n",
-    "\t\r\v\f",
-    "0123456789",
-    "aeo",
-    "iu",
-    "tnsrh",
-    "ldcmgp",
-    "bfjkqvwxyz",
-    "ABCDEFGHIJKLMNOPQRSTUVWXYZ",
-    ".,;:!'\"`",
-    "()[]{}<>",
-    "=*+&|^%$#@~\\_-/",
-    "".join(map(chr, range(0x80, 0x100))),
-    "?",
-)
-_LINE_END: Final = _CLASSES.index("\n")
-_CLASS_OF: Final = bytes(next((at for at, of in enumerate(_CLASSES) if chr(byte) in of), 0) for byte in range(256))
-#: The cost of a character, by the class of the one before it (row) and its own (column).
-_PAIR_COSTS: Final = bytes.fromhex(
-    """
-    40 16 40 40 16 16 16 16 16 16 16 16 40 16 16 16
-    40 09 40 40 40 40 05 28 04 14 00 40 00 40 3b 00
-    40 24 28 23 40 40 27 40 40 40 40 02 00 14 23 07
-    40 40 40 31 40 02 13 24 04 00 00 0e 03 2f 16 00
-    16 64 40 40 40 40 40 40 40 40 40 40 40 40 21 31
-    16 40 40 15 40 40 40 00 00 02 40 0f 00 40 40 40
-    16 40 40 16 40 00 40 00 00 36 40 40 40 40 40 00
-    40 00 40 15 40 00 00 00 38 40 40 00 00 01 40 00
-    40 40 00 17 40 00 19 40 40 40 40 0d 25 40 3e 40
-    40 0d 00 16 40 2e 00 40 40 16 40 40 40 40 3c 40
-    16 00 00 18 40 00 40 0d 40 40 2d 40 40 40 2e 40
-    16 40 00 40 40 40 2f 24 00 40 40 22 40 40 00 40
-    16 40 00 15 40 16 40 22 3e 40 40 32 40 15 40 15
-    16 1b 0e 13 40 40 1d 07 1c 29 40 28 40 0d 15 40
-    16 40 40 16 05 40 35 40 1f 40 0c 19 13 0f 80 25
-    16 00 40 1b 3b 40 00 00 40 40 40 00 30 40 00 00
-    """
-)
-#: The cost of a character above U+00FF, by the first of its two bytes in UTF-16 (what is beyond U+FFFF has two such
-#: pairs, from D8 to DF). Pages that are not named hold rare scripts and symbols: about a token a byte.
-_PAGE_COSTS: Final = (
-    (0x01, 0x01, 128), (0x02, 0x02, 136), (0x03, 0x03, 120), (0x04, 0x04, 51), (0x05, 0x05, 141), (0x06, 0x06, 74),
-    (0x07, 0x07, 137), (0x09, 0x09, 98), (0x0A, 0x0A, 137), (0x0B, 0x0B, 166), (0x0C, 0x0C, 138), (0x0D, 0x0D, 146),
-    (0x0E, 0x0E, 68), (0x0F, 0x0F, 188), (0x10, 0x10, 144), (0x1E, 0x1E, 160), (0x20, 0x20, 140), (0x21, 0x21, 200),
-    (0x22, 0x22, 169), (0x24, 0x24, 191), (0x25, 0x25, 131), (0x26, 0x26, 170), (0x30, 0x30, 103), (0x4E, 0x9F, 94),
-    (0xAC, 0xD7, 94), (0xD8, 0xDF, 138), (0xFF, 0xFF, 154),
-)  # fmt: skip
-_OTHER_PAGES: Final = 205
-#: What a Chinese character or Korean syllable costs besides when it is in no list of common ones.
-_RARE: Final = 123
-#: The common ones: the first levels of the national character sets, as (codec, first bytes, second bytes).
-_COMMON: Final = (
-    ("gb2312", range(0xB0, 0xD8), range(0xA1, 0xFF)),
-    ("big5", range(0xA4, 0xC7), (*range(0x40, 0x7F), *range(0xA1, 0xFF))),
-    ("shift_jis", range(0x88, 0x99), (*range(0x40, 0x7F), *range(0x80, 0xFD))),
-    ("euc_kr", range(0xB0, 0xC9), range(0xA1, 0xFF)),
-)
-
-
-def _page_table() -> bytes:
-    costs = [_OTHER_PAGES] * 256
-    costs[0] = 0  # these have their classes
-    for first, last, cost in _PAGE_COSTS:
-        costs[first : last + 1] = [cost] * (last + 1 - first)
-    return bytes(costs)
-
-
-_COST_OF_PAGE: Final = _page_table()
-
-
-def estimate_tokens(text: str) -> int:
-    """Tokens of a text when no tokenizer is at hand: rather too many than too few. 10 to 20 us a kB."""
-    if not text:
-        return 0
-    classes = text.encode("latin-1", "replace").translate(_CLASS_OF)
-    # As one large number, a byte a character: 16 times it and itself moved by a byte make the bytes 16 * class + next
-    # class. It begins with the end of a line, so that the first character counts too; the last pair has no next one.
-    number = int.from_bytes(classes, "little") << 8 | _LINE_END
-    pairs = ((number << 4) + (number >> 8)).to_bytes(len(classes) + 1, "little")[:-1]
-    cost = sum(pairs.translate(_PAIR_COSTS))
-    if not text.isascii():
-        pages = text.encode("utf-16-le", "surrogatepass")[1::2]
-        cost += sum(pages.translate(_COST_OF_PAGE)) + _RARE * len(_rare().findall(text))
-    return max(math.ceil(cost / _UNIT), 1)
-
-
-@cache
-def _rare() -> re.Pattern[str]:
-    """Chinese characters and Korean syllables that are not common. Made when first needed: it takes 50 ms."""
-    common = {
-        character
-        for codec, firsts, seconds in _COMMON
-        for character in b"".join(bytes((a, b)) for a in firsts for b in seconds).decode(codec, "ignore")
-    }
-    listed = re.escape("".join(sorted(common)))
-    return re.compile(f"[^{listed}\0-\u4dff\ua000-\uabff\ud7a4-\U0010ffff]")
-
-
-# What providers say.
-
-
-def measured_ratio(input_tokens: int, own_count: int) -> float | None:
-    """A provider's count by ours of the same prompt, where that tells something of other prompts."""
-    if own_count < MIN_RATIO_TOKENS or not _can_be_true(input_tokens, own_count):
-        return None
-    return min(input_tokens / own_count, TOKEN_RATIO_BOUNDS[1])
-
-
-def _can_be_true(input_tokens: int, own_count: int) -> bool:
-    lowest, highest = TOKEN_RATIO_BOUNDS
-    if own_count <= 0 or not isinstance(input_tokens, int):  # a user's own provider may report anything
-        return False
-    return lowest * own_count <= input_tokens <= highest * own_count + MAX_FRAMING_TOKENS
-
-
-@dataclass(slots=True)
-class PromptSize:
-    """Tokens of a prompt that grows and is cut: by the provider's count as far as there is one, the rest by our own.
-
-    A ratio below 1 holds only for the text it was measured on, since our count is too high by more for some texts than
-    for others; text that no provider has counted is taken for `ratio` times our count, and that is at least 1.
-    """
-
-    ratio: float = 1.0
-    own_count: int = 0
-    """The whole prompt by our own count."""
-    _measured: float = 0.0
-    """What the provider has counted, less what was cut of it."""
-    _new: int = 0
-    """What it has not counted, by our own count."""
-    _cut_ratio: float = 1.0
-    """What a token of ours, cut from what the provider has counted, is taken for: never for more than it is."""
-
-    @property
-    def tokens(self) -> int:
-        return max(math.ceil(self._measured + self._new * self.ratio), 0)
-
-    def add(self, count: int) -> None:
-        """Text of `count` tokens by our count is added."""
-        self.own_count += count
-        self._new += count
-
-    def remove(self, count: int, *, is_measured: bool) -> None:
-        """Text is cut; `is_measured` if a provider has counted it."""
-        self.own_count -= count
-        if is_measured:
-            self._measured -= count * self._cut_ratio
-        else:
-            self._new -= count
-
-    def measured(self, input_tokens: int) -> bool:
-        """The provider has counted the prompt as it is now. False, and nothing changes, if that cannot be true."""
-        if not _can_be_true(input_tokens, self.own_count):
-            return False
-        found = measured_ratio(input_tokens, self.own_count)
-        if found is not None:
-            self.ratio = max(found, 1.0)
-        self._cut_ratio = min(input_tokens / self.own_count, 1.0)
-        self._measured, self._new = float(input_tokens), 0
-        return True
-
-
-#: Role, separators and field names around each message or call.
-MESSAGE_OVERHEAD_TOKENS: Final = 6
-#: A picture at the largest size providers keep (Anthropic: width x height / 750, about 1,600).
-IMAGE_TOKENS: Final = 1_600
-#: Sound takes 32 tokens a second and pictures of a film 258 a second (Gemini's documentation, "Understand and count
-#: tokens"), a page of a PDF 1,500 to 3,000 (Anthropic's, "PDF support"). By bytes that is: speech at 64 kbit/s, film at
-#: 1 Mbit/s, and a page of 100 kB.
-BYTES_A_TOKEN: Final = {content.Audio: 250, content.Video: 484, content.Document: 33}
-#: Of what is not sent along and could be of any size.
-FAR_MEDIA_TOKENS: Final = 3_000
-
-
-def message_tokens(message: Message, count: TokenCounter) -> int:
-    """Tokens of one message, what surrounds it included."""
-    if isinstance(message, content.ToolMessage):
-        shown = sum(media_tokens(media, count) for media in message.media)
-        return count(message.content) + shown + MESSAGE_OVERHEAD_TOKENS
-    if isinstance(message, content.SystemMessage):
-        return count(message.text) + MESSAGE_OVERHEAD_TOKENS
-    total = MESSAGE_OVERHEAD_TOKENS
-    for part in message.parts:
-        match part:
-            case content.Text() | content.Thinking():
-                total += count(part.text)
-            case content.ToolCall():
-                total += count(part.name) + count(part.arguments) + MESSAGE_OVERHEAD_TOKENS
-            case content.Media():
-                total += media_tokens(part, count)
-            case content.ServerTool():
-                total += count(content.json_text(part.replay.data))
-    return total
-
-
-def media_tokens(media: content.Media, count: TokenCounter) -> int:
-    """Tokens of a picture, sound, film or file: a rough estimate, by its kind and its bytes."""
-    if isinstance(media, content.Document) and media.text:
-        return count(media.text) + MESSAGE_OVERHEAD_TOKENS
-    if isinstance(media, content.Image):
-        return IMAGE_TOKENS
-    data_bytes = len(media.data_base64) * 3 // 4
-    bytes_a_token = next(rate for kind, rate in BYTES_A_TOKEN.items() if isinstance(media, kind))
-    return data_bytes // bytes_a_token + MESSAGE_OVERHEAD_TOKENS if data_bytes else FAR_MEDIA_TOKENS
-
-
-def tools_tokens(tools: Sequence[ToolDefinition], count: TokenCounter) -> int:
-    """Tokens of what the model sees of its tools."""
-    return sum(count(tool.name) + count(tool.description) + count(content.json_text(tool.parameters)) for tool in tools)
-
 
 # What the model is asked.
 
@@ -293,11 +56,13 @@ class _Piece:
     """An atom as it is shown, and its size, counted once."""
 
     full: Atom
-    """As it is recorded: what is shortened again is shortened from this."""
+    """As it is recorded, or cleared: what is shortened again is shortened from this."""
     messages: Atom
     tokens: int
     is_measured: bool = False
     """Whether a provider has counted it, as part of a prompt."""
+    number: int = 0
+    """Of its first message in the conversation, from 1."""
 
 
 class PromptBuilder:
@@ -319,17 +84,30 @@ class PromptBuilder:
         self._set_output_mode(options.output.modes if options.output is not None else ())
         self.offers: dict[ToolName, ToolOffer] = {offer.definition.name: offer for offer in started.tools}
         self._spent = spent
-        atoms = content.split_atoms(started.history)
+        history = self._history = started.history
         leading = 0
-        while leading < len(atoms) and isinstance(atoms[leading][0], content.SystemMessage):
+        while leading < len(history) and isinstance(history[leading], content.SystemMessage):
             leading += 1
-        self._leading = tuple(message for atom in atoms[:leading] for message in atom)
+        self._leading = history[:leading]
         """What the history itself begins with: instructions of the conversation."""
+        self.compacted = started.compacted if options.compaction is not None else Compacted()
+        """What was done to the conversation so far, by earlier requests and by this one."""
+        self._compacted_before = self.compacted
+        self._summary: _SummaryPlan | None = None
+        """The summary that is being asked for."""
+        self._has_summarised = False
+        """Or tried to: once a request."""
+        begin = max(self.compacted.left_out, leading)
         self._most: int | None = None
         """What a prompt may have at the most, besides what the window says: set once a model has refused one."""
         self._head = self._make_head()
-        self._old = [self._piece(atom) for atom in atoms[leading:]]
-        self._user = self._piece((started.user,))
+        self._old: list[_Piece] = []
+        for atom in content.split_atoms(history[begin:]):
+            self._old.append(self._piece(atom, begin + 1))
+            begin += len(atom)
+        self._user = self._piece((started.user,), len(history) + 1)
+        self._next_number = len(history) + 2
+        self._earlier = self._make_earlier()
         self._steps: list[_Piece] = []
         self.size = PromptSize(options.token_ratio)
         """Of all messages and tool definitions."""
@@ -437,17 +215,25 @@ class PromptBuilder:
 
     def add_step(self, messages: Atom) -> None:
         """A finished turn with all its results (and the notes after them): from now on the model is shown it."""
-        piece = self._piece(messages)
+        piece = self._piece(messages, self._next_number)
+        self._next_number += len(messages)
         self._steps.append(piece)
         self._flat.extend(piece.messages)
         self.size.add(piece.tokens)
+
+    def go_on_from(self, response_id: str) -> None:
+        """The provider knows the model's last turn by this id: what follows it is sent, where the request began so."""
+        storage = self._options.storage
+        if storage is not None and storage.previous_response_id and response_id:
+            self._options = replace(self._options, storage=replace(storage, previous_response_id=response_id))
 
     def give_up_tools(self, model: str) -> None:
         """This model takes no tools: from now on it is the one to ask, without them, and nothing speaks of them."""
         self.offers, self.definitions, self._model, self._tells_calls = {}, (), model, True
         self._ask_by(self._modes)
         for piece in (*self._old, *self._steps):
-            self._show(piece, piece.messages)
+            self._show(piece, tuple(map(compaction.without_read_hint, piece.messages, _numbers(piece))))
+        self._put_earlier()
         self._flatten()
 
     def give_up_schema(self, model: str) -> bool:
@@ -476,11 +262,18 @@ class PromptBuilder:
         The room for the answer shrinks, down to MIN_OUTPUT_TOKENS, before a request is refused.
         """
         window = self._options.context_tokens
-        limits = [self._most, None if window is None else window - answer_room(self._options)]
-        limit = min((limit for limit in limits if limit is not None), default=None)
-        if limit is not None and self.tokens > limit:
-            self._cut(limit)
+        limit = self._room()
+        if limit is not None:
+            self._keep_history_short(int(limit * self._options.history_share))
+            if self.tokens > limit:
+                self._cut(limit)
         return window is None or self.tokens + MIN_OUTPUT_TOKENS <= window
+
+    def _room(self) -> int | None:
+        """Tokens that a prompt may have; None: unlimited."""
+        window = self._options.context_tokens
+        limits = [self._most, None if window is None else window - answer_room(self._options)]
+        return min((limit for limit in limits if limit is not None), default=None)
 
     def cut_harder(self, context_tokens: int | None) -> bool:
         """The model has refused the prompt as too long: cut it to OVERFLOW_SHARE, and to the window that it named.
@@ -495,10 +288,22 @@ class PromptBuilder:
         self._most = max(self._most, self.tokens)  # what must stay may be more
         return fits and self.tokens < sent
 
+    def _keep_history_short(self, limit: int) -> None:
+        """The messages before the question have a share of their own."""
+        over = sum(piece.tokens for piece in self._old) * self.size.ratio - limit
+        if self._options.history_share < 1 and over > 0:
+            before, target = self.tokens, int(self.tokens - over - limit * (1 - CUT_TO))
+            self._shorten_old(target)
+            self._drop_old(target)
+            self._cut_tokens += before - self.tokens
+            self._flatten()
+
     def _cut(self, limit: int) -> None:
         before, target = self.tokens, int(limit * CUT_TO)
-        self._shorten(self._old, target)
+        self._shorten_old(target)
         self._drop_old(target)
+        if self._earlier is not None and self.tokens > limit:
+            self._remove_earlier()
         self._shorten(self._steps[:-1], limit)
         while len(self._steps) > 1 and self.tokens > limit:
             self._drop(self._steps)
@@ -507,19 +312,22 @@ class PromptBuilder:
         self._flatten()
 
     def _pieces(self) -> tuple[_Piece, ...]:
-        return (self._head, *self._old, self._user, *self._steps)
+        earlier = () if self._earlier is None else (self._earlier,)
+        return (self._head, *earlier, *self._old, self._user, *self._steps)
 
-    def _piece(self, messages: Atom) -> _Piece:
+    def _piece(self, messages: Atom, number: int = 0) -> _Piece:
+        if 0 < number <= self.compacted.cleared:
+            messages = self._cleared(messages, number, self.compacted.cleared)
         sizes = [message_tokens(message, self._count) for message in messages]
         window = self._options.context_tokens
-        limit = None if window is None else int(window * MAX_RESULT_WINDOW_SHARE)
+        limit = None if window is None else int(window * self._options.result_share)
         if (limit is None or max(sizes, default=0) <= limit) and not self._tells_calls:
-            return _Piece(messages, messages, sum(sizes))
+            return _Piece(messages, messages, sum(sizes), number=number)
         shown = tuple(
             shorten_to(message, limit, self._count) if limit is not None and size > limit else message
             for message, size in zip(messages, sizes, strict=True)
         )
-        return _Piece(messages, *self._in_words(shown))
+        return _Piece(messages, *self._in_words(shown), number=number)
 
     def _in_words(self, messages: Atom) -> tuple[Atom, int]:
         """As the model is shown it, and its tokens."""
@@ -557,6 +365,200 @@ class PromptBuilder:
         is_cut = len(self._old) < before
         while is_cut and self._old and not isinstance(self._old[0].messages[0], content.UserMessage):
             self._drop(self._old)
+        if is_cut and self._options.compaction is not None:
+            left_out = self._old[0].number - 1 if self._old else len(self._history)
+            self.compacted = replace(self.compacted, left_out=left_out)
+            self._put_earlier()
+
+    # Compaction: what is done before anything is cut (compaction.py).
+
+    def next_summary(self) -> ModelRequest | None:
+        """Clear old results where that is due; then give what asks for a summary, where one is due. Before a step."""
+        wanted, room = self._options.compaction, self._room()
+        if wanted is None or room is None:
+            return None
+        if self.tokens > compaction.share_of(wanted.clear_at, room):
+            self._clear(wanted.keep_results, room)
+        if self._has_summarised or self.tokens <= compaction.share_of(wanted.summarise_at, room):
+            return None
+        self._summary = self._plan_summary(wanted, room)
+        return None if self._summary is None else self._summary.request
+
+    def _clear(self, keep: int, room: int) -> None:
+        """Clear all results but the latest ones, where that frees enough to be worth a prompt cache."""
+        pieces = [*self._old, *self._steps[:-1]]
+        results = [number for piece in pieces for number in _results(piece)]
+        spare = max(keep - sum(len(_results(piece)) for piece in self._steps[-1:]), 0)
+        last = results[len(results) - spare - 1] if len(results) > spare else 0
+        cleared = [(piece, self._cleared(piece.full, piece.number, last)) for piece in pieces if piece.number <= last]
+        saved = sum(max(piece.tokens - self._in_words(messages)[1], 0) for piece, messages in cleared)
+        if last > self.compacted.cleared and saved * self.size.ratio >= compaction.WORTH_IT * room:
+            self._show_cleared(cleared, last)
+
+    def _show_cleared(self, cleared: Sequence[tuple[_Piece, Atom]], last: int) -> None:
+        for piece, messages in cleared:
+            if self._in_words(messages)[1] < piece.tokens:
+                piece.full = messages
+                self._show(piece, messages)
+        self.compacted = replace(self.compacted, cleared=last)
+        self._flatten()
+
+    def _shorten_old(self, target: int) -> None:
+        """Shorten results of earlier requests; where compaction is on, clear them, so that they stay as they are."""
+        if self._options.compaction is None:
+            self._shorten(self._old, target)
+        elif self._old and self.compacted.cleared < len(self._history):
+            last = len(self._history)
+            self._show_cleared([(piece, self._cleared(piece.full, piece.number, last)) for piece in self._old], last)
+
+    def _cleared(self, messages: Atom, number: int, last: int) -> Atom:
+        return tuple(
+            compaction.cleared(message, number + at, may_read=self._may_read) if number + at <= last else message
+            for at, message in enumerate(messages)
+        )
+
+    @property
+    def _may_read(self) -> bool:
+        return any(definition.name == compaction.READ_TOOL for definition in self.definitions)
+
+    def _plan_summary(self, wanted: compaction.Compaction, room: int) -> _SummaryPlan | None:
+        """Of all but the latest exchanges. None where that would free too little, or no budget covers it."""
+        kept, cut = 0.0, len(self._old)
+        for at in range(len(self._old) - 1, -1, -1):
+            kept += self._old[at].tokens * self.size.ratio
+            if kept > wanted.keep * room:
+                break
+            if isinstance(self._old[at].messages[0], content.UserMessage):
+                cut = at
+        gone, ratio = self._old[:cut], self.size.ratio
+        since = sum(piece.tokens for piece in self._old if piece.number > self.compacted.tried) * ratio
+        if self.compacted.tried and since < compaction.TRIED_AGAIN_AFTER * room:
+            return None
+        if sum(piece.tokens for piece in gone) * ratio < compaction.WORTH_IT * room:
+            return None
+        tokens = min(int(wanted.summary * room), compaction.MAX_SUMMARY_TOKENS)
+        summarised = self._old[cut].number - 1 if cut < len(self._old) else len(self._history)
+        request, count = self._ask_summary(wanted, room, tokens, summarised)
+        # What the step itself needs is in it, so that no budget is spent on a summary alone.
+        options = replace(self._options, context_tokens=None, sampling=request.sampling)
+        needed = self.tokens + max(self._spent.last_output_tokens, MIN_OUTPUT_TOKENS)
+        if allow_step(options, self._spent, math.ceil(count * ratio) + needed) != request.sampling.max_output_tokens:
+            return None
+        return _SummaryPlan(request, count, tokens, cut, summarised)
+
+    def _ask_summary(
+        self, wanted: compaction.Compaction, room: int, tokens: int, last: int
+    ) -> tuple[ModelRequest, int]:
+        """What asks for a summary of the messages up to this one, and its tokens by our own count."""
+        window = (wanted.context_tokens if wanted.model else None) or self._options.context_tokens or room
+        # Room to think, too: some models take what they think from it.
+        most = max(answer_room(replace(self._options, context_tokens=window, sampling=Sampling())), tokens)
+        model, before = wanted.model or self._model, self.compacted.summary
+
+        def ask(lines: Sequence[str]) -> tuple[ModelRequest, int]:
+            request = compaction.summary_request(model, lines, tokens, most, before)
+            return request, sum(message_tokens(message, self._count) for message in request.messages)
+
+        first = max(self.compacted.summarised, len(self._leading))
+        limit = int((window - most) / self.size.ratio) - ask(())[1]
+        return ask(compaction.transcript(self._history[first:last], first + 1, limit, self._count))
+
+    @property
+    def summary_request(self) -> ModelRequest:
+        """What asks for the summary that was given out."""
+        assert self._summary is not None
+        return self._summary.request
+
+    @property
+    def summary_tokens(self) -> int:
+        """Of that, by our own count."""
+        assert self._summary is not None
+        return self._summary.count
+
+    def charge_summary(self, usage: Usage | None, cost: float | None, response: ModelResponse) -> str:
+        """As `charge`, of a call that asked for a summary. It says nothing of the prompt, or of the next answer."""
+        input_tokens, last = math.ceil(self.summary_tokens * self.size.ratio), self._spent.last_output_tokens
+
+        def estimate() -> Usage:
+            return Usage(input_tokens, message_tokens(response.message, self._count))
+
+        note = self._spent.add(usage, cost, estimate, self._options)
+        self._spent.last_output_tokens = last
+        return note
+
+    def end_summary(self, text: str) -> None:
+        """The summary is made, or could not be ("")."""
+        plan, self._summary, self._has_summarised = self._summary, None, True
+        assert plan is not None
+        if not text:
+            self.compacted = replace(self.compacted, tried=len(self._history))
+            return
+        kept = compaction.fitted(text, plan.tokens, self._count)
+        done = plan.summarised
+        self.compacted = replace(self.compacted, summary=kept, summarised=done, left_out=done, tried=0)
+        for _ in range(plan.pieces):
+            self._drop(self._old)
+        self._put_earlier()
+        self._flatten()
+
+    def told_compacted(self) -> tuple[Compacted, str] | None:
+        """What was done since this was asked last, and in a sentence for a person; "" for a summary that failed."""
+        before, now = self._compacted_before, self.compacted
+        if now == before:
+            return None
+        self._compacted_before = now
+        told: list[str] = []
+        if now.cleared > before.cleared:
+            told.append(f"the results of tool calls up to message {now.cleared} were cleared")
+        if now.summarised > before.summarised:
+            told.append(f"messages up to {now.summarised} were replaced by a summary")
+        return now, f"To make room, {' and '.join(told)}; the conversation keeps them all." if told else ""
+
+    def _make_earlier(self) -> _Piece | None:
+        """What is shown in place of messages that are left out; nothing where compaction is off."""
+        first = len(self._leading) + 1
+        if self.compacted.left_out < first:
+            return None
+        return self._piece((compaction.earlier_message(first, self.compacted, may_read=self._may_read),))
+
+    def _put_earlier(self) -> None:
+        self._remove_earlier()
+        self._earlier = self._make_earlier()
+        if self._earlier is not None:
+            self.size.add(self._earlier.tokens)
+
+    def _remove_earlier(self) -> None:
+        if self._earlier is not None:
+            self.size.remove(self._earlier.tokens, is_measured=self._earlier.is_measured)
+            self._earlier = None
+
+
+@dataclass(frozen=True, slots=True)
+class _SummaryPlan:
+    """A summary that is asked for."""
+
+    request: ModelRequest
+    count: int
+    """Its tokens, by our own count."""
+    tokens: int
+    """Which the summary may have."""
+    pieces: int
+    """How many of the oldest it takes the place of."""
+    summarised: int
+    """How many messages that is, with those of the summary before."""
+
+
+def _numbers(piece: _Piece) -> range:
+    return range(piece.number, piece.number + len(piece.messages))
+
+
+def _results(piece: _Piece) -> list[int]:
+    """The numbers of its results."""
+    return [
+        number
+        for message, number in zip(piece.full, _numbers(piece), strict=True)
+        if type(message) is content.ToolMessage
+    ]
 
 
 # Long results.

@@ -57,3 +57,5 @@ class StepReport:
     """The provider's id of the HTTP request, for its support."""
     service_tier: str = ""
     """In which of its tiers the provider served the request, in its own word."""
+    is_summary: bool = False
+    """It asked for a summary of earlier messages (`Compaction`): its answer is no turn of the conversation."""

@@ -43,6 +43,8 @@ class CallState(StrEnum):
     """The dispatcher has it; its code has not begun to run."""
     RUNNING = "running"
     """From here on the outcome matters."""
+    DEFERRED = "deferred"
+    """Its code has ended; its result comes from outside."""
     COMPLETED = "completed"
     FAILED = "failed"
     TIMED_OUT = "timed_out"
@@ -54,6 +56,9 @@ class CallState(StrEnum):
 TERMINAL_CALL_STATES = frozenset(
     {CallState.COMPLETED, CallState.FAILED, CallState.TIMED_OUT, CallState.CANCELLED, CallState.DENIED}
 )
+
+#: A call in one of these waits for someone outside. While all open calls of a step do, the request's time stands still.
+WAITING_CALL_STATES = frozenset({CallState.AWAITING_APPROVAL, CallState.DEFERRED})
 
 
 @dataclass(slots=True)
@@ -86,6 +91,8 @@ class CallFacts:
     """How often its code has begun to run."""
     result_is_sound: bool = field(default=True, init=False)
     """Its result is within the limit on its size."""
+    is_overdue: bool = field(default=False, init=False)
+    """The time that it may wait for someone outside is over."""
     answer: AnswerCall | None = field(default=None, init=False)
     """It is a call of the output tool, and what becomes of it; its tool is not on offer otherwise."""
     writes_mask: bool = field(default=False, init=False)
@@ -234,6 +241,16 @@ def unsound_result(call: CallFacts) -> bool:
     return not call.result_is_sound
 
 
+def waited_in_vain(call: CallFacts) -> bool:
+    """Its own time to wait for a person is over."""
+    return call.is_overdue
+
+
+def given_up(call: CallFacts) -> bool:
+    """The request's time is over, and the call's own is not."""
+    return not call.is_overdue
+
+
 # The tables.
 
 #: A row: each guard and where it leads.
@@ -282,6 +299,7 @@ REQUEST_TRANSITIONS: RequestTable = MappingProxyType(
             events.ApprovalGranted: (_TO_TOOLS,),
             events.ApprovalDenied: _CALL_ENDED,
             events.ToolCallStarted: (_TO_TOOLS,),
+            events.ToolCallDeferred: (_TO_TOOLS,),
             events.ToolCallCompleted: _CALL_ENDED,
             events.ToolCallFailed: _CALL_ENDED,
             events.ToolCallTimedOut: _CALL_ENDED,
@@ -304,10 +322,15 @@ _ENDS_ANY_CALL: Mapping[type[Event], CallRow] = {
     events.CancelRequested: _leads_to(CallState.CANCELLED),
     events.DeadlinePassed: _leads_to(CallState.TIMED_OUT),
 }
-#: What the dispatcher says of a call it holds.
-_OUTCOMES: Mapping[type[Event], CallRow] = {
+#: The result of a call, or why it has none: from what holds it, or, where it is deferred, from outside.
+_RESULTS: Mapping[type[Event], CallRow] = {
     events.ToolCallCompleted: ((sound_result, CallState.COMPLETED), (unsound_result, CallState.FAILED)),
     events.ToolCallFailed: _leads_to(CallState.FAILED),
+}
+#: What the dispatcher says of a call it holds.
+_OUTCOMES: Mapping[type[Event], CallRow] = {
+    **_RESULTS,
+    events.ToolCallDeferred: _leads_to(CallState.DEFERRED),
     events.ToolCallTimedOut: _leads_to(CallState.TIMED_OUT),
     events.ToolCallCancelled: _leads_to(CallState.CANCELLED),
 }
@@ -332,7 +355,8 @@ CALL_TRANSITIONS: CallTable = MappingProxyType(
             events.ApprovalGranted: _leads_to(CallState.SENT),
             events.ApprovalDenied: _leads_to(CallState.DENIED),
             events.ToolsLost: _leads_to(CallState.AWAITING_APPROVAL),
-            **_ENDS_ANY_CALL,
+            events.CancelRequested: _leads_to(CallState.CANCELLED),
+            events.DeadlinePassed: ((waited_in_vain, CallState.DENIED), (given_up, CallState.TIMED_OUT)),
         },
         CallState.SENT: {
             events.ToolCallStarted: _leads_to(CallState.RUNNING),
@@ -343,6 +367,12 @@ CALL_TRANSITIONS: CallTable = MappingProxyType(
         CallState.RUNNING: {
             events.ToolsLost: ((may_run_again, CallState.SENT), (outcome_unknown, CallState.FAILED)),
             **_OUTCOMES,
+            **_ENDS_ANY_CALL,
+        },
+        CallState.DEFERRED: {
+            # Nothing that was lost held it.
+            events.ToolsLost: _leads_to(CallState.DEFERRED),
+            **_RESULTS,
             **_ENDS_ANY_CALL,
         },
         **{state: {} for state in CallState if state in TERMINAL_CALL_STATES},

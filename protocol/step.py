@@ -7,6 +7,7 @@ its calls begins and ends, then the loop detection, then the failures that the s
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
@@ -15,6 +16,7 @@ from typing import Final
 import orjson
 
 from callboard.protocol import commands, content, events, limits, states
+from callboard.protocol.clock import RequestClock
 from callboard.protocol.commands import Command
 from callboard.protocol.content import ToolCall
 from callboard.protocol.errors import ErrorKind
@@ -55,8 +57,6 @@ NO_ROOM: Final = "The limit of output tokens was reached before the model had an
 _CUT: Final = frozenset({FinishReason.LENGTH, FinishReason.ERROR})
 #: What the model reads about such a turn whose whole calls are run.
 CUT_TOLD: Final = "Your turn was cut off ({}). Ask for fewer calls at a time, or shorter ones."
-#: A model call that failed so can be asked again as it is, where its holder has left some of the step's requests.
-ASK_AGAIN_KINDS: Final = frozenset({ErrorKind.TRUNCATED, ErrorKind.MALFORMED_TOOL_CALL})
 #: Why a request ends whose model does not stop writing. Such an answer is not asked for again, and not recorded: no one
 #: could read it, and no later request could send it.
 TOO_LONG: Final = f"{ErrorKind.MALFORMED}: the answer went over {limits.MAX_ANSWER_BYTES:,} bytes, and was stopped."
@@ -189,8 +189,8 @@ class OpenCall:
     facts: CallFacts
     offer: ToolOffer | None
     state: CallState = field(default=CallState.REQUESTED, init=False)
-    deadline_at: float | None = field(default=None, init=False)
-    """None before it is sent: waiting for a person has no deadline but the request's."""
+    due_at: float = field(default=math.inf, init=False)
+    """When the session ends it, if nothing else has: a while after its tool's deadline, or when its wait is over."""
     result: content.ToolMessage | None = field(default=None, init=False)
     code: FailureCode | None = field(default=None, init=False)
     """Why it has no result of its tool."""
@@ -212,9 +212,12 @@ class Batch:
 
     _tag: Tag
     _message: content.AssistantMessage
-    _request_deadline_at: float
+    _clock: RequestClock
+    """The request's."""
     _notes: tuple[str, ...]
     _max_runs: int
+    _approval_seconds: float
+    """How long the step's calls may wait for a person."""
     _asked_at: float = field(default=0.0, init=False)
     _now: float = field(default=0.0, init=False)
     """When that happened which is taken in."""
@@ -222,6 +225,8 @@ class Batch:
     """When the step's one timer fires; None while it is not set."""
     calls: dict[Tag, OpenCall] = field(default_factory=dict, init=False)
     open: int = field(default=0, init=False)
+    waiting: int = field(default=0, init=False)
+    """Of the open calls, those that wait for someone outside."""
     ends_run: bool = field(default=False, init=False)
     """A call repeated itself once too often: none of the turn was sent, and the request ends."""
 
@@ -257,10 +262,11 @@ class Batch:
                 todo += self._answered(tag, call, answer, received)
                 continue
             self.open += 1
-            guard = call.enter(events.ModelResponded)
+            guard = self._enter(call, events.ModelResponded)
             if guard is states.allowed:
                 todo.append(self._send(tag, call, at))
             elif guard is states.must_ask:
+                call.due_at = at + self._approval_seconds
                 todo.append(self._ask(tag, call))
             elif guard is states.unknown_tool:
                 todo.append(self._fail(tag, call, unknown_tool(name, shown)))
@@ -292,21 +298,40 @@ class Batch:
 
     def granted(self, call: OpenCall, event: events.ApprovalGranted) -> list[Command]:
         """A person allowed the call: it is sent."""
-        call.enter(events.ApprovalGranted)
+        self._enter(call, events.ApprovalGranted)
         return [self._send(event.tag, call, event.at), *self._watch()]
 
     def _send(self, tag: Tag, call: OpenCall, at: float) -> commands.RunTool:
         """Hand a call to the dispatcher; its time begins now."""
         assert call.offer is not None
         call.facts.sends += 1
-        call.deadline_at = min(at + call.offer.contract.timeout_seconds, self._request_deadline_at)
+        deadline_at = min(at + call.offer.contract.timeout_seconds, self._clock.deadline_at(at))
+        call.due_at = deadline_at + limits.CALL_BACKSTOP_SECONDS
         effect_id = f"{tag.request_id}/{tag.step}/{tag.call_id}"
-        return commands.RunTool(tag, call.call.name, call.call.arguments, call.deadline_at, effect_id)
+        return commands.RunTool(tag, call.call.name, call.call.arguments, deadline_at, effect_id)
 
     @staticmethod
     def _ask(tag: Tag, call: OpenCall) -> commands.AskApproval:
         assert call.offer is not None
         return commands.AskApproval(tag, call.call.name, call.call.arguments, call.offer.contract.risk)
+
+    def _enter(self, call: OpenCall, event: type[Event]) -> CallGuard:
+        """Change the state of a call, and count those that wait."""
+        waited = call.state in states.WAITING_CALL_STATES
+        guard = call.enter(event)
+        self.waiting += (call.state in states.WAITING_CALL_STATES) - waited
+        return guard
+
+    def defer(self, call: OpenCall, event: events.ToolCallDeferred) -> list[Command]:
+        """The call's code has ended; from now on it waits for its result."""
+        self._enter(call, events.ToolCallDeferred)
+        call.due_at = event.at + event.timeout_seconds
+        return self._watch()
+
+    @property
+    def only_waits(self) -> bool:
+        """Each open call waits for someone outside."""
+        return 0 < self.open == self.waiting
 
     # How calls end.
 
@@ -318,7 +343,7 @@ class Batch:
             call.facts.result_is_sound = failed is None
         else:
             failed, result = _failure_of(event, call.call.name), ""
-        call.enter(type(event))
+        self._enter(call, type(event))
         self._close(call, failed, result)
         if failed is None or not isinstance(event, _REPORTED):
             return []
@@ -341,10 +366,9 @@ class Batch:
 
         One timer a step, not one a call: it fires at the earliest deadline, and is then set for the next.
         """
-        deadlines = [call.deadline_at for _, call in self._open_calls() if call.deadline_at is not None]
-        if not deadlines:
+        due = min((call.due_at for _, call in self._open_calls()), default=math.inf)
+        if due == math.inf:
             return []
-        due = min(deadlines) + limits.CALL_BACKSTOP_SECONDS
         if self.timer_at is not None and self.timer_at <= due:
             return []
         self.timer_at = due
@@ -356,19 +380,32 @@ class Batch:
         self.timer_at = None
         todo: list[Command] = []
         for tag, call in self._open_calls():
-            if call.deadline_at is not None and call.deadline_at + limits.CALL_BACKSTOP_SECONDS <= now:
-                call.enter(events.DeadlinePassed)
-                todo.append(commands.CancelTool(tag, "timed out"))
-                failed = failure(FailureCode.TIMED_OUT, call.call.name, "the deadline passed.")
-                todo.append(self._fail(tag, call, failed))
+            if call.due_at <= now:
+                todo += self._expire(tag, call)
         return todo + self._watch()
 
+    def _expire(self, tag: Tag, call: OpenCall) -> list[Command]:
+        code, why = FailureCode.TIMED_OUT, "the deadline passed."
+        stopped = _stop(tag, call, "timed out")
+        if call.state is CallState.AWAITING_APPROVAL:
+            code, why = FailureCode.DENIED, f"it was not approved within {self._approval_seconds:g} s."
+        elif call.state is CallState.DEFERRED:
+            why = "its result was to come from outside, and did not come in its time."
+        call.facts.is_overdue = True
+        self._enter(call, events.DeadlinePassed)
+        return [*stopped, self._fail(tag, call, failure(code, call.call.name, why))]
+
     def resend(self, at: float) -> list[Command]:
-        """What held the calls is gone: send again what has not begun, and what has where its tool allows that."""
+        """What held the calls is gone: send again what has not begun, and what has where its tool allows that.
+
+        Nothing held a deferred call. A question is asked again, and its time goes on.
+        """
         self._now = at
         todo: list[Command] = []
         for tag, call in self._open_calls():
-            guard = call.enter(events.ToolsLost)
+            guard = self._enter(call, events.ToolsLost)
+            if call.state is CallState.DEFERRED:
+                continue
             if call.state is CallState.AWAITING_APPROVAL:
                 todo.append(self._ask(tag, call))
             elif call.state is CallState.SENT:
@@ -387,9 +424,8 @@ class Batch:
         todo: list[Command] = []
         code = FailureCode.CANCELLED if isinstance(event, events.CancelRequested) else FailureCode.TIMED_OUT
         for tag, call in self._open_calls():
-            waiting = call.state is CallState.AWAITING_APPROVAL
-            todo.append(commands.WithdrawApproval(tag) if waiting else commands.CancelTool(tag, why))
-            call.enter(type(event))
+            todo += _stop(tag, call, why)
+            self._enter(call, type(event))
             todo.append(self._fail(tag, call, failure(code, call.call.name, why)))
         return todo + self.clear()
 
@@ -430,10 +466,18 @@ class Batch:
         return (self._message, *results, *map(content.SystemMessage, self._notes))
 
 
+def _stop(tag: Tag, call: OpenCall, why: str) -> list[Command]:
+    """What ends an open call where it is. Of a deferred one nothing is left that could be stopped."""
+    if call.state is CallState.DEFERRED:
+        return []
+    waits = call.state is CallState.AWAITING_APPROVAL
+    return [commands.WithdrawApproval(tag) if waits else commands.CancelTool(tag, why)]
+
+
 #: The tag of a session before it knows whose it is.
 NO_REQUEST: Final = Tag(RequestId(""), MessageId(""))
 #: The batch of a session that runs no tools: nothing is ever added to it.
-NO_CALLS: Final = Batch(NO_REQUEST, content.AssistantMessage(()), 0.0, (), 0)
+NO_CALLS: Final = Batch(NO_REQUEST, content.AssistantMessage(()), RequestClock(0.0), (), 0, 0.0)
 
 
 # What is reported of it.
@@ -447,10 +491,11 @@ class StepLog:
         self._step = 0
         self._asked_at: float | None = None
         """Of the model call that is open."""
+        self._is_summary = False
 
-    def asked(self, step: int, at: float) -> None:
+    def asked(self, step: int, at: float, *, is_summary: bool) -> None:
         """A model call begins."""
-        self._step, self._asked_at = step, at
+        self._step, self._asked_at, self._is_summary = step, at, is_summary
 
     def responded(self, event: events.ModelResponded, usage: Usage | None, cost: float | None) -> None:
         """A turn came; `usage` and `cost` as far as they can be true."""
@@ -472,6 +517,7 @@ class StepLog:
             response.response_id,
             response.provider_request_id,
             response.service_tier,
+            self._is_summary,
         )
         self._reports.append(report)
 
@@ -496,7 +542,8 @@ class StepLog:
     def _add(self, at: float, error: ErrorKind | None = None, model: str = "", requests: int = 0) -> None:
         seconds = at - (self._asked_at or 0.0)
         self._asked_at = None
-        self._reports.append(StepReport(self._step, max(seconds, 0.0), model=model, error=error, requests=requests))
+        report = StepReport(self._step, max(seconds, 0.0), model=model, error=error, requests=requests)
+        self._reports.append(replace(report, is_summary=self._is_summary) if self._is_summary else report)
 
 
 # Loop detection: the same call, with the same result each time.

@@ -10,7 +10,12 @@ from typing import Final
 
 from callboard.protocol.errors import UsageError
 from callboard.protocol.ids import ToolName
-from callboard.protocol.limits import DEFAULT_TOOL_TIMEOUT_SECONDS, TOOL_CONCURRENCY
+from callboard.protocol.limits import (
+    DEFAULT_TOOL_TIMEOUT_SECONDS,
+    DEFAULT_WAIT_SECONDS,
+    MAX_WAIT_SECONDS,
+    TOOL_CONCURRENCY,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +84,33 @@ class ToolContract:
     """May a child process serve further calls? Only with Isolation.PROCESS; else each call finds a fresh child."""
     origin: Origin = Origin.ELSEWHERE
     """Set by what registers the tool, never by its author."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deferred:
+    """What a tool returns whose result comes later, from outside: `Runtime.complete_call` or `Runtime.fail_call`.
+
+    The tool's code has ended then, and its worker is free. Raises UsageError for a time that is not above 0 or over a
+    week.
+    """
+
+    timeout_seconds: float = DEFAULT_WAIT_SECONDS
+    """How long the call stays open, from when the tool returned. Then it has timed out, and the model is told."""
+    note: str = ""
+    """What the reader of a stream may know, such as who was asked. The model does not see it."""
+
+    def __post_init__(self) -> None:
+        if fault := wait_fault("timeout_seconds", self.timeout_seconds):
+            raise UsageError(f"Deferred: {fault}")
+        if not isinstance(self.note, str):
+            raise UsageError(f"Deferred: note must be a text, got {type(self.note).__name__}")
+
+
+def wait_fault(name: str, seconds: object) -> str:
+    """What is wrong with the length of a wait for someone outside; "" when nothing is."""
+    if isinstance(seconds, int | float) and not isinstance(seconds, bool) and 0 < seconds <= MAX_WAIT_SECONDS:
+        return ""
+    return f"{name} must be above 0 and at most {MAX_WAIT_SECONDS:g} (seconds, a week), got {seconds!r}"
 
 
 class FailureCode(StrEnum):

@@ -13,6 +13,7 @@ from typing import Final, Protocol, runtime_checkable
 from callboard.protocol.limits import STREAM_IDLE_TIMEOUT_SECONDS, STREAM_TOTAL_TIMEOUT_SECONDS
 from callboard.protocol.masking import mask
 from callboard.protocol.model import ModelRequest, StreamEvent
+from callboard.providers.own_options import OptionTable
 
 #: Where credentials are put, behind the word of their scheme or alone.
 CREDENTIAL_HEADERS: Final = frozenset(
@@ -90,6 +91,9 @@ class Inquirable(Protocol):
 @runtime_checkable
 class ChecksRequests(Protocol):
     """A provider that knows, without asking, what its API cannot be asked."""
+
+    def own_options(self, model: str) -> OptionTable:
+        """How the options of this model's API are written."""
 
     def check(self, request: ModelRequest, /) -> None:
         """Raise UsageError for what cannot be asked of this model, by name: a kind of part, a tool of the server's, an

@@ -248,7 +248,7 @@ class BaseDecoder(ABC):
         """Close the stream in good order. Usage that cannot be kept (NaN, endless nesting) is unknown usage."""
         if self.ended:
             return
-        self.ended = True
+        self._close()
         try:
             storable_bytes(done.raw_usage)
         except ValueError:
@@ -269,8 +269,13 @@ class BaseDecoder(ABC):
     def fail(self, out: list[StreamEvent], error: Error) -> None:
         """Close the stream with an error."""
         if not self.ended:
-            self.ended = True
+            self._close()
             out.append(scrubbed(replace(error, provider_request_id=self.provider_request_id), self._secret))
+
+    def _close(self) -> None:
+        self.ended = True
+        # A bound method of our own is a cycle, and would keep the decoder until the garbage collector comes.
+        self._take = _ignore
 
     @property
     def provider_request_id(self) -> str:
@@ -497,6 +502,10 @@ class BaseDecoder(ABC):
             self.on_json(event, document, out)
         elif document is not None:
             self.fail_malformed(out, "a streamed event is not a JSON object.", data)
+
+
+def _ignore(data: bytes, out: list[StreamEvent]) -> None:
+    """What comes after the end of an answer."""
 
 
 def _is_base64(data: str) -> bool:

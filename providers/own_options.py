@@ -130,17 +130,11 @@ def _without(body: Mapping[str, object], path: Sequence[str]) -> Body:
     return {**left, first: _without(there, rest)} if rest and isinstance(there, Mapping) else left
 
 
-def check_own(table: OptionTable, provider: str, options: Iterable[ProviderOptions]) -> None:
-    """Raise UsageError for options that this API has not."""
+def check_own(table: OptionTable, options: Iterable[ProviderOptions]) -> None:
+    """Raise UsageError for an option of this API's kind that it has not."""
     for each in options:
-        if isinstance(each, ExtraFields):
-            continue
-        kind = type(each).__name__
-        if not table.takes(each):
-            takes = f"it takes {table.kind.__name__}" if table.kind else "use extra_body and extra_headers"
-            raise UsageError(f"provider_options: {kind} are of another API than that of {provider}; {takes}")
-        if names := table.missing(each):
-            raise UsageError(f"provider_options: {kind}.{names[0]}: {table.api} has none; leave it out")
+        if table.takes(each) and (names := table.missing(each)):
+            raise UsageError(f"provider_options: {type(each).__name__}.{names[0]}: {table.api} has none; leave it out")
 
 
 def _thinking(value: object) -> object:

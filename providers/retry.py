@@ -114,14 +114,16 @@ class RetryPolicy:
 
     def tries(self, attempts: int, deadline_at: float, now: Callable[[], float]) -> Tries:
         """At most `attempts` tries of one call; none of them begins at `deadline_at` or later, by the clock `now`."""
+        return Tries(self, attempts, deadline_at, now)
+
+    def controller(self, attempts: int, deadline_at: float, now: Callable[[], float]) -> Retrying:
+        """What decides, for `Tries`."""
         half = wait_exponential(self.base_seconds / 2, self.cap_seconds / 2)
-        return Tries(
-            Retrying(
-                retry=retry_if_result(_is_retryable) & retry_if_not_result(self._asks_too_much),
-                wait=_WaitsAsTold(half + _Jitters(half, self.chance), self.chance, self.cap_seconds),
-                stop=stop_after_attempt(attempts) | _StopsBefore(deadline_at, now),
-                retry_error_callback=_error_of,
-            )
+        return Retrying(
+            retry=retry_if_result(_is_retryable) & retry_if_not_result(self._asks_too_much),
+            wait=_WaitsAsTold(half + _Jitters(half, self.chance), self.chance, self.cap_seconds),
+            stop=stop_after_attempt(attempts) | _StopsBefore(deadline_at, now),
+            retry_error_callback=_error_of,
         )
 
     def _asks_too_much(self, error: Error) -> bool:
@@ -137,24 +139,39 @@ class Tries:
     What tenacity measures by the system's clock is for its statistics: no decision here looks at it.
     """
 
-    def __init__(self, retrying: Retrying) -> None:
-        self._retrying = retrying
-        retrying.begin()
-        self._state = RetryCallState(retrying, None, (), {})
+    # Nearly every call is whole at the first try, and tenacity's objects for it are 35: they are made when one fails.
+    __slots__ = ("_attempts", "_deadline_at", "_has_begun", "_now", "_policy", "_state")
+
+    def __init__(self, policy: RetryPolicy, attempts: int, deadline_at: float, now: Callable[[], float]) -> None:
+        self._policy = policy
+        self._attempts = attempts
+        self._deadline_at = deadline_at
+        self._now = now
+        self._has_begun = False
+        self._state: RetryCallState | None = None
 
     def begin(self) -> None:
         """The next try begins. Raises RuntimeError where there is none to come."""
-        if not isinstance(self._retrying.iter(self._state), DoAttempt):
+        state = self._state
+        may_begin = not self._has_begun if state is None else isinstance(state.retry_object.iter(state), DoAttempt)
+        if not may_begin:
             raise RuntimeError("the try before has not ended, or there may be no other")
+        self._has_begun = True
 
     def failed(self, error: Error) -> float | None:
         """The try has ended so: the seconds until the next one; None where there is none."""
-        self._state.set_result(error)
-        decided = self._retrying.iter(self._state)
+        state = self._state = self._state or self._first()
+        state.set_result(error)
+        decided = state.retry_object.iter(state)
         if not isinstance(decided, DoSleep):
             return None
-        self._state.prepare_for_next_attempt()
+        state.prepare_for_next_attempt()
         return float(decided)
+
+    def _first(self) -> RetryCallState:
+        controller = self._policy.controller(self._attempts, self._deadline_at, self._now)
+        controller.begin()
+        return RetryCallState(controller, None, (), {})
 
 
 def _error_of(state: RetryCallState) -> Error:

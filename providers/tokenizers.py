@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Final, Protocol
 
-from callboard.protocol.prompt import TokenCounter, estimate_tokens
+from callboard.protocol.prompt_tokens import TokenCounter, estimate_tokens
 
 #: Beginnings of model names, without organisation, and the encoding they use; the longest one that fits counts. Names
 #: are by the makers' own statements (OpenAI's tiktoken, the model cards of Meta and Qwen); Qwen 3.5 has another one.

@@ -141,11 +141,14 @@ class HttpProvider:
         finally:
             deadline.cancel()
 
+    def own_options(self, model: str) -> OptionTable:
+        """See `ChecksRequests.own_options`."""
+        return _table(self.adapter)
+
     def check(self, request: ModelRequest, /, adapter: Adapter | None = None) -> None:
         """See `ChecksRequests.check`: the request is written, and not sent."""
         adapter = adapter or self.adapter
-        table: OptionTable = getattr(adapter, "own_options", NO_OPTIONS)
-        check_own(table, adapter.name, request.provider_options)
+        check_own(_table(adapter), request.provider_options)
         adapter.encode(request)
 
     async def fetch(self, wire: WireRequest) -> HttpAnswer:
@@ -307,6 +310,12 @@ class HttpProvider:
         if isinstance(error.__cause__ or error, TimeoutError):
             return make_error(ErrorKind.TIMEOUT, f"{host} sent nothing for {self._timeouts.connect_seconds:g} s.")
         return make_error(ErrorKind.CONNECTION, _what_broke(error, host))
+
+
+def _table(adapter: Adapter) -> OptionTable:
+    """That of a user's own adapter too, if it has one."""
+    table: OptionTable = getattr(adapter, "own_options", NO_OPTIONS)
+    return table
 
 
 def _host(url: str) -> str:

@@ -1,6 +1,9 @@
 """What the README and docs/ show works: their commands and their Python are run, their links lead somewhere.
 
-A block after `<!-- not run: REASON -->` is not run; one of Python without imports is a fragment, and only parsed.
+A block after `<!-- not run: REASON -->` is not run; one of Python without imports is a fragment, and only parsed. The
+model of a program is the wire double: it tells of the weather in Oslo, or says what `<!-- model: [TURN, ...] -->`
+before the block holds (docs/wire_double.md has the fields of a turn). `It prints:` and a block of text behind a program
+are compared with what it prints.
 """
 
 from __future__ import annotations
@@ -17,16 +20,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from pydantic import TypeAdapter
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
 from support.shared_double import shared_double  # noqa: E402 - tests/ is on the path from here on
 
-from callboard.actors.testing.wire_double import Call, Turn  # noqa: E402
+from callboard.actors.testing.wire_double import Answer, Call, Turn  # noqa: E402
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-FENCE = re.compile(r"^(?P<not_run><!-- not run: .*-->\n)?```(?P<language>\w+)\n(?P<text>.*?)^```$", re.M | re.S)
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FENCE = re.compile(
+    r"^(?:<!-- (?P<remark>not run|model): (?P<said>[^\n]*(?:\n(?!```)[^\n]+)*?) ?-->\n)?"
+    r"```(?P<language>\w+)\n(?P<text>.*?)^```$(?:\n\nIt prints:\n\n```text\n(?P<prints>.*?)^```$)?",
+    re.M | re.S,
+)
+OSLO: list[Answer] = [Turn(calls=(Call("weather", {"city": "Oslo"}),)), Turn("It rains in Oslo.")]
+TURNS = TypeAdapter(list[Answer])
 DEADLINE_SECONDS = 120.0
 FIRST = ".venv/bin/callboard ask "
 """Of the first command, what comes after the installing; .ci/run runs the whole line."""
@@ -39,9 +49,15 @@ class Block:
     language: str
     text: str
     is_run: bool
+    turns: list[Answer]
+    prints: str | None
 
     def __str__(self) -> str:
-        return f"{self.page.name}:{self.line}"
+        return f"{shown(self.page)}:{self.line}"
+
+
+def shown(page: Path) -> str:
+    return page.name if page.parent == ROOT else page.relative_to(ROOT / "docs").as_posix()
 
 
 def blocks(language: str) -> Iterator[Block]:
@@ -50,7 +66,9 @@ def blocks(language: str) -> Iterator[Block]:
         for found in FENCE.finditer(text):
             if found["language"] == language:
                 line = text.count("\n", 0, found.start("text")) + 1
-                yield Block(page, line, language, found["text"], not found["not_run"])
+                turns = TURNS.validate_json(found["said"]) if found["remark"] == "model" else OSLO
+                is_run = found["remark"] != "not run"
+                yield Block(page, line, language, found["text"], is_run, turns, found["prints"])
 
 
 def is_fragment(block: Block) -> bool:
@@ -86,14 +104,15 @@ def test_python(block: Block, tmp_path: Path) -> None:
         return
     script = tmp_path / "snippet.py"
     script.write_text(block.text)
-    turns = [Turn(calls=(Call("weather", {"city": "Oslo"}),)), Turn("It rains in Oslo.")]
-    with shared_double(turns, by_turn=True) as server:
+    with shared_double(block.turns, by_turn=block.turns is OSLO) as server:
         settings = {"CALLBOARD_MODEL": "openai-compatible/any", "CALLBOARD_BASE_URL": server.base_url()}
         ran = run([sys.executable, str(script)], tmp_path, tmp_path, **settings)
     assert ran.returncode == 0, ran.stderr
     assert "Traceback" not in ran.stderr
     if block.page.name == "README.md":
         assert "It rains in Oslo." in ran.stdout
+    if block.prints is not None:
+        assert ran.stdout == block.prints
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -126,7 +145,7 @@ def test_the_first_command_finds_its_answer_in_this_repository(tmp_path: Path) -
 
 
 LINKS = [
-    pytest.param(page, link, id=f"{page.name}: {link}")
+    pytest.param(page, link, id=f"{shown(page)}: {link}")
     for page in PAGES
     for link in re.findall(r"\]\(([^)#\s]+)\)", page.read_text())
     if "://" not in link
@@ -138,7 +157,7 @@ def test_links_lead_somewhere(page: Path, link: str) -> None:
     assert (page.parent / link).exists()
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=shown)
 def test_files_that_a_page_names_exist(page: Path) -> None:
     for name in re.findall(
         r"`((?:actors|protocol|providers|tests|docs|benchmarks|examples)/[\w/]+\.\w+)`", page.read_text()

@@ -31,7 +31,7 @@ WRONG = {
     "@tool\ndef look(city: str) -> None: ...\nlook(3)": '"__call__" of "Tool" has incompatible type "int"',
     '@tool\ndef look(city: str) -> str: ...\nnumber: int = look("Oslo")': 'expression has type "str"',
     'Policy({"network": "ask"})': 'Dict entry 0 has incompatible type "str"',
-    "Runtime(tools=[len])": "List item 0 has incompatible type",
+    "Runtime(tools=[3])": "List item 0 has incompatible type",
     "from callboard import Agent": 'Module "callboard" has no attribute "Agent"',
     "from callboard.actors import Agent": 'Module "callboard.actors" has no attribute "Agent"',
 }
@@ -44,6 +44,8 @@ RIGHT = [
     '@tool(risk="write", latency="long", isolation="process", reuse=True, timeout=5)\ndef look(city: str) -> int: ...\n'
     'number: int = look("Oslo")\nRuntime(tools=[look])',
     "@tool(risk=Risk.NETWORK)\nasync def look(city: str, context: ToolContext) -> str: ...\nRuntime(tools=[look])",
+    'def look(city: str) -> int: ...\nRuntime(tools=[look])\nask_sync("?", tools=[look, "*"]).text',
+    'for text in stream_sync("?", model="openai/gpt-5").texts(): print(text)',
     "def approve(question: AskApproval) -> bool: return question.risk is Risk.READ\nRuntime(approve=approve)",
     "async def main(runtime: Runtime) -> None:\n"
     '    reply: Reply = await runtime.ask("?")\n'

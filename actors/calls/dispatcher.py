@@ -13,13 +13,26 @@ import logging
 import random
 from collections.abc import Callable
 from contextvars import Context
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from callboard.actors import kernel
 from callboard.actors.calls import ledger as ledgers
 from callboard.actors.calls.approvals import Approver, Verdict
-from callboard.actors.calls.ledger import Call, CallState, Ending, Happening, Ledger, Outcome, Pool, Seat, WorkerState
+from callboard.actors.calls.ledger import (
+    Call,
+    CallEvent,
+    CallState,
+    EndedCalls,
+    Ending,
+    Happening,
+    LastEvent,
+    Ledger,
+    Outcome,
+    Pool,
+    Seat,
+    WorkerState,
+)
 from callboard.actors.calls.registry import Change, Registry, ToolWithdrawn
 from callboard.actors.kernel import Actor, Down, Ref, handles
 from callboard.actors.telemetry.notices import ToolPrinted, ToolStopped
@@ -67,9 +80,13 @@ class DispatchCall:
 
     run: RunTool
     user_text: str
-    reply_to: Ref[events.ToolCallStarted | events.ToolCallEnd]
+    reply_to: Ref[CallEvent]
     asker: Context | None = None
     """The context in which the request was asked."""
+    is_read_along: bool = False
+    """Is the stream of the request read, and so the progress of its calls?"""
+    ended: EndedCalls = field(default_factory=EndedCalls)
+    """The session's: the same in all its calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +196,7 @@ class ToolDispatcher(Actor[DispatcherMessage]):
         elif is_open is not None:
             why = "a call of an earlier request with the same id is still being ended"
             self._refuse(message, ToolFailure(run.name, FailureCode.OVERLOADED, why))
-        elif (ended := self.ledger.ended.of(run.tag, reply_to)) is not None:
+        elif (ended := message.ended.of(run.tag)) is not None:
             reply_to.tell_control(ended)
         elif (refusal := self._registry.refusal(run.name, now)) is not None:
             self._refuse(message, refusal)
@@ -197,7 +214,8 @@ class ToolDispatcher(Actor[DispatcherMessage]):
             kind = self._workers.kind(contract)
             pool = Pool(messages.pool_name(contract), kind.room, kind.max_workers)
             lane = ledger.lane(run.name, contract.concurrency, pool)
-        call = ledger.submit(run, lane, message.reply_to, message.user_text, message.asker)
+        call = ledger.submit(run, lane, message.reply_to, message.user_text, message.asker, message.ended)
+        call.is_read_along = message.is_read_along
         if run.deadline_at <= now:
             self._end(call, Ending.TIMED_OUT)
         else:
@@ -238,7 +256,7 @@ class ToolDispatcher(Actor[DispatcherMessage]):
     def _give(self, call: Call) -> None:
         run, tool, pool = call.run, self._registry.entries[call.run.name].tool, call.lane.pool
         seat = next(reversed(pool.free), None) or self._new_worker(pool, tool.contract)
-        context = ToolContext(run, call.user_text, self._workspace)
+        context = ToolContext(run, call.user_text, self._workspace, call.is_read_along)
         if not self.ledger.give(call, seat):
             raise AssertionError(f"it is not the turn of {run.tag}")
         seat.worker.tell_control(messages.RunCall(run, tool, context, call))
@@ -341,7 +359,7 @@ class ToolDispatcher(Actor[DispatcherMessage]):
 
     # -- health
 
-    def _settle(self, call: Call, event: events.ToolCallEnd) -> None:
+    def _settle(self, call: Call, event: LastEvent) -> None:
         if timer := self._timers.pop(call, None):
             timer.cancel()
         run = call.run
@@ -411,7 +429,12 @@ class ToolDispatcher(Actor[DispatcherMessage]):
 
 #: What the end of a call says of its tool: that it works, that it does not (a crash or a hang, which cost a worker), or
 #: nothing. A tool that raises, or does not like its arguments, works.
-_WORKED = {events.ToolCallCompleted: True, events.ToolCallTimedOut: False, events.ToolCallCancelled: None}
+_WORKED = {
+    events.ToolCallCompleted: True,
+    events.ToolCallDeferred: True,
+    events.ToolCallTimedOut: False,
+    events.ToolCallCancelled: None,
+}
 _WORKED_IF_FAILED = {
     FailureCode.CRASHED: False,
     FailureCode.OUTCOME_UNKNOWN: False,

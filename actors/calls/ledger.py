@@ -25,19 +25,18 @@ from typing import Final, NamedTuple
 
 from callboard.actors.kernel import Ref
 from callboard.actors.tools.invoke import Result
+from callboard.actors.tools.progress import ProgressMade, ProgressRelay
 from callboard.protocol import events
 from callboard.protocol.commands import RunTool
 from callboard.protocol.ids import Tag, ToolName
-from callboard.protocol.tools import FailureCode, ToolFailure
+from callboard.protocol.tools import Deferred, FailureCode, ToolFailure
 
-#: Ended calls that are remembered. One is sent twice only around a restart, when at most those now open are.
-MAX_ENDED_CALLS: Final = 4_096
-#: The texts of their outcomes together: sixteen of the largest results.
-MAX_ENDED_CHARS: Final = 16_000_000
 #: Workers that a call is given to: one that five of them could not begin has something against it.
 MAX_GIVEN: Final = 5
 
-CallEvent = events.ToolCallStarted | events.ToolCallEnd
+LastEvent = events.ToolCallEnd | events.ToolCallDeferred
+"""With it a call has left the ledger: ended, or given away to someone outside, of whom no one here knows."""
+CallEvent = events.ToolCallStarted | LastEvent | ProgressMade
 """What a session hears of one of its calls."""
 
 
@@ -87,6 +86,31 @@ class Happening(StrEnum):
     """Its worker is gone."""
     ENDED = "ended"
     """It has an outcome."""
+
+
+@dataclass(slots=True, eq=False)
+class EndedCalls:
+    """How the calls of one session ended, for one that it sends once more: around a restart of the dispatcher.
+
+    Those of one step are enough. The dispatcher takes what a session sends in its order, so when a call of the next
+    step ends, it has taken all that was sent again of the one before. The session holds this, and it goes with it.
+    """
+
+    _step: int = 0
+    _events: dict[Tag, LastEvent] = field(default_factory=dict)
+
+    def remember(self, event: LastEvent) -> None:
+        """Keep how a call has ended, and forget the calls of earlier steps."""
+        step = event.tag.step
+        if step > self._step:
+            self._step = step
+            self._events.clear()
+        if step == self._step:
+            self._events[event.tag] = event
+
+    def of(self, tag: Tag) -> LastEvent | None:
+        """How this call ended."""
+        return self._events.get(tag)
 
 
 # -- who has room
@@ -162,6 +186,8 @@ class Call:
     reply_to: Ref[CallEvent]
     asker: Context | None
     """The context in which the request was asked; the tool runs in a copy of it. None: in an empty one."""
+    ended: EndedCalls
+    """Of its session."""
     due: float
     """When the dispatcher looks at it next: its deadline, then the end of its grace period."""
     state: CallState = CallState.QUEUED
@@ -172,12 +198,22 @@ class Call:
     """The session has heard that it began."""
     why: Ending | None = None
     """It was stopped."""
+    is_read_along: bool = False
+    """Its progress is shown to someone."""
     given: int = 0
     """Workers that it was given to so far."""
     printed_bytes: int = 0
     """By its tool, as far as its worker could read it."""
     stopped_in: str = ""
     """The frames that its tool was in when it was stopped, as far as it had time to say."""
+    _relay: ProgressRelay | None = None
+
+    @property
+    def relay(self) -> ProgressRelay:
+        """By which its session hears of its progress."""
+        if self._relay is None:
+            self._relay = ProgressRelay(self.run.tag, self.reply_to.tell_control)
+        return self._relay
 
     def enter(self, happening: Happening) -> bool:
         """Change the state, as the table allows and no other way; False where it does not."""
@@ -196,9 +232,7 @@ class Call:
         self.why = why
         return True
 
-    def end(
-        self, outcome: Outcome, printed: str, now: float, how: Happening = Happening.ENDED
-    ) -> events.ToolCallEnd | None:
+    def end(self, outcome: Outcome, printed: str, now: float, how: Happening = Happening.ENDED) -> LastEvent | None:
         """Apply what happened: the event for its session, if the call has ended by it and had not before."""
         if not self.enter(how) or self.state is not CallState.ENDED:
             return None
@@ -206,7 +240,7 @@ class Call:
             self.stopped_in = outcome.frames
         event, ledger = _event(self, outcome, printed, now), self.ledger
         del ledger.calls[self.run.tag]
-        ledger.ended.remember(self.reply_to, event)
+        self.ended.remember(event)
         ledger.news.append((self, event))
         return event
 
@@ -311,8 +345,7 @@ class Ledger:
         self.lanes: dict[ToolName, Lane] = {}
         self.seats: dict[Ref, Seat] = {}
         """All workers that are alive, as far as is known."""
-        self.ended = EndedCalls()
-        self.news: deque[tuple[Call, events.ToolCallEnd]] = deque()
+        self.news: deque[tuple[Call, LastEvent]] = deque()
         """Calls that have ended and that no dispatcher has looked at since."""
         self.names = itertools.count(1)
         """For workers: none has the name of another."""
@@ -339,10 +372,17 @@ class Ledger:
         return tuple(seat.calls)
 
     def submit(
-        self, run: RunTool, lane: Lane, reply_to: Ref[CallEvent], user_text: str = "", asker: Context | None = None
+        self,
+        run: RunTool,
+        lane: Lane,
+        reply_to: Ref[CallEvent],
+        user_text: str = "",
+        asker: Context | None = None,
+        ended: EndedCalls | None = None,
     ) -> Call:
         """A new call, in the queue of its tool. Its tag must not be that of an open one."""
-        call = Call(self, next(self._sequence), run, lane, user_text, reply_to, asker, run.deadline_at)
+        kept = ended or EndedCalls()
+        call = Call(self, next(self._sequence), run, lane, user_text, reply_to, asker, kept, run.deadline_at)
         self.calls[run.tag] = call
         call.wait()
         return call
@@ -358,35 +398,7 @@ class Ledger:
         return True
 
 
-class EndedCalls:
-    """The outcomes of the calls that ended last, for a session that sends its call once more."""
-
-    def __init__(self) -> None:
-        self._kept: dict[Tag, tuple[Ref[CallEvent], events.ToolCallEnd, int]] = {}
-        """Whose call it was, how it ended, and the characters of that."""
-        self._chars = 0
-
-    def remember(self, reply_to: Ref[CallEvent], event: events.ToolCallEnd) -> None:
-        """Keep it, and forget the oldest where they are too many or too long."""
-        if event.tag in self._kept:
-            self._forget(event.tag)
-        chars = len(event.output) + (len(event.content) if isinstance(event, events.ToolCallCompleted) else 0)
-        chars += len(event.failure.traceback) if isinstance(event, events.ToolCallFailed) else 0
-        self._kept[event.tag] = (reply_to, event, chars)
-        self._chars += chars
-        while len(self._kept) > MAX_ENDED_CALLS or self._chars > MAX_ENDED_CHARS:
-            self._forget(next(iter(self._kept)))
-
-    def of(self, tag: Tag, reply_to: Ref[CallEvent]) -> events.ToolCallEnd | None:
-        """How the call of this session ended. A later request may have the same id, and another session."""
-        kept = self._kept.get(tag)
-        return kept[1] if kept is not None and kept[0] is reply_to else None
-
-    def _forget(self, tag: Tag) -> None:
-        self._chars -= self._kept.pop(tag)[2]
-
-
-def _event(call: Call, outcome: Outcome, printed: str, now: float) -> events.ToolCallEnd:
+def _event(call: Call, outcome: Outcome, printed: str, now: float) -> LastEvent:
     tag, why = call.run.tag, call.why or outcome
     if why is Ending.TIMED_OUT:
         return events.ToolCallTimedOut(tag, now, printed)
@@ -394,6 +406,8 @@ def _event(call: Call, outcome: Outcome, printed: str, now: float) -> events.Too
         return events.ToolCallCancelled(tag, now, printed)
     if isinstance(why, ToolFailure):
         return events.ToolCallFailed(tag, now, why, printed)
+    if isinstance(why, Deferred):
+        return events.ToolCallDeferred(tag, now, why.timeout_seconds, why.note, printed)
     return events.ToolCallCompleted(tag, now, why, printed)
 
 

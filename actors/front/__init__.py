@@ -1,8 +1,12 @@
 """callboard: a supervised actor runtime for LLM tool calls. This package is its front door: the names for programs.
 
-- To run requests: `Runtime`, its `Settings`, a `Conversation` that lasts over several requests, and what a request
-  gives: a `Reply` with its `Outcome`, or a `Stream` of events. `Metrics` counts what a runtime did. A `Catalog` of
-  `ModelInfo` tells the `Prices` and windows of models that the price list does not know.
+- To run requests: `Runtime`, its `Settings`, and `AskOptions`, what one question may say. `ask_sync` and `stream_sync`
+  ask one question in a runtime of its own, for scripts. A program frozen by PyInstaller calls `freeze_support` first.
+- What comes of a request: a `Reply` with its `Outcome`, a `StepReport` for each model call and a `CallReport` for each
+  tool call, or a `Stream` (`SyncStream` without an event loop) of events. A `Conversation` lasts over several requests;
+  its `Compaction` keeps a long one within the model's window.
+- What a runtime did: `Metrics`. What models cost and take: a `Catalog` of `ModelInfo` tells the `Prices` and windows of
+  those that the price list does not know.
 - To write tools: `tool` makes a `Tool` of a function, `ToolContext` tells it about its call, and a `ToolError` that it
   raises tells the model what went wrong.
 - To decide what tools may do: `Policy` maps a `Risk`, or a `Risk` and an `Origin`, to a `Decision`; an `approve`
@@ -24,25 +28,32 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from callboard.actors.requests.conversation import Conversation, ModelCallFailed, Reply, RequestEnded, Stream
+    from callboard.actors.one_question import ask_sync, stream_sync
+    from callboard.actors.processes.spawning import freeze_support
+    from callboard.actors.requests.asking import AskOptions
+    from callboard.actors.requests.conversation import ModelCallFailed, Reply, RequestEnded, Stream, SyncStream
+    from callboard.actors.requests.history import Conversation
     from callboard.actors.runtime import Runtime
     from callboard.actors.settings import Settings
     from callboard.actors.telemetry.telemetry import Metrics
     from callboard.actors.tools.context import ToolContext
     from callboard.actors.tools.decorator import Tool, tool
     from callboard.protocol.commands import AskApproval, Outcome, RunTool
+    from callboard.protocol.compaction import Compaction
     from callboard.protocol.errors import CallboardError, ErrorKind, RuntimeFailure, ToolError, UsageError
     from callboard.protocol.events import ToolCallCompleted, ToolCallFailed
     from callboard.protocol.model import TextDelta
+    from callboard.protocol.reports import CallReport, StepReport
     from callboard.protocol.tools import Decision, Origin, Policy, Risk
     from callboard.providers.catalog import Catalog, ModelInfo, Prices
 
 __version__ = "0.1.0"
 __all__ = [
-    "AskApproval", "CallboardError", "Catalog", "Conversation", "Decision", "ErrorKind", "Metrics", "ModelCallFailed",
-    "ModelInfo", "Origin", "Outcome", "Policy", "Prices", "Reply", "RequestEnded", "Risk", "RunTool", "Runtime",
-    "RuntimeFailure", "Settings", "Stream", "TextDelta", "Tool", "ToolCallCompleted", "ToolCallFailed", "ToolContext",
-    "ToolError", "UsageError", "__version__", "tool",
+    "AskApproval", "AskOptions", "CallReport", "CallboardError", "Catalog", "Compaction", "Conversation", "Decision",
+    "ErrorKind", "Metrics", "ModelCallFailed", "ModelInfo", "Origin", "Outcome", "Policy", "Prices", "Reply",
+    "RequestEnded", "Risk", "RunTool", "Runtime", "RuntimeFailure", "Settings", "StepReport", "Stream", "SyncStream",
+    "TextDelta", "Tool", "ToolCallCompleted", "ToolCallFailed", "ToolContext", "ToolError", "UsageError", "__version__",
+    "ask_sync", "freeze_support", "stream_sync", "tool",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:  # a type checker that saw this function would accept every name
@@ -56,18 +67,20 @@ if not TYPE_CHECKING:  # a type checker that saw this function would accept ever
 def _homes() -> Iterator[ModuleType]:
     """The modules of these names, first those that tools in child processes import, then by how much each loads."""
     from callboard.actors import tools  # noqa: PLC0415
+    from callboard.actors.processes import spawning  # noqa: PLC0415
     from callboard.protocol import errors  # noqa: PLC0415
     from callboard.protocol import tools as contracts  # noqa: PLC0415
 
-    yield from (errors, contracts, tools)
-    from callboard.actors.requests import conversation  # noqa: PLC0415
+    yield from (errors, contracts, spawning, tools)
+    from callboard.actors.requests import conversation, history  # noqa: PLC0415
     from callboard.actors.telemetry import telemetry  # noqa: PLC0415
-    from callboard.protocol import commands, events, model  # noqa: PLC0415
+    from callboard.protocol import commands, compaction, events, model, reports  # noqa: PLC0415
 
-    yield from (commands, events, model, conversation, telemetry)
+    yield from (commands, compaction, events, model, reports, conversation, history, telemetry)
     from callboard.providers import catalog  # noqa: PLC0415
 
     yield catalog
-    from callboard.actors import runtime, settings  # noqa: PLC0415
+    from callboard.actors import one_question, runtime, settings  # noqa: PLC0415
+    from callboard.actors.requests import asking  # noqa: PLC0415
 
-    yield from (settings, runtime)
+    yield from (settings, asking, runtime, one_question)

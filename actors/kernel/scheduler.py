@@ -215,14 +215,15 @@ class LoopTimer:
         if self._run is not None:
             # uvloop counts in whole milliseconds and may be early: then we ask for one more.
             delay_seconds = max(0.001, self._when_seconds - self._scheduler.now())
-            self._handle = self._scheduler.loop.call_later(delay_seconds, self._fire, context=Context())
+            context = self._scheduler.timer_context
+            self._handle = self._scheduler.loop.call_later(delay_seconds, self._fire, context=context)
 
     def _fire(self) -> None:
         if self._run is not None and self._scheduler.now() < self._when_seconds:
             self.arm()
         elif self._run is not None:
             run, self._run = self._run, None
-            self._scheduler.guarded(run)
+            Context().run(self._scheduler.guarded, run)
 
     def cancel(self) -> None:
         """Do not run it."""
@@ -267,6 +268,8 @@ class LoopScheduler:
         self.escaped = 0
         #: What `_pump` runs in, again and again while it stays empty.
         self._context = Context()
+        #: What timers wait in: it stays empty, since each runs in a new one. Few timers of those that are set ever do.
+        self.timer_context = Context()
         self._ready: deque[Run] = deque()
         self._pump_posted = False
         self._stopping = False

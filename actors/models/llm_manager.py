@@ -21,7 +21,7 @@ from callboard.actors.kernel import Actor, MailboxFull, Ref, Rejected, Timer, ha
 from callboard.actors.kernel.scheduler import TURN_SECONDS
 from callboard.actors.models.refusals import Refusals
 from callboard.actors.models.token_ratios import TokenRatios
-from callboard.protocol.commands import CallModel, NoteKind, StopModel
+from callboard.protocol.commands import CallModel, CallPurpose, NoteKind, StopModel
 from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind, UsageError, said
 from callboard.protocol.events import ModelFailed, ModelNoted, ModelResponded, ModelStreamed
 from callboard.protocol.ids import Tag
@@ -179,6 +179,33 @@ class _OpenCall:
             self.running.cancel()
         if self.timer is not None:
             self.timer.cancel()
+
+
+@dataclass(slots=True, eq=False)
+class _AttemptReports:
+    """What one attempt tells the session, and its end the manager. It may outlive the manager's incarnation by a
+    moment, so it holds no more of it than its address."""
+
+    asked: StartModel
+    number: int
+    manager: Ref[AttemptEnded]
+    now: Callable[[], float]
+    has_emitted: bool = False
+    first_event_at: float | None = None
+
+    def emit(self, events: list[StreamEvent]) -> None:
+        """See `Emit`. Without a reader, the response builder alone has them."""
+        if self.first_event_at is None:
+            self.first_event_at = self.now()
+        if self.asked.is_read_along:
+            self.asked.reply_to.tell(ModelStreamed(self.asked.call.tag, self.now(), tuple(events)))
+            # An attempt of which only its failure is known leaves nothing behind to be taken back.
+            self.has_emitted = self.has_emitted or not isinstance(events[0], Error)
+
+    def end(self, response: ModelResponse) -> None:
+        """See `End`."""
+        tag, has_emitted = self.asked.call.tag, self.has_emitted
+        self.manager.tell_control(AttemptEnded(tag, self.number, response, has_emitted, self.first_event_at))
 
 
 class LlmManager(Actor[LlmMessage]):
@@ -359,28 +386,13 @@ class LlmManager(Actor[LlmMessage]):
         call.has_noted_wait = False
         call.attempt += 1
         call.doing = "starting the provider"
-        asked, tag, number, has_emitted = call.asked, call.tag, call.attempt, False
-        first_event_at: float | None = None
-        # Taken now: the attempt may outlive this incarnation by a moment.
-        myself, now = self.ref, self.system.scheduler.now
-
-        def emit(events: list[StreamEvent]) -> None:
-            nonlocal has_emitted, first_event_at
-            if first_event_at is None:
-                first_event_at = now()
-            if asked.is_read_along:  # otherwise the response builder has them
-                asked.reply_to.tell(ModelStreamed(tag, now(), tuple(events)))
-                # An attempt of which only its failure is known leaves nothing behind to be taken back.
-                has_emitted = has_emitted or not isinstance(events[0], Error)
-
-        def end(response: ModelResponse) -> None:
-            myself.tell_control(AttemptEnded(tag, number, response, has_emitted, first_event_at))
-
+        asked, number = call.asked, call.attempt
+        reports = _AttemptReports(asked, number, self.ref, self.system.scheduler.now)
         is_last_try = number == asked.call.attempts
         request = dataclasses.replace(asked.call.request, model=route.model, is_last_try=is_last_try)
         if request.provider_options:
             request = dataclasses.replace(request, provider_options=tuple(_for_route(route, request.provider_options)))
-        call.running = self._start_provider(route.provider, request, emit, end, asked.asker)
+        call.running = self._start_provider(route.provider, request, reports.emit, reports.end, asked.asker)
 
     def _take(self, call: _OpenCall, ended: AttemptEnded) -> None:
         """What an attempt came to."""
@@ -463,7 +475,7 @@ class LlmManager(Actor[LlmMessage]):
 
     def _end(self, call: _OpenCall, error: Error) -> None:
         self._drop(call.tag)
-        if call.unread:
+        if call.unread and call.asked.call.purpose is CallPurpose.TURN:
             self._tell(call.asked.reply_to, ModelStreamed(call.tag, self.now(), (TextDelta(call.unread),)))
         model = call.routes[call.route].name if call.routes else ""
         self._tell(call.asked.reply_to, ModelFailed(call.tag, self.now(), error, call.attempt, model))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from callboard.protocol.prompt import measured_ratio
+from callboard.protocol.prompt_tokens import measured_ratio
 
 #: The share of the newest measurement: after five of them, two thirds of the ratio are theirs.
 NEWEST_SHARE: Final = 0.2

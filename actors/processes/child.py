@@ -14,21 +14,23 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable
 from types import FrameType
 from typing import Final
 
 import orjson
 
-from callboard.actors.processes.control import LENGTH, REPLY
+from callboard.actors.processes.control import LENGTH, REPLY, Says
 from callboard.actors.processes.process_state import ProcessState
 from callboard.actors.tools.context import ToolContext
 from callboard.actors.tools.invoke import Invoker, Result, text_of
+from callboard.actors.tools.progress import CallProgress
 from callboard.actors.tools.schema import read_signature
 from callboard.actors.tools.tracebacks import NOT_TOLD, Told, bounded, told_of
 from callboard.protocol.commands import RunTool
 from callboard.protocol.ids import MessageId, RequestId, Tag, ToolName
-from callboard.protocol.tools import FailureCode, ToolFailure
+from callboard.protocol.tools import Deferred, FailureCode, ToolFailure
 
 
 class CallEnded(BaseException):
@@ -83,13 +85,14 @@ class Child:
             return False
         (length,) = LENGTH.unpack(head)
         number, context, more = pickle.loads(calls.recv(length, socket.MSG_WAITALL))
-        result, spent = self._run(context, tool, more)
+        progress = ProgressSender(calls, number)
+        result, spent = self._run(context.reporting(progress.send), tool, more)
         if os.getpid() != self._pid:  # a copy of this process, made by the tool, has returned from it as well
             os._exit(0)
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):  # the tool has closed or replaced it
                 stream.flush()
-        calls.sendall(encode_reply(number, result, spent))
+        calls.sendall(progress.close() + encode_reply(number, result, spent))
         return bool(more)
 
     def _run(self, context: ToolContext, tool: Invoker | None, more: bool) -> tuple[Result, bool]:
@@ -106,6 +109,9 @@ class Child:
         return result, crashed or _left_something() or (before is not None and not _restored(before))
 
 
+#: Frames of progress that a call may send at once, and a second: a reader is shown ten a second.
+PROGRESS_BURST: Final = 16
+PROGRESS_PER_SECOND: Final = 16.0
 #: Of the traceback and of the frames, where a message carries both: with the error's text they fit into one.
 LOAD_ERROR_BYTES: Final = 2_000
 #: Pydantic loads half of itself the first time; the interpreter has specialised the code after some more.
@@ -131,9 +137,66 @@ def rehearse() -> None:
 
 def encode_reply(number: int, result: Result, spent: bool) -> bytes:
     """One frame, which handle.py reads."""
-    failed = isinstance(result, ToolFailure)
-    body = result.encode() if isinstance(result, str) else orjson.dumps(result)
-    return LENGTH.pack(REPLY.size + len(body)) + REPLY.pack(number, failed, spent) + body
+    if isinstance(result, str):
+        return _frame(number, Says.RESULT, result.encode(), spent)
+    return _frame(number, Says.DEFERRED if isinstance(result, Deferred) else Says.FAILURE, orjson.dumps(result), spent)
+
+
+def _frame(number: int, says: Says, body: bytes, spent: bool = False) -> bytes:
+    return LENGTH.pack(REPLY.size + len(body)) + REPLY.pack(number, says, spent) + body
+
+
+class ProgressSender:
+    """What a tool says of its progress, as frames on the call socket: some a second, and only what fits into it.
+
+    What is said more often waits for the next frame, or for the end of the call. A child has no timer for it: a thread
+    would look as if the tool had left it behind.
+    """
+
+    def __init__(self, calls: socket.socket, number: int) -> None:
+        self._calls = calls
+        self._number = number
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._credit, self._seen_at = float(PROGRESS_BURST), time.monotonic()
+        self._latest: CallProgress | None = None
+        self._unsent = b""
+        """The rest of a frame, which must go before anything else."""
+        self._is_over = False
+
+    def send(self, progress: CallProgress) -> None:
+        """Say it now or, for a tool that says a lot, later. Never waits."""
+        if os.getpid() != self._pid:  # a copy of the process, made by the tool: the socket is not its own
+            return
+        self._latest = progress
+        if not self._lock.acquire(blocking=False):  # by another thread of the tool, or by what a signal has interrupted
+            return
+        try:
+            now = time.monotonic()
+            self._credit = min(PROGRESS_BURST, self._credit + (now - self._seen_at) * PROGRESS_PER_SECOND)
+            self._seen_at = now
+            if self._credit >= 1 and not self._is_over:
+                self._credit -= 1
+                self._write()
+        finally:
+            self._lock.release()
+
+    def _write(self) -> None:
+        if not self._unsent and self._latest is not None:
+            self._unsent, self._latest = _progress_frame(self._number, self._latest), None
+        with contextlib.suppress(OSError):  # there is no room; or the runtime has gone, which the next call finds
+            self._unsent = self._unsent[self._calls.send(self._unsent, socket.MSG_DONTWAIT) :]
+
+    def close(self) -> bytes:
+        """The call has ended: what has to be sent before its result."""
+        with self._lock:
+            self._is_over = True
+            latest, self._latest = self._latest, None
+            return self._unsent + (_progress_frame(self._number, latest) if latest is not None else b"")
+
+
+def _progress_frame(number: int, progress: CallProgress) -> bytes:
+    return _frame(number, Says.PROGRESS, orjson.dumps({"message": progress.message, "fraction": progress.fraction}))
 
 
 def could_not_load(name: ToolName, why: str, told: Told = NOT_TOLD) -> ToolFailure:

@@ -21,13 +21,23 @@ from typing import Final, NamedTuple
 
 #: Length of what follows, before everything that goes over a stream.
 LENGTH: Final = struct.Struct("!I")
-#: Before the JSON of a call's result: the call's number, is it a failure, must the child be replaced.
-REPLY: Final = struct.Struct("!I??")
+#: Before what a child says of a call: the call's number, what follows (`Says`), must the child be replaced.
+REPLY: Final = struct.Struct("!IB?")
 #: Kind, number of the process, a value.
 _MESSAGE: Final = struct.Struct("!BIi")
 #: Of a message, text included; and the descriptors that may come with one.
 _MESSAGE_BYTES: Final = 8_192
 _MAX_DESCRIPTORS: Final = 3
+
+
+class Says(IntEnum):
+    """What a child says of a call. All but a result are JSON."""
+
+    RESULT = 0
+    FAILURE = 1
+    DEFERRED = 2
+    PROGRESS = 3
+    """It goes on; the others end it."""
 
 
 class Kind(IntEnum):

@@ -12,17 +12,19 @@ import fcntl
 import os
 import pickle
 import socket
-from collections.abc import Callable
-from typing import Final, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
 
 import orjson
 
-from callboard.actors.processes.control import LENGTH, REPLY, pair, pipe
+from callboard.actors.processes.control import LENGTH, REPLY, Says, pair, pipe
 from callboard.actors.tools.context import ToolContext
 from callboard.actors.tools.invoke import Result
+from callboard.actors.tools.progress import CallProgress
+from callboard.protocol.errors import UsageError
 from callboard.protocol.ids import ToolName
 from callboard.protocol.limits import MAX_RESULT_BYTES, MAX_TOOL_OUTPUT_BYTES
-from callboard.protocol.tools import FailureCode, ToolFailure
+from callboard.protocol.tools import Deferred, FailureCode, ToolFailure
 
 #: One read of a child's socket or pipe; the default capacity of a pipe.
 READ_BYTES: Final = 65_536
@@ -36,7 +38,8 @@ class Reply(NamedTuple):
     """What a child says of one call."""
 
     number: int
-    result: Result
+    result: Result | CallProgress
+    """CallProgress: the call goes on."""
     spent: bool
     """The child must be ended before the result is passed on: processes or threads are left, memory ran out."""
 
@@ -72,15 +75,22 @@ class ReplyDecoder:
 
 def _decode_reply(body: bytes) -> Reply:
     try:
-        number, failed, spent = REPLY.unpack_from(body)
+        number, says, spent = REPLY.unpack_from(body)
         text = body[REPLY.size :]
-        if not failed:
-            return Reply(number, text.decode(), spent)
-        fields = orjson.loads(text)
-        tool, code = ToolName(fields.pop("tool")), FailureCode(fields.pop("code"))
-        return Reply(number, ToolFailure(tool, code, **fields), spent)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        return Reply(number, text.decode() if says == Says.RESULT else _READ[Says(says)](orjson.loads(text)), spent)
+    except (ValueError, TypeError, KeyError, AttributeError, UsageError) as error:
         raise BrokenFrame(f"a frame that cannot be decoded: {error}") from error
+
+
+def _read_failure(fields: dict[str, str]) -> ToolFailure:
+    return ToolFailure(ToolName(fields.pop("tool")), FailureCode(fields.pop("code")), **fields)
+
+
+_READ: Final[Mapping[Says, Callable[[dict[str, Any]], Result | CallProgress]]] = {
+    Says.FAILURE: _read_failure,
+    Says.DEFERRED: lambda fields: Deferred(**fields),
+    Says.PROGRESS: lambda fields: CallProgress.of(**fields),
+}
 
 
 class PrintedOutput:

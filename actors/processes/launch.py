@@ -25,6 +25,8 @@ ENVIRONMENT: Final = frozenset(
     """PATH LD_LIBRARY_PATH VIRTUAL_ENV HOME USER LOGNAME SHELL TMPDIR
     LANG LANGUAGE TZ SSL_CERT_FILE SSL_CERT_DIR""".split()  # noqa: SIM905 - to be read as a list
 )
+#: Languages; and what a program frozen into one file tells its second process, which else would unpack it again.
+PREFIXES: Final = ("LC_", "_PYI_")
 #: From the order to end until they are killed: the init process gives itself 2 s, and kinds.py the source 3 s.
 CLOSE_SECONDS: Final = 2.5
 #: Between two reads of stderr: at most 6 MB/s of what a module prints while it is loaded.
@@ -35,7 +37,7 @@ COMPLAINT_BYTES: Final = 8_192
 
 def child_environment(extra: Mapping[str, str]) -> dict[str, str]:
     """The allowed part of our environment, and `extra`."""
-    allowed = {name: value for name, value in os.environ.items() if name in ENVIRONMENT or name.startswith("LC_")}
+    allowed = {name: value for name, value in os.environ.items() if name in ENVIRONMENT or name.startswith(PREFIXES)}
     return {**allowed, **extra}
 
 

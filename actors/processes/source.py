@@ -191,8 +191,6 @@ class ProcessSource(Actor[SourceMessage]):
         name, worker = message.tool.name, message.worker
         try:
             message.tool.check()
-            if self._why_not:
-                raise UsageError(self._why_not)
             self._provide(message)
         except UsageError as error:
             worker.tell_control(supply.NotObtained(ToolFailure(name, FailureCode.CRASHED, str(error))))

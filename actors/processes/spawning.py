@@ -7,11 +7,13 @@ host's `__main__` again.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from typing import Final
@@ -23,12 +25,48 @@ from callboard.actors.processes.linux import IS_LINUX
 PIPE_BYTES: Final = 65_536
 
 
+#: The first argument of a frozen program that is started as a child process; the code to run comes behind it.
+CHILD: Final = "--callboard-child"
+_CALLED: Final = threading.Event()
+"""Set once freeze_support() was called."""
+
+
+def freeze_support() -> None:
+    """For a program frozen by PyInstaller or cx_Freeze: call it first in the main module, before anything is started.
+
+    Such a program has no interpreter to start, so its child processes are the program once more. In them, this call
+    runs callboard's part and ends the process. Anywhere else it does nothing.
+    """
+    _CALLED.set()
+    if is_frozen() and sys.argv[1:2] == [CHILD]:
+        code = sys.argv[2]
+        del sys.argv[1:]
+        exec(code, {"__name__": "__main__"})
+        sys.exit()
+
+
+def is_frozen() -> bool:
+    """Is this a program without an interpreter? Freezers set this mark, as multiprocessing expects it too."""
+    return bool(getattr(sys, "frozen", False))
+
+
 def interpreter(code: str) -> list[str]:
     """A command that runs this code with our import path, set before the first import: an editable install works.
 
     -P, because Python 3.13.0 looks for the current folder while it imports, and fails where that has been removed.
+    Raises OSError where the command would start this program itself, again and again.
     """
-    return [sys.executable, "-P", "-c", f"import sys\nsys.path[:] = {sys.path!r}\n{code}"]
+    with_path = f"import sys\nsys.path[:] = {sys.path!r}\n{code}"
+    if not is_frozen():
+        return [sys.executable, "-P", "-c", with_path]
+    if not _CALLED.is_set():
+        raise OSError(errno.ENOEXEC, _NOT_SUPPORTED)
+    return [sys.executable, CHILD, with_path]
+
+
+_NOT_SUPPORTED: Final = (
+    "child processes of a frozen program need `callboard.freeze_support()` as the first statement of its main module"
+)
 
 
 def why_not() -> str:
@@ -38,6 +76,8 @@ def why_not() -> str:
         return f"process isolation needs Linux, this is {sys.platform}: {remedy}"
     if not sys.executable:
         return f"process isolation needs sys.executable, which is empty in this embedded interpreter: {remedy}"
+    if is_frozen() and not _CALLED.is_set():
+        return f"{_NOT_SUPPORTED}; or {remedy}"
     return ""
 
 

@@ -11,8 +11,8 @@ from dataclasses import fields, replace
 from typing import Final, TypedDict, get_args
 
 from callboard.actors.config_file import similar
-from callboard.actors.requests.conversation import Conversation
-from callboard.actors.tools import Tool
+from callboard.actors.requests.extra_fields import extra_fields
+from callboard.actors.requests.history import Conversation
 from callboard.protocol.content import Text, UserMessage, UserPart
 from callboard.protocol.errors import UsageError
 from callboard.protocol.ids import ToolName
@@ -46,9 +46,9 @@ class AskOptions(TypedDict, total=False):
     """"provider/model", of any provider that the settings or the environment have a key for."""
     instructions: str
     """In place of those of the settings."""
-    tools: Sequence[Tool | str]
-    """Exactly these are offered: names of the runtime's tools ("*": all of them), and tools that only this question
-    has. () offers none."""
+    tools: Sequence[Callable[..., object] | str]
+    """Exactly these are offered: names of the runtime's tools ("*": all of them), and tools or plain functions that
+    only this question has. () offers none."""
     sampling: Sampling
     """A field that is left out is as in Settings.sampling."""
     tool_choice: ToolChoice | str
@@ -88,6 +88,13 @@ class AskOptions(TypedDict, total=False):
 
 
 OPTIONS: Final = tuple(AskOptions.__annotations__)
+#: What every API can be asked, whatever the model: the others are tried out before anything is sent.
+OF_EVERY_API: Final = frozenset(
+    (
+        "model", "instructions", "tools", "timeout", "max_steps", "token_budget", "cost_budget", "prompt_cache",
+        "metadata", "conversation", "request_id",
+    )
+)  # fmt: skip
 
 
 # -- the prompt
@@ -146,7 +153,32 @@ def fields_of(options: Mapping[str, object], defaults: RequestOptions) -> dict[s
         if (row := _READ.get(name)) is not None:
             field, read = row
             found[field] = read(name, value, defaults)
+    if "extra_body" in options or "extra_headers" in options:
+        provider = defaults.model.partition("/")[0]
+        extra = extra_fields(options.get("extra_body", {}), options.get("extra_headers", {}), provider)
+        typed = found.get("provider_options", defaults.provider_options)
+        assert isinstance(typed, tuple)
+        found["provider_options"] = (*typed, extra)
     return found
+
+
+def check_choices(given: Mapping[str, object], options: RequestOptions, offered: Sequence[ToolName]) -> None:
+    """Raise UsageError for options that contradict the tools that are `offered`."""
+    choice = options.tool_choice
+    if "tool_choice" in given and choice.mode is ToolChoiceMode.NAMED and choice.name not in offered:
+        known = ", ".join(offered) or "none"
+        hint = similar(str(choice.name), dict.fromkeys((*map(str, offered), *_MODES)))
+        raise UsageError(f"tool_choice names {choice.name!r}, which is not offered{hint}; offered are: {known}")
+    if "tool_choice" in given and choice.mode is ToolChoiceMode.REQUIRED and not (offered or options.server_tools):
+        raise UsageError("tool_choice is required, but no tool is offered; leave it out, or offer one with tools=[...]")
+    storage = options.storage
+    if storage is not None and storage.previous_response_id and offered and not (storage.store or storage.background):
+        raise UsageError(
+            "storage: with tools there are further steps, which go on from the answer before; add store=True, or offer "
+            "no tools"
+        )
+    if "parallel_tool_calls" in given and not offered:
+        raise UsageError("parallel_tool_calls is about tools, and none is offered; leave it out, or offer some")
 
 
 def metadata_of(given: object) -> Mapping[str, str]:

@@ -7,12 +7,14 @@ its asker has waited ANSWER_GRACE_SECONDS longer than the request's deadline.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
+from contextlib import aclosing
 from contextvars import Context
 from dataclasses import dataclass, field
+from functools import partial
 from sys import getsizeof
 from threading import Event as ThreadEvent
 from threading import Lock
@@ -22,10 +24,13 @@ from typing_extensions import TypeVar
 
 from callboard.actors.kernel import Down, ExitReason
 from callboard.actors.models.llm_manager import Route
+from callboard.actors.requests.history import Conversation
 from callboard.actors.requests.output_checks import OutputChecker
 from callboard.actors.requests.partial_outputs import PartialOutput, PartialReader
 from callboard.actors.requests.tool_selection import ToolSelection
+from callboard.actors.tools.progress import ToolProgressed
 from callboard.protocol.commands import AskApproval, Command, Finish, Note, Outcome, ReportFailure, RunTool
+from callboard.protocol.compaction import Compacted
 from callboard.protocol.content import (
     AssistantMessage,
     AssistantPart,
@@ -34,20 +39,20 @@ from callboard.protocol.content import (
     Message,
     Text,
     UserMessage,
-    history_faults,
 )
-from callboard.protocol.errors import ProviderError, RuntimeFailure, UsageError, said, with_advice
+from callboard.protocol.errors import ProviderError, RuntimeFailure, said, with_advice
 from callboard.protocol.events import (
     Event,
     ModelFailed,
     ModelStreamed,
     RequestStarted,
+    ToolCallDeferred,
     ToolCallEnd,
     ToolCallFailed,
     ToolCallStarted,
 )
 from callboard.protocol.ids import RequestId, Tag
-from callboard.protocol.model import Error, FinishReason, StreamEvent, Usage
+from callboard.protocol.model import Error, FinishReason, StreamEvent, TextDelta, Usage
 from callboard.protocol.options import RequestOptions
 from callboard.protocol.reports import StepReport
 from callboard.protocol.tools import ToolFailure
@@ -66,50 +71,20 @@ STOPPING: Final = "the runtime is stopping"
 T = TypeVar("T", default=str)
 """What `output=` asks for."""
 T_co = TypeVar("T_co", default=str, covariant=True)
-Seen = Event | Command
+Seen = Event | Command | ToolProgressed
 """What a session shows of its request."""
-Shown = RequestStarted | RunTool | ToolCallStarted | ToolCallEnd | AskApproval | ReportFailure | Note
+Shown = (
+    RequestStarted
+    | RunTool
+    | ToolCallStarted
+    | ToolProgressed
+    | ToolCallDeferred
+    | ToolCallEnd
+    | AskApproval
+    | ReportFailure
+    | Note
+)
 """Of what a session shows, what the reader of a stream sees as it is."""
-
-
-class Conversation:
-    """What was said so far. It only ever takes whole finished steps, so it stays legal for every provider (I2).
-
-    One request at a time belongs to a conversation; the runtime refuses a second.
-    """
-
-    __slots__ = ("_is_checked", "_messages", "_taken")
-
-    def __init__(self, messages: tuple[Message, ...] = ()) -> None:
-        self._messages = tuple(messages)
-        self._is_checked = not self._messages
-        self._taken = Lock()
-
-    @property
-    def messages(self) -> tuple[Message, ...]:
-        """All messages, oldest first."""
-        return self._messages
-
-    def take(self) -> None:
-        """Claim it for one request. Raises UsageError while another one runs, and when no provider would accept it."""
-        if not self._is_checked:  # what is recorded later is legal
-            for position, message in enumerate(self._messages):
-                if not isinstance(message, Message):
-                    what = type(message).__name__
-                    raise UsageError(f"message {position} of the conversation is a {what}, not a Message")
-            if faults := "; ".join(history_faults(self._messages)[:3]):
-                raise UsageError(f"no provider would accept this conversation: {faults}; correct its messages")
-            self._is_checked = True
-        if not self._taken.acquire(blocking=False):
-            raise UsageError("this conversation has a request running; await its end, or start another conversation")
-
-    def release(self) -> None:
-        """The request has ended."""
-        self._taken.release()
-
-    def record(self, messages: tuple[Message, ...]) -> None:
-        """Add the messages of a finished step; called by its request's session only."""
-        self._messages += messages
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +105,12 @@ class Question:
     routes: tuple[Route, ...] = ()
     """The models to ask in turn; (): the LLM manager knows them by the name."""
     tools: ToolSelection = ToolSelection()
+    notes: tuple[str, ...] = ()
+    """What should be known of how it is asked."""
     metadata: Mapping[str, str] = field(default_factory=dict)
     """For log records and spans."""
+    compacted: Compacted = Compacted()
+    """What earlier requests have done to the history."""
     checker: OutputChecker[object] | None = None
     """Of a question with an output: checks its answers."""
 
@@ -171,7 +150,7 @@ class Reply(Generic[T_co]):
     @property
     def model(self) -> str:
         """ "provider/model" that gave the last turn: a fallback, perhaps. "" where none came."""
-        return next((step.model for step in reversed(self.steps) if step.is_whole), "")
+        return next((step.model for step in reversed(self.steps) if step.is_whole and not step.is_summary), "")
 
     @property
     def citations(self) -> tuple[Citation, ...]:
@@ -235,13 +214,18 @@ class Answer(Generic[T]):
         self._model_error: Error | None = None
         self._finish: Finish | None = None
         self._notes: list[str] = []
-        self._failures: deque[ToolFailure] = deque(maxlen=MAX_FAILURES)
+        self._failures: list[ToolFailure] = []
 
-    def record(self, messages: tuple[Message, ...]) -> None:
-        """A finished step. Ignored when the asker already knows that there is no answer."""
-        if not self._once.locked():
-            self._messages += messages
-            self.conversation.record(messages)
+    def record(self, recorded: tuple[Message, ...] | Compacted) -> None:
+        """A finished step, or what was cleared or summarised of those before it. Ignored when the asker already knows
+        that there is no answer."""
+        if self._once.locked():
+            return
+        if isinstance(recorded, Compacted):
+            self.conversation.record_compaction(recorded)
+            return
+        self._messages += recorded
+        self.conversation.record(recorded, self.tag.request_id)
 
     def __call__(self, seen: Seen) -> None:
         """The session's side."""
@@ -251,6 +235,7 @@ class Answer(Generic[T]):
             self._notes.append(seen.text)
         elif isinstance(seen, ToolCallFailed | ReportFailure):
             self._failures.append(seen.failure)
+            del self._failures[:-MAX_FAILURES]
         elif isinstance(seen, Finish):
             self._finish = seen
 
@@ -315,11 +300,27 @@ class Answer(Generic[T]):
 
     async def wait_async(self) -> Reply[T]:
         """`wait`, on the asyncio loop that runs here."""
-        timer = asyncio.get_running_loop().call_later(self.wait_seconds, self.expire)
+        loop = asyncio.get_running_loop()
+        ended = loop.create_future()
+        timer = loop.call_later(self.wait_seconds, self.expire)
+        # asyncio.wrap_future would keep twenty objects for the time of the request, to cancel what cannot be cancelled.
+        self.future.add_done_callback(partial(_wake, loop, ended))
         try:
-            return await asyncio.wrap_future(self.future)
+            await ended
         finally:
             timer.cancel()
+        return self.future.result()
+
+
+def _wake(loop: asyncio.AbstractEventLoop, waiter: asyncio.Future[None], _: object) -> None:
+    """Tell a waiter of another thread's loop that its answer is there."""
+    with contextlib.suppress(RuntimeError):  # the loop is closed: it no longer waits
+        loop.call_soon_threadsafe(_set, waiter)
+
+
+def _set(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():  # it may have been cancelled
+        waiter.set_result(None)
 
 
 class EventReader(Generic[T]):
@@ -399,7 +400,14 @@ class Stream(EventReader[T], AsyncIterable[StreamItem[T]]):
         if self.answer.future.done():
             self._overdue.cancel()
 
-    async def __aiter__(self) -> AsyncIterator[StreamItem[T]]:
+    async def texts(self) -> AsyncIterator[str]:
+        """Only the pieces of the model's text. After a restart (`Restarted`) the text comes again from its start."""
+        async with aclosing(aiter(self)) as items:
+            async for item in items:
+                if isinstance(item, TextDelta):
+                    yield item.text
+
+    async def __aiter__(self) -> AsyncGenerator[StreamItem[T], None]:
         try:
             ended = False
             while not ended:
@@ -414,7 +422,15 @@ class Stream(EventReader[T], AsyncIterable[StreamItem[T]]):
             self._give_up("its reader has left")
 
 
-class SyncStream(EventReader[T], Iterable[StreamItem[T]]):
+class SyncEvents(Iterable[StreamItem[T]]):
+    """Events of a request, read without an event loop."""
+
+    def texts(self) -> Iterator[str]:
+        """Only the pieces of the model's text. After a restart (`Restarted`) the text comes again from its start."""
+        return (item.text for item in self if isinstance(item, TextDelta))
+
+
+class SyncStream(EventReader[T], SyncEvents[T]):
     """`Stream`, for code without an event loop. Iterate it once, on any thread.
 
     Leaving the loop early, or Ctrl-C while it waits, cancels the request; so does closing the iterator.

@@ -8,26 +8,31 @@ workers, so the next one is only sent them again. However this actor ends, what 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextvars import Context
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, Protocol, get_args
 
 from callboard.actors.calls import dispatcher
 from callboard.actors.calls.dispatcher import DispatchCall, SeekApproval, StopsTold, ToolsOffered
+from callboard.actors.calls.ledger import EndedCalls
 from callboard.actors.kernel import Actor, Down, ExitReason, Ref, Rejected, Timer, handles, logger_of
 from callboard.actors.models.llm_manager import LlmMessage, StartModel
 from callboard.actors.models.windows import FindWindow, Window
 from callboard.actors.requests.conversation import STOPPING, Question, Seen
 from callboard.actors.requests.output_checks import OutputChecker
+from callboard.actors.requests.outside import FindCall, OutsideMessage, ReportProgress, ResolveCall
 from callboard.actors.telemetry.notices import PeerLost
 from callboard.actors.telemetry.telemetry import Heard, TelemetryMessage, ends_work
+from callboard.actors.tools.progress import ProgressMade, ProgressRelay, ToolProgressed
 from callboard.protocol import commands, events
 from callboard.protocol.commands import Command
+from callboard.protocol.compaction import Compacted
 from callboard.protocol.content import Message
 from callboard.protocol.errors import ProtocolError, RuntimeFailure, said
 from callboard.protocol.events import Event
-from callboard.protocol.ids import Tag
-from callboard.protocol.limits import MAX_CALL_SENDS
+from callboard.protocol.ids import Tag, ToolName
+from callboard.protocol.limits import MAX_CALL_SENDS, PROGRESS_PAUSE_SECONDS
 from callboard.protocol.machine import Session
 from callboard.protocol.options import ToolOffer
 from callboard.protocol.output import OUTPUT_TOOL, Checked, answers_in, named_apart
@@ -78,7 +83,7 @@ class AnswersChecked:
     responded: events.ModelResponded
 
 
-SessionMessage = AnswersChecked | Event | ToolsOffered | WindowFound | StopsTold | Down
+SessionMessage = AnswersChecked | Event | ToolsOffered | WindowFound | StopsTold | Down | ProgressMade | OutsideMessage
 
 
 class SessionLike(Protocol):
@@ -91,14 +96,15 @@ class SessionLike(Protocol):
 
 
 class RequestSession(Actor[SessionMessage]):
-    """See the module. `record` takes the messages of each finished step; `subscriber` hears what happens."""
+    """See the module. `record` takes the messages of each finished step, and what was done to those before them;
+    `subscriber` hears what happens."""
 
     def __init__(
         self,
         question: Question,
         peers: Peers,
         subscriber: Subscriber,
-        record: Callable[[tuple[Message, ...]], None],
+        record: Callable[[tuple[Message, ...] | Compacted], None],
         make_session: Callable[[], SessionLike] = Session,
         find_window: FindWindow | None = None,
     ) -> None:
@@ -107,13 +113,21 @@ class RequestSession(Actor[SessionMessage]):
         self._peers = peers
         self._subscriber = subscriber
         self._is_read_along = question.is_read_along
-        self._record_messages = record
+        self._record = record
         self._session = make_session()
-        self._context = question.asker.copy()  # of our own: a context can be entered only once at a time
+        self._context: Context | None = None
+        """A copy of the asker's of our own, for what is shown: a context can be entered only once at a time."""
         self._unrecorded: tuple[Message, ...] = (question.user,)
         self._timers: dict[Tag, tuple[float, Timer]] = {}
         self._open: dict[Tag, tuple[Order, int]] = {}
         """What others work at now, and how often it was sent."""
+        self._ended = EndedCalls()
+        self._deferred: dict[Tag, ToolName] = {}
+        """The calls whose results come from outside."""
+        self._early: dict[Tag, ResolveCall] = {}
+        """Results from outside that came before the tool had returned."""
+        self._relays: dict[Tag, ProgressRelay] = {}
+        """Of the calls that were shown to make progress."""
         self._offer_requests = 0
         self._offers: tuple[ToolOffer, ...] | None = None
         self._find_window = find_window
@@ -248,13 +262,18 @@ class RequestSession(Actor[SessionMessage]):
 
     def _start(self, offers: tuple[ToolOffer, ...], window: Window) -> None:
         asked, self._has_started = self._question, True
-        options, notes = replace(asked.options, context_tokens=window.tokens), (window.note,) if window.note else ()
+        options = asked.options
+        notes = (*asked.notes, window.note) if window.note else asked.notes
+        if options.context_tokens != window.tokens:
+            options = replace(options, context_tokens=window.tokens)
         if options.output is not None:
             output = named_apart(options.output, {offer.definition.name for offer in offers})
             options, self._output_tool = replace(options, output=output), output.tool_name
         try:
             self._apply(
-                events.RequestStarted(asked.tag, asked.asked_at, asked.history, asked.user, options, offers, notes)
+                events.RequestStarted(
+                    asked.tag, asked.asked_at, asked.history, asked.user, options, offers, notes, asked.compacted
+                )
             )
         except Rejected as refusal:
             raise RuntimeFailure(f"the request could not begin: {refusal}") from refusal
@@ -264,16 +283,23 @@ class RequestSession(Actor[SessionMessage]):
         doing: Event | Command = event
         try:
             given = self._session.apply(event)
+            if self._relays:
+                self._show_last_progress(event)
             self._show(event)
             if ends_work(event):
                 self._observe(event)
                 self._open.pop(event.tag, None)
+                self._deferred.pop(event.tag, None)
+            elif isinstance(event, events.ToolCallDeferred):
+                self._has_deferred(event)
             elif isinstance(event, events.ApprovalGranted | events.ApprovalDenied):
                 self._observe(event)
                 if isinstance(event, events.ApprovalDenied):
                     self._open.pop(event.tag, None)
             for doing in given:
                 _CARRIERS[type(doing)](self, doing)
+            if self._early:
+                self._look_at_early(event)
         except ProtocolError as error:
             raise Rejected(str(error)) from error
         except Exception as error:
@@ -285,6 +311,8 @@ class RequestSession(Actor[SessionMessage]):
     def _call_model(self, command: commands.CallModel) -> None:
         self._observe(command)
         asker, is_read_along = self._question.asker, self._question.is_read_along
+        # A summary is no part of the answer, so no reader is shown it.
+        is_read_along = is_read_along and command.purpose is commands.CallPurpose.TURN
         start = StartModel(command, self.ref, asker, is_read_along, self._question.routes)
         self._open[command.tag] = start, 1
         self._peers.llm_manager.tell_control(start)
@@ -292,7 +320,8 @@ class RequestSession(Actor[SessionMessage]):
     def _run_tool(self, command: commands.RunTool) -> None:
         self._show(command)
         self._observe(command)
-        call = DispatchCall(command, self._question.user.text, self.ref, self._question.asker)
+        asker, is_read_along = self._question.asker, self._is_read_along
+        call = DispatchCall(command, self._question.user.text, self.ref, asker, is_read_along, self._ended)
         self._open[command.tag] = call, 1
         self._peers.dispatcher.tell_control(call)
 
@@ -312,13 +341,17 @@ class RequestSession(Actor[SessionMessage]):
             self._peers.dispatcher.tell_control(command)
 
     def _tell(self, command: commands.ReportFailure | commands.Note) -> None:
+        self._deferred.pop(command.tag, None)
         self._show(command)
         self._observe(command)
 
     def _record_step(self, command: commands.RecordStep) -> None:
         # The question enters the conversation with the first step that answers it, or not at all.
         question, self._unrecorded = self._unrecorded, ()
-        self._record_messages(question + command.messages)
+        self._record(question + command.messages)
+
+    def _record_compaction(self, command: commands.RecordCompaction) -> None:
+        self._record(command.compacted)
 
     def _set_timer(self, command: commands.SetTimer) -> None:
         at, timer = self._timers.get(command.tag, (None, None))
@@ -344,18 +377,85 @@ class RequestSession(Actor[SessionMessage]):
         else:
             self._end(finish)
 
+    # -- what comes from outside, and progress
+
+    @handles(FindCall)
+    def _find(self, message: FindCall) -> ToolName:
+        name = self._deferred.get(message.tag) or self._name_of_running(message.tag)
+        if name is None or message.tag in self._early:
+            raise Rejected("its call has ended, or the request has no such call")
+        return name
+
+    def _name_of_running(self, tag: Tag) -> ToolName | None:
+        order = self._open.get(tag, (None,))[0]
+        return order.run.name if isinstance(order, DispatchCall) else None
+
+    @handles(ResolveCall)
+    def _resolve(self, message: ResolveCall) -> bool:
+        """One result a call. It may come before the tool has returned that it defers the call: then it waits for that,
+        and is a dead letter where the tool returns something else."""
+        self._find(FindCall(message.tag))
+        if message.tag in self._deferred:
+            self._end_deferred(message)
+        else:
+            self._early[message.tag] = message
+        return True
+
+    def _end_deferred(self, message: ResolveCall) -> None:
+        tag, now, outcome = message.tag, self.now(), message.outcome
+        if isinstance(outcome, ToolFailure):
+            self._apply(events.ToolCallFailed(tag, now, outcome))
+        else:
+            self._apply(events.ToolCallCompleted(tag, now, outcome))
+
+    def _has_deferred(self, event: events.ToolCallDeferred) -> None:
+        order, _ = self._open.pop(event.tag)
+        assert isinstance(order, DispatchCall)
+        self._deferred[event.tag] = order.run.name
+        self._observe(event)
+
+    def _look_at_early(self, event: Event) -> None:
+        """Of a call that is no longer run: its result counts now, or is refused as one that comes too late."""
+        for tag in [tag for tag in self._early if tag not in self._open]:
+            self.ref.tell_control(self._early.pop(tag))
+
+    @handles(ProgressMade)
+    def _progressed(self, message: ProgressMade) -> None:
+        relay = message.relay
+        if relay.tag not in self._open and relay.tag not in self._deferred:
+            relay.close()
+        elif (progress := relay.take()) is not None:
+            self._relays[relay.tag] = relay
+            self._show(ToolProgressed(relay.tag, self.now(), *progress))
+            self.tell_after(PROGRESS_PAUSE_SECONDS, message)
+
+    @handles(ReportProgress)
+    def _report_progress(self, message: ReportProgress) -> bool:
+        self._find(FindCall(message.tag))
+        if self._is_read_along:
+            relay = self._relays.get(message.tag) or ProgressRelay(message.tag, self.ref.tell_control)
+            relay.report(message.progress)
+        return True
+
+    def _show_last_progress(self, event: Event) -> None:
+        """Before the end of a call is shown."""
+        relay = self._relays.pop(event.tag, None) if ends_work(event) else None
+        if relay is not None and (progress := relay.close()) is not None:
+            self._show(ToolProgressed(event.tag, event.at, *progress))
+
     # -- who listens
 
     def _show(self, seen: Seen) -> None:
         """A subscriber that fails costs its reader the events, not the request its answer."""
         if not (self._is_read_along or isinstance(seen, _ALWAYS_SHOWN)):
             return
+        context = self._context = self._context or self._question.asker.copy()
         try:
-            self._context.run(self._subscriber, seen)
+            context.run(self._subscriber, seen)
         except Exception as error:  # noqa: BLE001 - a reader's fault
             self._is_read_along = False
             warn = partial(logger.warning, exc_info=error, extra=self._question.tag._asdict())
-            self._context.run(warn, "the request goes on unread, since its subscriber failed")
+            context.run(warn, "the request goes on unread, since its subscriber failed")
 
     def _observe(self, what: Heard) -> None:
         try:
@@ -382,6 +482,7 @@ _CARRIERS: Final[Mapping[type[Command], Callable[..., None]]] = {
     commands.SetTimer: RequestSession._set_timer,
     commands.ClearTimer: RequestSession._clear_timer,
     commands.RecordStep: RequestSession._record_step,
+    commands.RecordCompaction: RequestSession._record_compaction,
     commands.ReportFailure: RequestSession._tell,
     commands.Note: RequestSession._tell,
     commands.Finish: RequestSession._finished,

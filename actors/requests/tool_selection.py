@@ -9,6 +9,7 @@ from typing import Final
 from callboard.actors.calls.registry import offer_of
 from callboard.actors.config_file import similar
 from callboard.actors.tools import Tool
+from callboard.actors.tools.decorator import as_tool
 from callboard.protocol.errors import UsageError
 from callboard.protocol.ids import ToolName
 from callboard.protocol.options import ToolOffer
@@ -43,13 +44,12 @@ def selection_of(given: object, of_runtime: Mapping[ToolName, Tool], policy: Pol
     names: set[ToolName] = set()
     own: dict[ToolName, Tool] = {}
     for each in given:
-        if isinstance(each, Tool):
-            if of_runtime.get(each.name) is each.owned:
-                names.add(each.name)
+        if not isinstance(each, str):
+            found = as_tool(each)
+            if of_runtime.get(found.name) is found.owned:
+                names.add(found.name)
             else:
-                _add_own(each.owned, own, of_runtime)
-        elif not isinstance(each, str):
-            raise UsageError(f"{each!r} is not a tool; decorate the function with @tool, or give the name of a tool")
+                _add_own(found.owned, own, of_runtime)
         elif each != ALL and each not in of_runtime:
             known = ", ".join(of_runtime) or "none"
             hint = similar(each, dict.fromkeys(map(str, of_runtime)))

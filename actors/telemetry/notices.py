@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, get_args
 
 from callboard.actors.calls.registry import ToolRestored, ToolWithdrawn
 from callboard.protocol.commands import AskApproval, Note, NoteKind, ReportFailure
-from callboard.protocol.events import ApprovalDenied, ApprovalGranted
+from callboard.protocol.events import ApprovalDenied, ApprovalGranted, ToolCallDeferred
 from callboard.protocol.ids import Tag, ToolName
 from callboard.protocol.tools import FailureCode
 
@@ -60,7 +60,9 @@ class EmbedderFailed:
     model: str
 
 
-InRequest = AskApproval | ApprovalGranted | ApprovalDenied | ReportFailure | Note | PeerLost | ToolStopped
+InRequest = (
+    AskApproval | ApprovalGranted | ApprovalDenied | ToolCallDeferred | ReportFailure | Note | PeerLost | ToolStopped
+)
 """What is about a request, or a piece of its work."""
 InRuntime = ToolWithdrawn | ToolRestored | EmbedderFailed
 """What is about no request."""
@@ -106,6 +108,10 @@ def _of_verdict(verdict: ApprovalGranted | ApprovalDenied) -> Fields:
     return {"by": verdict.by or UNKNOWN}
 
 
+def _of_deferred(deferred: ToolCallDeferred) -> Fields:
+    return {"timeout": f"{deferred.timeout_seconds:g}"}
+
+
 def _of_failure(report: ReportFailure) -> Fields:
     code = report.failure.code
     return {"tool": UNKNOWN if code is FailureCode.UNKNOWN_TOOL else report.failure.tool, "code": code.value}
@@ -145,6 +151,10 @@ def _reason(denied: ApprovalDenied) -> str:
     return denied.reason
 
 
+def _noted(deferred: ToolCallDeferred) -> str:
+    return deferred.note
+
+
 def _quoted(note: Note) -> str:
     return "" if note.kind in _OWN_WORDS else note.text
 
@@ -173,6 +183,14 @@ NOTICES: Final[Mapping[type, NoticeRule]] = MappingProxyType(
             "the call was not approved by {by}",
             _of_verdict,
             _reason,
+        ),
+        ToolCallDeferred: NoticeRule(
+            "call.deferred",
+            ("calls.deferred",),
+            logging.INFO,
+            "the call waits up to {timeout} s for its result from outside",
+            _of_deferred,
+            _noted,
         ),
         ReportFailure: NoticeRule(
             "call.failed", ("tool.{tool}.{code}",), logging.WARNING, "tool.{tool} {code}", _of_failure, _message

@@ -6,17 +6,19 @@ from collections.abc import Iterator
 from typing import Final
 
 from callboard.actors.kernel import Down, Ref
-from callboard.actors.requests.conversation import Answer
+from callboard.actors.requests.conversation import Answer, Seen
 from callboard.actors.requests.request_session import SessionLike
 from callboard.actors.testing.simulated_world import World
+from callboard.actors.tools.progress import ToolProgressed
 from callboard.protocol.commands import CallModel, Command, Finish
 from callboard.protocol.content import Message, history_faults
 from callboard.protocol.errors import ProtocolError, RuntimeFailure
-from callboard.protocol.events import Event
+from callboard.protocol.events import Event, ToolCallStarted
 from callboard.protocol.ids import Tag
 from callboard.protocol.machine import Session
 from callboard.protocol.testing.invariants import violations
 from callboard.protocol.testing.scenario import Scenario
+from callboard.protocol.testing.story import CALL_ENDINGS, Story
 from callboard.protocol.testing.trace import Trace, Verb
 
 #: Float sums of virtual times.
@@ -39,11 +41,25 @@ class SimulatedRequest:
         """How its session ended, when it ended without a Finish."""
         self._session: Session | None = None
         """Of a request whose session was lost: its trace must not have it."""
+        self._runs: set[Tag] = set()
+        """The calls that a reader was told have begun, and not that they have ended."""
+        self._stray_progress: list[ToolProgressed] = []
 
     @property
     def kept(self) -> tuple[Message, ...]:
         """The messages of its conversation."""
         return self.answer.conversation.messages if self.answer is not None else ()
+
+    def see(self, seen: Seen) -> None:
+        """The reader of its stream."""
+        assert self.answer is not None
+        self.answer(seen)
+        if isinstance(seen, ToolCallStarted):
+            self._runs.add(seen.tag)
+        elif isinstance(seen, CALL_ENDINGS):
+            self._runs.discard(seen.tag)
+        elif isinstance(seen, ToolProgressed) and seen.tag not in self._runs:
+            self._stray_progress.append(seen)
 
     def ended(self, down: Down) -> None:
         """Its session has ended."""
@@ -72,6 +88,7 @@ class SimulatedRequest:
         yield from self._ended_once()
         yield from self._recorded_once()
         yield from self._late()
+        yield from (f"progress: {each.tag} was shown at {each.at:g} and does not run" for each in self._stray_progress)
 
     def _ended_once(self) -> Iterator[str]:
         assert self.answer is not None
@@ -105,7 +122,7 @@ class SimulatedRequest:
         finish = next((entry for entry in self.trace.entries if isinstance(entry.value, Finish)), None)
         if start is None or finish is None:
             return
-        latest = start.at + self.scenario.options.timeout_seconds
+        latest = Story.of(self.trace).deadline_at(finish.at)
         for at, seconds in self.trace.jumps:
             if at <= latest + _EPSILON:
                 latest = max(latest, at + seconds)

@@ -152,7 +152,7 @@ class SimulatedRun:
         now = self.scheduler.now()
         question = Question(plan.tag, plan.history, plan.user, plan.options, now, Context(), is_read_along)
         make = partial(RecordedSession, request, self.world)
-        start = partial(RequestSession, question, peers, answer, answer.record, make)
+        start = partial(RequestSession, question, peers, request.see, answer.record, make)
         capacity = self.faults.session_capacity if self.faults.floods else SESSION_CAPACITY
         spec = ChildSpec(str(plan.request_id), start, restart=Restart.TEMPORARY, capacity=capacity)
         request.ref = start_child(self.system.ref("root/sessions"), spec)

@@ -15,12 +15,13 @@ from callboard.actors.calls.ledger import CallReports, Ending, Outcome
 from callboard.actors.kernel import Actor, Timer, handles
 from callboard.actors.testing.faults import WorkerFate, WorkerFaults
 from callboard.actors.tools.invoke import Result
+from callboard.actors.tools.progress import CallProgress
 from callboard.actors.workers.messages import KillCall, RunCall, StopCall, ToWorker, WorkerKind, WorkerLost
 from callboard.protocol.commands import RunTool
 from callboard.protocol.ids import Tag, ToolName
 from callboard.protocol.testing.outside import LATE_SECONDS, STOP_SECONDS
 from callboard.protocol.testing.scenario import PlannedCall, ToolDoes
-from callboard.protocol.tools import FailureCode, Isolation, ToolFailure
+from callboard.protocol.tools import Deferred, FailureCode, Isolation, ToolFailure
 
 #: From the kill to the end of a process: some milliseconds, or most of the time after which it is given up.
 KILL_SECONDS: Final = 1 / 128
@@ -42,6 +43,9 @@ class World(Protocol):
 
     def began(self, run: RunTool) -> None:
         """The tool's code runs."""
+
+    def deferred(self, run: RunTool, plan: PlannedCall) -> None:
+        """The tool's code has ended, and has left the result to someone outside."""
 
     def arrives(self, worker: SimulatedWorker) -> None:
         """A worker is there."""
@@ -196,14 +200,26 @@ class SimulatedWorker(Actor[ToWorker | Die | Planned]):
             self._later(call, seconds, self._die)
         elif plan.does in (ToolDoes.STOPPED, ToolDoes.WITHDRAWN):
             self._later(call, seconds, lambda: self._end(call, Ending.CANCELLED))
-        elif plan.does in (ToolDoes.COMPLETE, ToolDoes.FAIL):
+        elif plan.does in (ToolDoes.COMPLETE, ToolDoes.FAIL, ToolDoes.DEFER):
+            self._say(call, "begun")
+            self._later(call, seconds / 2, lambda: self._say(call, "half"))
             self._later(call, seconds, lambda: self._return(call, plan, fate))
+
+    def _say(self, call: RunCall, message: str) -> None:
+        """More often than a reader is shown it."""
+        if call.context.is_read_along:
+            for fraction in (0.0, 0.5, 1.0):
+                call.record.relay.report(CallProgress(message, fraction))
 
     def _return(self, call: RunCall, plan: PlannedCall, fate: WorkerFate) -> None:
         tag = call.run.tag
         result: Result = self._world.result_of(tag, plan)
         if plan.does is ToolDoes.FAIL:
             result = ToolFailure(call.run.name, FailureCode.TOOL_ERROR, f"planned: {plan.does}")
+        elif plan.does is ToolDoes.DEFER:
+            result = Deferred(plan.open_seconds)
+            self._world.deferred(call.run, plan)
+        self._say(call, "all done")
         printed, reports = f"printed by {tag.call_id}", self._reports
         scheduler = self.system.scheduler
         if plan.doubled or fate is WorkerFate.REPORTS_TWICE:

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import Context
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 import orjson
@@ -16,7 +17,8 @@ import orjson
 from callboard.actors.calls.approvals import Decide, Verdict
 from callboard.actors.kernel import ActorSystem, MailboxFull, NoSuchActor, Timer
 from callboard.actors.models.llm_manager import Attempt, Emit, End
-from callboard.actors.requests.conversation import Conversation
+from callboard.actors.requests.history import Conversation
+from callboard.actors.requests.outside import ResolveCall
 from callboard.actors.testing.faults import Faults
 from callboard.actors.testing.simulated_workers import Die, Later, SimulatedWorker, simulated_kind
 from callboard.actors.testing.simulation import SimulatedScheduler
@@ -39,8 +41,16 @@ from callboard.protocol.events import (
 from callboard.protocol.ids import RequestId, Tag
 from callboard.protocol.model import Error, ModelRequest, ModelResponse
 from callboard.protocol.options import ToolOffer
-from callboard.protocol.testing.outside import Answer, Plans, model_answers, person_answers, requests_of
-from callboard.protocol.testing.scenario import PlannedCall, PlannedTurn, Scenario
+from callboard.protocol.testing.outside import (
+    Answer,
+    Plans,
+    model_answers,
+    outside_answers,
+    outside_failure,
+    person_answers,
+    requests_of,
+)
+from callboard.protocol.testing.scenario import OutsideDoes, PlannedCall, PlannedTurn, Scenario
 from callboard.protocol.testing.trace import Trace, Verb
 from callboard.protocol.tools import Decision, Policy, ToolContract
 from callboard.providers.adapter import Provider
@@ -96,6 +106,17 @@ class World:
         """Count a run of the tool's code, and write it down."""
         self.runs[run.tag] += 1
         self.write(Verb.RAN, run)
+
+    def deferred(self, run: RunTool, plan: PlannedCall) -> None:
+        """Someone outside has the call now, and says what it comes to, once or more, or not at all."""
+        of_plan = outside_failure(plan) if plan.outside is OutsideDoes.FAIL else self.result_of(run.tag, plan)
+        for answer in outside_answers(plan, run.tag, self.scheduler.now()):
+            say = partial(self._say_from_outside, ResolveCall(run.tag, of_plan))
+            self.scheduler.call_at(answer.at, Later(f"outside of {run.tag.request_id}", say))
+
+    def _say_from_outside(self, message: ResolveCall) -> None:
+        with contextlib.suppress(NoSuchActor):  # the request has ended
+            self.system.ref(f"root/sessions/{message.tag.request_id}").tell_control(message)
 
     def write(self, verb: Verb, command: RunTool | CallModel | AskApproval) -> None:
         """Write down in its request's trace that a command was carried out."""
@@ -160,7 +181,7 @@ class SimulatedStore(Conversation):
         super().__init__(messages)
         self._world = world
 
-    def record(self, messages: tuple[Message, ...]) -> None:
+    def record(self, messages: tuple[Message, ...], request_id: RequestId) -> None:
         """Record, after a while or not at all. Raises OSError where the store is full."""
         world, now = self._world, self._world.scheduler.now()
         for since, until, seconds in world.faults.store.slow:
@@ -169,7 +190,7 @@ class SimulatedStore(Conversation):
         if any(since <= now < until for since, until in world.faults.store.refuses):
             world.happened.append((now, "the store refuses"))
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        super().record(messages)
+        super().record(messages, request_id)
 
 
 class Playing:

@@ -20,17 +20,18 @@ import orjson
 
 from callboard.actors.calls.approvals import NobodyToAsk
 from callboard.actors.calls.dispatcher import DispatchCall, ToolDispatcher, Workers
-from callboard.actors.calls.ledger import CallEvent, Ledger
+from callboard.actors.calls.ledger import CallEvent, LastEvent, Ledger
 from callboard.actors.calls.registry import Registry, ToolRestored, ToolWithdrawn
 from callboard.actors.kernel import Actor, ActorSystem, LoopScheduler, Ref, Supervisor, handles
 from callboard.actors.processes.supply import ProcessOptions
 from callboard.actors.telemetry.notices import ToolPrinted, ToolStopped
 from callboard.actors.tools.decorator import Tool
+from callboard.actors.tools.progress import CallProgress, ProgressMade
 from callboard.actors.workers.kinds import kinds
 from callboard.actors.workers.messages import KindOf
 from callboard.protocol.commands import CancelTool, RunTool
 from callboard.protocol.errors import RuntimeFailure
-from callboard.protocol.events import ToolCallEnd, ToolCallStarted
+from callboard.protocol.events import ToolCallStarted
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
 from callboard.protocol.limits import CALL_BACKSTOP_SECONDS
 
@@ -45,23 +46,31 @@ class StagedCall:
 
     def __init__(self, tag: Tag, deadline_at: float) -> None:
         self.tag = tag
-        self.events: list[ToolCallStarted | ToolCallEnd] = []
+        self.events: list[CallEvent] = []
+        self.progress: list[CallProgress] = []
         self.started_at = time.monotonic()
         self.ended_at = 0.0
         self._deadline_at = deadline_at
         self._ended = threading.Event()
 
-    def wait(self) -> ToolCallEnd:
-        """The terminal event. Raises RuntimeFailure when none comes within the session's own backstop."""
+    def wait(self) -> LastEvent:
+        """The last event: how the call ended, or that it was deferred.
+
+        Raises RuntimeFailure when none comes within the session's own backstop.
+        """
         until = self._deadline_at + CALL_BACKSTOP_SECONDS
         if not self._ended.wait(max(0.0, until - time.monotonic())):
             raise RuntimeFailure(f"call {self.tag.call_id} has no outcome {CALL_BACKSTOP_SECONDS} s after its deadline")
         event = self.events[-1]
-        assert not isinstance(event, ToolCallStarted)
+        assert not isinstance(event, ToolCallStarted | ProgressMade)
         return event
 
-    def add(self, event: ToolCallStarted | ToolCallEnd) -> None:
+    def add(self, event: CallEvent) -> None:
         """Take an event."""
+        if isinstance(event, ProgressMade):
+            while (progress := event.relay.take()) is not None:
+                self.progress.append(progress)
+            return
         self.events.append(event)
         if not isinstance(event, ToolCallStarted):
             self.ended_at = time.monotonic()
@@ -76,7 +85,7 @@ class _Audience(Actor[CallEvent]):
 
     @handles(*get_args(CallEvent))
     def _add(self, event: CallEvent) -> None:
-        self._calls[event.tag].add(event)
+        self._calls[event.relay.tag if isinstance(event, ProgressMade) else event.tag].add(event)
 
 
 _Observed = ToolWithdrawn | ToolRestored | ToolPrinted | ToolStopped
@@ -135,13 +144,13 @@ class ToolStage:
             self._registry.entries.pop(tool.name, None)
             self._ledger.lanes.pop(tool.name, None)
             self._registry.add(replace(tool, contract=replace(tool.contract, concurrency=ANY_NUMBER)))
-        self._dispatcher.tell_control(DispatchCall(run, "the user's words", self._audience, asker))
+        self._dispatcher.tell_control(DispatchCall(run, "the user's words", self._audience, asker, is_read_along=True))
         return call
 
     def stop(self, call: StagedCall) -> None:
         """Cancel a call."""
         self._dispatcher.tell_control(CancelTool(call.tag))
 
-    def call(self, tool: Tool, /, **arguments: object) -> ToolCallEnd:
+    def call(self, tool: Tool, /, **arguments: object) -> LastEvent:
         """Run a call to its end."""
         return self.start(tool, orjson.dumps(arguments).decode()).wait()

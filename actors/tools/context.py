@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextvars import Context
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from callboard.actors.tools.progress import CallProgress
 from callboard.protocol.commands import RunTool
 from callboard.protocol.ids import Tag
 
@@ -20,10 +22,13 @@ class ToolContext:
     user_text: str = ""
     """The last message of the user."""
     workspace: Path | None = None
+    is_read_along: bool = False
+    """Does someone read the stream of the request, who is shown the progress?"""
+    _report: Callable[[CallProgress], None] | None = field(default=None, repr=False, compare=False)
 
     @property
     def tag(self) -> Tag:
-        """The call's."""
+        """The call's: its `request_id`, `step` and `call_id` are what `Runtime.complete_call` is to be given."""
         return self.run.tag
 
     @property
@@ -40,6 +45,21 @@ class ToolContext:
     def remaining_seconds(self) -> float:
         """From now to the deadline; 0 when it has passed."""
         return max(0.0, self.deadline_at - time.monotonic())
+
+    def progress(self, message: str = "", fraction: float | None = None) -> None:
+        """Say how far the call is, to the reader of its stream: some words (1 kB), a fraction from 0 to 1, or both.
+
+        It costs microseconds, never waits, and may be called from any thread of the tool, as often as it likes: a
+        reader is shown the latest, ten times a second. The model does not see it. Raises UsageError for a fraction that
+        is not from 0 to 1.
+        """
+        made = CallProgress.of(message, fraction)
+        if self._report is not None:
+            self._report(made)
+
+    def reporting(self, report: Callable[[CallProgress], None]) -> ToolContext:
+        """The same, where the code of the tool runs: its progress goes there, if it is shown to someone."""
+        return replace(self, _report=report) if self.is_read_along else self
 
 
 def context_of(asker: Context | None) -> Context:

@@ -9,11 +9,12 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import cached_property, wraps
+from functools import cached_property, lru_cache, wraps
 from typing import Final, Generic, Literal, overload
 
 from typing_extensions import ParamSpec, TypeVar
 
+from callboard.actors.processes.spawning import why_not
 from callboard.actors.tools.context import ToolContext
 from callboard.actors.tools.invoke import Invoker
 from callboard.actors.tools.schema import Signature, describe, read_signature
@@ -100,6 +101,8 @@ class Tool(Generic[P, R]):
         Not asked at the decorator already: a function may use names that its module defines further down.
         """
         if self.contract.isolation is Isolation.PROCESS:
+            if reason := why_not():
+                raise UsageError(f"tool {self.name} cannot run: {reason}")
             self.packed  # noqa: B018 - making it is the check
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -181,6 +184,23 @@ def tool(
     frame = inspect.currentframe()
     local_names: Mapping[str, object] = frame.f_back.f_locals if frame and frame.f_back else {}
     return decorate if function is None else decorate(function)
+
+
+def as_tool(given: object) -> Tool:
+    """A tool as it is, and a plain function as `@tool` alone makes it one: the same function is always the same tool.
+
+    Raises UsageError for what is neither, and where `@tool` would.
+    """
+    if isinstance(given, Tool):
+        return given
+    if not inspect.isroutine(given):
+        raise UsageError(f"{given!r:.100} is not a tool; give a function, or one that is decorated with @tool")
+    return _plain(given)
+
+
+@lru_cache(maxsize=1_000)
+def _plain(function: Callable[..., object]) -> Tool:
+    return tool(function)
 
 
 def _name_of(function: Callable[..., object], name: str) -> str:

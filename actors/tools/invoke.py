@@ -27,7 +27,7 @@ from callboard.protocol.errors import ToolError
 from callboard.protocol.ids import ToolName
 from callboard.protocol.limits import MAX_RESULT_BYTES
 from callboard.protocol.masking import LONGEST_KEY_BYTES, mask
-from callboard.protocol.tools import FailureCode, ToolFailure
+from callboard.protocol.tools import Deferred, FailureCode, ToolFailure
 
 #: Of an exception's text and of a wrong argument, what a model can use.
 MAX_MESSAGE_CHARS: Final = 2_000
@@ -38,8 +38,8 @@ MAX_FAULTS: Final = 5
 #: What a type may write for NaN and infinity, besides null: a word that is JSON only as a text.
 _NAMES: Final = re.compile(rb"NaN|Infinity")
 
-Result = str | ToolFailure
-"""The result as the model reads it, or why there is none."""
+Result = str | ToolFailure | Deferred
+"""The result as the model reads it, why there is none, or that it comes from outside."""
 
 
 class Refused(Exception):
@@ -81,6 +81,13 @@ class Invoker:
         except BaseException as error:  # noqa: BLE001 - as above
             return self._failure_of(error)
 
+    def result_of(self, value: object) -> Result:
+        """What a call comes to whose result came from outside, as if the tool had returned it."""
+        try:
+            return self._written(value)
+        except BaseException as error:  # noqa: BLE001 - the types of the tool's author may raise anything
+            return self._failure_of(error)
+
     def _bound(self, arguments: str, context: ToolContext) -> dict[str, Any]:
         try:
             bound: dict[str, Any] = self._arguments.validate_json(arguments)
@@ -91,6 +98,8 @@ class Invoker:
         return bound
 
     def _written(self, value: object) -> Result:
+        if type(value) is Deferred:
+            return value
         # Each item is a byte at least. (isinstance(value, Sized) would look through all subclasses: 1 ms in a fork; and
         # hasattr finds the length of an Enum class at its members, which have none.)
         if length_hint(value) > MAX_RESULT_BYTES:

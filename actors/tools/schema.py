@@ -8,8 +8,8 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from types import MappingProxyType
-from typing import Any, Final, NotRequired, get_args, get_type_hints
+from types import MappingProxyType, UnionType
+from typing import Any, Final, NotRequired, Union, get_args, get_origin, get_type_hints
 
 import docstring_parser
 from pydantic import ConfigDict, TypeAdapter, with_config
@@ -19,6 +19,7 @@ from typing_extensions import TypedDict, TypeForm
 
 from callboard.actors.tools.context import ToolContext
 from callboard.protocol.errors import UsageError
+from callboard.protocol.tools import Deferred
 
 #: Of names that are visible where a function was defined, what they stand for there.
 Names = Mapping[str, object]
@@ -53,6 +54,7 @@ class Signature:
 
     parameters: tuple[Parameter, ...]
     returns: TypeForm[object] = object
+    """Of its result, wherever that comes from: without `Deferred`."""
     context_parameter: str = ""
     """The parameter that gets the ToolContext; empty if there is none."""
 
@@ -106,9 +108,22 @@ def read_signature(function: Callable[..., object], tool: str, local_names: Name
             context_parameter = parameter.name
         else:
             parameters.append(_checked(parameter, hints[parameter.name], described.get(parameter.name, ""), tool))
-    signature = Signature(tuple(parameters), hints.get("return", object), context_parameter)
+    signature = Signature(tuple(parameters), _without_deferred(hints.get("return", object)), context_parameter)
     _check_result(signature, tool)
     return signature
+
+
+def _without_deferred(returns: Any) -> Any:
+    """The type of the result itself, where the tool may leave it to someone outside: `Report` of `Report | Deferred`.
+
+    Of `Deferred` alone: anything that can be written as JSON.
+    """
+    if returns is Deferred:
+        return object
+    kinds = get_args(returns)
+    if Deferred not in kinds or get_origin(returns) not in (Union, UnionType):
+        return returns
+    return Union[tuple(kind for kind in kinds if kind is not Deferred)]  # noqa: UP007 - made of a tuple
 
 
 def describe(function: Callable[..., object]) -> str:

@@ -16,9 +16,10 @@ from callboard.actors.kernel import Actor, Down, Ref, Timer, handles
 from callboard.actors.processes.handle import READ_BYTES, BrokenFrame, ChildEnds, Reply
 from callboard.actors.processes.source import SourceMessage
 from callboard.actors.processes.supply import After, ChildEnded, End, NotObtained, Obtain, Obtained, Release, Withdraw
+from callboard.actors.tools.progress import CallProgress
 from callboard.actors.tools.tracebacks import told_of_crash
 from callboard.actors.workers.messages import KillCall, RunCall, StopCall, ToWorker, WorkerLost
-from callboard.protocol.limits import MAX_RESULT_BYTES
+from callboard.protocol.limits import MAX_RESULT_BYTES, PROGRESS_PAUSE_SECONDS
 from callboard.protocol.tools import FailureCode, ToolFailure
 
 #: A child that prints more than this in a call is read from a timer from then on, by way of a larger pipe: at most 100
@@ -26,6 +27,9 @@ from callboard.protocol.tools import FailureCode, ToolFailure
 #: loop. A read of 1 MiB takes 0.2 ms.
 FLOOD_BYTES: Final = 1_048_576
 FLOOD_PAUSE_SECONDS: Final = 0.01
+#: Frames of a child in one read: more than its progress may have at once. One that sends more (its tool writes to our
+#: socket) is read from a timer.
+MAX_FRAMES: Final = 32
 #: When a child has ended, its socket may still hold the last of a large result; each read takes READ_BYTES of it.
 LAST_READS: Final = MAX_RESULT_BYTES // READ_BYTES + 1
 
@@ -61,6 +65,7 @@ class ProcessWorker(Actor[ProcessMessage]):
         self._is_waiting = False
         """For a child."""
         self._paused: Timer | None = None
+        self._reading: Timer | None = None
 
     def on_start(self) -> None:
         self._source: Ref[SourceMessage] = self.system.ref(f"{self._pool}/source")
@@ -110,20 +115,26 @@ class ProcessWorker(Actor[ProcessMessage]):
             return
         for reply in replies:
             self._replied(child, reply)
-        if self._child is not None:
+        if self._child is not None and len(replies) > MAX_FRAMES:
+            self._reading = self.tell_after(PROGRESS_PAUSE_SECONDS, _Spoke())
+        elif self._child is not None:
             child.when_it_speaks(self._post(_Spoke()))
 
     def _replied(self, child: ChildEnds, reply: Reply) -> None:
-        call = self._call
+        call, said = self._call, reply.result
+        if isinstance(said, CallProgress):
+            if call is not None and self._verdict is None:
+                call.record.relay.report(said)
+            return
         if self._verdict is Ending.CANCELLED and reply.number == child.orders:
-            self._verdict = reply.result  # the call was stopped all the same; a failure says where its tool was
+            self._verdict = said  # the call was stopped all the same; a failure says where its tool was
         if call is None or reply.number != child.orders or self._verdict is not None:
             self._source.tell_control(End(child.number, kill=True))  # its tool wrote to our socket
         elif reply.spent:
-            self._verdict = reply.result
+            self._verdict = said
             self._source.tell_control(End(child.number, kill=True))
         else:
-            self._end(reply.result, self._take_output(child), After.KEEP if call.tool.contract.reuse else After.ENDS)
+            self._end(said, self._take_output(child), After.KEEP if call.tool.contract.reuse else After.ENDS)
 
     @handles(StopCall)
     def _stop_call(self, message: StopCall) -> None:
@@ -183,8 +194,9 @@ class ProcessWorker(Actor[ProcessMessage]):
 
     def _end(self, outcome: Outcome, printed: str = "", after: After = After.KILL) -> None:
         call, self._call = self._call, None
-        if self._paused is not None:
-            self._paused.cancel()
+        for timer in (self._paused, self._reading):
+            if timer is not None:
+                timer.cancel()
         if after is After.KILL or not self._reports.seat.room:  # the dispatcher has given this worker up
             self._reports.seat.take(0)
             self.stop()

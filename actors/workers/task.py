@@ -99,6 +99,10 @@ class ToolTask(asyncio.Task[T]):
             self._job.is_cancelled_by_others = True  # from a thread, which has no such context
         return super().cancel(msg)
 
+    def forget_job(self) -> None:
+        """It has ended. Its job holds it, and the two would wait for the garbage collector."""
+        self._job = None
+
 
 class ToolLoop:
     """Starts its thread at once; given up, it ends with the last of its calls. Its methods are for the actor."""
@@ -225,11 +229,16 @@ class ToolLoop:
             invoker = call.tool.invoker
         except BaseException as error:  # noqa: BLE001 - a tool's types can break the making of its invoker
             return call.unusable(error)
-        return await invoker.call_async(call.run.arguments, call.context)
+        try:
+            return await invoker.call_async(call.run.arguments, call.context_here)
+        finally:
+            _job_of_context.set(None)  # this context is the task's: as in forget_job
 
     def _done(self, job: Job, task: asyncio.Task[Result]) -> None:
         self._jobs.discard(job)
         self._unbegun.pop(job, None)
+        if job.task is not None:
+            job.task.forget_job()
         # Cancelled before its first step, or CallEnded struck in our own code: the tool's result is lost either way.
         lost = task.cancelled() or task.exception() is not None
         result = job.failed() if lost else task.result()

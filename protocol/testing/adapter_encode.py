@@ -29,6 +29,7 @@ from callboard.protocol.content import (
 from callboard.protocol.errors import UsageError
 from callboard.protocol.ids import CallId, ToolName
 from callboard.protocol.model import ModelRequest, Sampling, ToolChoice, ToolChoiceMode
+from callboard.protocol.provider_options import ExtraFields
 from callboard.protocol.testing.strategies import histories
 from callboard.protocol.tools import ToolDefinition
 
@@ -335,7 +336,8 @@ _OPTIONS: Final[tuple[tuple[str, Mapping[str, Any], Any], ...]] = (
     ("parallel_tool_calls", {"parallel_tool_calls": True}, None),
     ("parallel_tool_calls", {"parallel_tool_calls": False}, None),
     ("response_schema", {"response_schema": _SCHEMA}, "MARKschema"),
-    ("options", {"options": {"MARKoption": "MARKvalue"}}, "MARKvalue"),
+    ("provider_options", {"provider_options": (ExtraFields({"MARKoption": "MARKvalue"}),)}, "MARKvalue"),
+    ("provider_options", {"provider_options": (ExtraFields(headers={"x-mark": "MARKheader"}),)}, "MARKheader"),
     ("stream", {"stream": False}, None),
     ("model", {"model": "MARKmodel"}, "MARKmodel"),
 )

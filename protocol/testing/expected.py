@@ -26,7 +26,8 @@ from callboard.protocol.limits import MAX_CALLS_PER_STEP
 from callboard.protocol.model import Error, FinishReason, ModelResponse
 from callboard.protocol.options import ToolFallback, ToolOffer
 from callboard.protocol.output import OutputMode
-from callboard.protocol.prompt import estimate_tokens, message_tokens, shorten_result
+from callboard.protocol.prompt import shorten_result
+from callboard.protocol.prompt_tokens import estimate_tokens, message_tokens
 from callboard.protocol.testing.expected_output import ExpectedAnswer, expected_answer, mode_now
 from callboard.protocol.testing.outside import input_tokens
 from callboard.protocol.testing.story import (

@@ -28,9 +28,11 @@ from callboard.protocol.masking import MARK
 from callboard.protocol.model import FinishReason, Sampling, ToolChoice, ToolChoiceMode
 from callboard.protocol.options import RequestOptions, ToolFallback, ToolOffer
 from callboard.protocol.output import OUTPUT_TOOL, OutputMode, OutputSpec
+from callboard.protocol.provider_options import ExtraFields
 from callboard.protocol.testing.scenario import (
     STANDARD_TOOLS,
     ModelDoes,
+    OutsideDoes,
     PersonDoes,
     PlannedCall,
     PlannedTurn,
@@ -40,7 +42,7 @@ from callboard.protocol.testing.scenario import (
 )
 
 #: Raise it whenever the same seed gives another scenario: an old seed is then refused instead of telling another story.
-VERSION: Final = 5
+VERSION: Final = 6
 
 MAX_TURNS: Final = 12
 MAX_PARALLEL_CALLS: Final = 8
@@ -253,11 +255,14 @@ def draw_call(choices: Choices) -> PlannedCall:
         tool=choices.pick(_TOOLS),
         arguments=choices.pick(BAD_ARGUMENTS) if _chance(choices, 6) else _arguments(choices),
         call_id=choices.pick(CALL_IDS),
-        does=choices.pick(list(ToolDoes)) if _chance(choices, 25) else ToolDoes.COMPLETE,
+        does=choices.pick((*ToolDoes, ToolDoes.DEFER, ToolDoes.DEFER)) if _chance(choices, 28) else ToolDoes.COMPLETE,
         seconds=_seconds(choices, 6),
         waits_seconds=choices.pick((0.125, 0.125, 0.125, 0.125, 1.5, 4.0)),
         person=choices.pick((PersonDoes.GRANT,) * 8 + tuple(PersonDoes)),
         person_seconds=_seconds(choices, 10),
+        outside=choices.pick((OutsideDoes.COMPLETE,) * 4 + tuple(OutsideDoes)),
+        outside_seconds=choices.pick((1.0, 0.25, 10.0, 7_200.0)),
+        open_seconds=choices.pick((86_400.0, 60.0, 5.0)),
         doubled=_chance(choices, 12),
         late=_chance(choices, 12),
         claimed_complete=_chance(choices, 8),
@@ -283,6 +288,7 @@ def draw_options(choices: Choices) -> RequestOptions:
         "sim/model",
         system_prompt=choices.pick(("", "be brief")),
         timeout_seconds=choices.pick((1_800.0, 120.0, 20.0, 6.0)) if tight else 1_800.0,
+        approval_timeout_seconds=choices.pick((86_400.0, 600.0, 5.0)),
         max_steps=choices.pick((32, 32, 3, 1)) if tight else 32,
         token_budget=choices.number(10, 6_000) if tight and _chance(choices, 40) else None,
         cost_budget=choices.pick((1.0, 0.1, 0.05, 0.01)) if tight and _chance(choices, 50) else None,
@@ -292,6 +298,8 @@ def draw_options(choices: Choices) -> RequestOptions:
         sampling=Sampling(temperature=0.5, max_output_tokens=choices.pick((None, 100)), stop=("END",)),
         tool_choice=_tool_choice(choices),
         parallel_tool_calls=choices.pick((None, None, True)),
+        service_tier="flex",
+        provider_options=(ExtraFields({"knob": 1}),),
         tool_fallback=choices.pick(list(ToolFallback)),
         repeated_call_limit=choices.pick((3, 3, 2, 1, 0)) if _chance(choices, 40) else 3,
         max_attempts=choices.pick((4, 3, 2, 2, 2, 1)),

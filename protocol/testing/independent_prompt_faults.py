@@ -150,6 +150,13 @@ class ForgetsInstructions(ChangedPrompt):
         return messages[1:] if self.steps and messages[0] == prompt else messages
 
 
+class ForgetsTheProvidersOptions(ChangedPrompt):
+    """What only one API has is asked for in the first step only: the answer of the last one is another than wanted."""
+
+    def prompt(self, event: Event, request: ModelRequest) -> ModelRequest:
+        return replace(request, provider_options=()) if self.steps else request
+
+
 class RepeatsTheQuestionWhenAskingAgain(ChangedPrompt):
     """A lost model call is asked again with the question twice: the model answers it twice."""
 
@@ -304,6 +311,7 @@ class BeginsWithToolsThatAreRefused(ChangedStart):
 
 HISTORY_FAULTS: tuple[type[Mutation], ...] = (
     ForgetsInstructions,
+    ForgetsTheProvidersOptions,
     RepeatsTheQuestionWhenAskingAgain,
     ForgetsTheQuestion,
     PutsTheQuestionLast,

@@ -15,7 +15,7 @@ from callboard.protocol.content import (
     ToolCall,
     is_json_object,
 )
-from callboard.protocol.errors import ErrorKind
+from callboard.protocol.errors import ASK_AGAIN_KINDS, ErrorKind
 from callboard.protocol.events import (
     Event,
     ModelFailed,
@@ -28,7 +28,6 @@ from callboard.protocol.events import (
 from callboard.protocol.ids import CallId
 from callboard.protocol.model import Error, FinishReason, Restarted
 from callboard.protocol.options import RequestOptions
-from callboard.protocol.step import ASK_AGAIN_KINDS
 from callboard.protocol.testing.independent_bases import (
     ChangedRecord,
     ChangedResponse,

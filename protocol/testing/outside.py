@@ -25,6 +25,7 @@ from callboard.protocol.events import (
     RequestStarted,
     ToolCallCancelled,
     ToolCallCompleted,
+    ToolCallDeferred,
     ToolCallFailed,
     ToolCallStarted,
     ToolCallTimedOut,
@@ -44,8 +45,16 @@ from callboard.protocol.model import (
 )
 from callboard.protocol.options import RequestOptions
 from callboard.protocol.output import Checked, answers_in
-from callboard.protocol.prompt import estimate_tokens, message_tokens, tools_tokens
-from callboard.protocol.testing.scenario import ModelDoes, PersonDoes, PlannedCall, PlannedTurn, Scenario, ToolDoes
+from callboard.protocol.prompt_tokens import estimate_tokens, message_tokens, tools_tokens
+from callboard.protocol.testing.scenario import (
+    ModelDoes,
+    OutsideDoes,
+    PersonDoes,
+    PlannedCall,
+    PlannedTurn,
+    Scenario,
+    ToolDoes,
+)
 from callboard.protocol.tools import FailureCode, ToolFailure
 
 #: After the last planned turn.
@@ -252,7 +261,25 @@ def tool_answers(plan: PlannedCall, command: RunTool, now: float) -> Iterator[An
         ending = Answer(killed_at, partial(ToolCallTimedOut, tag))
     else:
         ending = Answer(ends_at, _tool_ending(plan, tag))
+        if plan.does is ToolDoes.DEFER:
+            yield from outside_answers(plan, tag, ends_at)
     yield from _repeat(ending, plan.doubled, plan.late)
+
+
+def outside_answers(plan: PlannedCall, tag: Tag, deferred_at: float) -> Iterator[Answer]:
+    """What comes from outside of a call that was deferred. No one there hears that it was cancelled."""
+    if plan.outside is OutsideDoes.IGNORE:
+        return
+    make: Make = partial(ToolCallCompleted, tag, content=result_of(tag, plan))
+    if plan.outside is OutsideDoes.FAIL:
+        make = partial(ToolCallFailed, tag, failure=outside_failure(plan))
+    answer = Answer(deferred_at + plan.outside_seconds, make, unstoppable=True)
+    yield from _repeat(answer, plan.doubled, plan.late)
+
+
+def outside_failure(plan: PlannedCall) -> ToolFailure:
+    """Why a deferred call has no result."""
+    return ToolFailure(plan.tool, FailureCode.TOOL_ERROR, f"planned: {plan.outside}")
 
 
 _NOT_BEGUN: Final = frozenset({ToolDoes.REFUSE, ToolDoes.WITHDRAWN})
@@ -264,6 +291,8 @@ _FAILURES: Final = {
 
 
 def _tool_ending(plan: PlannedCall, tag: Tag) -> Make:
+    if plan.does is ToolDoes.DEFER:
+        return partial(ToolCallDeferred, tag, timeout_seconds=plan.open_seconds)
     if plan.does in (ToolDoes.STOPPED, ToolDoes.WITHDRAWN):
         return partial(ToolCallCancelled, tag)
     code = _FAILURES.get(plan.does)
@@ -307,6 +336,7 @@ def stray_events(
     for call in asked[-4:]:
         if call.step < step.step or call in waiting:
             yield ToolCallStarted(call, now)
+            yield ToolCallDeferred(call, now, 1.0)
             yield ToolCallCompleted(call, now, result_of(call))
         else:
             yield ApprovalGranted(call, now, "stray")

@@ -13,6 +13,7 @@ from typing import Any, Final
 import orjson
 
 from callboard.protocol.commands import (
+    AskApproval,
     CallModel,
     CancelTool,
     ClearTimer,
@@ -45,11 +46,13 @@ from callboard.protocol.events import (
     ModelResponded,
     RequestStarted,
     ToolCallCompleted,
+    ToolCallDeferred,
     ToolCallFailed,
     ToolCallStarted,
     ToolsLost,
 )
 from callboard.protocol.ids import Tag, ToolName
+from callboard.protocol.limits import MAX_WAIT_SECONDS
 from callboard.protocol.options import RequestOptions, ToolOffer
 from callboard.protocol.output import OUTPUT_TOOL, Checked, OutputSpec
 from callboard.protocol.testing.driver import drive
@@ -220,12 +223,100 @@ class StartsEarly(Mutation):
 
 @_fault("I5 bounded")
 class DeadlineWaitsForPeople(Mutation):
-    """The deadline waits for people."""
+    """The deadline waits for people, also while tools run."""
 
     def hears(self, event: Event) -> Event | None:
         waiting = "awaiting_approval" in self.session.calls.values()
         own = isinstance(event, DeadlinePassed) and event.tag == self.session.tag
         return None if own and waiting else event
+
+
+@_fault("I22 timers")
+class TheClockIsNeverHalted(Mutation):
+    """The request's time runs on while it only waits."""
+
+    deadline_at = 0.0
+
+    def says(self, event: Event, commands: list[Command]) -> Sequence[Command]:
+        if isinstance(event, RequestStarted):
+            self.deadline_at = event.at + event.options.timeout_seconds
+        return [self._in_time(command) for command in commands]
+
+    def _in_time(self, command: Command) -> Command:
+        if isinstance(command, SetTimer) and command.tag == self.session.tag:
+            return replace(command, at=self.deadline_at)
+        if isinstance(command, RunTool | CallModel):
+            return replace(command, deadline_at=min(command.deadline_at, self.deadline_at))
+        return command
+
+
+@_fault("I22 timers")
+class TheClockIsNeverStartedAgain(Mutation):
+    """Once a request has only waited, its time does not run any more."""
+
+    def says(self, event: Event, commands: list[Command]) -> Sequence[Command]:
+        begins = isinstance(event, RequestStarted | DeadlinePassed)
+        own = self.session.tag
+        return [c for c in commands if begins or not (isinstance(c, SetTimer) and c.tag == own)]
+
+
+@_fault("I22 timers")
+class CountsEachWait(Mutation):
+    """The deadline moves by the sum of the waits, also where they overlap or a tool ran beside them."""
+
+    def __init__(self) -> None:
+        self._since: dict[Tag, float] = {}
+        self._waited = self._deadline_at = 0.0
+
+    def says(self, event: Event, commands: list[Command]) -> Sequence[Command]:
+        if isinstance(event, RequestStarted):
+            self._deadline_at = event.at + event.options.timeout_seconds
+        if isinstance(event, ToolCallDeferred):
+            self._since.setdefault(event.tag, event.at)
+        elif event.tag in self._since:
+            self._waited += event.at - self._since.pop(event.tag)
+        self._since |= {c.tag: event.at for c in commands if isinstance(c, AskApproval) and c.tag not in self._since}
+        moved = self._deadline_at + self._waited
+        return [replace(c, at=moved) if isinstance(c, SetTimer) and c.tag == self.session.tag else c for c in commands]
+
+
+@_fault("I5 bounded")
+class WaitsForOutsideWithoutEnd(Mutation):
+    """A deferred call stays open until its result comes."""
+
+    def hears(self, event: Event) -> Event | None:
+        return replace(event, timeout_seconds=MAX_WAIT_SECONDS) if isinstance(event, ToolCallDeferred) else event
+
+
+@_fault("I1 terminal once")
+class TwoResultsFromOutside(Mutation):
+    """A second result of a deferred call is taken too."""
+
+    def __init__(self) -> None:
+        self._deferred: set[Tag] = set()
+
+    def hears(self, event: Event) -> Event | None:
+        self._deferred |= {event.tag} if isinstance(event, ToolCallDeferred) else set()
+        return event
+
+    def refuses(self, event: Event, error: ProtocolError) -> Sequence[Command]:
+        if event.tag in self._deferred and isinstance(event, ToolCallCompleted):
+            return []
+        raise error
+
+
+@_fault("I16 sent again")
+class DeferredCallsRunAgain(Mutation):
+    """A deferred call is sent again when the holder of the others is lost."""
+
+    def __init__(self) -> None:
+        self._runs: dict[Tag, RunTool] = {}
+
+    def says(self, event: Event, commands: list[Command]) -> Sequence[Command]:
+        self._runs |= {c.tag: c for c in commands if isinstance(c, RunTool)}
+        waiting = [tag for tag, state in self.session.calls.items() if state == "deferred"]
+        again = [self._runs[tag] for tag in waiting if isinstance(event, ToolsLost)]
+        return [*commands, *again]
 
 
 _plant(
@@ -489,6 +580,16 @@ _plant(
     "I21 true finish",
     "every end is an answer",
     _changing(Finish, lambda finish: replace(finish, outcome=Outcome.ANSWERED)),
+)
+_plant(
+    "I21 true finish",
+    "a report forgets the calls of its step",
+    _changing(Finish, lambda finish: replace(finish, steps=tuple(replace(step, calls=()) for step in finish.steps))),
+)
+_plant(
+    "I21 true finish",
+    "a report says of each model call that it used nothing",
+    _changing(Finish, lambda finish: replace(finish, steps=tuple(replace(each, usage=None) for each in finish.steps))),
 )
 _plant("I22 timers", "the request has no timer", _dropping(SetTimer, after=RequestStarted))
 _plant("I22 timers", "calls have no timer", _dropping(SetTimer, after=ModelResponded))

@@ -47,6 +47,9 @@ FLOORS: Mapping[Row, int] = MappingProxyType(
         ("calling_model", "ModelStreamed", "finished"): 0,
         ("sent", "ToolCallCompleted", "failed"): 0,
         ("running", "ToolCallCompleted", "failed"): 0,
+        ("deferred", "ToolCallCompleted", "failed"): 0,
+        ("sent", "ToolCallDeferred", "deferred"): 1,  # as above: only a slow session
+        ("deferred", "CancelRequested", "cancelled"): 5,
     }
 )
 

@@ -19,6 +19,7 @@ from callboard.protocol.events import (
     ModelResponded,
     ToolCallCancelled,
     ToolCallCompleted,
+    ToolCallDeferred,
     ToolCallFailed,
     ToolCallStarted,
     ToolCallTimedOut,
@@ -27,7 +28,16 @@ from callboard.protocol.events import (
 from callboard.protocol.ids import Tag
 from callboard.protocol.limits import CALL_BACKSTOP_SECONDS, MAX_CALL_SENDS
 from callboard.protocol.testing.expected import ExpectedCall, ExpectedTurn, expected_turns
-from callboard.protocol.testing.story import CALL_ENDINGS, EPSILON, CallRun, OpenWork, Reaction, Story, responses
+from callboard.protocol.testing.story import (
+    CALL_ENDINGS,
+    EPSILON,
+    WAITING,
+    CallRun,
+    OpenWork,
+    Reaction,
+    Story,
+    responses,
+)
 from callboard.protocol.tools import Decision, FailureCode
 
 _HANDED_OUT: Final = (RunTool, AskApproval)
@@ -125,6 +135,8 @@ def _closed_with(call: CallRun) -> FailureCode | None:
     if isinstance(reaction.event, ToolsLost):
         before, _, _ = call.states[-1]
         return FailureCode.OUTCOME_UNKNOWN if before == "running" else FailureCode.CRASHED
+    if call.state == "denied":  # no one had approved it in its time
+        return FailureCode.DENIED
     return _CODE_OF.get(type(reaction.event))
 
 
@@ -221,12 +233,15 @@ def _wrong_beginnings(turn: ExpectedTurn) -> Iterator[str]:
 
 
 def call_deadlines(story: Story) -> Iterator[str]:
-    """I14: each call has its own tool's deadline, also beside other tools' calls, and never one after the request's."""
+    """I14: each call has its own tool's deadline, also beside other tools' calls, and never one after the request's.
+
+    A call that waits for someone outside is ended at the end of its wait, and not before.
+    """
     for call in story.calls.values():
-        for at, run in call.runs:
+        for (at, run), request_deadline in zip(call.runs, call.request_deadlines, strict=True):
             if call.offer is None:
                 continue
-            expected = min(at + call.offer.contract.timeout_seconds, story.deadline)
+            expected = min(at + call.offer.contract.timeout_seconds, request_deadline)
             if abs(run.deadline_at - expected) > EPSILON:
                 yield f"call {call.tag} may run until {run.deadline_at:g}, its tool's deadline is {expected:g}"
         if call.closed_by is not None and isinstance(call.closed_by.event, DeadlinePassed):
@@ -235,7 +250,14 @@ def call_deadlines(story: Story) -> Iterator[str]:
 
 
 def _ended_too_early(story: Story, call: CallRun, event: Event) -> Iterator[str]:
-    if story.start is None or event.tag == story.start.tag or not call.runs:
+    if story.start is None or event.tag == story.start.tag:
+        return
+    before, _, _ = call.states[-1]
+    if before in WAITING:
+        if event.at < call.waits[-1].due - EPSILON:
+            yield f"call {call.tag} was ended at {event.at:g}, and might wait until {call.waits[-1].due:g}"
+        return
+    if not call.runs:
         return
     if event.at < call.runs[-1][1].deadline_at + CALL_BACKSTOP_SECONDS - EPSILON:
         yield f"call {call.tag} was ended at {event.at:g}, before {call.runs[-1][1].deadline_at:g} and its grace"
@@ -249,7 +271,7 @@ def _ended_too_late(story: Story) -> Iterator[str]:
             due.clear()
         for tag in [tag for tag, latest in due.items() if reaction.at > story.latest(latest)]:
             yield f"call {tag} was still open at {reaction.at:g}, {due.pop(tag):g} was the latest"
-        if isinstance(reaction.event, CALL_ENDINGS):
+        if isinstance(reaction.event, (*CALL_ENDINGS, ToolCallDeferred)):
             due.pop(reaction.event.tag, None)
         for command in reaction.commands:
             if isinstance(command, RunTool):
@@ -275,7 +297,7 @@ def sent_again(story: Story) -> Iterator[str]:
     """I16: when the holder of the calls is lost, exactly those are handed out again that may be.
 
     A question is asked again; what was sent and not begun is sent again, up to a limit; what had begun is run again
-    only if its tool is idempotent, up to a limit.
+    only if its tool is idempotent, up to a limit. What waits for its result from outside is left alone.
     """
     work = OpenWork()
     begun: set[Tag] = set()
@@ -285,7 +307,8 @@ def sent_again(story: Story) -> Iterator[str]:
         event = reaction.event
         if isinstance(event, ToolsLost):
             for tag in sorted(work.calls):
-                yield from _wrong_again(story, reaction, tag, (tag in work.waiting, tag in begun, runs, starts))
+                expected = [] if tag in work.deferred else [AskApproval] if tag in work.waiting else None
+                yield from _wrong_again(story, reaction, tag, expected, (tag in begun, runs, starts))
             begun.clear()
         elif isinstance(event, ToolCallStarted):
             begun.add(event.tag)
@@ -300,14 +323,20 @@ def sent_again(story: Story) -> Iterator[str]:
 
 
 def _wrong_again(
-    story: Story, reaction: Reaction, tag: Tag, facts: tuple[bool, bool, Counter[Tag], Counter[Tag]]
+    story: Story,
+    reaction: Reaction,
+    tag: Tag,
+    expected: list[type[Any]] | None,
+    facts: tuple[bool, Counter[Tag], Counter[Tag]],
 ) -> Iterator[str]:
-    waiting, begun, runs, starts = facts
+    """`expected`: what is given of a call that waits for someone outside."""
+    begun, runs, starts = facts
     call = story.calls[tag]
     assert story.start is not None
     idempotent = call.offer is not None and call.offer.contract.idempotent
     may_run = not begun or (idempotent and starts[tag] < story.start.options.max_attempts)
-    expected = [AskApproval] if waiting else [RunTool] * (may_run and runs[tag] < MAX_CALL_SENDS)
+    if expected is None:
+        expected = [RunTool] * (may_run and runs[tag] < MAX_CALL_SENDS)
     again = [type(command) for command in reaction.commands if command.tag == tag and type(command) in _HANDED_OUT]
     if again != expected:
         told = [kind.__name__ for kind in again] or "nothing"

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Final
 
 from callboard.protocol.commands import CallModel, Finish, Note, NoteKind, RecordStep
 from callboard.protocol.content import (
@@ -25,7 +26,7 @@ from callboard.protocol.ids import CallId
 from callboard.protocol.model import ModelRequest, ModelResponse, Restarted, TextDelta, ToolChoice, ToolChoiceMode
 from callboard.protocol.options import RequestOptions
 from callboard.protocol.output import OutputMode
-from callboard.protocol.prompt import estimate_tokens, message_tokens
+from callboard.protocol.prompt_tokens import estimate_tokens, message_tokens
 from callboard.protocol.testing.expected import (
     ExpectedTurn,
     Follows,
@@ -344,6 +345,12 @@ def _is_shortened(shown: str, original: str, cut: re.Match[str]) -> bool:
     return sums_up and original.startswith(first) and original.endswith(last)
 
 
+#: What goes with every model call as the request has it.
+_AS_ASKED: Final = (
+    "server_tools", "prompt_cache", "service_tier", "images_out", "audio_out", "provider_options",
+)  # fmt: skip
+
+
 def _wrong_options(request: ModelRequest, options: RequestOptions, *, first: bool, step: int) -> Iterator[str]:
     if request.model != options.model:
         yield f"model call {step} asks {request.model!r}, not {options.model!r}"
@@ -351,11 +358,14 @@ def _wrong_options(request: ModelRequest, options: RequestOptions, *, first: boo
         yield f"model call {step} has other sampling than the request"
     wanted = options.tool_choice
     hidden = wanted.mode is ToolChoiceMode.NAMED and wanted.name not in {tool.name for tool in request.tools}
-    is_free = not request.tools or hidden or (wanted.mode in _FORCED and not first)
+    is_free = not (request.tools or options.server_tools) or hidden or (wanted.mode in _FORCED and not first)
     if request.tool_choice != (ToolChoice() if is_free else wanted):
         yield f"model call {step} has the tool choice {request.tool_choice}"
     if request.parallel_tool_calls != (options.parallel_tool_calls if request.tools else None):
         yield f"model call {step} has parallel_tool_calls={request.parallel_tool_calls}"
+    for name in _AS_ASKED:
+        if getattr(request, name) != getattr(options, name):
+            yield f"model call {step} has other {name} than the request"
 
 
 def _kinds(messages: Sequence[Message]) -> str:

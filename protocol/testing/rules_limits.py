@@ -7,6 +7,7 @@ from dataclasses import astuple, replace
 from typing import Final
 
 from callboard.protocol.commands import (
+    AskApproval,
     CallModel,
     CancelTool,
     ClearTimer,
@@ -15,10 +16,20 @@ from callboard.protocol.commands import (
     Note,
     Outcome,
     RecordStep,
+    ReportFailure,
     RunTool,
     SetTimer,
+    WithdrawApproval,
 )
-from callboard.protocol.events import DeadlinePassed, Event, ModelLost, ModelResponded, ToolsLost
+from callboard.protocol.events import (
+    ApprovalGranted,
+    DeadlinePassed,
+    Event,
+    ModelLost,
+    ModelResponded,
+    ToolCallDeferred,
+    ToolsLost,
+)
 from callboard.protocol.ids import Tag
 from callboard.protocol.limits import (
     CALL_BACKSTOP_SECONDS,
@@ -28,7 +39,7 @@ from callboard.protocol.limits import (
 )
 from callboard.protocol.model import Usage
 from callboard.protocol.options import RequestOptions
-from callboard.protocol.prompt import estimate_tokens, message_tokens
+from callboard.protocol.prompt_tokens import estimate_tokens, message_tokens
 from callboard.protocol.testing.expected import ASKED_AGAIN, ExpectedTurn, Follows, expected_turns, windows
 from callboard.protocol.testing.outside import input_tokens
 from callboard.protocol.testing.story import CALL_ENDINGS, EPSILON, ModelRun, Reaction, Story
@@ -50,10 +61,15 @@ LIMITS: Final = frozenset({Outcome.STEP_LIMIT, Outcome.TOKEN_LIMIT, Outcome.COST
 
 
 def bounded(story: Story) -> Iterator[str]:
-    """I5: the request ends by its deadline, and gives no one below it more time than that."""
+    """I5: the request ends by its deadline, and gives no one below it more time than that.
+
+    Its time stands still while each of its open calls waits for an approval or for a result from outside, and at no
+    other time; so its deadline is that of its options, later by these waits. Each of them ends within its own limit.
+    """
     if story.start is None:
         return
-    deadline, end = story.deadline, story.finish()
+    end = story.finish()
+    deadline = story.deadline_at(end[0] if end is not None else story.trace.ended_at)
     # A process that was down at the deadline finishes once it is back.
     back = [reaction.at for reaction in story.reactions if reaction.event is None and end and reaction.at <= end[0]]
     latest = max(story.latest(due) for due in (deadline, *back))
@@ -63,9 +79,21 @@ def bounded(story: Story) -> Iterator[str]:
         yield "it waits for nothing, and has not finished"
     elif end is not None and end[0] > latest:
         yield f"finished at {end[0]:g}, the deadline was {deadline:g}"
-    for command in (*story.given(RunTool), *story.given(CallModel)):
-        if command.deadline_at > deadline + EPSILON:
-            yield f"{type(command).__name__} {command.tag} may take until {command.deadline_at:g}"
+    for reaction in story.reactions:
+        for command in (*reaction.given(RunTool), *reaction.given(CallModel)):
+            if command.deadline_at > reaction.deadline + EPSILON:
+                yield f"{type(command).__name__} {command.tag} may take until {command.deadline_at:g}"
+    yield from _overlong_waits(story, back)
+
+
+def _overlong_waits(story: Story, back: list[float]) -> Iterator[str]:
+    """Waits for someone outside that did not end in their time."""
+    for call in story.calls.values():
+        for wait in call.waits:
+            latest = max(story.latest(due) for due in (wait.due, *(at for at in back if at >= wait.since)))
+            until = story.trace.ended_at if wait.until is None else wait.until
+            if until > latest:
+                yield f"call {call.tag} waited from {wait.since:g} to {until:g}, it might until {wait.due:g}"
 
 
 # I6.
@@ -282,6 +310,9 @@ class _Timers:
         self._live: dict[Tag, float] = {}
         self._due: dict[Tag, float] = {}
         self._step = 0
+        self._waits = {(call.tag, wait.since): wait for call in story.calls.values() for wait in call.waits}
+        self._waiting: dict[Tag, float] = {}
+        """When the waits for someone outside must be over."""
 
     def hear(self, event: Event | None) -> None:
         """A timer fires; a call ends; a crash takes all timers away."""
@@ -291,42 +322,56 @@ class _Timers:
             self._live.pop(event.tag, None)
         elif isinstance(event, CALL_ENDINGS):
             self._due.pop(event.tag, None)
+            self._waiting.pop(event.tag, None)
+        elif isinstance(event, ApprovalGranted):
+            self._waiting.pop(event.tag, None)
+        elif isinstance(event, ToolCallDeferred):
+            self._due.pop(event.tag, None)
+            self._waiting[event.tag] = event.at + event.timeout_seconds
         elif isinstance(event, ToolsLost):
             self._due.clear()
 
-    def see(self, command: Command) -> Iterator[str]:
-        """A timer is set or cleared; a call gets its deadline."""
+    def see(self, command: Command, reaction: Reaction) -> Iterator[str]:
+        """A timer is set or cleared; a call gets its deadline, or the end of its wait."""
         match command:
             case SetTimer():
                 self._live[command.tag] = command.at
-                yield from self._wrong_time(command)
+                yield from self._wrong_time(command, reaction)
             case ClearTimer():
                 self._live.pop(command.tag, None)
             case RunTool():
                 self._due[command.tag] = command.deadline_at + CALL_BACKSTOP_SECONDS
+            case AskApproval():
+                assert reaction.event is not None
+                wait = self._waits.get((command.tag, reaction.event.at))
+                self._waiting.setdefault(command.tag, wait.due if wait is not None else 0.0)
             case CancelTool():
                 self._due.pop(command.tag, None)
+            case WithdrawApproval() | ReportFailure():
+                self._waiting.pop(command.tag, None)
             case RecordStep():
                 self._due.clear()
             case CallModel():
                 self._step = command.tag.step
 
-    def _wrong_time(self, command: SetTimer) -> Iterator[str]:
-        story = self._story
+    def _wrong_time(self, command: SetTimer, reaction: Reaction) -> Iterator[str]:
+        story, deadline = self._story, reaction.deadline
         if story.start is not None and command.tag == story.start.tag:
-            if abs(command.at - story.deadline) > EPSILON:
-                yield f"the request's timer is set to {command.at:g}, its deadline is {story.deadline:g}"
+            if abs(command.at - deadline) > EPSILON:
+                yield f"the request's timer is set to {command.at:g}, its deadline is {deadline:g}"
             return
-        runs = [run for call in story.calls.values() if call.tag.step == command.tag.step for _, run in call.runs]
-        if not any(abs(command.at - run.deadline_at - CALL_BACKSTOP_SECONDS) <= EPSILON for run in runs):
+        calls = [call for call in story.calls.values() if call.tag.step == command.tag.step]
+        dues = [run.deadline_at + CALL_BACKSTOP_SECONDS for call in calls for _, run in call.runs]
+        dues += [wait.due for call in calls for wait in call.waits]
+        if not any(abs(command.at - due) <= EPSILON for due in dues):
             yield f"the timer of step {command.tag.step} is set to {command.at:g}, which is no deadline of its calls"
 
-    def missing(self) -> Iterator[str]:
+    def missing(self, reaction: Reaction) -> Iterator[str]:
         """What waits without a timer, and which timers have nothing to wait for."""
         request = self._story.start
-        if request is not None and request.tag not in self._live:
-            yield "the request has no timer"
-        for tag, latest in self._due.items():
+        if request is not None and reaction.only_waits is (request.tag in self._live):
+            yield "its time stands still, and its timer runs" if reaction.only_waits else "the request has no timer"
+        for tag, latest in (*self._due.items(), *self._waiting.items()):
             if self._live.get(tag.at_step(tag.step), float("inf")) > latest + EPSILON:
                 yield f"call {tag} has no timer at its deadline"
         yield from (f"the timer of {tag} outlived its step" for tag in self._live if 0 < tag.step < self._step)
@@ -337,19 +382,19 @@ class _Timers:
 
 
 def timers(story: Story) -> Iterator[str]:
-    """I22: the request has a timer until its end, each step one for its next call; each fires or is cleared."""
+    """I22: the request has a timer while its time runs, each step one for its next call; each fires or is cleared."""
     if story.start is None:
         return
     watch = _Timers(story)
     for reaction in story.reactions:
         watch.hear(reaction.event)
         for command in reaction.commands:
-            yield from watch.see(command)
+            yield from watch.see(command, reaction)
         if reaction.given(Finish):
             yield from watch.left()
             return
         if reaction.event is not None:
-            yield from watch.missing()
+            yield from watch.missing(reaction)
 
 
 # I23.
@@ -368,7 +413,7 @@ def model_deadlines(story: Story) -> Iterator[str]:
         begins_at = event.at + _PAUSES[min(losses, len(_PAUSES) - 1)]
         if abs(model.command.not_before_at - (begins_at if losses else 0.0)) > EPSILON:
             yield f"model call {number} may begin at {model.command.not_before_at:g}, {losses} were lost before it"
-        expected = min(begins_at + STREAM_TOTAL_TIMEOUT_SECONDS, story.deadline)
+        expected = min(begins_at + STREAM_TOTAL_TIMEOUT_SECONDS, model.reaction.deadline)
         if abs(model.command.deadline_at - expected) > EPSILON:
             yield f"model call {number} may take until {model.command.deadline_at:g}, expected is {expected:g}"
         if model.asked_at is not None and model.asked_at < model.command.not_before_at - EPSILON:

@@ -14,6 +14,7 @@ from callboard.protocol.commands import (
     Finish,
     Note,
     Outcome,
+    ReportFailure,
     RunTool,
     SetTimer,
     StopModel,
@@ -30,12 +31,14 @@ from callboard.protocol.events import (
     ModelStreamed,
     RequestStarted,
     ToolCallCompleted,
+    ToolCallDeferred,
+    ToolCallFailed,
     ToolCallStarted,
     ToolsLost,
 )
 from callboard.protocol.ids import Tag
 from callboard.protocol.limits import CLOCK_TOLERANCE_SECONDS
-from callboard.protocol.model import FinishReason
+from callboard.protocol.model import FinishReason, Usage
 from callboard.protocol.testing.expected import Follows, expected_turns
 from callboard.protocol.testing.rules_limits import LIMITS, Spending
 from callboard.protocol.testing.story import (
@@ -185,8 +188,8 @@ def _wrong_outcome(story: Story, reaction: Reaction, finish: Finish) -> Iterator
         expected: frozenset[Outcome] = frozenset({Outcome.CANCELLED})
     elif isinstance(event, DeadlinePassed) and story.start is not None and event.tag == story.start.tag:
         expected = frozenset({Outcome.TIMED_OUT})
-        if event.at < story.deadline - CLOCK_TOLERANCE_SECONDS:
-            yield f"it timed out at {event.at:g}, its deadline is {story.deadline:g}"
+        if event.at < reaction.deadline - CLOCK_TOLERANCE_SECONDS:
+            yield f"it timed out at {event.at:g}, its deadline is {reaction.deadline:g}"
     elif isinstance(event, ModelStreamed):
         expected = frozenset({Outcome.FAILED})  # an answer longer than any may be
     elif isinstance(event, MODEL_ENDINGS):
@@ -235,15 +238,25 @@ def _wrong_sums(story: Story, finish: Finish) -> Iterator[str]:
         yield f"it says {finish.usage}, the providers reported {spent.reported_usage}"
     if spent.exact and not _is_same_cost(finish.cost, spent.cost):
         yield f"it says {_dollars(finish.cost)}, spent were {_dollars(spent.cost)}"
+    yield from _wrong_steps(story, finish)
+
+
+def _wrong_steps(story: Story, finish: Finish) -> Iterator[str]:
     if len(finish.steps) != len(story.models):
         yield f"it says {len(finish.steps)} model calls, made were {len(story.models)}"
+    used = sum((step.usage for step in finish.steps if step.usage is not None), Usage())
+    if finish.usage not in (None, used):
+        yield f"its steps used {used}, it says {finish.usage}"
+    begun = [call.call.name for turn in expected_turns(story) for call in turn.calls]
+    if (told := [call.name for step in finish.steps for call in step.calls]) != begun:
+        yield f"its steps tell of the calls {told}, begun were {begun}"
 
 
 # I24, I25.
 
 
 def goes_on(story: Story) -> Iterator[str]:
-    """I24: until its end a request waits for something: a model call, a tool call, or a person."""
+    """I24: until its end a request waits for something: a model call, a tool call, or someone outside."""
     work = OpenWork()
     for reaction in story.reactions:
         if reaction.event is None:
@@ -267,7 +280,7 @@ class ExpectedEvents:
         self.model: Tag | None = None
         self.step = request
         self.calls: dict[Tag, str] = {}
-        """What each open call waits for: "person", "start" or "end"."""
+        """What each open call waits for: "person", "start", "end" or "outside"."""
         self.timer = False
         """Whether the step has a timer, and it has not fired."""
 
@@ -293,6 +306,8 @@ class ExpectedEvents:
             return waits_for == "person"
         if isinstance(event, ToolCallStarted):
             return waits_for == "start"
+        if waits_for == "outside":
+            return isinstance(event, ToolCallCompleted | ToolCallFailed)
         return waits_for in ("start", "end")
 
     def took(self, event: Event, commands: Sequence[Command]) -> None:
@@ -300,8 +315,10 @@ class ExpectedEvents:
         self.started = True
         if isinstance(event, ToolCallStarted):
             self.calls[event.tag] = "end"
+        elif isinstance(event, ToolCallDeferred):
+            self.calls[event.tag] = "outside"
         elif isinstance(event, ToolsLost):
-            self.calls.clear()
+            self.calls = {tag: waits_for for tag, waits_for in self.calls.items() if waits_for == "outside"}
         elif isinstance(event, CALL_ENDINGS):
             self.calls.pop(event.tag, None)
         elif isinstance(event, MODEL_ENDINGS):
@@ -324,7 +341,7 @@ class ExpectedEvents:
                 self.over = True
             case SetTimer() | ClearTimer() if command.tag == self.step:
                 self.timer = isinstance(command, SetTimer)
-            case CancelTool() | WithdrawApproval():
+            case CancelTool() | WithdrawApproval() | ReportFailure():
                 self.calls.pop(command.tag, None)
 
 

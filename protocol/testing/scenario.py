@@ -34,6 +34,8 @@ class ToolDoes(StrEnum):
     """The dispatcher cancels it before it begins."""
     REFUSE = "refuse"
     """The dispatcher does not take it (overloaded): it fails without having begun."""
+    DEFER = "defer"
+    """Its code ends, and leaves the result to someone outside."""
 
 
 class PersonDoes(StrEnum):
@@ -41,6 +43,14 @@ class PersonDoes(StrEnum):
 
     GRANT = "grant"
     DENY = "deny"
+    IGNORE = "ignore"
+
+
+class OutsideDoes(StrEnum):
+    """What comes from outside of a deferred call."""
+
+    COMPLETE = "complete"
+    FAIL = "fail"
     IGNORE = "ignore"
 
 
@@ -79,6 +89,11 @@ class PlannedCall:
     """In the dispatcher's queue, before its code begins."""
     person: PersonDoes = PersonDoes.GRANT
     person_seconds: float = 1.0
+    outside: OutsideDoes = OutsideDoes.COMPLETE
+    outside_seconds: float = 1.0
+    """From when the tool has left its result to someone outside until that comes."""
+    open_seconds: float = 60.0
+    """How long it may take to come."""
     doubled: bool = False
     """Each answer about this call comes twice."""
     late: bool = False

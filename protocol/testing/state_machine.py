@@ -33,6 +33,7 @@ from callboard.protocol.events import (
     RequestStarted,
     ToolCallCancelled,
     ToolCallCompleted,
+    ToolCallDeferred,
     ToolCallFailed,
     ToolCallStarted,
     ToolCallTimedOut,
@@ -57,6 +58,13 @@ from callboard.protocol.tools import FailureCode, ToolFailure
 RECENT = 4
 #: More requests side by side say nothing more.
 MAX_REQUESTS = 3
+#: What each open call waits for, and what comes then.
+_CALM: tuple[tuple[str, type[Any]], ...] = (
+    ("person", ApprovalGranted),
+    ("start", ToolCallStarted),
+    ("end", ToolCallCompleted),
+    ("outside", ToolCallCompleted),
+)
 _TOOL_ENDS = (ToolCallCompleted,) * 4 + (ToolCallCancelled, ToolCallTimedOut, ToolCallFailed)
 
 
@@ -192,7 +200,7 @@ class SessionMachine(RuleBasedStateMachine):
 
     def _advance(self, request: Request, turn: PlannedTurn) -> None:
         """What a calm world does next: people allow, calls begin, calls complete, the model answers."""
-        for what, kind in (("person", ApprovalGranted), ("start", ToolCallStarted), ("end", ToolCallCompleted)):
+        for what, kind in _CALM:
             waiting = request.waiting_for(what)
             if waiting:
                 rest = (result_of(waiting[0]),) if kind is ToolCallCompleted else ()
@@ -221,6 +229,13 @@ class SessionMachine(RuleBasedStateMachine):
             if how is ToolCallFailed:
                 rest = (ToolFailure(ToolName("look"), code, "planned"),)
             self.send(request, how(tag, self.now, *rest))
+
+    @precondition(lambda self: any(request.calls for request in self.all))
+    @rule(request=requests, data=st.data(), open_for=seconds(1.0) | seconds(600.0))
+    def a_call_is_deferred(self, request: Request, data: st.DataObject, open_for: float) -> None:
+        if request.calls:
+            tag = data.draw(st.sampled_from(request.waiting_for("end") or request.calls))
+            self.send(request, ToolCallDeferred(tag, self.now, open_for))
 
     @precondition(lambda self: any(request.waiting_for("person") for request in self.all))
     @rule(request=requests, data=st.data(), granted=st.booleans())

@@ -21,6 +21,7 @@ from callboard.protocol.commands import (
     Command,
     Finish,
     RecordStep,
+    ReportFailure,
     RunTool,
     StopModel,
     WithdrawApproval,
@@ -40,6 +41,7 @@ from callboard.protocol.events import (
     RequestStarted,
     ToolCallCancelled,
     ToolCallCompleted,
+    ToolCallDeferred,
     ToolCallFailed,
     ToolCallStarted,
     ToolCallTimedOut,
@@ -55,6 +57,8 @@ from callboard.protocol.testing.trace import Trace, Verb
 EPSILON: Final = 0.01
 #: The events that end a call.
 CALL_ENDINGS: Final = (ToolCallCompleted, ToolCallFailed, ToolCallTimedOut, ToolCallCancelled, ApprovalDenied)
+#: States of a call that waits for someone outside.
+WAITING: Final = ("awaiting_approval", "deferred")
 MODEL_ENDINGS: Final = (ModelResponded, ModelFailed, ModelLost)
 #: A turn that its provider stopped asks for nothing.
 STOPPED: Final = frozenset({FinishReason.CONTENT_FILTER, FinishReason.REFUSAL})
@@ -75,6 +79,12 @@ class Reaction:
     at: float
     event: Event | None
     commands: list[Command] = field(default_factory=list)
+    deadline: float = 0.0
+    """When the request must end, with the waits until now."""
+    only_waited: bool = False
+    """Before it: each open call waited for someone outside."""
+    only_waits: bool = False
+    """After it."""
 
     def given(self, kind: type[Any]) -> list[Any]:
         return [command for command in self.commands if type(command) is kind]
@@ -114,6 +124,21 @@ class ModelRun:
 
 
 @dataclass(slots=True)
+class Wait:
+    """A call waits for someone outside."""
+
+    since: float
+    seconds: float
+    """For so long at the most."""
+    until: float | None = None
+
+    @property
+    def due(self) -> float:
+        """When it must be over."""
+        return self.since + self.seconds
+
+
+@dataclass(slots=True)
 class CallRun:
     """One tool call that was handed out: to the dispatcher, or to a person first."""
 
@@ -122,6 +147,10 @@ class CallRun:
     offer: ToolOffer | None
     runs: list[tuple[float, RunTool]] = field(default_factory=list)
     """Each RunTool and the `at` of the event it followed from."""
+    request_deadlines: list[float] = field(default_factory=list)
+    """What the request's deadline was, at each of them."""
+    waits: list[Wait] = field(default_factory=list)
+    """For an approval, or for a result from outside."""
     questions: int = 0
     granted: bool = False
     starts: int = 0
@@ -139,7 +168,17 @@ class CallRun:
 
     @property
     def open(self) -> bool:
-        return self.state in ("awaiting_approval", "sent", "running")
+        return self.state in ("sent", "running", *WAITING)
+
+    def wait(self, since: float, seconds: float) -> None:
+        """A wait begins; a question that is asked again has no more time than it had."""
+        if not self.waits or self.waits[-1].until is not None:
+            self.waits.append(Wait(since, seconds))
+
+    def wait_no_more(self, until: float) -> None:
+        """It is over."""
+        if self.waits and self.waits[-1].until is None:
+            self.waits[-1].until = until
 
 
 _END_STATES: Final = {
@@ -166,6 +205,10 @@ class Story:
         """States of calls that were open side by side, sorted."""
         self._current: list[CallRun] = []
         self._finish: tuple[float, Finish] | None = None
+        self._deadline = 0.0
+        """Of the request, with the waits that are over."""
+        self._waits_since: float | None = None
+        """Since then each open call waits for someone outside."""
         self._read()
 
     @classmethod
@@ -184,14 +227,28 @@ class Story:
         asked = [entry for entry in self.trace.entries if entry.verb is Verb.ASKED]
         self._asked_at = {entry.value.tag: entry.at for entry in reversed(asked) if isinstance(entry.value, CallModel)}
         for reaction in self.reactions:
+            reaction.only_waited = self._waits_since is not None
+            if isinstance(reaction.event, RequestStarted):
+                self._deadline = reaction.event.at + reaction.event.options.timeout_seconds
+            reaction.deadline = self.deadline_at(reaction.event.at if reaction.event is not None else reaction.at)
             if reaction.event is not None:
                 self._hear(reaction, reaction.event)
                 for command in reaction.commands:
                     self._see(reaction, reaction.event, command)
                 self._close_unanswered(reaction, reaction.event)
                 self._count_pairs()
+                self._keep_time(reaction, reaction.event.at)
             elif reaction.given(Finish) and self._finish is None:
                 self._finish = reaction.at, reaction.given(Finish)[0]
+
+    def _keep_time(self, reaction: Reaction, at: float) -> None:
+        """The request's time stands still while each of its open calls waits for someone outside."""
+        states = [call.state for call in self._current if call.open]
+        reaction.only_waits = bool(states) and all(state in WAITING for state in states)
+        if reaction.only_waits and self._waits_since is None:
+            self._waits_since = at
+        elif not reaction.only_waits:
+            self._deadline, self._waits_since = reaction.deadline, None
 
     def _hear(self, reaction: Reaction, event: Event) -> None:
         call = self.calls.get(event.tag)
@@ -209,12 +266,17 @@ class Story:
         elif isinstance(event, CALL_ENDINGS):
             if call.open:
                 call.enter(event, _END_STATES[type(event)])
+                call.wait_no_more(event.at)
             call.ending = call.ending or event
+        elif isinstance(event, ToolCallDeferred):
+            call.enter(event, "deferred")
+            call.wait(event.at, event.timeout_seconds)
         elif isinstance(event, ToolCallStarted):
             call.starts += 1
             call.enter(event, "running")
         elif isinstance(event, ApprovalGranted):
             call.granted = True
+            call.wait_no_more(event.at)
 
     def _see(self, reaction: Reaction, event: Event, command: Command) -> None:
         match command:
@@ -225,11 +287,14 @@ class Story:
             case RunTool():
                 call = self._call(command)
                 call.runs.append((event.at, command))
+                call.request_deadlines.append(reaction.deadline)
                 call.enter(event, "sent")
             case AskApproval():
                 call = self._call(command)
                 call.questions += 1
                 call.enter(event, "awaiting_approval")
+                if self.start is not None:
+                    call.wait(event.at, self.start.options.approval_timeout_seconds)
             case RecordStep():
                 self.records.append(command)
                 for model in self.models[-1:]:
@@ -239,6 +304,10 @@ class Story:
                 self._finish = reaction.at, command
             case CancelTool() | WithdrawApproval():
                 self._close(self.calls.get(command.tag), reaction, event)
+            case ReportFailure():  # of a deferred call, nothing else says that the session has ended it
+                deferred = self.calls.get(command.tag)
+                if deferred is not None and deferred.state == "deferred":
+                    self._close(deferred, reaction, event)
 
     def _call(self, command: RunTool | AskApproval) -> CallRun:
         if command.tag not in self.calls:
@@ -251,14 +320,18 @@ class Story:
         if isinstance(event, ToolsLost):
             again = {command.tag for kind in (RunTool, AskApproval) for command in reaction.given(kind)}
             for call in self.calls.values():
-                if call.open and call.tag not in again and call.tag.step == event.tag.step:
+                if call.state == "deferred":
+                    call.enter(event, "deferred")
+                elif call.open and call.tag not in again and call.tag.step == event.tag.step:
                     self._close(call, reaction, event)
 
     @staticmethod
     def _close(call: CallRun | None, reaction: Reaction, event: Event) -> None:
         if call is not None and call.open:
             states = {CancelRequested: "cancelled", DeadlinePassed: "timed_out"}
-            call.enter(event, states.get(type(event), "failed"))
+            in_vain = call.state == "awaiting_approval" and isinstance(event, DeadlinePassed) and event.tag.step
+            call.enter(event, "denied" if in_vain else states.get(type(event), "failed"))
+            call.wait_no_more(event.at)
             call.closed_by = reaction
 
     def _count_pairs(self) -> None:
@@ -281,11 +354,9 @@ class Story:
         """When and how the request ended."""
         return self._finish
 
-    @property
-    def deadline(self) -> float:
-        """When the request must have ended."""
-        assert self.start is not None
-        return self.start.at + self.start.options.timeout_seconds
+    def deadline_at(self, at: float) -> float:
+        """When the request must end, if all that is read of it was so far, and its time runs from then on."""
+        return self._deadline + (max(0.0, at - self._waits_since) if self._waits_since is not None else 0.0)
 
     def latest(self, due: float) -> float:
         """When something due then is noticed at the latest: session or journal are slow, or the clock has jumped."""
@@ -323,6 +394,8 @@ class OpenWork:
         self.model: Tag | None = None
         self.running: set[Tag] = set()
         self.waiting: set[Tag] = set()
+        self.deferred: set[Tag] = set()
+        """Nothing holds these: their results come from outside."""
 
     def hear(self, event: Event | None) -> None:
         """What an answer closes."""
@@ -331,6 +404,10 @@ class OpenWork:
         if isinstance(event, CALL_ENDINGS):
             self.running.discard(event.tag)
             self.waiting.discard(event.tag)
+            self.deferred.discard(event.tag)
+        elif isinstance(event, ToolCallDeferred):
+            self.running.discard(event.tag)
+            self.deferred.add(event.tag)
         elif isinstance(event, ApprovalGranted):
             self.waiting.discard(event.tag)
         elif isinstance(event, ToolsLost):
@@ -350,6 +427,8 @@ class OpenWork:
                 self.running.discard(command.tag)
             case WithdrawApproval():
                 self.waiting.discard(command.tag)
+            case ReportFailure():
+                self.deferred.discard(command.tag)
             case CallModel():
                 self.model = command.tag
             case StopModel():
@@ -357,7 +436,7 @@ class OpenWork:
 
     @property
     def calls(self) -> set[Tag]:
-        return self.running | self.waiting
+        return self.running | self.waiting | self.deferred
 
 
 def responses(story: Story) -> dict[int, ModelResponded]:

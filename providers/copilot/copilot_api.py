@@ -28,6 +28,7 @@ from callboard.providers.copilot.copilot_login import (
 from callboard.providers.openai.chat_api import OpenAIChat
 from callboard.providers.openai.dialects import SEES, ChatDialect
 from callboard.providers.openai.responses_api import OpenAIResponses
+from callboard.providers.own_options import OptionTable
 from callboard.providers.request_encoding import shown_parts
 
 if TYPE_CHECKING:
@@ -133,6 +134,10 @@ class CopilotProvider:
         except ProviderError as error:
             retryable = error.kind in RETRYABLE_KINDS
             yield [Error(error.kind, str(error), retryable, error.retry_after_seconds, status=error.status)]
+
+    def own_options(self, model: str) -> OptionTable:
+        """See `ChecksRequests.own_options`."""
+        return Copilot(route=route_of(model)).own_options
 
     def check(self, request: ModelRequest, /) -> None:
         """See `ChecksRequests.check`."""

@@ -21,7 +21,8 @@ import pytest
 from support.marked import processes_with
 
 from callboard.actors.kernel import ActorInfo, NoSuchActor
-from callboard.actors.requests.conversation import Conversation, ModelCallFailed, RequestEnded
+from callboard.actors.requests.conversation import ModelCallFailed, RequestEnded
+from callboard.actors.requests.history import Conversation
 from callboard.actors.runtime import Runtime
 from callboard.actors.settings import Settings
 from callboard.actors.tools import tool
@@ -416,11 +417,14 @@ def test_a_second_start_is_refused() -> None:
         runtime.start()
 
 
-def test_two_tools_of_one_name_and_a_plain_function_are_refused() -> None:
+def test_two_tools_of_one_name_and_what_is_no_function_are_refused() -> None:
     with pytest.raises(UsageError, match="two tools are called 'double'"):
         Runtime(settings_for(), tools=[double, double])
-    with pytest.raises(UsageError, match="decorate the function"):
-        Runtime(settings_for(), tools=[len])  # type: ignore[list-item]
+    with pytest.raises(UsageError, match="put a def around it"):
+        Runtime(settings_for(), tools=[len])
+    for given in (3, [double], {"double": double}, int, None):
+        with pytest.raises(UsageError, match="is not a tool; give a function"):
+            Runtime(settings_for(), tools=[given])  # type: ignore[list-item]
 
 
 def test_one_request_at_a_time_in_a_conversation_and_a_refused_one_leaves_it_free() -> None:

@@ -19,7 +19,8 @@ from support.marked import processes_with
 
 from callboard.actors.kernel import stop_child
 from callboard.actors.requests import conversation as conversation_module
-from callboard.actors.requests.conversation import Conversation, Reply, RequestEnded
+from callboard.actors.requests.conversation import Reply, RequestEnded
+from callboard.actors.requests.history import Conversation
 from callboard.actors.runtime import Runtime
 from callboard.actors.settings import Settings
 from callboard.actors.tools import tool

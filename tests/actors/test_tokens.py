@@ -11,7 +11,8 @@ import pytest
 import quicktok  # type: ignore[import-untyped]
 from support.shared_double import shared_double
 
-from callboard.actors.requests.conversation import Conversation, RequestEnded
+from callboard.actors.requests.conversation import RequestEnded
+from callboard.actors.requests.history import Conversation
 from callboard.actors.runtime import Runtime
 from callboard.actors.settings import Settings
 from callboard.actors.testing.wire_double import Api, Call, Tokens, Turn
@@ -19,7 +20,7 @@ from callboard.actors.tools import tool
 from callboard.protocol.content import ToolMessage
 from callboard.protocol.events import RequestStarted
 from callboard.protocol.model import Usage
-from callboard.protocol.prompt import MESSAGE_OVERHEAD_TOKENS, estimate_tokens
+from callboard.protocol.prompt_tokens import MESSAGE_OVERHEAD_TOKENS, estimate_tokens
 from callboard.providers.local.scripted import ScriptedCall, ScriptedTurn
 
 LONG = "The quick brown fox jumps over the lazy dog. " * 300

@@ -59,7 +59,7 @@ from callboard.protocol.events import (
 )
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
 from callboard.protocol.limits import CALL_BACKSTOP_SECONDS, MAX_ANSWER_BYTES, MAX_CALLS_PER_STEP, MAX_RESULT_BYTES
-from callboard.protocol.machine import Session, check_start
+from callboard.protocol.machine import Session
 from callboard.protocol.model import (
     Error,
     FinishReason,
@@ -73,6 +73,7 @@ from callboard.protocol.model import (
     sampling_faults,
 )
 from callboard.protocol.options import RequestOptions, ToolFallback, ToolOffer
+from callboard.protocol.start_check import check_start
 from callboard.protocol.states import CallState, RequestState
 from callboard.protocol.testing.scenario import STANDARD_TOOLS
 from callboard.protocol.tools import Decision, FailureCode, Risk, ToolContract, ToolDefinition, ToolFailure
@@ -232,7 +233,7 @@ def test_ids_repeated_within_a_turn_are_minted_anew() -> None:
 def test_approval_granted_and_denied() -> None:
     talk = Talk()
     commands = talk.respond(call("a", "write", '{"x":1}'), call("b", "write"))
-    assert kinds(commands) == ["AskApproval", "AskApproval"]
+    assert kinds(commands) == ["AskApproval", "AskApproval", "SetTimer", "ClearTimer"]
     assert isinstance(commands[0], AskApproval)
     assert commands[0].arguments == '{"x":1}'
     talk.now = 100.0
@@ -380,12 +381,12 @@ def test_cancel_while_tools_run_and_people_think() -> None:
         talk.say(ToolCallCompleted, "1", call="a")
 
 
-def test_the_deadline_ends_even_what_waits_for_a_person() -> None:
+def test_the_deadline_ends_even_what_waits_for_a_person_while_a_tool_runs() -> None:
     talk = Talk(replace(OPTIONS, timeout_seconds=20.0))
-    talk.respond(call("a", "write"))
+    talk.respond(call("a", "write"), call("b"))
     assert talk.session.apply(DeadlinePassed(REQUEST, 10.0)) == (SetTimer(REQUEST, 20.0),), "a timer that fired early"
     commands = talk.session.apply(DeadlinePassed(REQUEST, 20.0))
-    assert codes(only(commands, RecordStep)) == ["timed_out"]
+    assert codes(only(commands, RecordStep)) == ["timed_out", "timed_out"]
     assert only(commands, Finish).outcome is Outcome.TIMED_OUT
 
 

@@ -28,7 +28,7 @@ from callboard.protocol.machine import Session, check_start
 from callboard.protocol.model import Error, FinishReason, ModelResponse, ToolChoice, ToolChoiceMode, Usage
 from callboard.protocol.options import RequestOptions, ToolFallback, ToolOffer
 from callboard.protocol.output import OUTPUT_TOOL, Checked, OutputMode, OutputSpec, answers_in, mode_of, named_apart
-from callboard.protocol.prompt import estimate_tokens
+from callboard.protocol.prompt_tokens import estimate_tokens
 from callboard.protocol.tools import ToolDefinition
 
 REQUEST = Tag(RequestId("r"), MessageId("m"))

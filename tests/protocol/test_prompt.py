@@ -26,19 +26,12 @@ from callboard.protocol.content import (
 from callboard.protocol.errors import UsageError
 from callboard.protocol.events import Event, ModelResponded, RequestStarted, ToolCallCompleted
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
-from callboard.protocol.machine import Session, check_start
+from callboard.protocol.machine import Session
 from callboard.protocol.model import ModelRequest, ModelResponse, Sampling, Usage
 from callboard.protocol.options import RequestOptions
-from callboard.protocol.prompt import (
-    IMAGE_TOKENS,
-    SHORTENED_RESULT_CHARS,
-    PromptBuilder,
-    estimate_tokens,
-    message_tokens,
-    shorten_result,
-    shorten_text,
-    tools_tokens,
-)
+from callboard.protocol.prompt import SHORTENED_RESULT_CHARS, PromptBuilder, shorten_result, shorten_text
+from callboard.protocol.prompt_tokens import IMAGE_TOKENS, estimate_tokens, message_tokens, tools_tokens
+from callboard.protocol.start_check import check_start
 from callboard.protocol.testing.scenario import STANDARD_TOOLS
 from callboard.protocol.testing.strategies import histories
 from callboard.protocol.tools import Decision

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from callboard.protocol.limits import MIN_RATIO_TOKENS
-from callboard.protocol.prompt import PromptSize, estimate_tokens, measured_ratio
+from callboard.protocol.prompt_tokens import PromptSize, estimate_tokens, measured_ratio
 
 
 def _texts() -> dict[str, str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from callboard.protocol.commands import Finish
 from callboard.protocol.content import Text, ToolCall, UserMessage
 from callboard.protocol.errors import ErrorKind
@@ -97,4 +99,6 @@ def test_a_call_that_the_request_did_not_wait_for_ends_with_it() -> None:
 def test_what_cannot_be_true_is_not_reported() -> None:
     response = ModelResponse((Text("done"),), usage=Usage(-1, 1))
     [step] = finish_of(ModelResponded(REQUEST.at_step(1), 11.0, response, 0.5)).steps
-    assert (step.usage, step.cost) == (None, None)
+    assert (step.usage, step.cost) == (None, 0.5)
+    [step] = finish_of(ModelResponded(REQUEST.at_step(1), 11.0, replace(response, usage=Usage(1, 1)), -0.5)).steps
+    assert (step.usage, step.cost) == (Usage(1, 1), None)

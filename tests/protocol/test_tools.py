@@ -17,7 +17,7 @@ from callboard.protocol.events import ToolCallFailed
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
 from callboard.protocol.model import FinishReason, ToolChoiceMode
 from callboard.protocol.options import ToolFallback
-from callboard.protocol.prompt import tools_tokens
+from callboard.protocol.prompt_tokens import tools_tokens
 from callboard.protocol.states import CallState, RequestState
 from callboard.protocol.testing.strategies import contracts
 from callboard.protocol.tools import (

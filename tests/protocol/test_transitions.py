@@ -31,6 +31,7 @@ from callboard.protocol.events import (
     RequestStarted,
     ToolCallCancelled,
     ToolCallCompleted,
+    ToolCallDeferred,
     ToolCallFailed,
     ToolCallStarted,
     ToolCallTimedOut,
@@ -60,6 +61,8 @@ SO_FAR = (TextDelta("so far"),)
 OVERLOADED = Error(ErrorKind.OVERLOADED, "too busy")
 TRUNCATED = Error(ErrorKind.TRUNCATED, "cut off")
 REQUEST_SECONDS, SECONDS, BACKSTOP_SECONDS = 100.0, 10.0, 2.0
+#: For a person, and for a result from outside.
+APPROVAL_SECONDS, OPEN_SECONDS = 5_000.0, 50.0
 OFFERS = tuple(
     ToolOffer(ToolDefinition(ToolName(name), ""), ToolContract(timeout_seconds=SECONDS, idempotent=again), decision)
     for name, again, decision in (
@@ -81,8 +84,9 @@ class Situation:
     call: CallState | None = None
     tool: str = "look"
     """What "a" asks for."""
-    beside: bool = False
-    """Whether a call "b" of the same step waits for a person: "a" can end, and the step goes on."""
+    beside: str = ""
+    """The tool of a call "b" of the same step, if there is one: "a" can end, and the step goes on. With "write" it
+    waits for a person, with "look" it has been sent."""
     max_steps: int = 9
     token_budget: int | None = None
     retries: int = 1
@@ -100,6 +104,7 @@ def start(situation: Situation) -> RequestStarted:
     options = RequestOptions(
         "sim/model",
         timeout_seconds=REQUEST_SECONDS,
+        approval_timeout_seconds=APPROVAL_SECONDS,
         max_steps=situation.max_steps,
         token_budget=situation.token_budget,
         repeated_call_limit=2,
@@ -121,6 +126,7 @@ def turn(*parts: Any, reason: FinishReason | None = None) -> ModelResponse:
 #: How "a" gets from SENT, or from AWAITING_APPROVAL, to where a situation has it.
 WAY: dict[CallState, Callable[[Tag], Event]] = {
     CallState.RUNNING: lambda tag: ToolCallStarted(tag, 1.0),
+    CallState.DEFERRED: lambda tag: ToolCallDeferred(tag, 1.0, OPEN_SECONDS),
     CallState.COMPLETED: lambda tag: ToolCallCompleted(tag, 1.0, "1"),
     CallState.FAILED: lambda tag: ToolCallFailed(tag, 1.0, FAILURE),
     CallState.TIMED_OUT: lambda tag: ToolCallTimedOut(tag, 1.0),
@@ -142,7 +148,7 @@ def session_in(situation: Situation) -> Session:
         if session.state is TOOLS:
             session.apply(ToolCallCompleted(a(session, "z"), 1.0, "1"))
     if situation.call is not None:
-        asked = call("a", situation.tool), *([call("b", "write")] if situation.beside else [])
+        asked = call("a", situation.tool), *([call("b", situation.beside)] if situation.beside else [])
         checked: tuple[Checked, ...] = ()
         if situation.answered is not None:
             asked, checked = (*asked, call("c", "final_answer")), (situation.answered,)
@@ -190,8 +196,9 @@ IDLE = Situation(ASKING)
 WAITING = Situation(TOOLS, CallState.AWAITING_APPROVAL, "write")
 SENT = Situation(TOOLS, CallState.SENT)
 RUNNING = Situation(TOOLS, CallState.RUNNING)
+DEFERRED = Situation(TOOLS, CallState.DEFERRED)
 ENDED = {
-    state: Situation(TOOLS, state, "write" if state is CallState.DENIED else "look", beside=True)
+    state: Situation(TOOLS, state, "write" if state is CallState.DENIED else "look", beside="look")
     for state in sorted(TERMINAL_CALL_STATES)
 }
 
@@ -249,7 +256,9 @@ def without_calls() -> Iterable[Row]:
 def beginnings() -> Iterable[Row]:
     """What becomes of a call that the model asks for."""
     yield Row(IDLE, responded(call("a", "look")), TOOLS, CallState.SENT, "RunTool SetTimer")
-    yield Row(IDLE, responded(call("a", "write")), TOOLS, CallState.AWAITING_APPROVAL, "AskApproval")
+    yield Row(
+        IDLE, responded(call("a", "write")), TOOLS, CallState.AWAITING_APPROVAL, "AskApproval SetTimer ClearTimer"
+    )
     yield Row(IDLE, responded(call("a", "never")), ASKING, CallState.DENIED, "ReportFailure RecordStep CallModel")
     yield Row(IDLE, responded(call("a", "nowhere")), ASKING, CallState.FAILED, "ReportFailure RecordStep CallModel")
     yield Row(IDLE, responded(call("a", "look", "[1]")), ASKING, CallState.FAILED, "ReportFailure RecordStep CallModel")
@@ -292,33 +301,52 @@ FITS, MISFIT, BROKEN = Checked(), Checked("x: Field required"), Checked("KeyErro
 
 
 def ends_of(
-    situation: Situation, event: Callable[[Session], Event], state: CallState, cancels: str = "", reports: str = ""
+    situation: Situation,
+    event: Callable[[Session], Event],
+    state: CallState,
+    cancels: str = "",
+    reports: str = "",
+    *,
+    fired: bool = False,
 ) -> Iterable[Row]:
-    """A call ends: while another is open, as the last one, as the last one of the last step."""
-    timer = "" if situation.call is CallState.AWAITING_APPROVAL or cancels else "ClearTimer "
+    """A call ends: while another is open, as the last one, as the last one of the last step.
+
+    `fired`: by the step's timer, which then need not be cleared.
+    """
+    waits = situation.call in (CallState.AWAITING_APPROVAL, CallState.DEFERRED)
+    timer = "" if fired else "ClearTimer "
+    clock = "SetTimer " if waits else ""  # the request's time runs again
     todo = f"{cancels} {reports}"
-    yield Row(replace(situation, beside=True), event, TOOLS, state, todo)
-    yield Row(situation, event, ASKING, state, f"{todo} {timer}RecordStep CallModel")
+    yield Row(replace(situation, beside="look"), event, TOOLS, state, f"{todo}{' SetTimer' if fired else ''}")
+    yield Row(situation, event, ASKING, state, f"{todo} {clock}{timer}RecordStep CallModel")
     last = replace(situation, max_steps=1)
-    yield Row(last, event, OVER, state, f"{todo} {timer}RecordStep ClearTimer Finish")
+    yield Row(last, event, OVER, state, f"{todo} {clock}{timer}RecordStep ClearTimer Finish")
 
 
-def open_calls() -> Iterable[Row]:
+def results_of(held: Situation) -> Iterable[Row]:
+    yield from ends_of(held, of_call(ToolCallCompleted, "1"), CallState.COMPLETED)
+    yield from ends_of(held, of_call(ToolCallFailed, FAILURE), CallState.FAILED)
+    too_large = of_call(ToolCallCompleted, "x" * (MAX_RESULT_BYTES + 1))
+    yield from ends_of(held, too_large, CallState.FAILED, "", "ReportFailure")
+
+
+def held_calls() -> Iterable[Row]:
     for held in (SENT, RUNNING):
-        yield from ends_of(held, of_call(ToolCallCompleted, "1"), CallState.COMPLETED)
-        yield from ends_of(held, of_call(ToolCallFailed, FAILURE), CallState.FAILED)
+        yield from results_of(held)
         yield from ends_of(held, of_call(ToolCallTimedOut), CallState.TIMED_OUT)
         yield from ends_of(held, of_call(ToolCallCancelled), CallState.CANCELLED)
-        too_large = of_call(ToolCallCompleted, "x" * (MAX_RESULT_BYTES + 1))
-        yield from ends_of(held, too_large, CallState.FAILED, "", "ReportFailure")
         late = of_step(DeadlinePassed, at=SECONDS + BACKSTOP_SECONDS)
-        yield from ends_of(held, late, CallState.TIMED_OUT, "CancelTool", "ReportFailure")
+        alone = [row for row in ends_of(held, late, CallState.TIMED_OUT, "CancelTool", "ReportFailure", fired=True)][1:]
+        yield from alone  # what is beside it has the same deadline
         assert held.call is not None
         yield Row(held, of_step(DeadlinePassed, at=SECONDS), TOOLS, held.call, "SetTimer")
         yield Row(held, of_request(DeadlinePassed, at=99.0), TOOLS, held.call, "SetTimer")
         stopped = "CancelTool ReportFailure ClearTimer RecordStep ClearTimer Finish"
         yield Row(held, of_request(CancelRequested), OVER, CallState.CANCELLED, stopped)
         yield Row(held, of_request(DeadlinePassed, at=REQUEST_SECONDS), OVER, CallState.TIMED_OUT, stopped)
+        yield Row(held, of_call(ToolCallDeferred, OPEN_SECONDS), TOOLS, CallState.DEFERRED, "ClearTimer")
+        beside = replace(held, beside="look")
+        yield Row(beside, of_call(ToolCallDeferred, OPEN_SECONDS), TOOLS, CallState.DEFERRED, "")
 
     yield Row(SENT, of_call(ToolCallStarted), TOOLS, CallState.RUNNING, "")
     yield Row(SENT, of_step(ToolsLost), TOOLS, CallState.SENT, "RunTool SetTimer")
@@ -336,27 +364,47 @@ def open_calls() -> Iterable[Row]:
     )
     yield Row(replace(RUNNING, tool="again"), of_step(ToolsLost), TOOLS, CallState.SENT, "RunTool SetTimer")
 
-    yield Row(WAITING, of_call(ApprovalGranted), TOOLS, CallState.SENT, "RunTool SetTimer")
+
+def waiting_calls() -> Iterable[Row]:
+    """The request's time stands still, unless another call of the step is held."""
+    yield Row(WAITING, of_call(ApprovalGranted), TOOLS, CallState.SENT, "RunTool SetTimer SetTimer")
     yield from ends_of(WAITING, of_call(ApprovalDenied), CallState.DENIED, "", "ReportFailure")
-    yield Row(WAITING, of_step(ToolsLost), TOOLS, CallState.AWAITING_APPROVAL, "AskApproval")
-    withdrawn = "WithdrawApproval ReportFailure RecordStep ClearTimer Finish"
+    yield Row(WAITING, of_step(ToolsLost), TOOLS, CallState.AWAITING_APPROVAL, "AskApproval SetTimer")
+    withdrawn = "WithdrawApproval ReportFailure ClearTimer RecordStep ClearTimer Finish"
     yield Row(WAITING, of_request(CancelRequested), OVER, CallState.CANCELLED, withdrawn)
-    yield Row(WAITING, of_request(DeadlinePassed, at=REQUEST_SECONDS), OVER, CallState.TIMED_OUT, withdrawn)
+    in_vain = of_step(DeadlinePassed, at=APPROVAL_SECONDS)
+    alone = list(ends_of(WAITING, in_vain, CallState.DENIED, "WithdrawApproval", "ReportFailure", fired=True))[1:]
+    yield from alone  # what is beside it has a deadline long before
+    yield Row(WAITING, of_step(DeadlinePassed, at=1_000.0), TOOLS, CallState.AWAITING_APPROVAL, "SetTimer")
+    yield Row(WAITING, of_request(DeadlinePassed, at=1_000.0), TOOLS, CallState.AWAITING_APPROVAL, "")
+
+    yield from results_of(DEFERRED)
+    over = of_step(DeadlinePassed, at=1.0 + OPEN_SECONDS)
+    yield from list(ends_of(DEFERRED, over, CallState.TIMED_OUT, "", "ReportFailure", fired=True))[1:]
+    yield Row(DEFERRED, of_step(ToolsLost), TOOLS, CallState.DEFERRED, "SetTimer")
+    yield Row(DEFERRED, of_step(DeadlinePassed, at=OPEN_SECONDS), TOOLS, CallState.DEFERRED, "SetTimer")
+    yield Row(DEFERRED, of_request(DeadlinePassed, at=1_000.0), TOOLS, CallState.DEFERRED, "")
+    dropped = "ReportFailure ClearTimer RecordStep ClearTimer Finish"
+    yield Row(DEFERRED, of_request(CancelRequested), OVER, CallState.CANCELLED, dropped)
+
+    # The other call has been sent, so the request's time runs, and can be over.
+    at_end = of_request(DeadlinePassed, at=REQUEST_SECONDS)
+    both = "ReportFailure CancelTool ReportFailure ClearTimer RecordStep ClearTimer Finish"
+    yield Row(replace(WAITING, beside="look"), at_end, OVER, CallState.TIMED_OUT, f"WithdrawApproval {both}")
+    yield Row(replace(DEFERRED, beside="look"), at_end, OVER, CallState.TIMED_OUT, both)
 
 
 def ended_calls() -> Iterable[Row]:
     """What happens to the rest of the step leaves a call that has ended as it is."""
     for state, situation in ENDED.items():
-        timer = "" if state is CallState.DENIED else "ClearTimer "
-        withdrawn = f"WithdrawApproval ReportFailure {timer}RecordStep ClearTimer Finish"
-        yield Row(situation, of_step(ToolsLost), TOOLS, state, f"AskApproval {timer}".strip())
-        if state is not CallState.DENIED:
-            yield Row(situation, of_step(DeadlinePassed), TOOLS, state, "")
-        yield Row(situation, of_request(CancelRequested), OVER, state, withdrawn)
-        yield Row(situation, of_request(DeadlinePassed, at=REQUEST_SECONDS), OVER, state, withdrawn)
+        stopped = "CancelTool ReportFailure ClearTimer RecordStep ClearTimer Finish"
+        yield Row(situation, of_step(ToolsLost), TOOLS, state, "RunTool SetTimer")
+        yield Row(situation, of_step(DeadlinePassed), TOOLS, state, "SetTimer")
+        yield Row(situation, of_request(CancelRequested), OVER, state, stopped)
+        yield Row(situation, of_request(DeadlinePassed, at=REQUEST_SECONDS), OVER, state, stopped)
 
 
-ROWS = (*without_calls(), *beginnings(), *answers(), *open_calls(), *ended_calls())
+ROWS = (*without_calls(), *beginnings(), *answers(), *held_calls(), *waiting_calls(), *ended_calls())
 
 #: The end of a call, by the failure that the model reads.
 END_BY_CODE = {
@@ -404,6 +452,7 @@ ANY = {
         of_call(ApprovalGranted),
         of_call(ApprovalDenied),
         of_call(ToolCallStarted),
+        of_call(ToolCallDeferred, OPEN_SECONDS),
         of_call(ToolCallCompleted, "1"),
         of_call(ToolCallFailed, FAILURE),
         of_call(ToolCallTimedOut),
@@ -413,7 +462,7 @@ ANY = {
         of_request(DeadlinePassed, at=REQUEST_SECONDS),
     )
 }
-SITUATIONS = (Situation(NEW), IDLE, WAITING, SENT, RUNNING, *ENDED.values(), Situation(OVER))
+SITUATIONS = (Situation(NEW), IDLE, WAITING, SENT, RUNNING, DEFERRED, *ENDED.values(), Situation(OVER))
 
 
 LEGAL = {(row.situation.request, row.situation.call, row.event.kind) for row in ROWS}
@@ -435,15 +484,13 @@ def test_what_is_refused_and_changes_nothing(situation: Situation, kind: type[An
     assert fingerprint(session) == before
 
 
-def test_a_step_without_a_timer_has_no_deadline() -> None:
-    """What waits for a person has none; nor has a step whose timer has fired."""
-    fired = session_in(replace(SENT, beside=True))
-    fired.apply(DeadlinePassed(fired.step, SECONDS + BACKSTOP_SECONDS))
-    for session in (session_in(WAITING), session_in(ENDED[CallState.DENIED]), fired):
-        before = fingerprint(session)
-        with pytest.raises(ProtocolError, match="this step has no timer"):
-            session.apply(DeadlinePassed(session.step, REQUEST_SECONDS - 1))
-        assert fingerprint(session) == before
+def test_a_step_without_calls_has_no_deadline() -> None:
+    """A step has a timer while its calls are open: for the first of their deadlines and ends of waits."""
+    session = session_in(IDLE)
+    before = fingerprint(session)
+    with pytest.raises(ProtocolError, match="this step has no timer"):
+        session.apply(DeadlinePassed(session.step, REQUEST_SECONDS - 1))
+    assert fingerprint(session) == before
 
 
 # -- the tables of states.py are these rows, entry by entry ------------------------------------------------------------

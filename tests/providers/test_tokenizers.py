@@ -9,7 +9,7 @@ import quicktok  # type: ignore[import-untyped]
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callboard.protocol.prompt import estimate_tokens
+from callboard.protocol.prompt_tokens import estimate_tokens
 from callboard.providers import tokenizers
 from callboard.providers.tokenizers import PIECE_CHARS, counter_for, encoding_of
 

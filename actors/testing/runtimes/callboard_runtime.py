@@ -12,7 +12,7 @@ from callboard.actors.settings import Settings
 from callboard.actors.testing.runtimes.adapter import NotPromised, Setup
 from callboard.protocol.commands import AskApproval
 
-PAGE: Final = "../README.md#where-a-tool-runs"
+PAGE: Final = "tools.md#where-a-tool-runs"
 
 
 class Callboard:

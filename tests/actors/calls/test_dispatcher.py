@@ -24,7 +24,7 @@ from callboard.actors.calls.dispatcher import (
     ToolsOffered,
     Workers,
 )
-from callboard.actors.calls.ledger import Call, CallReports, Ledger, Outcome
+from callboard.actors.calls.ledger import Call, CallReports, EndedCalls, Ledger, Outcome
 from callboard.actors.calls.registry import (
     FAILURE_BUDGET,
     MAX_HELD_THREADS,
@@ -33,7 +33,7 @@ from callboard.actors.calls.registry import (
     ToolRestored,
     ToolWithdrawn,
 )
-from callboard.actors.kernel import Actor, ActorSystem, ChildSpec, DeadLetterReason, Supervisor, handles
+from callboard.actors.kernel import Actor, ActorSystem, ChildSpec, DeadLetterReason, Ref, Supervisor, handles
 from callboard.actors.testing.simulation import SimulatedScheduler
 from callboard.actors.testing.whole_run import left_open
 from callboard.actors.tools import Tool, tool
@@ -119,6 +119,7 @@ class Backstage:
         self.started: list[tuple[RunCall, PlayedWorker]] = []
         self.told: list[StopCall | KillCall] = []
         self.session = Probed(system, "session")
+        self.ended: dict[Ref, EndedCalls] = {}
         self.telemetry = Probed(system, "telemetry")
         self.crowded = system.spawn(lambda: Probe([]), "crowded", capacity=1)
         self.can_be_made = True
@@ -150,9 +151,10 @@ class Backstage:
         assert isinstance(self.scheduler, SimulatedScheduler)
         self.scheduler.run_until_idle(self.scheduler.now() if until_seconds is None else until_seconds)
 
-    def dispatch(self, call_id: str, name: str = "look", deadline_at: float = DEADLINE) -> None:
-        run = RunTool(tag(call_id), ToolName(name), "{}", deadline_at, f"effect-{call_id}")
-        self.ref.tell_control(DispatchCall(run, "the user's words", self.session.ref))
+    def dispatch(self, call_id: str, name: str = "look", deadline_at: float = DEADLINE, step: int = 1) -> None:
+        run = RunTool(tag(call_id)._replace(step=step), ToolName(name), "{}", deadline_at, f"effect-{call_id}")
+        ended = self.ended.setdefault(self.session.ref, EndedCalls())
+        self.ref.tell_control(DispatchCall(run, "the user's words", self.session.ref, ended=ended))
         self.run()
 
     def say(self, message: Any) -> None:
@@ -371,13 +373,13 @@ def test_the_timer_of_a_call_outlives_the_dispatcher(backstage: Backstage) -> No
     assert KillCall(tag("a")) in backstage.told
 
 
-def test_ended_calls_are_remembered_within_bounds(backstage: Backstage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ledger_module, "MAX_ENDED_CALLS", 2)
-    for call_id in "abc":
-        backstage.dispatch(call_id)
+def test_ended_calls_are_remembered_until_one_of_the_next_step_ends(backstage: Backstage) -> None:
+    for call_id, step in (("a", 1), ("b", 1), ("c", 2)):
+        backstage.dispatch(call_id, step=step)
         backstage.ends(call_id)
-    backstage.dispatch("a")
-    backstage.dispatch("c")
+        backstage.dispatch("a")
+    assert backstage.running() == ["a", "b", "c", "a"]
+    backstage.dispatch("c", step=2)
     assert backstage.running() == ["a", "b", "c", "a"]
 
 

@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from callboard.actors.calls import ledger as under_test
 from callboard.actors.calls.ledger import (
     MAX_GIVEN,
     TRANSITIONS,
     Call,
     CallReports,
     CallState,
+    EndedCalls,
     Ending,
     Happening,
     Ledger,
@@ -295,18 +295,20 @@ def test_cancelled_calls_leave_nothing_in_the_queue() -> None:
     assert not waiting[0].lane.waiting
 
 
-def test_outcomes_are_remembered_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(under_test, "MAX_ENDED_CHARS", 100)
-    book = Book(room=10)
-    tags = []
-    for number in range(5):
-        call = book.submit(number)
-        book.give()
-        ends(call, 10, "x" * 40)
-        tags.append(call.run.tag)
-    kept = [book.ledger.ended.of(tag, SESSION) is not None for tag in tags]
-    assert kept == [False, False, False, True, True]
-    assert book.ledger.ended.of(tags[-1], object()) is None, "of another session"  # type: ignore[arg-type]
+def test_outcomes_of_the_latest_step_are_remembered() -> None:
+    ended = EndedCalls()
+
+    def end(step: int, number: int) -> Tag:
+        tag = run(number).tag._replace(step=step)
+        ended.remember(ToolCallCompleted(tag, 1.0, "x"))
+        return tag
+
+    first, second = end(1, 0), end(1, 1)
+    assert None not in (ended.of(first), ended.of(second))
+    assert ended.of(first._replace(call_id=CallId("other"))) is None
+    third = end(2, 0)
+    late = end(1, 2)
+    assert [ended.of(tag) is not None for tag in (first, second, third, late)] == [False, False, True, False]
 
 
 class Anything(RuleBasedStateMachine):

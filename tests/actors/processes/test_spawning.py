@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -59,3 +61,43 @@ def test_closing_ends_a_helper_that_hangs() -> None:
     helper = Helper(deaf)
     assert helper.close() == -signal.SIGKILL
     assert helper.close() == -signal.SIGKILL
+
+
+FROZEN = """
+import sys
+sys.frozen = True  # as freezers set it
+from callboard.actors.processes.spawning import Helper, freeze_support, interpreter, why_not
+"""
+
+
+def run_frozen(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", FROZEN + code, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+
+
+def test_a_frozen_program_that_does_not_expect_children_starts_none() -> None:
+    """It would start itself, which would start itself."""
+    ran = run_frozen("print(why_not())\ninterpreter('print(1)')")
+    assert "need `callboard.freeze_support()` as the first statement of its main module; or give the tool" in ran.stdout
+    assert "OSError: [Errno 8] child processes of a frozen program need `callboard.freeze_support()`" in ran.stderr
+
+
+def test_a_frozen_program_is_started_again_for_its_children() -> None:
+    code = (
+        "freeze_support()\nprint(why_not() == '', interpreter('print(1)')[:2] == [sys.executable, '--callboard-child'])"
+    )
+    assert run_frozen(code).stdout == "True True\n"
+
+
+def test_in_the_child_of_a_frozen_program_only_the_code_runs() -> None:
+    code = "import sys\nprint(__name__, sys.argv[1:])"
+    ran = run_frozen("freeze_support()\nprint('the program itself')", "--callboard-child", code)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "__main__ []\n", "")
+
+
+def test_freeze_support_does_nothing_elsewhere() -> None:
+    code = "from callboard import freeze_support\nfreeze_support()\nprint('the program itself')"
+    ran = subprocess.run(
+        [sys.executable, "-c", code, "--callboard-child", "print(1)"], capture_output=True, text=True, check=False
+    )
+    assert ran.stdout == "the program itself\n"

@@ -13,7 +13,8 @@ import pytest
 
 from callboard.actors.kernel import Down, ExitReason
 from callboard.actors.requests import conversation as module
-from callboard.actors.requests.conversation import Answer, Conversation, ModelCallFailed, Reply, RequestEnded, Stream
+from callboard.actors.requests.conversation import Answer, ModelCallFailed, Reply, RequestEnded, Stream
+from callboard.actors.requests.history import Conversation
 from callboard.protocol.commands import Finish, Note, Outcome, RunTool
 from callboard.protocol.content import (
     AssistantMessage,
@@ -85,7 +86,7 @@ def test_a_conversation_takes_whole_steps() -> None:
     said = UserMessage.of("hello")
     conversation = Conversation((said,))
     before = conversation.messages
-    conversation.record((AssistantMessage((Text("hi"),)),))
+    conversation.record((AssistantMessage((Text("hi"),)),), RequestId("r"))
     assert before == (said,)
     assert len(conversation.messages) == 2
 

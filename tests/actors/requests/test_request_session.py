@@ -43,6 +43,7 @@ from callboard.protocol.commands import (
     Note,
     NoteKind,
     Outcome,
+    RecordCompaction,
     RecordStep,
     ReportFailure,
     RunTool,
@@ -50,6 +51,7 @@ from callboard.protocol.commands import (
     StopModel,
     WithdrawApproval,
 )
+from callboard.protocol.compaction import Compacted
 from callboard.protocol.content import AssistantPart, Message, Text, ToolCall, ToolMessage, UserMessage
 from callboard.protocol.errors import ErrorKind, RuntimeFailure
 from callboard.protocol.events import (
@@ -197,6 +199,7 @@ WHO_IS_TOLD: list[tuple[Command, set[str]]] = [
     (ClearTimer(STEP), set()),
     (Note(STEP, "look"), {"telemetry Note", "subscriber Note"}),
     (RecordStep(STEP, ()), {"record UserMessage"}),
+    (RecordCompaction(STEP, Compacted()), {"record Compacted"}),
     (Finish(TAG, Outcome.FAILED, "", Usage(), 0.0, ()), {"telemetry Finish", "subscriber Finish"}),
 ]
 
@@ -210,8 +213,12 @@ def test_every_command_of_the_protocol_is_carried_out(simulated: ActorSystem, co
     recorded: list[Any] = []
     question = Question(TAG, (), UserMessage.of("go"), RequestOptions("p/m"), 0.0, Context())
     peers = Peers(*(each.ref for each in told.values()))
+
+    def record(given: tuple[Message, ...] | Compacted) -> None:
+        recorded.extend(given if isinstance(given, tuple) else (given,))
+
     simulated.spawn(
-        lambda: RequestSession(question, peers, shown.append, recorded.extend, lambda: Gives(command)), "session"
+        lambda: RequestSession(question, peers, shown.append, record, lambda: Gives(command)), "session"
     ).tell(ToolsOffered(TAG, ()))
     simulated.scheduler.run_until_idle(0.0)
     heard = {f"{name} {kind}" for name, each in told.items() for kind in each.kinds()}

@@ -38,7 +38,7 @@ from callboard.actors.telemetry.telemetry import (
 from callboard.protocol.commands import AskApproval, CallModel, Finish, Note, NoteKind, Outcome, ReportFailure, RunTool
 from callboard.protocol.content import UserMessage
 from callboard.protocol.errors import ErrorKind
-from callboard.protocol.events import ApprovalDenied, ApprovalGranted, ModelFailed, ToolCallFailed
+from callboard.protocol.events import ApprovalDenied, ApprovalGranted, ModelFailed, ToolCallDeferred, ToolCallFailed
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
 from callboard.protocol.model import Error, ModelRequest, Usage
 from callboard.protocol.options import RequestOptions
@@ -78,6 +78,12 @@ IN_REQUEST: Final[list[tuple[Any, set[str], str, dict[str, str]]]] = [
         {"approvals.denied"},
         "the call was not approved by policy",
         {"by": "policy"},
+    ),
+    (
+        ToolCallDeferred(CALL, 1.0, 60.0, SECRET),
+        {"calls.deferred"},
+        "the call waits up to 60 s for its result from outside",
+        {"timeout": "60"},
     ),
     (ReportFailure(CALL, DENIED), {"tool.look.denied"}, "tool.look denied", {"tool": "look", "code": "denied"}),
     (

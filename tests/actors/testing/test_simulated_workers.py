@@ -7,7 +7,7 @@ from support.probes import Probed
 
 from callboard.actors.calls.approvals import NobodyToAsk
 from callboard.actors.calls.dispatcher import DispatchCall, ToolDispatcher, Workers
-from callboard.actors.calls.ledger import Ledger
+from callboard.actors.calls.ledger import LastEvent, Ledger
 from callboard.actors.calls.registry import Registry
 from callboard.actors.kernel import Supervisor
 from callboard.actors.testing.faults import Faults, WorkerFate, WorkerFaults
@@ -16,7 +16,6 @@ from callboard.actors.testing.simulation import SimulatedScheduler
 from callboard.actors.testing.whole_run import left_open
 from callboard.actors.tools import Tool
 from callboard.protocol.commands import CancelTool, RunTool
-from callboard.protocol.events import ToolCallEnd
 from callboard.protocol.ids import CallId
 from callboard.protocol.testing.scenario import PlannedCall, PlannedTurn, Scenario, ToolDoes, offer
 from callboard.protocol.tools import Isolation
@@ -47,7 +46,7 @@ class OnePool:
 
     def ends(self) -> list[str]:
         self.scheduler.run_until_idle()
-        return [type(event).__name__ for event in self.session.heard if isinstance(event, ToolCallEnd)]
+        return [type(event).__name__ for event in self.session.heard if isinstance(event, LastEvent)]
 
 
 @pytest.mark.parametrize("isolation", list(Isolation))

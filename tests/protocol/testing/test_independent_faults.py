@@ -54,6 +54,7 @@ from callboard.protocol.model import (
     Usage,
 )
 from callboard.protocol.options import RequestOptions, ToolOffer
+from callboard.protocol.provider_options import ExtraFields
 from callboard.protocol.testing.independent_faults import INDEPENDENT_FAULTS
 from callboard.protocol.testing.mutation import MutatedSession, Mutation, mutated
 from callboard.protocol.tools import Decision, FailureCode, Risk, ToolContract, ToolDefinition, ToolFailure
@@ -141,7 +142,7 @@ CRASH = ToolFailure(ToolName("pay"), FailureCode.CRASHED, "It crashed.")
 #: Handwritten requests. Some events are illegal on purpose: a refusal is behaviour too.
 REQUESTS: dict[str, list[Event]] = {
     "two steps with calls, then the answer": [
-        start(tool_choice=ToolChoice(ToolChoiceMode.REQUIRED)),
+        start(tool_choice=ToolChoice(ToolChoiceMode.REQUIRED), provider_options=(ExtraFields({"knob": 1}),)),
         ModelResponded(FOREIGN.at_step(1), 11.0, ModelResponse((Text("Of another request"),))),
         turn(
             1, 12.0, Thinking("Hm"), Text("Let me look."), call("a", "look", '{"n": 1}'), call("b", "look", '{"n": 2}')

@@ -1,0 +1,45 @@
+"""One question, in a runtime of its own: for scripts, notebooks and the first minutes.
+
+print(ask_sync("What is the weather in Oslo?", model="openai/gpt-6.1-sol", tools=[weather]))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Unpack
+
+from callboard.actors.requests.asking import AskOptions, Prompt
+from callboard.actors.requests.conversation import Reply, StreamItem, SyncEvents
+from callboard.actors.runtime import Runtime
+from callboard.actors.settings import Settings
+
+
+def ask_sync(prompt: Prompt, *, settings: Settings | None = None, **options: Unpack[AskOptions]) -> Reply:
+    """`Runtime.ask_sync`, in a runtime that is started for this question and stopped after it, some 20 ms.
+
+    Calls that the policy asks about are denied: there is no `approve`. Raises what `Runtime.ask_sync` raises.
+    """
+    with Runtime(settings) as runtime:
+        return runtime.ask_sync(prompt, **options)
+
+
+def stream_sync(prompt: Prompt, *, settings: Settings | None = None, **options: Unpack[AskOptions]) -> OwnStream:
+    """`Runtime.stream_sync`, in a runtime that is started when the iteration begins and stopped when it ends.
+
+        for text in stream_sync("What is the weather in Oslo?", model="openai/gpt-6.1-sol").texts():
+            print(text, end="", flush=True)
+
+    Raises UsageError for bad settings at once, the rest from the iteration.
+    """
+    return OwnStream(Runtime(settings), prompt, options)
+
+
+class OwnStream(SyncEvents):
+    """What `stream_sync` gives. Nothing is asked before it is iterated; a second iteration asks once more."""
+
+    def __init__(self, runtime: Runtime, prompt: Prompt, options: AskOptions) -> None:
+        self._runtime, self._prompt, self._options = runtime, prompt, options
+
+    def __iter__(self) -> Iterator[StreamItem]:
+        with self._runtime as runtime:
+            yield from runtime.stream_sync(self._prompt, **self._options)

@@ -1,0 +1,169 @@
+"""Conversation: what was said so far. It outlives its requests, and its process: `to_json` and `from_json`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import chain, count
+from threading import Lock
+from typing import Final, Self
+
+from callboard.protocol.codec import SavedConversation, decode_conversation, encode_conversation
+from callboard.protocol.compaction import Compacted, compacted_faults
+from callboard.protocol.content import Message, history_faults
+from callboard.protocol.errors import UsageError
+from callboard.protocol.ids import MessageId, RequestId
+
+#: Requests' messages are named after them; these are of a conversation that was begun with messages.
+GIVEN: Final = "given"
+
+
+class Conversation:
+    """What was said so far. It only ever takes whole finished steps, so it stays legal for every provider (I2).
+
+    One request at a time belongs to a conversation; the runtime refuses a second. It keeps all messages, also those
+    that a request with `Settings.compaction` leaves out of its prompts; what such requests have cleared or summarised
+    is kept beside them, and the next one goes on with it.
+
+    `Conversation(messages)` begins with messages of your own. Two conversations are equal when their messages, ids and
+    summaries are.
+    """
+
+    __slots__ = ("_compacted", "_ids", "_is_checked", "_messages", "_name", "_recorded", "_taken")
+
+    def __init__(self, messages: Sequence[Message] = ()) -> None:
+        self._messages = tuple(messages)
+        self._ids = tuple(MessageId(f"{GIVEN}/{number}") for number in range(1, len(self._messages) + 1))
+        """At least one for each message: those of a step come a moment before its messages."""
+        self._compacted = Compacted()
+        self._is_checked = not self._messages
+        self._name = ""
+        """By which the messages of the request that runs are called; "" before the first of them."""
+        self._recorded = 0
+        """How many of them there are."""
+        self._taken = Lock()
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """All messages, oldest first."""
+        return self._messages
+
+    @property
+    def compacted(self) -> Compacted:
+        """What requests with a compaction have cleared and summarised so far."""
+        return self._compacted
+
+    @property
+    def ids(self) -> tuple[MessageId, ...]:
+        """The id of each message, in their order: the parent of a message is the one before it.
+
+        An id is unique in its conversation and never changes, and a fork has the same ones. The user's message of a
+        request is "<request id>/user", which is the `parent_id` of its events; what follows is "<request id>/1", "/2"
+        and so on. Messages that a conversation was begun with are "given/1", "given/2" and so on.
+        """
+        messages = self._messages
+        return self._ids[: len(messages)]
+
+    def fork(self, message_id: str) -> Conversation:
+        """A new conversation up to and including this message; neither changes the other.
+
+        A summary goes with it where it is of messages that the fork has. Raises UsageError for an id that no message
+        has, and for a place between a call and its result, where no provider would go on; it says where one can fork.
+        """
+        messages, before = self._messages, self._compacted
+        ids = self._ids[: len(messages)]
+        if message_id not in ids:
+            raise UsageError(f"no message of this conversation has the id {message_id!r}; `.ids` lists them")
+        end = ids.index(MessageId(message_id)) + 1
+        if history_faults(messages[:end]):
+            places = [at for at in range(1, len(messages) + 1) if not history_faults(messages[:at])]
+            near = [repr(ids[at - 1]) for at in sorted(places, key=lambda at: abs(at - end))[:2]]
+            raise UsageError(
+                f"{message_id!r} stands between a call and its result, where no conversation can go on; "
+                f"fork at {' or '.join(near) or 'no message of this one'}"
+            )
+        if end < max(before.left_out, before.tried):
+            before = Compacted(cleared=before.cleared)
+        return self._made(messages[:end], ids[:end], replace(before, cleared=min(before.cleared, end)))
+
+    # -- as a text
+
+    def to_json(self) -> str:
+        """The conversation as JSON, to be kept: messages with their ids, and what was summarised.
+
+        The format is versioned. Keep it where a stranger cannot read it: it holds what was said, as it was said.
+        """
+        messages = self._messages
+        return encode_conversation(SavedConversation(messages, self._ids[: len(messages)], self._compacted))
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """The conversation that `to_json` wrote.
+
+        Raises UsageError, with the place and the fault, for anything else: text that was cut or edited wrongly, a
+        later format, a history that no provider would accept.
+        """
+        saved = decode_conversation(text)
+        if faults := "; ".join(history_faults(saved.messages)[:3]):
+            raise UsageError(f"no provider would accept this conversation: {faults}; correct its messages")
+        if faults := "; ".join(compacted_faults(saved.compacted, saved.messages)):
+            raise UsageError(f"compacted: {faults}; correct it, or leave it out: it is made again when it is needed")
+        return cls._made(saved.messages, saved.ids, saved.compacted)
+
+    @classmethod
+    def _made(cls, messages: tuple[Message, ...], ids: tuple[MessageId, ...], compacted: Compacted) -> Self:
+        made = cls()
+        made._messages, made._ids, made._compacted = messages, ids, compacted
+        return made
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Conversation):
+            return NotImplemented
+        same = self._messages == other._messages and self._compacted == other._compacted
+        return same and self.ids == other.ids
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        """Without what was said, which does not belong into a log."""
+        return f"<Conversation of {len(self._messages)} messages>"
+
+    # -- for the runtime
+
+    def take(self) -> None:
+        """Claim it for one request. Raises UsageError while another one runs, and when no provider would accept it."""
+        if not self._is_checked:  # what is recorded later is legal
+            for position, message in enumerate(self._messages):
+                if not isinstance(message, Message):
+                    what = type(message).__name__
+                    raise UsageError(f"message {position} of the conversation is a {what}, not a Message")
+            if faults := "; ".join(history_faults(self._messages)[:3]):
+                raise UsageError(f"no provider would accept this conversation: {faults}; correct its messages")
+            self._is_checked = True
+        if not self._taken.acquire(blocking=False):
+            raise UsageError("this conversation has a request running; await its end, or start another conversation")
+        self._name, self._recorded = "", 0
+
+    def release(self) -> None:
+        """The request has ended."""
+        self._taken.release()
+
+    def record(self, messages: tuple[Message, ...], request_id: RequestId) -> None:
+        """Add the messages of a finished step; called by its request's session only."""
+        if not self._name:
+            self._name = self._unused(request_id)
+        first = self._recorded
+        self._recorded += len(messages)
+        named = (MessageId(f"{self._name}/{number or 'user'}") for number in range(first, self._recorded))
+        self._ids += tuple(named)
+        self._messages += messages
+
+    def _unused(self, request_id: RequestId) -> str:
+        """The request's id, or that with a number where an earlier request had the same."""
+        taken = {message_id.rpartition("/")[0] for message_id in self._ids}
+        names = chain((request_id,), (f"{request_id}~{number}" for number in count(2)))
+        return next(name for name in names if name not in taken)
+
+    def record_compaction(self, compacted: Compacted) -> None:
+        """Keep what a request has cleared or summarised; called by its session only."""
+        self._compacted = compacted

@@ -1,0 +1,113 @@
+"""What comes from outside for calls that their tools have deferred: results, failures and progress, from any thread.
+
+The result is written as JSON where it is said, since types and serialisers of a tool are code of its author, which must
+not run on the control loop. Whether it counts is decided by the session of the request: one result a call (I1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from callboard.actors.kernel import (
+    ActorDeadError,
+    ActorSystem,
+    Asks,
+    AskTimeout,
+    DeadLetterReason,
+    MailboxFull,
+    Ref,
+    Rejected,
+)
+from callboard.actors.tools.decorator import Tool
+from callboard.actors.tools.invoke import shortened
+from callboard.actors.tools.progress import CallProgress
+from callboard.protocol.errors import RuntimeFailure, UsageError
+from callboard.protocol.ids import Tag, ToolName
+from callboard.protocol.tools import Deferred, FailureCode, ToolFailure
+
+#: A session answers within milliseconds; a wait this long means that something holds callboard's loop.
+ANSWER_SECONDS: Final = 10.0
+
+A = TypeVar("A")
+
+
+@dataclass(frozen=True, slots=True)
+class FindCall(Asks[ToolName]):
+    """Asks which tool an open call is of. Rejected where the request has no such call, or the call has ended."""
+
+    tag: Tag
+
+
+@dataclass(frozen=True, slots=True)
+class ResolveCall(Asks[bool]):
+    """What an open call came to; True. Rejected where it has ended, or came to something before."""
+
+    tag: Tag
+    outcome: str | ToolFailure
+
+
+@dataclass(frozen=True, slots=True)
+class ReportProgress(Asks[bool]):
+    """How far an open call is; True. Rejected where it has ended."""
+
+    tag: Tag
+    progress: CallProgress
+
+
+OutsideMessage = FindCall | ResolveCall | ReportProgress
+
+
+class OutsideCalls:
+    """The way from outside to the sessions of a started runtime."""
+
+    def __init__(
+        self,
+        system: ActorSystem,
+        session_of: Callable[[Tag], Ref[OutsideMessage] | None],
+        tool_of: Callable[[ToolName], Tool],
+    ) -> None:
+        self._system = system
+        self._session_of = session_of
+        self._tool_of = tool_of
+
+    def complete(self, tag: Tag, result: object) -> bool:
+        """The call has this result. Raises UsageError, and leaves it open, where the model could not be sent it."""
+        name = self._ask(tag, FindCall(tag))
+        if name is None:
+            return False
+        written = self._tool_of(name).invoker.result_of(result)
+        if isinstance(written, Deferred):
+            raise UsageError(f"{name}: a call is deferred by its tool; complete_call needs the result")
+        if isinstance(written, ToolFailure):
+            raise UsageError(f"{name}: {written.message}; the call is still open")
+        return self._ask(tag, ResolveCall(tag, written)) or False
+
+    def fail(self, tag: Tag, message: str) -> bool:
+        """The call has no result, and why."""
+        if not isinstance(message, str) or not message.strip():
+            raise UsageError("fail_call needs a message that tells the model what went wrong")
+        name = self._ask(tag, FindCall(tag))
+        if name is None:
+            return False
+        failure = ToolFailure(name, FailureCode.TOOL_ERROR, shortened(message))
+        return self._ask(tag, ResolveCall(tag, failure)) or False
+
+    def report_progress(self, tag: Tag, message: str, fraction: float | None) -> bool:
+        """The call has come so far."""
+        return self._ask(tag, ReportProgress(tag, CallProgress.of(message, fraction))) or False
+
+    def _ask(self, tag: Tag, message: Asks[A]) -> A | None:
+        """None, and a dead letter with the reason, where the message is not taken."""
+        session = self._session_of(tag)
+        if session is None:
+            why = f"no request with the id {tag.request_id!r} is running"
+            self._system.dead_letters.add(message, DeadLetterReason.NOT_ALIVE, tag.request_id, why)
+            return None
+        try:
+            return session.ask(message, ANSWER_SECONDS)
+        except (Rejected, ActorDeadError):
+            return None
+        except (AskTimeout, MailboxFull) as error:
+            raise RuntimeFailure(f"the request {tag.request_id} did not say in time whether it takes this") from error

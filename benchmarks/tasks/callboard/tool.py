@@ -1,0 +1,9 @@
+from callboard import ask_sync
+
+
+def weather(city: str) -> str:
+    """The weather in a city."""
+    return f"12 mm of rain in {city}"
+
+
+print(ask_sync("Does it rain in Oslo?", model="openai/gpt-6-sol", tools=[weather]))

@@ -1,0 +1,11 @@
+import llm
+from pydantic import BaseModel
+
+
+class Rain(BaseModel):
+    city: str
+    millimetres: int
+
+
+response = llm.get_model("gpt-6-sol").prompt("Where does it rain?", schema=Rain)
+print(Rain.model_validate_json(response.text()))

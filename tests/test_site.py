@@ -1,0 +1,113 @@
+"""docs/ as a site: it builds without a warning, all of its pages are in the navigation and all public names in the
+reference. And what would be wrong with it is noticed: the same configuration, with a fault in a page."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from sphinx.util.inventory import InventoryFile
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+DEADLINE_SECONDS = 55.0
+#: Packages whose names are for users.
+PUBLIC = (
+    "callboard",
+    "callboard.actors.index",
+    "callboard.actors.kernel",
+    "callboard.actors.testing.wire_double",
+    "callboard.actors.tools",
+    "callboard.protocol.testing",
+    "callboard.providers",
+)
+
+
+def built(source: Path, into: Path) -> subprocess.CompletedProcess[str]:
+    """As .ci/run and the README do it."""
+    command = [sys.executable, "-m", "sphinx", "--fail-on-warning", "--keep-going", "--quiet", source, into]
+    return subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_SECONDS)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    into = tmp_path_factory.mktemp("site")
+    ran = built(DOCS, into)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    return into
+
+
+def test_every_page_is_there(site: Path) -> None:
+    pages = [path.relative_to(DOCS) for path in DOCS.rglob("*") if path.suffix in (".md", ".rst")]
+    assert [str(page) for page in pages if not (site / page.with_suffix(".html")).exists()] == []
+
+
+@pytest.mark.parametrize("package", PUBLIC)
+def test_every_public_name_is_in_the_reference(site: Path, package: str) -> None:
+    with (site / "objects.inv").open("rb") as file:
+        inventory = InventoryFile.load(file, "", lambda _, place: place)
+    known = {name for kind, names in inventory.items() if kind.startswith("py:") for name in names}
+    faces = [name for name in import_module(package).__all__ if name != "__version__"]
+    assert [name for name in faces if not known & names_of(package, name)] == []
+
+
+def names_of(package: str, name: str) -> set[str]:
+    """What an object may be called in the reference: by its package, and by the front door or the module it is from."""
+    home = getattr(getattr(import_module(package), name), "__module__", package)
+    return {f"{package}.{name}", f"callboard.{name}", f"{home}.{name}"}
+
+
+def test_settings_are_listed_with_their_meaning(site: Path) -> None:
+    page = (site / "reference" / "settings.html").read_text()
+    fields = import_module("callboard").Settings.model_fields
+    assert len(fields) > 30
+    assert [name for name in fields if f">{name}<" not in page] == []
+    assert "$0" not in page
+    assert "<p></p>" not in page
+
+
+def test_the_help_of_every_command_is_shown(site: Path) -> None:
+    page = (site / "reference" / "command_line.html").read_text()
+    for command in ("ask", "index", "doctor", "login", "tools", "models", "completion"):
+        assert f"usage: callboard {command} " in page
+
+
+FAULTS = {
+    "a page that does not exist": ("[there](nothing.md)", "nothing"),
+    "a heading that does not exist": ("[there](other.md#no-such-heading)", "no-such-heading"),
+    "a heading of its own that does not exist": ("[there](#no-such-heading)", "no-such-heading"),
+    "a picture that does not exist": ("![a chart](images/nothing.svg)", "nothing.svg"),
+    "a name that does not exist": ("```{eval-rst}\n:py:class:`callboard.Nothing`\n```", "callboard.Nothing"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_noticed(tmp_path: Path, fault: str) -> None:
+    text, named = FAULTS[fault]
+    ran = built(small_site(tmp_path, text), tmp_path / "site")
+    assert ran.returncode != 0
+    assert named in ran.stderr
+    assert "page.md" in ran.stderr
+
+
+def test_a_page_that_no_link_of_the_first_page_leads_to_is_noticed(tmp_path: Path) -> None:
+    source = small_site(tmp_path, "[there](other.md#a-heading)")
+    assert (built(source, tmp_path / "site").returncode, (source / "lost.md").exists()) == (0, False)
+    (source / "lost.md").write_text("# Lost\n")
+    ran = built(source, tmp_path / "site")
+    assert ran.returncode != 0
+    assert "lost.md" in ran.stderr
+
+
+def small_site(place: Path, text: str) -> Path:
+    """Two pages under the real configuration; the second says `text`."""
+    source = place / "docs"
+    source.mkdir()
+    shutil.copy(DOCS / "conf.py", source)
+    (source / "index.md").write_text("# First\n\n## Guides\n\n- [A page](page.md)\n- [Another](other.md)\n")
+    (source / "page.md").write_text(f"# A page\n\n{text}\n")
+    (source / "other.md").write_text("# Another\n\n## A heading\n")
+    return source
