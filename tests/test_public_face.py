@@ -17,9 +17,9 @@ from support.imports import imports
 
 FRONT = """
     AskApproval AskOptions CallReport CallboardError Catalog Compaction Conversation Decision ErrorKind Metrics
-    ModelCallFailed ModelInfo Origin Outcome Policy Prices Reply RequestEnded Risk RunTool Runtime RuntimeFailure
-    Settings StepReport Stream SyncStream TextDelta Tool ToolCallCompleted ToolCallFailed ToolContext ToolError
-    UsageError __version__ ask_sync freeze_support stream_sync tool
+    ModelCallFailed ModelInfo Origin Outcome Output PartialOutput Policy Prices Reply RequestEnded Risk RunTool
+    Runtime RuntimeFailure Settings StepReport Stream SyncStream TextDelta Tool ToolCallCompleted ToolCallFailed
+    ToolContext ToolError UsageError __version__ ask_sync freeze_support stream_sync tool
 """
 FACES = {
     "callboard": FRONT,

@@ -2,6 +2,7 @@
 
 - To run requests: `Runtime`, its `Settings`, and `AskOptions`, what one question may say. `ask_sync` and `stream_sync`
   ask one question in a runtime of its own, for scripts. A program frozen by PyInstaller calls `freeze_support` first.
+- To ask for an object instead of a text: `output=` with a type, and `Output` beside it says how it is asked for.
 - What comes of a request: a `Reply` with its `Outcome`, a `StepReport` for each model call and a `CallReport` for each
   tool call, or a `Stream` (`SyncStream` without an event loop) of events. A `Conversation` lasts over several requests;
   its `Compaction` keeps a long one within the model's window.
@@ -14,8 +15,8 @@
 - To catch: `CallboardError` is the base of all errors. `UsageError`: an argument or a setting was wrong.
   `ModelCallFailed`: the model gave no answer; its `kind`, an `ErrorKind`, says why. `RequestEnded`: the request was
   cancelled, ran out of time or passed a limit. `RuntimeFailure`: its base, for other failures of callboard itself.
-- To match in a stream: `TextDelta`, `RunTool`, `ToolCallCompleted`, `ToolCallFailed`, and the `Reply` at its end. Less
-  common events are in `callboard.protocol.model`, `.events` and `.commands`.
+- To match in a stream: `TextDelta`, `PartialOutput`, `RunTool`, `ToolCallCompleted`, `ToolCallFailed`, and the `Reply`
+  at its end. Less common events are in `callboard.protocol.model`, `.events` and `.commands`.
 
 Everything else is imported from its own module. A name is loaded when it is first used: child processes import this
 package too, and would start several times slower with HTTP clients and settings.
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from callboard.actors.requests.asking import AskOptions
     from callboard.actors.requests.conversation import ModelCallFailed, Reply, RequestEnded, Stream, SyncStream
     from callboard.actors.requests.history import Conversation
+    from callboard.actors.requests.outputs import Output
+    from callboard.actors.requests.partial_outputs import PartialOutput
     from callboard.actors.runtime import Runtime
     from callboard.actors.settings import Settings
     from callboard.actors.telemetry.telemetry import Metrics
@@ -50,10 +53,10 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "AskApproval", "AskOptions", "CallReport", "CallboardError", "Catalog", "Compaction", "Conversation", "Decision",
-    "ErrorKind", "Metrics", "ModelCallFailed", "ModelInfo", "Origin", "Outcome", "Policy", "Prices", "Reply",
-    "RequestEnded", "Risk", "RunTool", "Runtime", "RuntimeFailure", "Settings", "StepReport", "Stream", "SyncStream",
-    "TextDelta", "Tool", "ToolCallCompleted", "ToolCallFailed", "ToolContext", "ToolError", "UsageError", "__version__",
-    "ask_sync", "freeze_support", "stream_sync", "tool",
+    "ErrorKind", "Metrics", "ModelCallFailed", "ModelInfo", "Origin", "Outcome", "Output", "PartialOutput", "Policy",
+    "Prices", "Reply", "RequestEnded", "Risk", "RunTool", "Runtime", "RuntimeFailure", "Settings", "StepReport",
+    "Stream", "SyncStream", "TextDelta", "Tool", "ToolCallCompleted", "ToolCallFailed", "ToolContext", "ToolError",
+    "UsageError", "__version__", "ask_sync", "freeze_support", "stream_sync", "tool",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:  # a type checker that saw this function would accept every name
@@ -72,11 +75,22 @@ def _homes() -> Iterator[ModuleType]:
     from callboard.protocol import tools as contracts  # noqa: PLC0415
 
     yield from (errors, contracts, spawning, tools)
-    from callboard.actors.requests import conversation, history  # noqa: PLC0415
+    from callboard.actors.requests import conversation, history, outputs, partial_outputs  # noqa: PLC0415
     from callboard.actors.telemetry import telemetry  # noqa: PLC0415
     from callboard.protocol import commands, compaction, events, model, reports  # noqa: PLC0415
 
-    yield from (commands, compaction, events, model, reports, conversation, history, telemetry)
+    yield from (
+        commands,
+        compaction,
+        events,
+        model,
+        reports,
+        conversation,
+        history,
+        outputs,
+        partial_outputs,
+        telemetry,
+    )
     from callboard.providers import catalog  # noqa: PLC0415
 
     yield catalog

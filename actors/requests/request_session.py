@@ -20,7 +20,7 @@ from callboard.actors.kernel import Actor, Down, ExitReason, Ref, Rejected, Time
 from callboard.actors.models.llm_manager import LlmMessage, StartModel
 from callboard.actors.models.windows import FindWindow, Window
 from callboard.actors.requests.conversation import STOPPING, Question, Seen
-from callboard.actors.requests.output_checks import OutputChecker
+from callboard.actors.requests.output_checks import ChecksAnswers
 from callboard.actors.requests.outside import FindCall, OutsideMessage, ReportProgress, ResolveCall
 from callboard.actors.telemetry.notices import PeerLost
 from callboard.actors.telemetry.telemetry import Heard, TelemetryMessage, ends_work
@@ -191,7 +191,7 @@ class RequestSession(Actor[SessionMessage]):
         else:
             self._apply(event)
 
-    def _check(self, checker: OutputChecker[object], event: events.ModelResponded) -> None:
+    def _check(self, checker: ChecksAnswers, event: events.ModelResponded) -> None:
         """A turn with answers reaches the protocol session when these have been checked."""
         texts = answers_in(event.response, self._output_tool) if event.response.error is None else ()
         if not texts:

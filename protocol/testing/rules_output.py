@@ -36,6 +36,15 @@ def answers_fit(story: Story) -> Iterator[str]:
     for turn in turns:
         if turn.follows is Follows.MISFIT:
             yield from _untold(turn)
+        if _is_broken(turn) and turn.model is not story.models[-1]:
+            yield f"the check of step {turn.model.command.tag.step} failed itself, and the model was asked again"
+
+
+def _is_broken(turn: ExpectedTurn) -> bool:
+    event = turn.model.end.event if turn.model.end is not None else None
+    if not isinstance(event, ModelResponded) or turn.answer is None or not turn.answer.misfit:
+        return False
+    return any(verdict.is_broken for verdict in event.checked)
 
 
 def _wrong_end(story: Story, tool_name: str) -> Iterator[str]:
