@@ -5,13 +5,13 @@ print(ask_sync("What is the weather in Oslo?", model="openai/gpt-6.1-sol", tools
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Unpack, overload
 
 from typing_extensions import TypeForm
 
 from callboard.actors.requests.asking import AskOptions, Prompt
-from callboard.actors.requests.conversation import Reply, StreamItem, SyncEvents, T
+from callboard.actors.requests.conversation import Reply, StreamItem, SyncEvents, SyncStream, T
 from callboard.actors.runtime import Runtime
 from callboard.actors.settings import Settings
 
@@ -61,17 +61,18 @@ def stream_sync(
 
     Raises UsageError for bad settings at once, the rest from the iteration.
     """
+    runtime = Runtime(settings)
     if output is None:
-        return OwnStream(Runtime(settings), prompt, options, str)
-    return OwnStream(Runtime(settings), prompt, options, output)
+        return OwnStream(runtime, lambda: runtime.stream_sync(prompt, **options))
+    return OwnStream(runtime, lambda: runtime.stream_sync(prompt, output=output, **options))
 
 
 class OwnStream(SyncEvents[T]):
     """What `stream_sync` gives. Nothing is asked before it is iterated; a second iteration asks once more."""
 
-    def __init__(self, runtime: Runtime, prompt: Prompt, options: AskOptions, output: TypeForm[T]) -> None:
-        self._runtime, self._prompt, self._options, self._output = runtime, prompt, options, output
+    def __init__(self, runtime: Runtime, ask: Callable[[], SyncStream[T]]) -> None:
+        self._runtime, self._ask = runtime, ask
 
     def __iter__(self) -> Iterator[StreamItem[T]]:
-        with self._runtime as runtime:
-            yield from runtime.stream_sync(self._prompt, output=self._output, **self._options)
+        with self._runtime:
+            yield from self._ask()

@@ -80,7 +80,8 @@ async def run_bare(url: str, drive: Callable[[Session], Awaitable[None]]) -> Non
     import httpx  # noqa: PLC0415
     from httpx_aiohttp import AiohttpTransport  # noqa: PLC0415
 
-    transport = AiohttpTransport(limits=httpx.Limits(max_connections=None))
+    # 0, not None: that would leave aiohttp's own limit of 100, behind which sessions would wait for their turn.
+    transport = AiohttpTransport(limits=httpx.Limits(max_connections=0))
     definition = {
         "type": "function",
         "function": {

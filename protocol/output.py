@@ -177,8 +177,9 @@ class OutputTries:
         """
         texts = answers_in(response, self.spec.tool_name)
         taken = next((place for place, each in enumerate(checked) if each.fits), None)
-        calls = self._calls(response, checked, taken)
-        if response.tool_calls and not calls and response.finish_reason not in STOPPED_REASONS:
+        is_stopped = response.finish_reason in STOPPED_REASONS  # its calls count for nothing
+        calls = NO_ANSWERS if is_stopped else self._calls(response, checked, taken)
+        if response.tool_calls and not calls and not is_stopped:
             return None
         if taken is not None:
             return Ruling(Outcome.ANSWERED, cut, text=texts[taken], calls=calls)

@@ -32,7 +32,7 @@ from callboard.actors.requests.conversation import Answer as RequestAnswer
 from callboard.actors.requests.conversation import Question
 from callboard.actors.requests.output_checks import Told
 from callboard.actors.requests.request_session import Peers, RequestSession
-from callboard.actors.telemetry.telemetry import Spans, Telemetry
+from callboard.actors.telemetry.telemetry import Telemetry
 from callboard.actors.testing.faults import Faults, seeded_faults
 from callboard.actors.testing.replay_token import Chosen, RunToken
 from callboard.actors.testing.schedules import smallest
@@ -137,7 +137,7 @@ class SimulatedRun:
             return (Route(Scripted(), model.partition("/")[2], listed_as=model),)
 
         return Plan(
-            telemetry=lambda: CrashableTelemetry(Spans()),
+            telemetry=lambda: CrashableTelemetry(),
             llm_manager=lambda: CrashableManager(
                 routes, PlayedModel(self.world).start, RetryPolicy(chance=lambda: 0.5), self._cost
             ),
@@ -162,7 +162,15 @@ class SimulatedRun:
         now = self.scheduler.now()
         checker = PlannedCheck() if plan.options.output is not None else None
         question = Question(
-            plan.tag, plan.history, plan.user, plan.options, now, Context(), is_read_along, checker=checker
+            plan.tag,
+            plan.history,
+            plan.user,
+            plan.options,
+            now,
+            Context(),
+            is_read_along,
+            compacted=plan.compacted,
+            checker=checker,
         )
         make = partial(RecordedSession, request, self.world)
         start = partial(RequestSession, question, peers, request.see, answer.record, make)

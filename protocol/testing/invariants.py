@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from callboard.protocol.testing import rules_calls as calls
+from callboard.protocol.testing import rules_compaction as compaction
 from callboard.protocol.testing import rules_history as history
 from callboard.protocol.testing import rules_journal as journal
 from callboard.protocol.testing import rules_limits as limits
@@ -61,6 +62,7 @@ INVARIANTS: Mapping[str, Callable[[Story], Iterator[str]]] = MappingProxyType(
         "I25 taken or refused": requests.taken_or_refused,
         "I26 resume": journal.resumes,
         "I27 carried out": requests.carried_out,
+        "I28 compaction": compaction.compacts,
         "I30 answers fit": output.answers_fit,
     }
 )

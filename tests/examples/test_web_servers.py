@@ -5,8 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
+import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
@@ -132,3 +135,74 @@ def test_gunicorn_a_runtime_started_before_the_fork_says_what_to_do(stage: Stage
             assert answer.text == "It rains in Oslo."
         assert program.end(signal.SIGTERM) == 0
     assert "Traceback" not in program.said()
+
+
+DJANGO = ("ask", "stream", "ask_async", "stream_async")
+
+
+@pytest.mark.parametrize("view", DJANGO)
+def test_django_under_asgi(stage: Stage, view: str) -> None:
+    with uvicorn(stage, "django_site:asgi", "--lifespan", "off") as (program, url):
+        assert httpx.get(f"{url}/{view}?{QUESTION}", timeout=30).text == "It rains in Oslo."
+        assert program.end(signal.SIGTERM) == -signal.SIGTERM
+    assert "Traceback" not in program.said()
+
+
+@pytest.mark.parametrize("view", ["ask", "stream"])
+@pytest.mark.parametrize("preload", [False, True])
+def test_django_under_gunicorn(stage: Stage, view: str, preload: bool) -> None:
+    """Also with apps that are loaded before the fork: a runtime that was made there is started after it."""
+    options = ["--chdir", str(EXAMPLES), "--threads", "4", *["--preload"] * preload]
+    with gunicorn(stage, "django_site:wsgi", *options) as (program, url):
+        with ThreadPoolExecutor(4) as pool:  # the first requests of the process, at once
+            answers = list(pool.map(lambda _: httpx.get(f"{url}/{view}?{QUESTION}", timeout=30).text, range(4)))
+        assert answers == ["It rains in Oslo."] * 4
+        assert program.end(signal.SIGTERM) == 0
+    assert "Traceback" not in program.said()
+    assert "ResourceWarning" not in program.said()
+
+
+def test_django_commands_start_no_runtime(stage: Stage) -> None:
+    ran = stage.run(*python(str(EXAMPLES / "django_site.py"), "check"))
+    assert (ran.returncode, ran.stdout) == (0, "System check identified no issues (0 silenced).\n")
+
+
+@pytest.mark.parametrize("view", ["ask_async", "stream_async"])
+def test_django_a_client_that_leaves_cancels_the_request(stage: Stage, view: str) -> None:
+    stage.the_tool_hangs()
+    with uvicorn(stage, "django_site:asgi", "--lifespan", "off") as (program, url):
+        host, _, port = url.removeprefix("http://").partition(":")
+        with socket.create_connection((host, int(port))) as client:
+            client.sendall(f"GET /{view}?{QUESTION} HTTP/1.1\r\nhost: {host}\r\n\r\n".encode())
+            stage.weather.wait_until_asked()
+        stage.weather.wait_until_left()
+        program.end(signal.SIGTERM)
+
+
+def test_django_a_client_that_leaves_a_sync_stream_cancels_the_request_at_the_next_piece(stage: Stage) -> None:
+    endless = Turn("It rains. ", fault=Fault(FaultKind.ENDLESS), fragment=100, pause=0.02)
+    stage.play(endless)
+    with gunicorn(stage, "django_site:wsgi", "--chdir", str(EXAMPLES), "--threads", "2") as (program, url):
+        with httpx.stream("GET", f"{url}/stream?{QUESTION}", timeout=30) as response:
+            pieces = response.iter_text()
+            assert "It rains." in next(pieces)
+        stage.wait_until_model_left()
+        assert program.end(signal.SIGTERM) == 0
+
+
+def test_uvicorn_reloads_a_changed_program_with_its_runtime(stage: Stage) -> None:
+    """--reload ends the process that serves and starts another, which begins with a runtime of its own."""
+    for name in ("fastapi_app.py", "weather.py"):
+        shutil.copy(EXAMPLES / name, stage.folder)
+    command = python("-m", "uvicorn", "--reload", "--reload-dir", str(stage.folder), "--port", "0", "fastapi_app:app")
+    with stage.started(*command) as program:
+        url = program.wait_for(r"running on (http://\S+)")[1]
+        program.wait_for("Application startup complete")
+        assert httpx.get(f"{url}/ask?{QUESTION}", timeout=30).json() == {"text": "It rains in Oslo."}
+        with (stage.folder / "fastapi_app.py").open("a") as file:
+            file.write("# changed\n")
+        wait_until(lambda: program.said().count("Application startup complete") == 2, "a new process")
+        assert httpx.get(f"{url}/ask?{QUESTION}", timeout=30).json() == {"text": "It rains in Oslo."}
+        program.end(signal.SIGTERM)
+    assert "Traceback" not in program.said()
+    assert "ResourceWarning" not in program.said()
