@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import BaseModel, TypeAdapter
 
 from callboard.protocol.errors import UsageError
-from callboard.protocol.output import OutputMode
+from callboard.protocol.output import OutputMode, OutputSpec, mode_of
 from callboard.providers.output_modes import forms_of, has_open_objects, is_recursive, output_modes
 from callboard.providers.provider_registry import PROVIDERS
 
@@ -137,3 +139,15 @@ def test_every_provider_has_a_way() -> None:
         else:
             assert output_modes(provider, "m", {})[0][-1] is PROMPT
             assert forms_of(provider, "m")
+
+
+def test_the_page_s_table_is_what_the_code_says() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "structured_output.md").read_text()
+    rows = re.findall(r"^\| `([\w-]+)/(\S+)` \| (\w+) \| ([\w, ]*) ?\| (\w+) \|$", page, re.MULTILINE)
+    assert len(rows) >= 20
+    for provider, model, first, then, beside in rows:
+        modes, alone = output_modes(provider, model, schema(Place))
+        told = [first, *filter(None, then.strip().split(", "))]
+        assert told == [str(mode) for mode in modes], model
+        spec = OutputSpec({}, modes=modes, is_native_alone=alone)
+        assert beside == mode_of(spec, modes, has_tools=True, takes_calls=True), model
